@@ -1,0 +1,150 @@
+"""The demo: installs, shows, changes, breaks, reboots and removes on a throwaway host.
+
+Every step runs the installed command as a person would, and checks what it
+promised; the first broken promise ends the demo with exit 1. Run by hack/demo.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import FrameType
+
+from tests.throwaway.host import ThrowawayHost
+from tests.throwaway.kubelet import install_kubelet, running_endpoint, wait_healthy
+from tests.throwaway.payload import build_payload
+from tests.throwaway.snapshot import difference, snapshot
+
+PROXY, KUBELET = "cri-resource-manager.service", "kubelet.service"
+POLICY = "policy:\n  Active: topology-aware\n  ReservedResources:\n    CPU: 750m\n"
+
+
+class BrokenPromiseError(Exception):
+    """The product did not do what the demo says it does."""
+
+
+class Walkthrough:
+    def __init__(self, host: ThrowawayHost, scratch: Path) -> None:
+        self.host = host
+        self.payload = build_payload(scratch / "payload", ballast_mib=38)
+        self.broken = build_payload(scratch / "broken", version="v0.9.3", fault="exit")
+        self.configs = scratch / "configs"
+        self.configs.mkdir()
+
+    def installer(self, *argv: str, expect: int, payload: Path | None = None) -> None:
+        """Runs the command against the host from outside, shows what it says."""
+        print(f"\n\033[1m$ cri-resmgr-installer {' '.join(argv)}\033[0m", flush=True)
+        started = time.monotonic()
+        command = (
+            str(Path(sys.executable).parent / "cri-resmgr-installer"),
+            f"--host-root={self.host.root}",
+            f"--payload={payload or self.payload}",
+            f"--configs={self.configs}",
+            *argv,
+        )
+        code = subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode
+        print(f"[exit {code} after {time.monotonic() - started:.2f} s]", flush=True)
+        if code != expect:
+            raise BrokenPromiseError(f"{argv[0]} was to exit with {expect}, not {code}")
+
+    def invocations(self) -> tuple[str, str]:
+        return self.host.show(KUBELET, "InvocationID"), self.host.show(PROXY, "InvocationID")
+
+    def expect(self, what: str, holds: bool) -> None:
+        print(f"  {'ok' if holds else 'BROKEN'}: {what}", flush=True)
+        if not holds:
+            raise BrokenPromiseError(what)
+
+
+def title(text: str) -> None:
+    print(f"\n\033[1;36m== {text}\033[0m", flush=True)
+
+
+def walk(tour: Walkthrough) -> None:
+    host = tour.host
+    before = snapshot(host)
+
+    title("What would be done on this kubeadm node, and then doing it")
+    tour.installer("plan", expect=3)
+    tour.installer("install", expect=0)
+    tour.installer("status", expect=0)
+    tour.expect("kubelet runs on the relay", "cri-resmgr.sock" in running_endpoint(host))
+
+    title("Once more: nothing to do, nothing done")
+    units = tour.invocations()
+    tour.installer("install", expect=0)
+    tour.expect("neither unit was restarted", tour.invocations() == units)
+
+    title("A new fallback.cfg restarts only the proxy")
+    (tour.configs / "fallback.cfg").write_text(POLICY)
+    tour.installer("plan", expect=3)
+    tour.installer("install", expect=0)
+    kubelet, proxy = tour.invocations()
+    tour.expect("kubelet was not restarted", kubelet == units[0])
+    tour.expect("the proxy was", proxy != units[1])
+
+    title("A new version that does not start: the good one comes back")
+    tour.installer("install", expect=5, payload=tour.broken)
+    tour.expect("kubelet was not restarted", tour.invocations()[0] == kubelet)
+    tour.expect("the proxy runs", host.show(PROXY, "ActiveState") == "active")
+    tour.installer("status", expect=0)
+
+    title("A reboot with a broken proxy, and no installer anywhere")
+    binary = host.root / "opt/intel/bin/cri-resmgr"
+    binary.write_bytes((tour.broken / "opt/intel/bin/cri-resmgr").read_bytes())
+    host.reboot(wait=False)
+    wait_healthy(host, timeout=60.0)
+    print("\n$ journalctl -u kubelet -u cri-resource-manager (excerpt)", flush=True)
+    guard = [line for line in host.journal(KUBELET).splitlines() if "cri-resmgr" in line]
+    print("\n".join(guard[-3:]), flush=True)
+    tour.expect("kubelet is healthy on its base endpoint", "cri-resmgr.sock" not in running_endpoint(host))
+    tour.installer("status", expect=3)
+    tour.installer("install", expect=0)
+    tour.expect("repaired: kubelet runs on the relay", "cri-resmgr.sock" in running_endpoint(host))
+
+    title("Removal without a trace")
+    tour.installer("plan", "--mode=remove", expect=3)
+    tour.installer("remove", expect=0)
+    wait_healthy(host)
+    left = difference(before, snapshot(host))
+    print("\n".join(left) or "  the host's files and units are what they were", flush=True)
+    tour.expect("nothing differs from before the first install", not left)
+
+
+def interrupted(number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt(number)
+
+
+def main() -> int:
+    keep = "--keep" in sys.argv[1:]
+    signal.signal(signal.SIGTERM, interrupted)
+    signal.signal(signal.SIGHUP, interrupted)
+    started = time.monotonic()
+    try:
+        with tempfile.TemporaryDirectory(prefix="cri-resmgr-demo-") as scratch, ThrowawayHost() as host:
+            print(f"a throwaway host is up after {time.monotonic() - started:.2f} s", flush=True)
+            install_kubelet(host, "kubeadm")
+            tour = Walkthrough(host, Path(scratch))
+            walk(tour)
+            print(f"\nThat was all, in {time.monotonic() - started:.0f} s.", flush=True)
+            if keep:
+                print(f"The host is up: nsenter -t {host.leader} -a bash -l; Ctrl-C here ends it.")
+                print(f"  payload {tour.payload}, configs {tour.configs}, host root {host.root}", flush=True)
+                signal.pause()
+    except BrokenPromiseError as broken:
+        print(f"\nBROKEN: {broken}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\ninterrupted; the host is gone", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("PYTHONDONTWRITEBYTECODE", "1")
+    sys.exit(main())

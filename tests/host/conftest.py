@@ -1,0 +1,33 @@
+"""Fixtures of the tests that boot a host. They need root and hack/setup's packages."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.throwaway.host import ThrowawayHost, missing_needs
+from tests.throwaway.payload import build_payload
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips, with the reason, what this machine cannot run."""
+    missing = missing_needs()
+    if not missing:
+        return
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.skip(reason=f"no throwaway host: {', '.join(missing)}"))
+
+
+@pytest.fixture
+def host() -> Iterator[ThrowawayHost]:
+    """A booted host with containerd, all its own."""
+    with ThrowawayHost() as booted:
+        yield booted
+
+
+@pytest.fixture
+def payload(tmp_path: Path) -> Path:
+    """A release of cri-resource-manager, unpacked; the test may spoil it."""
+    return build_payload(tmp_path / "payload")

@@ -1,0 +1,531 @@
+"""The test ground itself: are hosts and stand-ins what the other tests take them for?"""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.throwaway import keeper
+from tests.throwaway.containers import (
+    Mount,
+    container_pid,
+    create_container,
+    cri_version,
+    ctr,
+    listens,
+    reach,
+)
+from tests.throwaway.furnish import write
+from tests.throwaway.host import HostError, ThrowawayHost
+from tests.throwaway.kubelet import (
+    FLAVOURS,
+    healthz,
+    install_kubelet,
+    lay_kubelet,
+    running_endpoint,
+    runtime_of,
+    wait_healthy,
+)
+from tests.throwaway.payload import build_payload, lay_payload
+from tests.throwaway.snapshot import difference, snapshot
+
+PROXY = "cri-resource-manager.service"
+BINARY = "/opt/intel/bin/cri-resmgr"
+RELAY = "/var/run/cri-resmgr/cri-resmgr.sock"
+PID_FILE = "/run/cri-resmgr.pid"
+ROOT = Path(__file__).parents[2]
+
+
+def until(holds: Callable[[], bool], seconds: float = 5.0) -> float:
+    """Waits for something; the time when it held. Fails after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "not within the deadline"
+        time.sleep(0.001)
+    return time.monotonic()
+
+
+def serves(host: ThrowawayHost) -> bool:
+    try:
+        return bool(cri_version(host, RELAY, timeout=0.01))
+    except OSError:
+        return False
+
+
+def ready(host: ThrowawayHost) -> bool:
+    try:
+        return (host.root / PID_FILE[1:]).read_text().endswith("\n")
+    except OSError:
+        return False
+
+
+def start_proxy(host: ThrowawayHost, payload: Path, config: str = "", options: str = "") -> None:
+    """Starts the proxy under upstream's own unit, by hand, and waits until it is ready."""
+    lay_payload(host, payload)
+    write(host.disk / "etc/cri-resmgr/fallback.cfg", config)
+    if options:
+        write(host.disk / "etc/default/cri-resource-manager", f"CONFIG_OPTIONS={options}\n")
+    host.systemctl("daemon-reload")
+    host.systemctl("start", PROXY)
+    until(lambda: ready(host))
+
+
+def traces(name: str) -> list[str]:
+    """What is left of a host on this machine."""
+    found = [str(root / name) for root in keeper.cgroup_roots() if (root / name).exists()]
+    found += [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if keeper.PREFIX in line]
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            # A dead process that its new parent has yet to take notice of is none.
+            dead = (path / "stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+            if not dead and f"/{name}" in (path / "cgroup").read_text():
+                found.append(str(path))
+    return found
+
+
+# -- the host ---------------------------------------------------------------
+
+
+def test_a_host_boots_in_seconds_with_systemd_bus_and_runtime(host: ThrowawayHost) -> None:
+    assert host.systemctl("is-system-running") == "running"
+    assert (host.root / "run/dbus/system_bus_socket").is_socket()
+    assert host.run("busctl", "status").returncode == 0
+    assert cri_version(host, host.runtime_socket).startswith("containerd ")
+
+
+def test_a_host_is_somebody_else(host: ThrowawayHost) -> None:
+    own = Path("/etc/machine-id")
+    assert not own.exists() or (host.root / "etc/machine-id").read_text() != own.read_text()
+    assert host.run("hostname").stdout.strip() != socket.gethostname()
+    assert not (host.root / "opt/intel").exists()
+    assert os.listdir(host.root / "usr/local/bin") == []
+    assert not (host.root / "etc/systemd/system/kubelet.service.d").exists()
+
+
+def test_a_failing_command_raises_with_what_it_said(host: ThrowawayHost) -> None:
+    with pytest.raises(HostError, match="exit code 7\nsaid"):
+        host.run("sh", "-c", "echo said; exit 7")
+    assert host.run("cat", input="words").stdout == "words"
+
+
+def test_the_disk_outlives_a_reboot_and_run_does_not(host: ThrowawayHost) -> None:
+    write(host.root / "etc/kept", "kept")
+    write(host.root / "run/gone", "gone")
+    leader = host.leader
+    host.reboot()
+    assert host.leader != leader
+    assert (host.root / "etc/kept").read_text() == "kept"
+    assert not (host.root / "run/gone").exists()
+
+
+def test_the_disk_outlives_a_power_cut(host: ThrowawayHost) -> None:
+    write(host.root / "etc/kept", "kept")
+    host.kill()
+    with pytest.raises(HostError, match="not running"):
+        _ = host.leader
+    assert (host.disk / "etc/kept").read_text() == "kept"
+    host.boot()
+    assert (host.root / "etc/kept").read_text() == "kept"
+
+
+def test_two_hosts_do_not_meet(payload: Path) -> None:
+    def boot(_: int) -> ThrowawayHost:
+        return ThrowawayHost().__enter__()
+
+    with ThreadPoolExecutor() as pool:
+        one, two = pool.map(boot, range(2))
+    with one, two:
+        for host in (one, two):
+            install_kubelet(host, "kubeadm")
+            start_proxy(host, payload)
+        pid = two.show(PROXY, "MainPID")
+        one.systemctl("stop", PROXY, "kubelet.service")
+        one.systemctl("stop", "containerd.service")
+        assert two.show(PROXY, "MainPID") == pid
+        assert two.systemctl("is-active", "kubelet.service", "containerd.service") == "active\nactive"
+        assert healthz(two) == "ok"
+        assert healthz(one) == ""
+
+
+def test_nothing_is_left_of_a_stopped_host() -> None:
+    with ThrowawayHost() as host:
+        create_container(host, host.runtime_socket, "one")
+        assert traces(host.name) != []
+    assert traces(host.name) == []
+
+
+def test_nothing_is_left_of_a_host_that_failed_to_boot() -> None:
+    host = ThrowawayHost(boot=False)
+    with host:
+        (host.disk / "etc/systemd/system/default.target").unlink()
+        write(
+            host.disk / "etc/systemd/system/default.target",
+            "[Unit]\nWants=broken.service\nAfter=broken.service\n",
+        )
+        write(
+            host.disk / "etc/systemd/system/broken.service", "[Service]\nType=oneshot\nExecStart=/bin/false\n"
+        )
+        with pytest.raises(HostError, match=r"degraded(.|\n)*broken\.service"):
+            host.boot()
+    assert traces(host.name) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_nothing_is_left_when_the_driver_is_killed(number: signal.Signals) -> None:
+    script = (
+        "import time; from tests.throwaway.host import ThrowawayHost\n"
+        "with ThrowawayHost() as host:\n  print(host.name, flush=True); time.sleep(60)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT
+    ) as driver:
+        assert driver.stdout is not None
+        name = driver.stdout.readline().strip()
+        assert traces(name) != []
+        driver.send_signal(number)
+        driver.wait(10)
+    until(lambda: traces(name) == [])
+
+
+def test_a_killed_keeper_takes_the_host_along_and_the_next_one_tidies_up() -> None:
+    host = ThrowawayHost().__enter__()
+    os.kill(int(host.name.split("-")[2]), signal.SIGKILL)
+    until(lambda: not [trace for trace in traces(host.name) if trace.startswith("/proc/")])
+    with pytest.raises(HostError, match="did not end cleanly"):
+        host.stop()
+    with ThrowawayHost(boot=False):
+        assert traces(host.name) == []
+
+
+# -- containers -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("runtime", ["containerd", "crio"])
+def test_containers_run_without_a_registry(runtime: str) -> None:
+    with ThrowawayHost(runtime) as host:
+        write(host.root / "etc/mounted", "seen")
+        mounts = [Mount("/host", "/etc", readonly=True)]
+        identity = create_container(host, host.runtime_socket, "one", mounts, cpuset="0")
+        pid = container_pid(host, identity)
+        assert pid is not None
+        assert (host.root / f"proc/{pid}/root/host/mounted").read_text() == "seen"
+        assert ctr(host, "task", "exec", "--exec-id", "x", identity, "nproc").strip() == "1"
+
+
+# -- kubelet ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_kubelet_is_healthy_on_its_own_runtime(flavour: str) -> None:
+    with ThrowawayHost(runtime_of(flavour)) as host:
+        install_kubelet(host, flavour)
+        used = running_endpoint(host).removeprefix("unix://").replace("/var/run/", "/run/")
+        assert used == host.runtime_socket.replace("/var/run/", "/run/")
+        assert host.show("kubelet.service", "NRestarts") == "0"
+        assert host.systemctl("is-enabled", "kubelet.service") == "enabled"
+
+
+def test_kubelet_comes_up_at_boot_and_the_snapshot_stays_the_same(host: ThrowawayHost) -> None:
+    install_kubelet(host, "kubeadm")
+    before = snapshot(host)
+    assert difference(before, snapshot(host)) == []
+    host.reboot()
+    wait_healthy(host)
+    assert difference(before, snapshot(host)) == []
+
+
+def test_the_snapshot_sees_content_mode_owner_link_and_enablement(host: ThrowawayHost) -> None:
+    install_kubelet(host, "kubeadm")
+    before = snapshot(host)
+    etc = host.root / "etc"
+    size = (etc / "default/kubelet").stat().st_size
+    (etc / "default/kubelet").write_text("#" * size)
+    (etc / "hosts").chmod(0o600)
+    os.chown(etc / "passwd", 1, 0)
+    (etc / "mtab.new").symlink_to("nowhere")
+    host.systemctl("disable", "kubelet.service")
+    lines = [" ".join(line.split()[:2]) for line in difference(before, snapshot(host))]
+    assert lines == [
+        "changed /etc/default/kubelet:",
+        "changed /etc/hosts:",
+        "added /etc/mtab.new:",
+        "changed /etc/passwd:",
+        "removed /etc/systemd/system/multi-user.target.wants/kubelet.service:",
+        "changed unit:kubelet.service:",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "used"),
+    [
+        ([], "unix:///run/containerd/containerd.sock"),
+        (["--config=/c.yaml"], "unix:///from-config"),
+        (["--config=/c.yaml", "--config-dir=/d"], "unix:///from-20"),
+        (["--config", "/c.json"], "unix:///from-json"),
+        (["--config=/c.yaml", "--container-runtime-endpoint=unix:///flag"], "unix:///flag"),
+        (["--container-runtime-endpoint=/one", "--container-runtime-endpoint", "/two"], "/two"),
+    ],
+)
+def test_kubelet_resolves_its_endpoint_as_the_real_one(
+    host: ThrowawayHost, arguments: list[str], used: str
+) -> None:
+    lay_kubelet(host, "plain-absent")
+    head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: "
+    write(host.disk / "c.yaml", head + "unix:///from-config\n")
+    write(host.disk / "d/20-b.conf", head + "unix:///from-20\n")
+    write(host.disk / "d/10-a.conf", head + "unix:///from-10\n")
+    write(host.disk / "d/30-c.yaml", head + "unix:///not-a-conf\n")
+    keys = ("apiVersion", "kind", "containerRuntimeEndpoint")
+    values = ("kubelet.config.k8s.io/v1beta1", "KubeletConfiguration", "unix:///from-json")
+    write(host.disk / "c.json", json.dumps(dict(zip(keys, values, strict=True))))
+    write(host.disk / "etc/standin-kubelet.json", '{"startup": "exit"}')
+    done = host.run("/usr/bin/kubelet", *arguments, check=False)
+    assert done.returncode == 1
+    assert f'endpoint="{used}"' in done.stderr
+
+
+def test_kubelet_exits_on_a_dead_endpoint_at_once_and_on_a_silent_one_after_five_seconds(
+    host: ThrowawayHost,
+) -> None:
+    lay_kubelet(host, "plain-absent")
+
+    def seconds(path: str) -> float:
+        begun = time.monotonic()
+        argument = f"--container-runtime-endpoint=unix://{path}"
+        assert host.run("/usr/bin/kubelet", argument, check=False).returncode == 1
+        return time.monotonic() - begun
+
+    assert seconds("/run/nothing.sock") < 1.0
+    silent = socket.socket(socket.AF_UNIX)
+    silent.bind(reach(host, "/run/silent.sock"))
+    assert seconds("/run/silent.sock") < 1.0
+    silent.listen()
+    assert 4.5 < seconds("/run/silent.sock") < 6.0
+    silent.close()
+
+
+def test_kubelet_faults(host: ThrowawayHost) -> None:
+    install_kubelet(host, "plain-one-word")
+    write(host.root / "etc/standin-kubelet.json", '{"healthz": false}')
+    assert healthz(host) == "failed"
+    write(host.root / "etc/standin-kubelet.json", '{"exitOnRelay": true}')
+    assert healthz(host) == "ok"
+    done = host.run("/usr/bin/kubelet", f"--container-runtime-endpoint=unix://{RELAY}", check=False)
+    assert done.returncode == 1
+    assert "this one is broken" in done.stderr
+
+
+# -- cri-resmgr -------------------------------------------------------------
+
+
+def test_the_proxy_listens_then_serves_then_writes_its_pid(host: ThrowawayHost, payload: Path) -> None:
+    write(host.root / "etc/standin-cri-resmgr.json", '{"serveDelaySeconds": 0.3, "pidDelaySeconds": 0.3}')
+    lay_payload(host, payload)
+    write(host.disk / "etc/cri-resmgr/fallback.cfg", "")
+    host.systemctl("daemon-reload")
+    host.systemctl("start", "--no-block", PROXY)
+    listening = until(lambda: listens(host, RELAY))
+    assert not serves(host)
+    serving = until(lambda: serves(host))
+    assert not ready(host)
+    written = until(lambda: ready(host))
+    assert listening < serving < written
+    pid = int((host.root / PID_FILE[1:]).read_text())
+    assert pid == int(host.show(PROXY, "MainPID"))
+    assert (host.root / f"proc/{pid}/comm").read_text() == "cri-resmgr\n"
+
+
+def test_the_proxy_is_up_fast_even_when_large(host: ThrowawayHost, tmp_path: Path) -> None:
+    payload = build_payload(tmp_path / "large", ballast_mib=80)
+    begun = time.monotonic()
+    start_proxy(host, payload)
+    assert (host.root / BINARY[1:]).stat().st_size > 80 << 20
+    host.systemctl("stop", PROXY)
+    (host.root / PID_FILE[1:]).unlink()
+    begun = time.monotonic()
+    host.systemctl("start", PROXY)
+    assert until(lambda: ready(host)) - begun < 1.0
+
+
+def test_containers_and_many_calls_go_through_the_proxy(host: ThrowawayHost, payload: Path) -> None:
+    start_proxy(host, payload)
+    assert container_pid(host, create_container(host, RELAY, "one")) is not None
+    with ThreadPoolExecutor(20) as pool:
+        answers = set(pool.map(lambda _: cri_version(host, RELAY), range(200)))
+    assert len(answers) == 1
+
+
+def test_what_a_stop_of_the_proxy_leaves_behind(host: ThrowawayHost, payload: Path) -> None:
+    start_proxy(host, payload)
+    begun = time.monotonic()
+    host.systemctl("stop", PROXY)
+    assert time.monotonic() - begun < 0.5
+    assert host.show(PROXY, "Result") == "success"
+    left = sorted(os.listdir(host.root / "run/cri-resmgr"))
+    assert left == ["cri-resmgr-config.sock", "cri-resmgr.sock"]
+    assert ready(host)
+    assert not listens(host, RELAY)
+    assert (host.root / "var/lib/cri-resmgr/cache").is_file()
+    host.systemctl("start", PROXY)
+    until(lambda: serves(host))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--no-such-flag"], 2),
+        (["--relay-dir"], 2),
+        (["stray"], 1),
+        (["--force-config", "/a", "--fallback-config=/b"], 1),
+        (["--fallback-config", "/missing"], 1),
+        (["--list-policies"], 0),
+        (["--print-config", "--fallback-config", "/missing"], 0),
+        (["--runtime-socket", "unix:///run/dead.sock"], 1),
+    ],
+)
+def test_the_proxys_exit_codes(host: ThrowawayHost, payload: Path, arguments: list[str], code: int) -> None:
+    lay_payload(host, payload)
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(reach(host, "/run/dead.sock"))
+    assert host.run(BINARY, *arguments, check=False).returncode == code
+
+
+CONFIGS = {
+    "": True,
+    "policy:\n  Active: none\n": True,
+    "policy:\n  Active: null\n": True,
+    "policy:\n  Active: 'null'\n": False,
+    "policy:\n  active: none\n": False,
+    "policy:\n  Active: nonsense\n": False,
+    "policy:\n  Active: [none]\n": False,
+    "policy:\n  Active: topology-aware\n": False,
+    "policy:\n  Active: topology-aware\n  ReservedResources:\n    CPU: 500m\n": True,
+    "policy:\n  Active: topology-aware\n  ReservedResources:\n    CPU: 5000\n": False,
+    "policy.topology-aware:\n  PinCPU: true\n": True,
+    "policy.topology-aware:\n  pinCPU: true\n": False,
+    "apiVersion: v1\nkind: ConfigMap\ndata: {}\n": False,
+    "policy: [\n": False,
+    "logger:\n  Debug: cache\ninstrumentation:\n  HTTPEndpoint: ':8891'\n": True,
+}
+
+
+def test_the_proxy_as_its_own_validator(host: ThrowawayHost, payload: Path) -> None:
+    lay_payload(host, payload)
+    own = "/tmp/own"
+    flags = [
+        "--relay-dir",
+        own,
+        "--relay-socket",
+        f"{own}/relay.sock",
+        "--config-socket",
+        f"{own}/config.sock",
+    ]
+    flags += ["--agent-socket", "disabled", "--pid-file", f"{own}/pid", "--runtime-socket", f"{own}/none"]
+    for text, good in CONFIGS.items():
+        write(host.root / "tmp/config", text)
+        done = host.run("timeout", "0.3", BINARY, *flags, "--fallback-config", "/tmp/config", check=False)
+        assert (done.returncode == 124) == good, (text, done.stderr)
+        assert ("waiting for image services" in done.stderr) == good
+        assert ("\nF: " in done.stderr) == (not good)
+    assert not (host.root / "tmp/own").exists()
+
+
+def test_a_cached_configuration_hides_the_fallback_until_it_is_reset(
+    host: ThrowawayHost, payload: Path
+) -> None:
+    cached = {"Version": "1", "Cfg": {"NodeName": "", "Data": {"policy": "Active: none\n"}}}
+    write(host.disk / "var/lib/cri-resmgr/cache", json.dumps(cached))
+    start_proxy(host, payload, config="policy:\n  broken: true\n")
+    assert host.run(BINARY, "--reset-config", check=False).returncode == 1
+    host.systemctl("stop", PROXY)
+    relay = host.root / "run/cri-resmgr/cri-resmgr.sock"
+    relay.unlink()
+    done = host.run(BINARY, "--reset-config", check=False)
+    assert done.returncode == 1
+    assert "instance is active" in done.stderr
+    relay.touch()
+    assert host.run(BINARY, "--reset-config").returncode == 0
+    relay.unlink()
+    host.systemctl("start", PROXY)
+    until(lambda: host.systemctl("is-failed", PROXY, check=False) == "failed")
+
+
+def test_sighup_rereads_a_forced_configuration_and_else_ends_the_proxy(
+    host: ThrowawayHost, payload: Path
+) -> None:
+    write(host.disk / "etc/cri-resmgr/force.cfg", "policy:\n  Active: none\n")
+    start_proxy(host, payload, options="--force-config=/etc/cri-resmgr/force.cfg")
+    pid = host.show(PROXY, "MainPID")
+
+    def says(count: int, text: str) -> None:
+        until(lambda: host.journal(PROXY).count(text) == count)
+        assert host.show(PROXY, "MainPID") == pid
+
+    write(host.root / "etc/cri-resmgr/force.cfg", "policy:\n  unknown: none\n")
+    host.systemctl("kill", "--signal=HUP", PROXY)
+    says(1, "keeping the old one")
+    write(host.root / "etc/cri-resmgr/force.cfg", "policy:\n  Active: nonsense\n")
+    host.systemctl("kill", "--signal=HUP", PROXY)
+    says(1, "successfully switched")
+    host.systemctl("stop", PROXY)
+    start_proxy(host, payload)
+    pid = host.show(PROXY, "MainPID")
+    host.systemctl("kill", "--signal=HUP", PROXY)
+    until(lambda: host.show(PROXY, "MainPID") not in ("0", pid))
+    assert host.show(PROXY, "Result") == "success"
+
+
+@pytest.mark.parametrize("fault", ["exit", "hang", "listen-only"])
+def test_a_payload_may_be_broken_by_itself(host: ThrowawayHost, tmp_path: Path, fault: str) -> None:
+    lay_payload(host, build_payload(tmp_path / "broken", fault=fault))
+    write(host.disk / "etc/cri-resmgr/fallback.cfg", "")
+    host.systemctl("daemon-reload")
+    host.systemctl("start", PROXY)
+    if fault == "exit":
+        until(lambda: host.systemctl("is-failed", PROXY, check=False) == "failed")
+        assert host.show(PROXY, "ExecMainStatus") == "1"
+        return
+    if fault == "listen-only":
+        until(lambda: listens(host, RELAY))
+    time.sleep(0.5)
+    assert host.systemctl("is-active", PROXY) == "active"
+    assert listens(host, RELAY) == (fault == "listen-only")
+    assert not serves(host)
+    assert not ready(host)
+    # What the host's file says goes before what was baked in.
+    write(host.root / "etc/standin-cri-resmgr.json", '{"startup": ""}')
+    host.systemctl("restart", PROXY)
+    until(lambda: ready(host))
+
+
+def test_the_proxy_waits_for_a_runtime_that_is_not_there_yet(host: ThrowawayHost, payload: Path) -> None:
+    host.systemctl("stop", "containerd.service")
+    (host.root / "run/containerd/containerd.sock").unlink(missing_ok=True)
+    lay_payload(host, payload)
+    write(host.disk / "etc/cri-resmgr/fallback.cfg", "")
+    host.systemctl("daemon-reload")
+    host.systemctl("start", PROXY)
+    until(lambda: "waiting for image services" in host.journal(PROXY))
+    host.systemctl("start", "containerd.service")
+    until(lambda: serves(host))
+    assert host.show(PROXY, "NRestarts") == "0"
+
+
+def test_kubelet_works_through_the_proxy(host: ThrowawayHost, payload: Path) -> None:
+    install_kubelet(host, "kubeadm")
+    start_proxy(host, payload)
+    write(
+        host.root / "etc/default/kubelet", f"KUBELET_EXTRA_ARGS=--container-runtime-endpoint=unix://{RELAY}\n"
+    )
+    host.systemctl("restart", "kubelet.service")
+    wait_healthy(host)
+    assert running_endpoint(host) == f"unix://{RELAY}"

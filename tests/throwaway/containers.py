@@ -1,0 +1,197 @@
+"""Pods and containers on a throwaway host, made as kubelet makes them: over CRI.
+
+No registry is needed: the one image there is, a static busybox, is built here.
+Pods use the host's network, so that no CNI plugin is needed either.
+"""
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import shutil
+import socket
+import tarfile
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.throwaway.furnish import IMAGE
+from tests.throwaway.host import HostError, ThrowawayHost
+from tests.throwaway.standins.http2 import field, strings, unary
+
+RUNTIME_SERVICE = "/runtime.v1.RuntimeService/"
+
+#: NamespaceMode.NODE of the CRI.
+NODE = 2
+
+APPLETS = ("cat", "env", "id", "ls", "mount", "nproc", "ps", "sh", "sleep", "true", "false", "grep", "wget")
+
+# The first process of a pid namespace gets no signal that it has no handler for.
+IDLE = ("/bin/sh", "-c", "trap exit TERM INT; while :; do sleep 3600 & wait $!; done")
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A bind mount of a container."""
+
+    container_path: str
+    host_path: str
+    readonly: bool = False
+
+
+def build_image() -> bytes:
+    """A tar archive in OCI layout with busybox in it, called IMAGE."""
+    busybox = shutil.which("busybox")
+    if busybox is None:
+        raise HostError("busybox is not installed: run hack/setup")
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as tar:
+        for name in ("bin", "dev", "etc", "proc", "sys", "tmp"):
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+            tar.addfile(entry)
+        content = Path(busybox).read_bytes()
+        entry = tarfile.TarInfo("bin/busybox")
+        entry.size, entry.mode = len(content), 0o755
+        tar.addfile(entry, io.BytesIO(content))
+        for name in APPLETS:
+            entry = tarfile.TarInfo(f"bin/{name}")
+            entry.type, entry.linkname = tarfile.SYMTYPE, "busybox"
+            tar.addfile(entry)
+    return _layout(layer.getvalue())
+
+
+def _layout(layer: bytes) -> bytes:
+    machine = {"x86_64": "amd64", "aarch64": "arm64"}
+    blobs: dict[str, bytes] = {}
+
+    def blob(media_type: str, content: bytes) -> dict[str, object]:
+        digest = hashlib.sha256(content).hexdigest()
+        blobs[f"blobs/sha256/{digest}"] = content
+        return {"mediaType": media_type, "digest": f"sha256:{digest}", "size": len(content)}
+
+    prefix = "application/vnd.oci.image."
+    layer_descriptor = blob(prefix + "layer.v1.tar", layer)
+    architecture = machine.get(os.uname().machine, "amd64")
+    config = {
+        "architecture": architecture,
+        "os": "linux",
+        "config": {"Cmd": list(IDLE), "Env": ["PATH=/bin"]},
+        "rootfs": {"type": "layers", "diff_ids": [layer_descriptor["digest"]]},
+    }
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": prefix + "manifest.v1+json",
+        "config": blob(prefix + "config.v1+json", json.dumps(config).encode()),
+        "layers": [layer_descriptor],
+    }
+    index = blob(prefix + "manifest.v1+json", json.dumps(manifest).encode())
+    index["annotations"] = {"io.containerd.image.name": IMAGE}
+    blobs["index.json"] = json.dumps({"schemaVersion": 2, "manifests": [index]}).encode()
+    blobs["oci-layout"] = b'{"imageLayoutVersion": "1.0.0"}'
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for name, content in blobs.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    return out.getvalue()
+
+
+def ctr(host: ThrowawayHost, *argv: str) -> str:
+    """Runs ctr in the namespace of the CRI, straight on the host's runtime."""
+    return host.run("ctr", "--address", host.runtime_socket, "--namespace", "k8s.io", *argv).stdout
+
+
+def import_image(host: ThrowawayHost) -> None:
+    """Makes sure that the host's runtime has IMAGE."""
+    if IMAGE in ctr(host, "images", "list", "--quiet").split():
+        return
+    archive = host.root / "tmp/throwaway-image.tar"
+    archive.write_bytes(build_image())
+    ctr(host, "images", "import", "/tmp/throwaway-image.tar")
+    archive.unlink()
+
+
+def reach(host: ThrowawayHost, address: str) -> str:
+    """The path of a host's socket as this machine can open it.
+
+    /var/run is an absolute link on the host and would lead out of it.
+    """
+    path = address.removeprefix("unix://")
+    if path.startswith("/var/run/"):
+        path = path.removeprefix("/var")
+    return f"{host.root}{path}"
+
+
+def listens(host: ThrowawayHost, path: str) -> bool:
+    """Whether somebody listens on a unix socket of the host."""
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as probe:
+        try:
+            probe.connect(reach(host, path))
+        except OSError:
+            return False
+        return True
+
+
+def call(host: ThrowawayHost, socket: str, method: str, message: bytes = b"", timeout: float = 20.0) -> bytes:
+    """One call of the CRI's RuntimeService on a socket of the host.
+
+    Raises OSError when nobody answers there, CallError when an error is answered.
+    """
+    return unary(reach(host, socket), RUNTIME_SERVICE + method, message, timeout)
+
+
+def cri_version(host: ThrowawayHost, socket: str, timeout: float = 5.0) -> str:
+    """The runtime's name and version as answered on a socket of the host."""
+    found = strings(call(host, socket, "Version", timeout=timeout))
+    return f"{found[2]} {found[3]}"
+
+
+def _sandbox_config(name: str, uid: str) -> bytes:
+    metadata = field(1, name) + field(2, uid) + field(3, "default")
+    namespaces = field(1, NODE)
+    return field(1, metadata) + field(8, field(2, field(1, namespaces)))
+
+
+def create_container(
+    host: ThrowawayHost,
+    socket: str,
+    name: str,
+    mounts: Sequence[Mount] = (),
+    command: Sequence[str] = IDLE,
+    cpuset: str = "",
+    cpu_shares: int = 1024,
+) -> str:
+    """Runs a container in a pod of its own, through a CRI socket of the host.
+
+    Returns the container's id; it runs when this returns. Raises CallError when
+    the runtime refuses (why, stands in the runtime's journal).
+    """
+    import_image(host)
+    config = _sandbox_config(name, uuid.uuid4().hex)
+    pod = strings(call(host, socket, "RunPodSandbox", field(1, config)))[1]
+    container = field(1, field(1, name)) + field(2, field(1, IMAGE))
+    container += b"".join(field(3, word) for word in command)
+    for mount in mounts:
+        container += field(
+            7,
+            field(1, mount.container_path) + field(2, mount.host_path) + field(3, mount.readonly),
+        )
+    resources = field(3, cpu_shares) + (field(6, cpuset) if cpuset else b"")
+    container += field(15, field(1, resources))
+    message = field(1, pod) + field(2, container) + field(3, config)
+    identity = strings(call(host, socket, "CreateContainer", message))[1]
+    call(host, socket, "StartContainer", field(1, identity))
+    return identity
+
+
+def container_pid(host: ThrowawayHost, identity: str) -> int | None:
+    """The first process of a container, as the host counts; None if it does not run."""
+    for line in ctr(host, "tasks", "list").splitlines()[1:]:
+        task, pid, state = line.split()[:3]
+        if task == identity and state == "RUNNING":
+            return int(pid)
+    return None

@@ -1,0 +1,112 @@
+"""Puts a kubelet of one of several distributions on a throwaway host.
+
+kubelets/<flavour>/ is a tree that is laid over the host: units, drop-ins and
+configuration as that distribution has them. The binary is the stand-in.
+"""
+
+import functools
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+from tests.throwaway.host import HostError, ThrowawayHost
+from tests.throwaway.payload import build_executable
+from tests.throwaway.standins import kubelet as standin
+
+TREES = Path(__file__).parent / "kubelets"
+
+FLAVOURS = tuple(sorted(path.name for path in TREES.iterdir()))
+
+#: The flavours whose runtime is not containerd.
+RUNTIMES = {"crio": "crio"}
+
+UNIT = "kubelet.service"
+
+
+def runtime_of(flavour: str) -> str:
+    """The `runtime` that a host for this flavour is to be made with."""
+    return RUNTIMES.get(flavour, "containerd")
+
+
+def kubelet_path(flavour: str) -> str:
+    """Where that distribution has its kubelet."""
+    return "/opt/bin/kubelet" if flavour.startswith("gardener") else "/usr/bin/kubelet"
+
+
+@functools.cache
+def executable() -> bytes:
+    """The stand-in kubelet, built once per process."""
+    with tempfile.TemporaryDirectory() as scratch:
+        return build_executable(standin.__name__, Path(scratch) / "kubelet").read_bytes()
+
+
+def lay_kubelet(host: ThrowawayHost, flavour: str) -> None:
+    """Puts the files of a flavour on a host's disk, enabled; the host may be off."""
+    if runtime_of(flavour) != host.runtime:
+        raise HostError(f"{flavour} needs a host with runtime {runtime_of(flavour)}")
+    tree = TREES / flavour
+    for source in sorted(tree.rglob("*")):
+        target = host.disk / source.relative_to(tree)
+        if source.is_dir():
+            target.mkdir(exist_ok=True)
+        else:
+            shutil.copyfile(source, target)
+            target.chmod(0o644)
+    binary = host.disk / kubelet_path(flavour)[1:]
+    binary.parent.mkdir(parents=True, exist_ok=True)
+    binary.write_bytes(executable())
+    binary.chmod(0o755)
+    wants = host.disk / "etc/systemd/system/multi-user.target.wants"
+    own = (tree / "etc/systemd/system" / UNIT).exists()
+    (wants / UNIT).symlink_to(f"{'/etc' if own else '/lib'}/systemd/system/{UNIT}")
+
+
+def install_kubelet(host: ThrowawayHost, flavour: str, timeout: float = 15.0) -> None:
+    """Lays a kubelet on a running host, enabled, starts it, waits until it is healthy."""
+    lay_kubelet(host, flavour)
+    host.systemctl("daemon-reload")
+    host.systemctl("start", UNIT)
+    wait_healthy(host, timeout)
+
+
+def healthz(host: ThrowawayHost, timeout: float = 2.0) -> str:
+    """What kubelet's healthz answers on the host; "" when nobody does."""
+    done = host.run(
+        "/usr/bin/python3",
+        "-ISc",
+        "import socket;"
+        f"s=socket.create_connection({standin.HEALTHZ!r},{timeout});"
+        "s.sendall(b'GET /healthz HTTP/1.0\\r\\n\\r\\n');"
+        "print(s.makefile('rb').read().split(b'\\r\\n\\r\\n')[1].decode())",
+        check=False,
+        timeout=timeout + 10,
+    )
+    return done.stdout.strip()
+
+
+def wait_healthy(host: ThrowawayHost, timeout: float = 15.0) -> None:
+    """Waits until kubelet's healthz says ok. Raises HostError with its journal if not."""
+    deadline = time.monotonic() + timeout
+    while healthz(host) != "ok":
+        if time.monotonic() > deadline:
+            raise HostError(f"kubelet is not healthy within {timeout} s:\n{host.journal(UNIT)}")
+        time.sleep(0.01)
+
+
+def running_arguments(host: ThrowawayHost) -> list[str]:
+    """The arguments of the running kubelet, without its interpreter's."""
+    pid = int(host.show(UNIT, "MainPID"))
+    if pid == 0:
+        raise HostError("kubelet does not run")
+    words = (host.root / f"proc/{pid}/cmdline").read_bytes().decode().split("\0")[:-1]
+    return words[3:]
+
+
+def running_endpoint(host: ThrowawayHost) -> str:
+    """The endpoint that kubelet said it uses, at its last start."""
+    marker = 'endpoint="'
+    lines = [line for line in host.journal(UNIT).splitlines() if "Using container runtime" in line]
+    if not lines:
+        raise HostError("kubelet has not said which endpoint it uses")
+    return lines[-1].split(marker)[1].split('"')[0]

@@ -1,0 +1,170 @@
+"""cri-resmgr's own YAML configuration, refused where the real one refuses it.
+
+Sections whose fields are of no use to a test (cpu, rdt, blockio,
+resource-manager) are only checked to be mappings.
+"""
+
+import os
+import sys
+from typing import Any
+
+POLICIES = (
+    "none",
+    "topology-aware",
+    "balloons",
+    "static-pools",
+    "podpools",
+    "static",
+    "static-plus",
+    "dynamic-pools",
+)
+
+#: Sections with the fields they know; None: any.
+SECTIONS: dict[str, frozenset[str] | None] = {
+    "policy": frozenset({"Active", "AvailableResources", "ReservedResources"}),
+    "logger": frozenset({"Debug", "Level", "LogSource", "Prefix", "SkipHeaders"}),
+    "dump": frozenset({"Config", "File", "Disabled"}),
+    "instrumentation": frozenset(
+        {
+            "HTTPEndpoint",
+            "JaegerAgent",
+            "JaegerCollector",
+            "PrometheusExport",
+            "ReportPeriod",
+            "Sampling",
+        }
+    ),
+    "resource-manager": None,
+    "cpu": None,
+    "rdt": None,
+    "blockio": None,
+}
+
+POLICY_FIELDS = frozenset(
+    {
+        "AllocatorTopologyBalancing",
+        "BalloonTypes",
+        "ColocateNamespaces",
+        "ColocatePods",
+        "ConfDirPath",
+        "ConfFilePath",
+        "DynamicPoolTypes",
+        "FakeHints",
+        "IdleCPUClass",
+        "LabelNode",
+        "PinCPU",
+        "PinMemory",
+        "Pools",
+        "PreferIsolatedCPUs",
+        "PreferSharedCPUs",
+        "ReservedPoolNamespaces",
+        "TaintNode",
+    }
+)
+
+
+class ConfigError(Exception):
+    """The configuration is refused; the text says why."""
+
+
+def parse(text: str) -> dict[str, Any]:
+    """Reads and checks a configuration; an empty one is fine.
+
+    Returns it with dotted keys unfolded. Raises ConfigError.
+    """
+    if not text.strip():
+        return {}
+    # Started without site: the distribution's PyYAML is looked for by hand.
+    sys.path.append("/usr/lib/python3/dist-packages")
+    import yaml
+
+    try:
+        data = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.YAMLError as error:
+        raise ConfigError(f"error converting YAML to JSON: {' '.join(str(error).split())}") from None
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise ConfigError(f"cannot unmarshal {type(data).__name__} into configuration data")
+    return check(unfold(data))
+
+
+def unfold(data: dict[Any, Any]) -> dict[str, Any]:
+    """Turns `policy.balloons: ...` into `policy: {balloons: ...}`."""
+    out: dict[str, Any] = {}
+    for key, value in data.items():
+        head, dot, rest = str(key).partition(".")
+        section = out.setdefault(head, {})
+        new = {rest: value} if dot else value
+        if isinstance(section, dict) and isinstance(new, dict):
+            section.update(new)
+        elif new is not None:
+            out[head] = new
+    return out
+
+
+def check(data: dict[str, Any]) -> dict[str, Any]:
+    for name, section in data.items():
+        if name not in SECTIONS:
+            raise ConfigError(f'unknown configuration module "{name}"')
+        if not isinstance(section, dict):
+            raise ConfigError(f'module "{name}": cannot unmarshal {type(section).__name__} into an object')
+        fields = SECTIONS[name]
+        if fields is None:
+            continue
+        for field, value in section.items():
+            if name == "policy" and field in POLICIES:
+                check_policy(field, value)
+            elif field not in fields:
+                raise ConfigError(f'module "{name}": unknown field "{field}"')
+            elif isinstance(value, dict) != (field in ("AvailableResources", "ReservedResources", "Prefix")):
+                raise ConfigError(f'module "{name}": wrong type of field "{field}"')
+    policy = data.get("policy", {})
+    active = policy.get("Active")
+    if active is not None and not isinstance(active, str):
+        raise ConfigError('module "policy": wrong type of field "Active"')
+    if active is not None and active not in POLICIES:
+        raise ConfigError(f'can\'t activate unknown policy "{active}"')
+    reserved = reserved_cpus(data)
+    if active == "topology-aware" and reserved is None:
+        raise ConfigError("topology-aware policy: cannot start without CPU reservation")
+    return data
+
+
+def check_policy(name: str, value: Any) -> None:
+    if not isinstance(value, dict):
+        raise ConfigError(f'module "policy.{name}": cannot unmarshal {type(value).__name__} into an object')
+    for field in value:
+        if field not in POLICY_FIELDS:
+            raise ConfigError(f'module "policy.{name}": unknown field "{field}"')
+
+
+def active_policy(data: dict[str, Any]) -> str:
+    """The policy that a checked configuration asks for."""
+    return data.get("policy", {}).get("Active") or "none"
+
+
+def reserved_cpus(data: dict[str, Any]) -> float | None:
+    """The CPUs set aside, as a number. Raises ConfigError on what is not one."""
+    resources = data.get("policy", {}).get("ReservedResources") or {}
+    for key in resources:
+        if key not in ("CPU", "Memory"):
+            raise ConfigError(f'module "policy": unknown field "{key}"')
+    value = resources.get("CPU")
+    if value is None:
+        return None
+    text = str(value)
+    if text.startswith("cpuset:"):
+        return float(len(text.removeprefix("cpuset:").split(",")))
+    try:
+        return float(text[:-1]) / 1000 if text.endswith("m") else float(text)
+    except ValueError:
+        raise ConfigError(f'module "policy": invalid CPU quantity "{text}"') from None
+
+
+def check_fits(data: dict[str, Any]) -> None:
+    """Refuses more reserved CPUs than there are, as a policy does when it starts."""
+    reserved = reserved_cpus(data)
+    cpus = len(os.sched_getaffinity(0))
+    if active_policy(data) != "none" and reserved is not None and reserved > cpus:
+        raise ConfigError(f"cannot reserve {reserved:g} CPUs, only {cpus} available")

@@ -1,0 +1,341 @@
+"""Stands in for cri-resmgr: its flags, refusals, timing, files and signals.
+
+What it does with CPUs it leaves out; the relay passes bytes on as they are. So
+every CRI call is answered by the runtime behind it.
+
+Faults (faults.py; the file is FAULTS below):
+    startup              "exit": F line and exit code 1 before it listens;
+                         "hang": alive, never listens;
+                         "listen-only": listens, never serves
+    exitCode             of startup "exit" and of exitAfterSeconds
+    listenDelaySeconds   from the start until it listens
+    serveDelaySeconds    from there until it answers
+    pidDelaySeconds      from there until the pid file is written
+    exitAfterSeconds     it dies that long after it served
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from _thread import start_new_thread
+from contextlib import suppress
+from typing import Any, NoReturn
+
+from tests.throwaway.standins import cri_config, faults
+from tests.throwaway.standins.cri_config import ConfigError
+
+FAULTS = "/etc/standin-cri-resmgr.json"
+
+#: Flags that take a value, with their defaults.
+VALUES = {
+    "agent-socket": "/var/run/cri-resmgr/cri-resmgr-agent.sock",
+    "config-socket": "/var/run/cri-resmgr/cri-resmgr-config.sock",
+    "fallback-config": "",
+    "force-config": "",
+    "force-config-signal": "SIGHUP",
+    "image-socket": "",
+    "metrics-interval": "0s",
+    "pid-file": "/var/run/cri-resmgr.pid",
+    "relay-dir": "/var/lib/cri-resmgr",
+    "relay-socket": "/var/run/cri-resmgr/cri-resmgr.sock",
+    "runtime-socket": "/var/run/containerd/containerd.sock",
+}
+
+SWITCHES = (
+    "disable-policy-switch",
+    "disable-ui",
+    "list-policies",
+    "print-config",
+    "reset-config",
+    "reset-policy",
+)
+
+
+def log(level: str, text: str) -> None:
+    # os.write: one line at once, threads or not.
+    os.write(2, f"{level}: [ resource-manager ] {text}\n".encode())
+
+
+def fatal(text: str, code: int = 1) -> NoReturn:
+    log("F", text)
+    os._exit(code)
+
+
+class Options:
+    """The command line, as Go's flag package reads it."""
+
+    def __init__(self, argv: list[str]) -> None:
+        self.values = dict(VALUES)
+        self.switches = dict.fromkeys(SWITCHES, False)
+        self.rest: list[str] = []
+        words = iter(argv)
+        for word in words:
+            if word == "--" or not word.startswith("-") or word == "-":
+                self.rest = [*([] if word == "--" else [word]), *words]
+                break
+            name, equals, value = word.lstrip("-").partition("=")
+            if name in self.switches:
+                self.switches[name] = value in ("", "1", "t", "T", "true", "TRUE", "True")
+            elif name in self.values:
+                given = value if equals else next(words, None)
+                if given is None:
+                    self.usage(f"flag needs an argument: -{name}")
+                self.values[name] = given
+            else:
+                self.usage(f"flag provided but not defined: -{name}")
+
+    def usage(self, text: str) -> NoReturn:
+        os.write(2, f"{text}\nUsage of {sys.argv[0]}:\n".encode())
+        os._exit(2)
+
+    def path(self, name: str) -> str:
+        return self.values[name].removeprefix("unix://")
+
+
+class Cache:
+    """The state kept over restarts: the agent's last configuration and the policy."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self.path = directory + "/cache"
+        self.data: dict[str, Any] = {"Version": "1", "Cfg": None, "PolicyName": "", "PolicyJSON": {}}
+        try:
+            with open(self.path, encoding="utf-8") as file:
+                self.data.update(json.load(file))
+        except FileNotFoundError:
+            pass
+        except ValueError as error:
+            fatal(f"failed to load cache: {error}")
+
+    def agent_config(self) -> str | None:
+        """The last configuration accepted from the agent, as YAML."""
+        if not self.data["Cfg"]:
+            return None
+        sections: dict[str, str] = self.data["Cfg"].get("Data", {})
+        return "".join(
+            f"{name}:\n" + "".join(f"  {line}\n" for line in text.splitlines())
+            for name, text in sections.items()
+        )
+
+    def save(self) -> None:
+        os.makedirs(self.directory, mode=0o710, exist_ok=True)
+        with open(self.path + ".saving", "w", encoding="utf-8") as file:
+            json.dump(self.data, file)
+        os.rename(self.path + ".saving", self.path)
+
+
+def answers(path: str) -> bool:
+    """Whether somebody listens on a socket."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+        return True
+
+
+def reset(options: Options) -> NoReturn:
+    """--reset-policy and --reset-config, whose check is fooled by a missing socket file."""
+    relay = options.path("relay-socket")
+    if not os.path.exists(relay) or answers(relay):
+        fatal(f"refusing to reset, looks like an instance is active on {relay}")
+    cache = Cache(options.values["relay-dir"])
+    if options.switches["reset-policy"]:
+        cache.data.update(PolicyName="", PolicyJSON={})
+    if options.switches["reset-config"]:
+        cache.data["Cfg"] = None
+    cache.save()
+    log("I", "cached state has been reset")
+    os._exit(0)
+
+
+def load_file(path: str) -> dict[str, Any]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return cri_config.parse(file.read())
+    except OSError as error:
+        raise ConfigError(f"failed to read {path}: {error.strerror}") from None
+    except ConfigError as error:
+        raise ConfigError(f"failed to load configuration from {path}: {error}") from None
+
+
+def load_config(options: Options, cache: Cache) -> dict[str, Any]:
+    """Force file, else cached agent configuration, else fallback file, else nothing."""
+    force, fallback = options.values["force-config"], options.values["fallback-config"]
+    cached = cache.agent_config()
+    try:
+        if force:
+            log("I", f"using forced configuration {force}")
+            config = load_file(force)
+        elif cached is not None:
+            log("I", "using cached configuration")
+            config = cri_config.parse(cached)
+        elif fallback:
+            log("I", f"using fallback configuration {fallback}")
+            config = load_file(fallback)
+        else:
+            log("W", "no initial configuration, running with built-in defaults")
+            config = {}
+        cri_config.check_fits(config)
+    except ConfigError as error:
+        fatal(str(error))
+    if options.switches["disable-policy-switch"]:
+        previous = cache.data["PolicyName"]
+        if previous and previous != cri_config.active_policy(config):
+            fatal(f"can't switch policy from {previous}: policy switching is disabled")
+    return config
+
+
+class Resmgr:
+    """The process after its command line has been accepted."""
+
+    def __init__(self, options: Options, started: float) -> None:
+        self.options = options
+        self.started = started
+        self.faults: dict[str, Any] = faults.load(FAULTS)
+        self.cache = Cache(options.values["relay-dir"])
+        self.runtime = options.path("runtime-socket")
+
+    def run(self) -> NoReturn:
+        version = self.faults.get("version", "unknown")
+        log("I", f"cri-resmgr (version {version}, build stand-in) starting...")
+        config = load_config(self.options, self.cache)
+        self.policy = cri_config.active_policy(config)
+        if self.options.values["force-config"]:
+            number = signal.Signals[self.options.values["force-config-signal"]]
+            signal.signal(number, lambda *_: self.reload())
+        if self.faults.get("startup") == "exit":
+            fatal("failed to start: this build is broken", self.exit_code())
+        self.wait_for_runtime()
+        if self.faults.get("startup") == "hang":
+            log("I", "synchronizing cache with runtime...")
+            self.sleep_for_ever()
+        self.sleep_until("listenDelaySeconds", self.started, 0.04)
+        relay = self.listen(self.options.path("relay-socket"))
+        self.listen(self.options.path("config-socket"))
+        listening = time.monotonic()
+        if self.faults.get("startup") == "listen-only":
+            log("I", "synchronizing cache with runtime...")
+            self.sleep_for_ever()
+        log("I", f"activating {self.policy} policy...")
+        self.cache.data["PolicyName"] = self.policy
+        self.cache.save()
+        self.sleep_until("serveDelaySeconds", listening, 0.05)
+        start_new_thread(self.serve, (relay,))
+        serving = time.monotonic()
+        log("I", f"serving on {self.options.values['relay-socket']}, up and running")
+        self.sleep_until("pidDelaySeconds", serving, 0.005)
+        with open(self.options.values["pid-file"], "w", encoding="utf-8") as file:
+            file.write(f"{os.getpid()}\n")
+        if "exitAfterSeconds" in self.faults:
+            self.sleep_until("exitAfterSeconds", serving, 0.0)
+            fatal("unexpected state", self.exit_code())
+        self.sleep_for_ever()
+
+    def exit_code(self) -> int:
+        return int(self.faults.get("exitCode", 1))
+
+    def sleep_until(self, fault: str, since: float, default: float) -> None:
+        """Sleeps the rest of a delay, signals in between notwithstanding."""
+        end = since + float(self.faults.get(fault, default))
+        while (left := end - time.monotonic()) > 0:
+            time.sleep(left)
+
+    def sleep_for_ever(self) -> NoReturn:
+        while True:
+            signal.pause()
+
+    def wait_for_runtime(self) -> None:
+        """Waits for the runtime's socket file; a file that nobody serves is fatal."""
+        if not os.path.exists(self.runtime):
+            log("I", "waiting for image services to become available...")
+            while not os.path.exists(self.runtime):
+                time.sleep(0.25)
+            time.sleep(0.25)
+        if not answers(self.runtime):
+            fatal(f"failed to connect to runtime: dial unix {self.runtime}: connection refused")
+
+    def listen(self, path: str) -> socket.socket:
+        os.makedirs(os.path.dirname(path), mode=0o711, exist_ok=True)
+        if os.path.exists(path):
+            if answers(path):
+                fatal(f"can't create socket {path}: address already in use")
+            os.unlink(path)
+        server = socket.socket(socket.AF_UNIX)
+        server.bind(path)
+        server.listen(512)
+        # Never closed: it lives as long as we do, in a list that keeps it.
+        KEPT.append(server)
+        return server
+
+    def serve(self, relay: socket.socket) -> None:
+        while True:
+            client, _ = relay.accept()
+            start_new_thread(self.relay, (client,))
+
+    def relay(self, client: socket.socket) -> None:
+        """Passes bytes on, both ways, until either side has had enough."""
+        runtime = socket.socket(socket.AF_UNIX)
+        try:
+            runtime.connect(self.runtime)
+        except OSError:
+            client.close()
+            return
+        start_new_thread(pump, (runtime, client))
+        pump(client, runtime)
+
+    def reload(self) -> None:
+        """SIGHUP: re-reads the forced configuration, all but the active policy."""
+        path = self.options.values["force-config"]
+        log("I", f"reloading forced configuration {path}")
+        try:
+            with open(path, encoding="utf-8") as file:
+                text = file.read()
+            config = cri_config.parse(text)
+        except (OSError, ConfigError) as error:
+            if "unknown policy" not in str(error):
+                log("E", f"failed to reload configuration, keeping the old one: {error}")
+                return
+            log("I", "successfully switched to new configuration")
+            return
+        try:
+            cri_config.check_fits(config)
+        except ConfigError as error:
+            fatal(str(error))
+        log("I", "successfully switched to new configuration")
+
+
+KEPT: list[socket.socket] = []
+
+
+def pump(source: socket.socket, sink: socket.socket) -> None:
+    with suppress(OSError):
+        while data := source.recv(65536):
+            sink.sendall(data)
+    for end in (source, sink):
+        with suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
+
+
+def main() -> NoReturn:
+    started = time.monotonic()
+    # Found by name, as the real one is; the interpreter is nobody's business.
+    with open("/proc/self/comm", "w", encoding="ascii") as comm:
+        comm.write("cri-resmgr")
+    options = Options(sys.argv[1:])
+    if options.rest:
+        fatal(f"unknown command line argument: {options.rest[0]}")
+    if options.values["force-config"] and options.values["fallback-config"]:
+        fatal("both fallback and forced configuration are given")
+    if options.switches["list-policies"]:
+        os.write(1, "".join(f"{name}\n" for name in cri_config.POLICIES).encode())
+        os._exit(0)
+    if options.switches["print-config"]:
+        os.write(1, b"# built-in configuration\npolicy:\n  Active: none\n")
+        os._exit(0)
+    if options.switches["reset-policy"] or options.switches["reset-config"]:
+        reset(options)
+    Resmgr(options, started).run()

@@ -1,0 +1,164 @@
+"""The few lines of HTTP/2 and protobuf that one gRPC call over a unix socket takes.
+
+No Huffman coding and no header table: requests go out literally, and of what
+comes back only the message is read. A status is therefore known as good (there
+is a message) or bad (there is none), not by its number. Standard library only:
+this is packed into the stand-ins.
+"""
+
+import socket
+import struct
+import time
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY = 0, 1, 3, 4, 6, 7
+END_STREAM, ACK, END_HEADERS, PADDED = 1, 1, 4, 8
+
+
+class CallError(Exception):
+    """The other side answered, but not with a message."""
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    """One HTTP/2 frame."""
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def literal(name: str, value: str) -> bytes:
+    """A header field, neither indexed nor compressed; each part under 127 bytes."""
+    return bytes([0, len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
+
+
+def request(path: str, message: bytes) -> bytes:
+    """All that a client sends for one unary call."""
+    headers = b"".join(
+        literal(name, value)
+        for name, value in (
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":path", path),
+            (":authority", "localhost"),
+            ("content-type", "application/grpc"),
+            ("te", "trailers"),
+        )
+    )
+    body = b"\0" + struct.pack(">I", len(message)) + message
+    return (
+        PREFACE
+        + frame(SETTINGS, 0, 0)
+        + frame(HEADERS, END_HEADERS, 1, headers)
+        + frame(DATA, END_STREAM, 1, body)
+    )
+
+
+class Connection:
+    """A client's end of an HTTP/2 connection with a deadline for everything."""
+
+    def __init__(self, path: str, timeout: float) -> None:
+        self.deadline = time.monotonic() + timeout
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(timeout)
+        self.socket.connect(path)
+        self.rest = b""
+
+    def exactly(self, count: int) -> bytes:
+        while len(self.rest) < count:
+            left = self.deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError("timed out")
+            self.socket.settimeout(left)
+            chunk = self.socket.recv(65536)
+            if not chunk:
+                raise ConnectionResetError("the other side closed the connection")
+            self.rest += chunk
+        taken, self.rest = self.rest[:count], self.rest[count:]
+        return taken
+
+    def frame(self) -> tuple[int, int, int, bytes]:
+        """The next frame: kind, flags, stream, payload."""
+        head = self.exactly(9)
+        length = int.from_bytes(head[:3], "big")
+        kind, flags, stream = struct.unpack(">BBI", head[3:])
+        return kind, flags, stream & 0x7FFFFFFF, self.exactly(length)
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+def unary(path: str, method: str, message: bytes = b"", timeout: float = 10.0) -> bytes:
+    """Calls one gRPC method on a unix socket and returns its answer's message.
+
+    Raises OSError when nobody listens (TimeoutError when nobody answers), and
+    CallError when the answer is an error.
+    """
+    connection = Connection(path, timeout)
+    try:
+        connection.socket.sendall(request(method, message))
+        body = b""
+        while True:
+            kind, flags, stream, payload = connection.frame()
+            if kind == SETTINGS and not flags & ACK:
+                connection.socket.sendall(frame(SETTINGS, ACK, 0))
+            elif kind == PING and not flags & ACK:
+                connection.socket.sendall(frame(PING, ACK, 0, payload))
+            elif kind in (GOAWAY, RST_STREAM):
+                raise CallError(f"{method}: refused")
+            elif stream == 1 and kind == DATA:
+                body += payload[1 : len(payload) - payload[0]] if flags & PADDED else payload
+            if stream == 1 and kind in (DATA, HEADERS) and flags & END_STREAM:
+                break
+    finally:
+        connection.close()
+    if len(body) < 5:
+        raise CallError(f"{method}: an error was answered")
+    return body[5 : 5 + int.from_bytes(body[1:5], "big")]
+
+
+# -- protobuf ---------------------------------------------------------------
+
+
+def varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def field(number: int, value: bytes | str | int | bool) -> bytes:
+    """One field: a string, a message or a number."""
+    if isinstance(value, int):
+        return varint(number << 3) + varint(int(value))
+    raw = value.encode() if isinstance(value, str) else value
+    return varint(number << 3 | 2) + varint(len(raw)) + raw
+
+
+def strings(message: bytes) -> dict[int, str]:
+    """The string fields of a flat message, by number; the last of each."""
+    found: dict[int, str] = {}
+    position = 0
+
+    def number() -> int:
+        nonlocal position
+        value = shift = 0
+        while True:
+            byte = message[position]
+            position += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+
+    while position < len(message):
+        key = number()
+        if key & 7 == 0:
+            number()
+        elif key & 7 == 2:
+            length = number()
+            found[key >> 3] = message[position : position + length].decode(errors="replace")
+            position += length
+        else:
+            raise ValueError(f"wire type {key & 7} is not expected here")
+    return found
