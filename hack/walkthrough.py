@@ -32,7 +32,7 @@ class Walkthrough:
     def __init__(self, host: ThrowawayHost, scratch: Path) -> None:
         self.host = host
         self.payload = build_payload(scratch / "payload", ballast_mib=38)
-        self.broken = build_payload(scratch / "broken", version="v0.9.3", fault="exit")
+        self.broken = build_payload(scratch / "broken", version="v0.9.3", fault={"exitAfterSeconds": 1.0})
         self.configs = scratch / "configs"
         self.configs.mkdir()
 
@@ -88,7 +88,7 @@ def walk(tour: Walkthrough) -> None:
     tour.expect("kubelet was not restarted", kubelet == units[0])
     tour.expect("the proxy was", proxy != units[1])
 
-    title("A new version that does not start: the good one comes back")
+    title("A new version that crashes after a second: the good one comes back")
     tour.installer("install", expect=5, payload=tour.broken)
     tour.expect("kubelet was not restarted", tour.invocations()[0] == kubelet)
     tour.expect("the proxy runs", host.show(PROXY, "ActiveState") == "active")

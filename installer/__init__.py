@@ -1,0 +1,1 @@
+"""Installs, keeps and removes CRI-Resource-Manager on a Kubernetes node."""

@@ -1,0 +1,226 @@
+"""Carries out a plan's steps: the only stage that changes the host.
+
+Ownership is recorded before (see `installer.reconcile`); a step that does not
+have its effect raises StepFailedError and leaves undoing to the caller. A
+signal ends the run between two steps. A crash in the middle of any step leaves
+a host from which the next run's diff derives the rest.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from installer.errors import StepFailedError, SystemdError
+from installer.host.ports import Host
+from installer.kubelet import effective
+from installer.model import paths
+from installer.model.event import Emit, Event
+from installer.model.plan import Plan, Step, StepKind
+from installer.model.resource import DesiredFile, FileState, Kind, Part, PayloadFile, UnitState
+from installer.record import object_path
+
+_JOB_SLACK = 30.0  # seconds a job may take beyond what its own unit bounds
+_POLL = 0.05  # seconds
+_SETTLE_POLL = 0.5  # seconds
+_PROXY_SETTLE = 2.0  # seconds the proxy has to stay up: one that crashes does so early
+_STOP_TIMEOUT = 20.0  # seconds; the unit's own TimeoutStopSec is far below
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Deadlines in seconds, from the settings and from what hangs on the proxy right now."""
+
+    proxy_start: float
+    kubelet_start: float
+    settle: float
+    guard: float
+    healthz_url: str
+
+
+@dataclass(slots=True)
+class Progress:
+    """What a plan has already done, so that a rollback moves no more than that."""
+
+    touched: set[Part] = field(default_factory=set)
+    moved_kubelet: bool = False
+    failed_unit: str = ""
+
+
+def apply_plan(plan: Plan, host: Host, limits: Limits, emit: Emit, progress: Progress) -> None:
+    """Carries out every step in order.
+
+    Raises StepFailedError naming what failed (`progress.failed_unit` is the unit
+    whose journal tells more), InterruptedRunError between two steps.
+    """
+    worker = _Worker(plan, host, limits, progress)
+    for step in plan.steps:
+        host.clock.check()
+        started = host.clock.monotonic()
+        worker.run(step)
+        seconds = round(host.clock.monotonic() - started, 3)
+        emit(Event("step.done", step.describe, {"step": step.kind.value, "seconds": seconds}))
+
+
+class _Worker:
+    def __init__(self, plan: Plan, host: Host, limits: Limits, progress: Progress) -> None:
+        self._plan = plan
+        self._host = host
+        self._limits = limits
+        self._progress = progress
+        self._verbs: dict[StepKind, Callable[[Step], None]] = {
+            StepKind.WRITE: self._write,
+            StepKind.MARK_PENDING: self._write,
+            StepKind.DELETE: lambda step: host.files.remove(step.target),
+            StepKind.RESTORE: self._restore,
+            StepKind.CLEAR_HOLD: lambda step: host.files.remove(step.target),
+            StepKind.DISABLE: lambda step: host.systemd.disable(step.target),
+            StepKind.ENABLE: lambda step: host.systemd.enable(step.target),
+            StepKind.DAEMON_RELOAD: lambda _step: host.systemd.daemon_reload(),
+            StepKind.RESET_CACHE: self._reset_cache,
+            StepKind.RESTART: self._restart,
+            StepKind.SIGNAL: lambda step: host.systemd.kill(step.target, signal.SIGHUP),
+            StepKind.STOP: self._stop,
+            StepKind.AWAIT_RELAY: self._await_relay,
+            StepKind.CHECK_EFFECTIVE: self._check_effective,
+            StepKind.AWAIT_KUBELET: self._await_kubelet,
+            StepKind.DELETE_STATE: lambda step: host.files.remove_tree(step.target),
+        }
+
+    def run(self, step: Step) -> None:
+        self._progress.touched.add(step.part)
+        try:
+            self._verbs[step.kind](step)
+        except SystemdError as error:
+            self._progress.failed_unit = step.target if step.target.endswith(".service") else ""
+            raise StepFailedError(f"{step.describe}: {error.message}", error.hint) from error
+        except OSError as error:
+            raise StepFailedError(f"{step.describe}: {error}") from error
+
+    def _write(self, step: Step) -> None:
+        file = step.file
+        assert isinstance(file, DesiredFile)
+        content = file.content.source if isinstance(file.content, PayloadFile) else file.content
+        self._host.files.write(file.path, content, file.mode, digest=file.digest)
+
+    def _restore(self, step: Step) -> None:
+        original = step.file
+        assert isinstance(original, FileState)
+        files = self._host.files
+        if original.kind is Kind.SYMLINK:
+            files.link(step.target, original.target, original.uid, original.gid)
+        else:
+            kept = files.resolve(object_path(original.digest))
+            files.write(step.target, kept, original.mode, original.uid, original.gid, original.digest)
+
+    def _reset_cache(self, _step: Step) -> None:
+        """Forgets the accepted agent configuration, by the binary's own means, while the proxy is down.
+
+        Never by deleting the cache: containers created through the proxy would become
+        adopted ones and lose their CPU weight.
+        """
+        self._stop(Step(StepKind.STOP, paths.PROXY_UNIT, Part.PROXY))
+        files = self._host.files
+        complaint = self._host.validator.reset_config(
+            files.resolve_all(paths.BINARY), files.resolve_all(paths.PROXY_STATE[0])
+        )
+        if complaint:
+            raise self._failure(paths.PROXY_UNIT, f"its cached configuration could not be reset: {complaint}")
+
+    def _restart(self, step: Step) -> None:
+        kubelet = step.part is Part.KUBELET
+        bound = self._limits.guard + self._limits.kubelet_start if kubelet else self._limits.proxy_start
+        self._host.systemd.reset_failed(step.target)
+        if kubelet:
+            self._progress.moved_kubelet = True
+        try:
+            result = self._host.systemd.restart(step.target, bound + (_JOB_SLACK if kubelet else 0.0))
+        except SystemdError:
+            self._progress.failed_unit = step.target
+            raise
+        if result != "done":
+            raise self._failure(step.target, f"systemd could not start it: the job ended as '{result}'")
+
+    def _stop(self, step: Step) -> None:
+        result = self._host.systemd.stop(step.target, _STOP_TIMEOUT)
+        if result != "done":
+            raise self._failure(step.target, f"systemd could not stop it: the job ended as '{result}'")
+        self._host.systemd.reset_failed(step.target)
+
+    def _failure(self, unit: str, why: str) -> StepFailedError:
+        self._progress.failed_unit = unit
+        return StepFailedError(f"{unit}: {why}")
+
+    def _await_relay(self, step: Step) -> None:
+        """R4: the relay has to answer a CRI Version and a Status before kubelet may use it, and to last."""
+        unit = self._await_status(step)
+        settled = self._host.clock.monotonic() + _PROXY_SETTLE
+        while (left := settled - self._host.clock.monotonic()) > 0:
+            self._host.clock.sleep(min(_SETTLE_POLL, left))
+            self._check_steady(unit, self._host.systemd.unit(unit.name))
+        if not self._host.cri.answers(step.target, 2.0):
+            raise self._failure(paths.PROXY_UNIT, "the relay stopped answering")
+
+    def _await_status(self, step: Step) -> UnitState:
+        deadline = self._host.clock.monotonic() + self._limits.proxy_start
+        unit = self._host.systemd.unit(paths.PROXY_UNIT)
+        reason = "it did not answer"
+        while self._host.clock.monotonic() < deadline:
+            try:
+                status = self._host.cri.status(step.target, 2.0)
+            except StepFailedError as error:
+                reason = error.message
+            else:
+                if status.ready:
+                    return unit
+                reason = status.reason
+            self._check_steady(unit, self._host.systemd.unit(unit.name))
+            self._host.clock.sleep(_POLL)
+        raise self._failure(paths.PROXY_UNIT, f"the relay is not ready: {reason}")
+
+    def _check_steady(self, before: UnitState, now: UnitState) -> None:
+        if now.flapping or not now.main_pid or now.main_pid != before.main_pid:
+            state = f"{now.active_state}/{now.sub_state}, {now.result}"
+            raise self._failure(now.name, f"it does not stay up (now {state})")
+
+    def _check_effective(self, step: Step) -> None:
+        kubelet = self._plan.desired.kubelet
+        if kubelet is None:
+            return
+        systemd = self._host.systemd
+        wrong = effective(systemd.detail(step.target), systemd.unit(step.target), kubelet)
+        if wrong:
+            raise self._failure(step.target, f"our lines are not in effect: {wrong}")
+
+    def _await_kubelet(self, step: Step) -> None:
+        """Healthy, then the same process, healthy, for the settle time, on the right endpoint."""
+        relay = self._plan.desired.kubelet is not None
+        name = step.target
+        unit = self._host.systemd.unit(name)
+        deadline = self._host.clock.monotonic() + self._limits.kubelet_start
+        while not self._host.healthz.ok(self._limits.healthz_url, 1.0):
+            self._check_steady(unit, self._host.systemd.unit(name))
+            if self._host.clock.monotonic() > deadline:
+                seconds = self._limits.kubelet_start
+                raise self._failure(name, f"{self._limits.healthz_url} is not ok {seconds:g} s after the restart")
+            self._host.clock.sleep(_POLL)
+        self._check_endpoint(name, unit, relay)
+        settled = self._host.clock.monotonic() + self._limits.settle
+        while (left := settled - self._host.clock.monotonic()) > 0:
+            self._host.clock.sleep(min(_SETTLE_POLL, left))
+            self._check_steady(unit, self._host.systemd.unit(name))
+            if not self._host.healthz.ok(self._limits.healthz_url, 1.0):
+                raise self._failure(name, f"{self._limits.healthz_url} stopped being ok")
+        self._check_endpoint(name, unit, relay)
+        if relay and not self._host.cri.answers(paths.RELAY_ENDPOINT, 2.0):
+            raise self._failure(paths.PROXY_UNIT, "the relay stopped answering under kubelet")
+
+    def _check_endpoint(self, name: str, unit: UnitState, relay: bool) -> None:
+        now = self._host.systemd.unit(name)
+        self._check_steady(unit, now)
+        process = self._host.processes.get(now.main_pid)
+        if process is None or process.uses_relay is not relay:
+            found = process.flag("--container-runtime-endpoint") if process else None
+            wanted = "the relay" if relay else "its own endpoint"
+            raise self._failure(name, f"it did not start on {wanted}: its command line has {found or 'no endpoint'}")

@@ -1,0 +1,8 @@
+"""The desired state: a pure function of settings, host facts, configs and payload."""
+
+from __future__ import annotations
+
+from installer.desired.build import build_desired
+from installer.desired.stamp import carried_generation, is_intact, is_marked, with_generation
+
+__all__ = ["build_desired", "carried_generation", "is_intact", "is_marked", "with_generation"]

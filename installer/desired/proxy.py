@@ -1,0 +1,86 @@
+"""The proxy's part of the desired state: binary, guard, unit, EnvironmentFile, configurations."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from installer.assets import unit_text
+from installer.desired.stamp import digest_of, stamp, with_generation
+from installer.model import paths
+from installer.model.resource import DesiredFile, Part
+from installer.model.state import DesiredUnit
+from installer.render import render
+
+if TYPE_CHECKING:
+    from installer.configs import Configs
+    from installer.payload import Payload
+    from installer.settings import Settings
+
+_DEFAULT_FALLBACK = b"policy:\n  Active: none\n"  # never a policy that nobody chose
+_GUARD_SECONDS = "CRI_RESMGR_GUARD_SECONDS="
+
+
+def proxy_resources(
+    settings: Settings, configs: Configs, payload: Payload, endpoint: str
+) -> tuple[tuple[DesiredFile, ...], DesiredUnit]:
+    """The proxy's files in the order of writing, and its unit.
+
+    The generation covers what a running proxy was started from. Of a force.cfg
+    only that it is there and its policy: the rest is re-read on SIGHUP.
+    """
+    fallback = _DEFAULT_FALLBACK if configs.fallback is None else configs.fallback
+    unit, unit_digest = stamp(unit_text(paths.PROXY_UNIT).encode())
+    environment = _environment(settings, configs, endpoint)
+    if configs.force is None:
+        configuration = digest_of("fallback", fallback)
+    else:  # fallback.cfg is not read then
+        configuration = digest_of("force", configs.policy)
+    generation = digest_of(
+        unit_digest,
+        _starting_part(environment),
+        payload.binary.digest,
+        configuration,
+        configs.extra_options or "",
+    )
+    carrier = with_generation(stamp(environment.encode())[0], generation)
+    files = [
+        DesiredFile(paths.BINARY, payload.binary, 0o755, Part.PROXY, payload.binary.digest),
+        _file(paths.GUARD, stamp(unit_text("cri-resmgr-kubelet-guard").encode())[0], 0o755),
+        _file(paths.FALLBACK_CONFIG, stamp(fallback)[0]),
+    ]
+    reload_digest = ""
+    if configs.force is not None:
+        force = _file(paths.FORCE_CONFIG, stamp(configs.force)[0])
+        reload_digest = force.digest
+        files.append(force)
+    if configs.extra_options is not None:
+        files.append(_file(paths.EXTRA_OPTIONS, stamp(configs.extra_options.encode())[0]))
+    files += [_file(paths.PROXY_UNIT_FILE, unit), _file(paths.PROXY_ENVIRONMENT, carrier, carrier=True)]
+    desired = DesiredUnit(paths.PROXY_UNIT, paths.PROXY_UNIT_FILE, unit_digest, generation, reload_digest)
+    return tuple(files), desired
+
+
+def _environment(settings: Settings, configs: Configs, endpoint: str) -> str:
+    """The EnvironmentFile, its generation still empty."""
+    forced = configs.force is not None
+    return render(
+        "cri-resource-manager.env.j2",
+        config_flag="--force-config" if forced else "--fallback-config",
+        config_file=paths.FORCE_CONFIG if forced else paths.FALLBACK_CONFIG,
+        # Normalised: another spelling of the same socket in kubelet's files restarts nothing.
+        runtime_socket=paths.normalise_endpoint(endpoint),
+        agent=str(settings.proxy.agent) == "enabled",
+        extra_options=configs.extra_options is not None,
+        guard_seconds=settings.kubelet.guard_seconds,
+    )
+
+
+def _starting_part(environment: str) -> str:
+    """What a running proxy was started from. Neither comments are part of it, nor the guard's
+    deadline: it matters at the next start only, so a new one needs no restart."""
+    return "\n".join(line for line in environment.split("\n") if not line.startswith(("#", _GUARD_SECONDS)))
+
+
+def _file(path: str, content: bytes, mode: int = 0o644, *, carrier: bool = False) -> DesiredFile:
+    return DesiredFile(path, content, mode, Part.PROXY, sha256(content).hexdigest(), carrier)

@@ -1,0 +1,215 @@
+"""Compares what should be with what is. Pure: values in, changes out.
+
+A restart is derived, never remembered: the running process testifies which
+generation it was started from, systemd which text it has loaded. Only what a
+process cannot testify (that it read a file which somebody had edited) is owed
+by the record, by the invocation that has to end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from installer.model import paths
+from installer.model.change import Action, Changes, FileChange, UnitChange, Verb
+from installer.model.resource import ABSENT, DesiredFile, FileState, Kind, Part, UnitState
+from installer.model.state import Desired, DesiredUnit, Observation
+from installer.record import Record
+
+# Read when kubelet or the proxy starts next; a running process does not depend on it.
+_NO_RUNTIME_EFFECT = frozenset({paths.GUARD})
+
+
+def diff(desired: Desired, observation: Observation, record: Record) -> Changes:
+    """Every difference; empty means converged."""
+    files = (*_diff_desired(desired, observation), *_diff_owned(desired, observation, record))
+    units = []
+    if desired.proxy is not None:
+        units.append(_diff_proxy(desired.proxy, observation, record, files))
+    else:
+        units.append(_diff_no_proxy(observation, record))
+    if desired.kubelet is not None:
+        units.append(_diff_kubelet(desired.kubelet.unit, observation, files))
+    elif desired.proxy is None:
+        units.append(_diff_no_kubelet(observation, files))
+    return Changes(files, tuple(unit for unit in units if unit is not None))
+
+
+def _diff_desired(desired: Desired, observation: Observation) -> Iterable[FileChange]:
+    for file in desired.files:
+        before = observation.files.get(file.path, ABSENT)
+        why = _why_different(file, before)
+        if why:
+            verb = Verb.CREATE if before.kind is Kind.ABSENT else Verb.CHANGE
+            yield FileChange(file.path, file.part, verb, before, file, why)
+
+
+def _why_different(file: DesiredFile, before: FileState) -> str:
+    if before.kind is Kind.ABSENT:
+        return "missing"
+    if before.kind is not Kind.FILE:
+        return f"is a {before.kind.value}"
+    if before.digest != file.digest:
+        return "content differs"
+    if before.mode != file.mode:
+        return f"mode is {before.mode:04o}, not {file.mode:04o}"
+    if (before.uid, before.gid) != (0, 0):
+        return f"owner is {before.uid}:{before.gid}, not 0:0"
+    return ""
+
+
+def _diff_owned(desired: Desired, observation: Observation, record: Record) -> Iterable[FileChange]:
+    """Owned but not desired: the original returns, or nothing remains."""
+    wanted = {file.path for file in desired.files}
+    for path, claim in sorted(record.claims.items()):
+        if path in wanted or (desired.kubelet is None and desired.proxy and claim.part is Part.KUBELET):
+            continue
+        before = observation.files.get(path, ABSENT)
+        original = claim.before.state
+        if before == original:
+            continue
+        edited = before.kind is not Kind.ABSENT and before.digest not in claim.wrote
+        why = "no longer wanted" + (", and somebody has edited it" if edited else "")
+        if original.kind is Kind.ABSENT:
+            yield FileChange(path, claim.part, Verb.DELETE, before, None, why)
+        else:
+            yield FileChange(path, claim.part, Verb.RESTORE, before, original, why)
+
+
+def _diff_proxy(
+    unit: DesiredUnit, observation: Observation, record: Record, files: tuple[FileChange, ...]
+) -> UnitChange | None:
+    state, process = observation.proxy, observation.proxy_process
+    reasons = []
+    if not state.running or process is None:
+        reasons.append("it is not running" if not state.flapping else "it does not stay up")
+    elif process.generation != unit.generation:
+        reasons.append(_generation_reason(process.generation, Part.PROXY, files))
+    elif not observation.relay_answers:
+        reasons.append("its relay does not answer")
+    if process is not None and record.owed.get(unit.name, "") == state.invocation_id != "":
+        reasons.append("it may have been started from a file that somebody had edited")
+    elif not reasons:
+        unread = _unread(unit, state, record)
+        edited = drifted(files, unread)
+        reasons += [f"{path} was edited, and it may have been started from that" for path in edited]
+    action = Action.RESTART if reasons else Action.NOTHING
+    reread = record.signalled == (state.invocation_id, unit.reload_digest)
+    if action is Action.NOTHING and unit.reload_digest and not reread:
+        action, reasons = Action.RELOAD, [f"{paths.FORCE_CONFIG} changed"]
+    enable = state.unit_file_state != "enabled"
+    if enable:
+        reasons.append("it is not enabled")
+    foreign = _foreign_enabled(state, record)
+    return _unit_change(unit, Part.PROXY, state, files, action, reasons, enable, foreign)
+
+
+def _foreign_enabled(state: UnitState, record: Record) -> bool:
+    """Whether somebody else's unit of our name is enabled: its links go before its [Install] does."""
+    return state.unit_file_state == "enabled" and paths.PROXY_UNIT_FILE not in record.claims
+
+
+def _unread(unit: DesiredUnit, state: UnitState, record: Record) -> frozenset[str]:
+    """Files whose edits cannot be in the running proxy, or can be mended in it without a restart."""
+    if not unit.reload_digest:
+        return _NO_RUNTIME_EFFECT
+    unread = _NO_RUNTIME_EFFECT | {paths.FALLBACK_CONFIG}  # with a force.cfg it is not read at all
+    reread = record.signalled[0] == state.invocation_id
+    return unread | {paths.FORCE_CONFIG} if reread else unread
+
+
+def drifted(files: Iterable[FileChange], unread: frozenset[str]) -> tuple[str, ...]:
+    """The proxy's files that differ in content and that a start in the meantime may have read.
+
+    A file that is absent cannot have been read: a start without it fails (or, for
+    EXTRA_OPTIONS.cfg, goes without the options, and so counts).
+    """
+    return tuple(
+        change.path
+        for change in files
+        if change.part is Part.PROXY
+        and change.path not in unread
+        and isinstance(change.after, DesiredFile)
+        and not change.after.generation_carrier
+        and (change.before.digest != change.after.digest or change.before.kind is not Kind.FILE)
+        and (change.before.kind is not Kind.ABSENT or change.path == paths.EXTRA_OPTIONS)
+    )
+
+
+def _diff_kubelet(
+    unit: DesiredUnit, observation: Observation, files: tuple[FileChange, ...]
+) -> UnitChange | None:
+    state, process = observation.kubelet, observation.kubelet_process
+    reasons = []
+    if process is None or not state.running:
+        reasons.append("it is not running")
+    elif not observation.on_relay:
+        reasons.append("it runs on its base endpoint, not on the relay")
+    elif process.generation != unit.generation:
+        reasons.append(_generation_reason(process.generation, Part.KUBELET, files))
+    action = Action.RESTART if reasons else Action.NOTHING
+    return _unit_change(unit, Part.KUBELET, state, files, action, reasons)
+
+
+def _unit_change(
+    unit: DesiredUnit,
+    part: Part,
+    state: UnitState,
+    files: tuple[FileChange, ...],
+    action: Action,
+    reasons: list[str],
+    enable: bool = False,
+    disable: bool = False,
+) -> UnitChange | None:
+    reload = state.need_daemon_reload or state.loaded_digest != unit.unit_digest
+    reload = reload or any(change.path == unit.unit_file for change in files)
+    if not (action or enable or reload):
+        return None
+    if reload and not reasons:
+        reasons = ["systemd has to read its files again"]
+    return UnitChange(unit.name, part, action, tuple(reasons), reload, enable, disable)
+
+
+def _generation_reason(running: str, part: Part, files: tuple[FileChange, ...]) -> str:
+    changed = [c.path for c in files if c.part is part and c.path not in _NO_RUNTIME_EFFECT]
+    if not running:
+        return "it was started without our settings"
+    if changed:
+        return f"{', '.join(changed)} changed"
+    return "it was started from an older generation"
+
+
+def _diff_no_proxy(observation: Observation, record: Record) -> UnitChange | None:
+    state = observation.proxy
+    claim = record.claims.get(paths.PROXY_UNIT_FILE)
+    if claim is None:
+        return None
+    up = state.running or state.flapping or state.active_state == "activating"
+    original = claim.before.state
+    if not up and original.kind is Kind.ABSENT and not state.exists:
+        return None
+    if not up and original.kind is not Kind.ABSENT and observation.files[paths.PROXY_UNIT_FILE] == original:
+        return None
+    disable = state.unit_file_state == "enabled"
+    enable = record.unit_files.get(state.name) == "enabled"
+    return UnitChange(
+        state.name,
+        Part.PROXY,
+        Action.STOP if up else Action.NOTHING,
+        ("no longer wanted",),
+        daemon_reload=True,
+        enable=enable,
+        disable=disable,
+    )
+
+
+def _diff_no_kubelet(observation: Observation, files: tuple[FileChange, ...]) -> UnitChange | None:
+    state = observation.kubelet
+    reload = bool(state.loaded_digest) or any(
+        c.part is Part.KUBELET and c.path.endswith(paths.DROP_IN_NAME) for c in files
+    )
+    if not reload and not observation.on_relay:
+        return None
+    action = Action.RESTART if observation.on_relay else Action.NOTHING
+    why = "it goes back to its own endpoint" if action else "systemd has to read its files again"
+    return UnitChange(state.name, Part.KUBELET, action, (why,), daemon_reload=reload)

@@ -1,0 +1,79 @@
+"""Every way a run can end other than well: a message, what would help, and the exit code.
+
+Only the CLI turns these into an exit; nothing else in the package exits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class InstallerError(Exception):
+    """The root of the tree. `message` says what is wrong and where, `hint` what would help."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class InvalidInputError(InstallerError):
+    """Settings, configs, payload or usage are wrong (exit 2). Nothing was touched.
+
+    `faults` has one line for every fault found, each beginning with where it is
+    (a YAML path, file:line or a key).
+    """
+
+    exit_code = 2
+
+    def __init__(self, faults: Sequence[str], hint: str = "") -> None:
+        super().__init__("\n".join(faults), hint)
+        self.faults = tuple(faults)
+
+
+class UnservableHostError(InstallerError):
+    """This host cannot or should not be served (exit 4). Nothing was touched."""
+
+    exit_code = 4
+
+
+class SystemdError(InstallerError):
+    """A call to systemd failed or its deadline passed. `name` is the D-Bus error name, if any."""
+
+    def __init__(self, message: str, hint: str = "", name: str = "") -> None:
+        super().__init__(message, hint)
+        self.name = name
+
+
+class StepFailedError(InstallerError):
+    """A step of a plan did not have its effect; caught by the rollback, never seen by a user."""
+
+
+class RolledBackError(InstallerError):
+    """The run failed and the previous state is in place (exit 5)."""
+
+    exit_code = 5
+
+
+class RollbackFailedError(InstallerError):
+    """The run failed and so did the way back (exit 6): `hint` says what to do by hand."""
+
+    exit_code = 6
+
+
+class BusyHostError(InstallerError):
+    """Another run holds the host's lock (exit 75)."""
+
+    exit_code = 75
+
+
+class InterruptedRunError(InstallerError):
+    """A signal ended the run between two steps (exit 128 + its number)."""
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(
+            f"ended by signal {signal_number} between two steps", "run the same command again: it goes on"
+        )
+        self.exit_code = 128 + signal_number

@@ -1,0 +1,274 @@
+"""The connection to the host's system bus: connecting, retrying reads, naming errors.
+
+The only importer of pydbus and PyGObject. It knows the members of systemd that we use, but
+not what they are used for: see `systemd`. The members are written down here instead of
+asked for: introspecting a service costs 3 ms, for each object anew.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from installer.errors import SystemdError, UnservableHostError
+from installer.host.files import RootedFiles
+from installer.host.unixsocket import connectable
+from installer.model.paths import SYSTEM_BUS
+
+MANAGER = "org.freedesktop.systemd1.Manager"
+UNIT = "org.freedesktop.systemd1.Unit"
+SERVICE = "org.freedesktop.systemd1.Service"
+TIMEOUT = "org.freedesktop.DBus.Error.Timeout"
+
+CONNECT_SECONDS = 5.0
+CALL_SECONDS = 10.0
+READ_SECONDS = 10.0  # a read is tried again while systemd reloads or re-executes itself
+
+_MANAGER_PATH = "/org/freedesktop/systemd1"
+_LOST = (
+    TIMEOUT,
+    "org.freedesktop.DBus.Error.NoReply",
+    "org.freedesktop.DBus.Error.TimedOut",
+    "org.freedesktop.DBus.Error.Disconnected",
+    "org.freedesktop.DBus.Error.NameHasNoOwner",
+    "org.freedesktop.DBus.Error.ServiceUnknown",
+)
+_REMOTE = "GDBus.Error:"  # what GLib puts before a D-Bus error's name
+_T = TypeVar("_T")
+
+
+def _method(name: str, takes: str = "", gives: str = "") -> str:
+    arguments = [f'<arg direction="in" type="{kind}"/>' for kind in takes.split()]
+    arguments += [f'<arg direction="out" type="{kind}"/>' for kind in gives.split()]
+    return f'<method name="{name}">{"".join(arguments)}</method>'
+
+
+def _manager_xml() -> str:
+    methods = (
+        _method("Subscribe"),
+        _method("Reload"),
+        _method("LoadUnit", "s", "o"),
+        _method("StartUnit", "s s", "o"),
+        _method("StopUnit", "s s", "o"),
+        _method("RestartUnit", "s s", "o"),
+        _method("CancelJob", "u"),
+        _method("KillUnit", "s s i"),
+        _method("ResetFailedUnit", "s"),
+        _method("EnableUnitFiles", "as b b", "b a(sss)"),
+        _method("DisableUnitFiles", "as b", "a(sss)"),
+        '<signal name="JobRemoved"><arg type="u"/><arg type="o"/><arg type="s"/><arg type="s"/></signal>',
+        '<signal name="Reloading"><arg type="b"/></signal>',
+    )
+    peer = f'<interface name="org.freedesktop.DBus.Peer">{_method("Ping")}</interface>'
+    return f'<node><interface name="{MANAGER}">{"".join(methods)}</interface>{peer}</node>'
+
+
+def _unit_xml() -> str:
+    methods = (_method("Get", "s s", "v"), _method("GetAll", "s", "a{sv}"))
+    return f'<node><interface name="org.freedesktop.DBus.Properties">{"".join(methods)}</interface></node>'
+
+
+class SystemBus:
+    """One connection to the system bus of the host below `files.root`, made when first used."""
+
+    def __init__(self, files: RootedFiles) -> None:
+        self._files = files
+        self._bus: Any = None
+        self._manager: Any = None
+        self._unit_class: Any = None
+        self._units: dict[str, Any] = {}
+        self._context: Any = None
+        self._subscribed = False
+        self.job_results: dict[str, str] = {}
+        self.reloading: bool | None = None
+
+    # -- connecting -------------------------------------------------------------
+
+    @property
+    def manager(self) -> Any:
+        """systemd's manager object. Connects. Raises UnservableHostError where there is nobody."""
+        if self._bus is None or self._bus.con.is_closed():
+            self._connect()
+        return self._manager
+
+    def unit(self, path: str) -> Any:
+        """The properties of the unit object at `path`; the same proxy for the same path."""
+        _ = self.manager  # a new connection begins with no proxies
+        proxy = self._units.get(path)
+        if proxy is None:
+            proxy = self._units[path] = self._unit_class(self._bus, "org.freedesktop.systemd1", path)
+        return proxy
+
+    def _connect(self) -> None:
+        from xml.etree import ElementTree
+
+        from gi.repository import GLib
+        from pydbus.proxy import CompositeInterface
+
+        self._bus, self._units, self._subscribed = None, {}, False
+        bus = self._open()
+        manager_class = CompositeInterface(ElementTree.fromstring(_manager_xml()))
+        self._unit_class = CompositeInterface(ElementTree.fromstring(_unit_xml()))
+        manager = manager_class(bus, "org.freedesktop.systemd1", _MANAGER_PATH)
+        try:
+            manager.Ping(timeout=CALL_SECONDS)
+        except GLib.Error as error:
+            raise UnservableHostError(
+                f"systemd does not answer on the host's system bus: {error.message}",
+                "only hosts whose init is systemd can be served; "
+                f"if it is, see `systemctl status dbus` on the host (root {self._files.root})",
+            ) from error
+        self._bus, self._manager = bus, manager
+
+    def _open(self) -> Any:
+        """The pydbus bus. Its own `connect` has no deadline, and a bus daemon may hang."""
+        import pydbus  # noqa: F401  (gives Gio.DBusConnection its `pydbus`)
+        from gi.repository import Gio, GLib
+
+        socket = self._files.resolve_all(SYSTEM_BUS)
+        if not socket.exists():
+            raise UnservableHostError(
+                f"no system bus socket at {socket}",
+                f"mount the host's root at {self._files.root} with its /run "
+                "(hostPath /, mountPropagation HostToContainer), or point --host-root to it; "
+                "the host needs systemd and D-Bus",
+            )
+        flags = Gio.DBusConnectionFlags
+        cancellable = Gio.Cancellable()
+        alarm = threading.Timer(CONNECT_SECONDS, cancellable.cancel)
+        alarm.daemon = True
+        alarm.start()
+        try:
+            with connectable(socket) as short:
+                return Gio.DBusConnection.new_for_address_sync(
+                    f"unix:path={Gio.dbus_address_escape_value(short)}",
+                    flags.AUTHENTICATION_CLIENT | flags.MESSAGE_BUS_CONNECTION,
+                    None,
+                    cancellable,
+                ).pydbus
+        except GLib.Error as error:
+            denied = error.matches(Gio.io_error_quark(), Gio.IOErrorEnum.PERMISSION_DENIED)
+            raise UnservableHostError(
+                f"cannot connect to the host's system bus at {socket}: {error.message}",
+                "run as root (privileged container)" if denied else "see `systemctl status dbus` on the host",
+            ) from error
+        finally:
+            alarm.cancel()
+
+    # -- calling ----------------------------------------------------------------
+
+    def call(self, what: str, function: Callable[[], _T]) -> _T:
+        """Calls once. Raises SystemdError that begins with `what` and has the D-Bus name."""
+        from gi.repository import GLib
+
+        try:
+            return function()
+        except GLib.Error as error:
+            raise _translated(what, error) from error
+
+    def read(self, what: str, function: Callable[[], _T]) -> _T:
+        """Calls what has no effect: again, for a while, when the reply was lost (systemd reloads)."""
+        deadline = time.monotonic() + READ_SECONDS
+        while True:
+            try:
+                return self.call(what, function)
+            except SystemdError as error:
+                if error.name not in _LOST or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+
+    # -- signals ----------------------------------------------------------------
+
+    def subscribe(self) -> None:
+        """From now on, results of finished jobs arrive in `job_results`, by job path, and
+        `reloading` says what systemd last said of itself."""
+        from gi.repository import GLib
+
+        manager = self.manager
+        if self._subscribed:
+            return
+        # A context of our own: waiting here must not run what others attached to the default one.
+        self._context = self._context or GLib.MainContext.new()
+        self._context.push_thread_default()
+        try:
+            manager.JobRemoved.connect(self._on_job_removed)
+            manager.Reloading.connect(self._on_reloading)
+        finally:
+            self._context.pop_thread_default()
+        self.call("subscribing to systemd's signals", lambda: manager.Subscribe(timeout=CALL_SECONDS))
+        self._subscribed = True
+
+    def _on_job_removed(self, _id: int, job: str, _unit: str, result: str) -> None:
+        self.job_results[job] = result
+
+    def _on_reloading(self, active: bool) -> None:
+        self.reloading = active
+
+    def wait(self, arrived: Callable[[], bool], deadline: float) -> bool:
+        """Handles signals until `arrived()` or time.monotonic() passes `deadline`; says which.
+
+        Returns to the interpreter at least every 0.1 s, so that its signal handlers run.
+        """
+        from gi.repository import GLib
+
+        while not arrived():
+            left = deadline - time.monotonic()
+            if left <= 0 or self._bus.con.is_closed():
+                return False
+            tick = GLib.timeout_source_new(max(1, min(100, int(left * 1000) + 1)))
+            tick.set_callback(lambda *_: False)
+            tick.attach(self._context)
+            self._context.iteration(True)
+            tick.destroy()
+        return True
+
+    def begin_reload(self) -> Callable[[], tuple[bool, SystemdError | None]]:
+        """Asks systemd to reload and returns at once; what is returned says (replied, error)."""
+        from gi.repository import Gio, GLib
+
+        replies: list[SystemdError | None] = []
+
+        def on_reply(connection: Any, result: Any, *_: object) -> None:
+            try:
+                connection.call_finish(result)
+                replies.append(None)
+            except GLib.Error as error:
+                replies.append(_translated("daemon-reload", error))
+
+        connection = self.manager._bus.con
+        self._context.push_thread_default()
+        try:
+            connection.call(
+                "org.freedesktop.systemd1",
+                _MANAGER_PATH,
+                MANAGER,
+                "Reload",
+                None,
+                None,
+                Gio.DBusCallFlags.NONE,
+                GLib.MAXINT32,
+                None,
+                on_reply,
+            )
+        finally:
+            self._context.pop_thread_default()
+        return lambda: (bool(replies), replies[0] if replies else None)
+
+
+def lost(error: SystemdError) -> bool:
+    """Whether the reply was lost, so that nobody knows what became of the call."""
+    return error.name in _LOST
+
+
+def _translated(what: str, error: Any) -> SystemdError:
+    from gi.repository import Gio
+
+    if error.message.startswith(_REMOTE):
+        name, _, message = error.message.removeprefix(_REMOTE).partition(": ")
+        return SystemdError(f"{what}: {message}", name=name)
+    timed_out = error.matches(Gio.io_error_quark(), Gio.IOErrorEnum.TIMED_OUT)
+    closed = error.matches(Gio.io_error_quark(), Gio.IOErrorEnum.CLOSED)
+    name = TIMEOUT if timed_out else "org.freedesktop.DBus.Error.Disconnected" if closed else ""
+    return SystemdError(f"{what}: {error.message}", name=name)

@@ -1,0 +1,85 @@
+"""Time, and the wish of somebody that the run should end.
+
+A signal only sets a flag, which is honoured between two steps and while sleeping: never inside
+a step. The second signal of the same kind has its default effect at once.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+
+from installer.errors import InterruptedRunError
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class _Wish:
+    """The first signal that came, and a pipe that is readable from then on.
+
+    Of the whole process, as signals are.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.pipe: tuple[int, int] | None = None
+
+    def listen(self) -> None:
+        if self.pipe is None:
+            self.pipe = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        for number in _SIGNALS:
+            signal.signal(number, self._come)
+
+    def _come(self, number: int, _frame: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        self.number = self.number or number
+        if self.pipe is not None:
+            os.write(self.pipe[1], b"!")
+
+    def forget(self) -> None:
+        """Back to no handlers and no wish: for tests, and for a child that has its own life."""
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        if self.pipe is not None:
+            for descriptor in self.pipe:
+                os.close(descriptor)
+        self.number, self.pipe = 0, None
+
+
+_wish = _Wish()
+
+
+def install_signal_handlers() -> None:
+    """From now on SIGTERM, SIGINT and SIGHUP make `check` and `sleep` raise. Main thread only."""
+    _wish.listen()
+
+
+def remove_signal_handlers() -> None:
+    """Undoes `install_signal_handlers`, and forgets a signal that has come."""
+    _wish.forget()
+
+
+class SystemClock:
+    """The Clock port."""
+
+    def now(self) -> str:
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        self.check()
+        if _wish.pipe is None:
+            time.sleep(max(0.0, seconds))
+        else:
+            poll = select.poll()
+            poll.register(_wish.pipe[0], select.POLLIN)
+            poll.poll(max(0.0, seconds) * 1000)
+        self.check()
+
+    def check(self) -> None:
+        if _wish.number:
+            raise InterruptedRunError(_wish.number)

@@ -1,0 +1,176 @@
+"""What `files` does to places that are already resolved: temp files, durability, trees, space.
+
+Paths here are as this process sees them; nothing here knows of a host root.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import errno
+import hashlib
+import os
+import time
+from pathlib import Path
+from typing import BinaryIO
+
+_CHUNK = 1 << 20
+_MARK = ".cri-resmgr-installer."
+# Longer than any write of ours takes. The pid in the name belongs to the pid namespace of
+# a container that may be gone, so a process of that number proves little.
+_STALE_SECONDS = 600
+_FS_IOC_GETFLAGS = 0x80086601  # linux/fs.h
+_FS_IMMUTABLE_FL = 0x10
+
+
+def temporary_name(place: str) -> str:
+    """The temp file that becomes `place`: beside it, hidden, marked as ours, with our pid."""
+    directory, name = os.path.split(place)
+    return f"{directory}/.{name[:200]}{_MARK}{os.getpid()}"
+
+
+def sweep(directory: str) -> None:
+    """Removes temp files in `directory` that a killed run left: of our own pid (a restarted container
+    counts from 1 again), of a pid that does not live, or older than ten minutes."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(directory):
+            hidden, mark, pid = name.rpartition(_MARK)
+            if (
+                mark
+                and hidden.startswith(".")
+                and pid.isdecimal()
+                and _stale(f"{directory}/{name}", int(pid))
+            ):
+                with contextlib.suppress(OSError):
+                    os.unlink(f"{directory}/{name}")
+
+
+def _stale(place: str, pid: int) -> bool:
+    if pid == os.getpid() or not os.path.exists(f"/proc/{pid}"):
+        return True
+    try:
+        return time.time() - os.lstat(place).st_mtime > _STALE_SECONDS
+    except OSError:
+        return False
+
+
+def copy(content: bytes | Path, file: BinaryIO) -> str:
+    """Writes `content` (of a Path: what is in it) and returns the sha256 of what was written."""
+    if isinstance(content, bytes):
+        file.write(content)
+        return hashlib.sha256(content).hexdigest()
+    # Through our own hands, not copy_file_range: the digest is of the very bytes written.
+    digest = hashlib.sha256()
+    buffer = memoryview(bytearray(_CHUNK))
+    with open(content, "rb", buffering=0) as source:
+        while count := source.readinto(buffer):
+            digest.update(buffer[:count])
+            file.write(buffer[:count])
+    return digest.hexdigest()
+
+
+def own(descriptor: int, uid: int, gid: int) -> None:
+    """Changes the owner, if it is another."""
+    status = os.fstat(descriptor)
+    if (status.st_uid, status.st_gid) != (uid, gid):
+        os.fchown(descriptor, uid, gid)
+
+
+def sync_directory(directory: str) -> None:
+    """Makes a rename or removal in `directory` durable."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_tree(place: str) -> None:
+    """Removes a file, link or directory with all below. Links are removed, not followed. Where
+    something is mounted, that stays: the rest goes, then OSError (EBUSY) is raised."""
+    try:
+        descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except NotADirectoryError:
+        os.unlink(place)
+        return
+    except OSError as error:
+        if error.errno != errno.ELOOP:  # a symlink
+            raise
+        os.unlink(place)
+        return
+    try:
+        mounts: list[str] = []
+        mount = _mount_id(descriptor)
+        parent = os.open("..", os.O_RDONLY | os.O_CLOEXEC, dir_fd=descriptor)
+        try:
+            if _mount_id(parent) != mount:
+                raise OSError(errno.EBUSY, "a mount is in the way", place)
+        finally:
+            os.close(parent)
+        _empty(descriptor, place, mount, mounts)
+    finally:
+        os.close(descriptor)
+    if mounts:
+        raise OSError(errno.EBUSY, "a mount is in the way", mounts[0])
+    os.rmdir(place)
+
+
+def _empty(descriptor: int, place: str, mount: str, mounts: list[str]) -> None:
+    """Empties an open directory; adds to `mounts` what could not go."""
+    with os.scandir(descriptor) as entries:
+        found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    for name, is_directory in found:
+        if not is_directory:
+            os.unlink(name, dir_fd=descriptor)
+            continue
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        child = os.open(name, flags, dir_fd=descriptor)
+        try:
+            if _mount_id(child) != mount:
+                mounts.append(f"{place}/{name}")
+                continue
+            before = len(mounts)
+            _empty(child, f"{place}/{name}", mount, mounts)
+            kept = len(mounts) > before
+        finally:
+            os.close(child)
+        if not kept:
+            os.rmdir(name, dir_fd=descriptor)
+
+
+def _mount_id(descriptor: int) -> str:
+    """Which mount an open directory is of. Device numbers would miss a bind mount."""
+    with open(f"/proc/self/fdinfo/{descriptor}") as info:
+        return next(line for line in info if line.startswith("mnt_id:"))
+
+
+def free_bytes(place: str) -> int:
+    """Bytes that root may still write there."""
+    status = os.statvfs(place)
+    return status.f_bfree * status.f_frsize
+
+
+def unwritable(place: str) -> str:
+    """Why nothing can be created in the directory `place`, or an empty string."""
+    if not os.path.isdir(place):
+        return "it is not a directory"
+    if os.statvfs(place).f_flag & os.ST_RDONLY:
+        return "its file system is mounted read-only"
+    if not os.access(place, os.W_OK | os.X_OK):
+        return "no permission to write to it"
+    return "it is immutable (chattr +i)" if _immutable(place) else ""
+
+
+def _immutable(place: str) -> bool:
+    """Whether the directory has the immutable flag (the `/` of an ostree host has it)."""
+    import fcntl
+
+    flags = array.array("l", [0])
+    descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.ioctl(descriptor, _FS_IOC_GETFLAGS, flags)
+    except OSError:  # a file system without such flags
+        return False
+    finally:
+        os.close(descriptor)
+    return bool(flags[0] & _FS_IMMUTABLE_FL)

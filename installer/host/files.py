@@ -1,0 +1,267 @@
+"""Files of the host: every write is atomic and durable, every path is resolved below the root.
+
+The root may be `/`, a mount (`/host`) or another process's view (`/proc/<pid>/root`),
+so no path is ever handed to the kernel to resolve by itself: links are read one
+component at a time and an absolute target starts at the root again.
+
+It does not decide what is ours, keeps no originals and takes no lock. Failures of the
+disk (full, read-only, I/O) are raised as OSError, which names the path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+from pathlib import Path
+
+from installer.errors import InstallerError, UnservableHostError
+from installer.host import disk
+from installer.host.ports import KnownDigest
+from installer.model.resource import ABSENT, FileState, Identity, Kind
+
+KEPT_BYTES = 1 << 20  # content of files up to this size is part of their state
+_LINK_LIMIT = 40  # as the kernel's
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+class RootedFiles:
+    """The Files port below `root`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._base = str(root).rstrip("/")
+
+    # -- where a path is --------------------------------------------------------
+
+    def resolve(self, path: str) -> Path:
+        return Path(self._resolve(path, follow_last=False))
+
+    def resolve_all(self, path: str) -> Path:
+        return Path(self._resolve(path, follow_last=True))
+
+    def _resolve(self, path: str, follow_last: bool) -> str:
+        """The path as a process outside the root must spell it; what is missing is kept as it stands."""
+        pending = _components(path)[::-1]
+        done: list[str] = []
+        links = 0
+        while pending:
+            name = pending.pop()
+            if name == "..":
+                if not done:
+                    raise UnservableHostError(
+                        f"{path} leads out of the host root {self.root}",
+                        "a symlink in the way, or the path itself, has too many `..`",
+                    )
+                done.pop()
+                continue
+            done.append(name)
+            if not pending and not follow_last:
+                break
+            target = self._link_target(done)
+            if target is None:
+                continue
+            links += 1
+            if links > _LINK_LIMIT:
+                raise UnservableHostError(f"{path} goes through too many symlinks", "is there a loop?")
+            done.pop()
+            if target.startswith("/"):
+                done.clear()
+            pending.extend(_components(target)[::-1])
+        return self._outside(done)
+
+    def _link_target(self, names: list[str]) -> str | None:
+        try:
+            return os.readlink(self._outside(names))
+        except OSError:  # not a link, or nothing there
+            return None
+
+    def _outside(self, names: list[str]) -> str:
+        return f"{self._base}/{'/'.join(names)}"
+
+    # -- reading ----------------------------------------------------------------
+
+    def state(self, path: str, known: KnownDigest | None = None) -> FileState:
+        place = self._resolve(path, follow_last=False)
+        try:
+            status = os.lstat(place)
+            if stat.S_ISREG(status.st_mode):
+                return _file_state(path, place, known)
+            if stat.S_ISLNK(status.st_mode):
+                return _plain_state(Kind.SYMLINK, status, os.readlink(place))
+        except (FileNotFoundError, NotADirectoryError):
+            return ABSENT
+        return _plain_state(Kind.DIRECTORY if stat.S_ISDIR(status.st_mode) else Kind.OTHER, status)
+
+    def read(self, path: str, limit: int = KEPT_BYTES) -> bytes | None:
+        try:
+            descriptor = os.open(self._resolve(path, follow_last=True), _READ)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        with open(descriptor, "rb") as file:
+            return file.read(limit) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+
+    def list(self, path: str) -> tuple[str, ...]:
+        try:
+            return tuple(sorted(os.listdir(self._resolve(path, follow_last=True))))
+        except (FileNotFoundError, NotADirectoryError):
+            return ()
+
+    def free_bytes(self, path: str) -> int:
+        return disk.free_bytes(self._nearest(path))
+
+    def unwritable(self, directory: str) -> str:
+        return disk.unwritable(self._nearest(directory))
+
+    def _nearest(self, path: str) -> str:
+        """`path`, or its nearest parent that exists, as seen from outside."""
+        names = _components(path)
+        while names and not os.path.lexists(self._resolve("/".join(names), follow_last=True)):
+            names.pop()
+        return self._resolve("/".join(names), follow_last=True)
+
+    # -- files and links --------------------------------------------------------
+
+    def write(
+        self, path: str, content: bytes | Path, mode: int, uid: int = 0, gid: int = 0, digest: str = ""
+    ) -> None:
+        """Replaces `path`; see the port. A crash leaves the old or the new file, never a part, and
+        at worst a temp file beside it, which the next write or removal there clears away."""
+        place = self._resolve(path, follow_last=False)
+        directory = os.path.dirname(place)
+        disk.sweep(directory)
+        temporary = disk.temporary_name(place)
+        try:
+            with open(
+                os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb"
+            ) as file:
+                written = disk.copy(content, file)
+                if digest and written != digest:
+                    raise InstallerError(
+                        f"{path}: not replaced: what was copied has sha256 {written}, not {digest}",
+                        "the source changed or was damaged meanwhile: run again",
+                    )
+                file.flush()
+                disk.own(file.fileno(), uid, gid)
+                os.fchmod(file.fileno(), mode)
+                os.fsync(file.fileno())
+            os.rename(temporary, place)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+        disk.sync_directory(directory)
+
+    def link(self, path: str, target: str, uid: int = 0, gid: int = 0) -> None:
+        place = self._resolve(path, follow_last=False)
+        directory = os.path.dirname(place)
+        disk.sweep(directory)
+        temporary = disk.temporary_name(place)
+        try:
+            os.symlink(target, temporary)
+            status = os.lstat(temporary)
+            if (status.st_uid, status.st_gid) != (uid, gid):
+                os.lchown(temporary, uid, gid)
+            os.rename(temporary, place)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+        disk.sync_directory(directory)
+
+    def remove(self, path: str) -> None:
+        place = self._resolve(path, follow_last=False)
+        directory = os.path.dirname(place)
+        disk.sweep(directory)
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            os.unlink(place)
+            disk.sync_directory(directory)
+
+    # -- directories ------------------------------------------------------------
+
+    def make_directory(self, path: str, mode: int = 0o755) -> tuple[str, ...]:
+        missing = self.missing_directories(path)
+        for directory in missing:
+            place = self._resolve(directory, follow_last=False)
+            os.mkdir(place, mode)
+            os.chmod(place, mode)  # whatever our umask is
+            disk.sync_directory(os.path.dirname(place))
+        return missing
+
+    def missing_directories(self, path: str) -> tuple[str, ...]:
+        """See the port. Raises UnservableHostError where a file or a dangling link is in the way."""
+        names = _components(path)
+        prefixes = ["/" + "/".join(names[:count]) for count in range(1, len(names) + 1)]
+        missing = []
+        for prefix in prefixes:
+            if os.path.isdir(self._resolve(prefix, follow_last=True)):
+                continue
+            if os.path.lexists(self._resolve(prefix, follow_last=False)):
+                raise UnservableHostError(
+                    f"{prefix} is in the way: a directory is needed there",
+                    "it is a file, or a symlink to a directory that does not exist",
+                )
+            missing.append(prefix)
+        return tuple(missing)
+
+    def remove_empty_directory(self, path: str) -> bool:
+        place = self._resolve(path, follow_last=False)
+        disk.sweep(place)
+        try:
+            os.rmdir(place)
+        except OSError:  # not empty, not a directory, not there
+            return False
+        disk.sync_directory(os.path.dirname(place))
+        return True
+
+    def remove_tree(self, path: str) -> None:
+        """See the port. Raises OSError (busy) when a mount below is in the way, after the rest is gone."""
+        place = self._resolve(path, follow_last=False)
+        if os.path.lexists(place):
+            disk.remove_tree(place)
+            disk.sync_directory(os.path.dirname(place))
+
+
+def _components(path: str) -> list[str]:
+    return [name for name in path.split("/") if name not in ("", ".")]
+
+
+def _plain_state(kind: Kind, status: os.stat_result, target: str = "") -> FileState:
+    return FileState(
+        kind,
+        stat.S_IMODE(status.st_mode),
+        status.st_uid,
+        status.st_gid,
+        target=target,
+        identity=_identity(status),
+    )
+
+
+def _identity(status: os.stat_result) -> Identity:
+    return Identity(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def _file_state(path: str, place: str, known: KnownDigest | None) -> FileState:
+    """A regular file; a large one is read only if its digest is not known by its identity."""
+    with open(os.open(place, _READ), "rb") as file:
+        status = os.fstat(file.fileno())
+        identity = _identity(status)
+        content = None
+        if status.st_size <= KEPT_BYTES:
+            content = file.read(KEPT_BYTES)
+            digest = hashlib.sha256(content).hexdigest()
+        else:
+            digest = (known(path, identity) if known else None) or hashlib.file_digest(
+                file, "sha256"
+            ).hexdigest()
+    return FileState(
+        Kind.FILE,
+        stat.S_IMODE(status.st_mode),
+        status.st_uid,
+        status.st_gid,
+        status.st_size,
+        digest,
+        content=content,
+        identity=identity,
+    )

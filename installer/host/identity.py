@@ -1,0 +1,63 @@
+"""Which machine the host is: its architecture, machine-id and name, as its own files say.
+
+The architecture is that of the host's programs: ours may be another's under emulation.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from installer.errors import UnservableHostError
+from installer.host.files import RootedFiles
+
+_PROGRAMS = ("/bin/sh", "/sbin/init", "/usr/bin/env")
+# e_machine, little-endian? -> as `uname -m` says it (elf.h)
+_MACHINES = {
+    (3, True): "i686",
+    (21, False): "ppc64",
+    (21, True): "ppc64le",
+    (22, False): "s390x",
+    (40, True): "armv7l",
+    (62, True): "x86_64",
+    (183, True): "aarch64",
+    (243, True): "riscv64",
+    (258, True): "loongarch64",
+}
+
+
+def host_identity(files: RootedFiles) -> Mapping[str, str]:
+    """`machine`, `machine_id` (empty if it has none yet) and `hostname`."""
+    machine_id = _line(files, "/etc/machine-id")
+    kernel_name = _line(files, "/proc/sys/kernel/hostname")
+    return {
+        "machine": _machine(files),
+        "machine_id": machine_id if len(machine_id) == 32 else "",
+        "hostname": _line(files, "/etc/hostname") or kernel_name or os.uname().nodename,
+    }
+
+
+def machine_of_elf(header: bytes) -> str:
+    """The architecture of an ELF file by its first 20 bytes, empty if it is none that we know."""
+    if len(header) < 20 or header[:4] != b"\x7fELF":
+        return ""
+    little = header[5] == 1
+    number = int.from_bytes(header[18:20], "little" if little else "big")
+    return _MACHINES.get((number, little), "")
+
+
+def _machine(files: RootedFiles) -> str:
+    for program in _PROGRAMS:
+        if machine := machine_of_elf(files.read(program, 20) or b""):
+            return machine
+    return os.uname().machine
+
+
+def _line(files: RootedFiles, path: str) -> str:
+    """The first line that is no comment."""
+    try:
+        text = (files.read(path) or b"").decode("utf-8", "replace")
+    except (OSError, UnservableHostError):
+        return ""
+    lines = (line.strip() for line in text.splitlines())
+    return next((line for line in lines if line and not line.startswith("#")), "")

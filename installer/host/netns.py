@@ -1,0 +1,55 @@
+"""Sockets in the host's network namespace, for a container that has one of its own.
+
+Only the creating of a socket happens there: a socket stays in the namespace it was made in, so
+the calling thread is back in its own before anything is connected. Needs CAP_SYS_ADMIN when
+the namespaces differ.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+from installer.errors import UnservableHostError
+
+_CLONE_NEWNET = 0x40000000  # linux/sched.h
+
+
+def host_socket(root: Path, family: socket.AddressFamily) -> socket.socket:
+    """A TCP socket in the network namespace of the host's first process.
+
+    Raises UnservableHostError when it may not be entered.
+    """
+    theirs = f"{root}/proc/1/ns/net"
+    ours = "/proc/thread-self/ns/net"
+    try:
+        if os.stat(theirs).st_ino == os.stat(ours).st_ino:
+            return socket.socket(family, socket.SOCK_STREAM)
+        back, there = os.open(ours, os.O_RDONLY | os.O_CLOEXEC), os.open(theirs, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            _enter(there)
+            try:
+                return socket.socket(family, socket.SOCK_STREAM)
+            finally:
+                _enter(back)
+        finally:
+            os.close(back)
+            os.close(there)
+    except OSError as error:
+        raise UnservableHostError(
+            f"cannot enter the host's network namespace ({theirs}): {error}",
+            "run as root in a privileged container that sees the host's /proc, or with hostNetwork: true",
+        ) from error
+
+
+def _enter(descriptor: int) -> None:
+    """setns(2) of the calling thread. The os module has it only from Python 3.12 on."""
+    if hasattr(os, "setns"):
+        os.setns(descriptor, _CLONE_NEWNET)
+        return
+    import ctypes
+
+    if ctypes.CDLL(None, use_errno=True).setns(descriptor, _CLONE_NEWNET) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

@@ -1,0 +1,226 @@
+"""What the stages may ask of a host: protocols, so that a test hands in a fake and patches nothing.
+
+All paths are absolute host paths; adapters resolve them below the host root and
+never follow a symlink out of it. Every wait has a deadline, in seconds; a
+deadline that passes is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from installer.model.facts import RunningContainer
+from installer.model.resource import FileState, Identity, ProcessState, UnitDetail, UnitState
+
+KnownDigest = Callable[[str, Identity], str | None]
+"""(path, identity) -> the digest of a file that need not be read again, or None."""
+
+
+class Files(Protocol):
+    root: Path
+
+    def resolve(self, path: str) -> Path:
+        """Where `path` really is, for a process outside. Symlinks of its *directories* are
+        resolved below the root (an absolute target starts at the root again), the last
+        component is not followed. Raises UnservableHostError where a link leads out of the root
+        through `..` or there are too many links."""
+        ...
+
+    def resolve_all(self, path: str) -> Path:
+        """The same, following the last component as well (for sockets and for reading)."""
+        ...
+
+    def state(self, path: str, known: KnownDigest | None = None) -> FileState:
+        """The path as it is, links not followed. Absent parents: ABSENT."""
+        ...
+
+    def read(self, path: str, limit: int = 1 << 20) -> bytes | None:
+        """Up to `limit` bytes of the file (links followed below the root), None if there is none."""
+        ...
+
+    def write(
+        self, path: str, content: bytes | Path, mode: int, uid: int = 0, gid: int = 0, digest: str = ""
+    ) -> None:
+        """Replaces `path` atomically (R5). A Path is copied; if `digest` is given and what was
+        copied has another, raises InstallerError with the old file in place. The parent must exist."""
+        ...
+
+    def link(self, path: str, target: str, uid: int = 0, gid: int = 0) -> None:
+        """Replaces `path` atomically by a symlink to `target`."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Removes a file or link, and makes that durable. Absent is fine."""
+        ...
+
+    def make_directory(self, path: str, mode: int = 0o755) -> tuple[str, ...]:
+        """Makes `path` and its missing parents; returns those it made, outermost first."""
+        ...
+
+    def missing_directories(self, path: str) -> tuple[str, ...]:
+        """What `make_directory` would make."""
+        ...
+
+    def remove_empty_directory(self, path: str) -> bool:
+        """Removes `path` if it is an empty directory; says whether it did."""
+        ...
+
+    def remove_tree(self, path: str) -> None:
+        """Removes `path` and all below it, never following links nor crossing mounts. Absent is fine."""
+        ...
+
+    def list(self, path: str) -> tuple[str, ...]:
+        """The names in a directory, sorted; empty if it is not one."""
+        ...
+
+    def free_bytes(self, path: str) -> int:
+        """Bytes free to root on the file system of `path` or of its nearest existing parent."""
+        ...
+
+    def unwritable(self, directory: str) -> str:
+        """Why nothing can be written to `directory` (or its nearest existing parent), or empty.
+        Asks the mount and the permissions; writes nothing."""
+        ...
+
+
+class Systemd(Protocol):
+    """The host's system manager. Each method names its systemctl twin."""
+
+    def unit(self, name: str) -> UnitState:
+        """`systemctl show NAME`; a unit that does not exist has load_state not-found."""
+        ...
+
+    def detail(self, name: str) -> UnitDetail:
+        """`systemctl show -p ExecStart,... NAME`."""
+        ...
+
+    def daemon_reload(self, timeout: float = 30.0) -> None:
+        """`systemctl daemon-reload`; returns when the manager answers again."""
+        ...
+
+    def start(self, name: str, timeout: float) -> str:
+        """`systemctl start NAME`. Returns the job's result: `done`, `failed`, `timeout`,
+        `canceled`, `dependency`, `skipped`...; raises SystemdError when refused (start limit,
+        masked, not found) or when `timeout` passes (the job is then cancelled)."""
+        ...
+
+    def stop(self, name: str, timeout: float) -> str:
+        """`systemctl stop NAME`; as `start`."""
+        ...
+
+    def restart(self, name: str, timeout: float) -> str:
+        """`systemctl restart NAME`; as `start`."""
+        ...
+
+    def enable(self, name: str) -> None:
+        """`systemctl enable --no-reload NAME`."""
+        ...
+
+    def disable(self, name: str) -> None:
+        """`systemctl disable --no-reload NAME`."""
+        ...
+
+    def reset_failed(self, name: str) -> None:
+        """`systemctl reset-failed NAME`; a unit that is not loaded is fine."""
+        ...
+
+    def kill(self, name: str, signal_number: int) -> None:
+        """`systemctl kill --kill-whom=main -s N NAME`."""
+        ...
+
+
+class Processes(Protocol):
+    def get(self, pid: int) -> ProcessState | None:
+        """The process, or None when it is gone (also while being read)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeStatus:
+    """CRI Version and Status. `reason` says why the runtime is not ready."""
+
+    name: str
+    version: str
+    api_version: str
+    ready: bool
+    reason: str = ""
+
+
+class Cri(Protocol):
+    """CRI v1 at a unix socket below the host root; endpoints as kubelet writes them."""
+
+    def answers(self, endpoint: str, timeout: float = 1.0) -> bool:
+        """Whether something completes an HTTP/2 SETTINGS exchange there: cheap, no gRPC."""
+        ...
+
+    def status(self, endpoint: str, timeout: float = 2.0) -> RuntimeStatus:
+        """/runtime.v1.RuntimeService/Version, then Status. Raises StepFailedError with the reason."""
+        ...
+
+    def containers(self, endpoint: str, timeout: float = 10.0) -> tuple[RunningContainer, ...]:
+        """The running containers. Raises StepFailedError with the reason."""
+        ...
+
+
+class Healthz(Protocol):
+    def ok(self, url: str, timeout: float = 1.0) -> bool:
+        """Whether `url` answers 200 in the host's network namespace. An empty URL is ok."""
+        ...
+
+
+class Journal(Protocol):
+    def tail(self, unit: str, lines: int = 30) -> tuple[str, ...]:
+        """The last lines of a unit's journal, oldest first; a reason in brackets if unreadable."""
+        ...
+
+
+class Clock(Protocol):
+    def now(self) -> str:
+        """Wall-clock time, UTC, RFC 3339 with seconds."""
+        ...
+
+    def monotonic(self) -> float: ...
+
+    def sleep(self, seconds: float) -> None:
+        """Sleeps. Raises InterruptedRunError as soon as a signal asked the run to end."""
+        ...
+
+    def check(self) -> None:
+        """Raises InterruptedRunError if a signal asked the run to end: called between two steps."""
+        ...
+
+
+class Validator(Protocol):
+    def validate(self, binary: Path, config: bytes) -> str:
+        """Runs the payload's own binary privately on a cri-resmgr configuration; returns its
+        complaint or an empty string. Touches nothing of the host."""
+        ...
+
+    def reset_config(self, binary: Path, state_directory: Path) -> str:
+        """Runs `binary --reset-config` on the proxy's state (`--relay-dir`) while the proxy is down,
+        with a plain file as relay socket (it takes a missing one for a running instance).
+        Returns its complaint or an empty string."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """All doors of one host. `lock` is held for a whole converging run; it raises BusyHostError.
+
+    `identity` returns machine (uname -m), machine-id and hostname of the host.
+    """
+
+    files: Files
+    systemd: Systemd
+    processes: Processes
+    cri: Cri
+    healthz: Healthz
+    journal: Journal
+    clock: Clock
+    validator: Validator
+    lock: Callable[[], AbstractContextManager[None]]
+    identity: Callable[[], Mapping[str, str]]

@@ -1,0 +1,39 @@
+"""Running processes of the host, read from its own /proc. The only importer of psutil.
+
+It only reads, and only what a process testifies of itself: command line, environment, executable.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from installer.errors import UnservableHostError
+from installer.model.resource import ProcessState
+
+
+class ProcProcesses:
+    """The Processes port on `<root>/proc`."""
+
+    def __init__(self, root: Path) -> None:
+        self._proc = str(root / "proc")
+
+    def get(self, pid: int) -> ProcessState | None:
+        """See the port; a zombie is gone. Raises UnservableHostError when not allowed to look."""
+        import psutil
+
+        # A global of psutil's: set each time, two hosts may be looked at from one process.
+        psutil.PROCFS_PATH = self._proc
+        try:
+            process = psutil.Process(pid)
+            argv, environ = process.cmdline(), process.environ()
+            # Empty for a kernel thread, and of a process that ends just now.
+            return ProcessState(pid, tuple(argv), environ, process.exe()) if argv else None
+        except (psutil.NoSuchProcess, ValueError):  # ValueError: no such pid ever
+            return None
+        except psutil.AccessDenied as error:
+            raise UnservableHostError(
+                f"not allowed to read process {pid} in {self._proc}",
+                "reading another process's environment needs CAP_SYS_PTRACE: run as root, privileged",
+            ) from error
+        except OSError:  # gone between two reads
+            return None

@@ -1,0 +1,34 @@
+"""The real host behind all ports. Building it costs nothing: each door opens when it is first used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from installer.host.clock import SystemClock
+from installer.host.cri import SocketCri
+from installer.host.files import RootedFiles
+from installer.host.healthz import HostHealthz
+from installer.host.identity import host_identity
+from installer.host.journal import HostJournal
+from installer.host.lock import host_lock
+from installer.host.ports import Host
+from installer.host.process import ProcProcesses
+from installer.host.systemd import BusSystemd
+from installer.host.validator import BinaryValidator
+
+
+def build_host(root: Path) -> Host:
+    """The host whose root directory is `root`: `/`, a mount of it, or /proc/<pid>/root."""
+    files = RootedFiles(root)
+    return Host(
+        files=files,
+        systemd=BusSystemd(files),
+        processes=ProcProcesses(root),
+        cri=SocketCri(files),
+        healthz=HostHealthz(root),
+        journal=HostJournal(root),
+        clock=SystemClock(),
+        validator=BinaryValidator(),
+        lock=lambda: host_lock(files),
+        identity=lambda: host_identity(files),
+    )

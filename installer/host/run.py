@@ -1,0 +1,103 @@
+"""The one door for starting processes: a deadline, no stdin, a small fixed environment.
+
+No shell, and nothing of ours is left behind: the process group dies with the call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import shlex
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
+_KEPT_BYTES = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How a process ended. `code` is None when it was killed at its deadline or because it had
+    said what was waited for (`seen`); 127 when it could not be started, with why in `output`."""
+
+    argv: tuple[str, ...]
+    code: int | None
+    output: str
+    seen: bool = False
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        return tuple(self.output.splitlines())
+
+    @property
+    def failure(self) -> str:
+        """One line: the command as one would type it, how it ended, its last words."""
+        how = "did not end in time" if self.code is None else f"exit code {self.code}"
+        last = next((line.strip() for line in reversed(self.lines) if line.strip()), "")
+        return f"`{shlex.join(self.argv)}`: {how}" + (f": {last}" if last else "")
+
+
+def run(argv: Sequence[str], timeout: float, until: str = "") -> Finished:
+    """Runs `argv` for at most `timeout` seconds; kills it at once when `until` appears in its output
+    (standard output and error together, of which the last 256 KiB are kept)."""
+    import subprocess
+
+    try:
+        process = subprocess.Popen(
+            tuple(argv),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=_ENVIRONMENT,
+            cwd="/",
+            start_new_session=True,
+        )
+    except OSError as error:
+        return Finished(tuple(argv), 127, f"{error.strerror or error}")
+    with process:
+        try:
+            output, ended = _follow(process, time.monotonic() + timeout, until.encode())
+        finally:
+            code = process.poll()
+            # Whoever it started goes too: a left-over child would hold the pipe open.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    seen = bool(until) and until.encode() in output
+    return Finished(
+        tuple(argv), code if ended and not seen else None, output.decode("utf-8", "replace"), seen
+    )
+
+
+def _follow(process: Any, deadline: float, until: bytes) -> tuple[bytes, bool]:
+    """Reads until the process has ended, the deadline passes or `until` appears: (output, ended)."""
+    output = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return output, False
+            if selector.select(min(left, 0.1)):
+                chunk = os.read(process.stdout.fileno(), 65536)
+                output = (output + chunk)[-_KEPT_BYTES:]
+                if until and until in output:
+                    return output, False
+                if not chunk:
+                    return output, _ended(process, deadline)
+            elif process.poll() is not None:
+                return output, True  # a child of it still holds the pipe
+
+
+def _ended(process: Any, deadline: float) -> bool:
+    import subprocess
+
+    try:
+        process.wait(max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return False
+    return True

@@ -1,0 +1,175 @@
+"""The host's system manager: units, jobs and reloads over D-Bus.
+
+Jobs are awaited to their result, every call has a deadline. It does not judge: a job that
+is `done` says that a unit started, not that it stayed up, and whether that is good enough
+is for `apply` and `verify` to say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any
+
+from installer.errors import SystemdError
+from installer.host.bus import CALL_SECONDS, SERVICE, TIMEOUT, UNIT, SystemBus, lost
+from installer.host.files import RootedFiles
+from installer.model.resource import ExecLine, UnitDetail, UnitState
+
+_LOST_REPLY_GRACE = 1.0  # s after systemd said that it has reloaded, for the reply to come after all
+
+
+class BusSystemd:
+    """The Systemd port over the system bus below a host root. Connects when first used; every
+    method may then raise UnservableHostError where there is no bus or no systemd behind it."""
+
+    def __init__(self, files: RootedFiles) -> None:
+        self._bus = SystemBus(files)
+
+    # -- reading ----------------------------------------------------------------
+
+    def unit(self, name: str) -> UnitState:
+        path = self._load(name)
+        # In one call, so that it is one instant: asked by name, a restart could fall between.
+        of_unit = self._bus.read(name, lambda: self._bus.unit(path).GetAll(UNIT, timeout=CALL_SECONDS))
+        if of_unit["LoadState"] == "not-found" and of_unit["ActiveState"] == "inactive":
+            return UnitState(name)
+        is_service = str(of_unit["Id"]).endswith(".service")
+
+        def of_service(key: str, otherwise: Any) -> Any:
+            return self._get(path, key) if is_service else otherwise
+
+        return UnitState(
+            name=name,
+            load_state=of_unit["LoadState"],
+            active_state=of_unit["ActiveState"],
+            sub_state=of_unit["SubState"],
+            unit_file_state=of_unit["UnitFileState"],
+            need_daemon_reload=of_unit["NeedDaemonReload"],
+            n_restarts=of_service("NRestarts", 0),
+            result=of_service("Result", "success"),
+            invocation_id=bytes(of_unit["InvocationID"]).hex(),
+            main_pid=of_service("MainPID", 0),
+            environment=tuple(of_service("Environment", ())),
+            fragment_path=of_unit["FragmentPath"],
+            drop_in_paths=tuple(of_unit["DropInPaths"]),
+        )
+
+    def detail(self, name: str) -> UnitDetail:
+        path = self._load(name)
+        return UnitDetail(
+            exec_start=_exec_lines(self._get(path, "ExecStart")),
+            exec_start_pre=_exec_lines(self._get(path, "ExecStartPre")),
+            environment_files=tuple(
+                (path, optional) for path, optional in self._get(path, "EnvironmentFiles")
+            ),
+            timeout_start_usec=self._get(path, "TimeoutStartUSec"),
+        )
+
+    def _load(self, name: str) -> str:
+        """The object path of a unit, which is loaded if it was not; what does not exist has one, too."""
+        path: str = self._bus.read(name, lambda: self._bus.manager.LoadUnit(name, timeout=CALL_SECONDS))
+        return path
+
+    def _get(self, path: str, key: str) -> Any:
+        return self._bus.read(
+            f"{path}: {key}", lambda: self._bus.unit(path).Get(SERVICE, key, timeout=CALL_SECONDS)
+        )
+
+    # -- jobs -------------------------------------------------------------------
+
+    def start(self, name: str, timeout: float) -> str:
+        return self._job("StartUnit", "start", name, timeout)
+
+    def stop(self, name: str, timeout: float) -> str:
+        return self._job("StopUnit", "stop", name, timeout)
+
+    def restart(self, name: str, timeout: float) -> str:
+        return self._job("RestartUnit", "restart", name, timeout)
+
+    def _job(self, method: str, verb: str, name: str, timeout: float) -> str:
+        """Queues a job and waits for its result; a job is cancelled when `timeout` passes."""
+        bus = self._bus
+        deadline = time.monotonic() + timeout
+        # First of all: a short job may be gone before the reply to our call is here.
+        bus.subscribe()
+        bus.job_results.clear()
+        queue = getattr(bus.manager, method)
+        what = f"systemctl {verb} {name}"
+        try:
+            job: str = bus.call(what, lambda: queue(name, "replace", timeout=min(timeout, CALL_SECONDS)))
+        except SystemdError as error:
+            raise SystemdError(error.message, f"systemctl status {name}", error.name) from error
+        if bus.wait(lambda: job in bus.job_results, deadline):
+            return bus.job_results[job]
+        self._cancel(job)
+        bus.wait(lambda: job in bus.job_results, time.monotonic() + 1.0)
+        result = bus.job_results.get(job, "")
+        if result in ("", "canceled"):
+            raise SystemdError(
+                f"{what}: not done after {timeout:g} s; the job was cancelled",
+                f"systemctl status {name}; journalctl -u {name}",
+                TIMEOUT,
+            )
+        return result  # it ended in the last moment
+
+    def _cancel(self, job: str) -> None:
+        number = int(job.rpartition("/")[2])
+        manager = self._bus.manager
+        # Gone by now, or not to be cancelled: the error that matters is the deadline's.
+        with contextlib.suppress(SystemdError):
+            self._bus.call(f"cancel {number}", lambda: manager.CancelJob(number, timeout=CALL_SECONDS))
+
+    # -- the manager ------------------------------------------------------------
+
+    def daemon_reload(self, timeout: float = 30.0) -> None:
+        """See the port. The reply may be lost while systemd reloads: then its signal that it has
+        done so, and an answer to a question, count."""
+        bus = self._bus
+        deadline = time.monotonic() + timeout
+        bus.subscribe()
+        bus.reloading = None
+        reply = bus.begin_reload()
+        if not bus.wait(lambda: reply()[0] or bus.reloading is False, deadline):
+            raise SystemdError(f"daemon-reload: not done after {timeout:g} s", "systemctl status 1", TIMEOUT)
+        if not reply()[0]:
+            grace = min(deadline, time.monotonic() + _LOST_REPLY_GRACE)
+            bus.wait(lambda: reply()[0], grace)
+        error = reply()[1]
+        if error is not None and not lost(error):
+            raise error
+        bus.read("daemon-reload", lambda: bus.manager.Ping(timeout=max(0.1, deadline - time.monotonic())))
+
+    def enable(self, name: str) -> None:
+        manager = self._bus.manager
+        self._bus.call(
+            f"systemctl enable {name}",
+            lambda: manager.EnableUnitFiles([name], False, False, timeout=CALL_SECONDS),
+        )
+
+    def disable(self, name: str) -> None:
+        manager = self._bus.manager
+        self._bus.call(
+            f"systemctl disable {name}", lambda: manager.DisableUnitFiles([name], False, timeout=CALL_SECONDS)
+        )
+
+    def reset_failed(self, name: str) -> None:
+        manager = self._bus.manager
+        try:
+            self._bus.call(
+                f"systemctl reset-failed {name}", lambda: manager.ResetFailedUnit(name, timeout=CALL_SECONDS)
+            )
+        except SystemdError as error:
+            if error.name != "org.freedesktop.systemd1.NoSuchUnit":
+                raise
+
+    def kill(self, name: str, signal_number: int) -> None:
+        manager = self._bus.manager
+        self._bus.call(
+            f"systemctl kill --kill-whom=main --signal={signal_number} {name}",
+            lambda: manager.KillUnit(name, "main", signal_number, timeout=CALL_SECONDS),
+        )
+
+
+def _exec_lines(lines: list[tuple[Any, ...]]) -> tuple[ExecLine, ...]:
+    return tuple(ExecLine(path=line[0], argv=tuple(line[1])) for line in lines)

@@ -1,0 +1,110 @@
+"""Kubelet's base: its unit without our drop-in, merged, and the command line that it makes."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from installer.kubelet.envfile import parse_environment_file
+from installer.kubelet.unitfile import (
+    Assignment,
+    ExecCommand,
+    bare_variable,
+    expand,
+    merged,
+    parse_exec,
+    parse_unit,
+    split_words,
+)
+from installer.model.facts import KubeletFacts
+from installer.model.paths import DROP_IN_NAME
+
+_SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "zsh", "busybox", "env"})
+
+
+@dataclass(frozen=True, slots=True)
+class BaseUnit:
+    """The assignments of the base in systemd's order of reading; `later` are those of drop-ins
+    whose name sorts behind ours, which therefore have the last word over our lines."""
+
+    assignments: tuple[Assignment, ...]
+    later: tuple[Assignment, ...]
+
+    def commands(self) -> tuple[ExecCommand, ...]:
+        """What ExecStart= is in the end. Raises ValueError where a line cannot be read."""
+        lines = merged(self.assignments, "Service", "ExecStart")
+        return tuple(parse_exec(line) for line in lines)
+
+    def resets_later(self, key: str) -> str:
+        """The drop-in behind ours that empties the list setting `key`, or an empty string."""
+        return next((line.path for line in self._later(key) if not line.value), "")
+
+    def sets_later(self, key: str) -> str:
+        """The drop-in behind ours that adds to the list setting `key`, or an empty string."""
+        return next((line.path for line in self._later(key) if line.value), "")
+
+    def _later(self, key: str) -> tuple[Assignment, ...]:
+        return tuple(line for line in self.later if (line.section, line.key) == ("Service", key))
+
+    def unset(self) -> frozenset[str]:
+        """The variables that UnsetEnvironment= takes away, by name."""
+        lines = merged(self.assignments, "Service", "UnsetEnvironment")
+        words = (word for line in lines for word in split_words(line.value, relaxed=True, c_escapes=True))
+        return frozenset(word.partition("=")[0] for word in words)
+
+    def environment(self, files: Mapping[str, str]) -> dict[str, str]:
+        """The variables that kubelet's command line is expanded with, without our part."""
+        found: dict[str, str] = {}
+        for line in merged(self.assignments, "Service", "Environment"):
+            for word in split_words(line.value.replace("%%", "%"), relaxed=True, c_escapes=True):
+                name, equals, value = word.partition("=")
+                if equals:
+                    found[name] = value
+        for path in self.environment_files():
+            found |= parse_environment_file(files.get(path, ""))
+        for name in self.unset():
+            found.pop(name, None)
+        return found
+
+    def environment_files(self) -> tuple[str, ...]:
+        lines = merged(self.assignments, "Service", "EnvironmentFile")
+        return tuple(line.value.removeprefix("-").replace("%%", "%") for line in lines)
+
+
+def base_unit(kubelet: KubeletFacts) -> BaseUnit:
+    """The base as the facts have it (our drop-in is not among their texts)."""
+    assignments: list[Assignment] = []
+    later: list[Assignment] = []
+    for text in kubelet.texts:
+        lines = parse_unit(text)
+        assignments += lines
+        # systemd sorts the drop-ins of all unit directories by file name.
+        if text.path.endswith(".conf") and posixpath.basename(text.path) > DROP_IN_NAME:
+            later += lines
+    return BaseUnit(tuple(assignments), tuple(later))
+
+
+def base_argv(kubelet: KubeletFacts) -> tuple[str, ...]:
+    """The command line of kubelet's next start without us, or nothing if it cannot be known."""
+    unit = base_unit(kubelet)
+    try:
+        commands = unit.commands()
+    except ValueError:
+        return ()
+    if len(commands) != 1:
+        return ()
+    return expand(commands[0], unit.environment(kubelet.environment_files or {}))
+
+
+def is_shell_wrapper(command: ExecCommand) -> bool:
+    """Whether a shell reads the command line: a word behind it would not reach kubelet."""
+    words = command.words[1:] if "@" in command.prefixes else command.words
+    names = [posixpath.basename(word) for word in command.words[:2]]
+    has_script = any(word.startswith("-") and word.endswith("c") for word in words[1:])
+    return has_script and any(name in _SHELLS for name in names)
+
+
+def last_variable(command: ExecCommand) -> str:
+    """The variable of the last word, if systemd expands it to words; else an empty string."""
+    return "" if ":" in command.prefixes else bare_variable(command.words[-1])

@@ -1,0 +1,236 @@
+"""The record's life during one run: claim before the first write, close after the last.
+
+Holds the only mutable reference to the record. What is claimed here is ours to
+give back, whatever happens after.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable
+from dataclasses import replace
+
+from installer.host.ports import Clock, Files
+from installer.model import paths
+from installer.model.change import Action, FileChange
+from installer.model.plan import Plan
+from installer.model.resource import ABSENT, DesiredFile, Kind, Part
+from installer.model.state import Desired, Observation
+from installer.record import (
+    Claim,
+    Digest,
+    Failure,
+    Original,
+    Record,
+    RecordStatus,
+    claim_paths,
+    drop_objects,
+    keep_good,
+    keep_object,
+    load_record,
+    objects_of,
+    save_record,
+)
+
+_OUR_MARK = b"cri-resmgr-installer"
+_MARK_WITHIN = 512  # bytes: our header is the first or second line
+_KNOWN_PATHS = {
+    paths.BINARY: Part.PROXY,
+    paths.GUARD: Part.PROXY,
+    paths.PROXY_UNIT_FILE: Part.PROXY,
+    paths.PROXY_ENVIRONMENT: Part.PROXY,
+    paths.FALLBACK_CONFIG: Part.PROXY,
+    paths.FORCE_CONFIG: Part.PROXY,
+    paths.EXTRA_OPTIONS: Part.PROXY,
+    paths.KUBELET_ENVIRONMENT: Part.KUBELET,
+}
+_EDITED = f"{paths.OUR_STATE}/edited"
+
+
+class Ledger:
+    """`record` is the record as it stands; `status` how it was found; `unclaimed` what lies at our
+    paths without evidence that it is ours (only looked for where the record cannot be believed)."""
+
+    def __init__(self, files: Files, machine_id: str, hostname: str) -> None:
+        self._files = files
+        self.record, self.status = load_record(files, machine_id)
+        self.record = replace(self.record, hostname=hostname)
+        self.unclaimed: tuple[str, ...] = ()
+
+    def adopt(self, drop_in: str, payload_digest: str, everything: bool) -> None:
+        """Claims what evidently is ours where there is no record to say so: marked files, and the
+        payload's own binary. With `everything`, all that lies at our paths."""
+        if self.status in (RecordStatus.OK, RecordStatus.FOREIGN):
+            return
+        claims, unclaimed = {}, []
+        for path, part in {**_KNOWN_PATHS, drop_in: Part.KUBELET}.items():
+            state = self._files.state(path)
+            if state.kind is Kind.ABSENT:
+                continue
+            marked = state.content is not None and _OUR_MARK in state.content[:_MARK_WITHIN]
+            if everything or marked or (payload_digest and state.digest == payload_digest):
+                claims[path] = Claim(part, Original(), (state.digest,))
+            else:
+                unclaimed.append(path)
+        directories = tuple(sorted({posixpath.dirname(path) for path in claims} & _DIRECTORIES_OF_OURS))
+        if not everything:
+            unclaimed += [path for path in paths.PROXY_STATE if self._exists(path) and path not in claims]
+        self.unclaimed = tuple(unclaimed)
+        foreign = () if everything else tuple(path for path in paths.PROXY_STATE if self._exists(path))
+        self.record = replace(self.record, claims=claims, directories=directories, foreign_state=foreign)
+
+    def _exists(self, path: str) -> bool:
+        return self._files.state(path, lambda _path, _identity: "unread").kind is not Kind.ABSENT
+
+    def claim(self, plan: Plan, observation: Observation) -> tuple[str, ...]:
+        """Records what the plan is about to own, originals kept first; then makes the directories.
+
+        Returns where content was kept that somebody had put into files of ours.
+        """
+        self._make_own_directories()
+        writes = [step.file for step in plan.steps if isinstance(step.file, DesiredFile)]
+        self._keep_originals(writes, observation)
+        kept = tuple(self._keep_edits(plan.changes.files))
+        record = self.record
+        if not record.claims:
+            found = tuple(path for path in paths.PROXY_STATE if self._exists(path))
+            record = replace(record, foreign_state=found)
+        if paths.PROXY_UNIT_FILE not in record.claims:
+            record = replace(record, unit_files={paths.PROXY_UNIT: observation.proxy.unit_file_state})
+        missing = {
+            made
+            for file in writes
+            for made in self._files.missing_directories(posixpath.dirname(file.path))
+        }
+        directories = tuple(dict.fromkeys((*record.directories, *sorted(missing))))
+        record = replace(record, directories=directories, owed=self._owed(plan, observation))
+        self._save(claim_paths(record, observation.files, writes))
+        for file in writes:
+            self._files.make_directory(posixpath.dirname(file.path))
+        return kept
+
+    def _make_own_directories(self) -> None:
+        self._files.make_directory(paths.OUR_STATE, 0o700)
+        self._files.make_directory(paths.OBJECTS, 0o700)
+
+    def _keep_originals(self, writes: Iterable[DesiredFile], observation: Observation) -> None:
+        for file in writes:
+            before = observation.files.get(file.path, ABSENT)
+            if file.path not in self.record.claims and before.kind is Kind.FILE:
+                keep_object(self._files, before.digest, self._files.resolve(file.path))
+
+    def _keep_edits(self, changes: Iterable[FileChange]) -> Iterable[str]:
+        """Somebody's content in a file of ours is replaced or goes, but it is not lost."""
+        for change in changes:
+            claim = self.record.claims.get(change.path)
+            if claim is None or change.before.kind is not Kind.FILE:
+                continue
+            if change.before.digest not in (*claim.wrote, claim.before.digest):
+                name = f"{posixpath.basename(change.path)}.{change.before.digest[:12]}"
+                self._files.make_directory(_EDITED, 0o700)
+                self._files.write(f"{_EDITED}/{name}", self._files.resolve(change.path), 0o600)
+                yield f"{change.path} -> {_EDITED}/{name}"
+
+    @staticmethod
+    def _owed(plan: Plan, observation: Observation) -> dict[str, str]:
+        unit = plan.changes.unit(Part.PROXY)
+        if unit is None or unit.action is not Action.RESTART or not observation.proxy.invocation_id:
+            return {}
+        return {unit.name: observation.proxy.invocation_id}
+
+    def _save(self, record: Record) -> None:
+        self.record = record
+        save_record(self._files, record)
+
+    def close_installed(self, desired: Desired, observation: Observation, payload_file: str) -> None:
+        """This generation is good: it is kept whole, and what nothing refers to any more goes."""
+        digests = {file.path: file.digest for file in desired.files}
+        claims = {
+            path: replace(claim, wrote=(digests[path],)) if path in digests else claim
+            for path, claim in self.record.claims.items()
+            if path in digests or observation.files.get(path, ABSENT) != claim.before.state
+        }
+        record = keep_good(self._files, self.record, desired)
+        failed = {gen: why for gen, why in record.failed.items() if gen != desired.generation}
+        signalled = ("", "")
+        if desired.proxy is not None and desired.proxy.reload_digest:
+            signalled = (observation.proxy.invocation_id, desired.proxy.reload_digest)
+        self._save(
+            replace(
+                record,
+                claims=claims,
+                owed={},
+                failed=failed,
+                signalled=signalled,
+                digests=self._identities(observation, digests, payload_file),
+            )
+        )
+        drop_objects(self._files, objects_of(self.record))
+
+    @staticmethod
+    def _identities(
+        observation: Observation, digests: dict[str, str], payload_file: str
+    ) -> dict[str, Digest]:
+        known = {}
+        binary = observation.files.get(paths.BINARY)
+        if binary is not None and binary.identity is not None:
+            known[paths.BINARY] = Digest(binary.identity, digests[paths.BINARY])
+        if payload_file:
+            known.update(_identity_of(payload_file, digests[paths.BINARY]))
+        return known
+
+    def blame(self, generation: str, reason: str, clock: Clock) -> None:
+        """Remembers that this generation failed in a sound environment: it is not tried again."""
+        self._make_own_directories()
+        failure = Failure(reason, clock.now())
+        self._save(replace(self.record, failed={**self.record.failed, generation: failure}))
+
+    def close_removed(self) -> None:
+        """Takes away what is left of ours: directories that are empty, then the record, last.
+
+        Failures that were remembered, and content that somebody had put into our
+        files, are kept; without them nothing remains.
+        """
+        files = self._files
+        files.remove_tree(paths.OUR_RUNTIME)
+        for directory in reversed(self.record.directories):
+            files.remove_empty_directory(directory)
+        files.remove(paths.HOLD)
+        files.remove_tree(paths.OBJECTS)
+        files.remove(paths.RECORD)
+        files.remove_empty_directory(paths.OUR_STATE)
+
+    def close_as_before(self) -> None:
+        """After a first install was undone: nothing is owned, only the failure is remembered."""
+        record = Record(
+            machine_id=self.record.machine_id,
+            hostname=self.record.hostname,
+            failed=self.record.failed,
+        )
+        self.close_removed()
+        if record.failed:
+            self._make_own_directories()
+            self._save(record)
+
+    def hold(self, reason: str) -> None:
+        """From now on kubelet starts on its base endpoint, and says why."""
+        self._files.make_directory(paths.OUR_STATE, 0o700)
+        self._files.write(paths.HOLD, reason.replace("\n", " ").encode() + b"\n", 0o644)
+
+
+_DIRECTORIES_OF_OURS = frozenset({"/etc/cri-resmgr", "/opt/intel/bin"})
+
+
+def _identity_of(path: str, digest: str) -> dict[str, Digest]:
+    import os
+
+    from installer.model.resource import Identity
+
+    try:
+        stat = os.stat(path)
+    except OSError:
+        return {}
+    identity = Identity(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+    return {path: Digest(identity, digest)}
+
+

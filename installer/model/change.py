@@ -1,0 +1,63 @@
+"""One difference each, and the mildest action that removes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+
+from installer.model.resource import DesiredFile, FileState, Part
+
+
+class Action(IntEnum):
+    """What a unit needs, mildest first: a harsher one includes the milder."""
+
+    NOTHING = 0
+    RELOAD = 1  # SIGHUP to the proxy
+    RESTART = 2  # includes a first start
+    STOP = 3  # removal of the proxy
+
+
+class Verb(StrEnum):
+    CREATE = "create"
+    CHANGE = "change"
+    DELETE = "delete"
+    RESTORE = "restore"  # the original that was there before us comes back
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """One file that differs. `after` is None for a deletion, a FileState for an original."""
+
+    path: str
+    part: Part
+    verb: Verb
+    before: FileState
+    after: DesiredFile | FileState | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnitChange:
+    """What a unit needs and every reason for it. `daemon_reload`: systemd has to re-read first."""
+
+    name: str
+    part: Part
+    action: Action
+    why: tuple[str, ...]
+    daemon_reload: bool = False
+    enable: bool = False
+    disable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Everything that differs; empty means converged."""
+
+    files: tuple[FileChange, ...] = ()
+    units: tuple[UnitChange, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.files or self.units)
+
+    def unit(self, part: Part) -> UnitChange | None:
+        return next((change for change in self.units if change.part is part), None)

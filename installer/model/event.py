@@ -1,0 +1,25 @@
+"""What happened, as the core tells it: reporters turn events into text or JSON lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """`kind` is stable and for machines (`step.done`); `message` is one line for people.
+
+    `data` holds JSON values only.
+    """
+
+    kind: str
+    message: str
+    data: Mapping[str, object] = field(default_factory=dict)
+
+
+Emit = Callable[[Event], None]
+
+
+def silent(_event: Event) -> None:
+    """The reporter of tests: nothing."""

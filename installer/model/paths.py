@@ -1,0 +1,54 @@
+"""Where things are on the host: absolute host paths, to be resolved below the host root.
+
+The paths are upstream's where upstream has one, so that people find what they know.
+"""
+
+from __future__ import annotations
+
+PROXY_UNIT = "cri-resource-manager.service"
+
+BINARY = "/opt/intel/bin/cri-resmgr"
+GUARD = "/opt/intel/bin/cri-resmgr-kubelet-guard"
+PROXY_UNIT_FILE = "/etc/systemd/system/cri-resource-manager.service"
+PROXY_ENVIRONMENT = "/etc/default/cri-resource-manager"
+FALLBACK_CONFIG = "/etc/cri-resmgr/fallback.cfg"
+FORCE_CONFIG = "/etc/cri-resmgr/force.cfg"
+EXTRA_OPTIONS = "/etc/cri-resmgr/EXTRA_OPTIONS.cfg"
+KUBELET_ENVIRONMENT = "/etc/cri-resmgr/kubelet.env"
+KUBELET_COMPOSED = "/run/cri-resmgr-installer/kubelet.env"
+DROP_IN_NAME = "90-cri-resmgr.conf"
+
+RELAY_SOCKET = "/var/run/cri-resmgr/cri-resmgr.sock"
+RELAY_ENDPOINT = f"unix://{RELAY_SOCKET}"
+PID_FILE = "/var/run/cri-resmgr.pid"
+PROXY_STATE = ("/var/lib/cri-resmgr", "/run/cri-resmgr", "/run/cri-resmgr.pid")
+PROXY_CACHE = "/var/lib/cri-resmgr/cache"
+
+OUR_STATE = "/var/lib/cri-resmgr-installer"
+OUR_RUNTIME = "/run/cri-resmgr-installer"
+RECORD = f"{OUR_STATE}/record.json"
+OBJECTS = f"{OUR_STATE}/objects"
+HOLD = f"{OUR_STATE}/hold"
+LOCK = "/run/lock/cri-resmgr-installer.lock"
+SYSTEM_BUS = "/run/dbus/system_bus_socket"
+
+GENERATION_VARIABLE = "CRI_RESMGR_INSTALLER_GENERATION"
+UNIT_VARIABLE = "CRI_RESMGR_INSTALLER_UNIT"
+
+
+def drop_in(directory: str, unit: str) -> str:
+    """The host path of our kubelet drop-in in the unit directory `directory`."""
+    return f"{directory}/{unit}.d/{DROP_IN_NAME}"
+
+
+def same_endpoint(one: str, other: str) -> bool:
+    """Whether two spellings name one socket: `unix://` or not, /var/run or /run."""
+    return normalise_endpoint(one) == normalise_endpoint(other)
+
+
+def normalise_endpoint(endpoint: str) -> str:
+    """The absolute socket path of an endpoint, without `unix://`, with /run for /var/run."""
+    path = endpoint.removeprefix("unix:")
+    if path.startswith("//"):
+        path = "/" + path.lstrip("/")
+    return path.removeprefix("/var") if path.startswith("/var/run/") else path

@@ -1,0 +1,70 @@
+"""The ordered steps that remove all changes, and what a person should know about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from installer.model.change import Changes
+from installer.model.finding import Finding, Severity
+from installer.model.resource import DesiredFile, FileState, Part
+from installer.model.state import Desired, Mode
+
+
+class StepKind(StrEnum):
+    WRITE = "write"
+    DELETE = "delete"
+    RESTORE = "restore"
+    MARK_PENDING = "mark-pending"  # the generation carrier says `pending-<nonce>`
+    CLEAR_HOLD = "clear-hold"
+    DISABLE = "disable"
+    ENABLE = "enable"
+    DAEMON_RELOAD = "daemon-reload"
+    RESET_CACHE = "reset-cache"
+    RESTART = "restart"
+    SIGNAL = "signal"
+    STOP = "stop"
+    AWAIT_RELAY = "await-relay"
+    CHECK_EFFECTIVE = "check-effective"
+    AWAIT_KUBELET = "await-kubelet"
+    DELETE_STATE = "delete-state"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One effect. `target` is a host path or a unit; `file` what to write there."""
+
+    kind: StepKind
+    target: str
+    part: Part
+    file: DesiredFile | FileState | None = None
+
+    @property
+    def describe(self) -> str:
+        """The step as one line for people."""
+        return f"{self.kind.value.replace('-', ' ')} {self.target}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything `install` or `remove` would do, in order. No steps: converged.
+
+    `strategy` and `strategy_why` speak of kubelet; both are empty where none is chosen.
+    """
+
+    mode: Mode
+    desired: Desired
+    changes: Changes
+    kubelet_unit: str
+    steps: tuple[Step, ...] = ()
+    strategy: str = ""
+    strategy_why: str = ""
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def refusals(self) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if finding.severity is Severity.REFUSE)
+
+    @property
+    def warnings(self) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if finding.severity is Severity.WARN)

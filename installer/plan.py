@@ -1,0 +1,171 @@
+"""Orders what has to be done. Pure: changes in, steps out.
+
+Forward, the proxy comes first and kubelet moves onto it only when it answers;
+back, kubelet leaves first. In each part the writes follow one law, so that a
+crash at any instant forgets no restart: the generation carrier says `pending`,
+then the other files, then the reload, then the carrier with its real generation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from hashlib import sha256
+
+from installer.model import paths
+from installer.model.change import Action, Changes, FileChange, UnitChange, Verb
+from installer.model.finding import Finding
+from installer.model.plan import Plan, Step, StepKind
+from installer.model.resource import DesiredFile, FileState, Part
+from installer.model.state import Desired, Mode
+
+WithGeneration = Callable[[bytes, str], bytes]
+
+
+def build_plan(
+    mode: Mode,
+    desired: Desired,
+    changes: Changes,
+    findings: tuple[Finding, ...],
+    nonce: str,
+    with_generation: WithGeneration,
+    *,
+    kubelet_unit: str,
+    hold: bool = False,
+    reset_cache: bool = False,
+    foreign_state: tuple[str, ...] = (),
+) -> Plan:
+    """The plan that removes `changes`.
+
+    `nonce` makes this run's pending generation unlike any other. `hold`: kubelet
+    is held on its base endpoint, which ends with a move to the relay.
+    """
+    builder = _Builder(desired, changes, f"pending-{nonce}", with_generation)
+    if desired.proxy is not None:
+        steps = [*builder.proxy_forward(reset_cache), *builder.kubelet_forward(hold)]
+    else:
+        steps = [*builder.kubelet_back(), *builder.proxy_back(foreign_state)]
+    kubelet = desired.kubelet
+    return Plan(
+        mode,
+        desired,
+        changes,
+        kubelet_unit,
+        tuple(steps) if changes else (),
+        kubelet.strategy.value if kubelet else "",
+        kubelet.why if kubelet else "",
+        findings,
+    )
+
+
+class _Builder:
+    def __init__(
+        self, desired: Desired, changes: Changes, pending: str, with_generation: WithGeneration
+    ) -> None:
+        self._desired = desired
+        self._changes = changes
+        self._pending = pending
+        self._with_generation = with_generation
+
+    def _files(self, part: Part) -> tuple[FileChange, ...]:
+        return tuple(change for change in self._changes.files if change.part is part)
+
+    def proxy_forward(self, reset_cache: bool) -> Iterable[Step]:
+        unit = self._changes.unit(Part.PROXY)
+        if unit is None and not self._files(Part.PROXY):
+            return
+        if unit is not None and unit.disable:
+            yield Step(StepKind.DISABLE, unit.name, Part.PROXY)
+        yield from self._forward(Part.PROXY, unit)
+        if unit is None or not (unit.action or unit.enable or unit.daemon_reload):
+            return
+        if unit.action is Action.RESTART:
+            if reset_cache:
+                yield Step(StepKind.RESET_CACHE, paths.PROXY_CACHE, Part.PROXY)
+            yield Step(StepKind.RESTART, unit.name, Part.PROXY)
+        elif unit.action is Action.RELOAD:
+            yield Step(StepKind.SIGNAL, unit.name, Part.PROXY)
+        if unit.action:
+            yield Step(StepKind.AWAIT_RELAY, paths.RELAY_ENDPOINT, Part.PROXY)
+
+    def kubelet_forward(self, hold: bool) -> Iterable[Step]:
+        unit = self._changes.unit(Part.KUBELET)
+        if unit is None and not self._files(Part.KUBELET):
+            return
+        yield from self._forward(Part.KUBELET, unit)
+        if unit is not None and unit.action is Action.RESTART:
+            if hold:
+                yield Step(StepKind.CLEAR_HOLD, paths.HOLD, Part.KUBELET)
+            yield Step(StepKind.RESTART, unit.name, Part.KUBELET)
+            yield Step(StepKind.AWAIT_KUBELET, unit.name, Part.KUBELET)
+
+    def _forward(self, part: Part, unit: UnitChange | None) -> Iterable[Step]:
+        """Files, enablement, reload and the carrier last, as the law says."""
+        changed = self._files(part)
+        carriers = [file for file in self._desired.files if file.part is part and file.generation_carrier]
+        restarts = unit is not None and unit.action is Action.RESTART
+        others = [c for c in changed if not (isinstance(c.after, DesiredFile) and c.after.generation_carrier)]
+        late = restarts and bool(others)
+        if late:
+            for carrier in carriers:
+                yield Step(StepKind.MARK_PENDING, carrier.path, part, self._as_pending(carrier))
+        for change in others:
+            yield _file_step(change)
+        if not late:
+            for change in changed:
+                if change not in others:
+                    yield _file_step(change)
+        if unit is not None and unit.enable:
+            yield Step(StepKind.ENABLE, unit.name, part)
+        if unit is not None and (unit.daemon_reload or unit.enable):
+            yield Step(StepKind.DAEMON_RELOAD, "", part)
+            if part is Part.KUBELET:
+                yield Step(StepKind.CHECK_EFFECTIVE, unit.name, part)
+        if late:
+            for carrier in carriers:
+                yield Step(StepKind.WRITE, carrier.path, part, carrier)
+
+    def _as_pending(self, carrier: DesiredFile) -> DesiredFile:
+        assert isinstance(carrier.content, bytes)
+        content = self._with_generation(carrier.content, self._pending)
+        return replace(carrier, content=content, digest=sha256(content).hexdigest())
+
+    def kubelet_back(self) -> Iterable[Step]:
+        unit = self._changes.unit(Part.KUBELET)
+        files = self._files(Part.KUBELET)
+        # The drop-in goes before what it names, so that no start in between finds half of it.
+        for change in sorted(files, key=lambda c: not c.path.endswith(paths.DROP_IN_NAME)):
+            yield _file_step(change)
+        if unit is not None and unit.daemon_reload:
+            yield Step(StepKind.DAEMON_RELOAD, "", Part.KUBELET)
+        if unit is not None and unit.action is Action.RESTART:
+            yield Step(StepKind.RESTART, unit.name, Part.KUBELET)
+            yield Step(StepKind.AWAIT_KUBELET, unit.name, Part.KUBELET)
+
+    def proxy_back(self, foreign_state: tuple[str, ...]) -> Iterable[Step]:
+        unit = self._changes.unit(Part.PROXY)
+        files = self._files(Part.PROXY)
+        if unit is not None:
+            if unit.action is Action.STOP:
+                yield Step(StepKind.STOP, unit.name, Part.PROXY)
+            if unit.disable:
+                yield Step(StepKind.DISABLE, unit.name, Part.PROXY)
+        for change in files:
+            yield _file_step(change)
+        if unit is not None:
+            yield Step(StepKind.DAEMON_RELOAD, "", Part.PROXY)
+            if unit.enable:
+                yield Step(StepKind.ENABLE, unit.name, Part.PROXY)
+                yield Step(StepKind.DAEMON_RELOAD, "", Part.PROXY)
+        for path in paths.PROXY_STATE:
+            if path not in foreign_state:
+                yield Step(StepKind.DELETE_STATE, path, Part.PROXY)
+
+
+def _file_step(change: FileChange) -> Step:
+    after = change.after
+    if isinstance(after, DesiredFile):
+        return Step(StepKind.WRITE, change.path, change.part, after)
+    if isinstance(after, FileState) and change.verb is Verb.RESTORE:
+        return Step(StepKind.RESTORE, change.path, change.part, after)
+    return Step(StepKind.DELETE, change.path, change.part)

@@ -1,0 +1,246 @@
+"""The story: how a host comes to be as it should be, and stays as it was when that fails."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from installer.apply import Limits, Progress, apply_plan
+from installer.desired import with_generation
+from installer.errors import RolledBackError, StepFailedError, UnservableHostError
+from installer.host.ports import Host
+from installer.intent import Intent, check_inputs, form_installation, form_removal
+from installer.kubelet import kubelet_policies
+from installer.ledger import Ledger
+from installer.model import paths
+from installer.model.change import Changes
+from installer.model.event import Emit, Event
+from installer.model.facts import Facts, Probe, RunningContainer
+from installer.model.finding import Finding, Severity
+from installer.model.plan import Plan, StepKind
+from installer.model.resource import Kind
+from installer.model.state import Mode, Observation
+from installer.observe import observe_facts, probe
+from installer.plan import build_plan
+from installer.preflight import cached_configuration, check_change, check_host
+from installer.record import RecordStatus
+from installer.rollback import Attempt, roll_back
+from installer.settings import Settings
+from installer.verify import look_again, remaining
+
+# Kubelet hangs on the relay while its proxy is replaced, and the node goes NotReady after ~31 s:
+# what an attempt may take so that the way back fits into 30 s as well.
+_ATTEMPT_WHILE_HANGING = 16.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a person asked for. `payload` and `configs` are directories readable by this process."""
+
+    mode: Mode
+    settings: Settings
+    payload: Path
+    configs: Path | None = None
+    retry: bool = False
+    accept_pending: bool = False
+    without_record: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """Everything known before the first write. `containers` are those that run now (if probed)."""
+
+    plan: Plan
+    facts: Facts
+    intent: Intent
+    observation: Observation
+    ledger: Ledger
+    sound: bool
+    containers: tuple[RunningContainer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a converging run ended: `changed` says whether anything was written."""
+
+    changed: bool
+    situation: Situation
+
+
+def look(request: Request, host: Host) -> Situation:
+    """settings + facts -> desired -> observe -> diff -> preflight -> plan. Touches nothing.
+
+    Raises InvalidInputError, UnservableHostError.
+    """
+    settings, removing = request.settings, request.mode is Mode.REMOVE
+    facts = observe_facts(host, settings.kubelet.unit)
+    ledger = Ledger(host.files, facts.machine_id, facts.hostname)
+    if removing:
+        intent = form_removal(facts, request.payload)
+    else:
+        intent = form_installation(settings, facts, request.payload, request.configs, ledger.record)
+    if ledger.status not in (RecordStatus.OK, RecordStatus.FOREIGN):
+        drop_in = paths.drop_in(settings.kubelet.drop_in_directory, settings.kubelet.unit)
+        ledger.adopt(drop_in, intent.payload_digest, request.without_record)
+    observation, changes = look_again(
+        host, intent.desired, ledger.record, settings.kubelet.unit, settings.kubelet.healthz_url
+    )
+    if intent.desired.proxy is None and not removing:
+        changes = Changes()  # a kubelet that cannot be served: preflight says why
+    wanted = tuple(file.path for file in intent.desired.files)
+    found = probe(host, wanted, intent.base_endpoint) if changes or not (wanted or removing) else None
+    findings = _examine(request, facts, intent, ledger, changes, found)
+    plan = build_plan(
+        request.mode,
+        intent.desired,
+        changes,
+        findings,
+        os.urandom(8).hex(),
+        with_generation,
+        kubelet_unit=settings.kubelet.unit,
+        hold=host.files.state(paths.HOLD).kind is not Kind.ABSENT,
+        reset_cache=settings.configs.reset_cached and cached_configuration(facts),
+        foreign_state=ledger.record.foreign_state,
+    )
+    sound = observation.kubelet_healthy and (found is None or not found.runtime_error)
+    return Situation(plan, facts, intent, observation, ledger, sound, found.containers if found else ())
+
+
+def _examine(
+    request: Request,
+    facts: Facts,
+    intent: Intent,
+    ledger: Ledger,
+    changes: Changes,
+    found: Probe | None,
+) -> tuple[Finding, ...]:
+    """Preflight's findings; `found` is what was asked because something is to be changed."""
+    if intent.configs is None or intent.payload is None or request.mode is Mode.REMOVE:
+        return _removal_findings(ledger) if changes else ()
+    settings = request.settings
+    findings = check_host(settings, facts, intent.configs, intent.payload, intent.refusals)
+    if found is None:
+        return findings
+    return findings + check_change(
+        settings,
+        facts,
+        found,
+        intent.configs,
+        intent.payload,
+        kubelet_policies(facts.kubelet),
+        intent.desired,
+        changes,
+        accept_pending=request.accept_pending,
+    )
+
+
+def _removal_findings(ledger: Ledger) -> tuple[Finding, ...]:
+    if ledger.status is RecordStatus.OK:
+        return ()
+    message = f"the record is {ledger.status.value}: only what is evidently ours is removed"
+    return (Finding(Severity.WARN, "record-unusable", message),)
+
+
+def reconcile(request: Request, host: Host, emit: Emit) -> Outcome:
+    """Converges the host, once, under its lock.
+
+    Raises InvalidInputError and UnservableHostError with nothing touched, RolledBackError with
+    the previous state in place, RollbackFailedError, BusyHostError, InterruptedRunError.
+    """
+    with host.lock():
+        situation = look(request, host)
+        _refuse(request, situation)
+        for finding in situation.plan.warnings:
+            emit(Event("warning", finding.message, {"code": finding.code, "hint": finding.hint}))
+        if not situation.plan.steps:
+            _finish_removal(request, situation, emit)
+            emit(Event("converged", "nothing to do", {"changed": False}))
+            return Outcome(False, situation)
+        check_inputs(situation.intent, situation.plan.changes, host.validator)
+        _carry_out(request, situation, host, emit)
+        _finish_removal(request, situation, emit)
+        emit(Event("converged", "done", {"changed": True}))
+        return Outcome(True, situation)
+
+
+def _refuse(request: Request, situation: Situation) -> None:
+    refusals = situation.plan.refusals
+    if refusals:
+        lines = [f"{f.message}" + (f" ({f.hint})" if f.hint else "") for f in refusals]
+        raise UnservableHostError("\n".join(lines), "nothing was touched")
+    failure = situation.ledger.record.failed.get(situation.plan.desired.generation)
+    if failure and situation.plan.steps and not request.retry and request.mode is Mode.INSTALL:
+        raise RolledBackError(
+            f"this generation failed on this host at {failure.time} and is not tried again: {failure.reason}",
+            "change an input (settings, configs, payload), or run `cri-resmgr-installer install --retry`",
+        )
+
+
+def _carry_out(request: Request, situation: Situation, host: Host, emit: Emit) -> None:
+    """claim -> apply -> verify -> record, or the way back."""
+    plan, ledger = situation.plan, situation.ledger
+    limits = build_limits(request.settings, hanging=situation.observation.on_relay)
+    progress = Progress()
+    for kept in ledger.claim(plan, situation.observation):
+        emit(Event("edit.kept", f"somebody's edit is kept: {kept}", {"kept": kept}))
+    try:
+        apply_plan(plan, host, limits, emit, progress)
+        verified = _verify(request, situation, host)
+    except StepFailedError as failure:
+        attempt = Attempt(
+            plan, progress, situation.intent.base_endpoint, situation.sound, os.urandom(8).hex()
+        )
+        raise roll_back(attempt, failure, host, ledger, limits, emit) from failure
+    if request.mode is Mode.INSTALL:
+        payload = situation.intent.payload
+        ledger.close_installed(plan.desired, verified, str(payload.binary.source) if payload else "")
+
+
+def build_limits(settings: Settings, *, hanging: bool) -> Limits:
+    """The deadlines of a run; shorter for the proxy while kubelet hangs on the relay (R8)."""
+    proxy_start = float(settings.proxy.start_timeout_seconds)
+    return Limits(
+        proxy_start=min(proxy_start, _ATTEMPT_WHILE_HANGING) if hanging else proxy_start,
+        kubelet_start=float(settings.kubelet.start_timeout_seconds),
+        settle=float(settings.kubelet.settle_seconds),
+        guard=float(settings.kubelet.guard_seconds),
+        healthz_url=settings.kubelet.healthz_url,
+    )
+
+
+def _verify(request: Request, situation: Situation, host: Host) -> Observation:
+    plan, ledger = situation.plan, situation.ledger
+    if any(step.kind is StepKind.SIGNAL for step in plan.steps) and plan.desired.proxy:
+        invocation = situation.observation.proxy.invocation_id
+        ledger.record = replace(ledger.record, signalled=(invocation, plan.desired.proxy.reload_digest))
+    ledger.record = replace(ledger.record, owed={})
+    settings = request.settings.kubelet
+    observation, changes = look_again(
+        host, plan.desired, ledger.record, settings.unit, settings.healthz_url
+    )
+    left = remaining(changes)
+    if left:
+        raise StepFailedError(f"the host still differs from what was just applied: {left}")
+    if situation.sound and not observation.kubelet_healthy:
+        raise StepFailedError(f"{settings.unit} is not healthy")
+    return observation
+
+
+def _finish_removal(request: Request, situation: Situation, emit: Emit) -> None:
+    """The last of us goes; what stays and why is said."""
+    if request.mode is not Mode.REMOVE:
+        return
+    ledger = situation.ledger
+    ledger.close_removed()
+    pinned = [c for c in situation.containers if c.pinned]
+    for container in pinned:
+        name = f"{container.namespace}/{container.pod}/{container.name}"
+        emit(Event("pinned", f"still pinned to its CPUs until it is recreated: {name}", {"id": container.id}))
+    if ledger.unclaimed:
+        raise UnservableHostError(
+            f"the record is {ledger.status.value}, and nothing shows that these are ours:\n"
+            + "\n".join(f"  {path}" for path in ledger.unclaimed),
+            "everything else is removed and kubelet is on its own endpoint; "
+            "`cri-resmgr-installer remove --without-record` deletes these too",
+        )

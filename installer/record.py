@@ -1,0 +1,245 @@
+"""What we own on the host, kept below /var/lib/cri-resmgr-installer.
+
+The record says what is ours to remove and what to give back; it never says what
+the host is like: that is observed. Pure functions return a new `Record`; only
+`load_record`, `save_record` and the object store touch the host.
+
+A crash in any function leaves the old record or the new one, never a part of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+
+from installer.host.ports import Files
+from installer.model import paths
+from installer.model.resource import ABSENT, DesiredFile, FileState, Identity, Kind, Part, PayloadFile
+from installer.model.state import Desired, DesiredKubelet, DesiredUnit
+
+SCHEMA = 1
+_READABLE_SCHEMA = SCHEMA + 1  # the next version promises that we can still run and remove what it wrote
+_RECORD_LIMIT = 8 << 20  # bytes
+
+
+class RecordStatus(StrEnum):
+    MISSING = "missing"
+    OK = "ok"
+    CORRUPT = "corrupt"
+    FUTURE = "from the future"
+    FOREIGN = "of another machine"
+
+
+@dataclass(frozen=True, slots=True)
+class Original:
+    """What was at a path before us; a file's content is in the object store, by `digest`."""
+
+    kind: Kind = Kind.ABSENT
+    mode: int = 0
+    uid: int = 0
+    gid: int = 0
+    size: int = 0
+    digest: str = ""
+    target: str = ""
+
+    @property
+    def state(self) -> FileState:
+        return FileState(self.kind, self.mode, self.uid, self.gid, self.size, self.digest, self.target)
+
+    @classmethod
+    def of(cls, state: FileState) -> Original:
+        return cls(state.kind, state.mode, state.uid, state.gid, state.size, state.digest, state.target)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Our hold on one path: what was there, and the digests we wrote or are about to write."""
+
+    part: Part
+    before: Original = Original()
+    wrote: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GoodFile:
+    """One file of the good generation; its content is in the object store."""
+
+    path: str
+    digest: str
+    mode: int
+    part: Part
+    size: int
+    generation_carrier: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Good:
+    """The last generation that was verified healthy, whole."""
+
+    files: tuple[GoodFile, ...]
+    proxy: DesiredUnit | None
+    kubelet: DesiredKubelet | None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    reason: str
+    time: str
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """A digest that need not be computed again while the file has this identity."""
+
+    identity: Identity
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """`unit_files` has the UnitFileState of units of ours before us; `directories` what we made,
+    outermost first; `foreign_state` the directories of cri-resmgr that were there before us.
+    `owed` names the invocation of a unit that has to end, because it may have been started from
+    a file that somebody edited; `signalled` is (invocation, digest of the force.cfg it re-read)."""
+
+    schema: int = SCHEMA
+    machine_id: str = ""
+    hostname: str = ""
+    claims: Mapping[str, Claim] = field(default_factory=dict)
+    directories: tuple[str, ...] = ()
+    unit_files: Mapping[str, str] = field(default_factory=dict)
+    foreign_state: tuple[str, ...] = ()
+    digests: Mapping[str, Digest] = field(default_factory=dict)
+    good: Good | None = None
+    failed: Mapping[str, Failure] = field(default_factory=dict)
+    owed: Mapping[str, str] = field(default_factory=dict)
+    signalled: tuple[str, str] = ("", "")
+
+    def known_digest(self, path: str, identity: Identity) -> str | None:
+        """The port's `KnownDigest`: a digest by identity, without reading the file."""
+        entry = self.digests.get(path)
+        return entry.digest if entry and entry.identity == identity else None
+
+
+def load_record(files: Files, machine_id: str) -> tuple[Record, RecordStatus]:
+    """The host's record and whether it can be believed.
+
+    Of a FOREIGN one (a cloned disk) only those claims are kept whose path still
+    holds what we wrote; of anything else that is not OK nothing is kept.
+    """
+    raw = files.read(paths.RECORD, _RECORD_LIMIT)
+    if raw is None:
+        return Record(machine_id=machine_id), RecordStatus.MISSING
+    import json
+
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        schema = json.loads(raw)["schema"]
+        if not isinstance(schema, int):
+            raise TypeError(schema)
+        if schema > _READABLE_SCHEMA:
+            return Record(machine_id=machine_id), RecordStatus.FUTURE
+        record = TypeAdapter(Record).validate_json(raw)
+    except (ValueError, KeyError, TypeError, ValidationError):
+        return Record(machine_id=machine_id), RecordStatus.CORRUPT
+    if record.machine_id != machine_id:
+        return _recheck(record, files, machine_id), RecordStatus.FOREIGN
+    return record, RecordStatus.OK
+
+
+def _recheck(record: Record, files: Files, machine_id: str) -> Record:
+    ours = {path: claim for path, claim in record.claims.items() if files.state(path).digest in claim.wrote}
+    return Record(
+        machine_id=machine_id,
+        claims=ours,
+        directories=record.directories,
+        unit_files=record.unit_files,
+        foreign_state=record.foreign_state,
+    )
+
+
+def save_record(files: Files, record: Record) -> None:
+    """Writes the record atomically; its directory must exist."""
+    from pydantic import TypeAdapter
+
+    content = TypeAdapter(Record).dump_json(record, indent=1)
+    files.write(paths.RECORD, content + b"\n", 0o600)
+
+
+def object_path(digest: str) -> str:
+    return f"{paths.OBJECTS}/{digest}"
+
+
+def keep_object(files: Files, digest: str, content: bytes | Path) -> None:
+    """Keeps content by its digest; a no-op if it is kept already.
+
+    Raises InstallerError if what is at a Path has another digest by now.
+    """
+    if files.state(object_path(digest), lambda _path, _identity: digest).kind is Kind.ABSENT:
+        files.write(object_path(digest), content, 0o600, digest=digest)
+
+
+def drop_objects(files: Files, keep: Iterable[str]) -> None:
+    """Removes every kept object but those."""
+    wanted = set(keep)
+    for name in files.list(paths.OBJECTS):
+        if name not in wanted:
+            files.remove(object_path(name))
+
+
+def objects_of(record: Record) -> set[str]:
+    """The digests of all objects the record refers to."""
+    originals = {claim.before.digest for claim in record.claims.values() if claim.before.digest}
+    good = {file.digest for file in record.good.files} if record.good else set()
+    return originals | good
+
+
+def good_desired(record: Record, files: Files) -> Desired | None:
+    """The good generation as a desired state, or None if there is none or an object is missing."""
+    if record.good is None:
+        return None
+    found = []
+    for file in record.good.files:
+        path = object_path(file.digest)
+        state = files.state(path)
+        if state.digest != file.digest:
+            return None
+        content: bytes | PayloadFile = PayloadFile(files.resolve(path), file.digest, file.size)
+        if state.content is not None:
+            content = state.content
+        found.append(
+            DesiredFile(file.path, content, file.mode, file.part, file.digest, file.generation_carrier)
+        )
+    return Desired(tuple(found), record.good.proxy, record.good.kubelet)
+
+
+def keep_good(files: Files, record: Record, desired: Desired) -> Record:
+    """Keeps `desired` whole as the good generation."""
+    kept = []
+    for file in desired.files:
+        content = file.content.source if isinstance(file.content, PayloadFile) else file.content
+        keep_object(files, file.digest, content)
+        size = file.content.size if isinstance(file.content, PayloadFile) else len(file.content)
+        kept.append(GoodFile(file.path, file.digest, file.mode, file.part, size, file.generation_carrier))
+    return replace(record, good=Good(tuple(kept), desired.proxy, desired.kubelet))
+
+
+def claim_paths(
+    record: Record,
+    before: Mapping[str, FileState],
+    writes: Iterable[DesiredFile],
+) -> Record:
+    """The record with a claim for every file about to be written, its digest included.
+
+    `before` is what is at those paths now: it becomes the original unless the path is ours already.
+    """
+    claims = dict(record.claims)
+    for file in writes:
+        claim = claims.get(file.path)
+        if claim is None:
+            claim = Claim(file.part, Original.of(before.get(file.path, ABSENT)))
+        claims[file.path] = replace(claim, wrote=tuple(dict.fromkeys((*claim.wrote, file.digest))))
+    return replace(record, claims=claims)

@@ -1,0 +1,90 @@
+"""Events and errors, as they happen: a line of text each, or a line of JSON each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TextIO
+
+from installer.errors import InstallerError, InvalidInputError
+from installer.model.event import Emit, Event
+from installer.report.terminal import BOLD, RED, YELLOW, cut, escape, one_line, paint, wants_color
+
+Now = Callable[[], str]
+
+
+def utc_now() -> str:
+    """RFC 3339, UTC, milliseconds."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class TextReporter:
+    """One line for each event; `verbose` adds the event's kind and data."""
+
+    def __init__(self, stream: TextIO, verbose: bool = False) -> None:
+        self._stream = stream
+        self._verbose = verbose
+        self._color = wants_color(stream)
+
+    def __call__(self, event: Event) -> None:
+        line = one_line(event.message)
+        hint = event.data.get("hint")
+        if event.kind == "warning":
+            line = paint("warning:", YELLOW, self._color) + " " + line
+            line += f" ({one_line(str(hint))})" if hint else ""
+        elif event.kind == "step.done":
+            line = f"  {line}{_lasted(event.data.get('seconds'))}"
+        if self._verbose:
+            line += f"  [{event.kind}] {cut(json.dumps(dict(event.data), default=str))}"
+        self._stream.write(line + "\n")
+        self._stream.flush()
+
+
+def _lasted(seconds: object) -> str:
+    """Said only where somebody had to wait."""
+    return f" ({seconds:.1f} s)" if isinstance(seconds, (int, float)) and seconds >= 0.1 else ""
+
+
+class JsonReporter:
+    """One JSON object for each event and line: {"time", "kind", "message", "data"}."""
+
+    def __init__(self, stream: TextIO, now: Now = utc_now) -> None:
+        self._stream = stream
+        self._now = now
+
+    def __call__(self, event: Event) -> None:
+        line = {"time": self._now(), "kind": event.kind, "message": event.message, "data": dict(event.data)}
+        self._stream.write(json.dumps(line, default=str) + "\n")
+        self._stream.flush()
+
+
+def build_reporter(output: str, stream: TextIO, verbose: bool = False) -> Emit:
+    """The reporter for `output`, text or json."""
+    return JsonReporter(stream) if output == "json" else TextReporter(stream, verbose)
+
+
+def report_error(error: InstallerError, output: str, stream: TextIO, now: Now = utc_now) -> None:
+    """The error and its hint: `error: ...` and `hint: ...`, or an event of the kind `error` whose
+    data are {"error": the class, "exitCode", "hint", "faults"}."""
+    faults = list(error.faults) if isinstance(error, InvalidInputError) else []
+    if output == "json":
+        data = {
+            "error": type(error).__name__,
+            "exitCode": error.exit_code,
+            "hint": error.hint,
+            "faults": faults,
+        }
+        JsonReporter(stream, now)(Event("error", error.message, data))
+        return
+    color = wants_color(stream)
+    label = paint("error:", RED, color)
+    if faults:
+        text = "".join(f"{label} {one_line(fault)}\n" for fault in faults)
+    else:
+        first, *rest = escape(error.message).split("\n")
+        text = f"{label} {first}\n" + "".join(f"  {line}\n" for line in rest)
+    if error.hint:
+        text += f"{paint('hint:', BOLD, color)} {escape(error.hint)}\n"
+    stream.write(text)
+    stream.flush()

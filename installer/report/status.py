@@ -1,0 +1,168 @@
+"""What is there, unit by unit, against what should be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from installer.model.change import FileChange
+from installer.model.plan import Plan, StepKind
+from installer.model.resource import ProcessState, UnitState
+from installer.model.state import Desired, Mode, Observation
+from installer.report.planned import finding_lines, findings_json, summarise
+from installer.report.terminal import BOLD, GREEN, RED, YELLOW, one_line, paint
+
+_SCHEMA = 1
+
+
+class Seen(Protocol):
+    """What a look at the host brings: the plan that would remove all differences, and the host."""
+
+    @property
+    def plan(self) -> Plan: ...
+
+    @property
+    def observation(self) -> Observation: ...
+
+
+def is_well(seen: Seen) -> bool:
+    """Converged, healthy, and nothing that would keep us from serving this host."""
+    return not seen.plan.steps and not seen.plan.refusals and not complaints(seen)
+
+
+def complaints(seen: Seen) -> list[str]:
+    """What is not healthy, whether or not a file or a unit differs."""
+    observation, installed = seen.observation, seen.plan.mode is Mode.INSTALL
+    found = []
+    if installed and not observation.proxy.running:
+        found.append(f"{observation.proxy.name} is not running")
+    elif installed and not observation.relay_answers:
+        found.append("the relay does not answer")
+    if not observation.kubelet_healthy:
+        found.append(f"{observation.kubelet.name} is not healthy")
+    if installed and not observation.on_relay:
+        found.append("kubelet runs on its own endpoint, not on the relay")
+    if not installed and observation.on_relay:
+        found.append("kubelet still runs on the relay")
+    return found
+
+
+def render_status(seen: Seen, color: bool = False) -> str:
+    """For people; the last line says whether all is well."""
+    observation, plan = seen.observation, seen.plan
+    wanted_proxy, wanted_kubelet = _wanted(plan.desired)
+    lines = [
+        _unit_line(observation.proxy, color),
+        f"    relay: {'answers' if observation.relay_answers else 'does not answer'}",
+        *_generation_lines(observation.proxy_process, wanted_proxy),
+        _unit_line(observation.kubelet, color),
+        f"    endpoint: {'the relay' if observation.on_relay else 'its own'}",
+        f"    health: {'ok' if observation.kubelet_healthy else 'not ok'}",
+    ]
+    lines += _generation_lines(observation.kubelet_process, wanted_kubelet)
+    lines += _file_lines(seen)
+    if any(step.kind is StepKind.CLEAR_HOLD for step in plan.steps):
+        lines.append(paint("kubelet is held on its own endpoint", YELLOW, color))
+    for finding in plan.findings:
+        lines += finding_lines(finding, paint(f"{finding.severity}:", YELLOW, color))
+    lines.append(_last_line(seen, color))
+    return "\n".join(lines) + "\n"
+
+
+def _wanted(desired: Desired) -> tuple[str, str]:
+    """The generations that the proxy and kubelet should run from; empty: none of ours."""
+    proxy, kubelet = desired.proxy, desired.kubelet
+    return proxy.generation if proxy else "", kubelet.unit.generation if kubelet else ""
+
+
+def _last_line(seen: Seen, color: bool) -> str:
+    plan = seen.plan
+    if is_well(seen):
+        return paint("converged and healthy", GREEN, color)
+    said = [f"not converged: {summarise(plan.changes, plan.kubelet_unit)}"] if plan.steps else []
+    said += [f"not healthy: {complaint}" for complaint in complaints(seen)]
+    said += [f"refused: {refusal.code}" for refusal in plan.refusals]
+    return paint("; ".join(said), RED, color)
+
+
+def _unit_line(unit: UnitState, color: bool) -> str:
+    name = paint(unit.name, BOLD, color)
+    if not unit.exists:
+        return f"{name}: not there"
+    said = [f"{unit.active_state} ({unit.sub_state})"]
+    said += [f"pid {unit.main_pid}"] if unit.main_pid else []
+    said += [unit.unit_file_state] if unit.unit_file_state else []
+    said += [f"restarted by systemd {unit.n_restarts} times"] if unit.n_restarts else []
+    said += [f"result {unit.result}"] if unit.result not in ("success", "") else []
+    said += ["systemd has not re-read its files"] if unit.need_daemon_reload else []
+    return f"{name}: {', '.join(said)}"
+
+
+def _generation_lines(process: ProcessState | None, wanted: str) -> Iterator[str]:
+    running = process.generation if process is not None else ""
+    if running and wanted:
+        yield f"    generation: {one_line(running)}" + ("" if running == wanted else f", should be {wanted}")
+    elif running or wanted:
+        yield f"    generation: {one_line(running) or 'none of ours'}, should be {wanted or 'none'}"
+
+
+def _file_lines(seen: Seen) -> Iterator[str]:
+    changes = seen.plan.changes.files
+    right = len(seen.observation.files) - len(changes)
+    yield f"files: {right} as they should be, {len(changes)} not"
+    for change in changes:
+        yield f"    {one_line(change.path)}: {one_line(change.why)}"
+
+
+def status_json(seen: Seen) -> dict[str, object]:
+    """For machines; keys are stable:
+
+    schema, converged, healthy, complaints [text], summary, relayAnswers, kubeletOnRelay,
+    kubeletHealthy, units [{name, loadState, activeState, subState, unitFileState, mainPid,
+    restarts, result, invocationId, needDaemonReload, generation, wantedGeneration}],
+    differences [{path, part, verb, why}], findings [{severity, code, message, hint}].
+    """
+    observation, plan = seen.observation, seen.plan
+    wanted_proxy, wanted_kubelet = _wanted(plan.desired)
+    return {
+        "schema": _SCHEMA,
+        "converged": not plan.steps,
+        "healthy": not complaints(seen),
+        "complaints": complaints(seen),
+        "summary": summarise(plan.changes, plan.kubelet_unit),
+        "relayAnswers": observation.relay_answers,
+        "kubeletOnRelay": observation.on_relay,
+        "kubeletHealthy": observation.kubelet_healthy,
+        "units": [
+            _unit_json(observation.proxy, observation.proxy_process, wanted_proxy),
+            _unit_json(observation.kubelet, observation.kubelet_process, wanted_kubelet),
+        ],
+        "differences": [_difference_json(change) for change in plan.changes.files],
+        "findings": findings_json(plan.findings),
+    }
+
+
+def _unit_json(unit: UnitState, process: ProcessState | None, wanted: str) -> dict[str, object]:
+    return {
+        "name": unit.name,
+        "loadState": unit.load_state,
+        "activeState": unit.active_state,
+        "subState": unit.sub_state,
+        "unitFileState": unit.unit_file_state,
+        "mainPid": unit.main_pid,
+        "restarts": unit.n_restarts,
+        "result": unit.result,
+        "invocationId": unit.invocation_id,
+        "needDaemonReload": unit.need_daemon_reload,
+        "generation": process.generation if process is not None else "",
+        "wantedGeneration": wanted,
+    }
+
+
+def _difference_json(change: FileChange) -> dict[str, str]:
+    return {
+        "path": change.path,
+        "part": change.part.value,
+        "verb": change.verb.value,
+        "why": change.why,
+    }

@@ -1,0 +1,49 @@
+"""What may be sent to a terminal: printable text, and colour where somebody looks."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TextIO
+
+RED, GREEN, YELLOW, CYAN, BOLD = "31", "32", "33", "36", "1"
+_LINE_LIMIT = 500  # characters of one line
+
+# C0 but tab and newline, DEL, C1, lone surrogates (bytes that are not UTF-8), and what turns the
+# direction of writing, breaks lines or cannot be seen.
+_UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
+)
+_SHORT = {"\r": "\\r", "\0": "\\0"}
+
+
+def escape(text: str) -> str:
+    """`text` with every control character visible (`\\x1b`), tabs and newlines kept."""
+    return _UNSAFE.sub(lambda found: _escaped(found[0]), text)
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    if 0xDC80 <= code <= 0xDCFF:
+        code -= 0xDC00  # the byte that "surrogateescape" could not decode
+    return _SHORT.get(character) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
+
+
+def one_line(text: str) -> str:
+    """`text` escaped, newlines too."""
+    return escape(text).replace("\n", "\\n")
+
+
+def cut(line: str) -> str:
+    """An endless line's beginning, with how much is missing."""
+    more = len(line) - _LINE_LIMIT
+    return line if more <= 0 else f"{line[:_LINE_LIMIT]}... ({more} more characters)"
+
+
+def paint(text: str, color: str, enabled: bool) -> str:
+    return f"\x1b[{color}m{text}\x1b[0m" if enabled and text else text
+
+
+def wants_color(stream: TextIO) -> bool:
+    """A terminal, and nobody has set NO_COLOR (https://no-color.org)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

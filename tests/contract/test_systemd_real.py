@@ -1,0 +1,154 @@
+"""What only a real systemd can do to its client: reload, re-execute, or be gone."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from installer.errors import SystemdError, UnservableHostError
+from installer.host.files import RootedFiles
+from installer.host.systemd import BusSystemd
+from tests.throwaway.host import ThrowawayHost
+
+UNIT = "contract-sleeper.service"
+FILE = f"/etc/systemd/system/{UNIT}"
+
+
+@pytest.fixture
+def systemd(throwaway: ThrowawayHost) -> Iterator[BusSystemd]:
+    files = RootedFiles(throwaway.root)
+    files.write(
+        FILE, b"[Unit]\nStartLimitIntervalSec=0\n[Service]\nType=exec\nExecStart=/bin/sleep 1000\n", 0o644
+    )
+    throwaway.systemctl("daemon-reload")
+    yield BusSystemd(files)
+    throwaway.systemctl("stop", UNIT)
+    files.remove(FILE)
+    throwaway.systemctl("daemon-reload")
+
+
+@pytest.mark.parametrize("command", ["daemon-reload", "daemon-reexec"])
+def test_somebody_elses_reloads_lose_nothing(
+    systemd: BusSystemd, throwaway: ThrowawayHost, command: str
+) -> None:
+    over = threading.Event()
+
+    def disturb() -> None:
+        while not over.is_set():
+            throwaway.systemctl(command, check=False)
+
+    other = threading.Thread(target=disturb)
+    other.start()
+    try:
+        pids, restarted = set(), 0
+        for _ in range(10):
+            # The reply to a queued job may be lost: that is an error in words, never a hang.
+            with contextlib.suppress(SystemdError):
+                assert systemd.restart(UNIT, timeout=10) == "done"
+                restarted += 1
+            pids.add(systemd.unit(UNIT).main_pid)
+            systemd.daemon_reload(timeout=20)
+    finally:
+        over.set()
+        other.join()
+    assert systemd.unit(UNIT).running
+    assert restarted
+    assert len(pids) > 1
+
+
+def test_a_signal_reaches_the_main_process(systemd: BusSystemd) -> None:
+    systemd.start(UNIT, timeout=5)
+    systemd.kill(UNIT, signal.SIGTERM)
+    deadline = time.monotonic() + 5
+    while systemd.unit(UNIT).main_pid and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not systemd.unit(UNIT).running
+
+
+def test_python_signal_handlers_run_while_a_job_is_awaited(
+    systemd: BusSystemd, throwaway: ThrowawayHost
+) -> None:
+    files = RootedFiles(throwaway.root)
+    files.write(FILE, b"[Service]\nType=oneshot\nExecStart=/bin/sleep 1\n", 0o644)
+    systemd.daemon_reload()
+    came: list[float] = []
+    before = signal.signal(signal.SIGALRM, lambda *_: came.append(time.monotonic()))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        started = time.monotonic()
+        assert systemd.start(UNIT, timeout=10) == "done"
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert came
+    assert came[0] - started < 0.5
+
+
+def test_a_deadline_cancels_the_job(systemd: BusSystemd, throwaway: ThrowawayHost) -> None:
+    RootedFiles(throwaway.root).write(FILE, b"[Service]\nType=oneshot\nExecStart=/bin/sleep 1000\n", 0o644)
+    systemd.daemon_reload()
+    started = time.monotonic()
+    with pytest.raises(SystemdError):
+        systemd.start(UNIT, timeout=0.5)
+    assert time.monotonic() - started < 1.5
+    assert UNIT not in throwaway.systemctl("list-jobs", "--no-legend")
+
+
+def test_a_bus_daemon_that_restarts_is_found_again(systemd: BusSystemd, throwaway: ThrowawayHost) -> None:
+    assert systemd.unit(UNIT).exists
+    throwaway.run("systemctl", "kill", "--signal=KILL", "dbus.service", check=False)
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            assert systemd.unit(UNIT).exists
+            break
+        except (SystemdError, UnservableHostError):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def test_no_bus_below_the_root_is_an_unservable_host(tmp_path: Path) -> None:
+    with pytest.raises(UnservableHostError) as caught:
+        BusSystemd(RootedFiles(tmp_path)).unit("kubelet.service")
+    assert str(tmp_path) in caught.value.message
+    assert "mount" in caught.value.hint
+
+
+def test_a_bus_that_never_answers_has_a_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import socket
+
+    monkeypatch.setattr("installer.host.bus.CONNECT_SECONDS", 0.2)
+    (tmp_path / "run/dbus").mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "run/dbus/system_bus_socket"))
+        silent.listen()
+        started = time.monotonic()
+        with pytest.raises(UnservableHostError):
+            BusSystemd(RootedFiles(tmp_path)).unit("kubelet.service")
+        assert time.monotonic() - started < 2
+
+
+def test_a_bus_without_systemd_is_an_unservable_host(tmp_path: Path) -> None:
+    place = tmp_path / "run/dbus/system_bus_socket"
+    place.parent.mkdir(parents=True)
+    config = tmp_path / "bus.conf"
+    config.write_text(
+        f"<busconfig><listen>unix:path={place}</listen><auth>EXTERNAL</auth>"
+        '<policy context="default"><allow send_destination="*"/><allow receive_sender="*"/></policy></busconfig>'
+    )
+    daemon = subprocess.Popen(["dbus-daemon", f"--config-file={config}", "--nofork"])
+    try:
+        deadline = time.monotonic() + 5
+        while not place.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        with pytest.raises(UnservableHostError, match="systemd does not answer"):
+            BusSystemd(RootedFiles(tmp_path)).unit("kubelet.service")
+    finally:
+        daemon.terminate()
+        daemon.wait()

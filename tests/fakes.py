@@ -1,0 +1,378 @@
+"""Hand-written fakes of every port: they record calls, inject failures, and keep the ports' promises.
+
+Nothing of the machine is touched but the directory that the files live in. What a fake does in
+the same way as the real adapter is held by tests/contract.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from installer.errors import BusyHostError, InterruptedRunError, StepFailedError, SystemdError
+from installer.host.files import RootedFiles
+from installer.host.ports import Host, RuntimeStatus
+from installer.model.facts import RunningContainer
+from installer.model.paths import normalise_endpoint
+from installer.model.resource import ProcessState, UnitDetail, UnitState
+
+NO_SUCH_UNIT = "org.freedesktop.systemd1.NoSuchUnit"
+UNIT_MASKED = "org.freedesktop.systemd1.UnitMasked"
+TIMEOUT = "org.freedesktop.DBus.Error.Timeout"
+
+
+class Call(NamedTuple):
+    """One call of a fake: the method and what it was given, timeouts left out."""
+
+    method: str
+    target: str = ""
+    detail: object = None
+
+
+class FakeFiles(RootedFiles):
+    """The real adapter below a temporary directory, with a memory and a way to fail.
+
+    Owners are taken as given by who runs the test: nobody but root could change them.
+    `fail` is asked before each change with (method, path) and may raise.
+    """
+
+    def __init__(self, root: Path, calls: list[Call] | None = None) -> None:
+        super().__init__(root)
+        self.calls: list[Call] = [] if calls is None else calls
+        self.fail: Callable[[str, str], None] = lambda _method, _path: None
+        status = root.stat()
+        self._owner = (status.st_uid, status.st_gid)
+
+    def _note(self, method: str, path: str, detail: object = None) -> None:
+        self.calls.append(Call(method, path, detail))
+        self.fail(method, path)
+
+    def write(
+        self, path: str, content: bytes | Path, mode: int, uid: int = 0, gid: int = 0, digest: str = ""
+    ) -> None:
+        self._note("write", path, mode)
+        super().write(path, content, mode, *(self._owner if (uid, gid) == (0, 0) else (uid, gid)), digest)
+
+    def link(self, path: str, target: str, uid: int = 0, gid: int = 0) -> None:
+        self._note("link", path, target)
+        super().link(path, target, *(self._owner if (uid, gid) == (0, 0) else (uid, gid)))
+
+    def remove(self, path: str) -> None:
+        self._note("remove", path)
+        super().remove(path)
+
+    def make_directory(self, path: str, mode: int = 0o755) -> tuple[str, ...]:
+        made = self.missing_directories(path)
+        if made:
+            self._note("make_directory", path, mode)
+        return super().make_directory(path, mode)
+
+    def remove_empty_directory(self, path: str) -> bool:
+        self._note("remove_empty_directory", path)
+        return super().remove_empty_directory(path)
+
+    def remove_tree(self, path: str) -> None:
+        self._note("remove_tree", path)
+        super().remove_tree(path)
+
+
+OnJob = Callable[[str, UnitState], tuple[str, UnitState]]
+"""(start | stop | restart, unit before) -> (the job's result, unit after)."""
+
+
+@dataclass
+class FakeSystemd:
+    """A system manager in memory.
+
+    `units` and `details` are what it has loaded. `on_disk` gives the unit as a daemon-reload would
+    load it; without an entry a reload only clears NeedDaemonReload. `on_job` scripts what a
+    unit's jobs do; without an entry they succeed and give a new main process. `errors` maps
+    (method, unit) to what is raised, e.g. ("start", "kubelet.service").
+    """
+
+    units: dict[str, UnitState] = field(default_factory=dict)
+    details: dict[str, UnitDetail] = field(default_factory=dict)
+    on_disk: dict[str, Callable[[UnitState], UnitState]] = field(default_factory=dict)
+    on_job: dict[str, OnJob] = field(default_factory=dict)
+    on_kill: Callable[[str, int], None] = lambda _name, _number: None
+    errors: dict[tuple[str, str], Exception] = field(default_factory=dict)
+    calls: list[Call] = field(default_factory=list)
+    next_pid: int = 1000
+
+    def unit(self, name: str) -> UnitState:
+        self._raise("unit", name)
+        return self.units.get(name, UnitState(name))
+
+    def detail(self, name: str) -> UnitDetail:
+        self._raise("detail", name)
+        return self.details.get(name, UnitDetail())
+
+    def daemon_reload(self, timeout: float = 30.0) -> None:
+        self._note("daemon_reload", "")
+        for name, load in self.on_disk.items():
+            self.units[name] = load(self.unit(name))
+        self.units = {name: replace(unit, need_daemon_reload=False) for name, unit in self.units.items()}
+
+    def start(self, name: str, timeout: float) -> str:
+        return self._job("start", name)
+
+    def stop(self, name: str, timeout: float) -> str:
+        return self._job("stop", name)
+
+    def restart(self, name: str, timeout: float) -> str:
+        return self._job("restart", name)
+
+    def enable(self, name: str) -> None:
+        self._note("enable", name)
+        self._set(name, unit_file_state="enabled")
+
+    def disable(self, name: str) -> None:
+        self._note("disable", name)
+        self._set(name, unit_file_state="disabled")
+
+    def reset_failed(self, name: str) -> None:
+        self._note("reset_failed", name)
+        unit = self.units.get(name)
+        if unit and unit.active_state == "failed":
+            self.units[name] = replace(unit, active_state="inactive", sub_state="dead", result="success")
+
+    def kill(self, name: str, signal_number: int) -> None:
+        self._note("kill", name, signal_number)
+        if not self.unit(name).main_pid:
+            raise SystemdError(f"kill {name}: no main process", name="org.freedesktop.systemd1.NoSuchProcess")
+        self.on_kill(name, signal_number)
+
+    def _set(self, name: str, unit_file_state: str) -> None:
+        unit = self.units.get(name)
+        if unit:
+            self.units[name] = replace(unit, unit_file_state=unit_file_state)
+
+    def _job(self, method: str, name: str) -> str:
+        self._note(method, name)
+        unit = self.unit(name)
+        if unit.load_state == "masked" and method != "stop":
+            raise SystemdError(f"{method} {name}: Unit {name} is masked.", name=UNIT_MASKED)
+        if not unit.exists:
+            raise SystemdError(f"{method} {name}: Unit {name} not found.", name=NO_SUCH_UNIT)
+        result, self.units[name] = self.on_job.get(name, self._succeed)(method, unit)
+        return result
+
+    def _succeed(self, method: str, unit: UnitState) -> tuple[str, UnitState]:
+        if method == "stop":
+            return "done", replace(unit, active_state="inactive", sub_state="dead", main_pid=0)
+        if method == "start" and unit.running:
+            return "done", unit
+        return "done", self.started(unit)
+
+    def started(self, unit: UnitState) -> UnitState:
+        """The unit running with a new main process, for use in scripts of `on_job`."""
+        self.next_pid += 1
+        return replace(
+            unit,
+            active_state="active",
+            sub_state="running",
+            result="success",
+            main_pid=self.next_pid,
+            invocation_id=f"{self.next_pid:032x}",
+        )
+
+    def _note(self, method: str, name: str, detail: object = None) -> None:
+        self.calls.append(Call(method, name, detail))
+        self._raise(method, name)
+
+    def _raise(self, method: str, name: str) -> None:
+        if error := self.errors.get((method, name)):
+            raise error
+
+
+def failed(unit: UnitState, result: str = "exit-code") -> UnitState:
+    """The unit as it is after a start that failed."""
+    return replace(unit, active_state="failed", sub_state="failed", result=result, main_pid=0)
+
+
+def timed_out(name: str) -> SystemdError:
+    """What a job whose deadline passes raises."""
+    return SystemdError(f"systemctl start {name}: not done; the job was cancelled", name=TIMEOUT)
+
+
+@dataclass
+class FakeProcesses:
+    processes: dict[int, ProcessState] = field(default_factory=dict)
+
+    def get(self, pid: int) -> ProcessState | None:
+        return self.processes.get(pid)
+
+
+@dataclass
+class FakeCri:
+    """`sockets` maps an endpoint to who answers there: a status, the reason why not, or a function
+    that gives either when asked. Endpoints are compared as kubelet would."""
+
+    sockets: dict[str, RuntimeStatus | str | Callable[[], RuntimeStatus | str]] = field(default_factory=dict)
+    running: tuple[RunningContainer, ...] = ()
+    calls: list[Call] = field(default_factory=list)
+
+    def answers(self, endpoint: str, timeout: float = 1.0) -> bool:
+        self.calls.append(Call("answers", endpoint))
+        return isinstance(self._who(endpoint), RuntimeStatus)
+
+    def status(self, endpoint: str, timeout: float = 2.0) -> RuntimeStatus:
+        self.calls.append(Call("status", endpoint))
+        return self._status(endpoint)
+
+    def containers(self, endpoint: str, timeout: float = 10.0) -> tuple[RunningContainer, ...]:
+        self.calls.append(Call("containers", endpoint))
+        self._status(endpoint)
+        return self.running
+
+    def _status(self, endpoint: str) -> RuntimeStatus:
+        who = self._who(endpoint)
+        if isinstance(who, str):
+            raise StepFailedError(f"{endpoint}: {who}")
+        return who
+
+    def _who(self, endpoint: str) -> RuntimeStatus | str:
+        for known, who in self.sockets.items():
+            if normalise_endpoint(known) == normalise_endpoint(endpoint):
+                return who() if callable(who) else who
+        return "no socket"
+
+
+CONTAINERD = RuntimeStatus(name="containerd", version="1.6.20", api_version="v1", ready=True)
+
+
+@dataclass
+class FakeHealthz:
+    healthy: bool | Callable[[], bool] = True
+    calls: list[Call] = field(default_factory=list)
+
+    def ok(self, url: str, timeout: float = 1.0) -> bool:
+        self.calls.append(Call("ok", url))
+        if not url:
+            return True
+        return self.healthy() if callable(self.healthy) else self.healthy
+
+
+@dataclass
+class FakeJournal:
+    lines: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def tail(self, unit: str, lines: int = 30) -> tuple[str, ...]:
+        return self.lines.get(unit, ())[-lines:] if lines > 0 else ()
+
+
+@dataclass
+class FakeClock:
+    """Time that passes only by sleeping. `on_sleep` is called after each sleep with the time it is;
+    `interrupt` is the signal that asks the run to end, `interrupt_after` when (monotonic)."""
+
+    time: float = 0.0
+    wall: str = "2024-01-02T03:04:05Z"
+    interrupt: int = 0
+    interrupt_after: float = 0.0
+    on_sleep: Callable[[float], None] = lambda _time: None
+    slept: list[float] = field(default_factory=list)
+
+    def now(self) -> str:
+        return self.wall
+
+    def monotonic(self) -> float:
+        return self.time
+
+    def sleep(self, seconds: float) -> None:
+        self.check()
+        self.slept.append(seconds)
+        self.time += max(0.0, seconds)
+        self.on_sleep(self.time)
+        self.check()
+
+    def check(self) -> None:
+        if self.interrupt and self.time >= self.interrupt_after:
+            raise InterruptedRunError(self.interrupt)
+
+
+@dataclass
+class FakeValidator:
+    """`complaint` is said about every configuration, or computed from its bytes."""
+
+    complaint: str | Callable[[bytes], str] = ""
+    reset_complaint: str = ""
+    calls: list[Call] = field(default_factory=list)
+
+    def validate(self, binary: Path, config: bytes) -> str:
+        self.calls.append(Call("validate", str(binary), config))
+        return self.complaint(config) if callable(self.complaint) else self.complaint
+
+    def reset_config(self, binary: Path, state_directory: Path) -> str:
+        self.calls.append(Call("reset_config", str(binary), state_directory))
+        return self.reset_complaint
+
+
+@dataclass
+class FakeLock:
+    """A lock in memory; `holder` set means that somebody else has it."""
+
+    holder: str = ""
+    held: bool = False
+    taken: int = 0
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        if self.holder or self.held:
+            raise BusyHostError(f"another run holds the host's lock: {self.holder or 'ourselves'}")
+        self.held = True
+        self.taken += 1
+        try:
+            yield
+        finally:
+            self.held = False
+
+
+IDENTITY: Mapping[str, str] = {
+    "machine": "x86_64",
+    "machine_id": "0123456789abcdef0123456789abcdef",
+    "hostname": "node-1",
+}
+
+
+@dataclass
+class FakeHost:
+    """All fakes of one host, each reachable by its own type; `host` is what the stages take.
+
+    The changing calls of files and systemd go into one list, `calls`, in their order.
+    """
+
+    root: Path
+    calls: list[Call] = field(default_factory=list)
+    identity: Mapping[str, str] = field(default_factory=lambda: dict(IDENTITY))
+    processes: FakeProcesses = field(default_factory=FakeProcesses)
+    cri: FakeCri = field(default_factory=FakeCri)
+    healthz: FakeHealthz = field(default_factory=FakeHealthz)
+    journal: FakeJournal = field(default_factory=FakeJournal)
+    clock: FakeClock = field(default_factory=FakeClock)
+    validator: FakeValidator = field(default_factory=FakeValidator)
+    lock: FakeLock = field(default_factory=FakeLock)
+    files: FakeFiles = field(init=False)
+    systemd: FakeSystemd = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.files = FakeFiles(self.root, self.calls)
+        self.systemd = FakeSystemd(calls=self.calls)
+
+    @property
+    def host(self) -> Host:
+        return Host(
+            files=self.files,
+            systemd=self.systemd,
+            processes=self.processes,
+            cri=self.cri,
+            healthz=self.healthz,
+            journal=self.journal,
+            clock=self.clock,
+            validator=self.validator,
+            lock=self.lock,
+            identity=lambda: self.identity,
+        )

@@ -1,0 +1,355 @@
+"""The desired state: which files, what is in them, and what makes a unit restart."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from installer.assets import template_names, unit_text
+from installer.configs import Configs
+from installer.desired import build_desired, carried_generation, is_intact, is_marked, with_generation
+from installer.desired.stamp import stamp
+from installer.errors import UnservableHostError
+from installer.kubelet import effective
+from installer.kubelet.envfile import parse_environment_file
+from installer.model import paths
+from installer.model.facts import Facts, KubeletFacts, UnitText
+from installer.model.resource import DesiredFile, ExecLine, Part, PayloadFile, UnitDetail, UnitState
+from installer.model.state import Desired, DesiredKubelet, Strategy
+from installer.settings import KubeletSettings, ProxySettings, Settings
+
+BINARY = PayloadFile(Path("/payload/opt/intel/bin/cri-resmgr"), "ab" * 32, 38_000_000)
+FRAGMENT = "/etc/systemd/system/kubelet.service"
+
+
+@dataclass(frozen=True)
+class Payload:
+    binary: PayloadFile = BINARY
+    version: str = "v0.9.2"
+
+
+def facts(exec_start: str = "/usr/bin/kubelet $ARGS", timeout_start_usec: int = 0) -> Facts:
+    kubelet = KubeletFacts(
+        UnitState("kubelet.service", load_state="loaded", fragment_path=FRAGMENT),
+        UnitDetail(timeout_start_usec=timeout_start_usec),
+        None,
+        (UnitText(FRAGMENT, f"[Service]\nExecStart={exec_start}\n"),),
+    )
+    return Facts("x86_64", "0" * 32, "node", kubelet)
+
+
+def build(
+    settings: Settings | None = None,
+    configs: Configs | None = None,
+    *,
+    host: Facts | None = None,
+    binary: PayloadFile = BINARY,
+) -> Desired:
+    return build_desired(
+        settings or Settings(),
+        host or facts(),
+        configs or Configs(),
+        Payload(binary),  # type: ignore[arg-type]
+    )
+
+
+def file_of(desired: Desired, path: str) -> DesiredFile:
+    return next(file for file in desired.files if file.path == path)
+
+
+def text_of(desired: Desired, path: str) -> str:
+    content = file_of(desired, path).content
+    assert isinstance(content, bytes)
+    return content.decode()
+
+
+def variables(desired: Desired, path: str) -> dict[str, str]:
+    return parse_environment_file(text_of(desired, path))
+
+
+def generations(desired: Desired) -> tuple[str, str]:
+    assert desired.proxy
+    assert desired.kubelet
+    return desired.proxy.generation, desired.kubelet.unit.generation
+
+
+DROP_IN = "/etc/systemd/system/kubelet.service.d/90-cri-resmgr.conf"
+
+
+def test_files_modes_and_parts() -> None:
+    configs = Configs(b"a: 1\n", b"policy:\n  Active: none\n", "EXTRA_OPTIONS=--debug\n")
+    assert {
+        (file.path, file.mode, file.part, file.generation_carrier) for file in build(None, configs).files
+    } == {
+        (paths.BINARY, 0o755, Part.PROXY, False),
+        (paths.GUARD, 0o755, Part.PROXY, False),
+        (paths.PROXY_UNIT_FILE, 0o644, Part.PROXY, False),
+        (paths.PROXY_ENVIRONMENT, 0o644, Part.PROXY, True),
+        (paths.FALLBACK_CONFIG, 0o644, Part.PROXY, False),
+        (paths.FORCE_CONFIG, 0o644, Part.PROXY, False),
+        (paths.EXTRA_OPTIONS, 0o644, Part.PROXY, False),
+        (DROP_IN, 0o644, Part.KUBELET, False),
+        (paths.KUBELET_ENVIRONMENT, 0o644, Part.KUBELET, True),
+    }
+
+
+def test_digest_is_of_the_content() -> None:
+    for file in build(None, Configs(force=b"x: y\n")).files:
+        if isinstance(file.content, bytes):
+            assert file.digest == sha256(file.content).hexdigest()
+        else:
+            assert file.digest == file.content.digest
+
+
+def test_building_twice_gives_the_same() -> None:
+    assert build() == build()
+
+
+def test_every_file_says_whose_it_is() -> None:
+    configs = Configs(b"\xef\xbb\xbfa: 1\n", b"b: 2", "EXTRA_OPTIONS=--debug")
+    for file in build(None, configs).files:
+        if isinstance(file.content, bytes):
+            assert is_marked(file.content), file.path
+            assert is_intact(file.content), file.path
+            assert not is_intact(file.content + b"# edited\n"), file.path
+            first_line = file.content.split(b"\n")[1 if file.path == paths.GUARD else 0]
+            assert first_line.startswith(b"# Managed by cri-resmgr-installer")
+
+
+def test_configs_go_out_byte_for_byte_behind_the_header() -> None:
+    raw = b"policy:\r\n  Active: none # \xff @DIGEST@\n# @HEADER@\n"
+    content = file_of(build(None, Configs(fallback=raw)), paths.FALLBACK_CONFIG).content
+    assert isinstance(content, bytes)
+    assert content.partition(b"\n")[2] == raw
+
+
+def test_without_configs_the_policy_is_none() -> None:
+    desired = build()
+    assert text_of(desired, paths.FALLBACK_CONFIG).partition("\n")[2] == "policy:\n  Active: none\n"
+    assert not any(file.path in (paths.FORCE_CONFIG, paths.EXTRA_OPTIONS) for file in desired.files)
+    # Somebody else's EXTRA_OPTIONS.cfg is read before ours: it must not count.
+    assert variables(desired, paths.PROXY_ENVIRONMENT)["EXTRA_OPTIONS"] == ""
+
+
+def test_environment_file_of_the_proxy() -> None:
+    desired = build(
+        host=facts("/usr/bin/kubelet --container-runtime-endpoint=unix:///var/run/crio/crio.sock $A")
+    )
+    assert variables(desired, paths.PROXY_ENVIRONMENT) == {
+        "CONFIG_OPTIONS": "--fallback-config /etc/cri-resmgr/fallback.cfg",
+        "RUNTIME_OPTIONS": "--runtime-socket=/run/crio/crio.sock --image-socket=/run/crio/crio.sock",
+        "AGENT_OPTIONS": "",
+        "EXTRA_OPTIONS": "",
+        "CRI_RESMGR_GUARD_SECONDS": "15",
+        "CRI_RESMGR_INSTALLER_GENERATION": generations(desired)[0],
+    }
+
+
+def test_a_forced_configuration_and_no_agent() -> None:
+    settings = Settings(proxy=ProxySettings(agent="disabled", runtime_endpoint="unix:///run/x.sock"))
+    found = variables(build(settings, Configs(force=b"a: 1\n")), paths.PROXY_ENVIRONMENT)
+    assert found["CONFIG_OPTIONS"] == "--force-config /etc/cri-resmgr/force.cfg"
+    assert found["AGENT_OPTIONS"] == "--agent-socket=disabled"
+    assert found["RUNTIME_OPTIONS"] == "--runtime-socket=/run/x.sock --image-socket=/run/x.sock"
+
+
+def test_extra_options_come_from_their_own_file() -> None:
+    desired = build(None, Configs(extra_options="EXTRA_OPTIONS=--debug\n"))
+    assert "EXTRA_OPTIONS" not in variables(desired, paths.PROXY_ENVIRONMENT)
+    assert variables(desired, paths.EXTRA_OPTIONS) == {"EXTRA_OPTIONS": "--debug"}
+
+
+def test_drop_in_has_exactly_the_lines_of_the_contract() -> None:
+    desired = build()
+    assert desired.kubelet
+    lines = [line for line in text_of(desired, DROP_IN).split("\n") if line and not line.startswith("#")]
+    assert lines == [
+        "[Unit]",
+        "Wants=cri-resource-manager.service",
+        "After=cri-resource-manager.service",
+        "[Service]",
+        f"Environment=CRI_RESMGR_INSTALLER_UNIT={desired.kubelet.unit.unit_digest}",
+        "ExecStartPre=-/opt/intel/bin/cri-resmgr-kubelet-guard reset",
+        "ExecStartPre=-/opt/intel/bin/cri-resmgr-kubelet-guard compose",
+        "EnvironmentFile=-/etc/cri-resmgr/kubelet.env",
+        "EnvironmentFile=-/run/cri-resmgr-installer/kubelet.env",
+    ]
+
+
+def test_drop_in_repeats_the_base_line_for_exec_start() -> None:
+    desired = build(host=facts(r'/usr/bin/kubelet --a="b  %n" \; --c=$$x'))
+    text = text_of(desired, DROP_IN)
+    assert text.endswith(
+        '\nExecStart=\nExecStart=/usr/bin/kubelet --a="b  %n" \\; --c=$$x $CRI_RESMGR_KUBELET_ARGS\n'
+    )
+
+
+def test_kubelet_environment_file() -> None:
+    desired = build()
+    assert variables(desired, paths.KUBELET_ENVIRONMENT) == {
+        "CRI_RESMGR_GUARD_VARIABLE": "ARGS",
+        "CRI_RESMGR_GUARD_FLAG": "--container-runtime-endpoint=unix:///var/run/cri-resmgr/cri-resmgr.sock",
+        "CRI_RESMGR_GUARD_SECONDS": "15",
+        "CRI_RESMGR_INSTALLER_GENERATION": generations(desired)[1],
+    }
+
+
+@pytest.mark.parametrize(
+    ("usec", "seconds"), [(0, 15), (2**64 - 1, 15), (90_000_000, 15), (10_000_000, 8), (1_000_000, 1)]
+)
+def test_guard_ends_before_systemd_gives_kubelet_up(usec: int, seconds: int) -> None:
+    found = variables(build(host=facts(timeout_start_usec=usec)), paths.KUBELET_ENVIRONMENT)
+    assert found["CRI_RESMGR_GUARD_SECONDS"] == str(seconds)
+
+
+BASE = Configs(fallback=b"policy:\n  Active: none\n")
+FORCED = Configs(force=b"policy:\n  Active: none\n")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "proxy", "kubelet"),
+    [
+        (build(None, BASE), build(None, replace(BASE, fallback=b"other: 1\n")), True, False),
+        (build(None, BASE), build(None, replace(BASE, extra_options="EXTRA_OPTIONS=-x\n")), True, False),
+        (build(None, BASE), build(None, BASE, binary=replace(BINARY, digest="cd" * 32)), True, False),
+        (build(None, BASE), build(None, FORCED), True, False),
+        (build(None, FORCED), build(None, replace(FORCED, policy="balloons")), True, False),
+        (build(None, FORCED), build(None, replace(FORCED, force=b"# new\n")), False, False),
+        (build(None, FORCED), build(None, replace(FORCED, fallback=b"unread: 1\n")), False, False),
+        (build(), build(Settings(proxy=ProxySettings(agent="disabled"))), True, False),
+        (build(), build(Settings(kubelet=KubeletSettings(guard_seconds=30))), False, False),
+        (build(), build(Settings(proxy=ProxySettings(start_timeout_seconds=50))), False, False),
+        (build(), build(Settings(kubelet=KubeletSettings(strategy="exec-start"))), False, True),
+        (build(), build(host=facts("/usr/bin/kubelet --v=2 $OTHER")), False, True),
+        (build(), build(host=facts("/usr/bin/kubelet --v=2 $ARGS")), False, False),
+    ],
+)
+def test_generation_changes_with_what_needs_a_restart(
+    before: Desired, after: Desired, proxy: bool, kubelet: bool
+) -> None:
+    changed = [one != other for one, other in zip(generations(before), generations(after), strict=True)]
+    assert changed == [proxy, kubelet]
+
+
+def test_only_the_content_of_force_cfg_is_a_reload() -> None:
+    before, after = build(None, FORCED).proxy, build(None, replace(FORCED, force=b"# new\n")).proxy
+    assert before
+    assert after
+    assert before.generation == after.generation
+    assert before.reload_digest != after.reload_digest
+    assert build().proxy == replace(build().proxy or before, reload_digest="")
+
+
+def test_an_unservable_kubelet_is_refused() -> None:
+    with pytest.raises(UnservableHostError):
+        build(host=facts("/bin/sh -c 'kubelet' $ARGS"))
+    with pytest.raises(UnservableHostError):
+        build(host=facts(f"/usr/bin/kubelet --container-runtime-endpoint={paths.RELAY_ENDPOINT}"))
+
+
+def test_carriers_carry_their_units_generation_and_another_on_demand() -> None:
+    desired = build()
+    for carrier, generation in zip(
+        (file for file in desired.files if file.generation_carrier), generations(desired), strict=True
+    ):
+        assert isinstance(carrier.content, bytes)
+        assert carried_generation(carrier.content) == generation
+        pending = with_generation(carrier.content, "pending-0a1b")
+        assert carried_generation(pending) == "pending-0a1b"
+        assert is_intact(pending)
+        assert with_generation(pending, generation) == carrier.content
+
+
+def test_with_generation_refuses_what_it_cannot_do() -> None:
+    with pytest.raises(ValueError, match="0 generation lines"):
+        with_generation(b"A=1\n", "abc")
+    with pytest.raises(ValueError, match="not a generation"):
+        with_generation(b"CRI_RESMGR_INSTALLER_GENERATION=\n", "a\nB=1")
+
+
+@given(st.binary(max_size=200))
+def test_any_content_is_marked_and_intact_once_stamped(raw: bytes) -> None:
+    content, digest = stamp(raw)
+    assert is_marked(content)
+    assert is_intact(content)
+    assert digest.encode() in content.partition(b"\n")[0] or raw.startswith(b"#!")
+
+
+def loaded(desired: Desired) -> tuple[UnitDetail, UnitState, DesiredKubelet]:
+    kubelet = desired.kubelet
+    assert kubelet
+    detail = UnitDetail(
+        (ExecLine("/usr/bin/kubelet", ("/usr/bin/kubelet", f"${kubelet.variable}")),),
+        (
+            ExecLine("/bin/true", ("/bin/true",)),
+            ExecLine(paths.GUARD, (paths.GUARD, "reset")),
+            ExecLine(paths.GUARD, (paths.GUARD, "compose")),
+        ),
+        (("/etc/default/kubelet", True), (paths.KUBELET_ENVIRONMENT, True), (paths.KUBELET_COMPOSED, True)),
+    )
+    variable = f"{paths.UNIT_VARIABLE}={kubelet.unit.unit_digest}"
+    return detail, UnitState("kubelet.service", load_state="loaded", environment=("A=b", variable)), kubelet
+
+
+def test_effective_when_loaded_and_winning() -> None:
+    assert effective(*loaded(build())) == ""
+
+
+def test_not_effective_says_why() -> None:
+    detail, unit, kubelet = loaded(build())
+    files = detail.environment_files
+    other = (("/etc/site", True),)
+    cases = {
+        "bad-setting": (detail, replace(unit, load_state="bad-setting")),
+        "has not loaded": (detail, replace(unit, environment=())),
+        "guard": (replace(detail, exec_start_pre=detail.exec_start_pre[:2]), unit),
+        "comes later": (replace(detail, environment_files=files + other), unit),
+        "not in effect": (replace(detail, environment_files=files[:2]), unit),
+        "ends with '--v=2'": (replace(detail, exec_start=(ExecLine("k", ("k", "$ARGS", "--v=2")),)), unit),
+        "0 ExecStart=": (replace(detail, exec_start=()), unit),
+    }
+    for words, (a_detail, a_unit) in cases.items():
+        assert words in effective(a_detail, a_unit, kubelet)
+
+
+def test_a_later_environment_file_cannot_hurt_exec_start() -> None:
+    detail, unit, kubelet = loaded(build(Settings(kubelet=KubeletSettings(strategy="exec-start"))))
+    assert kubelet.strategy is Strategy.EXEC_START
+    detail = replace(detail, environment_files=(*detail.environment_files, ("/etc/site", True)))
+    assert effective(detail, unit, kubelet) == ""
+
+
+def test_templates_are_found() -> None:
+    assert {"cri-resource-manager.env.j2", "kubelet-drop-in.conf.j2", "kubelet.env.j2"} <= set(
+        template_names()
+    )
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
+    unit = text_of(build(), paths.PROXY_UNIT_FILE)
+    for program in (paths.GUARD, paths.BINARY):  # they are not on this machine
+        unit = unit.replace(f"{program} ", "/bin/true ")
+    assert unit.count("/bin/true ") == 3
+    proxy = tmp_path / paths.PROXY_UNIT
+    proxy.write_text(unit)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(proxy)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_unit_can_stand_beside_our_generation() -> None:
+    """What is read last wins, and that is the file with the generation."""
+    files = [line for line in unit_text(paths.PROXY_UNIT).split("\n") if line.startswith("EnvironmentFile=")]
+    assert files == [f"EnvironmentFile=-{paths.EXTRA_OPTIONS}", f"EnvironmentFile={paths.PROXY_ENVIRONMENT}"]

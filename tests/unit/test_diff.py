@@ -1,0 +1,234 @@
+"""What differs, and the mildest action that mends it: R2, R3 and the derived restarts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from hashlib import sha256
+
+import pytest
+
+from installer.diff import diff
+from installer.model import paths
+from installer.model.change import Action, Verb
+from installer.model.resource import (
+    ABSENT,
+    DesiredFile,
+    FileState,
+    Kind,
+    Part,
+    ProcessState,
+    UnitState,
+)
+from installer.model.state import Desired, DesiredKubelet, DesiredUnit, Observation, Strategy
+from installer.record import Claim, Original, Record
+
+DROP_IN = "/etc/systemd/system/kubelet.service.d/90-cri-resmgr.conf"
+
+
+def wanted(path: str, content: bytes, part: Part, carrier: bool = False) -> DesiredFile:
+    return DesiredFile(path, content, 0o644, part, sha256(content).hexdigest(), carrier)
+
+
+def there(content: bytes, mode: int = 0o644, uid: int = 0) -> FileState:
+    digest = sha256(content).hexdigest()
+    return FileState(Kind.FILE, mode, uid, 0, len(content), digest, content=content)
+
+
+FILES = (
+    wanted(paths.PROXY_UNIT_FILE, b"unit", Part.PROXY),
+    wanted(paths.PROXY_ENVIRONMENT, b"proxy environment", Part.PROXY, carrier=True),
+    wanted(paths.FALLBACK_CONFIG, b"fallback", Part.PROXY),
+    wanted(paths.GUARD, b"guard", Part.PROXY),
+    wanted(DROP_IN, b"drop-in", Part.KUBELET),
+    wanted(paths.KUBELET_ENVIRONMENT, b"kubelet environment", Part.KUBELET, carrier=True),
+)
+PROXY = DesiredUnit(paths.PROXY_UNIT, paths.PROXY_UNIT_FILE, "u1", "g1")
+KUBELET = DesiredKubelet(
+    DesiredUnit("kubelet.service", DROP_IN, "u2", "g2"),
+    Strategy.ENVIRONMENT,
+    "why",
+    "KUBELET_EXTRA_ARGS",
+    (paths.KUBELET_ENVIRONMENT, paths.KUBELET_COMPOSED),
+)
+DESIRED = Desired(FILES, PROXY, KUBELET)
+RECORD = Record(claims={file.path: Claim(file.part, wrote=(file.digest,)) for file in FILES})
+
+
+def process(generation: str, *argv: str) -> ProcessState:
+    return ProcessState(7, argv, {paths.GENERATION_VARIABLE: generation})
+
+
+CONVERGED = Observation(
+    files={file.path: there(file.content) for file in FILES if isinstance(file.content, bytes)},
+    proxy=UnitState(
+        paths.PROXY_UNIT,
+        "loaded",
+        "active",
+        "running",
+        "enabled",
+        invocation_id="i1",
+        main_pid=7,
+        environment=(f"{paths.UNIT_VARIABLE}=u1",),
+    ),
+    kubelet=UnitState(
+        "kubelet.service",
+        "loaded",
+        "active",
+        "running",
+        "enabled",
+        invocation_id="i2",
+        main_pid=8,
+        environment=(f"{paths.UNIT_VARIABLE}=u2",),
+    ),
+    proxy_process=process("g1"),
+    kubelet_process=process("g2"),
+    relay_answers=True,
+    on_relay=True,
+    kubelet_healthy=True,
+)
+
+
+def with_file(path: str, state: FileState) -> Observation:
+    return replace(CONVERGED, files={**CONVERGED.files, path: state})
+
+
+def actions(observation: Observation, record: Record = RECORD, desired: Desired = DESIRED) -> tuple[Action, Action]:
+    changes = diff(desired, observation, record)
+    found = [changes.unit(part) for part in (Part.PROXY, Part.KUBELET)]
+    proxy, kubelet = (change.action if change else Action.NOTHING for change in found)
+    return proxy, kubelet
+
+
+def test_r2_a_converged_host_has_no_difference() -> None:
+    assert not diff(DESIRED, CONVERGED, RECORD)
+
+
+def test_a_bare_host_needs_every_file_and_both_units() -> None:
+    bare = replace(
+        CONVERGED,
+        files={},
+        proxy=UnitState(paths.PROXY_UNIT),
+        proxy_process=None,
+        kubelet_process=process(""),
+        kubelet=replace(CONVERGED.kubelet, environment=()),
+        relay_answers=False,
+        on_relay=False,
+    )
+    changes = diff(DESIRED, bare, Record())
+    assert {change.verb for change in changes.files} == {Verb.CREATE}
+    assert [change.path for change in changes.files] == [file.path for file in FILES]
+    proxy, kubelet = changes.units
+    assert (proxy.action, proxy.enable, proxy.daemon_reload, proxy.disable) == (Action.RESTART, True, True, False)
+    assert (kubelet.action, kubelet.enable, kubelet.daemon_reload) == (Action.RESTART, False, True)
+
+
+def test_r3_a_new_fallback_restarts_only_the_proxy() -> None:
+    desired = replace(
+        DESIRED,
+        files=(*FILES[:2], wanted(paths.FALLBACK_CONFIG, b"new", Part.PROXY), *FILES[3:]),
+        proxy=replace(PROXY, generation="g1b"),
+    )
+    assert actions(CONVERGED, desired=desired) == (Action.RESTART, Action.NOTHING)
+    [unit] = diff(desired, CONVERGED, RECORD).units
+    assert unit.why == (f"{paths.FALLBACK_CONFIG} changed",)
+    assert not unit.daemon_reload
+
+
+def test_r7_a_restart_that_was_cut_off_is_derived_from_the_running_process() -> None:
+    assert actions(replace(CONVERGED, proxy_process=process("pending-1"))) == (Action.RESTART, Action.NOTHING)
+    assert actions(replace(CONVERGED, kubelet_process=process("pending-1"))) == (Action.NOTHING, Action.RESTART)
+
+
+def test_a_unit_text_that_systemd_has_not_loaded_is_reloaded_without_a_restart() -> None:
+    stale = replace(CONVERGED, kubelet=replace(CONVERGED.kubelet, environment=()))
+    [unit] = diff(DESIRED, stale, RECORD).units
+    assert (unit.part, unit.action, unit.daemon_reload) == (Part.KUBELET, Action.NOTHING, True)
+
+
+@pytest.mark.parametrize(
+    ("path", "state", "expected"),
+    [
+        (paths.FALLBACK_CONFIG, there(b"edited"), Action.RESTART),
+        (paths.FALLBACK_CONFIG, ABSENT, Action.NOTHING),
+        (paths.FALLBACK_CONFIG, there(b"fallback", mode=0o600), Action.NOTHING),
+        (paths.FALLBACK_CONFIG, there(b"fallback", uid=1000), Action.NOTHING),
+        (paths.GUARD, there(b"edited"), Action.NOTHING),
+        (paths.PROXY_ENVIRONMENT, there(b"edited"), Action.NOTHING),
+        (DROP_IN, there(b"edited"), Action.NOTHING),
+    ],
+)
+def test_drift_of_a_file_restarts_the_proxy_only_if_it_may_have_read_it(
+    path: str, state: FileState, expected: Action
+) -> None:
+    observation = with_file(path, state)
+    assert [change.path for change in diff(DESIRED, observation, RECORD).files] == [path]
+    assert actions(observation) == (expected, Action.NOTHING)
+
+
+def test_r7_a_restart_that_only_an_edit_made_necessary_is_owed_until_that_process_ends() -> None:
+    owing = replace(RECORD, owed={paths.PROXY_UNIT: "i1"})
+    assert actions(CONVERGED, owing) == (Action.RESTART, Action.NOTHING)
+    restarted = replace(CONVERGED, proxy=replace(CONVERGED.proxy, invocation_id="i9"))
+    assert actions(restarted, owing) == (Action.NOTHING, Action.NOTHING)
+
+
+def test_a_new_force_config_is_signalled_once_per_invocation() -> None:
+    desired = replace(DESIRED, proxy=replace(PROXY, reload_digest="f2"))
+    assert actions(CONVERGED, desired=desired) == (Action.RELOAD, Action.NOTHING)
+    assert actions(CONVERGED, replace(RECORD, signalled=("i1", "f2")), desired) == (Action.NOTHING,) * 2
+    assert actions(CONVERGED, replace(RECORD, signalled=("i0", "f2")), desired)[0] is Action.RELOAD
+
+
+def test_a_silent_relay_restarts_the_proxy_not_kubelet() -> None:
+    assert actions(replace(CONVERGED, relay_answers=False)) == (Action.RESTART, Action.NOTHING)
+
+
+def test_kubelet_that_the_guard_kept_on_its_base_endpoint_is_moved_back() -> None:
+    assert actions(replace(CONVERGED, on_relay=False)) == (Action.NOTHING, Action.RESTART)
+
+
+def test_removal_deletes_what_was_ours_and_restores_what_was_there() -> None:
+    original = Original(Kind.FILE, 0o640, 5, 6, 3, "d")
+    record = replace(
+        RECORD,
+        claims={**RECORD.claims, paths.FALLBACK_CONFIG: Claim(Part.PROXY, original, (FILES[2].digest,))},
+    )
+    changes = diff(Desired(), CONVERGED, record)
+    verbs = {change.path: change.verb for change in changes.files}
+    assert verbs.pop(paths.FALLBACK_CONFIG) is Verb.RESTORE
+    assert set(verbs.values()) == {Verb.DELETE}
+    proxy, kubelet = (changes.unit(part) for part in (Part.PROXY, Part.KUBELET))
+    assert proxy is not None
+    assert (proxy.action, proxy.disable, proxy.enable) == (Action.STOP, True, False)
+    assert kubelet is not None
+    assert (kubelet.action, kubelet.daemon_reload) == (Action.RESTART, True)
+
+
+def test_removal_of_nothing_is_empty() -> None:
+    bare = replace(
+        CONVERGED,
+        files={},
+        proxy=UnitState(paths.PROXY_UNIT),
+        proxy_process=None,
+        kubelet=replace(CONVERGED.kubelet, environment=()),
+        kubelet_process=process(""),
+        on_relay=False,
+    )
+    assert not diff(Desired(), bare, Record())
+
+
+def test_removal_says_that_somebody_edited_a_file_of_ours() -> None:
+    changes = diff(Desired(), with_file(paths.FALLBACK_CONFIG, there(b"mine")), RECORD)
+    why = {change.path: change.why for change in changes.files}
+    assert "edited" in why[paths.FALLBACK_CONFIG]
+    assert "edited" not in why[paths.GUARD]
+
+
+def test_kubelet_on_its_base_endpoint_is_not_restarted_by_a_removal() -> None:
+    assert actions(replace(CONVERGED, on_relay=False), desired=Desired())[1] is Action.NOTHING
+
+
+def test_an_enabled_unit_of_somebody_else_is_disabled_before_its_file_is_replaced() -> None:
+    foreign = replace(CONVERGED, proxy_process=process(""))
+    [unit] = [u for u in diff(DESIRED, foreign, Record()).units if u.part is Part.PROXY]
+    assert unit.disable

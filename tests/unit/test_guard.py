@@ -1,0 +1,431 @@
+"""The guard, run as systemd would run it, by every sh of this machine, below a root of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from installer.assets import unit_text
+from installer.kubelet.envfile import parse_environment_file
+
+SHELLS = {"dash": ["dash"], "bash": ["bash", "--posix"], "busybox": ["busybox", "sh"]}
+NAME = "cri-resmgr-kubelet-guard"
+FLAG = "--container-runtime-endpoint=unix:///var/run/cri-resmgr/cri-resmgr.sock"
+LISTENS = "0000000000000000: 00000002 00000000 00010000 0001 01 4711 /var/run/cri-resmgr/cri-resmgr.sock"
+NASTY = [
+    "",
+    "plain",
+    "--a=b --c d",
+    "two  blanks",
+    " blank in front",
+    "blank behind ",
+    "tab\there",
+    "line\nfeed",
+    "ends in line feed\n",
+    "carriage\rreturn",
+    "esc\x1b[31m",
+    "bell\a and \x01 \x7f",
+    "percent %n %%",
+    "dollar $HOME ${HOME} $$ $(id)",
+    "`id`",
+    'double "quotes"',
+    "single 'quotes'",
+    'both "it\'s"',
+    "back\\\\slash",
+    "back\\\\",
+    "hash # semicolon ; star * ? [a-z] !",
+    "ümläut ☃ 𐍈",
+    '= =a= ~ {a,b} \\$x \\" \\`',
+]
+
+
+class Node:
+    """A root directory with as much of a node as the guard looks at."""
+
+    def __init__(self, root: Path, shell: list[str]) -> None:
+        self.root = root
+        self.shell = shell
+        self.script = root / NAME
+        self.script.write_text(unit_text(NAME))
+        self.pid_file = root / "var/run/cri-resmgr.pid"
+        self.binary = root / "opt/intel/bin/cri-resmgr"
+        self.hold = root / "var/lib/cri-resmgr-installer/hold"
+        self.run = root / "run/cri-resmgr-installer"
+        self.composed = self.run / "kubelet.env"
+        for directory in ("proc/net", "var/run", "opt/intel/bin", "var/lib/cri-resmgr-installer", "run"):
+            (root / directory).mkdir(parents=True, exist_ok=True)
+        (root / ".cri-resmgr-guard-test-root").touch()
+        (root / "proc/net/unix").write_text("Num RefCount Protocol Flags Type St Inode Path\n")
+        self.binary.touch(mode=0o755)
+
+    def serve(self, comm: str = "cri-resmgr", line: str = LISTENS, pid: str = "42\n") -> None:
+        (self.root / "proc/42").mkdir(exist_ok=True)
+        (self.root / "proc/42/comm").write_text(f"{comm}\n")
+        (self.root / "proc/net/unix").write_text(f"Num RefCount Protocol Flags Type St Inode Path\n{line}\n")
+        self.pid_file.write_text(pid)
+
+    def guard(
+        self, verb: str, base: str | bytes | None = None, **more: str
+    ) -> subprocess.CompletedProcess[str]:
+        environment: dict[bytes, bytes] = {
+            b"PATH": os.environb[b"PATH"],
+            b"CRI_RESMGR_GUARD_ROOT": os.fsencode(self.root),
+            b"CRI_RESMGR_GUARD_VARIABLE": b"ARGS",
+            b"CRI_RESMGR_GUARD_FLAG": FLAG.encode(),
+            b"CRI_RESMGR_GUARD_SECONDS": b"3",
+        }
+        environment |= {name.encode(): value.encode() for name, value in more.items()}
+        if base is not None:
+            environment[more.get("CRI_RESMGR_GUARD_VARIABLE", "ARGS").encode()] = (
+                base if isinstance(base, bytes) else base.encode()
+            )
+        done = subprocess.run(
+            [*self.shell, str(self.script), verb],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=30,
+        )
+        assert done.stderr == b""
+        return subprocess.CompletedProcess(
+            done.args, done.returncode, done.stdout.decode("utf-8", "replace"), ""
+        )
+
+    def composed_value(self, variable: str = "ARGS") -> str:
+        found = parse_environment_file(self.composed.read_bytes().decode())
+        assert list(found) == [variable]
+        return found[variable]
+
+
+@pytest.fixture(params=sorted(SHELLS))
+def node(request: pytest.FixtureRequest, tmp_path: Path) -> Node:
+    shell = SHELLS[request.param]
+    if not shutil.which(shell[0]):
+        pytest.skip(f"no {shell[0]} here")
+    return Node(tmp_path, shell)
+
+
+@pytest.fixture
+def dash(tmp_path: Path) -> Node:
+    """For what waits: one shell is enough for that."""
+    shell = next((shell for shell in SHELLS.values() if shutil.which(shell[0])), ["sh"])
+    return Node(tmp_path, shell)
+
+
+def elapsed(began: float) -> float:
+    return time.monotonic() - began
+
+
+def test_compose_puts_the_flag_behind_the_value(node: Node) -> None:
+    node.serve()
+    done = node.guard("compose", "--v=2")
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"{NAME}: relay: ready, waited 0.0")
+    assert done.stdout.count("\n") == 1
+    assert node.composed.read_text() == f'ARGS="--v=2 {FLAG}"\n'
+    assert stat.S_IMODE(node.composed.stat().st_mode) == 0o600
+    assert stat.S_IMODE(node.run.stat().st_mode) == 0o755
+    assert list(node.run.iterdir()) == [node.composed]
+
+
+def test_compose_of_a_variable_that_is_not_set(node: Node) -> None:
+    node.serve()
+    node.guard("compose")
+    assert node.composed_value() == FLAG
+
+
+@pytest.mark.parametrize("value", NASTY)
+def test_nasty_values_round_trip(node: Node, value: str) -> None:
+    node.serve()
+    done = node.guard("compose", value)
+    assert done.returncode == 0, done.stdout
+    assert node.composed_value() == (f"{value} {FLAG}" if value else FLAG)
+
+
+@pytest.mark.parametrize(
+    "value", ['--a="b', "it's", "--a=b\\", "x\\\\\\", '"it\\"', "'\"", '"\'" "', "a 'b\\' c"]
+)
+def test_a_value_that_would_swallow_the_flag(node: Node, value: str) -> None:
+    node.serve()
+    done = node.guard("compose", value)
+    assert "base endpoint: the value of ARGS" in done.stdout
+    assert not node.composed.exists()
+
+
+@pytest.mark.parametrize("value", ['"it\'s"', "'\"'", '"a\\"b"', "\\'", '\\"', "a\\ b", "'a\\'b'"])
+def test_a_value_with_closed_quotes(node: Node, value: str) -> None:
+    node.serve()
+    assert "relay: ready" in node.guard("compose", value).stdout
+    assert node.composed_value() == f"{value} {FLAG}"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"\xff",
+        b"a\xc3",
+        b"\xc0\x80",
+        b"\xe0\x80\x80",
+        b"\xed\xa0\x80",
+        b"\xf4\x90\x80\x80",
+        b"\xf5",
+        b"\x80",
+        b"\xc3(",
+    ],
+)
+def test_a_value_that_is_not_utf_8(node: Node, value: bytes) -> None:
+    """systemd would drop the file without a word."""
+    node.serve()
+    done = node.guard("compose", b"--label=" + value)
+    assert "is not UTF-8" in done.stdout
+    assert not node.composed.exists()
+
+
+@pytest.mark.parametrize("variable", ["guard_root", "guard_run", "value", "KUBELET_EXTRA_ARGS"])
+def test_the_variable_may_have_any_name(node: Node, variable: str) -> None:
+    node.serve()
+    node.guard("compose", "--v=2", CRI_RESMGR_GUARD_VARIABLE=variable)
+    assert node.composed_value(variable) == f"--v=2 {FLAG}"
+
+
+@pytest.mark.parametrize("variable", ["", "1A", "A-B", "A;id", "A}", "$(id)", "ä"])
+def test_no_variable_no_file(node: Node, variable: str) -> None:
+    node.serve()
+    done = node.guard("compose", "x", CRI_RESMGR_GUARD_VARIABLE=variable)
+    assert done.returncode == 1
+    assert "base endpoint" in done.stdout
+    assert not node.composed.exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "ready"),
+    [
+        (LISTENS, True),
+        (LISTENS.replace("/var/run", "/run"), True),
+        (LISTENS.replace("00010000", "00000000"), False),
+        (LISTENS.replace(" /var", " @/var"), False),
+        (LISTENS.replace(".sock", ".sock.old"), False),
+        (LISTENS.replace("/var/run", "/tmp/run"), False),
+    ],
+)
+def test_ready_needs_the_listening_relay(node: Node, line: str, ready: bool) -> None:
+    node.serve(line=line)
+    node.binary.unlink()  # nothing to wait for
+    node.guard("compose")
+    assert node.composed.exists() is ready
+
+
+@pytest.mark.parametrize(
+    ("comm", "pid", "ready"),
+    [
+        ("cri-resmgr", "42", True),
+        ("cri-resmgr-agen", "42\n", False),
+        ("sh", "42\n", False),
+        ("cri-resmgr", "43\n", False),
+        ("cri-resmgr", "\n", False),
+        ("cri-resmgr", "../42\n", False),
+    ],
+)
+def test_ready_needs_the_live_process_of_the_pid_file(node: Node, comm: str, pid: str, ready: bool) -> None:
+    node.serve(comm, pid=pid)
+    node.binary.unlink()  # nothing to wait for
+    node.guard("compose")
+    assert node.composed.exists() is ready
+
+
+def test_compose_waits_for_the_relay(dash: Node) -> None:
+    later = threading.Timer(0.5, dash.serve)
+    later.start()
+    done = dash.guard("compose", "--v=2")
+    later.join()
+    assert "relay: ready, waited 0." in done.stdout
+    assert dash.composed_value() == f"--v=2 {FLAG}"
+
+
+def test_compose_gives_up_in_time_and_takes_the_old_file_away(dash: Node) -> None:
+    dash.run.mkdir()
+    dash.composed.write_text("ARGS=old\n")
+    began = time.monotonic()
+    done = dash.guard("compose", "--v=2", CRI_RESMGR_GUARD_SECONDS="1")
+    assert 0.9 < elapsed(began) < 1.6
+    assert done.returncode == 0
+    assert "base endpoint: the relay is not ready, waited 1." in done.stdout
+    assert not dash.composed.exists()
+
+
+def test_compose_has_what_the_start_of_the_proxy_left_of_the_budget(dash: Node) -> None:
+    dash.run.mkdir()
+    (dash.run / "proxy-start").write_text(f"{int(uptime() * 100) - 250}\n")
+    began = time.monotonic()
+    dash.guard("compose")
+    assert 0.3 < elapsed(began) < 1.1
+
+
+@pytest.mark.parametrize("start", ["99999999999999"])
+def test_compose_has_the_whole_budget_otherwise(dash: Node, start: str) -> None:
+    dash.run.mkdir()
+    (dash.run / "proxy-start").write_text(start)
+    began = time.monotonic()
+    dash.guard("compose", CRI_RESMGR_GUARD_SECONDS="1")
+    assert 0.9 < elapsed(began) < 1.6
+
+
+def test_compose_goes_without_at_once_on_hold(node: Node) -> None:
+    node.serve()
+    node.hold.write_text("paused by the operator\nmore\n")
+    began = time.monotonic()
+    done = node.guard("compose", "--v=2")
+    assert elapsed(began) < 0.5
+    assert done.stdout == f"{NAME}: base endpoint: held: paused by the operator\n"
+    assert done.returncode == 0
+    assert not node.composed.exists()
+
+
+@pytest.mark.parametrize("content", ["", "one line without an end"])
+def test_any_hold_holds(node: Node, content: str) -> None:
+    node.serve()
+    node.hold.write_text(content)
+    assert f"held: {content or 'no reason is given'}" in node.guard("compose").stdout
+
+
+def test_compose_does_not_wait_for_what_is_not_there(node: Node) -> None:
+    node.binary.unlink()
+    began = time.monotonic()
+    done = node.guard("compose")
+    assert elapsed(began) < 0.5
+    assert "there is no cri-resmgr to wait for" in done.stdout
+
+
+@pytest.mark.parametrize("seconds", ["", "-1", "015", "x", "1000000"])
+def test_a_deadline_that_is_none_is_said(node: Node, seconds: str) -> None:
+    node.serve()
+    done = node.guard("compose", CRI_RESMGR_GUARD_SECONDS=seconds)
+    assert "taking 15" in done.stdout
+    assert node.composed.exists()
+
+
+def test_compose_that_cannot_write_leaves_nothing(node: Node) -> None:
+    node.serve()
+    node.run.write_text("a file in the way")
+    done = node.guard("reset")
+    assert done.returncode == 0
+    environment = {"PATH": os.environ["PATH"], "CRI_RESMGR_GUARD_ROOT": str(node.root)}
+    environment |= {"CRI_RESMGR_GUARD_VARIABLE": "ARGS", "CRI_RESMGR_GUARD_FLAG": FLAG}
+    raw = subprocess.run(
+        [*node.shell, str(node.script), "compose"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert raw.returncode == 1
+    assert "base endpoint" in raw.stdout
+
+
+def test_reset_removes_the_composed_file(node: Node) -> None:
+    assert node.guard("reset").returncode == 0
+    node.run.mkdir()
+    node.composed.write_text("ARGS=old\n")
+    assert node.guard("reset").returncode == 0
+    assert not node.composed.exists()
+
+
+def test_mark_start(node: Node) -> None:
+    node.pid_file.write_text("42\n")
+    before = uptime()
+    assert node.guard("mark-start").returncode == 0
+    assert not node.pid_file.exists()
+    noted = int((node.run / "proxy-start").read_text()) / 100
+    assert before - 0.02 <= noted <= uptime()
+
+
+def test_await_relay_returns_as_soon_as_it_serves(dash: Node) -> None:
+    (dash.root / "proc/42").mkdir()
+    later = threading.Timer(0.3, dash.serve)
+    later.start()
+    began = time.monotonic()
+    done = dash.guard("await-relay", MAINPID="42", CRI_RESMGR_GUARD_SECONDS="15")
+    later.join()
+    assert (done.returncode, done.stdout) == (0, "")
+    assert elapsed(began) < 1.0
+
+
+def test_await_relay_gives_up_at_once_when_the_process_is_gone(dash: Node) -> None:
+    (dash.root / "proc/41").mkdir()
+    later = threading.Timer(0.3, (dash.root / "proc/41").rmdir)
+    later.start()
+    began = time.monotonic()
+    done = dash.guard("await-relay", MAINPID="41", CRI_RESMGR_GUARD_SECONDS="15")
+    later.join()
+    assert done.returncode == 1
+    assert "the proxy has exited" in done.stdout
+    assert elapsed(began) < 1.0
+
+
+@pytest.mark.parametrize(("seconds", "waits"), [("3", 0.5)])
+def test_await_relay_leaves_time_for_the_stop(dash: Node, seconds: str, waits: float) -> None:
+    (dash.root / "proc/41").mkdir()
+    began = time.monotonic()
+    done = dash.guard("await-relay", MAINPID="41", CRI_RESMGR_GUARD_SECONDS=seconds)
+    assert done.returncode == 1
+    assert "the relay is not ready" in done.stdout
+    assert waits - 0.1 < elapsed(began) < waits + 0.5
+
+
+def test_await_relay_counts_from_the_mark(dash: Node) -> None:
+    dash.run.mkdir()
+    (dash.run / "proxy-start").write_text(f"{int(uptime() * 100) - 1200}\n")
+    began = time.monotonic()
+    assert dash.guard("await-relay", CRI_RESMGR_GUARD_SECONDS="15").returncode == 1
+    assert 0.2 < elapsed(began) < 1.0
+
+
+def test_unknown_verb(node: Node) -> None:
+    assert node.guard("").returncode == 2
+
+
+def test_another_root_has_to_say_that_it_is_one(node: Node) -> None:
+    """So that a stray variable in a node's environment leads nowhere."""
+    (node.root / ".cri-resmgr-guard-test-root").unlink()
+    node.run.mkdir()
+    node.composed.write_text("ARGS=old\n")
+    if Path("/run/cri-resmgr-installer").exists():
+        pytest.skip("this machine is a node")
+    assert node.guard("reset").returncode == 0
+    assert node.composed.exists()
+
+
+def test_a_ready_relay_costs_little(tmp_path: Path) -> None:
+    """reset and compose together, on a node with thousands of sockets."""
+    if not shutil.which("dash"):
+        pytest.skip("no dash here")
+    node = Node(tmp_path, ["dash"])
+    other = LISTENS.replace("00010000", "00000000").replace("cri-resmgr", "containerd")
+    node.serve(line="\n".join([*[other] * 3000, LISTENS]))
+    costs = []
+    for _ in range(10):
+        began = time.monotonic()
+        node.guard("reset")
+        node.guard("compose", "--node-ip=10.250.0.7 --cloud-provider=external")
+        costs.append(elapsed(began))
+    assert node.composed.exists()
+    assert min(costs) < 0.015
+
+
+@pytest.mark.skipif(not shutil.which("shellcheck"), reason="needs shellcheck")
+def test_shellcheck(tmp_path: Path) -> None:
+    script = tmp_path / NAME
+    script.write_text(unit_text(NAME))
+    done = subprocess.run(["shellcheck", str(script)], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def uptime() -> float:
+    return float(Path("/proc/uptime").read_text().split()[0])

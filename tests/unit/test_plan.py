@@ -1,0 +1,96 @@
+"""The order of steps: the write law, the proxy before kubelet, and backwards."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from installer.diff import diff
+from installer.model import paths
+from installer.model.plan import Plan, StepKind
+from installer.model.resource import DesiredFile, Part, UnitState
+from installer.model.state import Desired, Mode, Observation
+from installer.plan import build_plan
+from installer.record import Record
+from tests.unit.test_diff import CONVERGED, DESIRED, DROP_IN, RECORD, process
+
+BARE = replace(
+    CONVERGED,
+    files={},
+    proxy=UnitState(paths.PROXY_UNIT),
+    proxy_process=None,
+    kubelet=replace(CONVERGED.kubelet, environment=()),
+    kubelet_process=process(""),
+    relay_answers=False,
+    on_relay=False,
+)
+
+
+def plan(
+    observation: Observation, record: Record, desired: Desired = DESIRED, hold: bool = False
+) -> Plan:
+    return build_plan(
+        Mode.INSTALL if desired.proxy else Mode.REMOVE,
+        desired,
+        diff(desired, observation, record),
+        (),
+        "nonce",
+        lambda content, generation: content + generation.encode(),
+        kubelet_unit="kubelet.service",
+        hold=hold,
+    )
+
+
+def story(found: Plan) -> list[tuple[StepKind, str]]:
+    return [(step.kind, step.target) for step in found.steps]
+
+
+def test_a_first_install_follows_the_write_law_in_both_parts() -> None:
+    assert story(plan(BARE, Record())) == [
+        (StepKind.MARK_PENDING, paths.PROXY_ENVIRONMENT),
+        (StepKind.WRITE, paths.PROXY_UNIT_FILE),
+        (StepKind.WRITE, paths.FALLBACK_CONFIG),
+        (StepKind.WRITE, paths.GUARD),
+        (StepKind.ENABLE, paths.PROXY_UNIT),
+        (StepKind.DAEMON_RELOAD, ""),
+        (StepKind.WRITE, paths.PROXY_ENVIRONMENT),
+        (StepKind.RESTART, paths.PROXY_UNIT),
+        (StepKind.AWAIT_RELAY, paths.RELAY_ENDPOINT),
+        (StepKind.MARK_PENDING, paths.KUBELET_ENVIRONMENT),
+        (StepKind.WRITE, DROP_IN),
+        (StepKind.DAEMON_RELOAD, ""),
+        (StepKind.CHECK_EFFECTIVE, "kubelet.service"),
+        (StepKind.WRITE, paths.KUBELET_ENVIRONMENT),
+        (StepKind.RESTART, "kubelet.service"),
+        (StepKind.AWAIT_KUBELET, "kubelet.service"),
+    ]
+
+
+def test_the_pending_carrier_differs_from_run_to_run() -> None:
+    step = next(s for s in plan(BARE, Record()).steps if s.kind is StepKind.MARK_PENDING)
+    assert isinstance(step.file, DesiredFile)
+    assert isinstance(step.file.content, bytes)
+    assert step.file.content.endswith(b"pending-nonce")
+
+
+def test_r2_no_changes_no_steps() -> None:
+    assert plan(CONVERGED, RECORD).steps == ()
+
+
+def test_removal_moves_kubelet_before_the_proxy_stops() -> None:
+    steps = story(plan(CONVERGED, RECORD, Desired()))
+    kinds = [kind for kind, _target in steps]
+    assert steps[0] == (StepKind.DELETE, DROP_IN)
+    assert steps.index((StepKind.AWAIT_KUBELET, "kubelet.service")) < kinds.index(StepKind.STOP)
+    assert kinds.index(StepKind.STOP) < steps.index((StepKind.DELETE, paths.PROXY_UNIT_FILE))
+    assert kinds[-3:] == [StepKind.DELETE_STATE] * 3
+
+
+def test_a_hold_ends_just_before_kubelet_moves() -> None:
+    base = replace(CONVERGED, on_relay=False)
+    kinds = [kind for kind, _target in story(plan(base, RECORD, hold=True))]
+    assert kinds == [StepKind.CLEAR_HOLD, StepKind.RESTART, StepKind.AWAIT_KUBELET]
+
+
+def test_proxy_steps_only_when_only_the_proxy_changed() -> None:
+    found = plan(replace(CONVERGED, proxy_process=process("old")), RECORD)
+    assert {step.part for step in found.steps} == {Part.PROXY}
