@@ -32,7 +32,7 @@ class Walkthrough:
     def __init__(self, host: ThrowawayHost, scratch: Path) -> None:
         self.host = host
         self.payload = build_payload(scratch / "payload", ballast_mib=38)
-        self.broken = build_payload(scratch / "broken", version="v0.9.3", fault={"exitAfterSeconds": 1.0})
+        self.crashing = build_payload(scratch / "crashing", version="v0.9.3", fault={"exitAfterSeconds": 1.0})
         self.configs = scratch / "configs"
         self.configs.mkdir()
 
@@ -89,14 +89,14 @@ def walk(tour: Walkthrough) -> None:
     tour.expect("the proxy was", proxy != units[1])
 
     title("A new version that crashes after a second: the good one comes back")
-    tour.installer("install", expect=5, payload=tour.broken)
+    tour.installer("install", expect=5, payload=tour.crashing)
     tour.expect("kubelet was not restarted", tour.invocations()[0] == kubelet)
     tour.expect("the proxy runs", host.show(PROXY, "ActiveState") == "active")
     tour.installer("status", expect=0)
 
-    title("A reboot with a broken proxy, and no installer anywhere")
-    binary = host.root / "opt/intel/bin/cri-resmgr"
-    binary.write_bytes((tour.broken / "opt/intel/bin/cri-resmgr").read_bytes())
+    title("A reboot with a proxy that does not start, and no installer anywhere")
+    fault = host.disk / "etc/standin-cri-resmgr.json"
+    fault.write_text('{"startup": "exit"}')
     host.reboot(wait=False)
     wait_healthy(host, timeout=60.0)
     print("\n$ journalctl -u kubelet -u cri-resource-manager (excerpt)", flush=True)
@@ -104,6 +104,7 @@ def walk(tour: Walkthrough) -> None:
     print("\n".join(guard[-3:]), flush=True)
     tour.expect("kubelet is healthy on its base endpoint", "cri-resmgr.sock" not in running_endpoint(host))
     tour.installer("status", expect=3)
+    fault.unlink()
     tour.installer("install", expect=0)
     tour.expect("repaired: kubelet runs on the relay", "cri-resmgr.sock" in running_endpoint(host))
 

@@ -202,8 +202,8 @@ class _Worker:
         while not self._host.healthz.ok(self._limits.healthz_url, 1.0):
             self._check_steady(unit, self._host.systemd.unit(name))
             if self._host.clock.monotonic() > deadline:
-                seconds = self._limits.kubelet_start
-                raise self._failure(name, f"{self._limits.healthz_url} is not ok {seconds:g} s after the restart")
+                late = f"{self._limits.kubelet_start:g} s after the restart"
+                raise self._failure(name, f"{self._limits.healthz_url} is not ok {late}")
             self._host.clock.sleep(_POLL)
         self._check_endpoint(name, unit, relay)
         settled = self._host.clock.monotonic() + self._limits.settle
@@ -223,4 +223,5 @@ class _Worker:
         if process is None or process.uses_relay is not relay:
             found = process.flag("--container-runtime-endpoint") if process else None
             wanted = "the relay" if relay else "its own endpoint"
-            raise self._failure(name, f"it did not start on {wanted}: its command line has {found or 'no endpoint'}")
+            has = found or "no endpoint"
+            raise self._failure(name, f"it did not start on {wanted}: its command line has {has}")

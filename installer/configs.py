@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
 from installer.errors import InvalidInputError
@@ -195,6 +194,8 @@ def _case_slip(key: str) -> str:
 
 
 def _suggest(word: str, known: Iterable[str]) -> str:
+    from difflib import get_close_matches  # late: costs every run that has no fault
+
     names = tuple(known)
     close = get_close_matches(word, names, n=1)
     return (f"did you mean {close[0]}? " if close else "") + f"known are {', '.join(names)}"
@@ -297,10 +298,10 @@ def parse_extra_options(text: str) -> tuple[str, ...]:
     line (comments and blank lines aside) or its value cannot be a list of flags.
     """
     number, line = _only_line(text)
-    # A quote that is not closed, or a backslash at the end, would swallow the line behind it.
+    # A quote that is not closed would swallow the line behind it.
     assignments = parse_environment_file(f"{line}\n_NEXT=1\n")
     if "_NEXT" not in assignments:
-        raise ValueError(f"{number}: a quote that is not closed, or a backslash at the end of the line")
+        raise ValueError(f"{number}: a quote that is not closed")
     try:
         words = split_words(assignments["EXTRA_OPTIONS"])
     except ValueError as error:
@@ -324,6 +325,8 @@ def _only_line(text: str) -> tuple[int, str]:
         elif stripped:
             if not re.match(r"EXTRA_OPTIONS\s*=", stripped):
                 raise ValueError(f"{number}: not the EXTRA_OPTIONS= line, and nothing else may stand here")
+            if re.search(r"(?<!\\)(\\\\)*\\$", line):
+                raise ValueError(f"{number}: a backslash at its end goes on in the next line; use one line")
             if found:
                 raise ValueError(f"{number}: a second EXTRA_OPTIONS= line; there must be exactly one")
             found = (number, stripped)

@@ -65,10 +65,11 @@ def load_payload(directory: Path, known: KnownDigest | None = None) -> Payload:
     except OSError as error:
         why = _why_unreadable(directory, error)
         raise InvalidInputError([f"{source}: {why}"], _hint(directory)) from None
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise InvalidInputError([f"{source}: not a file"], _hint(directory))
     with os.fdopen(descriptor, "rb") as stream:
-        status = os.fstat(stream.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise InvalidInputError([f"{source}: not a file"], _hint(directory))
         head = _read_at(stream.fileno(), 64, 0)
         faults = (
             []

@@ -239,8 +239,8 @@ def _check_runtime(probe: Probe) -> Iterable[Finding]:
         yield _refuse(
             "runtime-not-ready",
             f"the container runtime does not answer CRI v1 as it should: {probe.runtime_error}",
-            "the proxy stands on it, so it has to work first (containerd from 1.6 or CRI-O from 1.20, with "
-            "its CRI plugin enabled); `crictl info` tries the same",
+            "the proxy stands on it, so it has to work first (containerd: from 1.6, with its CRI plugin "
+            "enabled); `crictl info` asks the same",
         )
 
 

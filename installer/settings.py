@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -256,6 +255,8 @@ def _unknown_in(
 
 
 def _suggest(key: str, known: tuple[str, ...]) -> str:
+    from difflib import get_close_matches  # late: costs every run that has no fault
+
     by_lower = {name.lower(): name for name in known}
     close = get_close_matches(key.replace("_", "").replace("-", "").lower(), by_lower, n=1)
     if close:

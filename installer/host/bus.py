@@ -107,7 +107,7 @@ class SystemBus:
         from gi.repository import GLib
         from pydbus.proxy import CompositeInterface
 
-        self._bus, self._units, self._subscribed = None, {}, False
+        self.close()
         bus = self._open()
         manager_class = CompositeInterface(ElementTree.fromstring(_manager_xml()))
         self._unit_class = CompositeInterface(ElementTree.fromstring(_unit_xml()))
@@ -124,8 +124,8 @@ class SystemBus:
 
     def _open(self) -> Any:
         """The pydbus bus. Its own `connect` has no deadline, and a bus daemon may hang."""
-        import pydbus  # noqa: F401  (gives Gio.DBusConnection its `pydbus`)
         from gi.repository import Gio, GLib
+        from pydbus.bus import Bus
 
         socket = self._files.resolve_all(SYSTEM_BUS)
         if not socket.exists():
@@ -142,12 +142,12 @@ class SystemBus:
         alarm.start()
         try:
             with connectable(socket) as short:
-                return Gio.DBusConnection.new_for_address_sync(
+                connection = Gio.DBusConnection.new_for_address_sync(
                     f"unix:path={Gio.dbus_address_escape_value(short)}",
                     flags.AUTHENTICATION_CLIENT | flags.MESSAGE_BUS_CONNECTION,
                     None,
                     cancellable,
-                ).pydbus
+                )
         except GLib.Error as error:
             denied = error.matches(Gio.io_error_quark(), Gio.IOErrorEnum.PERMISSION_DENIED)
             raise UnservableHostError(
@@ -156,6 +156,16 @@ class SystemBus:
             ) from error
         finally:
             alarm.cancel()
+        # Not `connection.pydbus`: an attribute set on it makes PyGObject take Python's lock in GLib's
+        # thread at each signal, under a lock of GLib's that we may be waiting for: a deadlock, seen.
+        return Bus(connection)
+
+    def close(self) -> None:
+        """Ends the connection, if there is one; the next use makes another."""
+        bus, self._bus = self._bus, None
+        self._manager, self._units, self._subscribed = None, {}, False
+        if bus is not None and not bus.con.is_closed():
+            bus.con.close_sync(None)
 
     # -- calling ----------------------------------------------------------------
 

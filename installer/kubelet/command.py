@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 
 from installer.kubelet.envfile import parse_environment_file
 from installer.kubelet.unitfile import (
@@ -20,7 +22,8 @@ from installer.kubelet.unitfile import (
 from installer.model.facts import KubeletFacts
 from installer.model.paths import DROP_IN_NAME
 
-_SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "zsh", "busybox", "env"})
+_SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "zsh"})
+_SCRIPT_OPTION = re.compile(r"-[A-Za-z]*c[A-Za-z]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +102,17 @@ def base_argv(kubelet: KubeletFacts) -> tuple[str, ...]:
 
 def is_shell_wrapper(command: ExecCommand) -> bool:
     """Whether a shell reads the command line: a word behind it would not reach kubelet."""
-    words = command.words[1:] if "@" in command.prefixes else command.words
-    names = [posixpath.basename(word) for word in command.words[:2]]
-    has_script = any(word.startswith("-") and word.endswith("c") for word in words[1:])
-    return has_script and any(name in _SHELLS for name in names)
+    words = list(command.words)
+    if "@" in command.prefixes:
+        del words[1:2]  # argv[0]
+    while words and (posixpath.basename(words[0]) == "env" or "=" in words[0]):
+        words.pop(0)
+    if words and posixpath.basename(words[0]) == "busybox":
+        words.pop(0)
+    if not words or posixpath.basename(words.pop(0)) not in _SHELLS:
+        return False
+    options = takewhile(lambda word: word.startswith("-"), words)
+    return any(_SCRIPT_OPTION.fullmatch(option) for option in options)
 
 
 def last_variable(command: ExecCommand) -> str:

@@ -75,7 +75,7 @@ def _endpoint(kubelet: KubeletFacts, argv: tuple[str, ...]) -> str | Refusal:
         return Refusal(
             "kubelet-config-unreadable",
             f"kubelet's configuration {wanted} could not be read, and its endpoint may stand there",
-            "start kubelet, or set proxy.runtimeEndpoint",
+            "start kubelet, and see that the file is there",
         )
     try:
         return _setting(kubelet, argv, "", "containerRuntimeEndpoint") or _BUILT_IN_ENDPOINT

@@ -66,7 +66,9 @@ def summarise(changes: Changes, kubelet_unit: str = "kubelet.service") -> str:
             idle.append(short)
     if not acting:
         return f"{files}; nothing restarts"
-    return f"{files}; " + ", ".join([*acting, *(f"{short} does not" for short in idle)])
+    restarts = any(unit.action is Action.RESTART for unit in changes.units)
+    does_not = "does not" if restarts else "does not restart"
+    return f"{files}; " + ", ".join([*acting, *(f"{short} {does_not}" for short in idle)])
 
 
 def _created(changes: Changes) -> bool:

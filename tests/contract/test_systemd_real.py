@@ -43,6 +43,7 @@ def test_somebody_elses_reloads_lose_nothing(
     def disturb() -> None:
         while not over.is_set():
             throwaway.systemctl(command, check=False)
+            over.wait(0.2)
 
     other = threading.Thread(target=disturb)
     other.start()
@@ -140,7 +141,8 @@ def test_a_bus_without_systemd_is_an_unservable_host(tmp_path: Path) -> None:
     config = tmp_path / "bus.conf"
     config.write_text(
         f"<busconfig><listen>unix:path={place}</listen><auth>EXTERNAL</auth>"
-        '<policy context="default"><allow send_destination="*"/><allow receive_sender="*"/></policy></busconfig>'
+        '<policy context="default"><allow send_destination="*"/><allow receive_sender="*"/></policy>'
+        "</busconfig>"
     )
     daemon = subprocess.Popen(["dbus-daemon", f"--config-file={config}", "--nofork"])
     try:

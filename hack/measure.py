@@ -1,0 +1,229 @@
+"""The figures behind the promises: how long, how often, how large. Run by hack/bench.
+
+Every figure is taken on one throwaway host in one run, next to what it is
+compared with: an interpreter that imports the same libraries, a bare restart.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from installer.diff import diff
+from installer.host.ports import Host
+from installer.host.real import build_host
+from installer.model import paths
+from installer.model.state import Mode
+from installer.observe import observe
+from installer.reconcile import Request, look
+from installer.settings import Settings
+from tests.throwaway.host import ThrowawayHost
+from tests.throwaway.kubelet import install_kubelet, wait_healthy
+from tests.throwaway.payload import build_payload
+
+PROXY, KUBELET = paths.PROXY_UNIT, "kubelet.service"
+FALLBACK = "policy:\n  Active: none\n# {}\n"
+# As installed: with compiled bytecode, which some build environments switch off.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+LIBRARIES = "pydbus, yaml, pydantic, jinja2, psutil"
+_POLL = 0.002  # seconds between two looks at an endpoint
+
+
+class Bench:
+    """One host, one payload of 80 MB, and the table that grows."""
+
+    def __init__(self, host: ThrowawayHost, scratch: Path, runs: int) -> None:
+        self.host, self.runs = host, runs
+        self.payload = build_payload(scratch / "payload", ballast_mib=80)
+        self.configs = scratch / "configs"
+        self.configs.mkdir()
+        self.settings = scratch / "settings.yaml"
+        self.settings.write_text("kubelet:\n  settleSeconds: 1\n")
+        self.door: Host = build_host(host.root)
+
+    def installer(self, *argv: str) -> float:
+        """Runs the command; returns the seconds that the whole process took."""
+        started = time.perf_counter()
+        done = subprocess.run(
+            (
+                str(Path(sys.executable).parent / "cri-resmgr-installer"),
+                f"--host-root={self.host.root}",
+                f"--payload={self.payload}",
+                f"--configs={self.configs}",
+                f"--config={self.settings}",
+                *argv,
+            ),
+            capture_output=True,
+            text=True,
+            check=False,
+            env=ENVIRONMENT,
+        )
+        if done.returncode != 0:
+            raise SystemExit(f"{argv}: exit {done.returncode}\n{done.stdout}{done.stderr}")
+        return time.perf_counter() - started
+
+    def invocations(self) -> tuple[str, str]:
+        return self.host.show(KUBELET, "InvocationID"), self.host.show(PROXY, "InvocationID")
+
+    def median(self, measure: Callable[[], float]) -> float:
+        return statistics.median(measure() for _run in range(self.runs))
+
+
+@contextmanager
+def gaps(answers: Callable[[], bool]) -> Iterator[list[float]]:
+    """Watches an endpoint; on exit the list has the longest time between two answers, in seconds."""
+    found: list[float] = []
+    stop = threading.Event()
+
+    def watch() -> None:
+        last, longest = time.perf_counter(), 0.0
+        while not stop.is_set():
+            if answers():
+                now = time.perf_counter()
+                longest, last = max(longest, now - last), now
+            time.sleep(_POLL)
+        found.append(longest)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield found
+    finally:
+        time.sleep(0.5)
+        stop.set()
+        watcher.join()
+
+
+def row(what: str, figure: str, compared: str = "") -> None:
+    print(f"{what:<58} {figure:>14}   {compared}", flush=True)
+
+
+def whole_process(bench: Bench) -> None:
+    def python(code: str) -> float:
+        started = time.perf_counter()
+        subprocess.run((sys.executable, "-c", code), check=True, env=ENVIRONMENT)
+        return time.perf_counter() - started
+
+    second = bench.median(lambda: bench.installer("install"))
+    floor = bench.median(lambda: python(f"import {LIBRARIES}"))
+    bare = bench.median(lambda: python("pass"))
+    row("second install, whole process", f"{second:.3f} s", f"{second / floor:.2f} x the import floor")
+    row(f"  import floor ({LIBRARIES})", f"{floor:.3f} s", f"bare interpreter {bare:.3f} s")
+
+
+def one_pass(bench: Bench) -> None:
+    request = Request(Mode.INSTALL, Settings(), bench.payload, bench.configs)
+    situation = look(request, bench.door)
+    record, desired = situation.ledger.record, situation.plan.desired
+    wanted = [file.path for file in desired.files]
+
+    def once() -> float:
+        started = time.perf_counter()
+        seen = observe(bench.door, record, wanted, KUBELET, Settings().kubelet.healthz_url)
+        if diff(desired, seen, record):
+            raise SystemExit("the host is not converged")
+        return time.perf_counter() - started
+
+    once()
+    row("observe + diff, converged, 80 MB binary", f"{bench.median(once) * 1000:.1f} ms")
+
+
+def kubelet_gap(bench: Bench) -> None:
+    """Install and removal each restart kubelet once; a bare restart is measured in between."""
+    url = Settings().kubelet.healthz_url
+    installs, bares = [], []
+    for _run in range(bench.runs):
+        with gaps(lambda: bench.door.healthz.ok(url)) as gap:
+            bench.host.systemctl("restart", KUBELET)
+            wait_healthy(bench.host)
+        bares += gap
+        with gaps(lambda: bench.door.healthz.ok(url)) as gap:
+            bench.installer("install")
+        installs += gap
+        bench.installer("remove")
+    install, bare = statistics.median(installs), statistics.median(bares)
+    row("kubelet's gap during install (stop to healthz ok)", f"{install:.3f} s", f"{install / bare:.2f} x bare")
+    row("  bare systemctl restart kubelet", f"{bare:.3f} s", f"difference {(install - bare) * 1000:+.0f} ms")
+
+
+def relay_gap(bench: Bench) -> None:
+    changes, bares = [], []
+    for run in range(bench.runs):
+        with gaps(lambda: bench.door.cri.answers(paths.RELAY_ENDPOINT)) as gap:
+            bench.host.systemctl("restart", PROXY)
+        bares += gap
+        (bench.configs / "fallback.cfg").write_text(FALLBACK.format(run))
+        with gaps(lambda: bench.door.cri.answers(paths.RELAY_ENDPOINT)) as gap:
+            bench.installer("install")
+        changes += gap
+    change, bare = statistics.median(changes), statistics.median(bares)
+    row("relay away while a new fallback.cfg is installed", f"{change:.3f} s", f"{change / bare:.2f} x bare")
+    row("  bare systemctl restart of the proxy", f"{bare:.3f} s", f"difference {(change - bare) * 1000:+.0f} ms")
+
+
+def restarts(bench: Bench) -> None:
+    def count(what: str, act: Callable[[], object], expected: tuple[int, int]) -> None:
+        before = bench.invocations()
+        act()
+        after = bench.invocations()
+        kubelet, proxy = (int(old != new) for old, new in zip(before, after, strict=True))
+        mark = "" if (kubelet, proxy) == expected else f"EXPECTED {expected[0]}/{expected[1]}"
+        row(f"restarts of kubelet/proxy: {what}", f"{kubelet}/{proxy}", mark)
+
+    def new_fallback() -> None:
+        (bench.configs / "fallback.cfg").write_text(FALLBACK.format("counted"))
+        bench.installer("install")
+
+    def new_binary() -> None:
+        build_payload(bench.payload, version="v0.9.3", ballast_mib=80)
+        bench.installer("install")
+
+    count("first install", lambda: bench.installer("install"), (1, 1))
+    count("second install", lambda: bench.installer("install"), (0, 0))
+    count("fallback.cfg changed", new_fallback, (0, 1))
+    count("new binary", new_binary, (0, 1))
+
+
+def guard_cost(bench: Bench) -> None:
+    """Both calls of a kubelet start, with the relay ready, as systemd makes them; the shell alone beside."""
+    prefix = ("nsenter", f"--target={bench.host.leader}", "--all", "--")
+    script = (
+        "export CRI_RESMGR_GUARD_VARIABLE=KUBELET_EXTRA_ARGS KUBELET_EXTRA_ARGS=--v=2 "
+        "CRI_RESMGR_GUARD_FLAG=--container-runtime-endpoint=x CRI_RESMGR_GUARD_SECONDS=15; "
+        "read -r start _ </proc/uptime; i=0; "
+        f"while [ $i -lt 50 ]; do {paths.GUARD} reset; {paths.GUARD} compose >/dev/null; i=$((i+1)); done; "
+        "read -r end _ </proc/uptime; echo $start $end"
+    )
+    done = subprocess.run((*prefix, "sh", "-c", script), capture_output=True, text=True, check=True)
+    start, end = (float(word) for word in done.stdout.split())
+    row("the guard, per start of kubelet (reset and compose)", f"{(end - start) / 50 * 1000:.1f} ms")
+
+
+def main() -> int:
+    runs = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    with tempfile.TemporaryDirectory(prefix="cri-resmgr-bench-") as scratch, ThrowawayHost() as host:
+        install_kubelet(host, "kubeadm")
+        bench = Bench(host, Path(scratch), runs)
+        print(f"medians of {runs}", flush=True)
+        kubelet_gap(bench)
+        restarts(bench)
+        relay_gap(bench)
+        whole_process(bench)
+        one_pass(bench)
+        guard_cost(bench)
+        before = bench.invocations()[0]
+        bench.installer("remove")
+        row("restarts of kubelet: removal", str(int(before != bench.invocations()[0])))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

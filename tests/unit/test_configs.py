@@ -1,0 +1,281 @@
+"""cri-resmgr's own configuration: what is taken, what is refused and how that is said."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from installer.configs import (
+    Configs,
+    load_configs,
+    parse_extra_options,
+    validate_with_binary,
+)
+from installer.errors import InvalidInputError
+
+NONE = b"policy:\n  Active: none\n"
+BALLOONS = b"policy:\n  Active: balloons\n  balloons: {}\n"
+TOPOLOGY = b"policy: {Active: topology-aware, ReservedResources: {CPU: 750m}}\n"
+
+
+def write(directory: Path, files: Mapping[str, bytes]) -> Path:
+    for name, content in files.items():
+        (directory / name).write_bytes(content)
+    return directory
+
+
+def faults(directory: Path) -> tuple[str, ...]:
+    with pytest.raises(InvalidInputError) as caught:
+        load_configs(directory)
+    assert "nothing was touched" in caught.value.hint
+    return caught.value.faults
+
+
+def test_no_directory_no_files_or_another_file_is_no_configs(tmp_path: Path) -> None:
+    assert load_configs(None) == load_configs(tmp_path / "missing") == Configs()
+    assert load_configs(write(tmp_path, {"README": b"x"})) == Configs()
+
+
+@pytest.mark.parametrize(
+    ("files", "policy"),
+    [
+        ({"fallback.cfg": NONE}, "none"),
+        ({"fallback.cfg": BALLOONS}, "balloons"),
+        ({"fallback.cfg": NONE, "force.cfg": BALLOONS}, "balloons"),
+        ({"fallback.cfg": BALLOONS, "force.cfg": b""}, "none"),
+        ({"force.cfg": TOPOLOGY}, "topology-aware"),
+        ({"fallback.cfg": b"policy.Active: balloons\n"}, "balloons"),
+        ({"fallback.cfg": b"policy:\n  Active: null\n"}, "none"),
+        ({"fallback.cfg": b"policy:\nlogger:\n"}, "none"),
+        ({"fallback.cfg": b"logger.Debug: x\n"}, "none"),
+        ({"fallback.cfg": b"# nothing but a comment\n"}, "none"),
+        ({"EXTRA_OPTIONS.cfg": b"EXTRA_OPTIONS=--disable-ui\n"}, "none"),
+    ],
+)
+def test_the_policy_is_that_of_the_file_which_wins(
+    tmp_path: Path, files: dict[str, bytes], policy: str
+) -> None:
+    configs = load_configs(write(tmp_path, files))
+    assert configs.policy == policy
+    assert configs.fallback == files.get("fallback.cfg")
+    assert configs.force == files.get("force.cfg")
+    assert configs.warnings == ()
+
+
+def test_a_configmap_volume_is_made_of_links(tmp_path: Path) -> None:
+    version = tmp_path / "..2026_01_01"
+    version.mkdir()
+    write(version, {"fallback.cfg": BALLOONS})
+    (tmp_path / "..data").symlink_to(version.name)
+    (tmp_path / "fallback.cfg").symlink_to("..data/fallback.cfg")
+    assert load_configs(tmp_path).policy == "balloons"
+    (version / "fallback.cfg").unlink()
+    assert faults(tmp_path) == (f"{tmp_path}/fallback.cfg: a link to nothing",)
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (b"policy: [\n", "fallback.cfg:2: not YAML"),
+        (b"policy:\n\tActive: none\n", "fallback.cfg:2: not YAML"),
+        (b"just words\n", "fallback.cfg:1: must be a mapping of policy, logger"),
+        (b"- policy\n", "fallback.cfg:1: must be a mapping of policy, logger"),
+        (b"\n\xff\n", "fallback.cfg:2: not UTF-8 text"),
+        (b"a: b\n\0\n", "fallback.cfg:2: contains a NUL byte"),
+        (b"logger: {}\npolicies: {}\n", "fallback.cfg:2: policies: unknown key; did you mean policy?"),
+        (b"polcy.Active: none\n", "fallback.cfg:1: polcy.Active: unknown key; did you mean policy?"),
+        (b"logger: 5\n", "fallback.cfg:1: logger: must be a mapping, not 5"),
+        (
+            b"policy:\n  Active: baloons\n",
+            "fallback.cfg:2: policy.Active: unknown policy 'baloons'; did you mean balloons? known are none,",
+        ),
+        (b"policy:\n  Active: 'null'\n", "fallback.cfg:2: policy.Active: unknown policy 'null'"),
+        (b"policy:\n  Active: ''\n", "fallback.cfg:2: policy.Active: unknown policy ''"),
+        (b"policy.Active: zzz\n", "fallback.cfg:1: policy.Active: unknown policy 'zzz'; known are none,"),
+        (b"policy:\n  Active: 5\n", "fallback.cfg:2: policy.Active: must be a string, not 5"),
+        (b"policy:\n  active: none\n", "fallback.cfg:2: policy.active: unknown key; did you mean Active?"),
+        (
+            b"policy:\n  ReservedResources: 1\n",
+            "fallback.cfg:2: policy.ReservedResources: must be a mapping, not 1",
+        ),
+        (
+            b"policy:\n  Active: topology-aware\n",
+            "fallback.cfg:2: policy.Active: topology-aware needs policy.ReservedResources.CPU",
+        ),
+        (b"policy: {}\npolicy: {}\n", "policy: already given in line 1 (fallback.cfg:2)"),
+        (b"apiVersion: v1\nkind: ConfigMap\ndata: {}\n", "fallback.cfg:1: is a whole ConfigMap"),
+    ],
+)
+def test_what_cri_resmgr_would_refuse_is_refused_in_words(tmp_path: Path, content: bytes, fault: str) -> None:
+    (only,) = faults(write(tmp_path, {"fallback.cfg": content}))
+    assert only.startswith(fault)
+
+
+def test_every_fault_of_every_file_is_said_at_once(tmp_path: Path) -> None:
+    files = {"fallback.cfg": b"a: {}\nb: {}\n", "force.cfg": b"[", "EXTRA_OPTIONS.cfg": b"X=1\n"}
+    found = faults(write(tmp_path, files))
+    assert [fault.split(":")[0] for fault in found] == ["fallback.cfg"] * 2 + [
+        "force.cfg",
+        "EXTRA_OPTIONS.cfg",
+    ]
+
+
+def test_what_cannot_be_read_is_a_fault(tmp_path: Path) -> None:
+    (tmp_path / "force.cfg").mkdir()
+    assert faults(tmp_path) == (f"{tmp_path}/force.cfg: Is a directory",)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "warned"),
+    [
+        ('":8891"', True),
+        ("0.0.0.0:8891", True),
+        ('"[::]:8891"', True),
+        ("127.0.0.1:8891", False),
+        ('"[::1]:8891"', False),
+        ("localhost:8891", False),
+        ('""', False),
+        ("5", False),
+    ],
+)
+def test_metrics_on_all_interfaces_are_warned_of(tmp_path: Path, endpoint: str, warned: bool) -> None:
+    content = f"instrumentation:\n  HTTPEndpoint: {endpoint}\n".encode()
+    found = load_configs(write(tmp_path, {"force.cfg": content})).warnings
+    assert [finding.code for finding in found] == ["open-metrics"] * warned
+
+
+@pytest.mark.parametrize(
+    ("dump", "warned"),
+    [
+        ("{Config: 'full:.*,off:.*List.*'}", True),
+        ("{Config: 'off:.*,full:Create.*'}", True),
+        ("{Config: 'full:.*', Disabled: true}", False),
+        ("{Config: 'short:.*'}", False),
+        ("{}", False),
+    ],
+)
+def test_a_dump_of_whole_requests_is_warned_of(tmp_path: Path, dump: str, warned: bool) -> None:
+    found = load_configs(write(tmp_path, {"fallback.cfg": f"dump: {dump}\n".encode()})).warnings
+    assert [finding.code for finding in found] == ["full-dump"] * warned
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("EXTRA_OPTIONS=\n", ()),
+        ("EXTRA_OPTIONS=--disable-ui", ("--disable-ui",)),
+        ("# why\n\n; also\n EXTRA_OPTIONS = --a  -b\n", ("--a", "-b")),
+        (
+            'EXTRA_OPTIONS="--metrics-interval 5s --disable-ui"\n',
+            ("--metrics-interval", "5s", "--disable-ui"),
+        ),
+        ("EXTRA_OPTIONS='--a=\"x y\" -b'\n", ("--a=x y", "-b")),
+        ('EXTRA_OPTIONS="--a=\\"x y\\""\n', ("--a=x y",)),
+        ("EXTRA_OPTIONS=--a=x\\\\ y\r\n", ("--a=x y",)),
+        ("EXTRA_OPTIONS=--a=$HOME\n", ("--a=$HOME",)),
+        ('EXTRA_OPTIONS="--runtime-socket-like=1"\n', ("--runtime-socket-like=1",)),
+    ],
+)
+def test_extra_options_are_split_as_systemd_does(tmp_path: Path, text: str, words: tuple[str, ...]) -> None:
+    assert parse_extra_options(text) == words
+    raw = text.encode()
+    assert load_configs(write(tmp_path, {"EXTRA_OPTIONS.cfg": raw})).extra_options == text
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (b"", "EXTRA_OPTIONS.cfg:1: no EXTRA_OPTIONS= line"),
+        (b"# only a comment\n", "EXTRA_OPTIONS.cfg:1: no EXTRA_OPTIONS= line"),
+        (b"EXTRA_OPTIONS=--a\nEXTRA_OPTIONS=--b\n", "EXTRA_OPTIONS.cfg:2: a second EXTRA_OPTIONS= line"),
+        (b"EXTRA_OPTIONS=--a\nLD_PRELOAD=/x\n", "EXTRA_OPTIONS.cfg:2: not the EXTRA_OPTIONS= line"),
+        (b"--disable-ui\n", "EXTRA_OPTIONS.cfg:1: not the EXTRA_OPTIONS= line"),
+        (b"export EXTRA_OPTIONS=--a\n", "EXTRA_OPTIONS.cfg:1: not the EXTRA_OPTIONS= line"),
+        (b'EXTRA_OPTIONS="--a\n', "EXTRA_OPTIONS.cfg:1: a quote that is not closed"),
+        (b"EXTRA_OPTIONS=--a \\\n --b\n", "EXTRA_OPTIONS.cfg:1: a backslash at its end"),
+        (b'EXTRA_OPTIONS="--a=\'x"\n', "EXTRA_OPTIONS.cfg:1: in the value, the quote ' is not closed"),
+        (b"# why \\\nEXTRA_OPTIONS=--a\n", "EXTRA_OPTIONS.cfg:1: a comment that ends with a backslash"),
+        (b"EXTRA_OPTIONS=word\n", "EXTRA_OPTIONS.cfg:1: 'word' is no flag"),
+        (b"EXTRA_OPTIONS=--a -- b\n", "EXTRA_OPTIONS.cfg:1: a lone dash ends the flags"),
+        (b"EXTRA_OPTIONS=--a\0\n", "EXTRA_OPTIONS.cfg: contains a NUL byte"),
+        (b"EXTRA_OPTIONS=\xff\n", "EXTRA_OPTIONS.cfg:1: not UTF-8 text"),
+    ],
+)
+def test_extra_options_must_be_one_line_of_flags(tmp_path: Path, text: bytes, fault: str) -> None:
+    (only,) = faults(write(tmp_path, {"EXTRA_OPTIONS.cfg": text}))
+    assert only.startswith(fault)
+
+
+OURS = (
+    "relay-socket",
+    "runtime-socket",
+    "image-socket",
+    "force-config",
+    "fallback-config",
+    "agent-socket",
+    "reset-policy",
+    "reset-config",
+    "host-root",
+)
+
+
+@pytest.mark.parametrize("flag", OURS)
+@pytest.mark.parametrize(
+    "line",
+    [
+        "EXTRA_OPTIONS=--{flag}=x",
+        "EXTRA_OPTIONS=-{flag}=x",
+        "EXTRA_OPTIONS=--disable-ui --{flag} x",
+        'EXTRA_OPTIONS="-metrics-interval 5s -{flag}"',
+        "EXTRA_OPTIONS='--\\{flag}=x'",
+        "EXTRA_OPTIONS=\"--'{flag}'=x\"",
+    ],
+)
+def test_our_own_flags_are_refused_however_they_are_written(tmp_path: Path, flag: str, line: str) -> None:
+    (only,) = faults(write(tmp_path, {"EXTRA_OPTIONS.cfg": line.format(flag=flag).encode()}))
+    assert "the installer's own" in only
+    assert flag in only
+
+
+@given(st.lists(st.text(st.characters(blacklist_categories=["Cs", "Cc"]), min_size=1), min_size=1))
+def test_any_words_survive_quoting(words: list[str]) -> None:
+    quoted = " ".join("--x=" + "".join(f"\\{character}" for character in word) for word in words)
+    escaped = "".join(f"\\{c}" if c in '"\\`$' else c for c in quoted)
+    assert parse_extra_options(f'EXTRA_OPTIONS="{escaped}"\n') == tuple(f"--x={word}" for word in words)
+
+
+@given(st.text(max_size=60).map(lambda text: f"EXTRA_OPTIONS={text}") | st.text(max_size=60))
+def test_any_text_is_flags_or_a_reason(text: str) -> None:
+    with contextlib.suppress(ValueError):
+        words = parse_extra_options(text)
+        assert not words or words[0].startswith("-")
+
+
+class Judge:
+    """A validator that refuses what contains `bad`."""
+
+    def validate(self, binary: Path, config: bytes) -> str:
+        assert binary == Path("/payload/cri-resmgr")
+        return 'unknown field "bad"' if b"bad" in config else ""
+
+    def reset_config(self, binary: Path, state_directory: Path) -> str:
+        raise AssertionError("not asked for")
+
+
+@pytest.mark.parametrize(
+    ("configs", "files"),
+    [
+        (Configs(), []),
+        (Configs(fallback=b"good", force=b"good"), []),
+        (Configs(fallback=b"bad", force=b"good"), ["fallback.cfg"]),
+        (Configs(fallback=b"bad", force=b"bad"), ["fallback.cfg", "force.cfg"]),
+    ],
+)
+def test_the_binary_judges_what_our_schema_does_not_know(configs: Configs, files: list[str]) -> None:
+    found = validate_with_binary(configs, Path("/payload/cri-resmgr"), Judge())
+    assert found == [f'{name}: cri-resmgr refuses it: unknown field "bad"' for name in files]

@@ -1,0 +1,163 @@
+"""The architecture, kept by reading the imports: arrows one way, one door per effect, sizes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MODULE_LINES = 400
+FUNCTION_LINES = 50
+
+# From the top down: a module may import from its own layer's package or from layers below.
+LAYERS = (
+    {"cli"},
+    {"resident"},
+    {"reconcile"},
+    {"rollback"},
+    {"verify"},  # the stage that reuses two others
+    {"intent", "ledger", "preflight", "observe", "diff", "plan", "apply", "manifests", "report"},
+    {"desired", "record"},
+    {"configs", "payload", "settings", "kubelet"},
+    {"render", "yamldoc"},
+    {"assets"},
+    {"host"},
+    {"model"},
+    {"errors"},
+)
+STAGES = {"preflight", "desired", "observe", "diff", "plan", "apply", "verify"}
+ALLOWED_BETWEEN_STAGES = {("verify", "observe"), ("verify", "diff")}
+# What is beside its layer, with the reason.
+EXCEPTIONS = {
+    ("intent", "preflight"),  # the glue before the diff asks preflight
+    ("render", "kubelet"),  # how systemd wants a value quoted
+    ("configs", "kubelet"),  # how systemd reads environment files
+}
+DOORS = {
+    "pydbus": {"installer/host/bus.py"},
+    "gi": {"installer/host/bus.py"},
+    "psutil": {"installer/host/process.py"},
+    "subprocess": {"installer/host/run.py"},
+    "grpc": {"installer/host/cri.py"},
+}
+MAY_WRITE_TO_A_TERMINAL = ("installer/report/", "installer/report.py", "installer/cli.py")
+
+MODULES = sorted(path for path in (ROOT / "installer").rglob("*.py"))
+IDS = [str(path.relative_to(ROOT)) for path in MODULES]
+every_module = pytest.mark.parametrize("path", MODULES, ids=IDS)
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), str(path))
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def owner(path: Path) -> str:
+    """The module or package of a file, right below `installer`."""
+    return path.relative_to(ROOT / "installer").parts[0].removesuffix(".py")
+
+
+def imports(path: Path, runtime_only: bool = False) -> Iterator[str]:
+    """The full names of what is imported, anywhere in the file, without what only types need."""
+    skipped: set[ast.AST] = set()
+    for node in ast.walk(tree(path)):
+        if runtime_only and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            skipped.update(child for statement in node.body for child in ast.walk(statement))
+        if node in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{name(path)}:{node.lineno}: a relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def our_imports(path: Path) -> Iterator[str]:
+    """The modules or packages right below `installer` that this file needs when it runs."""
+    for module in imports(path, runtime_only=True):
+        head, _, rest = module.partition(".")
+        if head == "installer" and rest:
+            yield rest.partition(".")[0]
+
+
+def depth(module: str) -> int:
+    return next((number for number, layer in enumerate(LAYERS) if module in layer), -1)
+
+
+@every_module
+def test_arrows_point_one_way(path: Path) -> None:
+    module = owner(path)
+    if module == "__init__":
+        return
+    assert depth(module) >= 0, f"{module} has no layer: put it into LAYERS"
+    upward = [
+        other
+        for other in our_imports(path)
+        if other != module and depth(other) <= depth(module) and (module, other) not in EXCEPTIONS
+    ]
+    assert not upward, f"{module} must not import {upward}"
+
+
+def test_there_is_no_import_cycle() -> None:
+    needs: dict[str, set[str]] = {}
+    for path in MODULES:
+        needs.setdefault(owner(path), set()).update(our_imports(path))
+    for module, others in needs.items():
+        others.discard(module)
+    while needs:
+        free = {module for module, others in needs.items() if not others & needs.keys()}
+        assert free, f"a cycle among {sorted(needs)}"
+        needs = {module: others for module, others in needs.items() if module not in free}
+
+
+@every_module
+def test_stages_do_not_import_each_other(path: Path) -> None:
+    module = owner(path)
+    if module in STAGES:
+        others = {other for other in our_imports(path) if other in STAGES and other != module}
+        assert {(module, other) for other in others} <= ALLOWED_BETWEEN_STAGES
+
+
+@every_module
+def test_one_door_per_effect(path: Path) -> None:
+    heads = {module.partition(".")[0] for module in imports(path)}
+    for library, doors in DOORS.items():
+        assert library not in heads or name(path) in doors, f"{library} belongs into {sorted(doors)}"
+
+
+@every_module
+def test_only_reports_write_to_a_terminal(path: Path) -> None:
+    if name(path).startswith(MAY_WRITE_TO_A_TERMINAL):
+        return
+    called = {ast.unparse(node.func) for node in ast.walk(tree(path)) if isinstance(node, ast.Call)}
+    assert not called & {"print", "sys.stdout.write", "sys.stderr.write"}
+    assert not any(isinstance(n, ast.Constant) and n.value == "\x1b[" for n in ast.walk(tree(path)))
+
+
+@every_module
+def test_only_the_cli_exits(path: Path) -> None:
+    called = {ast.unparse(node.func) for node in ast.walk(tree(path)) if isinstance(node, ast.Call)}
+    assert name(path) == "installer/cli.py" or not called & {"sys.exit", "exit", "os._exit", "SystemExit"}
+
+
+@every_module
+def test_sizes(path: Path) -> None:
+    lines = len(path.read_text().splitlines())
+    assert lines <= MODULE_LINES, f"{lines} lines: make it a package of the same name"
+    for node in ast.walk(tree(path)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            assert length <= FUNCTION_LINES, f"{node.name} has {length} lines"
+
+
+@every_module
+def test_a_module_says_what_it_is_for(path: Path) -> None:
+    assert ast.get_docstring(tree(path)), "a module opens with what it is for"

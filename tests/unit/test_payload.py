@@ -1,0 +1,166 @@
+"""The unpacked release: found, whole, executable, and its digest not read twice."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from pathlib import Path
+
+import pytest
+
+from installer.errors import InvalidInputError
+from installer.model.resource import Identity
+from installer.payload import BINARY, load_payload, verify_payload
+
+
+def elf(machine: int = 62, wide: bool = True, little: bool = True, segment: int = 40) -> bytes:
+    """A program with one segment of `segment` bytes and a section header table at its end."""
+    order = "<" if little else ">"
+    header, entry, section = (64, 56, 64) if wide else (52, 32, 40)
+    start = header + entry
+    head = b"\x7fELF" + bytes([2 if wide else 1, 1 if little else 2, 1]) + bytes(9)
+    word = "QQQ" if wide else "III"
+    head += struct.pack(
+        order + "HHI" + word + "IHHHHHH",
+        *(2, machine, 1, 0, header, start + segment, 0, header, entry, 1, section, 1, 0),
+    )
+    if wide:
+        load = struct.pack(order + "IIQQQQQQ", 1, 5, start, 0, 0, segment, segment, 8)
+    else:
+        load = struct.pack(order + "IIIIIIII", 1, start, 0, 0, segment, segment, 5, 8)
+    return head + load + bytes(segment) + bytes(section)
+
+
+def unpack(directory: Path, content: bytes, mode: int = 0o755) -> Path:
+    binary = directory / BINARY
+    binary.parent.mkdir(parents=True)
+    binary.write_bytes(content)
+    binary.chmod(mode)
+    return directory
+
+
+def fault(directory: Path) -> str:
+    with pytest.raises(InvalidInputError) as caught:
+        load_payload(directory)
+    assert "tar" in caught.value.hint
+    (only,) = caught.value.faults
+    return only
+
+
+@pytest.mark.parametrize(
+    ("content", "machine"),
+    [
+        (elf(62), "x86_64"),
+        (elf(183), "aarch64"),
+        (elf(243), "riscv64"),
+        (elf(21), "ppc64le"),
+        (elf(21, little=False), "ppc64"),
+        (elf(22, little=False), "s390x"),
+        (elf(3, wide=False), "i686"),
+        (elf(40, wide=False), "armv7l"),
+        (elf(999), "ELF machine 999"),
+        (b"#!/bin/sh\nexit 0\n", ""),
+    ],
+)
+def test_a_whole_binary_is_taken(tmp_path: Path, content: bytes, machine: str) -> None:
+    payload = load_payload(unpack(tmp_path, content))
+    assert payload.machine == machine
+    assert payload.binary.source == tmp_path / BINARY
+    assert payload.binary.size == len(content)
+    assert payload.binary.digest == hashlib.sha256(content).hexdigest()
+    verify_payload(payload)
+
+
+@pytest.mark.parametrize("wide", [True, False])
+@pytest.mark.parametrize("little", [True, False])
+def test_a_truncated_binary_is_refused_wherever_it_was_cut(tmp_path: Path, wide: bool, little: bool) -> None:
+    whole = elf(wide=wide, little=little)
+    unpack(tmp_path, whole)
+    for length in range(len(whole)):
+        (tmp_path / BINARY).write_bytes(whole[:length])
+        assert any(word in fault(tmp_path) for word in ("truncated", "empty", "not a program")), length
+
+
+def test_a_segment_beyond_the_end_is_noticed_without_section_headers(tmp_path: Path) -> None:
+    stripped = bytearray(elf(segment=400)[:-64])
+    struct.pack_into("<Q", stripped, 40, 0)
+    struct.pack_into("<H", stripped, 60, 0)
+    unpack(tmp_path, bytes(stripped))
+    assert load_payload(tmp_path).machine == "x86_64"
+    (tmp_path / BINARY).write_bytes(stripped[:-1])
+    assert "truncated: it has 519 bytes of at least 520" in fault(tmp_path)
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o600, 0o000])
+def test_a_binary_must_be_executable(tmp_path: Path, mode: int) -> None:
+    assert f"not executable (mode {mode:04o})" in fault(unpack(tmp_path, elf(), mode))
+
+
+def test_what_is_missing_is_said(tmp_path: Path) -> None:
+    assert "the payload directory" in fault(tmp_path / "nowhere")
+    assert "missing; the payload is empty" in fault(tmp_path)
+    (tmp_path / "cri-resource-manager-0.9.2").mkdir()
+    assert "missing; the payload has cri-resource-manager-0.9.2" in fault(tmp_path)
+    (tmp_path / BINARY).mkdir(parents=True)
+    assert "not a file" in fault(tmp_path)
+
+
+def test_no_program_is_refused(tmp_path: Path) -> None:
+    assert "not a program" in fault(unpack(tmp_path, b"<html>404 Not Found</html>"))
+
+
+def test_the_payloads_own_digest_saves_reading_and_is_checked_before_a_write(tmp_path: Path) -> None:
+    unpack(tmp_path, elf())
+    right = hashlib.sha256(elf()).hexdigest()
+    (tmp_path / "SHA256SUMS").write_text(f"{'0' * 64}  etc/x\n{right} *./{BINARY}\n")
+    verify_payload(load_payload(tmp_path))
+    (tmp_path / "SHA256SUMS").write_text(f"{'0' * 64}  {BINARY}\n")
+    payload = load_payload(tmp_path, lambda _path, _identity: pytest.fail("asked although it is listed"))
+    assert payload.binary.digest == "0" * 64
+    with pytest.raises(InvalidInputError, match=f"its sha256 is {right}, but it should be 0000") as caught:
+        verify_payload(payload)
+    assert "unpack it again" in caught.value.hint
+
+
+@pytest.mark.parametrize("digest", ["", "xyz", "0" * 63])
+def test_a_listed_digest_must_be_one(tmp_path: Path, digest: str) -> None:
+    unpack(tmp_path, elf())
+    (tmp_path / "SHA256SUMS").write_text(f"{digest}  {BINARY}\n")
+    assert "SHA256SUMS:1: not a sha256 digest" in fault(tmp_path)
+
+
+def test_a_digest_known_by_identity_saves_reading(tmp_path: Path) -> None:
+    unpack(tmp_path, elf())
+    status = (tmp_path / BINARY).stat()
+    asked: list[tuple[str, Identity]] = []
+
+    def known(path: str, identity: Identity) -> str:
+        asked.append((path, identity))
+        return "known"
+
+    assert load_payload(tmp_path, known).binary.digest == "known"
+    ((path, identity),) = asked
+    assert path == str(tmp_path / BINARY)
+    assert identity == Identity(
+        status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    )
+    whole = load_payload(tmp_path, lambda _path, _identity: None)
+    assert whole.binary.digest == hashlib.sha256(elf()).hexdigest()
+
+
+def test_a_payload_that_vanishes_is_bad_input(tmp_path: Path) -> None:
+    payload = load_payload(unpack(tmp_path, elf()))
+    (tmp_path / BINARY).unlink()
+    with pytest.raises(InvalidInputError, match="No such file"):
+        verify_payload(payload)
+
+
+def test_the_version_is_what_the_payload_says(tmp_path: Path) -> None:
+    unpack(tmp_path, elf())
+    assert load_payload(tmp_path).version == ""
+    (tmp_path / "opt/intel/share/doc/cri-resource-manager").mkdir(parents=True)
+    assert load_payload(tmp_path).version == ""
+    (tmp_path / "opt/intel/share/doc/cri-resource-manager-0.9.2").mkdir()
+    assert load_payload(tmp_path).version == "0.9.2"
+    (tmp_path / "VERSION").write_text("v0.9.3\n")
+    assert load_payload(tmp_path).version == "v0.9.3"

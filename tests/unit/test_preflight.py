@@ -1,0 +1,363 @@
+"""What is refused before the first write, what is warned of, and in which words."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from installer.configs import Configs
+from installer.model import paths
+from installer.model.change import Action, Changes, FileChange, UnitChange, Verb
+from installer.model.facts import Facts, KubeletFacts, Probe, RunningContainer
+from installer.model.finding import Finding, Severity
+from installer.model.resource import (
+    ABSENT,
+    DesiredFile,
+    FileState,
+    Kind,
+    Part,
+    PayloadFile,
+    UnitDetail,
+    UnitState,
+)
+from installer.model.state import Desired, DesiredKubelet, DesiredUnit, Strategy
+from installer.payload import Payload
+from installer.preflight import cached_configuration, check_change, check_host
+from installer.settings import ConfigsSettings, KubeletSettings, ProxySettings, Settings
+
+MIB = 1 << 20
+SETTINGS = Settings()
+KUBELET = UnitState("kubelet.service", "loaded", "active", "running", main_pid=7)
+FACTS = Facts("x86_64", "id", "node", KubeletFacts(KUBELET, UnitDetail(), None, ()))
+PAYLOAD = Payload(
+    Path("/payload"), PayloadFile(Path("/payload/opt/intel/bin/cri-resmgr"), "d", 38 * MIB), "", "x86_64"
+)
+PROBE = Probe("", (), {"/opt/intel/bin": 1 << 30, paths.OUR_STATE: 1 << 30}, {}, {})
+DROP_IN = "/etc/systemd/system/kubelet.service.d/90-cri-resmgr.conf"
+DESIRED = Desired(
+    kubelet=DesiredKubelet(
+        DesiredUnit("kubelet.service", DROP_IN, "digest-2", "g"), Strategy.ENVIRONMENT, "", "X", ()
+    )
+)
+
+
+def created(path: str, part: Part) -> FileChange:
+    return FileChange(path, part, Verb.CREATE, ABSENT, DesiredFile(path, b"", 0o644, part, ""), "missing")
+
+
+INSTALL = Changes(
+    (created(paths.BINARY, Part.PROXY), created(DROP_IN, Part.KUBELET)),
+    (
+        UnitChange(paths.PROXY_UNIT, Part.PROXY, Action.RESTART, ("new",), daemon_reload=True),
+        UnitChange("kubelet.service", Part.KUBELET, Action.RESTART, ("new",), daemon_reload=True),
+    ),
+)
+RELOAD_ONLY = Changes(units=(UnitChange(paths.PROXY_UNIT, Part.PROXY, Action.RELOAD, ("force.cfg",)),))
+
+
+def with_unit(unit: UnitState) -> Facts:
+    return replace(FACTS, kubelet=replace(FACTS.kubelet, unit=unit))
+
+
+def change(
+    facts: Facts = FACTS,
+    probe: Probe = PROBE,
+    *,
+    settings: Settings = SETTINGS,
+    configs: Configs | None = None,
+    policies: tuple[str, str] = ("none", "None"),
+    changes: Changes = INSTALL,
+    accept_pending: bool = False,
+) -> list[Finding]:
+    configs = configs or Configs()
+    found = check_change(
+        settings, facts, probe, configs, PAYLOAD, policies, DESIRED, changes, accept_pending=accept_pending
+    )
+    return list(found)
+
+
+def codes(findings: list[Finding] | tuple[Finding, ...], severity: Severity = Severity.REFUSE) -> list[str]:
+    for finding in findings:
+        assert finding.message
+        assert finding.hint or finding.severity is Severity.WARN, "a refusal says what would help"
+    return [finding.code for finding in findings if finding.severity is severity]
+
+
+def test_a_sound_host_has_no_findings() -> None:
+    assert check_host(SETTINGS, FACTS, Configs(), PAYLOAD) == ()
+    assert change() == []
+
+
+@pytest.mark.parametrize(
+    ("state", "code"),
+    [
+        (UnitState("kubelet.service"), "kubelet-missing"),
+        (UnitState("kubelet.service", "masked"), "kubelet-masked"),
+        (UnitState("kubelet.service", "merged"), "kubelet-not-loaded"),
+    ],
+)
+def test_a_kubelet_without_a_usable_unit_is_refused(state: UnitState, code: str) -> None:
+    assert codes(check_host(SETTINGS, with_unit(state), Configs(), PAYLOAD)) == [code]
+
+
+@pytest.mark.parametrize(
+    ("service", "word"),
+    [("k3s.service", "k3s"), ("rke2-agent.service", "RKE2"), ("microshift.service", "MicroShift")],
+)
+def test_a_missing_kubelet_is_explained_by_what_embeds_it(service: str, word: str) -> None:
+    facts = replace(with_unit(UnitState("kubelet.service")), services=(service,))
+    (finding,) = check_host(SETTINGS, facts, Configs(), PAYLOAD)
+    assert word in finding.message
+    assert finding.severity is Severity.REFUSE
+
+
+def test_bottlerocket_is_refused() -> None:
+    facts = replace(FACTS, services=("bottlerocket",))
+    assert codes(check_host(SETTINGS, facts, Configs(), PAYLOAD)) == ["read-only-root"]
+
+
+def test_the_reasons_of_others_go_out_with_ours_unless_the_unit_is_not_there() -> None:
+    other = Finding(Severity.REFUSE, "kubelet-several-commands", "found", "do this")
+    wrong = replace(PAYLOAD, machine="aarch64")
+    found = check_host(SETTINGS, FACTS, Configs(), wrong, (other,))
+    assert codes(found) == ["kubelet-several-commands", "wrong-machine"]
+    masked = with_unit(UnitState("kubelet.service", "masked"))
+    assert codes(check_host(SETTINGS, masked, Configs(), PAYLOAD, (other,))) == ["kubelet-masked"]
+
+
+@pytest.mark.parametrize(
+    ("binary", "host", "refused"),
+    [
+        ("x86_64", "x86_64", False),
+        ("x86_64", "aarch64", True),
+        ("aarch64", "x86_64", True),
+        ("aarch64", "arm64", False),
+        ("", "aarch64", False),
+        ("x86_64", "", False),
+    ],
+)
+def test_a_binary_for_another_machine_is_refused(binary: str, host: str, refused: bool) -> None:
+    found = check_host(SETTINGS, replace(FACTS, machine=host), Configs(), replace(PAYLOAD, machine=binary))
+    assert codes(found) == ["wrong-machine"] * refused
+
+
+CACHES = {
+    "": False,
+    "not json": False,
+    "[]": False,
+    json.dumps({"Version": "1", "Cfg": None}): False,
+    json.dumps({"Version": "1", "Cfg": {"NodeName": "n", "Data": {}}}): False,
+    json.dumps({"Version": "1", "Cfg": {"NodeName": "n", "Data": {"policy": "Active: none"}}}): True,
+}
+
+
+@pytest.mark.parametrize(("cache", "hidden"), CACHES.items())
+def test_a_cached_configuration_that_hides_fallback_cfg_is_warned_of(cache: str, hidden: bool) -> None:
+    facts = replace(FACTS, cache=cache)
+    assert cached_configuration(facts) is hidden
+    warned = ["cached-configuration"] * hidden
+    assert codes(check_host(SETTINGS, facts, Configs(), PAYLOAD), Severity.WARN) == warned
+    assert check_host(SETTINGS, facts, Configs(force=b""), PAYLOAD) == ()
+    reset = Settings(configs=ConfigsSettings(reset_cached=True))
+    assert check_host(reset, facts, Configs(), PAYLOAD) == ()
+
+
+@pytest.mark.parametrize(
+    ("service", "code"),
+    [
+        ("gardener-node-agent.service", "gardener-node-agent"),
+        ("nodeadm-config.service", "nodeadm"),
+        ("machine-config-daemon-pull.service", "machine-config-daemon"),
+    ],
+)
+def test_programs_that_own_kubelets_unit_are_warned_of(service: str, code: str) -> None:
+    facts = replace(FACTS, services=(service,))
+    assert codes(check_host(SETTINGS, facts, Configs(), PAYLOAD), Severity.WARN) == [code]
+
+
+def test_another_drop_in_directory_is_safe_from_gardener() -> None:
+    settings = Settings(kubelet=KubeletSettings(drop_in_directory="/usr/local/lib/systemd/system"))
+    facts = replace(FACTS, services=("gardener-node-agent.service",))
+    assert check_host(settings, facts, Configs(), PAYLOAD) == ()
+
+
+def test_warnings_of_the_configs_are_passed_on() -> None:
+    warning = Finding(Severity.WARN, "open-metrics", "found", "hint")
+    assert check_host(SETTINGS, FACTS, Configs(warnings=(warning,)), PAYLOAD) == (warning,)
+
+
+@pytest.mark.parametrize(
+    ("active", "sub", "refused"),
+    [
+        ("active", "running", []),
+        ("reloading", "reload", []),
+        ("activating", "start-pre", []),  # our guard waits, in a restart whose installer has died
+        ("deactivating", "stop-sigterm", []),
+        ("activating", "auto-restart", ["kubelet-crash-looping"]),
+        ("failed", "failed", ["kubelet-crash-looping"]),
+        ("inactive", "dead", ["kubelet-stopped"]),
+    ],
+)
+def test_only_a_running_kubelet_is_moved(active: str, sub: str, refused: list[str]) -> None:
+    assert codes(change(with_unit(replace(KUBELET, active_state=active, sub_state=sub)))) == refused
+
+
+def test_a_broken_unit_is_refused() -> None:
+    assert codes(change(with_unit(replace(KUBELET, load_state="bad-setting")))) == ["kubelet-not-loaded"]
+
+
+def test_a_runtime_that_does_not_answer_is_refused_with_its_reason() -> None:
+    (finding,) = change(probe=replace(PROBE, runtime_error="unix:///x: connection refused"))
+    assert finding.code == "runtime-not-ready"
+    assert "unix:///x: connection refused" in finding.message
+
+
+def test_places_that_cannot_be_ours_are_all_named() -> None:
+    probe = replace(
+        PROBE,
+        obstacles={paths.BINARY: "a directory is in the way", paths.GUARD: "leads out of the root"},
+        unwritable={"/etc/default": "read-only file system", "/usr/lib/systemd/system/x.d": "read-only"},
+    )
+    found = change(probe=probe)
+    assert codes(found) == [
+        "path-blocked",
+        "path-blocked",
+        "directory-not-writable",
+        "unit-directory-read-only",
+    ]
+    assert "kubelet.dropInDirectory" in found[3].hint
+
+
+@pytest.mark.parametrize("directory", ["/opt/intel/bin", paths.OUR_STATE])
+@pytest.mark.parametrize(("free", "refused"), [(76 * MIB, True), (84 * MIB - 1, True), (84 * MIB, False)])
+def test_two_copies_of_the_binary_must_fit(directory: str, free: int, refused: bool) -> None:
+    probe = replace(PROBE, free_bytes={**PROBE.free_bytes, directory: free})
+    found = change(probe=probe)
+    assert codes(found) == ["no-space"] * refused
+    assert not refused or "84 MiB" in found[0].message
+    assert change(probe=probe, changes=RELOAD_ONLY) == []
+
+
+@pytest.mark.parametrize(
+    ("policies", "said"),
+    [
+        (("none", "None"), ""),
+        (("", ""), ""),
+        (("static", "None"), "CPU manager is"),
+        (("none", "Static"), "memory manager is"),
+        (("static", "Static"), "CPU and memory managers are"),
+    ],
+)
+def test_static_managers_are_refused_unless_accepted(policies: tuple[str, str], said: str) -> None:
+    found = change(policies=policies)
+    assert codes(found) == ["static-managers"] * bool(said)
+    assert all(said in finding.message for finding in found)
+    accepting = Settings(kubelet=KubeletSettings(accept_static_managers=True))
+    assert codes(change(policies=policies, settings=accepting)) == []
+    warned = codes(change(policies=policies, settings=accepting), Severity.WARN)
+    assert warned == ["static-managers"] * bool(said)
+
+
+def containers(number: int, through_proxy: bool = False) -> tuple[RunningContainer, ...]:
+    return tuple(
+        RunningContainer(str(n), f"c{n:02}", f"pod{n:02}", "ns", through_proxy, False) for n in range(number)
+    )
+
+
+def test_repinning_is_refused_with_number_and_names_and_what_to_do() -> None:
+    (finding,) = change(
+        probe=replace(PROBE, containers=containers(2) + containers(3, True)),
+        configs=Configs(policy="balloons"),
+    )
+    assert finding.code == "repinning"
+    assert "2 running containers" in finding.message
+    assert "ns/pod00/c00, ns/pod01/c01" in finding.message
+    assert "drain" in finding.hint
+    assert "policy none" in finding.hint
+
+
+def test_a_long_list_of_names_is_cut_with_a_count() -> None:
+    (finding,) = change(probe=replace(PROBE, containers=containers(34)), configs=Configs(policy="balloons"))
+    assert "34 running containers" in finding.message
+    assert finding.message.endswith("ns/pod09/c09 and 24 more")
+
+
+@pytest.mark.parametrize(
+    ("running", "policy", "changes", "refused"),
+    [
+        (containers(1), "balloons", INSTALL, True),
+        (containers(1), "none", INSTALL, False),
+        (containers(1, through_proxy=True), "balloons", INSTALL, False),
+        ((), "balloons", INSTALL, False),
+        (containers(1), "balloons", RELOAD_ONLY, False),
+    ],
+)
+def test_repinning_is_refused_only_when_it_would_happen(
+    running: tuple[RunningContainer, ...], policy: str, changes: Changes, refused: bool
+) -> None:
+    probe = replace(PROBE, containers=running)
+    found = change(probe=probe, configs=Configs(policy=policy), changes=changes)
+    assert codes(found) == ["repinning"] * refused
+    accepting = Settings(proxy=ProxySettings(accept_repinning=True))
+    found = change(probe=probe, configs=Configs(policy=policy), changes=changes, settings=accepting)
+    assert codes(found) == []
+    assert codes(found, Severity.WARN) == ["repinning"] * refused
+
+
+PENDING = replace(KUBELET, need_daemon_reload=True)
+
+
+def loaded(unit: UnitState, digest: str) -> UnitState:
+    return replace(unit, environment=(f"{paths.UNIT_VARIABLE}={digest}",))
+
+
+def drop_in_lies_there(content: bytes) -> Changes:
+    before = FileState(Kind.FILE, content=content)
+    file = replace(INSTALL.files[1], verb=Verb.CHANGE, before=before)
+    return replace(INSTALL, files=(file,))
+
+
+NO_FILES = replace(INSTALL, files=())
+
+
+@pytest.mark.parametrize(
+    ("unit", "changes", "refused"),
+    [
+        (KUBELET, INSTALL, False),
+        (PENDING, INSTALL, True),  # a first install onto somebody's unfinished edit
+        (PENDING, RELOAD_ONLY, False),  # nothing of ours makes it live
+        (loaded(PENDING, "digest-2"), NO_FILES, True),  # ours is loaded: the edit is somebody's
+        (PENDING, NO_FILES, False),  # ours was written, and the run died before the reload
+        (loaded(PENDING, "digest-1"), NO_FILES, False),
+        (loaded(PENDING, "digest-2"), INSTALL, False),  # ours was loaded, and somebody removed it
+        (loaded(PENDING, "digest-1"), drop_in_lies_there(b"digest-1"), True),  # an older one, loaded as it is
+        (loaded(PENDING, "digest-1"), drop_in_lies_there(b"edited"), False),
+    ],
+)
+def test_somebody_elses_pending_edit_is_not_made_live(
+    unit: UnitState, changes: Changes, refused: bool
+) -> None:
+    assert codes(change(with_unit(unit), changes=changes)) == ["pending-reload"] * refused
+    accepted = change(with_unit(unit), changes=changes, accept_pending=True)
+    assert codes(accepted) == []
+    assert codes(accepted, Severity.WARN) == ["pending-reload"] * refused
+
+
+def test_all_refusals_come_at_once() -> None:
+    found = change(
+        with_unit(replace(PENDING, active_state="inactive")),
+        replace(PROBE, runtime_error="gone", containers=containers(1), free_bytes={"/opt/intel/bin": 0}),
+        configs=Configs(policy="balloons"),
+        policies=("static", "None"),
+    )
+    assert codes(found) == [
+        "kubelet-stopped",
+        "runtime-not-ready",
+        "no-space",
+        "static-managers",
+        "repinning",
+        "pending-reload",
+    ]
