@@ -150,7 +150,11 @@ def kubelet_gap(bench: Bench) -> None:
         installs += gap
         bench.installer("remove")
     install, bare = statistics.median(installs), statistics.median(bares)
-    row("kubelet's gap during install (stop to healthz ok)", f"{install:.3f} s", f"{install / bare:.2f} x bare")
+    row(
+        "kubelet's gap during install (stop to healthz ok)",
+        f"{install:.3f} s",
+        f"{install / bare:.2f} x bare",
+    )
     row("  bare systemctl restart kubelet", f"{bare:.3f} s", f"difference {(install - bare) * 1000:+.0f} ms")
 
 
@@ -166,7 +170,11 @@ def relay_gap(bench: Bench) -> None:
         changes += gap
     change, bare = statistics.median(changes), statistics.median(bares)
     row("relay away while a new fallback.cfg is installed", f"{change:.3f} s", f"{change / bare:.2f} x bare")
-    row("  bare systemctl restart of the proxy", f"{bare:.3f} s", f"difference {(change - bare) * 1000:+.0f} ms")
+    row(
+        "  bare systemctl restart of the proxy",
+        f"{bare:.3f} s",
+        f"difference {(change - bare) * 1000:+.0f} ms",
+    )
 
 
 def restarts(bench: Bench) -> None:

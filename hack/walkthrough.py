@@ -49,6 +49,8 @@ class Walkthrough:
         )
         code = subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode
         print(f"[exit {code} after {time.monotonic() - started:.2f} s]", flush=True)
+        if code == 128 + signal.SIGINT:  # Ctrl-C reaches the command before it reaches us
+            raise KeyboardInterrupt
         if code != expect:
             raise BrokenPromiseError(f"{argv[0]} was to exit with {expect}, not {code}")
 

@@ -240,19 +240,27 @@ def _warnings(document: Document, name: str) -> Iterable[Finding]:
             "authentication on all interfaces of the node",
             'bind it to the node itself: "127.0.0.1:8891", and add --disable-ui to EXTRA_OPTIONS',
         )
-    config = dump.get("Config") if isinstance(dump, dict) else None
-    if isinstance(config, str) and re.search(r"(^|,)\s*full\s*:", config) and not _dump_off(dump):
+    config, disabled = (dump.get("Config"), dump.get("Disabled")) if isinstance(dump, dict) else (None, None)
+    if isinstance(config, str) and disabled is not True and _dumps_whole_requests(config):
         yield Finding(
             Severity.WARN,
             "full-dump",
             f"{name}: dump.Config {config!r} writes whole requests into the journal, "
             "the environment variables of containers (secrets among them) included",
-            "use name: or short: in the place of full:, or leave dump out",
+            'use short: in the place of full:, or turn it off: "off:.*"',
         )
 
 
-def _dump_off(dump: object) -> bool:
-    return isinstance(dump, dict) and dump.get("Disabled") is True
+def _dumps_whole_requests(config: str) -> bool:
+    """Whether any rule is for full detail; one without a level takes that of the rule before it,
+    and the first one is full (pkg/dump/flags.go of cri-resmgr)."""
+    level = "full"
+    for rule in config.split(","):
+        prefix, colon, _method = rule.partition(":")
+        level = prefix.strip().lower() if colon else level
+        if rule and level in ("full", "verbose", "long"):
+            return True
+    return False
 
 
 def _everywhere(endpoint: str) -> bool:

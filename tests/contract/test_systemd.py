@@ -234,7 +234,7 @@ def test_enabling_and_disabling(world: World) -> None:
 
 def test_a_changed_file_counts_after_a_reload(world: World) -> None:
     name = world.steady()
-    world.systemd.unit(name)
+    world.systemd.start(name, timeout=5)  # a unit that is down is forgotten, and read anew when asked for
     world.change(name)
     assert world.systemd.unit(name).need_daemon_reload
     assert world.systemd.unit(name).loaded_digest == "one"

@@ -92,7 +92,9 @@ def with_file(path: str, state: FileState) -> Observation:
     return replace(CONVERGED, files={**CONVERGED.files, path: state})
 
 
-def actions(observation: Observation, record: Record = RECORD, desired: Desired = DESIRED) -> tuple[Action, Action]:
+def actions(
+    observation: Observation, record: Record = RECORD, desired: Desired = DESIRED
+) -> tuple[Action, Action]:
     changes = diff(desired, observation, record)
     found = [changes.unit(part) for part in (Part.PROXY, Part.KUBELET)]
     proxy, kubelet = (change.action if change else Action.NOTHING for change in found)
@@ -118,7 +120,12 @@ def test_a_bare_host_needs_every_file_and_both_units() -> None:
     assert {change.verb for change in changes.files} == {Verb.CREATE}
     assert [change.path for change in changes.files] == [file.path for file in FILES]
     proxy, kubelet = changes.units
-    assert (proxy.action, proxy.enable, proxy.daemon_reload, proxy.disable) == (Action.RESTART, True, True, False)
+    assert (proxy.action, proxy.enable, proxy.daemon_reload, proxy.disable) == (
+        Action.RESTART,
+        True,
+        True,
+        False,
+    )
     assert (kubelet.action, kubelet.enable, kubelet.daemon_reload) == (Action.RESTART, False, True)
 
 
@@ -136,7 +143,10 @@ def test_r3_a_new_fallback_restarts_only_the_proxy() -> None:
 
 def test_r7_a_restart_that_was_cut_off_is_derived_from_the_running_process() -> None:
     assert actions(replace(CONVERGED, proxy_process=process("pending-1"))) == (Action.RESTART, Action.NOTHING)
-    assert actions(replace(CONVERGED, kubelet_process=process("pending-1"))) == (Action.NOTHING, Action.RESTART)
+    assert actions(replace(CONVERGED, kubelet_process=process("pending-1"))) == (
+        Action.NOTHING,
+        Action.RESTART,
+    )
 
 
 def test_a_unit_text_that_systemd_has_not_loaded_is_reloaded_without_a_restart() -> None:

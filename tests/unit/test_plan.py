@@ -25,9 +25,7 @@ BARE = replace(
 )
 
 
-def plan(
-    observation: Observation, record: Record, desired: Desired = DESIRED, hold: bool = False
-) -> Plan:
+def plan(observation: Observation, record: Record, desired: Desired = DESIRED, hold: bool = False) -> Plan:
     return build_plan(
         Mode.INSTALL if desired.proxy else Mode.REMOVE,
         desired,
