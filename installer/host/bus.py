@@ -104,7 +104,6 @@ class SystemBus:
     def _connect(self) -> None:
         from xml.etree import ElementTree
 
-        from gi.repository import GLib
         from pydbus.proxy import CompositeInterface
 
         self.close()
@@ -113,8 +112,9 @@ class SystemBus:
         self._unit_class = CompositeInterface(ElementTree.fromstring(_unit_xml()))
         manager = manager_class(bus, "org.freedesktop.systemd1", _MANAGER_PATH)
         try:
-            manager.Ping(timeout=CALL_SECONDS)
-        except GLib.Error as error:
+            self.read("Ping", lambda: manager.Ping(timeout=CONNECT_SECONDS), CONNECT_SECONDS)
+        except SystemdError as error:
+            bus.con.close_sync(None)
             raise UnservableHostError(
                 f"systemd does not answer on the host's system bus: {error.message}",
                 "only hosts whose init is systemd can be served; "
@@ -156,8 +156,8 @@ class SystemBus:
             ) from error
         finally:
             alarm.cancel()
-        # Not `connection.pydbus`: an attribute set on it makes PyGObject take Python's lock in GLib's
-        # thread at each signal, under a lock of GLib's that we may be waiting for: a deadlock, seen.
+        # Not `connection.pydbus`: an attribute set on the connection makes PyGObject take the GIL in
+        # GLib's thread at each signal, holding the very lock that a garbage collection here waits for.
         return Bus(connection)
 
     def close(self) -> None:
@@ -178,9 +178,9 @@ class SystemBus:
         except GLib.Error as error:
             raise _translated(what, error) from error
 
-    def read(self, what: str, function: Callable[[], _T]) -> _T:
+    def read(self, what: str, function: Callable[[], _T], seconds: float = READ_SECONDS) -> _T:
         """Calls what has no effect: again, for a while, when the reply was lost (systemd reloads)."""
-        deadline = time.monotonic() + READ_SECONDS
+        deadline = time.monotonic() + seconds
         while True:
             try:
                 return self.call(what, function)

@@ -96,11 +96,13 @@ class RootedFiles:
 
     def read(self, path: str, limit: int = KEPT_BYTES) -> bytes | None:
         try:
-            descriptor = os.open(self._resolve(path, follow_last=True), _READ)
+            place = self._resolve(path, follow_last=True)
+            if not stat.S_ISREG(os.lstat(place).st_mode):
+                return None
+            with open(os.open(place, _READ), "rb") as file:
+                return file.read(limit)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        with open(descriptor, "rb") as file:
-            return file.read(limit) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
 
     def list(self, path: str) -> tuple[str, ...]:
         try:

@@ -1,0 +1,370 @@
+"""The smaller adapters: run, lock, clock, identity, processes, healthz, validator, wire format."""
+
+from __future__ import annotations
+
+import ast
+import http.server
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import installer.host
+from installer.errors import BusyHostError, InterruptedRunError, InvalidInputError
+from installer.host import clock as clock_module
+from installer.host.clock import SystemClock
+from installer.host.files import RootedFiles
+from installer.host.healthz import HostHealthz
+from installer.host.identity import host_identity
+from installer.host.lock import host_lock
+from installer.host.process import ProcProcesses
+from installer.host.protobuf import decode, encode, integer, mapping, messages, text
+from installer.host.run import run
+from installer.host.unixsocket import connectable
+from installer.host.validator import BinaryValidator
+from installer.model.paths import LOCK
+
+HERE = Path("/")
+
+# -- one door per kind of effect ------------------------------------------------
+
+DOORS = {
+    "pydbus": {"bus.py"},
+    "gi": {"bus.py"},
+    "psutil": {"process.py"},
+    "subprocess": {"run.py"},
+    "grpc": {"cri.py"},
+    "ctypes": {"netns.py"},
+    "fcntl": {"disk.py", "lock.py"},
+}
+HEAVY = ("pydbus", "gi", "psutil", "subprocess", "grpc", "ctypes")
+
+
+def imports(tree: ast.AST) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def test_one_door_per_kind_of_effect() -> None:
+    directory = Path(installer.host.__file__).parent
+    importers: dict[str, set[str]] = {name: set() for name in DOORS}
+    for module in directory.glob("*.py"):
+        for name in imports(ast.parse(module.read_text())) & DOORS.keys():
+            importers[name].add(module.name)
+    assert importers == DOORS
+
+
+def test_building_a_host_imports_nothing_heavy() -> None:
+    code = "import sys; from installer.host.real import build_host; from pathlib import Path; "
+    code += f"build_host(Path('/nowhere')); print(*(set({HEAVY!r}) & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+# -- run ------------------------------------------------------------------------
+
+
+def test_run_gives_output_and_code() -> None:
+    finished = run(("sh", "-c", "echo out; echo err >&2; exit 3"), 5)
+    assert (finished.code, finished.lines) == (3, ("out", "err"))
+    assert finished.failure == "`sh -c 'echo out; echo err >&2; exit 3'`: exit code 3: err"
+
+
+def test_run_has_no_stdin_and_a_clean_environment() -> None:
+    assert run(("sh", "-c", "cat; env"), 5).output.count("=") == 3  # PATH, LC_ALL and sh's own PWD
+
+
+def test_run_ends_at_its_deadline_with_all_it_started() -> None:
+    started = time.monotonic()
+    finished = run(("sh", "-c", "sleep 54321 & echo $!; sleep 54321"), 0.3)
+    assert time.monotonic() - started < 2
+    assert finished.code is None
+    assert "did not end in time" in finished.failure
+    # Killed before `run` returned; that the kernel has buried it is another's wait.
+    deadline = time.monotonic() + 5
+    while _alive(int(finished.output)):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_run_does_not_wait_for_a_left_over_child() -> None:
+    started = time.monotonic()
+    assert run(("sh", "-c", "sleep 54321 & exit 0"), 5).code == 0
+    assert time.monotonic() - started < 2
+
+
+def test_run_kills_what_has_said_its_word() -> None:
+    started = time.monotonic()
+    finished = run(("sh", "-c", "echo the word is out >&2; sleep 54321"), 5, until="word is")
+    assert finished.seen
+    assert time.monotonic() - started < 2
+
+
+def test_run_of_what_is_not_there() -> None:
+    finished = run(("/is/not/there",), 5)
+    assert (finished.code, finished.output) == (127, "No such file or directory")
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+
+
+# -- lock -----------------------------------------------------------------------
+
+
+def test_the_lock_survives_a_killed_holder(tmp_path: Path) -> None:
+    files = RootedFiles(tmp_path)
+    code = (
+        "import time; from pathlib import Path; from installer.host.files import RootedFiles\n"
+        "from installer.host.lock import host_lock\n"
+        f"with host_lock(RootedFiles(Path({str(tmp_path)!r}))): print('held', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(BusyHostError, match=f"pid {holder.pid} "), host_lock(files):
+            pass
+        holder.kill()
+    with host_lock(files):
+        assert f"pid {os.getpid()} ".encode() in (files.read(LOCK) or b"")
+    assert files.list("/run/lock") == ()
+
+
+def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
+    files = RootedFiles(tmp_path)
+    files.make_directory("/run/lock")
+    (tmp_path / "victim").write_text("theirs")
+    (tmp_path / f".{LOCK}").symlink_to(tmp_path / "victim")
+    with host_lock(files):
+        pass
+    assert (tmp_path / "victim").read_text() == "theirs"
+
+
+# -- clock ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    clock_module.install_signal_handlers()
+    yield
+    clock_module.remove_signal_handlers()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ends_the_sleep_at_once(number: signal.Signals) -> None:
+    clock = SystemClock()
+    clock.check()
+    timer = threading.Timer(0.1, os.kill, (os.getpid(), number))
+    timer.start()
+    started = time.monotonic()
+    with pytest.raises(InterruptedRunError) as caught:
+        clock.sleep(30)
+    timer.join()
+    assert time.monotonic() - started < 5
+    assert caught.value.exit_code == 128 + number
+    assert signal.getsignal(number) is signal.SIG_DFL
+    with pytest.raises(InterruptedRunError):
+        clock.check()
+
+
+@pytest.mark.usefixtures("handlers")
+def test_a_sleep_without_a_signal() -> None:
+    clock = SystemClock()
+    before = clock.monotonic()
+    clock.sleep(0.05)
+    assert clock.monotonic() - before >= 0.05
+
+
+# -- identity, processes --------------------------------------------------------
+
+
+def elf(machine: int, little: bool = True) -> bytes:
+    order = "<" if little else ">"
+    return (
+        b"\x7fELF\x02" + (b"\x01" if little else b"\x02") + b"\0" * 10 + struct.pack(order + "HH", 2, machine)
+    )
+
+
+@pytest.mark.parametrize(
+    ("header", "machine"),
+    [(elf(62), "x86_64"), (elf(183), "aarch64"), (elf(21), "ppc64le"), (elf(22, False), "s390x")],
+)
+def test_identity_is_the_hosts(tmp_path: Path, header: bytes, machine: str) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "usr/bin").mkdir(parents=True)
+    (tmp_path / "bin").symlink_to("/usr/bin")
+    (tmp_path / "usr/bin/sh").symlink_to("dash")
+    (tmp_path / "usr/bin/dash").write_bytes(header + b"\0" * 100)
+    (tmp_path / "etc/machine-id").write_text("0123456789abcdef0123456789abcdef\n")
+    (tmp_path / "etc/hostname").write_text("# a name\nnode-7\n")
+    assert host_identity(RootedFiles(tmp_path)) == {
+        "machine": machine,
+        "machine_id": "0123456789abcdef0123456789abcdef",
+        "hostname": "node-7",
+    }
+
+
+def test_identity_of_a_bare_root(tmp_path: Path) -> None:
+    identity = host_identity(RootedFiles(tmp_path))
+    assert (identity["machine"], identity["machine_id"]) == (os.uname().machine, "")
+    assert identity["hostname"]
+
+
+def test_a_process_testifies() -> None:
+    environment = {"CRI_RESMGR_INSTALLER_GENERATION": "abc", "NASTY": 'a=b "c" \n$d'}
+    with subprocess.Popen(["sleep", "60"], env={**environment, "PATH": os.environ["PATH"]}) as process:
+        state = ProcProcesses(HERE).get(process.pid)
+        assert state
+        assert (state.argv, state.generation) == (("sleep", "60"), "abc")
+        assert state.environ["NASTY"] == environment["NASTY"]
+        assert state.exe.endswith("/sleep")
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert ProcProcesses(HERE).get(process.pid) is None  # a zombie
+    assert ProcProcesses(HERE).get(process.pid) is None
+
+
+# -- healthz --------------------------------------------------------------------
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/healthz?x=1" else 500)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as serving:
+        threading.Thread(target=serving.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{serving.server_port}"
+        serving.shutdown()
+
+
+@pytest.fixture
+def own_namespace(tmp_path: Path) -> Path:
+    """A root whose first process is this one: no namespace has to be entered."""
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/1").symlink_to("/proc/self")
+    return tmp_path
+
+
+def test_healthz(server: str, own_namespace: Path) -> None:
+    healthz = HostHealthz(own_namespace)
+    assert healthz.ok("")
+    assert healthz.ok(f"{server}/healthz?x=1")
+    assert not healthz.ok(f"{server}/other")
+
+
+def test_healthz_of_nobody_and_of_the_silent(own_namespace: Path) -> None:
+    healthz = HostHealthz(own_namespace)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        started = time.monotonic()
+        assert not healthz.ok(f"http://127.0.0.1:{port}/healthz", timeout=0.2)
+        assert time.monotonic() - started < 2
+    assert not healthz.ok(f"http://127.0.0.1:{port}/healthz", timeout=0.2)
+
+
+@pytest.mark.parametrize(
+    "url", ["https://127.0.0.1/", "http://kubelet:10248/", "127.0.0.1:10248", "http://127.0.0.1:x/"]
+)
+def test_healthz_of_what_is_no_address(url: str) -> None:
+    with pytest.raises(InvalidInputError, match="healthzUrl"):
+        HostHealthz(HERE).ok(url)
+
+
+# -- validator ------------------------------------------------------------------
+
+
+def program(tmp_path: Path, body: str) -> Path:
+    place = tmp_path / "cri-resmgr"
+    place.write_text(
+        f"#!/bin/sh\nfor word; do case $word in --fallback-config=*) f=${{word#*=}};; esac; done\n{body}"
+    )
+    place.chmod(0o755)
+    return place
+
+
+def test_validator(tmp_path: Path) -> None:
+    binary = program(
+        tmp_path,
+        'if grep -q bad "$f"; then echo "I: [ x ] hi"; echo "F: [ x ] $f: unknown policy" >&2; exit 1; fi\n'
+        'echo "I: [ x ] waiting for image services to become available..." >&2; sleep 54321',
+    )
+    validator = BinaryValidator()
+    started = time.monotonic()
+    assert validator.validate(binary, b"good") == ""
+    assert time.monotonic() - started < 3
+    assert validator.validate(binary, b"bad") == "F: [ x ] fallback.cfg: unknown policy"
+
+
+def test_validator_of_what_does_not_run(tmp_path: Path) -> None:
+    (tmp_path / "not-a-program").write_bytes(elf(22, False) + b"\0" * 100)
+    (tmp_path / "not-a-program").chmod(0o755)
+    assert "rror" in BinaryValidator().validate(tmp_path / "not-a-program", b"")
+
+
+def test_reset_config_puts_a_file_at_the_relay_socket(tmp_path: Path) -> None:
+    binary = program(
+        tmp_path,
+        "for word; do case $word in --relay-socket=*) s=${word#*=};; esac; done\n"
+        '[ -f "$s" ] || { echo "F: instance is active"; exit 1; }; echo "$*" >"${0%/*}/said"',
+    )
+    assert BinaryValidator().reset_config(binary, tmp_path / "state") == ""
+    said = (tmp_path / "said").read_text().split()
+    assert f"--relay-dir={tmp_path}/state" in said
+    assert "--reset-config" in said
+    assert BinaryValidator().reset_config(program(tmp_path, "echo 'F: no'; exit 1"), tmp_path) == "F: no"
+
+
+# -- wire format, sockets -------------------------------------------------------
+
+
+def test_protobuf_round_trip() -> None:
+    entry = encode(1, b"key") + encode(2, b"value")
+    data = encode(1, 300) + encode(2, "größe".encode()) + encode(3, entry) + encode(3, encode(1, b"empty"))
+    fields = decode(data)
+    assert (integer(fields, 1), text(fields, 2)) == (300, "größe")
+    assert mapping(fields, 3) == {"key": "value", "empty": ""}
+    assert len(messages(fields, 3)) == 2
+    assert (integer(fields, 9), text(fields, 9), mapping(fields, 9)) == (0, "", {})
+
+
+@pytest.mark.parametrize("data", [b"\x08", b"\x0a\x05abc", b"\x0b", b"\xff\xff"])
+def test_protobuf_of_what_is_none(data: bytes) -> None:
+    with pytest.raises(ValueError, match="protobuf"):
+        decode(data)
+
+
+def test_a_long_socket_path_is_reached_through_its_directory(tmp_path: Path) -> None:
+    directory = tmp_path / ("d" * 120)
+    directory.mkdir()
+    with (
+        socket.socket(socket.AF_UNIX) as server,
+        socket.socket(socket.AF_UNIX) as client,
+        connectable(directory / "s") as name,
+    ):
+        server.bind(name)
+        server.listen()
+        client.connect(name)

@@ -1,0 +1,80 @@
+"""Clock, lock, healthz, processes, journal: fake and real keep the same small promises."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from installer.errors import BusyHostError
+from installer.host.ports import Host
+from installer.host.real import build_host
+from tests.fakes import FakeHost
+from tests.throwaway.host import ThrowawayHost
+
+
+@pytest.fixture(params=["fake", "real"])
+def host(request: pytest.FixtureRequest, tmp_path: Path) -> Host:
+    return FakeHost(tmp_path).host if request.param == "fake" else build_host(tmp_path)
+
+
+def test_the_wall_clock_is_utc_with_seconds(host: Host) -> None:
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", host.clock.now())
+
+
+def test_sleeping_takes_as_long_as_it_says(host: Host) -> None:
+    before = host.clock.monotonic()
+    host.clock.sleep(0.01)
+    host.clock.sleep(-1)
+    assert host.clock.monotonic() - before >= 0.01
+    host.clock.check()
+
+
+def test_the_lock_is_for_one(host: Host) -> None:
+    with host.lock():
+        with pytest.raises(BusyHostError), host.lock():
+            pass
+        with pytest.raises(BusyHostError), host.lock():
+            pass
+    with host.lock():
+        pass
+
+
+def test_the_lock_goes_with_an_error(host: Host) -> None:
+    with pytest.raises(RuntimeError), host.lock():
+        raise RuntimeError
+    with host.lock():
+        pass
+
+
+def test_no_url_is_healthy(host: Host) -> None:
+    assert host.healthz.ok("")
+
+
+def test_a_process_that_is_not_there(host: Host) -> None:
+    assert host.processes.get(4_194_305) is None
+
+
+def test_identity_has_three_keys(host: Host) -> None:
+    assert set(host.identity()) == {"machine", "machine_id", "hostname"}
+
+
+def test_a_journal_that_cannot_be_read_is_a_reason_in_brackets(tmp_path: Path) -> None:
+    (reason,) = build_host(tmp_path).journal.tail("kubelet.service")
+    assert reason.startswith("[")
+    assert reason.endswith("]")
+
+
+def test_the_journal_of_a_real_host(throwaway: ThrowawayHost) -> None:
+    lines = build_host(throwaway.root).journal.tail("containerd.service", 3)
+    assert len(lines) == 3
+    assert "containerd" in lines[-1]
+
+
+def test_the_healthz_and_processes_of_a_real_host(throwaway: ThrowawayHost) -> None:
+    host = build_host(throwaway.root)
+    assert not host.healthz.ok("http://127.0.0.1:10248/healthz")
+    process = host.processes.get(1)
+    assert process
+    assert "systemd" in process.exe

@@ -1,0 +1,291 @@
+"""R5: atomic and durable writes, links resolved below the root, nothing left behind."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from installer.errors import InstallerError, UnservableHostError
+from installer.host.files import KEPT_BYTES, RootedFiles
+from installer.model.resource import ABSENT, Identity, Kind
+
+UID, GID = os.geteuid(), os.getegid()
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> RootedFiles:
+    (tmp_path / "etc").mkdir()
+    return RootedFiles(tmp_path)
+
+
+def write(files: RootedFiles, path: str, content: bytes | Path, mode: int = 0o644, digest: str = "") -> None:
+    files.write(path, content, mode, UID, GID, digest)
+
+
+# -- where a path is ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("links", "path", "expected"),
+    [
+        ({}, "/etc/x", "/etc/x"),
+        ({"var": "/etc"}, "/var/x", "/etc/x"),
+        ({"var": "etc"}, "/var/x", "/etc/x"),
+        ({"a": "/b", "b": "/etc"}, "/a/x", "/etc/x"),
+        ({"etc/up": "../etc"}, "/etc/up/up/x", "/etc/x"),
+        ({}, "//etc/./x", "/etc/x"),
+        ({}, "/etc/../etc/x", "/etc/x"),
+        ({"gone": "/nowhere"}, "/gone/x", "/nowhere/x"),
+        ({"etc/x": "/elsewhere"}, "/etc/x", "/etc/x"),
+    ],
+)
+def test_resolve(files: RootedFiles, links: dict[str, str], path: str, expected: str) -> None:
+    for link, target in links.items():
+        (files.root / link).symlink_to(target)
+    assert files.resolve(path) == Path(f"{files.root}{expected}")
+
+
+def test_resolve_all_follows_the_last_component(files: RootedFiles) -> None:
+    (files.root / "etc/x").symlink_to("/elsewhere")
+    assert files.resolve_all("/etc/x") == files.root / "elsewhere"
+
+
+@pytest.mark.parametrize("target", ["../..", "../../../etc", "/../etc"])
+def test_a_link_out_of_the_root_is_refused(files: RootedFiles, target: str) -> None:
+    (files.root / "out").symlink_to(target)
+    with pytest.raises(UnservableHostError, match="leads out"):
+        files.resolve("/out/passwd")
+
+
+def test_a_loop_is_refused(files: RootedFiles) -> None:
+    (files.root / "a").symlink_to("/b")
+    (files.root / "b").symlink_to("/a")
+    with pytest.raises(UnservableHostError, match="too many"):
+        files.resolve("/a/x")
+
+
+def test_the_root_itself_is_never_resolved() -> None:
+    assert RootedFiles(Path("/proc/self/root")).resolve_all("/proc/version").parts[:4] == (
+        "/",
+        "proc",
+        "self",
+        "root",
+    )
+    assert RootedFiles(Path("/")).resolve("/etc/x") == Path("/etc/x")
+
+
+# -- reading --------------------------------------------------------------------
+
+
+def test_state_of_a_file(files: RootedFiles) -> None:
+    write(files, "/etc/x", b"content", 0o640)
+    state = files.state("/etc/x")
+    assert (state.kind, state.mode, state.uid, state.gid, state.size) == (Kind.FILE, 0o640, UID, GID, 7)
+    assert state.content == b"content"
+    assert state.digest == hashlib.sha256(b"content").hexdigest()
+
+
+def test_state_follows_no_link(files: RootedFiles) -> None:
+    (files.root / "etc/x").symlink_to("/etc/passwd")
+    state = files.state("/etc/x")
+    assert (state.kind, state.target) == (Kind.SYMLINK, "/etc/passwd")
+
+
+def test_state_of_what_is_no_file(files: RootedFiles) -> None:
+    os.mkfifo(files.root / "etc/pipe")
+    assert files.state("/etc/pipe").kind is Kind.OTHER
+    assert files.state("/etc").kind is Kind.DIRECTORY
+    assert files.state("/nope") == ABSENT
+    assert files.state("/no/such/parent") == ABSENT
+    write(files, "/etc/x", b"")
+    assert files.state("/etc/x/below") == ABSENT
+
+
+def test_a_large_file_of_known_identity_is_not_read(files: RootedFiles) -> None:
+    write(files, "/etc/large", b"x" * (KEPT_BYTES + 1))
+    first = files.state("/etc/large")
+    assert first.content is None
+    assert first.digest == hashlib.sha256(b"x" * (KEPT_BYTES + 1)).hexdigest()
+    asked: list[tuple[str, Identity]] = []
+
+    def known(path: str, identity: Identity) -> str:
+        asked.append((path, identity))
+        return "remembered"
+
+    assert files.state("/etc/large", known).digest == "remembered"
+    assert asked == [("/etc/large", first.identity)]
+
+
+def test_reading(files: RootedFiles) -> None:
+    write(files, "/etc/x", b"0123456789")
+    (files.root / "link").symlink_to("/etc/x")
+    os.mkfifo(files.root / "pipe")
+    assert files.read("/link") == b"0123456789"
+    assert files.read("/etc/x", limit=4) == b"0123"
+    assert files.read("/etc") is None
+    assert files.read("/pipe") is None
+    assert files.read("/etc/nope") is None
+    assert files.list("/etc") == ("x",)
+    assert files.list("/nope") == files.list("/etc/x") == ()
+
+
+# -- writing --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o077])
+def test_mode_and_owner_whatever_the_umask(files: RootedFiles, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        write(files, "/etc/x", b"1", 0o755)
+        assert files.make_directory("/a/b", 0o750) == ("/a", "/a/b")
+    finally:
+        os.umask(before)
+    status = (files.root / "etc/x").stat()
+    assert (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid) == (0o755, UID, GID)
+    assert stat.S_IMODE((files.root / "a/b").stat().st_mode) == 0o750
+
+
+def test_a_write_replaces_a_link_and_not_its_target(files: RootedFiles) -> None:
+    write(files, "/etc/target", b"theirs")
+    (files.root / "etc/x").symlink_to("/etc/target")
+    write(files, "/etc/x", b"ours")
+    assert files.state("/etc/x").content == b"ours"
+    assert files.read("/etc/target") == b"theirs"
+
+
+def test_a_running_program_can_be_replaced(files: RootedFiles, tmp_path: Path) -> None:
+    write(files, "/etc/x", b"old")
+    with open(files.root / "etc/x", "rb") as still_open:
+        write(files, "/etc/x", b"new")
+        assert still_open.read() == b"old"
+
+
+def test_a_copy_is_checked(files: RootedFiles, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(b"s" * 3_000_000)
+    digest = hashlib.sha256(b"s" * 3_000_000).hexdigest()
+    write(files, "/etc/x", source, digest=digest)
+    assert files.state("/etc/x").digest == digest
+    with pytest.raises(InstallerError, match="/etc/x"):
+        write(files, "/etc/x", source, digest="0" * 64)
+    assert files.state("/etc/x").digest == digest
+    assert files.list("/etc") == ("x",)
+
+
+def test_a_copy_of_80_megabytes_is_quick(files: RootedFiles, tmp_path: Path) -> None:
+    source = tmp_path / "binary"
+    source.write_bytes(b"\0" * (80 << 20))
+    digest = hashlib.sha256(b"\0" * (80 << 20)).hexdigest()
+    started = time.monotonic()
+    write(files, "/etc/x", source, digest=digest)
+    assert time.monotonic() - started < 5
+
+
+def test_a_failed_write_leaves_no_trace(files: RootedFiles) -> None:
+    (files.root / "etc/x").mkdir()
+    with pytest.raises(OSError, match="x"):
+        write(files, "/etc/x", b"")
+    with pytest.raises(OSError, match="x"):
+        files.link("/etc/x", "/t", UID, GID)
+    assert files.list("/etc") == ("x",)
+
+
+@pytest.mark.parametrize("then", ["write", "link", "remove", "remove_empty_directory"])
+def test_what_a_killed_run_left_is_cleared(files: RootedFiles, then: str) -> None:
+    dead, ours = 4_194_305, os.getpid()  # above the kernel's highest pid
+    for name in (f".x.cri-resmgr-installer.{dead}", f".y.cri-resmgr-installer.{ours}"):
+        (files.root / "etc" / name).touch()
+    old = files.root / "etc/.z.cri-resmgr-installer.1"
+    old.touch()
+    os.utime(old, (0, 0))
+    kept = {".x.cri-resmgr-installer", ".x.other.4194305", "x.cri-resmgr-installer.4194305"}
+    if then == "remove_empty_directory":
+        assert files.remove_empty_directory("/etc")
+        return
+    kept.add(".w.cri-resmgr-installer.1")  # a run that lives
+    for name in kept:
+        (files.root / "etc" / name).touch()
+    if then == "write":
+        write(files, "/etc/new", b"")
+    elif then == "link":
+        files.link("/etc/new", "/t", UID, GID)
+    else:
+        files.remove("/etc/new")
+    assert set(files.list("/etc")) - {"new"} == kept
+
+
+def test_link_and_remove(files: RootedFiles) -> None:
+    write(files, "/etc/x", b"")
+    files.link("/etc/x", "/dev/null", UID, GID)
+    assert os.readlink(files.root / "etc/x") == "/dev/null"
+    files.remove("/etc/x")
+    files.remove("/etc/x")
+    files.remove("/no/such/parent")
+    assert files.state("/etc/x") == ABSENT
+
+
+# -- directories ----------------------------------------------------------------
+
+
+def test_directories_come_and_go(files: RootedFiles) -> None:
+    assert files.missing_directories("/etc/a/b") == ("/etc/a", "/etc/a/b")
+    assert files.make_directory("/etc/a/b") == ("/etc/a", "/etc/a/b")
+    assert files.make_directory("/etc/a/b") == ()
+    assert not files.remove_empty_directory("/etc/a")
+    assert files.remove_empty_directory("/etc/a/b")
+    assert files.remove_empty_directory("/etc/a")
+    assert not files.remove_empty_directory("/etc/a")
+
+
+def test_directories_through_an_absolute_link(files: RootedFiles) -> None:
+    (files.root / "run").mkdir()
+    (files.root / "var").symlink_to("/run")
+    assert files.make_directory("/var/ours") == ("/var/ours",)
+    assert (files.root / "run/ours").is_dir()
+
+
+def test_what_stands_where_a_directory_should_be(files: RootedFiles) -> None:
+    write(files, "/etc/x", b"")
+    (files.root / "etc/dangling").symlink_to("/nowhere")
+    for path in ("/etc/x/y", "/etc/dangling/y"):
+        with pytest.raises(UnservableHostError, match="in the way"):
+            files.make_directory(path)
+
+
+def test_a_tree_goes_and_what_it_links_to_stays(files: RootedFiles, tmp_path: Path) -> None:
+    files.make_directory("/etc/tree/deep/deeper")
+    files.make_directory("/keep")
+    write(files, "/keep/x", b"")
+    write(files, "/etc/tree/deep/file", b"")
+    (files.root / "etc/tree/deep/link").symlink_to(files.root / "keep")
+    os.mkfifo(files.root / "etc/tree/pipe")
+    files.remove_tree("/etc/tree")
+    files.remove_tree("/etc/tree")
+    assert files.state("/etc/tree") == ABSENT
+    assert files.list("/keep") == ("x",)
+    (files.root / "etc/link").symlink_to(files.root / "keep")
+    files.remove_tree("/etc/link")
+    assert files.list("/keep") == ("x",)
+    files.remove_tree("/keep/x")
+    assert files.list("/keep") == ()
+
+
+def test_space_and_permission_are_asked_of_the_nearest_parent(files: RootedFiles) -> None:
+    assert files.free_bytes("/etc/not/yet/there") == files.free_bytes("/etc") > 0
+    assert files.unwritable("/etc/not/yet/there") == ""
+    write(files, "/etc/x", b"")
+    assert files.unwritable("/etc/x/y") == "it is not a directory"
+
+
+def test_a_read_only_mount_says_so() -> None:
+    mounts = Path("/proc/self/mounts").read_text().splitlines()
+    places = [line.split()[1] for line in mounts if "ro" in line.split()[3].split(",")]
+    directory = next((place for place in places if os.path.isdir(place)), None)
+    if directory is None:
+        pytest.skip("nothing is mounted read-only here")
+    assert "read-only" in RootedFiles(Path("/")).unwritable(directory)
