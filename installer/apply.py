@@ -12,7 +12,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from installer.errors import StepFailedError, SystemdError
+from installer.errors import InstallerError, InterruptedRunError, StepFailedError, SystemdError
 from installer.host.ports import Host
 from installer.kubelet import effective
 from installer.model import paths
@@ -94,6 +94,11 @@ class _Worker:
             self._verbs[step.kind](step)
         except SystemdError as error:
             self._progress.failed_unit = step.target if step.target.endswith(".service") else ""
+            raise StepFailedError(f"{step.describe}: {error.message}", error.hint) from error
+        except (StepFailedError, InterruptedRunError):
+            raise
+        except InstallerError as error:
+            # A link that somebody puts in our way meanwhile, a source that changes while it is copied.
             raise StepFailedError(f"{step.describe}: {error.message}", error.hint) from error
         except OSError as error:
             raise StepFailedError(f"{step.describe}: {error}") from error

@@ -10,11 +10,12 @@ import posixpath
 from collections.abc import Iterable
 from dataclasses import replace
 
+from installer.errors import UnservableHostError
 from installer.host.ports import Clock, Files
 from installer.model import paths
 from installer.model.change import Action, FileChange
-from installer.model.plan import Plan
-from installer.model.resource import ABSENT, DesiredFile, Kind, Part
+from installer.model.plan import Plan, StepKind
+from installer.model.resource import ABSENT, DesiredFile, FileState, Kind, Part
 from installer.model.state import Desired, Observation
 from installer.record import (
     Claim,
@@ -64,7 +65,7 @@ class Ledger:
             return
         claims, unclaimed = {}, []
         for path, part in {**_KNOWN_PATHS, drop_in: Part.KUBELET}.items():
-            state = self._files.state(path)
+            state = self._state(path)
             if state.kind is Kind.ABSENT:
                 continue
             marked = state.content is not None and _OUR_MARK in state.content[:_MARK_WITHIN]
@@ -79,8 +80,22 @@ class Ledger:
         foreign = () if everything else tuple(path for path in paths.PROXY_STATE if self._exists(path))
         self.record = replace(self.record, claims=claims, directories=directories, foreign_state=foreign)
 
+    def _state(self, path: str) -> FileState:
+        """Nothing of ours can lie where a link leads out of the host root: as if it were absent."""
+        try:
+            return self._files.state(path)
+        except UnservableHostError:
+            return ABSENT
+
     def _exists(self, path: str) -> bool:
         return self._files.state(path, lambda _path, _identity: "unread").kind is not Kind.ABSENT
+
+    def state_of_ours(self) -> tuple[str, ...]:
+        """What cri-resmgr has left on the host since we brought it: a removal takes it along."""
+        if not self.record.claims:
+            return ()
+        foreign = self.record.foreign_state
+        return tuple(path for path in paths.PROXY_STATE if path not in foreign and self._exists(path))
 
     def claim(self, plan: Plan, observation: Observation) -> tuple[str, ...]:
         """Records what the plan is about to own, originals kept first; then makes the directories.
@@ -142,6 +157,24 @@ class Ledger:
         self.record = record
         save_record(self._files, record)
 
+    def note_applied(self, plan: Plan, invocation: str) -> None:
+        """After the last step: nothing is owed any more, and the proxy (its `invocation` now) has
+        read force.cfg if it was started or signalled. Closing keeps it."""
+        did = {step.kind for step in plan.steps if step.part is Part.PROXY}
+        signalled = self.record.signalled
+        if plan.desired.proxy is not None and did & {StepKind.RESTART, StepKind.SIGNAL}:
+            signalled = (invocation, plan.desired.proxy.reload_digest)
+        self.record = replace(self.record, owed={}, signalled=signalled)
+
+    def close_as_good(self) -> None:
+        """After a change was undone: the good generation is in place again."""
+        self._save(self.record)
+
+    def is_open(self, desired: Desired) -> bool:
+        """Whether a run was cut off after its last step: all is in place, but not yet kept as good."""
+        good = self.record.good
+        return good is None or Desired((), good.proxy, good.kubelet).generation != desired.generation
+
     def close_installed(self, desired: Desired, observation: Observation, payload_file: str) -> None:
         """This generation is good: it is kept whole, and what nothing refers to any more goes."""
         digests = {file.path: file.digest for file in desired.files}
@@ -152,16 +185,12 @@ class Ledger:
         }
         record = keep_good(self._files, self.record, desired)
         failed = {gen: why for gen, why in record.failed.items() if gen != desired.generation}
-        signalled = ("", "")
-        if desired.proxy is not None and desired.proxy.reload_digest:
-            signalled = (observation.proxy.invocation_id, desired.proxy.reload_digest)
         self._save(
             replace(
                 record,
                 claims=claims,
                 owed={},
                 failed=failed,
-                signalled=signalled,
                 digests=self._identities(observation, digests, payload_file),
             )
         )

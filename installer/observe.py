@@ -170,20 +170,27 @@ def observe_file(host: Host, record: Record, path: str) -> FileState:
         return FileState(Kind.OTHER)
 
 
+def read_hold(host: Host) -> str:
+    """Why kubelet is held on its base endpoint; empty if it is not."""
+    raw = host.files.read(paths.HOLD)
+    if raw is None:
+        return ""
+    return raw.decode("utf-8", "replace").partition("\n")[0].strip() or "no reason is given"
+
+
 def probe(host: Host, wanted: Iterable[str], base_endpoint: str) -> Probe:
     """What is worth asking only when something is to be changed."""
     runtime_error, containers = _probe_runtime(host, base_endpoint)
     wanted = tuple(wanted)
     directories = sorted({posixpath.dirname(path) for path in wanted} | {paths.OUR_STATE})
-    obstacles = {path: reason for path in wanted if (reason := _obstacle(host, path))}
+    unwritable = {directory: reason for directory in directories if (reason := _unwritable(host, directory))}
+    usable = [directory for directory in directories if directory not in unwritable]
     return Probe(
         runtime_error=runtime_error,
         containers=containers,
-        free_bytes={directory: host.files.free_bytes(directory) for directory in directories},
-        unwritable={
-            directory: reason for directory in directories if (reason := _unwritable(host, directory))
-        },
-        obstacles=obstacles,
+        free_bytes={directory: host.files.free_bytes(directory) for directory in usable},
+        unwritable=unwritable,
+        obstacles={path: reason for path in wanted if (reason := _obstacle(host, path))},
     )
 
 
@@ -201,9 +208,10 @@ def _probe_runtime(host: Host, endpoint: str) -> tuple[str, tuple[RunningContain
 
 def _unwritable(host: Host, directory: str) -> str:
     try:
+        host.files.missing_directories(directory)
         return host.files.unwritable(directory)
     except UnservableHostError as error:
-        return error.message
+        return f"{error.message} ({error.hint})"
 
 
 def _obstacle(host: Host, path: str) -> str:
@@ -217,5 +225,3 @@ def _obstacle(host: Host, path: str) -> str:
     if state.kind in (Kind.DIRECTORY, Kind.OTHER):
         return f"a {'directory' if state.kind is Kind.DIRECTORY else 'special file'} is in the way"
     return ""
-
-

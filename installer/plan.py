@@ -33,25 +33,27 @@ def build_plan(
     kubelet_unit: str,
     hold: bool = False,
     reset_cache: bool = False,
-    foreign_state: tuple[str, ...] = (),
+    state: tuple[str, ...] = (),
 ) -> Plan:
     """The plan that removes `changes`.
 
     `nonce` makes this run's pending generation unlike any other. `hold`: kubelet
-    is held on its base endpoint, which ends with a move to the relay.
+    is held on its base endpoint, which ends with a move to the relay. `state` is what cri-resmgr
+    itself has left behind: it goes last, and also where nothing else is left to remove.
     """
     builder = _Builder(desired, changes, f"pending-{nonce}", with_generation)
     if desired.proxy is not None:
         steps = [*builder.proxy_forward(reset_cache), *builder.kubelet_forward(hold)]
     else:
-        steps = [*builder.kubelet_back(), *builder.proxy_back(foreign_state)]
+        steps = [*builder.kubelet_back(), *builder.proxy_back()]
+        steps += [Step(StepKind.DELETE_STATE, path, Part.PROXY) for path in state]
     kubelet = desired.kubelet
     return Plan(
         mode,
         desired,
         changes,
         kubelet_unit,
-        tuple(steps) if changes else (),
+        tuple(steps),
         kubelet.strategy.value if kubelet else "",
         kubelet.why if kubelet else "",
         findings,
@@ -142,7 +144,7 @@ class _Builder:
             yield Step(StepKind.RESTART, unit.name, Part.KUBELET)
             yield Step(StepKind.AWAIT_KUBELET, unit.name, Part.KUBELET)
 
-    def proxy_back(self, foreign_state: tuple[str, ...]) -> Iterable[Step]:
+    def proxy_back(self) -> Iterable[Step]:
         unit = self._changes.unit(Part.PROXY)
         files = self._files(Part.PROXY)
         if unit is not None:
@@ -157,9 +159,6 @@ class _Builder:
             if unit.enable:
                 yield Step(StepKind.ENABLE, unit.name, Part.PROXY)
                 yield Step(StepKind.DAEMON_RELOAD, "", Part.PROXY)
-        for path in paths.PROXY_STATE:
-            if path not in foreign_state:
-                yield Step(StepKind.DELETE_STATE, path, Part.PROXY)
 
 
 def _file_step(change: FileChange) -> Step:

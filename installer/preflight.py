@@ -322,7 +322,7 @@ def _counted(number: int) -> str:
 
 
 def _named(containers: list[RunningContainer]) -> str:
-    names = sorted(f"{one.namespace}/{one.pod}/{one.name}" for one in containers)
+    names = sorted(one.title for one in containers)
     more = len(names) - _CONTAINERS_NAMED
     return ", ".join(names[:_CONTAINERS_NAMED]) + (f" and {more} more" if more > 0 else "")
 
@@ -330,6 +330,8 @@ def _named(containers: list[RunningContainer]) -> str:
 def _check_pending(
     unit: UnitState, desired: Desired, changes: Changes, accept_pending: bool
 ) -> Iterable[Finding]:
+    if unit.load_state == "masked":
+        return  # systemd says so of every masked unit that has drop-ins
     reloads = any(change.daemon_reload or change.enable or change.disable for change in changes.units)
     kubelet = changes.unit(Part.KUBELET)
     restarts = kubelet is not None and kubelet.action is Action.RESTART

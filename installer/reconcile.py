@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from installer.apply import Limits, Progress, apply_plan
@@ -18,10 +19,9 @@ from installer.model.change import Changes
 from installer.model.event import Emit, Event
 from installer.model.facts import Facts, Probe, RunningContainer
 from installer.model.finding import Finding, Severity
-from installer.model.plan import Plan, StepKind
-from installer.model.resource import Kind
+from installer.model.plan import Plan
 from installer.model.state import Mode, Observation
-from installer.observe import observe_facts, probe
+from installer.observe import observe_facts, probe, read_hold
 from installer.plan import build_plan
 from installer.preflight import cached_configuration, check_change, check_host
 from installer.record import RecordStatus
@@ -49,7 +49,8 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """Everything known before the first write. `containers` are those that run now (if probed)."""
+    """Everything known before the first write. `containers` are those that run now (if probed);
+    `hold` is why kubelet is held on its base endpoint, empty if it is not."""
 
     plan: Plan
     facts: Facts
@@ -57,7 +58,14 @@ class Situation:
     observation: Observation
     ledger: Ledger
     sound: bool
+    hold: str = ""
     containers: tuple[RunningContainer, ...] = ()
+
+    @property
+    def remembered_failure(self) -> str:
+        """Why this generation is not tried again on this host, or an empty string."""
+        failure = self.ledger.record.failed.get(self.plan.desired.generation)
+        return f"{failure.time}: {failure.reason}" if failure else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +99,7 @@ def look(request: Request, host: Host) -> Situation:
     wanted = tuple(file.path for file in intent.desired.files)
     found = probe(host, wanted, intent.base_endpoint) if changes or not (wanted or removing) else None
     findings = _examine(request, facts, intent, ledger, changes, found)
+    hold = read_hold(host)
     plan = build_plan(
         request.mode,
         intent.desired,
@@ -99,12 +108,13 @@ def look(request: Request, host: Host) -> Situation:
         os.urandom(8).hex(),
         with_generation,
         kubelet_unit=settings.kubelet.unit,
-        hold=host.files.state(paths.HOLD).kind is not Kind.ABSENT,
+        hold=bool(hold),
         reset_cache=settings.configs.reset_cached and cached_configuration(facts),
-        foreign_state=ledger.record.foreign_state,
+        state=ledger.state_of_ours() if removing else (),
     )
     sound = observation.kubelet_healthy and (found is None or not found.runtime_error)
-    return Situation(plan, facts, intent, observation, ledger, sound, found.containers if found else ())
+    containers = found.containers if found else ()
+    return Situation(plan, facts, intent, observation, ledger, sound, hold, containers)
 
 
 def _examine(
@@ -116,10 +126,11 @@ def _examine(
     found: Probe | None,
 ) -> tuple[Finding, ...]:
     """Preflight's findings; `found` is what was asked because something is to be changed."""
+    record = tuple(_record_findings(ledger, request.mode))
     if intent.configs is None or intent.payload is None or request.mode is Mode.REMOVE:
-        return _removal_findings(ledger) if changes else ()
+        return record if changes else ()
     settings = request.settings
-    findings = check_host(settings, facts, intent.configs, intent.payload, intent.refusals)
+    findings = record + check_host(settings, facts, intent.configs, intent.payload, intent.refusals)
     if found is None:
         return findings
     return findings + check_change(
@@ -135,11 +146,18 @@ def _examine(
     )
 
 
-def _removal_findings(ledger: Ledger) -> tuple[Finding, ...]:
-    if ledger.status is RecordStatus.OK:
-        return ()
-    message = f"the record is {ledger.status.value}: only what is evidently ours is removed"
-    return (Finding(Severity.WARN, "record-unusable", message),)
+def _record_findings(ledger: Ledger, mode: Mode) -> Iterable[Finding]:
+    status, code = ledger.status, "record-unusable"
+    if status is RecordStatus.OK or (status is RecordStatus.MISSING and mode is Mode.INSTALL):
+        return
+    what = f"the record ({paths.RECORD}) is {status.value}"
+    if mode is Mode.REMOVE:
+        yield Finding(Severity.WARN, code, f"{what}: only what is evidently ours is removed")
+    elif status is RecordStatus.FUTURE:
+        hint = "use the installer that wrote it, or a newer one"
+        yield Finding(Severity.REFUSE, code, f"{what}: a newer installer is at work on this node", hint)
+    else:
+        yield Finding(Severity.WARN, code, f"{what}: it is begun anew with what is evidently ours")
 
 
 def reconcile(request: Request, host: Host, emit: Emit) -> Outcome:
@@ -154,6 +172,7 @@ def reconcile(request: Request, host: Host, emit: Emit) -> Outcome:
         for finding in situation.plan.warnings:
             emit(Event("warning", finding.message, {"code": finding.code, "hint": finding.hint}))
         if not situation.plan.steps:
+            _complete_record(request, situation)
             _finish_removal(request, situation, emit)
             emit(Event("converged", "nothing to do", {"changed": False}))
             return Outcome(False, situation)
@@ -162,6 +181,18 @@ def reconcile(request: Request, host: Host, emit: Emit) -> Outcome:
         _finish_removal(request, situation, emit)
         emit(Event("converged", "done", {"changed": True}))
         return Outcome(True, situation)
+
+
+def _complete_record(request: Request, situation: Situation) -> None:
+    """After a run that was cut off between its last step and the record."""
+    desired = situation.plan.desired
+    if request.mode is Mode.INSTALL and situation.sound and situation.ledger.is_open(desired):
+        situation.ledger.close_installed(desired, situation.observation, _payload_file(situation))
+
+
+def _payload_file(situation: Situation) -> str:
+    payload = situation.intent.payload
+    return str(payload.binary.source) if payload else ""
 
 
 def _refuse(request: Request, situation: Situation) -> None:
@@ -193,8 +224,7 @@ def _carry_out(request: Request, situation: Situation, host: Host, emit: Emit) -
         )
         raise roll_back(attempt, failure, host, ledger, limits, emit) from failure
     if request.mode is Mode.INSTALL:
-        payload = situation.intent.payload
-        ledger.close_installed(plan.desired, verified, str(payload.binary.source) if payload else "")
+        ledger.close_installed(plan.desired, verified, _payload_file(situation))
 
 
 def build_limits(settings: Settings, *, hanging: bool) -> Limits:
@@ -211,10 +241,7 @@ def build_limits(settings: Settings, *, hanging: bool) -> Limits:
 
 def _verify(request: Request, situation: Situation, host: Host) -> Observation:
     plan, ledger = situation.plan, situation.ledger
-    if any(step.kind is StepKind.SIGNAL for step in plan.steps) and plan.desired.proxy:
-        invocation = situation.observation.proxy.invocation_id
-        ledger.record = replace(ledger.record, signalled=(invocation, plan.desired.proxy.reload_digest))
-    ledger.record = replace(ledger.record, owed={})
+    ledger.note_applied(plan, host.systemd.unit(paths.PROXY_UNIT).invocation_id)
     settings = request.settings.kubelet
     observation, changes = look_again(
         host, plan.desired, ledger.record, settings.unit, settings.healthz_url
@@ -235,8 +262,8 @@ def _finish_removal(request: Request, situation: Situation, emit: Emit) -> None:
     ledger.close_removed()
     pinned = [c for c in situation.containers if c.pinned]
     for container in pinned:
-        name = f"{container.namespace}/{container.pod}/{container.name}"
-        emit(Event("pinned", f"still pinned to its CPUs until it is recreated: {name}", {"id": container.id}))
+        message = f"still pinned to its CPUs until it is recreated: {container.title}"
+        emit(Event("pinned", message, {"id": container.id}))
     if ledger.unclaimed:
         raise UnservableHostError(
             f"the record is {ledger.status.value}, and nothing shows that these are ours:\n"

@@ -7,12 +7,19 @@ it is held on its base endpoint, so that the node lives.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 
 from installer.apply import Limits, Progress, apply_plan
 from installer.desired import with_generation
-from installer.errors import InstallerError, RollbackFailedError, RolledBackError, StepFailedError
-from installer.host.ports import Host
+from installer.errors import (
+    InstallerError,
+    InterruptedRunError,
+    RollbackFailedError,
+    RolledBackError,
+    StepFailedError,
+)
+from installer.host.ports import Clock, Host
 from installer.ledger import Ledger
 from installer.model import paths
 from installer.model.change import Changes
@@ -38,6 +45,24 @@ class Attempt:
     nonce: str
 
 
+class _Unstoppable:
+    """A clock whose waits no signal ends: a way back that stops half-way is worse than a late one."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.now = clock.now
+        self.monotonic = clock.monotonic
+
+    def sleep(self, seconds: float) -> None:
+        try:
+            self._clock.sleep(seconds)
+        except InterruptedRunError:
+            time.sleep(seconds)
+
+    def check(self) -> None:
+        """Nothing asks this run to end."""
+
+
 def roll_back(
     attempt: Attempt,
     failure: StepFailedError,
@@ -47,6 +72,7 @@ def roll_back(
     emit: Emit,
 ) -> InstallerError:
     """Undoes what the attempt did and returns the error that tells the story (exit 5 or 6)."""
+    host = replace(host, clock=_Unstoppable(host.clock))
     unit = attempt.progress.failed_unit
     journal = host.journal.tail(unit, _JOURNAL_LINES) if unit else ()
     emit(Event("rollback.started", f"failed: {failure.message}; going back", {"reason": failure.message}))
@@ -59,6 +85,8 @@ def roll_back(
     blamed = _blame(attempt, failure, host, ledger, limits)
     if target.proxy is None:
         ledger.close_as_before()
+    else:
+        ledger.close_as_good()
     return _rolled_back(failure, target, blamed, unit, journal)
 
 
@@ -78,10 +106,11 @@ def _converge_back(
         with_generation,
         kubelet_unit=kubelet_unit,
         hold=host.files.state(paths.HOLD).digest != "",
-        foreign_state=ledger.record.foreign_state,
+        state=ledger.state_of_ours() if target.proxy is None and Part.PROXY in touched else (),
     )
     ledger.claim(plan, observation)
     apply_plan(plan, host, limits, emit, Progress())
+    ledger.note_applied(plan, host.systemd.unit(paths.PROXY_UNIT).invocation_id)
     observation, changes = look_again(host, target, ledger.record, kubelet_unit, url)
     left = remaining(_only(changes, touched))
     if left:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from installer.errors import SystemdError, UnservableHostError
@@ -127,14 +128,7 @@ class SystemBus:
         from gi.repository import Gio, GLib
         from pydbus.bus import Bus
 
-        socket = self._files.resolve_all(SYSTEM_BUS)
-        if not socket.exists():
-            raise UnservableHostError(
-                f"no system bus socket at {socket}",
-                f"mount the host's root at {self._files.root} with its /run "
-                "(hostPath /, mountPropagation HostToContainer), or point --host-root to it; "
-                "the host needs systemd and D-Bus",
-            )
+        socket = bus_socket(self._files)
         flags = Gio.DBusConnectionFlags
         cancellable = Gio.Cancellable()
         alarm = threading.Timer(CONNECT_SECONDS, cancellable.cancel)
@@ -265,6 +259,19 @@ class SystemBus:
         finally:
             self._context.pop_thread_default()
         return lambda: (bool(replies), replies[0] if replies else None)
+
+
+def bus_socket(files: RootedFiles) -> Path:
+    """The host's system bus as this process reaches it. Raises UnservableHostError where there is none."""
+    socket = files.resolve_all(SYSTEM_BUS)
+    if not socket.exists():
+        raise UnservableHostError(
+            f"no system bus socket at {socket}",
+            f"mount the host's root at {files.root} with its /run "
+            "(hostPath /, mountPropagation HostToContainer), or point --host-root to it; "
+            "the host needs systemd and D-Bus",
+        )
+    return socket
 
 
 def lost(error: SystemdError) -> bool:

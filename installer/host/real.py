@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from installer.host.bus import bus_socket
 from installer.host.clock import SystemClock
 from installer.host.cri import SocketCri
 from installer.host.files import RootedFiles
@@ -29,6 +32,17 @@ def build_host(root: Path) -> Host:
         journal=HostJournal(root),
         clock=SystemClock(),
         validator=BinaryValidator(),
-        lock=lambda: host_lock(files),
+        lock=lambda: _lock(files),
         identity=lambda: host_identity(files),
     )
+
+
+@contextmanager
+def _lock(files: RootedFiles) -> Iterator[None]:
+    """The lock of a host that is there: below a root that is none, not even its directory is made.
+
+    Raises UnservableHostError, BusyHostError.
+    """
+    bus_socket(files)
+    with host_lock(files):
+        yield

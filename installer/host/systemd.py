@@ -16,6 +16,7 @@ from installer.host.bus import CALL_SECONDS, SERVICE, TIMEOUT, UNIT, SystemBus, 
 from installer.host.files import RootedFiles
 from installer.model.resource import ExecLine, UnitDetail, UnitState
 
+_NO_UNIT = "cri-resmgr-installer-looks-for-nothing.service"
 _LOST_REPLY_GRACE = 1.0  # s after systemd said that it has reloaded, for the reply to come after all
 
 
@@ -34,6 +35,9 @@ class BusSystemd:
 
     def unit(self, name: str) -> UnitState:
         path = self._load(name)
+        # Up to systemd 252 at least, NeedDaemonReload misses a drop-in whose directory is newer than
+        # systemd's list of unit directories, which it brings up to date when it looks for a unit in vain.
+        self._load(_NO_UNIT)
         # In one call, so that it is one instant: asked by name, a restart could fall between.
         of_unit = self._bus.read(name, lambda: self._bus.unit(path).GetAll(UNIT, timeout=CALL_SECONDS))
         if of_unit["LoadState"] == "not-found" and of_unit["ActiveState"] == "inactive":

@@ -70,6 +70,11 @@ class RunningContainer:
     through_proxy: bool
     pinned: bool
 
+    @property
+    def title(self) -> str:
+        """What people call it: `namespace/pod/name`, or less where kubelet did not make it."""
+        return "/".join(part for part in (self.namespace, self.pod, self.name) if part) or self.id
+
 
 @dataclass(frozen=True, slots=True)
 class Probe:

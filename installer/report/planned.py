@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from installer.model import paths
 from installer.model.change import Action, Changes, FileChange, UnitChange, Verb
 from installer.model.finding import Finding
-from installer.model.plan import Plan
+from installer.model.plan import Plan, StepKind
 from installer.model.resource import DesiredFile, FileState, Kind, Part, PayloadFile
 from installer.report.terminal import BOLD, CYAN, GREEN, RED, YELLOW, cut, one_line, paint
 
@@ -15,6 +15,12 @@ _DIFF_LINES = 200  # shown of one file
 _DIFF_INPUT = 256 << 10  # bytes; comparing more line by line takes seconds
 _VERB_COLORS = {Verb.CREATE: GREEN, Verb.CHANGE: YELLOW, Verb.DELETE: RED, Verb.RESTORE: CYAN}
 _SCHEMA = 1
+_BESIDES = {
+    StepKind.DELETE_STATE: "delete  cri-resmgr's own state:",
+    StepKind.CLEAR_HOLD: "delete  the hold on kubelet:",
+    StepKind.RESET_CACHE: "clear   the agent's configuration in",
+}
+"""Effects that are neither a file of ours nor a unit's."""
 
 
 def render_plan(plan: Plan, color: bool = False) -> str:
@@ -25,6 +31,8 @@ def render_plan(plan: Plan, color: bool = False) -> str:
     created = _created(plan.changes)
     for unit in plan.changes.units:
         lines += _unit_lines(unit, created, color)
+    besides = [step for step in plan.steps if step.kind in _BESIDES]
+    lines += [f"{_BESIDES[step.kind]} {one_line(step.target)}" for step in besides]
     if plan.strategy and plan.steps:
         lines.append(f"kubelet's strategy: {plan.strategy}: {one_line(plan.strategy_why)}")
     for finding in plan.warnings:
@@ -37,6 +45,8 @@ def render_plan(plan: Plan, color: bool = False) -> str:
 
 def _last_line(plan: Plan) -> str:
     summary = summarise(plan.changes, plan.kubelet_unit)
+    if plan.steps and not plan.changes:
+        summary = "only what cri-resmgr itself has left behind goes; nothing restarts"
     refusals = len(plan.refusals)
     if not refusals:
         return summary

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from installer.model.change import FileChange
-from installer.model.plan import Plan, StepKind
+from installer.model.paths import HOLD
+from installer.model.plan import Plan
 from installer.model.resource import ProcessState, UnitState
 from installer.model.state import Desired, Mode, Observation
 from installer.report.planned import finding_lines, findings_json, summarise
@@ -23,6 +24,12 @@ class Seen(Protocol):
 
     @property
     def observation(self) -> Observation: ...
+
+    @property
+    def hold(self) -> str: ...
+
+    @property
+    def remembered_failure(self) -> str: ...
 
 
 def is_well(seen: Seen) -> bool:
@@ -61,8 +68,12 @@ def render_status(seen: Seen, color: bool = False) -> str:
     ]
     lines += _generation_lines(observation.kubelet_process, wanted_kubelet)
     lines += _file_lines(seen)
-    if any(step.kind is StepKind.CLEAR_HOLD for step in plan.steps):
-        lines.append(paint("kubelet is held on its own endpoint", YELLOW, color))
+    if seen.hold:
+        where = f"kubelet is held on its own endpoint at its next start ({HOLD}): {one_line(seen.hold)}"
+        lines.append(paint(where, YELLOW, color))
+    if seen.remembered_failure:
+        reason = one_line(seen.remembered_failure)
+        lines.append(paint(f"this generation failed here and is not tried again: {reason}", YELLOW, color))
     for finding in plan.findings:
         lines += finding_lines(finding, paint(f"{finding.severity}:", YELLOW, color))
     lines.append(_last_line(seen, color))
@@ -118,8 +129,9 @@ def status_json(seen: Seen) -> dict[str, object]:
     """For machines; keys are stable:
 
     schema, converged, healthy, complaints [text], summary, relayAnswers, kubeletOnRelay,
-    kubeletHealthy, units [{name, loadState, activeState, subState, unitFileState, mainPid,
-    restarts, result, invocationId, needDaemonReload, generation, wantedGeneration}],
+    kubeletHealthy, hold, rememberedFailure (both text, empty if there is none), units [{name,
+    loadState, activeState, subState, unitFileState, mainPid, restarts, result, invocationId,
+    needDaemonReload, generation, wantedGeneration}],
     differences [{path, part, verb, why}], findings [{severity, code, message, hint}].
     """
     observation, plan = seen.observation, seen.plan
@@ -133,6 +145,8 @@ def status_json(seen: Seen) -> dict[str, object]:
         "relayAnswers": observation.relay_answers,
         "kubeletOnRelay": observation.on_relay,
         "kubeletHealthy": observation.kubelet_healthy,
+        "hold": seen.hold,
+        "rememberedFailure": seen.remembered_failure,
         "units": [
             _unit_json(observation.proxy, observation.proxy_process, wanted_proxy),
             _unit_json(observation.kubelet, observation.kubelet_process, wanted_kubelet),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from installer.errors import BusyHostError
+from installer.errors import BusyHostError, UnservableHostError
 from installer.host.ports import Host
 from installer.host.real import build_host
 from tests.fakes import FakeHost
@@ -16,7 +16,18 @@ from tests.throwaway.host import ThrowawayHost
 
 @pytest.fixture(params=["fake", "real"])
 def host(request: pytest.FixtureRequest, tmp_path: Path) -> Host:
-    return FakeHost(tmp_path).host if request.param == "fake" else build_host(tmp_path)
+    if request.param == "fake":
+        return FakeHost(tmp_path).host
+    bus = tmp_path / "run/dbus/system_bus_socket"  # below a root that has none, there is no host to lock
+    bus.parent.mkdir(parents=True)
+    bus.touch()
+    return build_host(tmp_path)
+
+
+def test_below_a_root_without_a_system_bus_nothing_is_made(tmp_path: Path) -> None:
+    with pytest.raises(UnservableHostError, match="no system bus"), build_host(tmp_path).lock():
+        pass
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_wall_clock_is_utc_with_seconds(host: Host) -> None:

@@ -156,6 +156,15 @@ def _sandbox_config(name: str, uid: str) -> bytes:
     return field(1, metadata) + field(8, field(2, field(1, namespaces)))
 
 
+def _labels(name: str) -> tuple[tuple[str, str], ...]:
+    """What kubelet says of a container whose pod has its name."""
+    return (
+        ("io.kubernetes.container.name", name),
+        ("io.kubernetes.pod.name", name),
+        ("io.kubernetes.pod.namespace", "default"),
+    )
+
+
 def create_container(
     host: ThrowawayHost,
     socket: str,
@@ -182,6 +191,7 @@ def create_container(
         )
     resources = field(3, cpu_shares) + (field(6, cpuset) if cpuset else b"")
     container += field(15, field(1, resources))
+    container += b"".join(field(9, field(1, key) + field(2, value)) for key, value in _labels(name))
     message = field(1, pod) + field(2, container) + field(3, config)
     identity = strings(call(host, socket, "CreateContainer", message))[1]
     call(host, socket, "StartContainer", field(1, identity))

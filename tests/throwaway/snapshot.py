@@ -48,6 +48,15 @@ def snapshot(host: ThrowawayHost) -> Mapping[str, Entry]:
     The keys are absolute paths on the host; a unit file's state stands under
     `unit:<name>`. Equal snapshots mean: without a trace.
     """
+    found = files(host)
+    for line in host.systemctl("list-unit-files", "--no-legend", "--full").splitlines():
+        words = line.split()
+        found[f"unit:{words[0]}"] = Entry("unit", 0, 0, 0, words[1])
+    return found
+
+
+def files(host: ThrowawayHost) -> dict[str, Entry]:
+    """Every path of a snapshot; systemd is not asked, which takes five times as long."""
     root = host.root
     found: dict[str, Entry] = {}
     for tree in TREES:
@@ -55,9 +64,6 @@ def snapshot(host: ThrowawayHost) -> Mapping[str, Entry]:
     for name in sorted(os.listdir(root / "run")):
         if name.startswith(RUN_PREFIXES):
             found.update(walk(root, root / "run" / name))
-    for line in host.systemctl("list-unit-files", "--no-legend", "--full").splitlines():
-        words = line.split()
-        found[f"unit:{words[0]}"] = Entry("unit", 0, 0, 0, words[1])
     return found
 
 

@@ -25,7 +25,16 @@ BARE = replace(
 )
 
 
-def plan(observation: Observation, record: Record, desired: Desired = DESIRED, hold: bool = False) -> Plan:
+STATE = ("/var/lib/cri-resmgr", "/run/cri-resmgr")
+
+
+def plan(
+    observation: Observation,
+    record: Record,
+    desired: Desired = DESIRED,
+    hold: bool = False,
+    state: tuple[str, ...] = (),
+) -> Plan:
     return build_plan(
         Mode.INSTALL if desired.proxy else Mode.REMOVE,
         desired,
@@ -35,6 +44,7 @@ def plan(observation: Observation, record: Record, desired: Desired = DESIRED, h
         lambda content, generation: content + generation.encode(),
         kubelet_unit="kubelet.service",
         hold=hold,
+        state=state,
     )
 
 
@@ -75,12 +85,17 @@ def test_r2_no_changes_no_steps() -> None:
 
 
 def test_removal_moves_kubelet_before_the_proxy_stops() -> None:
-    steps = story(plan(CONVERGED, RECORD, Desired()))
+    steps = story(plan(CONVERGED, RECORD, Desired(), state=STATE))
     kinds = [kind for kind, _target in steps]
     assert steps[0] == (StepKind.DELETE, DROP_IN)
     assert steps.index((StepKind.AWAIT_KUBELET, "kubelet.service")) < kinds.index(StepKind.STOP)
     assert kinds.index(StepKind.STOP) < steps.index((StepKind.DELETE, paths.PROXY_UNIT_FILE))
-    assert kinds[-3:] == [StepKind.DELETE_STATE] * 3
+    assert steps[-2:] == [(StepKind.DELETE_STATE, path) for path in STATE]
+
+
+def test_r7_a_removal_that_was_cut_off_late_still_takes_the_proxys_state() -> None:
+    bare = story(plan(BARE, Record(), Desired(), state=STATE))
+    assert bare == [(StepKind.DELETE_STATE, path) for path in STATE]
 
 
 def test_a_hold_ends_just_before_kubelet_moves() -> None:

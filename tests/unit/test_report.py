@@ -302,6 +302,8 @@ def test_a_plan_as_json_is_one_document_with_stable_keys() -> None:
 class Look:
     plan: Plan
     observation: Observation
+    hold: str = ""
+    remembered_failure: str = ""
 
 
 PROXY = UnitState(paths.PROXY_UNIT, "loaded", "active", "running", "enabled", main_pid=5)
@@ -450,3 +452,14 @@ def test_an_error_as_json_is_an_event() -> None:
         "message": "a: wrong",
         "data": {"error": "InvalidInputError", "exitCode": 2, "hint": "h", "faults": ["a: wrong"]},
     }
+
+
+def test_status_tells_of_a_hold_and_of_a_remembered_failure() -> None:
+    stream = io.StringIO()
+    look = Look(
+        plan(), WELL, hold="the proxy \x1b[2J died", remembered_failure="2024-01-01T00:00:00Z: it exits"
+    )
+    print_status(look, "text", stream)
+    assert "held on its own endpoint" in stream.getvalue()
+    assert "the proxy \\x1b[2J died" in stream.getvalue()
+    assert "not tried again: 2024-01-01T00:00:00Z: it exits" in stream.getvalue()

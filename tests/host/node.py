@@ -1,0 +1,84 @@
+"""A booted kubeadm node and the program for it: what the tests of the main path share."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.host.command import RELAY_FLAG, Command, Ended
+from tests.throwaway.host import ThrowawayHost
+from tests.throwaway.kubelet import UNIT, install_kubelet, running_arguments, wait_healthy
+from tests.throwaway.payload import build_payload
+from tests.throwaway.snapshot import difference, snapshot
+
+PROXY = "cri-resource-manager.service"
+BINARY = "/opt/intel/bin/cri-resmgr"
+GUARD = "/opt/intel/bin/cri-resmgr-kubelet-guard"
+PROXY_UNIT = "/etc/systemd/system/cri-resource-manager.service"
+PROXY_ENVIRONMENT = "/etc/default/cri-resource-manager"
+FALLBACK = "/etc/cri-resmgr/fallback.cfg"
+KUBELET_ENVIRONMENT = "/etc/cri-resmgr/kubelet.env"
+DROP_IN = "/etc/systemd/system/kubelet.service.d/90-cri-resmgr.conf"
+OURS = (BINARY, GUARD, PROXY_UNIT, PROXY_ENVIRONMENT, FALLBACK, KUBELET_ENVIRONMENT, DROP_IN)
+STATE = "/var/lib/cri-resmgr-installer"
+
+
+class Node:
+    """`before` is the host as it was when the node was made."""
+
+    def __init__(self, host: ThrowawayHost, scratch: Path) -> None:
+        self.host = host
+        self.scratch = scratch
+        install_kubelet(host, "kubeadm")
+        self.command = Command(host, scratch)
+        self.before = snapshot(host)
+
+    def path(self, path: str) -> Path:
+        return self.host.root / path[1:]
+
+    def fallback(self, text: str) -> None:
+        (self.command.configs / "fallback.cfg").write_text(text)
+
+    def upgrade(self, fault: str | dict[str, object] = "", version: str = "v0.9.3") -> None:
+        """From now on the payload is another version; with `fault`, a broken one."""
+        build_payload(self.command.payload, version=version, fault=fault)
+
+    def fault(self, unit: str, text: str) -> None:
+        """What goes wrong on this host when the stand-in for `unit` starts; empty: nothing."""
+        file = self.path(f"/etc/standin-{unit}.json")
+        file.write_text(text) if text else file.unlink(missing_ok=True)
+
+    def run(self, *argv: str, code: int = 0) -> Ended:
+        ended = self.command(*argv)
+        assert ended.code == code, ended.said
+        return ended
+
+    def invocations(self) -> tuple[str, str]:
+        """Which start of kubelet and of the proxy runs now."""
+        return self.host.show(UNIT, "InvocationID"), self.host.show(PROXY, "InvocationID")
+
+    @contextmanager
+    def restarts(self, kubelet: bool, proxy: bool) -> Iterator[None]:
+        """Exactly these units are started anew in the block."""
+        before = self.invocations()
+        yield
+        after = self.invocations()
+        assert (before[0] != after[0], before[1] != after[1]) == (kubelet, proxy)
+
+    def on_relay(self) -> bool:
+        return RELAY_FLAG in running_arguments(self.host)
+
+    def expect_good(self) -> None:
+        """Converged and healthy, by our own word and by systemd's and kubelet's."""
+        assert self.run("status").out.splitlines()[-1] == "converged and healthy"
+        wait_healthy(self.host)
+        assert self.on_relay()
+        assert self.host.systemctl("is-active", PROXY) == "active"
+        assert self.host.systemctl("is-enabled", PROXY) == "enabled"
+
+    def expect_untraced(self, *, allowed: str = "") -> None:
+        """The host is as it was, but for paths below `allowed`."""
+        wait_healthy(self.host)
+        assert not self.on_relay()
+        left = difference(self.before, snapshot(self.host))
+        left = [line for line in left if not (allowed and f" {allowed}" in line)]
+        assert not left, "\n".join(left)

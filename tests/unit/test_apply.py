@@ -1,0 +1,44 @@
+"""Whatever goes wrong in a step is a failed step: only that is rolled back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from installer.apply import Limits, Progress, apply_plan
+from installer.errors import StepFailedError
+from installer.model.change import Changes
+from installer.model.plan import Plan, Step, StepKind
+from installer.model.resource import DesiredFile, Part
+from installer.model.state import Desired, Mode
+from tests.fakes import FakeHost
+
+PATH = "/etc/cri-resmgr/fallback.cfg"
+LIMITS = Limits(proxy_start=1, kubelet_start=1, settle=1, guard=1, healthz_url="")
+
+
+def write(root: Path, digest: str = "") -> Progress:
+    file = DesiredFile(PATH, b"policy: {}\n", 0o644, Part.PROXY, digest)
+    step = Step(StepKind.WRITE, PATH, Part.PROXY, file)
+    plan = Plan(Mode.INSTALL, Desired(), Changes(), "kubelet.service", (step,))
+    progress = Progress()
+    with pytest.raises(StepFailedError, match=f"write {PATH}: "):
+        apply_plan(plan, FakeHost(root).host, LIMITS, lambda _event: None, progress)
+    return progress
+
+
+def test_content_that_changed_while_it_was_copied(tmp_path: Path) -> None:
+    (tmp_path / "etc/cri-resmgr").mkdir(parents=True)
+    assert write(tmp_path, digest="0" * 64).touched == {Part.PROXY}
+    assert list((tmp_path / "etc/cri-resmgr").iterdir()) == []
+
+
+def test_link_out_of_the_root_that_came_meanwhile(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/cri-resmgr").symlink_to("../../outside")
+    assert write(tmp_path).touched == {Part.PROXY}
+
+
+def test_directory_that_went_away_meanwhile(tmp_path: Path) -> None:
+    assert write(tmp_path).touched == {Part.PROXY}
