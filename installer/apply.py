@@ -69,6 +69,7 @@ class _Worker:
         self._host = host
         self._limits = limits
         self._progress = progress
+        self._relay_deadline = 0.0
         self._verbs: dict[StepKind, Callable[[Step], None]] = {
             StepKind.WRITE: self._write,
             StepKind.MARK_PENDING: self._write,
@@ -139,6 +140,8 @@ class _Worker:
         self._host.systemd.reset_failed(step.target)
         if kubelet:
             self._progress.moved_kubelet = True
+        else:
+            self._relay_deadline = self._host.clock.monotonic() + bound
         try:
             result = self._host.systemd.restart(step.target, bound + (_JOB_SLACK if kubelet else 0.0))
         except SystemdError:
@@ -168,7 +171,8 @@ class _Worker:
             raise self._failure(paths.PROXY_UNIT, "the relay stopped answering")
 
     def _await_status(self, step: Step) -> UnitState:
-        deadline = self._host.clock.monotonic() + self._limits.proxy_start
+        # What the start itself took is part of the time that the relay may take.
+        deadline = self._relay_deadline or self._host.clock.monotonic() + self._limits.proxy_start
         unit = self._host.systemd.unit(paths.PROXY_UNIT)
         reason = "it did not answer"
         while self._host.clock.monotonic() < deadline:
@@ -203,9 +207,11 @@ class _Worker:
         relay = self._plan.desired.kubelet is not None
         name = step.target
         unit = self._host.systemd.unit(name)
+        proxy = self._host.systemd.unit(paths.PROXY_UNIT) if relay else None
         deadline = self._host.clock.monotonic() + self._limits.kubelet_start
         while not self._host.healthz.ok(self._limits.healthz_url, 1.0):
             self._check_steady(unit, self._host.systemd.unit(name))
+            self._check_relay(proxy)
             if self._host.clock.monotonic() > deadline:
                 late = f"{self._limits.kubelet_start:g} s after the restart"
                 raise self._failure(name, f"{self._limits.healthz_url} is not ok {late}")
@@ -215,11 +221,18 @@ class _Worker:
         while (left := settled - self._host.clock.monotonic()) > 0:
             self._host.clock.sleep(min(_SETTLE_POLL, left))
             self._check_steady(unit, self._host.systemd.unit(name))
+            self._check_relay(proxy)
             if not self._host.healthz.ok(self._limits.healthz_url, 1.0):
                 raise self._failure(name, f"{self._limits.healthz_url} stopped being ok")
         self._check_endpoint(name, unit, relay)
-        if relay and not self._host.cri.answers(paths.RELAY_ENDPOINT, 2.0):
-            raise self._failure(paths.PROXY_UNIT, "the relay stopped answering under kubelet")
+
+    def _check_relay(self, proxy: UnitState | None) -> None:
+        """R4: kubelet is not left on a relay that dies or falls silent while kubelet settles on it."""
+        if proxy is None:
+            return
+        self._check_steady(proxy, self._host.systemd.unit(proxy.name))
+        if not self._host.cri.answers(paths.RELAY_ENDPOINT, 2.0):
+            raise self._failure(proxy.name, "the relay stopped answering under kubelet")
 
     def _check_endpoint(self, name: str, unit: UnitState, relay: bool) -> None:
         now = self._host.systemd.unit(name)

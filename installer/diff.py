@@ -97,10 +97,10 @@ def _diff_proxy(
     reread = record.signalled == (state.invocation_id, unit.reload_digest)
     if action is Action.NOTHING and unit.reload_digest and not reread:
         action, reasons = Action.RELOAD, [f"{paths.FORCE_CONFIG} changed"]
-    enable = state.unit_file_state != "enabled"
-    if enable:
-        reasons.append("it is not enabled")
     foreign = _foreign_enabled(state, record)
+    enable = foreign or state.unit_file_state != "enabled"
+    if enable:
+        reasons.append("it is enabled in somebody else's way" if foreign else "it is not enabled")
     return _unit_change(unit, Part.PROXY, state, files, action, reasons, enable, foreign)
 
 

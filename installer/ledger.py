@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 
 from installer.errors import UnservableHostError
@@ -73,7 +74,8 @@ class Ledger:
                 claims[path] = Claim(part, Original(), (state.digest,))
             else:
                 unclaimed.append(path)
-        directories = tuple(sorted({posixpath.dirname(path) for path in claims} & _DIRECTORIES_OF_OURS))
+        # Made by us in all likelihood; they go only if nothing is in them.
+        directories = tuple(sorted({*_DIRECTORIES_OF_OURS, posixpath.dirname(drop_in)} if claims else ()))
         if not everything:
             unclaimed += [path for path in paths.PROXY_STATE if self._exists(path) and path not in claims]
         self.unclaimed = tuple(unclaimed)
@@ -183,8 +185,10 @@ class Ledger:
             for path, claim in self.record.claims.items()
             if path in digests or observation.files.get(path, ABSENT) != claim.before.state
         }
+        self._make_own_directories()
         record = keep_good(self._files, self.record, desired)
         failed = {gen: why for gen, why in record.failed.items() if gen != desired.generation}
+        self._sweep()
         self._save(
             replace(
                 record,
@@ -214,13 +218,20 @@ class Ledger:
         failure = Failure(reason, clock.now())
         self._save(replace(self.record, failed={**self.record.failed, generation: failure}))
 
+    def _sweep(self) -> None:
+        """A run that was killed in the middle of a write leaves a part beside a file that the next run
+        may have no reason to touch."""
+        for directory in {posixpath.dirname(path) for path in self.record.claims}:
+            with suppress(UnservableHostError):  # somebody's link leads out of the host root by now
+                self._files.sweep(directory)
+
     def close_removed(self) -> None:
         """Takes away what is left of ours: directories that are empty, then the record, last.
 
-        Failures that were remembered, and content that somebody had put into our
-        files, are kept; without them nothing remains.
+        Content that somebody had put into our files is kept; without it nothing remains.
         """
         files = self._files
+        self._sweep()
         files.remove_tree(paths.OUR_RUNTIME)
         for directory in reversed(self.record.directories):
             files.remove_empty_directory(directory)
@@ -247,7 +258,7 @@ class Ledger:
         self._files.write(paths.HOLD, reason.replace("\n", " ").encode() + b"\n", 0o644)
 
 
-_DIRECTORIES_OF_OURS = frozenset({"/etc/cri-resmgr", "/opt/intel/bin"})
+_DIRECTORIES_OF_OURS = frozenset({"/etc/cri-resmgr", "/opt/intel", "/opt/intel/bin"})
 
 
 def _identity_of(path: str, digest: str) -> dict[str, Digest]:

@@ -30,8 +30,9 @@ from installer.settings import Settings
 from installer.verify import look_again, remaining
 
 # Kubelet hangs on the relay while its proxy is replaced, and the node goes NotReady after ~31 s:
-# what an attempt may take so that the way back fits into 30 s as well.
-_ATTEMPT_WHILE_HANGING = 16.0  # seconds
+# what a start of the proxy may take, so that the attempt, the way back, and kubelet's move to its base
+# endpoint should that fail too, fit into 30 s.
+_PROXY_START_WHILE_HANGING = 11.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +232,7 @@ def build_limits(settings: Settings, *, hanging: bool) -> Limits:
     """The deadlines of a run; shorter for the proxy while kubelet hangs on the relay (R8)."""
     proxy_start = float(settings.proxy.start_timeout_seconds)
     return Limits(
-        proxy_start=min(proxy_start, _ATTEMPT_WHILE_HANGING) if hanging else proxy_start,
+        proxy_start=min(proxy_start, _PROXY_START_WHILE_HANGING) if hanging else proxy_start,
         kubelet_start=float(settings.kubelet.start_timeout_seconds),
         settle=float(settings.kubelet.settle_seconds),
         guard=float(settings.kubelet.guard_seconds),

@@ -80,6 +80,9 @@ def roll_back(
     try:
         _converge_back(attempt, target, host, ledger, limits, emit)
     except (InstallerError, OSError) as second:
+        if not _runtime_ready(attempt, host):
+            # All is written as it was; a proxy without its runtime waits, and systemd tries again.
+            return _runtime_away(failure, second, unit, journal)
         rescued = _rescue_kubelet(attempt, host, ledger, limits, emit)
         return _failed_twice(failure, second, rescued, unit, journal)
     blamed = _blame(attempt, failure, host, ledger, limits)
@@ -108,6 +111,10 @@ def _converge_back(
         hold=host.files.state(paths.HOLD).digest != "",
         state=ledger.state_of_ours() if target.proxy is None and Part.PROXY in touched else (),
     )
+    waits = any(step.kind is StepKind.AWAIT_KUBELET for step in plan.steps)
+    if attempt.progress.moved_kubelet and not waits and not observation.kubelet_healthy:
+        # Between two tries it is on no endpoint: nothing differs, but it is down because of us.
+        plan = replace(plan, steps=plan.steps + _kubelet_again(kubelet_unit))
     ledger.claim(plan, observation)
     apply_plan(plan, host, limits, emit, Progress())
     ledger.note_applied(plan, host.systemd.unit(paths.PROXY_UNIT).invocation_id)
@@ -124,6 +131,10 @@ def _only(changes: Changes, parts: set[Part]) -> Changes:
     )
 
 
+def _kubelet_again(name: str) -> tuple[Step, ...]:
+    return tuple(Step(kind, name, Part.KUBELET) for kind in (StepKind.RESTART, StepKind.AWAIT_KUBELET))
+
+
 def _rescue_kubelet(attempt: Attempt, host: Host, ledger: Ledger, limits: Limits, emit: Emit) -> bool:
     """The good proxy did not come back: kubelet leaves the relay, and stays away until a human or a
     later success ends the hold. Says whether kubelet is healthy on its base endpoint."""
@@ -134,25 +145,25 @@ def _rescue_kubelet(attempt: Attempt, host: Host, ledger: Ledger, limits: Limits
         process = host.processes.get(unit.main_pid) if unit.main_pid else None
         if process is not None and not process.uses_relay and host.healthz.ok(limits.healthz_url):
             return True
-        steps = tuple(
-            Step(kind, name, Part.KUBELET) for kind in (StepKind.RESTART, StepKind.AWAIT_KUBELET)
-        )
-        plan = replace(attempt.plan, desired=Desired(), steps=steps)
+        plan = replace(attempt.plan, desired=Desired(), steps=_kubelet_again(name))
         apply_plan(plan, host, replace(limits, settle=min(limits.settle, 2.0)), emit, Progress())
     except (InstallerError, OSError):
         return False
     return True
 
 
+def _runtime_ready(attempt: Attempt, host: Host) -> bool:
+    try:
+        return host.cri.status(attempt.base_endpoint).ready
+    except InstallerError:
+        return False
+
+
 def _blame(attempt: Attempt, failure: StepFailedError, host: Host, ledger: Ledger, limits: Limits) -> bool:
     """R8: only a sound environment lets us blame the generation."""
     if attempt.plan.desired.proxy is None or not attempt.sound_before:
         return False
-    try:
-        runtime_ready = host.cri.status(attempt.base_endpoint).ready
-    except InstallerError:
-        runtime_ready = False
-    if not runtime_ready or not host.healthz.ok(limits.healthz_url):
+    if not _runtime_ready(attempt, host) or not host.healthz.ok(limits.healthz_url):
         return False
     ledger.blame(attempt.plan.desired.generation, failure.message, host.clock)
     return True
@@ -171,6 +182,19 @@ def _rolled_back(
     else:
         hint += "The environment was not sound, so nothing is blamed: run the same command again later."
     return RolledBackError(_story(failure.message, unit, journal), hint)
+
+
+def _runtime_away(
+    failure: StepFailedError, second: Exception, unit: str, journal: tuple[str, ...]
+) -> RolledBackError:
+    """Kubelet is left as it runs: a start on either endpoint would fail while the runtime is away."""
+    hint = (
+        "the container runtime does not answer, so nothing is blamed, kubelet was not restarted, and the "
+        "previous files are in place. The proxy comes back by itself when the runtime does: look at "
+        "`systemctl status containerd` (or crio), then run the same command again."
+    )
+    message = f"{failure.message}\nand on the way back: {second}"
+    return RolledBackError(_story(message, unit, journal), hint)
 
 
 def _failed_twice(

@@ -180,6 +180,9 @@ class RootedFiles:
             os.unlink(place)
             disk.sync_directory(directory)
 
+    def sweep(self, directory: str) -> None:
+        disk.sweep(self._resolve(directory, follow_last=True))
+
     # -- directories ------------------------------------------------------------
 
     def make_directory(self, path: str, mode: int = 0o755) -> tuple[str, ...]:

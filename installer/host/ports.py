@@ -73,6 +73,10 @@ class Files(Protocol):
         """Removes `path` and all below it, never following links nor crossing mounts. Absent is fine."""
         ...
 
+    def sweep(self, directory: str) -> None:
+        """Clears away what a write that was killed half-way has left beside its target. Absent is fine."""
+        ...
+
     def list(self, path: str) -> tuple[str, ...]:
         """The names in a directory, sorted; empty if it is not one."""
         ...

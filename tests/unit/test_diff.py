@@ -242,3 +242,4 @@ def test_an_enabled_unit_of_somebody_else_is_disabled_before_its_file_is_replace
     foreign = replace(CONVERGED, proxy_process=process(""))
     [unit] = [u for u in diff(DESIRED, foreign, Record()).units if u.part is Part.PROXY]
     assert unit.disable
+    assert unit.enable

@@ -341,6 +341,18 @@ def test_await_relay_gives_up_at_once_when_the_process_is_gone(dash: Node) -> No
     assert elapsed(began) < 1.0
 
 
+def test_await_relay_does_not_keep_a_held_kubelet_waiting(dash: Node) -> None:
+    (dash.root / "proc/41").mkdir()
+    later = threading.Timer(0.3, dash.hold.touch)
+    later.start()
+    began = time.monotonic()
+    done = dash.guard("await-relay", MAINPID="41", CRI_RESMGR_GUARD_SECONDS="15")
+    later.join()
+    assert done.returncode == 0
+    assert "held on its own endpoint" in done.stdout
+    assert elapsed(began) < 1.0
+
+
 @pytest.mark.parametrize(("seconds", "waits"), [("3", 0.5)])
 def test_await_relay_leaves_time_for_the_stop(dash: Node, seconds: str, waits: float) -> None:
     (dash.root / "proc/41").mkdir()

@@ -1,0 +1,256 @@
+"""Every kubelet we serve, booted: its flags live on beside our endpoint, whoever changes and restarts it."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.host.command import RELAY_FLAG, Command, Ended, untouched
+from tests.throwaway.host import ThrowawayHost
+from tests.throwaway.kubelet import (
+    FLAVOURS,
+    UNIT,
+    healthz,
+    install_kubelet,
+    running_arguments,
+    running_endpoint,
+    runtime_of,
+    wait_healthy,
+)
+from tests.throwaway.snapshot import difference, files
+
+PROXY = "cri-resource-manager.service"
+UNIT_FILE = "/etc/systemd/system/kubelet.service"
+NEW_FLAG = "--max-pods=57"
+
+
+@dataclass(frozen=True, slots=True)
+class Flavour:
+    """How a flavour is served, and where somebody else sets its flags.
+
+    `flags` is the file, `old` what stands in it (empty: it is made, or is written anew), `new` what
+    takes its place; NEW_FLAG is in it.
+    """
+
+    strategy: str
+    variable: str
+    flags: str
+    old: str
+    new: str
+
+
+EXTRA_ARGS = "/etc/default/kubelet"
+OURS = "CRI_RESMGR_KUBELET_ARGS"
+KUBELETS = {
+    "crio": Flavour("exec-start", OURS, UNIT_FILE, "--runtime-cgroups", f"{NEW_FLAG} --runtime-cgroups"),
+    "eks-al2023": Flavour(
+        "environment",
+        "NODEADM_KUBELET_ARGS",
+        "/etc/eks/kubelet/environment",
+        "--cloud-provider=external",
+        NEW_FLAG,
+    ),
+    "gardener-set": Flavour(
+        "environment", "KUBELET_EXTRA_ARGS", "/var/lib/kubelet/extra_args", "--node-ip=10.250.0.7", NEW_FLAG
+    ),
+    "gardener-unset": Flavour(
+        "environment",
+        "KUBELET_EXTRA_ARGS",
+        "/var/lib/kubelet/extra_args",
+        "",
+        f'KUBELET_EXTRA_ARGS="{NEW_FLAG}"\n',
+    ),
+    "kind": Flavour(
+        "environment",
+        "KUBELET_KUBEADM_ARGS",
+        "/var/lib/kubelet/kubeadm-flags.env",
+        "--node-ip=172.18.0.2",
+        NEW_FLAG,
+    ),
+    "kubeadm": Flavour(
+        "environment",
+        "KUBELET_EXTRA_ARGS",
+        EXTRA_ARGS,
+        "KUBELET_EXTRA_ARGS=",
+        f"KUBELET_EXTRA_ARGS={NEW_FLAG}",
+    ),
+    "kubeadm-136": Flavour(
+        "environment", "KUBELET_EXTRA_ARGS", EXTRA_ARGS, "", f"KUBELET_EXTRA_ARGS={NEW_FLAG}\n"
+    ),
+    "plain-absent": Flavour("exec-start", OURS, UNIT_FILE, "--v=2", f"--v=2 {NEW_FLAG}"),
+    "plain-one-word": Flavour("exec-start", OURS, UNIT_FILE, "--v=2", f"{NEW_FLAG}"),
+    "plain-two-words": Flavour("exec-start", OURS, UNIT_FILE, "--v=2", f"{NEW_FLAG} --v=4"),
+    "quoted": Flavour("exec-start", OURS, UNIT_FILE, "--unit=%n", f"--unit=%n {NEW_FLAG}"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A booted host with a kubelet of one flavour, and the program for it."""
+
+    host: ThrowawayHost
+    command: Command
+    flavour: Flavour
+
+    def edit(self, path: str, old: str, new: str) -> None:
+        """Somebody else edits a file of kubelet's, or makes it."""
+        file = self.host.root / path[1:]
+        text = file.read_text() if file.exists() else ""
+        assert old in text
+        file.write_text(text.replace(old, new, 1) if old else new)
+
+    def restart(self) -> list[str]:
+        """Somebody else restarts kubelet. Returns its arguments, once it is healthy."""
+        self.host.systemctl("restart", UNIT)
+        wait_healthy(self.host)
+        return running_arguments(self.host)
+
+    def run(self, *argv: str) -> Ended:
+        ended = self.command(*argv)
+        assert ended.code == 0, ended.said
+        return ended
+
+    def invocation(self) -> str:
+        return self.host.show(UNIT, "InvocationID")
+
+
+Boot = Callable[[str], Node]
+
+
+@pytest.fixture
+def boot(tmp_path: Path) -> Iterator[Boot]:
+    """Boots a host with a kubelet of the flavour that is asked for."""
+    hosts: list[ThrowawayHost] = []
+
+    def booted(flavour: str) -> Node:
+        host = ThrowawayHost(runtime_of(flavour))
+        hosts.append(host.__enter__())
+        install_kubelet(host, flavour)
+        return Node(host, Command(host, tmp_path), KUBELETS[flavour])
+
+    yield booted
+    for host in hosts:
+        host.stop()
+
+
+def served(arguments: list[str]) -> list[str]:
+    """Kubelet's own arguments, after seeing that ours is there once and has the last word."""
+    assert arguments[-1] == RELAY_FLAG
+    assert RELAY_FLAG not in arguments[:-1]
+    return arguments[:-1]
+
+
+def test_every_flavour_is_here() -> None:
+    assert set(KUBELETS) == set(FLAVOURS)
+
+
+@pytest.mark.parametrize("name", FLAVOURS)
+def test_flags_of_somebody_else_and_our_endpoint(boot: Boot, name: str) -> None:
+    node = boot(name)
+    host, flavour = node.host, node.flavour
+    before, arguments, endpoint = files(host), running_arguments(host), running_endpoint(host)
+
+    planned = node.command("plan", "--output", "json")
+    assert planned.code == 3, planned.said
+    chosen: Mapping[str, str] = planned.document["kubelet"]
+    assert chosen["strategy"] == flavour.strategy
+    assert f"${flavour.variable}" in chosen["why"] or flavour.strategy == "exec-start"
+    assert ("ends with" in chosen["why"]) == (flavour.strategy == "environment")
+
+    node.run("install")
+    assert served(running_arguments(host)) == arguments
+    assert "cri-resmgr.sock" in running_endpoint(host)
+    assert healthz(host) == "ok"
+
+    node.edit(flavour.flags, flavour.old, flavour.new)
+    if flavour.strategy == "environment":
+        changed = served(node.restart())
+        assert "nothing to do" in node.run("install").out
+    else:
+        host.systemctl("daemon-reload")
+        assert served(node.restart()) == arguments, "still the line that our drop-in repeats"
+        planned = node.command("plan")
+        assert planned.code == 3
+        assert NEW_FLAG in planned.out
+        assert "kubelet restarts" in planned.out
+        assert "cri-resource-manager does not" in planned.out
+        node.run("install")
+        changed = served(running_arguments(host))
+    assert NEW_FLAG in changed
+    assert NEW_FLAG not in arguments
+    assert "cri-resmgr.sock" in running_endpoint(host)
+
+    was = node.invocation()
+    node.run("remove")
+    assert node.invocation() != was
+    assert running_arguments(host) == changed
+    assert running_endpoint(host) == endpoint
+    assert healthz(host) == "ok"
+    left = difference(before, files(host))
+    assert [line.split()[1] for line in left] == [f"{flavour.flags}:"]
+    assert host.show(PROXY, "LoadState") == "not-found"
+
+
+def test_unit_written_anew_keeps_our_endpoint(boot: Boot) -> None:
+    """As an upgrade does it, with no installer there to help; and nothing is left for the next run."""
+    node = boot("gardener-set")
+    arguments = running_arguments(node.host)
+    node.run("install")
+    proxy = node.host.show(PROXY, "InvocationID")
+    node.edit(UNIT_FILE, "--v=2", f"--v=2 {NEW_FLAG}")
+    node.edit(UNIT_FILE, "=unix:///run/containerd/", "=unix:///var/run/containerd/")
+    node.host.systemctl("daemon-reload")
+
+    changed = served(node.restart())
+
+    assert NEW_FLAG in changed
+    assert "--container-runtime-endpoint=unix:///var/run/containerd/containerd.sock" in changed
+    assert len(changed) == len(arguments) + 1
+    assert "nothing to do" in node.run("install").out
+    assert node.host.show(PROXY, "InvocationID") == proxy, "another spelling of the same socket"
+
+
+def test_strategy_that_is_asked_for(boot: Boot) -> None:
+    node = boot("kubeadm")
+    arguments = running_arguments(node.host)
+    node.command.set(kubelet={"strategy": "exec-start"})
+
+    assert "kubelet's strategy: exec-start:" in node.command("plan").out
+    node.run("install")
+    assert served(running_arguments(node.host)) == arguments
+    assert "nothing to do" in node.run("install").out
+
+
+def test_strategy_that_cannot_win_is_refused(boot: Boot) -> None:
+    node = boot("plain-one-word")
+    node.command.set(kubelet={"strategy": "environment"})
+
+    with untouched(node.host):
+        ended = node.command("install")
+
+    assert ended.code == 4
+    assert "does not end with a $VARIABLE" in ended.err
+    assert "kubelet.strategy: auto" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("ExecStart=/bin/sh -c '/usr/bin/kubelet --v=2'", "through a shell's -c"),
+        ("ExecStart=:/usr/bin/kubelet --v=2", "the prefix `:`"),
+    ],
+)
+def test_command_line_that_cannot_be_served(boot: Boot, line: str, found: str) -> None:
+    node = boot("plain-one-word")
+    text = (node.host.root / UNIT_FILE[1:]).read_text()
+    node.edit(UNIT_FILE, next(one for one in text.splitlines() if one.startswith("ExecStart=")), line)
+    node.host.systemctl("daemon-reload")
+    node.restart()
+
+    with untouched(node.host):
+        ended = node.command("install")
+
+    assert ended.code == 4
+    assert found in ended.err
+    assert UNIT_FILE in ended.err

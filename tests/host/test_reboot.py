@@ -1,0 +1,78 @@
+"""R12: the host stands on its own. No installer runs in any of these boots."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.host.node import BINARY, GUARD, KUBELET_ENVIRONMENT, Node
+from tests.throwaway.host import ThrowawayHost
+from tests.throwaway.kubelet import wait_healthy
+
+GUARD_SECONDS = 5
+BOOT_SECONDS = 10  # what a boot may take besides, on a busy machine
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with ThrowawayHost() as host:
+        found = Node(host, tmp_path_factory.mktemp("node"))
+        found.command.set(kubelet={"guardSeconds": GUARD_SECONDS})
+        found.run("install")
+        yield found
+
+
+def boot(node: Node) -> float:
+    """Boots until kubelet is healthy; returns how long its start was delayed by us, in seconds."""
+    node.host.reboot(wait=False)
+    wait_healthy(node.host, GUARD_SECONDS + BOOT_SECONDS)
+    stamps = node.host.systemctl(
+        "show", "kubelet", "--property=InactiveExitTimestampMonotonic,ActiveEnterTimestampMonotonic"
+    )
+    times = dict(line.split("=") for line in stamps.splitlines())
+    begun, active = (int(times[f"{key}TimestampMonotonic"]) for key in ("InactiveExit", "ActiveEnter"))
+    return (active - begun) / 1e6
+
+
+def test_a_good_proxy_is_used_from_the_first_start_on(node: Node) -> None:
+    boot(node)
+    assert node.on_relay()
+    assert node.host.show("kubelet", "NRestarts") == "0"
+    assert "relay: ready" in node.host.journal("kubelet")
+    node.expect_good()
+
+
+@pytest.mark.parametrize("startup", ["exit", "hang", "listen-only"])
+def test_a_proxy_that_is_not_ready_in_time_is_gone_without(node: Node, startup: str) -> None:
+    node.fault("cri-resmgr", f'{{"startup": "{startup}"}}')
+    started = time.monotonic()
+    boot(node)
+    assert time.monotonic() - started < GUARD_SECONDS + BOOT_SECONDS
+    assert not node.on_relay()
+    assert "base endpoint: the relay is not ready" in node.host.journal("kubelet")
+    node.fault("cri-resmgr", "")
+
+
+@pytest.mark.parametrize("path", [BINARY, GUARD, KUBELET_ENVIRONMENT])
+def test_a_missing_part_of_ours_does_not_keep_kubelet_from_starting(node: Node, path: str) -> None:
+    content, mode = node.path(path).read_bytes(), node.path(path).stat().st_mode
+    node.path(path).unlink()
+    assert boot(node) < 1
+    assert not node.on_relay()
+    node.path(path).write_bytes(content)
+    node.path(path).chmod(mode)
+
+
+def test_the_next_install_takes_the_way_forward_again(node: Node) -> None:
+    boot(node)
+    node.run("install")
+    node.expect_good()
+
+
+def test_after_power_loss_all_is_as_it_was(node: Node) -> None:
+    node.host.kill()
+    node.host.boot()
+    wait_healthy(node.host, GUARD_SECONDS + BOOT_SECONDS)
+    node.expect_good()
+    assert Path(node.host.root / "run/cri-resmgr-installer/kubelet.env").exists()

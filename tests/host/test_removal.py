@@ -1,0 +1,143 @@
+"""R6 and the record: what was there comes back; without a usable record, node safety first."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.host.command import untouched
+from tests.host.node import (
+    BINARY,
+    DROP_IN,
+    FALLBACK,
+    KUBELET_ENVIRONMENT,
+    OURS,
+    PROXY,
+    PROXY_UNIT,
+    STATE,
+    Node,
+)
+from tests.throwaway.host import ThrowawayHost
+from tests.throwaway.snapshot import snapshot
+
+RECORD = f"{STATE}/record.json"
+FOREIGN_UNIT = """[Unit]
+Description=somebody else's way to run cri-resmgr
+[Service]
+ExecStart=/bin/sleep infinity
+[Install]
+WantedBy=multi-user.target graphical.target
+"""
+
+
+@pytest.fixture
+def node(host: ThrowawayHost, tmp_path: Path) -> Node:
+    return Node(host, tmp_path)
+
+
+def put(node: Node, path: str, content: str, mode: int = 0o640, owner: int = 12) -> None:
+    file = node.path(path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(content)
+    file.chmod(mode)
+    os.chown(file, owner, owner)
+
+
+def test_r6_files_links_and_units_of_somebody_else_come_back(node: Node) -> None:
+    for path in (BINARY, "/etc/default/cri-resource-manager", KUBELET_ENVIRONMENT):
+        put(node, path, f"somebody else's {path}\n")
+    put(node, "/opt/intel/bin/other-tool", "not ours\n")
+    put(node, "/etc/cri-resmgr/notes", "not ours\n")
+    node.path(FALLBACK).symlink_to("notes")
+    put(node, "/var/lib/cri-resmgr/notes", "somebody else's\n")
+    put(node, PROXY_UNIT, FOREIGN_UNIT, 0o644, 0)
+    node.host.systemctl("daemon-reload")
+    node.host.systemctl("enable", PROXY)
+    node.before = snapshot(node.host)
+    node.run("install")
+    node.expect_good()
+    assert not node.path(
+        "/etc/systemd/system/graphical.target.wants/cri-resource-manager.service"
+    ).is_symlink()
+    said = node.run("plan", "--mode=remove", code=3).out
+    assert f"restore {FALLBACK}" in said
+    node.run("remove")
+    assert node.host.systemctl("is-enabled", PROXY) == "enabled"
+    assert node.path("/var/lib/cri-resmgr/notes").exists()
+    node.expect_untraced(allowed="/var/lib/cri-resmgr")
+
+
+def test_r5_a_linked_directory_is_written_through_and_kept(node: Node) -> None:
+    node.path("/srv/elsewhere").mkdir(parents=True)
+    node.path("/etc/cri-resmgr").symlink_to("/srv/elsewhere")
+    node.before = snapshot(node.host)
+    node.run("install")
+    assert node.path("/srv/elsewhere/fallback.cfg").exists()
+    node.expect_good()
+    node.run("remove")
+    assert not list(node.path("/srv/elsewhere").iterdir())
+    node.expect_untraced()
+
+
+@pytest.mark.parametrize("damage", ["missing", "corrupt", "future"])
+def test_without_a_usable_record_what_is_evidently_ours_goes(node: Node, damage: str) -> None:
+    node.run("install")
+    record = node.path(RECORD)
+    if damage == "missing":
+        node.host.run("rm", "-r", STATE)
+    elif damage == "corrupt":
+        record.write_text(record.read_text()[:200])
+    else:
+        record.write_text(json.dumps({**json.loads(record.read_text()), "schema": 99}))
+    node.path(FALLBACK).write_text("policy:\n  Active: none\n")
+    ended = node.run("remove", code=4)
+    assert FALLBACK in ended.err
+    assert "--without-record" in ended.err
+    assert not node.on_relay()
+    for path in OURS:
+        assert node.path(path).exists() == (path == FALLBACK)
+    assert "/var/lib/cri-resmgr" in ended.err
+    node.run("remove", "--without-record")
+    node.expect_untraced()
+
+
+@pytest.mark.parametrize("damage", ["missing", "corrupt"])
+def test_an_install_begins_a_new_record_and_nothing_restarts(node: Node, damage: str) -> None:
+    node.run("install")
+    if damage == "missing":
+        node.host.run("rm", "-r", STATE)
+    else:
+        node.path(RECORD).write_text("{")
+    with node.restarts(kubelet=False, proxy=False):
+        node.run("install")
+    assert json.loads(node.path(RECORD).read_text())["good"]
+    node.expect_good()
+
+
+def test_a_record_of_a_newer_installer_is_refused_not_overwritten(node: Node) -> None:
+    node.run("install")
+    record = node.path(RECORD)
+    record.write_text(json.dumps({**json.loads(record.read_text()), "schema": 99}))
+    node.path(DROP_IN).unlink()
+    with untouched(node.host):
+        assert "newer installer" in node.run("install", code=4).err
+
+
+def test_on_a_cloned_disk_only_what_is_really_ours_is_believed(node: Node) -> None:
+    node.run("install")
+    node.path("/etc/machine-id").write_text("0123456789abcdef0123456789abcdef\n")
+    node.path(FALLBACK).write_text("somebody else's now\n")
+    node.run("remove")
+    assert not node.on_relay()
+    assert node.path(FALLBACK).read_text() == "somebody else's now\n"
+    assert not node.path(BINARY).exists()
+
+
+def test_removal_of_a_stopped_kubelet_does_not_start_it(node: Node) -> None:
+    node.run("install")
+    node.host.systemctl("stop", "kubelet")
+    node.run("remove")
+    assert node.host.systemctl("is-active", "kubelet", check=False) == "inactive"
+    node.host.systemctl("start", "kubelet")
+    node.expect_untraced()

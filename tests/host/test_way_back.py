@@ -1,0 +1,125 @@
+"""R4, R8: what fails is undone within its time, blamed only in a sound environment, and not tried again."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.host.node import BINARY, PROXY, STATE, Node
+from tests.throwaway.host import ThrowawayHost
+from tests.throwaway.kubelet import wait_healthy
+
+HOLD = Path(STATE) / "hold"
+CRASHES = {"exitAfterSeconds": 0.5}
+
+
+@pytest.fixture
+def node(host: ThrowawayHost, tmp_path: Path) -> Node:
+    return Node(host, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with ThrowawayHost() as host:
+        found = Node(host, tmp_path_factory.mktemp("node"))
+        found.run("install")
+        yield found
+
+
+@pytest.mark.parametrize("fault", ["hang", "listen-only", CRASHES])
+def test_a_first_install_of_a_proxy_that_does_not_serve_never_touches_kubelet(
+    node: Node, fault: str | dict[str, object]
+) -> None:
+    node.command.set(kubelet={"guardSeconds": 5})
+    node.upgrade(fault=fault)
+    kubelet = node.invocations()[0]
+    started = time.monotonic()
+    ended = node.run("install", code=5)
+    assert time.monotonic() - started < 30
+    assert "last lines of the journal of cri-resource-manager.service" in ended.err
+    assert "the host is as it was before" in ended.err
+    assert node.invocations()[0] == kubelet
+    node.expect_untraced(allowed=STATE)
+    again = node.run("install", code=5)
+    assert "is not tried again" in again.err
+    assert "--retry" in again.err
+    node.upgrade(version="v0.9.4")
+    node.run("install")
+    node.expect_good()
+    node.run("remove")
+    node.expect_untraced()
+
+
+@pytest.mark.parametrize("fault", ["hang", "listen-only", CRASHES])
+def test_an_upgrade_that_fails_brings_the_good_version_back_while_kubelet_stays(
+    installed: Node, fault: str | dict[str, object]
+) -> None:
+    node = installed
+    good = node.path(BINARY).read_bytes()
+    kubelet = node.invocations()[0]
+    node.upgrade(fault=fault)
+    started = time.monotonic()
+    ended = node.run("install", code=5)
+    assert time.monotonic() - started < 30
+    assert "the last good generation is in place again" in ended.err
+    assert node.path(BINARY).read_bytes() == good
+    assert node.invocations()[0] == kubelet
+    node.run("install", "--retry", code=5)
+    assert "not tried again" in node.run("status", code=3).out
+    (node.command.payload / BINARY[1:]).write_bytes(good)
+    assert node.run("install").out == "nothing to do\n"
+    node.expect_good()
+
+
+def test_a_broken_environment_is_not_blamed_on_the_version(installed: Node) -> None:
+    """The new version is started while the runtime goes away under it: it is tried again at once."""
+    node = installed
+    node.fault("cri-resmgr", '{"serveDelaySeconds": 4}')
+    node.upgrade(version="v0.9.7")
+    delayed = ("systemd-run", "--on-active=2", "--timer-property=AccuracySec=100ms")
+    with node.restarts(kubelet=False, proxy=True):
+        node.host.run(*delayed, "systemctl", "stop", "containerd")
+        ended = node.run("install", code=5)
+    assert "nothing is blamed" in ended.err
+    node.fault("cri-resmgr", "")
+    node.host.systemctl("start", "containerd")
+    node.run("install")
+    node.expect_good()
+
+
+@pytest.mark.parametrize("fault", ['{"exitOnRelay": true}', '{"onRelay": {"exitAfterSeconds": 0.5}}'])
+def test_a_kubelet_that_does_not_come_up_on_the_relay_goes_back(node: Node, fault: str) -> None:
+    node.fault("kubelet", fault)
+    node.command.set(kubelet={"startTimeoutSeconds": 3})
+    ended = node.run("install", code=5)
+    assert "last lines of the journal of kubelet.service" in ended.err
+    wait_healthy(node.host)
+    assert not node.on_relay()
+    node.fault("kubelet", "")
+    node.expect_untraced(allowed=STATE)
+    node.run("install", "--retry")
+    node.expect_good()
+
+
+def test_r8_when_the_way_back_fails_too_kubelet_is_held_on_its_base_endpoint(node: Node) -> None:
+    node.run("install")
+    node.fault("cri-resmgr", '{"startup": "exit"}')
+    node.upgrade()
+    ended = node.run("install", code=6)
+    assert "the way back failed too" in ended.err
+    assert "held there" in ended.err
+    wait_healthy(node.host)
+    assert not node.on_relay()
+    assert "held" in node.run("status", code=3).out
+    node.fault("cri-resmgr", "")
+    node.host.systemctl("restart", PROXY)
+    node.host.systemctl("restart", "kubelet")
+    wait_healthy(node.host)
+    assert not node.on_relay()
+    assert "held: the way back failed too" in node.host.journal("kubelet")
+    node.run("install", "--retry")
+    assert not (node.host.root / str(HOLD)[1:]).exists()
+    node.expect_good()
+    node.run("remove")
+    node.expect_untraced()
