@@ -125,8 +125,8 @@ def interrupted(number: int, _frame: FrameType | None) -> None:
 
 def main() -> int:
     keep = "--keep" in sys.argv[1:]
-    signal.signal(signal.SIGTERM, interrupted)
-    signal.signal(signal.SIGHUP, interrupted)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # SIGINT: also where a shell has it ignored
+        signal.signal(number, interrupted)
     started = time.monotonic()
     try:
         with tempfile.TemporaryDirectory(prefix="cri-resmgr-demo-") as scratch, ThrowawayHost() as host:
