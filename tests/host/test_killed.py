@@ -1,19 +1,15 @@
 """R7, R10, R11: killed after any step, or told to end, the next run converges and leaves nothing behind."""
 
-import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from installer.errors import InstallerError
-from installer.host.real import build_host
-from installer.model.event import Event
 from installer.model.state import Mode
-from installer.reconcile import Request, reconcile
-from installer.settings import load_settings
 from tests.host.command import PROGRAM
 from tests.host.node import Node
 from tests.throwaway.host import ThrowawayHost
@@ -32,36 +28,17 @@ def converge(node: Node, mode: Mode, die_after: int = 0) -> str:
 
     Returns `killed`, `changed`, `nothing` or the error.
     """
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reader)
-        os.write(writer, _converge(node, mode, die_after).encode())
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as stream:
-        said = stream.read().decode()
-    _pid, status = os.waitpid(child, 0)
-    return "killed" if os.WIFSIGNALED(status) else said
-
-
-def _converge(node: Node, mode: Mode, die_after: int) -> str:
-    done = 0
-
-    def emit(event: Event) -> None:
-        nonlocal done
-        done += event.kind == "step.done"
-        if event.kind == "step.done" and done == die_after:
-            os.kill(os.getpid(), signal.SIGKILL)
-
     command = node.command
-    request = Request(mode, load_settings(command.config), command.payload, command.configs)
-    try:
-        return "changed" if reconcile(request, build_host(node.host.root), emit).changed else "nothing"
-    except InstallerError as error:
-        return f"{type(error).__name__}: {error.message}"
-    except BaseException as error:  # the fork must not run on into the test session
-        return repr(error)
+    words = (node.host.root, command.config, command.payload, command.configs, mode, die_after)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.host.mortal", *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
+    return "killed" if done.returncode == -signal.SIGKILL else done.stdout + done.stderr
 
 
 def test_r7_killed_after_any_step_the_next_run_goes_on(node: Node) -> None:
