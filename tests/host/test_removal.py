@@ -18,6 +18,7 @@ from tests.host.node import (
     STATE,
     Node,
 )
+from tests.throwaway.containers import create_container
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.snapshot import snapshot
 
@@ -141,3 +142,30 @@ def test_removal_of_a_stopped_kubelet_does_not_start_it(node: Node) -> None:
     assert node.host.systemctl("is-active", "kubelet", check=False) == "inactive"
     node.host.systemctl("start", "kubelet")
     node.expect_untraced()
+
+
+def test_containers_that_stay_pinned_are_named(node: Node) -> None:
+    node.run("install")
+    create_container(node.host, node.host.runtime_socket, "pinned-one", cpuset="0")
+    create_container(node.host, node.host.runtime_socket, "free-one")
+    said = node.run("remove").out
+    assert "still pinned to its CPUs until it is recreated: default/pinned-one/pinned-one" in said
+    assert "free-one" not in said
+
+
+def test_a_cached_configuration_of_the_agent_is_reset_by_the_binary_and_the_cache_kept(node: Node) -> None:
+    node.run("install")
+    cache = node.path("/var/lib/cri-resmgr/cache")
+    node.host.systemctl("stop", PROXY)
+    agents = {"NodeName": "node", "Data": {"policy": "Active: none"}}
+    cache.write_text(json.dumps({**json.loads(cache.read_text()), "Cfg": agents}))
+    node.host.systemctl("start", PROXY)
+    node.fallback("policy:\n  Active: none\nlogger:\n  Debug: cache\n")
+    assert "fallback.cfg has no effect" in node.run("plan", code=3).out
+    node.command.set(configs={"resetCached": True})
+    assert "clear   the agent's configuration" in node.run("plan", code=3).out
+    node.run("install")
+    kept = json.loads(cache.read_text())
+    assert not kept["Cfg"]
+    assert kept["PolicyName"]
+    node.expect_good()
