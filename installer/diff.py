@@ -94,7 +94,7 @@ def _diff_proxy(
         edited = drifted(files, unread)
         reasons += [f"{path} was edited, and it may have been started from that" for path in edited]
     action = Action.RESTART if reasons else Action.NOTHING
-    reread = record.signalled == (state.invocation_id, unit.reload_digest)
+    reread = record.signalled == (state.invocation_id, unit.reload_digest) and not _force_edited(files)
     if action is Action.NOTHING and unit.reload_digest and not reread:
         action, reasons = Action.RELOAD, [f"{paths.FORCE_CONFIG} changed"]
     foreign = _foreign_enabled(state, record)
@@ -102,6 +102,16 @@ def _diff_proxy(
     if enable:
         reasons.append("it is enabled in somebody else's way" if foreign else "it is not enabled")
     return _unit_change(unit, Part.PROXY, state, files, action, reasons, enable, foreign)
+
+
+def _force_edited(files: Iterable[FileChange]) -> bool:
+    """Whether force.cfg has somebody's content: with a signal of theirs, it is in the running proxy."""
+    return any(
+        change.path == paths.FORCE_CONFIG
+        and isinstance(change.after, DesiredFile)
+        and change.before.digest != change.after.digest
+        for change in files
+    )
 
 
 def _foreign_enabled(state: UnitState, record: Record) -> bool:

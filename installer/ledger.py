@@ -121,6 +121,8 @@ class Ledger:
         }
         directories = tuple(dict.fromkeys((*record.directories, *sorted(missing))))
         record = replace(record, directories=directories, owed=self._owed(plan, observation))
+        if any(step.kind is StepKind.SIGNAL for step in plan.steps):
+            record = replace(record, signalled=(record.signalled[0], ""))  # until it is sent
         self._save(claim_paths(record, observation.files, writes))
         for file in writes:
             self._files.make_directory(posixpath.dirname(file.path))
