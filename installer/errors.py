@@ -48,13 +48,25 @@ class SystemdError(InstallerError):
 
 
 class StepFailedError(InstallerError):
-    """A step of a plan did not have its effect; caught by the rollback, never seen by a user."""
+    """A step of a plan did not have its effect; caught by the rollback, never seen by a user.
+
+    `interfered`: somebody else changed meanwhile what was just applied, so no generation is to blame.
+    """
+
+    def __init__(self, message: str, hint: str = "", interfered: bool = False) -> None:
+        super().__init__(message, hint)
+        self.interfered = interfered
 
 
 class RolledBackError(InstallerError):
-    """The run failed and the previous state is in place (exit 5)."""
+    """The run failed and the previous state is in place (exit 5). `remembered`: the same is not tried
+    again until an input changes."""
 
     exit_code = 5
+
+    def __init__(self, message: str, hint: str = "", remembered: bool = False) -> None:
+        super().__init__(message, hint)
+        self.remembered = remembered
 
 
 class RollbackFailedError(InstallerError):

@@ -55,7 +55,7 @@ class Ledger:
 
     def __init__(self, files: Files, machine_id: str, hostname: str) -> None:
         self._files = files
-        self.record, self.status = load_record(files, machine_id)
+        self.record, self.status = load_record(files, machine_id, hostname)
         self.record = replace(self.record, hostname=hostname)
         self.unclaimed: tuple[str, ...] = ()
 

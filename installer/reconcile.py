@@ -9,6 +9,7 @@ from pathlib import Path
 
 from installer.apply import Limits, Progress, apply_plan
 from installer.desired import with_generation
+from installer.diagnostics import capture, diagnose
 from installer.errors import RolledBackError, StepFailedError, UnservableHostError
 from installer.host.ports import Host
 from installer.intent import Intent, check_inputs, form_installation, form_removal
@@ -175,13 +176,23 @@ def reconcile(request: Request, host: Host, emit: Emit) -> Outcome:
         if not situation.plan.steps:
             _complete_record(request, situation)
             _finish_removal(request, situation, emit)
-            emit(Event("converged", "nothing to do", {"changed": False}))
+            emit(_converged(situation, changed=False))
             return Outcome(False, situation)
         check_inputs(situation.intent, situation.plan.changes, host.validator)
         _carry_out(request, situation, host, emit)
         _finish_removal(request, situation, emit)
-        emit(Event("converged", "done", {"changed": True}))
+        emit(_converged(situation, changed=True))
         return Outcome(True, situation)
+
+
+def _converged(situation: Situation, *, changed: bool) -> Event:
+    payload = situation.intent.payload
+    data = {
+        "changed": changed,
+        "generation": situation.plan.desired.generation,
+        "payloadVersion": payload.version if payload else "",
+    }
+    return Event("converged", "done" if changed else "nothing to do", data)
 
 
 def _complete_record(request: Request, situation: Situation) -> None:
@@ -206,6 +217,7 @@ def _refuse(request: Request, situation: Situation) -> None:
         raise RolledBackError(
             f"this generation failed on this host at {failure.time} and is not tried again: {failure.reason}",
             "change an input (settings, configs, payload), or run `cri-resmgr-installer install --retry`",
+            remembered=True,
         )
 
 
@@ -223,7 +235,10 @@ def _carry_out(request: Request, situation: Situation, host: Host, emit: Emit) -
         attempt = Attempt(
             plan, progress, situation.intent.base_endpoint, situation.sound, os.urandom(8).hex()
         )
-        raise roll_back(attempt, failure, host, ledger, limits, emit) from failure
+        scene = capture(plan, ledger.record, host, limits.healthz_url)
+        error = roll_back(attempt, failure, host, ledger, limits, emit)
+        emit(diagnose(failure.message, scene, host, plan.kubelet_unit, plan))
+        raise error from failure
     if request.mode is Mode.INSTALL:
         ledger.close_installed(plan.desired, verified, _payload_file(situation))
 
@@ -249,7 +264,8 @@ def _verify(request: Request, situation: Situation, host: Host) -> Observation:
     )
     left = remaining(changes)
     if left:
-        raise StepFailedError(f"the host still differs from what was just applied: {left}")
+        message = f"the host still differs from what was just applied: {left}"
+        raise StepFailedError(message, interfered=bool(changes.files))
     if situation.sound and not observation.kubelet_healthy:
         raise StepFailedError(f"{settings.unit} is not healthy")
     return observation

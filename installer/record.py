@@ -123,11 +123,12 @@ class Record:
         return entry.digest if entry and entry.identity == identity else None
 
 
-def load_record(files: Files, machine_id: str) -> tuple[Record, RecordStatus]:
+def load_record(files: Files, machine_id: str, hostname: str) -> tuple[Record, RecordStatus]:
     """The host's record and whether it can be believed.
 
-    Of a FOREIGN one (a cloned disk) only those claims are kept whose path still
-    holds what we wrote; of anything else that is not OK nothing is kept.
+    Of a FOREIGN one (a cloned disk, or a machine that was renamed) only those
+    claims are kept whose path still holds what we wrote; of anything else that
+    is not OK nothing is kept.
     """
     raw = files.read(paths.RECORD, _RECORD_LIMIT)
     if raw is None:
@@ -145,7 +146,7 @@ def load_record(files: Files, machine_id: str) -> tuple[Record, RecordStatus]:
         record = TypeAdapter(Record).validate_json(raw)
     except (ValueError, KeyError, TypeError, ValidationError):
         return Record(machine_id=machine_id), RecordStatus.CORRUPT
-    if record.machine_id != machine_id:
+    if record.machine_id != machine_id or record.hostname not in ("", hostname):
         return _recheck(record, files, machine_id), RecordStatus.FOREIGN
     return record, RecordStatus.OK
 

@@ -161,7 +161,7 @@ def _runtime_ready(attempt: Attempt, host: Host) -> bool:
 
 def _blame(attempt: Attempt, failure: StepFailedError, host: Host, ledger: Ledger, limits: Limits) -> bool:
     """R8: only a sound environment lets us blame the generation."""
-    if attempt.plan.desired.proxy is None or not attempt.sound_before:
+    if attempt.plan.desired.proxy is None or not attempt.sound_before or failure.interfered:
         return False
     if not _runtime_ready(attempt, host) or not host.healthz.ok(limits.healthz_url):
         return False
@@ -181,7 +181,7 @@ def _rolled_back(
         )
     else:
         hint += "The environment was not sound, so nothing is blamed: run the same command again later."
-    return RolledBackError(_story(failure.message, unit, journal), hint)
+    return RolledBackError(_story(failure.message, unit, journal), hint, remembered=blamed)
 
 
 def _runtime_away(

@@ -19,8 +19,13 @@ def look_again(
     return observation, diff(desired, observation, record)
 
 
+def differences(changes: Changes) -> tuple[str, ...]:
+    """What differs and why, a line each."""
+    files = (f"{change.path}: {change.why}" for change in changes.files)
+    units = (f"{change.name}: {', '.join(change.why)}" for change in changes.units)
+    return (*files, *units)
+
+
 def remaining(changes: Changes) -> str:
     """What still differs, in words; empty if nothing does."""
-    words = [f"{change.path}: {change.why}" for change in changes.files]
-    words += [f"{change.name}: {', '.join(change.why)}" for change in changes.units]
-    return "; ".join(words)
+    return "; ".join(differences(changes))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TextIO
 
-from installer.errors import InstallerError, InvalidInputError
+from installer.errors import InstallerError, InvalidInputError, RolledBackError
 from installer.model.event import Emit, Event
 from installer.report.terminal import BOLD, RED, YELLOW, cut, escape, one_line, paint, wants_color
 
@@ -20,7 +20,8 @@ def utc_now() -> str:
 
 
 class TextReporter:
-    """One line for each event; `verbose` adds the event's kind and data."""
+    """One line for each event; `verbose` adds the event's kind and data. Diagnostics are a block, for
+    `verbose` only: the error that follows says what a person needs first."""
 
     def __init__(self, stream: TextIO, verbose: bool = False) -> None:
         self._stream = stream
@@ -28,6 +29,10 @@ class TextReporter:
         self._color = wants_color(stream)
 
     def __call__(self, event: Event) -> None:
+        if event.kind == "diagnostics":
+            block = json.dumps(dict(event.data), indent=2, default=str) if self._verbose else ""
+            self._stream.write(f"{one_line(event.message)}\n{escape(block)}\n" if block else "")
+            return
         line = one_line(event.message)
         hint = event.data.get("hint")
         if event.kind == "warning":
@@ -66,7 +71,8 @@ def build_reporter(output: str, stream: TextIO, verbose: bool = False) -> Emit:
 
 def report_error(error: InstallerError, output: str, stream: TextIO, now: Now = utc_now) -> None:
     """The error and its hint: `error: ...` and `hint: ...`, or an event of the kind `error` whose
-    data are {"error": the class, "exitCode", "hint", "faults"}."""
+    data are {"error": the class, "exitCode", "hint", "faults"}, and
+    "remembered" where the same would not be tried again."""
     faults = list(error.faults) if isinstance(error, InvalidInputError) else []
     if output == "json":
         data = {
@@ -75,6 +81,8 @@ def report_error(error: InstallerError, output: str, stream: TextIO, now: Now = 
             "hint": error.hint,
             "faults": faults,
         }
+        if isinstance(error, RolledBackError):
+            data["remembered"] = error.remembered
         JsonReporter(stream, now)(Event("error", error.message, data))
         return
     color = wants_color(stream)

@@ -125,14 +125,27 @@ def test_a_record_of_a_newer_installer_is_refused_not_overwritten(node: Node) ->
         assert "newer installer" in node.run("install", code=4).err
 
 
-def test_on_a_cloned_disk_only_what_is_really_ours_is_believed(node: Node) -> None:
+@pytest.mark.parametrize("file", ["/etc/machine-id", "/etc/hostname"])
+def test_on_a_cloned_disk_only_what_is_really_ours_is_believed(node: Node, file: str) -> None:
     node.run("install")
-    node.path("/etc/machine-id").write_text("0123456789abcdef0123456789abcdef\n")
+    node.path(file).write_text("0123456789abcdef0123456789abcdef\n")
     node.path(FALLBACK).write_text("somebody else's now\n")
     node.run("remove")
     assert not node.on_relay()
     assert node.path(FALLBACK).read_text() == "somebody else's now\n"
     assert not node.path(BINARY).exists()
+
+
+def test_a_machine_that_was_renamed_keeps_running(node: Node) -> None:
+    node.run("install")
+    node.path("/etc/hostname").write_text("renamed\n")
+    with node.restarts(kubelet=False, proxy=False):
+        node.run("install")
+    with untouched(node.host):
+        assert node.run("install").out == "nothing to do\n"
+    node.run("remove")
+    node.path("/etc/hostname").unlink()
+    node.expect_untraced()
 
 
 def test_removal_of_a_stopped_kubelet_does_not_start_it(node: Node) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.host.node import BINARY, PROXY, STATE, Node
+from tests.host.node import BINARY, PROXY, PROXY_ENVIRONMENT, STATE, Node
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.kubelet import wait_healthy
 
@@ -67,6 +67,13 @@ def test_an_upgrade_that_fails_brings_the_good_version_back_while_kubelet_stays(
     assert node.invocations()[0] == kubelet
     node.run("install", "--retry", code=5)
     assert "not tried again" in node.run("status", code=3).out
+    told = node.run("--output", "json", "install", "--retry", code=5).events
+    (block,) = (event["data"] for event in told if event["kind"] == "diagnostics")
+    assert {file["path"] for file in block["plan"]["files"]} == {BINARY, PROXY_ENVIRONMENT}
+    assert block["differs"]
+    assert block["units"]["kubelet.service"]["active_state"] == "active"
+    assert "environment" not in block["units"]["kubelet.service"]
+    assert all(block["journal"][unit] for unit in (PROXY, "kubelet.service"))
     (node.command.payload / BINARY[1:]).write_bytes(good)
     assert node.run("install").out == "nothing to do\n"
     node.expect_good()

@@ -38,8 +38,8 @@ PREFIX = "throwaway-host"
 CPUSET_INHERITED = ("cpuset.cpus", "cpuset.mems")
 
 #: Of the machine's root, not seen by the host at all: large, and nobody's business.
-#: A whiteout takes no time, a deletion of all below would.
-HIDDEN = ("opt", "usr/local")
+#: A whiteout takes no time, a deletion of all below would. (The last is what image builders keep.)
+HIDDEN = ("opt", "usr/local", "var/lib/containers")
 
 DEADLINE = 10.0
 

@@ -189,6 +189,20 @@ def test_a_new_force_config_is_signalled_once_per_invocation() -> None:
     assert actions(CONVERGED, replace(RECORD, signalled=("i0", "f2")), desired)[0] is Action.RELOAD
 
 
+def test_a_force_config_that_somebody_edited_is_signalled_again() -> None:
+    """They may have signalled the proxy, too: then it runs with theirs."""
+    desired = replace(
+        DESIRED,
+        files=(*FILES, wanted(paths.FORCE_CONFIG, b"forced", Part.PROXY)),
+        proxy=replace(PROXY, reload_digest="f2"),
+    )
+    record = replace(RECORD, signalled=("i1", "f2"))
+    assert actions(with_file(paths.FORCE_CONFIG, there(b"forced")), record, desired)[0] is Action.NOTHING
+    assert actions(with_file(paths.FORCE_CONFIG, there(b"theirs")), record, desired)[0] is Action.RELOAD
+    bare = there(b"forced", mode=0o600)
+    assert actions(with_file(paths.FORCE_CONFIG, bare), record, desired)[0] is Action.NOTHING
+
+
 def test_a_silent_relay_restarts_the_proxy_not_kubelet() -> None:
     assert actions(replace(CONVERGED, relay_answers=False)) == (Action.RESTART, Action.NOTHING)
 
