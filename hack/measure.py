@@ -49,18 +49,21 @@ class Bench:
         self.settings.write_text("kubelet:\n  settleSeconds: 1\n")
         self.door: Host = build_host(host.root)
 
+    def argv(self, *argv: str) -> tuple[str, ...]:
+        return (
+            str(Path(sys.executable).parent / "cri-resmgr-installer"),
+            f"--host-root={self.host.root}",
+            f"--payload={self.payload}",
+            f"--configs={self.configs}",
+            f"--config={self.settings}",
+            *argv,
+        )
+
     def installer(self, *argv: str) -> float:
         """Runs the command; returns the seconds that the whole process took."""
         started = time.perf_counter()
         done = subprocess.run(
-            (
-                str(Path(sys.executable).parent / "cri-resmgr-installer"),
-                f"--host-root={self.host.root}",
-                f"--payload={self.payload}",
-                f"--configs={self.configs}",
-                f"--config={self.settings}",
-                *argv,
-            ),
+            self.argv(*argv),
             capture_output=True,
             text=True,
             check=False,
@@ -215,6 +218,66 @@ def guard_cost(bench: Bench) -> None:
     row("the guard, per start of kubelet (reset and compose)", f"{(end - start) / 50 * 1000:.1f} ms")
 
 
+def resident(bench: Bench, scratch: Path) -> None:
+    """`run` on the converged host: what it weighs at rest, how often it wakes, how fast it repairs."""
+    ready = scratch / "ready"
+    environment = {**ENVIRONMENT, "CRI_RESMGR_INSTALLER_READY_FILE": str(ready)}
+    process = subprocess.Popen(bench.argv("run"), stdout=subprocess.DEVNULL, env=environment)
+    try:
+        until(ready.exists)
+        time.sleep(2)
+        guard = bench.host.root / paths.GUARD[1:]
+        repairs = [repair(guard) for _run in range(bench.runs)]
+        row(
+            "a deleted file is back after",
+            f"{statistics.median(repairs):.3f} s",
+            f"worst {max(repairs):.3f} s",
+        )
+        rest = 30.0
+        before = switches(process.pid)
+        time.sleep(rest)
+        woken = (switches(process.pid) - before) / rest
+        row(
+            "resident at rest: context switches of all its threads", f"{woken:.1f} /s", "a heartbeat each 5 s"
+        )
+        row(
+            "resident at rest: RSS",
+            f"{memory(process.pid, 'Rss'):.1f} MB",
+            f"PSS {memory(process.pid, 'Pss'):.1f} MB",
+        )
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def until(true: Callable[[], bool], seconds: float = 60.0) -> float:
+    """Waits until it is true; returns how long that took."""
+    started = time.perf_counter()
+    while not true():
+        if time.perf_counter() - started > seconds:
+            raise SystemExit(f"not within {seconds} s")
+        time.sleep(_POLL)
+    return time.perf_counter() - started
+
+
+def repair(file: Path) -> float:
+    file.unlink()
+    took = until(file.exists)
+    time.sleep(2)  # its second look
+    return took
+
+
+def switches(pid: int) -> int:
+    """Voluntary context switches: each is something waited for that came."""
+    statuses = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/status")]
+    return sum(int(text.split("\nvoluntary_ctxt_switches:")[1].split()[0]) for text in statuses)
+
+
+def memory(pid: int, kind: str) -> float:
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return int(rollup.split(f"{kind}:")[1].split()[0]) / 1024
+
+
 def main() -> int:
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     with tempfile.TemporaryDirectory(prefix="cri-resmgr-bench-") as scratch, ThrowawayHost() as host:
@@ -227,6 +290,7 @@ def main() -> int:
         whole_process(bench)
         one_pass(bench)
         guard_cost(bench)
+        resident(bench, Path(scratch))
         before = bench.invocations()[0]
         bench.installer("remove")
         row("restarts of kubelet: removal", str(int(before != bench.invocations()[0])))

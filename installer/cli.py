@@ -11,8 +11,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from installer.errors import InstallerError, InvalidInputError, UnservableHostError
+
+if TYPE_CHECKING:
+    from installer.settings import Settings
 
 _ENVIRONMENT_PREFIX = "CRI_RESMGR_INSTALLER_"
 _DEFAULTS = {
@@ -74,8 +78,19 @@ def build_parser() -> argparse.ArgumentParser:
     remove.add_argument(
         "--without-record", action="store_true", help="without a usable record: delete all at our paths"
     )
+    verbs.add_parser("run", parents=[shared], help="resident: converge, then watch (settings' mode)")
     verbs.add_parser("status", parents=[shared], help="what is there, unit by unit")
+    _add_verbs_of_the_resident(verbs, shared)
     return parser
+
+
+def _add_verbs_of_the_resident(verbs: Any, shared: argparse.ArgumentParser) -> None:
+    """What `run` asks of its children; without help, so that they are not listed."""
+    verbs.add_parser("settings", parents=[shared])
+    rescue = verbs.add_parser("rescue", parents=[shared])
+    rescue.add_argument("--reason", default="")
+    rescue.add_argument("--hold-only", action="store_true")
+    rescue.add_argument("--restart-proxy", action="store_true")
 
 
 def _options(arguments: argparse.Namespace) -> Options:
@@ -119,7 +134,63 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
+def _stay(options: Options) -> int:
+    """The verb `run`: a process that loads no more than it needs for the rest of its life."""
+    from installer.model.resident import NoCluster
+    from installer.report.events import build_reporter
+    from installer.resident.loop import Command, Resident
+
+    if os.geteuid() != 0:
+        raise UnservableHostError("this has to run as root", "sudo, or a privileged container")
+    given = {
+        name: os.environ[_ENVIRONMENT_PREFIX + name.upper()]
+        for name in ("ready_file", "pod_uid", "good_seconds")
+        if _ENVIRONMENT_PREFIX + name.upper() in os.environ
+    }
+    command = Command(
+        options.host_root,
+        options.payload,
+        options.configs,
+        options.config,
+        Path(given.get("ready_file", "/run/cri-resmgr-installer/ready")),
+        given.get("pod_uid", ""),
+        _seconds(given.get("good_seconds", "60")),
+    )
+    emit = build_reporter(options.output, sys.stdout, options.verbose)
+    return Resident(command, emit, NoCluster()).run()
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        name = f"{_ENVIRONMENT_PREFIX}GOOD_SECONDS"
+        raise InvalidInputError([f"{name}: must be a number of seconds, not {text!r}"]) from None
+
+
+def _help_resident(arguments: argparse.Namespace, options: Options, settings: Settings) -> int:
+    """The verbs that only `run` uses, in its children."""
+    from installer.host.clock import install_signal_handlers
+    from installer.host.real import build_host
+    from installer.report import build_reporter
+    from installer.resident.rescue import hold_kubelet, restart_proxy
+
+    if arguments.command == "settings":
+        print(settings.model_dump_json(by_alias=True))
+        return 0
+    install_signal_handlers()
+    host, emit = build_host(options.host_root), build_reporter(options.output, sys.stdout, options.verbose)
+    if arguments.restart_proxy:
+        restart_proxy(settings, host, emit)
+    else:
+        hold_kubelet(settings, host, emit, arguments.reason, restart=not arguments.hold_only)
+    return 0
+
+
 def _run(arguments: argparse.Namespace, options: Options) -> int:
+    if arguments.command == "run":
+        return _stay(options)
+
     from installer.host.clock import install_signal_handlers
     from installer.host.real import build_host
     from installer.model.state import Mode
@@ -130,8 +201,10 @@ def _run(arguments: argparse.Namespace, options: Options) -> int:
     settings = load_settings(options.config)
     if os.geteuid() != 0:
         raise UnservableHostError("this has to run as root", "sudo, or a privileged container")
-    install_signal_handlers()
     command = arguments.command
+    if command in ("settings", "rescue"):
+        return _help_resident(arguments, options, settings)
+    install_signal_handlers()
     mode = Mode.REMOVE if command == "remove" else Mode.INSTALL
     if command == "plan":
         mode = Mode(arguments.mode or settings.mode)
@@ -155,3 +228,7 @@ def _run(arguments: argparse.Namespace, options: Options) -> int:
         return print_status(look(request, host), options.output, sys.stdout)
     reconcile(request, host, build_reporter(options.output, sys.stdout, options.verbose))
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

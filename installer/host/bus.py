@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -82,6 +82,7 @@ class SystemBus:
         self._units: dict[str, Any] = {}
         self._context: Any = None
         self._subscribed = False
+        self._listened: Any = None
         self.job_results: dict[str, str] = {}
         self.reloading: bool | None = None
 
@@ -203,6 +204,28 @@ class SystemBus:
             self._context.pop_thread_default()
         self.call("subscribing to systemd's signals", lambda: manager.Subscribe(timeout=CALL_SECONDS))
         self._subscribed = True
+
+    def listen(self, paths: Iterable[str], changed: Callable[[], None]) -> None:
+        """From now on `changed` is called by the default main loop when a property of one of these unit
+        objects changes, and when systemd reloads. Cheap to repeat: only a new connection listens anew."""
+        _ = self.manager
+        connection = self._bus.con
+        if connection is self._listened:
+            return
+        properties = ("org.freedesktop.DBus.Properties", "PropertiesChanged")
+        watched = [(*properties, path) for path in paths]
+        for interface, member, path in (*watched, (MANAGER, "Reloading", _MANAGER_PATH)):
+            connection.signal_subscribe(
+                "org.freedesktop.systemd1", interface, member, path, None, 0, lambda *_: changed()
+            )
+        manager = self.manager
+        self.call("subscribing to systemd's signals", lambda: manager.Subscribe(timeout=CALL_SECONDS))
+        self._listened = connection
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether what `listen` was asked for still arrives."""
+        return self._listened is not None and not self._listened.is_closed()
 
     def _on_job_removed(self, _id: int, job: str, _unit: str, result: str) -> None:
         self.job_results[job] = result

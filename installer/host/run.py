@@ -41,21 +41,27 @@ class Finished:
         return f"`{shlex.join(self.argv)}`: {how}" + (f": {last}" if last else "")
 
 
+def start(argv: Sequence[str]) -> Any:
+    """Starts `argv` and returns the Popen at once: error goes into standard output, which is a pipe.
+    Who starts it sees to its end. Raises OSError."""
+    import subprocess
+
+    return subprocess.Popen(
+        tuple(argv),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=_ENVIRONMENT,
+        cwd="/",
+        start_new_session=True,
+    )
+
+
 def run(argv: Sequence[str], timeout: float, until: str = "") -> Finished:
     """Runs `argv` for at most `timeout` seconds; kills it at once when `until` appears in its output
     (standard output and error together, of which the last 256 KiB are kept)."""
-    import subprocess
-
     try:
-        process = subprocess.Popen(
-            tuple(argv),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=_ENVIRONMENT,
-            cwd="/",
-            start_new_session=True,
-        )
+        process = start(argv)
     except OSError as error:
         return Finished(tuple(argv), 127, f"{error.strerror or error}")
     with process:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from installer.errors import SystemdError
@@ -30,6 +31,16 @@ class BusSystemd:
     def close(self) -> None:
         """Ends the connection. Not needed at the end of a process; the next call makes another."""
         self._bus.close()
+
+    def listen(self, names: Iterable[str], changed: Callable[[], None]) -> None:
+        """Calls `changed`, from the default main loop, when one of these units changes or systemd reloads.
+        To be called again now and then: a lost connection is made anew."""
+        self._bus.listen([self._load(name) for name in names], changed)
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether `listen` is in force; not when the connection was lost."""
+        return self._bus.is_listening
 
     # -- reading ----------------------------------------------------------------
 

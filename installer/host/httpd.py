@@ -1,0 +1,142 @@
+"""A few read-only pages over HTTP/1.1, served from the main loop: one small answer for each connection.
+
+Not a web server: GET and HEAD, no body is read, no connection is kept, and those that are slow or too
+many are dropped. http.server would cost 6 MB and a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from gi.repository import Gio, GLib
+
+from installer.errors import InstallerError
+
+_REQUEST_LIMIT = 8192  # bytes
+_CONNECTIONS = 32
+_SECONDS = 5
+_PHRASES = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}  # RFC 9110
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """`status` is 200 or 503."""
+
+    status: int
+    content_type: str
+    text: str
+
+
+class PageServer:
+    """Answers with `page(path)`, None where there is no such page, until `close`.
+
+    `listen` is host:port; an empty host means all addresses, IPv6 and IPv4. Raises InstallerError where
+    it cannot listen.
+    """
+
+    def __init__(self, listen: str, page: Callable[[str], Page | None]) -> None:
+        self._page = page
+        self._open = 0
+        self._service: Any = Gio.SocketService()
+        host, _, port = listen.rpartition(":")
+        try:
+            self._listen(host.strip("[]"), int(port))
+        except (GLib.Error, ValueError, OverflowError) as error:
+            raise InstallerError(f"cannot listen on {listen}: {error}") from error
+        self._service.connect("incoming", self._incoming)
+        self._service.start()
+
+    def _listen(self, host: str, port: int) -> None:
+        if not host:
+            self._service.add_inet_port(port, None)
+            return
+        for address in Gio.Resolver.get_default().lookup_by_name(host, None):  # a number is looked up nowhere
+            place = Gio.InetSocketAddress.new(address, port)
+            self._service.add_address(place, Gio.SocketType.STREAM, Gio.SocketProtocol.TCP, None)
+
+    def close(self) -> None:
+        self._service.stop()
+        self._service.close()
+
+    def _incoming(self, _service: Any, connection: Any, _source: Any) -> bool:
+        if self._open < _CONNECTIONS:
+            self._open += 1
+            connection.get_socket().set_timeout(_SECONDS)
+            _Exchange(connection, self._page, self._closed).read()
+        return True
+
+    def _closed(self) -> None:
+        self._open -= 1
+
+
+class _Exchange:
+    """One request and its answer."""
+
+    def __init__(
+        self, connection: Any, page: Callable[[str], Page | None], closed: Callable[[], None]
+    ) -> None:
+        self._connection, self._page, self._closed = connection, page, closed
+        self._request = b""
+        self._timer = GLib.timeout_add_seconds(_SECONDS, self._late)
+        self._cancel = Gio.Cancellable()
+
+    def _late(self) -> bool:
+        self._timer = 0
+        self._cancel.cancel()  # what waits ends with an error
+        return False
+
+    def read(self) -> None:
+        stream = self._connection.get_input_stream()
+        stream.read_bytes_async(_REQUEST_LIMIT, GLib.PRIORITY_DEFAULT, self._cancel, self._received)
+
+    def _received(self, stream: Any, result: Any) -> None:
+        try:
+            chunk = stream.read_bytes_finish(result).get_data()
+        except GLib.Error:
+            chunk = b""
+        self._request += chunk or b""
+        if b"\r\n\r\n" in self._request:
+            self._answer()
+        elif not chunk or len(self._request) > _REQUEST_LIMIT:
+            self._end()
+        else:
+            self.read()
+
+    def _answer(self) -> None:
+        method, _, rest = self._request.partition(b"\r\n")[0].decode("latin-1").partition(" ")
+        path = rest.partition(" ")[0].partition("?")[0]
+        page = self._page(path)
+        if method not in ("GET", "HEAD"):
+            page = Page(405, "text/plain", "only GET\n")
+        elif page is None:
+            page = Page(404, "text/plain", "no such page\n")
+        body = page.text.encode()
+        head = (
+            f"HTTP/1.1 {page.status} {_PHRASES[page.status]}\r\n"
+            f"Content-Type: {page.content_type}; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
+            "Cache-Control: no-store\r\nConnection: close\r\n\r\n"
+        ).encode()
+        answer = GLib.Bytes.new(head + (b"" if method == "HEAD" else body))
+        self._write(answer)
+
+    def _write(self, answer: Any) -> None:
+        stream = self._connection.get_output_stream()
+        stream.write_bytes_async(answer, GLib.PRIORITY_DEFAULT, self._cancel, self._written, answer)
+
+    def _written(self, stream: Any, result: Any, answer: Any) -> None:
+        try:
+            written = stream.write_bytes_finish(result)
+        except GLib.Error:
+            written = 0
+        if 0 < written < answer.get_size():
+            self._write(GLib.Bytes.new(answer.get_data()[written:]))
+        else:
+            self._end()
+
+    def _end(self) -> None:
+        if self._timer:
+            GLib.source_remove(self._timer)
+        self._connection.close_async(GLib.PRIORITY_DEFAULT, None, None)
+        self._closed()

@@ -1,0 +1,70 @@
+"""What the policy answers with, what it is told of an action's end, and what is pure beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from installer.resident.sight import Sight, Token
+
+SHORT_SILENCE = 2.0  # seconds: a restart of the proxy; not yet worth a word
+
+
+class Doing(StrEnum):
+    NOTHING = ""
+    INSTALL = "install"
+    REMOVE = "remove"
+    PLAN = "plan"
+    RESTART_PROXY = "restart-proxy"
+    RESCUE = "rescue"  # hold, and kubelet back to its base endpoint
+    HOLD = "hold"
+    STOP = "stop"  # the child is asked to end between two steps
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """`wake`: when to look again at the latest; `due`: from when on that has to be a full look, because
+    something is to be done then. Both on the clock of `now`."""
+
+    doing: Doing
+    why: str = ""
+    wake: float = 0.0
+    due: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a child ended. `remembered`: the failure is not to be tried again until an input changes.
+    `restarts`: those of kubelet. `would_restart`: a plan with a restart of kubelet. `generation` and
+    `payload_version` are told by a pass that converged."""
+
+    code: int
+    changed: bool = False
+    remembered: bool = False
+    rolled_back: bool = False
+    restarts: int = 0
+    would_restart: bool = False
+    reason: str = ""
+    seconds: float = 0.0
+    generation: str = ""
+    payload_version: str = ""
+
+
+def complaint(sight: Sight, silent: float) -> str:
+    """What is not well with what should be running; empty if all is. `silent`: seconds of the relay."""
+    for unit in (sight.proxy, sight.kubelet):
+        if not unit.running and not (unit is sight.proxy and silent < SHORT_SILENCE):
+            return f"{unit.name} is {unit.active_state}"
+    if silent >= SHORT_SILENCE:
+        return "the relay does not answer" + ("" if sight.runtime else ", nor does the runtime")
+    return "" if sight.on_relay else "kubelet runs on its base endpoint"
+
+
+def proxy_is_coming(sight: Sight) -> bool:
+    """Systemd tries again by itself, or a rescue will: a pass now would blame the good generation."""
+    trying = sight.proxy.active_state in ("activating", "deactivating")
+    return trying or (sight.proxy.running and not sight.relay)
+
+
+def everything(sight: Sight) -> Token:
+    return (sight.inputs, sight.files, sight.units)

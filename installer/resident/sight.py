@@ -1,0 +1,249 @@
+"""What the resident sees of the host at one instant. Only looks; decides nothing.
+
+Cheap on purpose: stat instead of reading, a few D-Bus properties, a SETTINGS exchange on the relay.
+What differs from what should be is for the child to find out: here it only matters whether anything
+is other than it was when the child last found nothing to do.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from installer.errors import InstallerError
+from installer.host.ports import Files, Systemd
+from installer.model import paths
+from installer.model.resource import ProcessState, UnitDetail, UnitState
+from installer.resident.terms import Terms
+
+PAUSE = "/etc/cri-resmgr/pause"
+
+Token = tuple[object, ...]
+_OURS = (
+    paths.BINARY,
+    paths.GUARD,
+    paths.PROXY_UNIT_FILE,
+    paths.PROXY_ENVIRONMENT,
+    paths.FALLBACK_CONFIG,
+    paths.FORCE_CONFIG,
+    paths.EXTRA_OPTIONS,
+    paths.KUBELET_ENVIRONMENT,
+)
+_ANSWER_SECONDS = 1.0
+_RUNTIME_FLAG = re.compile(rb"--runtime-socket=([^\s\"']+)")
+_NO_PROXY, _NO_KUBELET = UnitState(paths.PROXY_UNIT), UnitState("kubelet.service")
+_UNIT_DIRECTORIES = ("/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system")
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """`inputs`, `files` and `units` are compared, never read: other value, other thing.
+
+    `blind` is why the units could not be looked at. `runtime` is only asked while the relay is
+    silent, and taken for answering otherwise. `kubelet` and `proxy` are the units as they are.
+    """
+
+    inputs: Token = ()
+    files: Token = ()
+    units: Token = ()
+    relay: bool = True
+    runtime: bool = True
+    proxy: UnitState = _NO_PROXY
+    kubelet: UnitState = _NO_KUBELET
+    on_relay: bool = False
+    hold: str = ""
+    paused: bool = False
+    superseded: bool = False
+    blind: str = ""
+
+
+class Observer:
+    """Looks at one host. `inputs` are paths of our own file system: configs, settings, payload.
+    `serves` says whether somebody serves HTTP/2 at a socket within so many seconds."""
+
+    def __init__(
+        self,
+        files: Files,
+        systemd: Systemd,
+        terms: Terms,
+        inputs: Iterable[Path],
+        serves: Callable[[Path, float], bool],
+    ) -> None:
+        self._serves = serves
+        self._files = files
+        self._systemd = systemd
+        self._inputs = tuple(inputs)
+        self.terms = terms
+        self._base: tuple[str, ...] = ()
+        self._seen = Sight()
+
+    def heartbeat(self) -> Sight:
+        """The last sight, with the relay asked anew."""
+        relay = self._relay_answers()
+        self._seen = replace(self._seen, relay=relay, runtime=relay or self._runtime_answers())
+        return self._seen
+
+    def look(self) -> Sight:
+        """Everything anew."""
+        blind, proxy, kubelet = "", self._seen.proxy, self._seen.kubelet
+        try:
+            proxy = self._systemd.unit(paths.PROXY_UNIT)
+            kubelet = self._systemd.unit(self.terms.kubelet_unit)
+            detail = self._systemd.detail(kubelet.name) if kubelet.exists else UnitDetail()
+            self._base = self._base_files(kubelet, detail)
+        except InstallerError as error:
+            blind = error.message
+        on_relay = self._uses_relay(kubelet)
+        self._seen = Sight(
+            inputs=tuple(_tree(path) for path in self._inputs),
+            files=tuple((path, _stat(self._files.resolve(path))) for path in self._watched()),
+            units=(*_token(proxy), *_token(kubelet), on_relay),
+            proxy=proxy,
+            kubelet=kubelet,
+            on_relay=on_relay,
+            hold=self._hold(),
+            paused=_stat(self._files.resolve(PAUSE)) != (),
+            blind=blind,
+        )
+        return self.heartbeat()
+
+    def watch_points(self) -> frozenset[Path]:
+        """Paths as this process reaches them whose coming, changing and going is worth a look. For
+        what does not exist, the first component that does not."""
+        points: set[Path] = set()
+        root = self._files.root
+        for path in (*self._watched(), PAUSE, paths.HOLD, f"{paths.OUR_RUNTIME}/mode.json"):
+            points.update(_points(self._files.resolve(path), root))
+        for given in self._inputs:
+            points |= {given, given / "..data"}
+        return frozenset(points)
+
+    def directories(self) -> frozenset[Path]:
+        """Directories in which any change is worth a look."""
+        found = {path for path in self._inputs if path.is_dir()}
+        for directory in self._drop_in_directories():
+            place = self._files.resolve_all(directory)
+            if place.is_dir():
+                found.add(place)
+        return frozenset(found)
+
+    def _drop_in_directories(self) -> tuple[str, ...]:
+        roots = dict.fromkeys((self.terms.drop_in_directory, *_UNIT_DIRECTORIES))
+        return tuple(f"{root}/{self.terms.kubelet_unit}.d" for root in roots)
+
+    def _watched(self) -> tuple[str, ...]:
+        """Our files, kubelet's, and what lies in its drop-in directories."""
+        drop_in = paths.drop_in(self.terms.drop_in_directory, self.terms.kubelet_unit)
+        in_directories = (
+            f"{directory}/{name}"
+            for directory in self._drop_in_directories()
+            for name in self._files.list(directory)
+        )
+        return tuple(dict.fromkeys((*_OURS, drop_in, *self._base, *in_directories)))
+
+    def _base_files(self, kubelet: UnitState, detail: UnitDetail) -> tuple[str, ...]:
+        """Unit files, drop-ins, environment files and configuration of kubelet, without what is composed."""
+        argv = self._argv(kubelet)
+        config = ProcessState(kubelet.main_pid, argv, {}).flag("--config") or ""
+        environment = [path for path, _optional in detail.environment_files]
+        found = (kubelet.fragment_path, *kubelet.drop_in_paths, *environment, config)
+        return tuple(p for p in found if p.startswith("/") and not p.startswith(paths.OUR_RUNTIME))
+
+    def _argv(self, unit: UnitState) -> tuple[str, ...]:
+        raw = self._read(f"/proc/{unit.main_pid}/cmdline") if unit.main_pid else b""
+        return tuple(word.decode("utf-8", "replace") for word in raw.split(b"\0")[:-1])
+
+    def _uses_relay(self, kubelet: UnitState) -> bool:
+        return ProcessState(kubelet.main_pid, self._argv(kubelet), {}).uses_relay
+
+    def _read(self, path: str) -> bytes:
+        try:
+            return self._files.read(path) or b""
+        except (InstallerError, OSError):  # gone meanwhile, or a link that leads out
+            return b""
+
+    def _hold(self) -> str:
+        if not _stat(self._files.resolve(paths.HOLD)):
+            return ""
+        reason = self._read(paths.HOLD).decode("utf-8", "replace")
+        return reason.partition("\n")[0].strip() or "no reason is given"
+
+    def _relay_answers(self) -> bool:
+        return self._answers(paths.RELAY_SOCKET)
+
+    def _runtime_answers(self) -> bool:
+        """Whether what stands behind the relay answers; unknown counts as no."""
+        match = _RUNTIME_FLAG.search(self._read(paths.PROXY_ENVIRONMENT))
+        return bool(match) and self._answers(paths.normalise_endpoint(match[1].decode()) if match else "")
+
+    def _answers(self, path: str) -> bool:
+        try:
+            return self._serves(self._files.resolve_all(path), _ANSWER_SECONDS)
+        except InstallerError:
+            return False
+
+
+def _token(unit: UnitState) -> Token:
+    """What of a unit is worth a pass when it changes."""
+    return (
+        unit.load_state,
+        unit.active_state,
+        unit.unit_file_state,
+        unit.need_daemon_reload,
+        unit.invocation_id,
+        unit.loaded_digest,
+        unit.fragment_path,
+        unit.drop_in_paths,
+    )
+
+
+def _stat(path: Path) -> Token:
+    """What any write changes; of a directory only which one it is, for others write there, too."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return ()
+    if stat.S_ISDIR(status.st_mode):
+        return (status.st_dev, status.st_ino, status.st_mode)
+    return (
+        status.st_ino,
+        status.st_mode,
+        status.st_uid,
+        status.st_gid,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+    )
+
+
+def _tree(path: Path) -> Token:
+    """A file, or a directory's files, links followed: a ConfigMap is swapped by a link."""
+    try:
+        if not path.is_dir():
+            return _followed(path)
+        names = sorted(name for name in os.listdir(path) if not name.startswith(".."))
+        return tuple((name, _followed(path / name)) for name in names)
+    except OSError:
+        return ()
+
+
+def _followed(path: Path) -> Token:
+    try:
+        return _stat(path.resolve())
+    except OSError:
+        return ()
+
+
+def _points(path: Path, root: Path) -> Iterable[Path]:
+    """The path with its parents, from the first that does not exist upwards; not the top level."""
+    chain = [path, *path.parents]
+    depth = len(root.parts) + 1
+    chain = [one for one in chain if len(one.parts) > depth]
+    for upper in reversed(chain):
+        yield upper
+        if not os.path.lexists(upper):
+            return

@@ -1,0 +1,97 @@
+"""The pages of the resident, asked over real sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from gi.repository import GLib
+
+from installer.errors import InstallerError
+from installer.host.httpd import Page, PageServer
+
+LONG = "x" * 3_000_000
+
+
+def page(path: str) -> Page | None:
+    pages = {"/well": Page(200, "text/plain", "well\n"), "/ill": Page(503, "application/json", "{}\n")}
+    return {**pages, "/long": Page(200, "text/plain", LONG)}.get(path)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A server on that port, while its loop runs in a thread of its own."""
+    port = free_port()
+    context = GLib.MainContext.new()
+    loop = GLib.MainLoop.new(context, False)
+    serving = threading.Event()
+
+    def serve() -> None:
+        context.push_thread_default()
+        server = PageServer(f"127.0.0.1:{port}", page)
+        serving.set()
+        loop.run()
+        server.close()
+        context.pop_thread_default()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    assert serving.wait(5)
+    yield port
+    loop.quit()
+    thread.join(10)
+
+
+def fetch(port: int, path: str, method: str = "GET") -> tuple[int, str, str]:
+    """Status, type and body."""
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.status, answer.headers["Content-Type"], answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.headers["Content-Type"], error.read().decode()
+
+
+def test_pages_are_answered_with_their_status(port: int) -> None:
+    assert fetch(port, "/well?x=1") == (200, "text/plain; charset=utf-8", "well\n")
+    assert fetch(port, "/ill") == (503, "application/json; charset=utf-8", "{}\n")
+    assert fetch(port, "/nothing")[0] == 404
+    assert fetch(port, "/well", "POST")[0] == 405
+    assert fetch(port, "/well", "HEAD")[2] == ""
+    assert fetch(port, "/long")[2] == LONG
+
+
+def test_nobody_can_keep_others_waiting(port: int) -> None:
+    """More silent connections than it takes: they are dropped, and others are answered at once."""
+    with socket.create_connection(("127.0.0.1", port)) as slow:
+        slow.sendall(b"GET /well HT")
+        with ThreadPoolExecutor(8) as pool:
+            assert {answer[0] for answer in pool.map(lambda _: fetch(port, "/well"), range(64))} == {200}
+        slow.sendall(b"TP/1.1\r\n\r\n")
+        assert slow.recv(16).startswith(b"HTTP/1.1 200")
+
+
+def test_an_endless_request_is_hung_up_on(port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port), 10) as greedy:
+        greedy.sendall(b"GET /" + b"x" * 20_000)
+        with contextlib.suppress(ConnectionResetError):
+            assert greedy.recv(16) == b""
+
+
+def test_where_it_cannot_listen_it_says_where() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(InstallerError, match=listen):
+            PageServer(listen, page)
