@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import http.server
 import os
 import signal
@@ -17,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-import installer.host
 from installer.errors import BusyHostError, InterruptedRunError, InvalidInputError
 from installer.host import clock as clock_module
 from installer.host.clock import SystemClock
@@ -34,37 +32,9 @@ from installer.model.paths import LOCK
 
 HERE = Path("/")
 
-# -- one door per kind of effect ------------------------------------------------
+# -- start-up ------------------------------------------------------------------
 
-DOORS = {
-    "pydbus": {"bus.py"},
-    "gi": {"bus.py"},
-    "psutil": {"process.py"},
-    "subprocess": {"run.py"},
-    "grpc": {"cri.py"},
-    "ctypes": {"netns.py"},
-    "fcntl": {"disk.py", "lock.py"},
-}
 HEAVY = ("pydbus", "gi", "psutil", "subprocess", "grpc", "ctypes")
-
-
-def imports(tree: ast.AST) -> set[str]:
-    found: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module.partition(".")[0])
-    return found
-
-
-def test_one_door_per_kind_of_effect() -> None:
-    directory = Path(installer.host.__file__).parent
-    importers: dict[str, set[str]] = {name: set() for name in DOORS}
-    for module in directory.glob("*.py"):
-        for name in imports(ast.parse(module.read_text())) & DOORS.keys():
-            importers[name].add(module.name)
-    assert importers == DOORS
 
 
 def test_building_a_host_imports_nothing_heavy() -> None:
