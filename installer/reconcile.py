@@ -99,7 +99,9 @@ def look(request: Request, host: Host) -> Situation:
     if intent.desired.proxy is None and not removing:
         changes = Changes()  # a kubelet that cannot be served: preflight says why
     wanted = tuple(file.path for file in intent.desired.files)
-    found = probe(host, wanted, intent.base_endpoint) if changes or not (wanted or removing) else None
+    # A repair that restarts nothing needs no runtime, and is quicker without asking it.
+    endpoint = intent.base_endpoint if changes.disturb or not wanted else ""
+    found = probe(host, wanted, endpoint) if changes or not (wanted or removing) else None
     findings = _examine(request, facts, intent, ledger, changes, found)
     hold = read_hold(host)
     plan = build_plan(

@@ -59,5 +59,10 @@ class Changes:
     def __bool__(self) -> bool:
         return bool(self.files or self.units)
 
+    @property
+    def disturb(self) -> bool:
+        """Whether a unit is to be restarted or signalled: not all is done by writing."""
+        return any(change.action > Action.NOTHING for change in self.units)
+
     def unit(self, part: Part) -> UnitChange | None:
         return next((change for change in self.units if change.part is part), None)
