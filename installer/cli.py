@@ -91,6 +91,8 @@ def _add_verbs_of_the_resident(verbs: Any, shared: argparse.ArgumentParser) -> N
     rescue.add_argument("--reason", default="")
     rescue.add_argument("--hold-only", action="store_true")
     rescue.add_argument("--restart-proxy", action="store_true")
+    for talk in ("cluster-beat", "cluster-evidence"):
+        verbs.add_parser(talk, parents=[shared]).add_argument("request")
 
 
 def _options(arguments: argparse.Namespace) -> Options:
@@ -136,8 +138,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _stay(options: Options) -> int:
     """The verb `run`: a process that loads no more than it needs for the rest of its life."""
+    from installer.cluster.place import find_place
+    from installer.host.files import RootedFiles
+    from installer.host.watch import Child
     from installer.model.resident import NoCluster
     from installer.report.events import build_reporter
+    from installer.resident.cluster import ApiCluster
     from installer.resident.loop import Command, Resident
 
     if os.geteuid() != 0:
@@ -157,7 +163,18 @@ def _stay(options: Options) -> int:
         _seconds(given.get("good_seconds", "60")),
     )
     emit = build_reporter(options.output, sys.stdout, options.verbose)
-    return Resident(command, emit, NoCluster()).run()
+    place = find_place(os.environ)
+    cluster = ApiCluster(place, emit, RootedFiles(options.host_root), Child) if place else NoCluster()
+    return Resident(command, emit, cluster).run()
+
+
+def _talk(arguments: argparse.Namespace) -> int:
+    """A child of `run` that asks and tells the API server; loads nothing else."""
+    from installer.cluster import beat, evidence
+
+    talk = beat if arguments.command == "cluster-beat" else evidence
+    print(talk(arguments.request))
+    return 0
 
 
 def _seconds(text: str) -> float:
@@ -190,6 +207,8 @@ def _help_resident(arguments: argparse.Namespace, options: Options, settings: Se
 def _run(arguments: argparse.Namespace, options: Options) -> int:
     if arguments.command == "run":
         return _stay(options)
+    if arguments.command in ("cluster-beat", "cluster-evidence"):
+        return _talk(arguments)
 
     from installer.host.clock import install_signal_handlers
     from installer.host.real import build_host

@@ -27,7 +27,9 @@ class Child:
         self._rest = b""
         self._descriptor = self._process.stdout.fileno()
         os.set_blocking(self._descriptor, False)
-        self._source = GLib.io_add_watch(self._descriptor, GLib.IO_IN | GLib.IO_HUP, self._read)
+        self._source = GLib.io_add_watch(
+            self._descriptor, GLib.PRIORITY_DEFAULT, GLib.IO_IN | GLib.IO_HUP, self._read
+        )
         GLib.child_watch_add(GLib.PRIORITY_DEFAULT, self._process.pid, self._ended)
 
     def signal(self, number: int) -> None:

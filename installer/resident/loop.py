@@ -42,7 +42,7 @@ from installer.resident.terms import Terms, build_terms
 READY_FILE = "/run/cri-resmgr-installer/ready"
 
 _PROGRAM = (sys.executable, "-P", "-m", "installer.cli")
-_DEBOUNCE = 0.1  # seconds; what comes together is looked at once
+_DEBOUNCE = 0.05  # seconds; what comes together is looked at once
 _SETTINGS_SECONDS = 60.0
 _LISTEN_RETRY = 10.0  # seconds: the pod before us may not have let go of the port yet
 _END_SECONDS = 30.0  # what a child may take to stop between two steps
@@ -134,12 +134,14 @@ class Resident:
         self._loop.on_signal(signal.SIGHUP, self._stir)
         self._claimed = self._marks.claim(mode)
         self._say("resident.started", f"resident: mode {mode}", mode=mode.value, pid=os.getpid())
+        self._cluster.begin(self._loop, self._stir)
         self._timer = self._loop.after(0.0, self._on_time)
         self._serve_pages()
         try:
             self._loop.run()
         finally:
             self._ready(False)
+            self._cluster.end()
             if self._pages is not None:
                 self._pages.close()
         self._say("resident.ended", "resident: ended; nothing on the host was undone for that")

@@ -1,0 +1,164 @@
+"""The door to the Kubernetes API: JSON over HTTPS as the pod's service account.
+
+For short-lived processes: `ssl` and `http.client` weigh 8 MB, so they are loaded by the first
+request. One connection serves all requests of a client. No proxy of the environment is used, no
+redirect is followed, nothing is tried twice.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+SOCKET_SECONDS = 3.0
+_BODY_LIMIT = 1 << 22  # bytes; etcd keeps no object above 1.5 MiB
+_KINDS = {"PATCH": "application/merge-patch+json"}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the server said. `code` is 0 when it said nothing, `body` empty when that was no JSON
+    object; `failure` says for people why it is not what was asked for, empty if it is."""
+
+    code: int
+    body: Mapping[str, Any] = field(default_factory=dict)
+    failure: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return 200 <= self.code < 300 and not self.failure
+
+    @property
+    def denied(self) -> bool:
+        return self.code in (401, 403)
+
+
+class Api(Protocol):
+    """One server; nothing is raised, and no call lasts much longer than SOCKET_SECONDS."""
+
+    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
+        """A PATCH is a JSON merge patch (RFC 7386)."""
+        ...
+
+
+class KubeApi:
+    """The Api at `host`:`port`. `account` has `token` and `ca.crt` as kubelet mounts them (Kubernetes
+    documentation, "Accessing the Kubernetes API from a Pod"); both are read here, for the token
+    is replaced before it expires. `deadline` (monotonic seconds) ends all of it; one answer that does
+    not come takes half of the time at most, so that another may."""
+
+    def __init__(self, host: str, port: int, account: Path, deadline: float) -> None:
+        self._host, self._port, self._account = host, port, account
+        self._deadline = deadline
+        self._patience = min(SOCKET_SECONDS, (deadline - time.monotonic()) / 2)
+        self._connection: Any = None
+        self._token = ""
+        self._unreachable = ""
+
+    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
+        """See the port. A server that could not be reached once is not tried again."""
+        from http.client import HTTPException
+
+        if not self._unreachable and self._left() <= 0:
+            self._unreachable = "no time was left to ask"
+        if not self._unreachable:
+            try:
+                self._connect()
+            except (OSError, ValueError) as error:
+                self._unreachable = _why(error)
+                self.close()
+        if self._unreachable:
+            return Answer(0, failure=self._unreachable)
+        try:
+            return self._ask(method, path, body)
+        except (OSError, HTTPException, ValueError) as error:
+            self.close()
+            return Answer(0, failure=_why(error))
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _left(self) -> float:
+        return min(self._patience, self._deadline - time.monotonic())
+
+    def _timeout(self) -> float:
+        return max(0.05, self._left())
+
+    def _connect(self) -> None:
+        """Raises OSError (of which ssl.SSLError is one), ValueError."""
+        if self._connection is not None:
+            self._connection.sock.settimeout(self._timeout())
+            return
+        import ssl
+        from http.client import HTTPSConnection
+
+        self._token = (self._account / "token").read_text("ascii").strip()
+        context = ssl.create_default_context(cafile=str(self._account / "ca.crt"))
+        # Python 3.13 began to insist on extensions that the certificate authorities of older clusters lack.
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        connection = HTTPSConnection(self._host, self._port, timeout=self._timeout(), context=context)
+        connection.auto_open = 0
+        connection.connect()
+        self._connection = connection
+
+    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None) -> Answer:
+        """Raises OSError, HTTPException, ValueError."""
+        headers = {
+            "Authorization": f"Bearer {self._token}",
+            "Accept": "application/json",
+            "User-Agent": "cri-resmgr-installer",
+        }
+        content = None
+        if body is not None:
+            content = json.dumps(body, separators=(",", ":")).encode()
+            headers["Content-Type"] = _KINDS.get(method, "application/json")
+        self._connection.request(method, path, content, headers)
+        response = self._connection.getresponse()
+        raw = self._read(response)
+        response.close()  # read1 does not see the end of a body with a length
+        if response.will_close:
+            self.close()
+        return _build_answer(response.status, raw)
+
+    def _read(self, response: Any) -> bytes:
+        """Raises OSError when the deadline passes or the body is no API object's size."""
+        raw = b""
+        while chunk := response.read1(65536):
+            raw += chunk
+            if self._deadline <= time.monotonic():
+                raise TimeoutError("the answer did not end in time")
+            if len(raw) > _BODY_LIMIT:
+                raise OSError(f"the answer is larger than {_BODY_LIMIT >> 20} MiB")
+        return raw
+
+
+def _build_answer(code: int, raw: bytes) -> Answer:
+    try:
+        parsed = json.loads(raw)
+    except (ValueError, RecursionError):
+        parsed = None
+    body: Mapping[str, Any] = parsed if isinstance(parsed, dict) else {}
+    if not 200 <= code < 300:
+        said = body.get("message") if body.get("kind") == "Status" else None
+        return Answer(code, body, f"{code}: {said}" if isinstance(said, str) and said else f"{code}")
+    if not body:
+        return Answer(code, failure=f"{code}, with something else than an object of the API")
+    return Answer(code, body)
+
+
+def _why(error: Exception) -> str:
+    """In one line, without what differs from one time to the next."""
+    verify = getattr(error, "verify_message", "")
+    if verify:
+        return f"its certificate is not good: {verify}"
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    text = (error.strerror if isinstance(error, OSError) else str(error)) or str(error)
+    where = getattr(error, "filename", None)
+    return f"{where}: {text}" if where else text or type(error).__name__

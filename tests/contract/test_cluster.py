@@ -1,0 +1,377 @@
+"""The real client, the real children and the real loop against the API server's stand-in."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from installer.cluster import beat, evidence
+from installer.cluster.objects import PAUSE, STATUS
+from installer.cluster.place import Place, find_place
+from installer.cluster.work import Request
+from installer.host.files import RootedFiles
+from installer.host.kubeapi import KubeApi
+from installer.host.watch import Child, EventLoop
+from installer.model.event import Event
+from installer.model.resident import Phase, ResidentState
+from installer.model.state import Mode
+from installer.resident.cluster import ApiCluster
+from tests.throwaway.apiserver import ApiServer
+
+CHILD = """
+import sys
+from installer.cluster import beat, evidence
+print({"cluster-beat": beat, "cluster-evidence": evidence}[sys.argv[1]](sys.argv[2]))
+"""
+PROGRAM = (sys.executable, "-P", "-c", CHILD)
+EVENT = {"type": "Normal", "reason": "Converged", "message": "done", "time": 0.0}
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as serving:
+        yield serving
+
+
+@pytest.fixture
+def place(server: ApiServer) -> Place:
+    found = find_place(server.environment())
+    assert found
+    return found
+
+
+@pytest.fixture
+def api(place: Place) -> Iterator[KubeApi]:
+    client = KubeApi(place.host, place.port, Path(place.account), time.monotonic() + 10)
+    yield client
+    client.close()
+
+
+def uid(server: ApiServer) -> str:
+    found: str = server.daemonset["metadata"]["uid"]
+    return found
+
+
+# -- the client ---------------------------------------------------------------------------
+
+
+def test_an_object_is_read(server: ApiServer, api: KubeApi) -> None:
+    answer = api.call("GET", server.node_path)
+    assert answer.ok
+    assert answer.body["metadata"]["name"] == server.node_name
+
+
+def test_an_object_is_patched_and_created(server: ApiServer, api: KubeApi) -> None:
+    patch = {"metadata": {"annotations": {"a": "b"}}}
+    assert api.call("PATCH", server.node_path, patch).ok
+    assert server.annotations == {"a": "b"}
+    created = api.call("POST", server.lease_path.rpartition("/")[0], {"metadata": {"name": "mine"}})
+    assert (created.code, created.ok) == (201, True)
+
+
+@pytest.mark.parametrize(("code", "denied"), [(401, True), (403, True), (404, False), (500, False)])
+def test_a_failure_keeps_its_code_and_the_servers_word(
+    server: ApiServer, api: KubeApi, code: int, denied: bool
+) -> None:
+    server.fail(code=code)
+    answer = api.call("GET", server.node_path)
+    assert (answer.code, answer.ok, answer.denied) == (code, False, denied)
+    assert answer.body["kind"] == "Status"
+    assert answer.failure.startswith(f"{code}: ")
+
+
+def test_one_failure_does_not_spoil_the_connection(server: ApiServer, api: KubeApi) -> None:
+    server.fail("/daemonsets", code=403)
+    assert api.call("GET", server.daemonset_path).denied
+    assert api.call("GET", server.node_path).ok
+
+
+@pytest.mark.parametrize("code", [200, 404, 502])
+def test_a_proxys_page_is_no_object(server: ApiServer, api: KubeApi, code: int) -> None:
+    server.fail(code=code, page=True)
+    answer = api.call("GET", server.node_path)
+    assert (answer.code, answer.ok, dict(answer.body)) == (code, False, {})
+
+
+def test_a_slow_server_is_waited_for(server: ApiServer, api: KubeApi) -> None:
+    server.fail("/nodes", delay=0.3)
+    assert api.call("GET", server.node_path).ok
+
+
+def test_a_server_that_hangs_costs_one_answer_not_the_next(server: ApiServer, place: Place) -> None:
+    client = KubeApi(place.host, place.port, Path(place.account), time.monotonic() + 2)
+    server.fail("/nodes", hang=True)
+    answer = client.call("GET", server.node_path)
+    assert (answer.code, answer.failure) == (0, "no answer in time")
+    assert client.call("GET", server.daemonset_path).ok
+    client.close()
+
+
+def test_a_server_that_is_away_is_not_tried_again(server: ApiServer, api: KubeApi) -> None:
+    server.go_away()
+    assert "refused" in api.call("GET", server.node_path).failure
+    server.come_back()
+    assert "refused" in api.call("GET", server.node_path).failure
+
+
+def test_a_client_has_one_deadline_for_all(server: ApiServer, place: Place) -> None:
+    client = KubeApi(place.host, place.port, Path(place.account), time.monotonic() + 0.3)
+    server.fail(hang=True)
+    started = time.monotonic()
+    for _ in range(3):
+        assert not client.call("GET", server.node_path).ok
+    assert time.monotonic() - started < 1.5
+    client.close()
+
+
+def test_a_rotated_token_is_read_anew(server: ApiServer, place: Place) -> None:
+    assert json.loads(beat(Request(place).to_json()))["parts"]["node"] == ["ok", ""]
+    server.rotate_token()
+    assert json.loads(beat(Request(place).to_json()))["parts"]["node"] == ["ok", ""]
+
+
+def test_an_old_token_is_denied(server: ApiServer, place: Place) -> None:
+    server.token = "another"
+    answer = json.loads(beat(Request(place).to_json()))
+    assert {found[0] for found in answer["parts"].values()} == {"denied"}
+    assert answer["paused"] is None
+
+
+def test_a_server_with_anothers_certificate_gets_no_token(server: ApiServer, api: KubeApi) -> None:
+    trustme.CA().cert_pem.write_to_path(str(server.account / "ca.crt"))
+    assert "certificate" in api.call("GET", server.node_path).failure
+    assert server.requests == []
+
+
+def test_a_certificate_for_another_address_is_refused(server: ApiServer, place: Place) -> None:
+    client = KubeApi("localhost", place.port, Path(place.account), time.monotonic() + 10)
+    assert "certificate" in client.call("GET", server.node_path).failure
+    assert server.requests == []
+
+
+def test_what_is_not_tls_is_a_failure(place: Place) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = KubeApi("127.0.0.1", listener.getsockname()[1], Path(place.account), time.monotonic() + 0.5)
+        assert client.call("GET", "/").code == 0
+
+
+@pytest.mark.parametrize("name", ["token", "ca.crt"])
+def test_a_service_account_that_lacks_a_file_is_a_failure(server: ApiServer, api: KubeApi, name: str) -> None:
+    (server.account / name).unlink()
+    assert api.call("GET", server.node_path).failure
+
+
+# -- a beat and the evidence ------------------------------------------------------------------
+
+
+def test_a_beat_leaves_a_lease_and_an_event(server: ApiServer, place: Place) -> None:
+    answer = json.loads(beat(Request(place, events=(EVENT,)).to_json()))
+    assert (answer["paused"], answer["uid"], answer["sent"]) == (False, uid(server), 1)
+    assert server.lease
+    first = server.lease["spec"]
+    assert (first["holderIdentity"], first["leaseDurationSeconds"]) == (place.pod, 120)
+    beat(Request(place).to_json())
+    assert server.lease["spec"]["renewTime"] > first["renewTime"]
+    assert server.lease["spec"]["acquireTime"] == first["acquireTime"]
+    assert [event["reason"] for event in server.events] == ["Converged"]
+
+
+def test_the_annotation_is_written_only_when_it_differs(server: ApiServer) -> None:
+    place = find_place({**server.environment(), "CRI_RESMGR_INSTALLER_ANNOTATE_NODE": "true"})
+    assert place
+    for state in ("converged", "converged", "failed"):
+        beat(Request(place, status={"state": state}).to_json())
+    patches = [request for request in server.requests if request == ("PATCH", server.node_path)]
+    assert len(patches) == 2
+    assert json.loads(server.annotations[STATUS])["state"] == "failed"
+
+
+def test_a_part_that_hangs_does_not_hinder_the_others(server: ApiServer, place: Place) -> None:
+    server.annotations[PAUSE] = "true"
+    server.fail("/leases", hang=True)
+    answer = json.loads(beat(Request(place, events=(EVENT,), seconds=2.0).to_json()))
+    results = {part: found[0] for part, found in answer["parts"].items()}
+    assert results == {"node": "ok", "daemonset": "ok", "lease": "failed", "events": "ok"}
+    assert answer["paused"] is True
+
+
+def remove(server: ApiServer) -> None:
+    server.delete_daemonset()
+
+
+def replace(server: ApiServer) -> None:
+    server.daemonset["metadata"]["uid"] = "another"
+
+
+def begin_deletion(server: ApiServer) -> None:
+    server.daemonset["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+
+
+def select_others(server: ApiServer) -> None:
+    server.daemonset["spec"]["template"]["spec"]["nodeSelector"] = {"pool": "other"}
+
+
+def relabel(server: ApiServer) -> None:
+    server.node["metadata"]["labels"] = {}
+
+
+@pytest.mark.parametrize("change", [remove, replace, begin_deletion, select_others, relabel])
+def test_positive_evidence(server: ApiServer, place: Place, change: Callable[[ApiServer], None]) -> None:
+    seen = uid(server)
+    change(server)
+    assert json.loads(evidence(Request(place, seen).to_json()))["certain"] is True
+
+
+FAULTS: list[dict[str, Any]] = [
+    {},
+    {"code": 401},
+    {"code": 403},
+    {"code": 500},
+    {"code": 503},
+    {"part": "/daemonsets", "code": 404, "page": True},
+    {"part": "/nodes", "code": 403},
+    {"part": "/nodes", "hang": True},
+    {"hang": True},
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_no_evidence(server: ApiServer, place: Place, fault: dict[str, Any]) -> None:
+    seen = uid(server)
+    if fault:
+        server.fail(**fault)
+    answer = json.loads(evidence(Request(place, seen, seconds=1.0).to_json()))
+    assert answer["certain"] is False
+    assert answer["why"]
+
+
+def test_a_server_that_is_away_is_no_evidence(server: ApiServer, place: Place) -> None:
+    server.go_away()
+    answer = json.loads(evidence(Request(place, "uid").to_json()))
+    assert answer == {
+        "certain": False,
+        "why": "DaemonSet kube-system/cri-resmgr-installer could not be read: Connection refused",
+    }
+
+
+# -- the resident's side, with children --------------------------------------------------------
+
+
+class Scene:
+    def __init__(self, place: Place, root: Path) -> None:
+        self.said: list[Event] = []
+        self.changes = 0
+        self.loop = EventLoop()
+        self.cluster = ApiCluster(place, self.said.append, RootedFiles(root), Child, PROGRAM, period=0.2)
+
+    def begin(self) -> None:
+        self.cluster.begin(self.loop, self._change)
+
+    def _change(self) -> None:
+        self.changes += 1
+
+    def until(self, reached: Callable[[], bool], seconds: float = 15.0) -> None:
+        """Runs the loop until something is so."""
+        deadline = time.monotonic() + seconds
+
+        def look() -> None:
+            if reached() or time.monotonic() > deadline:
+                self.loop.quit()
+            else:
+                self.loop.after(0.02, look)
+
+        look_first = self.loop.after(0.001, look)
+        assert look_first
+        self.loop.run()
+        assert reached(), [event.message for event in self.said]
+
+    def report(self, phase: Phase) -> None:
+        self.cluster.report(ResidentState(Mode.INSTALL, phase, phase is Phase.CONVERGED))
+
+    def kinds(self) -> list[str]:
+        return [event.kind for event in self.said]
+
+
+@pytest.fixture
+def scene(place: Place, tmp_path: Path) -> Iterator[Scene]:
+    made = Scene(place, tmp_path)
+    yield made
+    made.cluster.end()
+
+
+def test_a_paused_node_is_paused_from_the_start(server: ApiServer, scene: Scene) -> None:
+    server.annotations[PAUSE] = "a person is at work"
+    scene.begin()
+    assert scene.cluster.paused()
+    assert {method for method, _ in server.requests} == {"GET"}
+
+
+def test_the_annotation_comes_and_goes(server: ApiServer, scene: Scene) -> None:
+    scene.begin()
+    assert not scene.cluster.paused()
+    server.annotations[PAUSE] = "true"
+    scene.until(scene.cluster.paused)
+    del server.annotations[PAUSE]
+    scene.until(lambda: not scene.cluster.paused())
+    assert scene.changes == 2
+
+
+def test_a_pause_outlasts_an_api_server_that_is_away(server: ApiServer, scene: Scene) -> None:
+    server.annotations[PAUSE] = "true"
+    scene.begin()
+    server.go_away()
+    scene.until(lambda: "cluster.unreachable" in scene.kinds())
+    assert scene.cluster.paused()
+    server.come_back()
+    scene.until(lambda: "cluster.restored" in scene.kinds())
+    assert scene.cluster.paused()
+    assert scene.kinds() == ["cluster.unreachable", "cluster.restored"]
+
+
+def test_transitions_arrive_in_order_and_the_lease_is_renewed(server: ApiServer, scene: Scene) -> None:
+    scene.begin()
+    for phase in (Phase.FAILED, Phase.HELD, Phase.CONVERGED):
+        scene.report(phase)
+    scene.until(lambda: len(server.events) == 3)
+    assert [event["reason"] for event in server.events] == ["RepairFailed", "HoldSet", "Converged"]
+    assert server.lease
+    renewed = server.lease["spec"]["renewTime"]
+    scene.until(lambda: bool(server.lease and server.lease["spec"]["renewTime"] > renewed))
+    assert scene.said == []
+
+
+def test_without_permission_it_goes_on_and_says_so_once(server: ApiServer, scene: Scene) -> None:
+    server.fail("/leases", code=403)
+    server.fail("/events", code=403)
+    scene.begin()
+    scene.report(Phase.CONVERGED)
+    asked = ("GET", server.node_path)
+    scene.until(lambda: server.requests.count(asked) > 4)
+    assert scene.kinds() == ["cluster.denied"]
+    server.heal()
+    scene.until(lambda: len(server.events) == 1)
+    scene.until(lambda: "cluster.restored" in scene.kinds())
+
+
+def test_evidence_counts_from_what_was_seen_at_the_start(server: ApiServer, scene: Scene) -> None:
+    scene.begin()
+    certain, why = scene.cluster.removal_evidence()
+    assert (certain, "selects this node" in why) == (False, True)
+    server.delete_daemonset()
+    certain, why = scene.cluster.removal_evidence()
+    assert (certain, "is gone" in why) == (True, True)
+
+
+def test_the_last_word_is_told_at_the_end(server: ApiServer, scene: Scene) -> None:
+    scene.begin()
+    scene.report(Phase.REMOVED)
+    scene.cluster.end()
+    assert [event["reason"] for event in server.events] == ["Removed"]

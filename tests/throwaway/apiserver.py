@@ -1,0 +1,357 @@
+"""A stand-in for the Kubernetes API server: HTTPS, the real paths and status codes, nothing behind it.
+
+Its objects are plain dicts that a test reads and edits; what goes wrong is a fault on a part of the
+path. It has a certificate authority of its own and writes a service account's directory for
+whoever is to talk to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import shutil
+import socket
+import ssl
+import tempfile
+import threading
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import trustme
+
+PROXY_PAGE = b"<html><body><h1>404 Not Found</h1></body></html>"
+_REASONS = {
+    400: "BadRequest",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "NotFound",
+    409: "AlreadyExists",
+    500: "InternalError",
+    503: "ServiceUnavailable",
+}
+_HANDSHAKE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What happens to requests whose method is `method` (or any) and whose path contains `part`.
+    `page`: the body is a proxy's, not the API's. `hang`: no answer until the fault is lifted."""
+
+    part: str
+    method: str = ""
+    code: int = 0
+    delay: float = 0.0
+    hang: bool = False
+    page: bool = False
+
+
+class ApiServer:
+    """`with ApiServer(...) as server:` serves at `server.host`:`server.port` until the block ends.
+
+    `objects` has each object at its path, `events` what was posted of them, `requests` every request
+    as (method, path). `account` is the service account's directory; `token` the one that is valid.
+    """
+
+    def __init__(
+        self,
+        node: str = "node-1",
+        namespace: str = "kube-system",
+        daemonset: str = "cri-resmgr-installer",
+        host: str = "127.0.0.1",
+        port: int = 0,
+        names: Sequence[str] = (),
+    ) -> None:
+        self.node_name, self.namespace, self.daemonset_name = node, namespace, daemonset
+        self.host, self.port = host, port
+        self.pod_uid = str(uuid.uuid4())
+        self._names = (host, *names)
+        self.objects: dict[str, dict[str, Any]] = {}
+        self.events: list[dict[str, Any]] = []
+        self.requests: list[tuple[str, str]] = []
+        self.changed = threading.Condition()
+        self._faults: list[Fault] = []
+        self._lifted = threading.Event()
+        self._server: _Server | None = None
+        self._thread: threading.Thread | None = None
+        self._furnish()
+
+    def _furnish(self) -> None:
+        self.objects[self.node_path] = {
+            "kind": "Node",
+            "apiVersion": "v1",
+            "metadata": {
+                "name": self.node_name,
+                "uid": str(uuid.uuid4()),
+                "labels": {"kubernetes.io/hostname": self.node_name, "kubernetes.io/os": "linux"},
+                "annotations": {},
+            },
+        }
+        self.objects[self.daemonset_path] = {
+            "kind": "DaemonSet",
+            "apiVersion": "apps/v1",
+            "metadata": {
+                "name": self.daemonset_name,
+                "namespace": self.namespace,
+                "uid": str(uuid.uuid4()),
+            },
+            "spec": {"template": {"spec": {"nodeSelector": {"kubernetes.io/os": "linux"}}}},
+        }
+
+    # -- paths and objects ------------------------------------------------------------------
+
+    @property
+    def node_path(self) -> str:
+        return f"/api/v1/nodes/{self.node_name}"
+
+    @property
+    def daemonset_path(self) -> str:
+        return f"/apis/apps/v1/namespaces/{self.namespace}/daemonsets/{self.daemonset_name}"
+
+    @property
+    def lease_path(self) -> str:
+        leases = f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases"
+        return f"{leases}/cri-resmgr-installer.{self.node_name}"
+
+    @property
+    def node(self) -> dict[str, Any]:
+        return self.objects[self.node_path]
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        found: dict[str, str] = self.node["metadata"]["annotations"]
+        return found
+
+    @property
+    def daemonset(self) -> dict[str, Any]:
+        return self.objects[self.daemonset_path]
+
+    @property
+    def lease(self) -> dict[str, Any] | None:
+        return self.objects.get(self.lease_path)
+
+    def delete_daemonset(self) -> None:
+        del self.objects[self.daemonset_path]
+
+    def environment(self) -> dict[str, str]:
+        """What a pod of ours has in its environment."""
+        return {
+            "KUBERNETES_SERVICE_HOST": self.host,
+            "KUBERNETES_SERVICE_PORT": str(self.port),
+            "CRI_RESMGR_INSTALLER_SERVICE_ACCOUNT": str(self.account),
+            "NODE_NAME": self.node_name,
+            "POD_NAME": f"{self.daemonset_name}-x7k2p",
+            "POD_NAMESPACE": self.namespace,
+            "CRI_RESMGR_INSTALLER_POD_UID": self.pod_uid,
+            "CRI_RESMGR_INSTALLER_DAEMONSET": self.daemonset_name,
+        }
+
+    def rotate_token(self) -> None:
+        """The old one is no longer valid, and the new one is in the file."""
+        self.token = uuid.uuid4().hex
+        (self.account / "token").write_text(self.token)
+
+    # -- faults -------------------------------------------------------------------------------
+
+    def fail(
+        self,
+        part: str = "/",
+        method: str = "",
+        code: int = 0,
+        delay: float = 0.0,
+        hang: bool = False,
+        page: bool = False,
+    ) -> None:
+        self._faults.append(Fault(part, method, code, delay, hang, page))
+
+    def heal(self) -> None:
+        """Lifts every fault, and lets go what hangs."""
+        self._faults.clear()
+        self._lifted.set()
+        self._lifted = threading.Event()
+
+    def fault(self, method: str, path: str) -> Fault | None:
+        return next((f for f in self._faults if f.part in path and f.method in ("", method)), None)
+
+    def go_away(self) -> None:
+        """From now on connections are refused, and those that are open end."""
+        self._lifted.set()
+        self._lifted = threading.Event()
+        if self._server is not None and self._thread is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server.drop_connections()
+            self._thread.join()
+        self._server = self._thread = None
+
+    def come_back(self) -> None:
+        """Serves again, at the same address."""
+        self._server = _Server((self.host, self.port), self, self._context)
+        self.port = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        self._thread.start()
+
+    # -- life -----------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        self._directory = Path(tempfile.mkdtemp(prefix="apiserver-"))
+        self.account = self._directory / "serviceaccount"
+        self.account.mkdir()
+        authority = trustme.CA()
+        authority.cert_pem.write_to_path(str(self.account / "ca.crt"))
+        (self.account / "namespace").write_text(self.namespace)
+        self.rotate_token()
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert(*self._names).configure_cert(self._context)
+        self.come_back()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.go_away()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    # -- the API ----------------------------------------------------------------------------------
+
+    def lifted(self) -> threading.Event:
+        """What a hanging request waits for."""
+        return self._lifted
+
+    def answer(self, method: str, path: str, body: Any, token: str) -> tuple[int, dict[str, Any]]:
+        """What the real one would say, faults aside."""
+        with self.changed:
+            self.requests.append((method, path))
+            try:
+                return self._answer(method, path, body) if token == self.token else _status(401)
+            finally:
+                self.changed.notify_all()
+
+    def _answer(self, method: str, path: str, body: Any) -> tuple[int, dict[str, Any]]:
+        if method == "GET" and path in self.objects:
+            return 200, copy.deepcopy(self.objects[path])
+        if method in ("PATCH", "PUT") and path in self.objects:
+            self.objects[path] = merge(self.objects[path], body) if method == "PATCH" else body
+            return 200, copy.deepcopy(self.objects[path])
+        if method != "POST":
+            return _status(404, path)
+        name = body["metadata"].get("name") or body["metadata"]["generateName"] + uuid.uuid4().hex[:5]
+        body["metadata"] |= {"name": name, "uid": str(uuid.uuid4())}
+        if f"{path}/{name}" in self.objects:
+            return _status(409, f"{path}/{name}")
+        if path.endswith("/events"):
+            self.events.append(body)
+        self.objects[f"{path}/{name}"] = body
+        return 201, copy.deepcopy(body)
+
+
+def merge(target: Any, patch: Any) -> Any:
+    """A JSON merge patch (RFC 7386)."""
+    if not isinstance(patch, dict):
+        return patch
+    merged = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = merge(merged.get(key), value)
+    return merged
+
+
+def _status(code: int, path: str = "") -> tuple[int, dict[str, Any]]:
+    """A failure as the API server words it."""
+    reason = _REASONS.get(code, "Unknown")
+    status: dict[str, Any] = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": reason,
+        "reason": reason,
+        "code": code,
+    }
+    if path and code != 401:
+        _, kind, name = path.rsplit("/", 2)
+        status["message"] = f'{kind} "{name}": {reason}'
+        status["details"] = {"name": name, "kind": kind}
+    return code, status
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    allow_reuse_address = True
+
+    def __init__(self, address: tuple[str, int], api: ApiServer, context: ssl.SSLContext) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self.api, self._context = api, context
+        self._open: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        super().__init__(address, _Handler)
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """In the request's own thread: a client that is slow to shake hands holds nobody up."""
+        request.settimeout(_HANDSHAKE_SECONDS)
+        with contextlib.suppress(OSError):
+            secure = self._context.wrap_socket(request, server_side=True)
+            with self._lock:
+                self._open.add(secure)
+            try:
+                secure.settimeout(None)
+                super().finish_request(secure, client_address)
+            finally:
+                with self._lock:
+                    self._open.discard(secure)
+                secure.close()
+
+    def drop_connections(self) -> None:
+        with self._lock:
+            for connection in self._open:
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: _Server
+
+    def _serve(self) -> None:
+        api, path = self.server.api, self.path.partition("?")[0]
+        length = int(self.headers.get("Content-Length") or 0)
+        body = json.loads(self.rfile.read(length)) if length else None
+        fault = api.fault(self.command, path)
+        if fault is not None and (fault.hang or fault.delay):
+            api.requests.append((self.command, path))
+            api.lifted().wait(None if fault.hang else fault.delay)
+            if fault.hang:
+                self.close_connection = True
+                return
+        if fault is not None and fault.code:
+            code, answer = _status(fault.code, path)
+            api.requests.append((self.command, path))
+            self._send(code, PROXY_PAGE if fault.page else json.dumps(answer).encode(), fault.page)
+            return
+        token = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        code, answer = api.answer(self.command, path, body, token)
+        self._send(code, json.dumps(answer).encode())
+
+    do_GET = do_POST = do_PATCH = do_PUT = _serve
+
+    def _send(self, code: int, content: bytes, page: bool = False) -> None:
+        self.send_response(code)
+        self.send_header("Content-Type", "text/html" if page else "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: a test reads `requests`."""

@@ -1,0 +1,465 @@
+"""Who is told what by the API server's words: evidence, selectors, names, and what is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from installer.cluster.objects import (
+    PAUSE,
+    STATUS,
+    build_annotation,
+    build_event,
+    build_lease,
+    cut,
+    is_paused,
+    micro_time,
+)
+from installer.cluster.place import Place, find_place, lease_name
+from installer.cluster.selection import selects
+from installer.cluster.verdict import decide
+from installer.cluster.work import Beat, Request, find_evidence, parse_request
+from installer.errors import InvalidInputError
+from installer.host.kubeapi import Answer
+
+NODE = "worker-7"
+UID = "5f1c-first"
+PLACE = Place("10.0.0.1", 443, "/account", NODE, "ours-x7k2p", "pod", "kube-system", "ours")
+LABELS = {"os": "linux", "pool": "a", "cores": "16", "word": "many"}
+
+
+# -- whom a DaemonSet selects ---------------------------------------------------------
+
+
+def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
+    return {"key": key, "operator": operator, "values": list(values)}
+
+
+def template(*terms: dict[str, Any], selector: dict[str, str] | None = None) -> dict[str, Any]:
+    spec: dict[str, Any] = {"nodeSelector": selector or {}}
+    if terms:
+        required = {"nodeSelectorTerms": list(terms)}
+        spec["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    return {"spec": spec}
+
+
+def term(*expressions: dict[str, Any]) -> dict[str, Any]:
+    return {"matchExpressions": list(expressions)}
+
+
+MATCHES: list[tuple[dict[str, Any], bool]] = [
+    (expression("pool", "In", "a", "b"), True),
+    (expression("pool", "In", "b"), False),
+    (expression("gone", "In", "a"), False),
+    (expression("pool", "NotIn", "a"), False),
+    (expression("pool", "NotIn", "b"), True),
+    (expression("gone", "NotIn", "a"), True),
+    (expression("pool", "Exists"), True),
+    (expression("gone", "Exists"), False),
+    (expression("pool", "DoesNotExist"), False),
+    (expression("gone", "DoesNotExist"), True),
+    (expression("cores", "Gt", "8"), True),
+    (expression("cores", "Gt", "16"), False),
+    (expression("cores", "Lt", "17"), True),
+    (expression("cores", "Lt", "16"), False),
+    (expression("word", "Gt", "1"), False),
+    (expression("word", "Lt", "1"), False),
+    (expression("gone", "Lt", "1"), False),
+]
+
+
+@pytest.mark.parametrize(("what", "expected"), MATCHES, ids=[str(what) for what, _ in MATCHES])
+def test_each_operator(what: dict[str, Any], expected: bool) -> None:
+    assert selects(template(term(what)), NODE, LABELS) is expected
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        ({"spec": {}}, True),
+        (template(selector={"os": "linux"}), True),
+        (template(selector={"os": "linux", "pool": "b"}), False),
+        (template(selector={"gone": ""}), False),
+        (template(term(expression("pool", "Exists")), selector={"pool": "b"}), False),
+        (template(term(expression("pool", "Exists"), expression("gone", "Exists"))), False),
+        (template(term(expression("gone", "Exists")), term(expression("pool", "Exists"))), True),
+        (template({}), False),
+        (template({}, term(expression("pool", "Exists"))), True),
+        (template({"matchFields": [expression("metadata.name", "In", NODE)]}), True),
+        (template({"matchFields": [expression("metadata.name", "In", "worker-8")]}), False),
+        (template({"matchFields": [expression("metadata.name", "NotIn", NODE)]}), False),
+        (
+            template(
+                {"matchFields": [expression("metadata.name", "In", NODE)], **term(expression("x", "Exists"))}
+            ),
+            False,
+        ),
+        (
+            {"spec": {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}}},
+            True,
+        ),
+        ({"spec": {"affinity": {"podAntiAffinity": {}}, "tolerations": []}}, True),
+    ],
+)
+def test_selectors_and_terms(what: dict[str, Any], expected: bool) -> None:
+    assert selects(what, NODE, LABELS) is expected
+
+
+NOT_UNDERSTOOD: list[dict[str, Any]] = [
+    {},
+    {"spec": {"nodeSelector": ["os"]}},
+    template(term(expression("pool", "Near", "a"))),
+    template(term(expression("pool", "In"))),
+    template(term(expression("pool", "Exists", "a"))),
+    template(term(expression("cores", "Gt", "1", "2"))),
+    template(term(expression("cores", "Gt", "1_0"))),
+    template(term({"operator": "Exists"})),
+    template({"matchFields": [expression("metadata.uid", "In", "a")]}),
+    template({"matchAnything": []}),
+    {"spec": {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}}}},
+    {
+        "spec": {
+            "affinity": {
+                "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}
+            }
+        }
+    },
+]
+
+
+@pytest.mark.parametrize("what", NOT_UNDERSTOOD, ids=str)
+def test_what_is_not_understood_is_no_no(what: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        selects(what, NODE, LABELS)
+    found = decide(PLACE, daemonset(template=what), node(), UID)
+    assert not found.certain
+    assert "not understood" in found.why
+
+
+# -- evidence ---------------------------------------------------------------------------
+
+
+def daemonset(template: Mapping[str, Any] | None = None, **metadata: Any) -> Answer:
+    about = {"name": "ours", "namespace": "kube-system", "uid": UID, **metadata}
+    spec = {"template": template if template is not None else {"spec": {"nodeSelector": {"os": "linux"}}}}
+    return Answer(200, {"kind": "DaemonSet", "metadata": about, "spec": spec})
+
+
+def node(**metadata: Any) -> Answer:
+    return Answer(200, {"kind": "Node", "metadata": {"name": NODE, "labels": LABELS, **metadata}})
+
+
+def status(code: int, reason: str, name: str = "ours") -> Answer:
+    body = {"kind": "Status", "reason": reason, "details": {"name": name}, "code": code}
+    return Answer(code, body, f"{code}: {reason}")
+
+
+def test_a_daemonset_that_wants_the_node_is_no_evidence() -> None:
+    found = decide(PLACE, daemonset(), node(), UID)
+    assert (found.certain, "selects this node" in found.why) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("answer", "node_answer", "word"),
+    [
+        (status(404, "NotFound"), Answer(0), "is gone"),
+        (daemonset(uid="another"), Answer(0), "another one"),
+        (daemonset(deletionTimestamp="2026-01-01T00:00:00Z"), Answer(0), "being deleted"),
+        (daemonset(template=template(selector={"os": "plan9"})), node(), "no longer selects"),
+        (daemonset(template=template({})), node(), "no longer selects"),
+        (daemonset(), node(labels={}), "no longer selects"),
+    ],
+)
+def test_evidence(answer: Answer, node_answer: Answer, word: str) -> None:
+    found = decide(PLACE, answer, node_answer, UID)
+    assert found.certain
+    assert word in found.why
+
+
+@pytest.mark.parametrize(
+    ("answer", "node_answer", "word"),
+    [
+        (Answer(0, failure="no answer in time"), node(), "no answer in time"),
+        (status(401, "Unauthorized"), node(), "401"),
+        (status(403, "Forbidden"), node(), "403"),
+        (status(410, "Gone"), node(), "410"),
+        (status(500, "InternalError"), node(), "500"),
+        (Answer(404, {}, "404"), node(), "does not come from an API server"),
+        (Answer(404, {"kind": "Status", "reason": "NotFound"}, "404"), node(), "does not come"),
+        (status(404, "NotFound", "other"), node(), "does not come"),
+        (status(404, "Unknown"), node(), "does not come"),
+        (Answer(200, {}, "200, with something else"), node(), "something else"),
+        (Answer(200, {"kind": "DaemonSetList", "metadata": {}}), node(), "something else came"),
+        (daemonset(name="other"), node(), "something else came"),
+        (daemonset(namespace="other"), node(), "something else came"),
+        (daemonset(), status(403, "Forbidden"), "could not be read"),
+        (daemonset(), status(404, "NotFound", NODE), "could not be read"),
+        (daemonset(), Answer(0, failure="no answer in time"), "no answer in time"),
+        (daemonset(), node(name="worker-8", labels={}), "something else came"),
+        (daemonset(), node(labels=["os"]), "not understood"),
+    ],
+)
+def test_doubt_keeps_the_node(answer: Answer, node_answer: Answer, word: str) -> None:
+    found = decide(PLACE, answer, node_answer, UID)
+    assert not found.certain
+    assert word in found.why
+
+
+def test_a_daemonset_that_never_was_seen_may_have_another_name() -> None:
+    found = decide(PLACE, status(404, "NotFound"), node(), "")
+    assert not found.certain
+    assert "never was seen" in found.why
+
+
+def test_without_a_remembered_uid_another_uid_is_none() -> None:
+    assert not decide(PLACE, daemonset(uid="another"), node(), "").certain
+
+
+def test_without_its_name_nothing_is_asked() -> None:
+    place = Place("10.0.0.1", 443, "/account", NODE)
+    api = FakeApi({})
+    found = find_evidence(Request(place), api)
+    assert (found["certain"], api.calls) == (False, [])
+    assert "not known" in found["why"]
+
+
+# -- place and names ----------------------------------------------------------------------
+
+POD = {
+    "KUBERNETES_SERVICE_HOST": "10.0.0.1",
+    "KUBERNETES_SERVICE_PORT": "6443",
+    "NODE_NAME": NODE,
+    "POD_NAME": "ours-x7k2p",
+    "CRI_RESMGR_INSTALLER_POD_UID": "pod",
+    "POD_NAMESPACE": "kube-system",
+    "CRI_RESMGR_INSTALLER_DAEMONSET": "ours",
+}
+
+
+@pytest.fixture
+def pod(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "token").write_text("secret")
+    (tmp_path / "namespace").write_text("from-file\n")
+    return {**POD, "CRI_RESMGR_INSTALLER_SERVICE_ACCOUNT": str(tmp_path)}
+
+
+def test_the_place_is_what_the_pod_says(pod: dict[str, str], tmp_path: Path) -> None:
+    expected = Place("10.0.0.1", 6443, str(tmp_path), NODE, "ours-x7k2p", "pod", "kube-system", "ours")
+    assert find_place(pod) == expected
+
+
+def test_the_secure_port_comes_first(pod: dict[str, str]) -> None:
+    place = find_place({**pod, "KUBERNETES_SERVICE_PORT_HTTPS": "8443"})
+    assert place
+    assert place.port == 8443
+
+
+def test_the_namespace_may_come_from_the_service_account(pod: dict[str, str]) -> None:
+    del pod["POD_NAMESPACE"]
+    place = find_place(pod)
+    assert place
+    assert place.namespace == "from-file"
+
+
+def test_outside_a_pod_or_without_a_token_there_is_none(pod: dict[str, str], tmp_path: Path) -> None:
+    assert find_place({}) is None
+    (tmp_path / "token").unlink()
+    assert find_place(pod) is None
+
+
+def test_every_fault_of_the_environment_is_named(pod: dict[str, str]) -> None:
+    faulty = {**pod, "NODE_NAME": "", "KUBERNETES_SERVICE_PORT": "x", "POD_NAMESPACE": "../etc"}
+    with pytest.raises(InvalidInputError) as raised:
+        find_place(faulty)
+    assert [fault.partition(":")[0] for fault in raised.value.faults] == [
+        "KUBERNETES_SERVICE_PORT",
+        "POD_NAMESPACE",
+        "NODE_NAME",
+    ]
+
+
+@pytest.mark.parametrize("length", [1, 232, 233, 253])
+def test_a_lease_has_a_name_of_its_own_within_the_limit(length: int) -> None:
+    name, other = lease_name("n" * length), lease_name("n" * (length - 1) + "m")
+    assert len(name) <= 253
+    assert name != other
+    assert name.startswith("cri-resmgr-installer.n")
+
+
+def test_a_short_lease_name_is_readable() -> None:
+    assert lease_name(NODE) == f"cri-resmgr-installer.{NODE}"
+
+
+# -- what is written ------------------------------------------------------------------------
+
+NOON = datetime(2026, 1, 2, 12, 0, 0, 5, UTC)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "paused"),
+    [
+        (None, False),
+        ({}, False),
+        ({PAUSE: "true"}, True),
+        ({PAUSE: ""}, True),
+        ({PAUSE: "disk is being replaced"}, True),
+        ({PAUSE: "false"}, False),
+        ({"other": "true"}, False),
+    ],
+)
+def test_any_value_but_false_pauses(annotations: object, paused: bool) -> None:
+    assert is_paused({"metadata": {"annotations": annotations}}) is paused
+
+
+def test_a_lease_belongs_to_nobody_and_says_who_holds_it() -> None:
+    lease = build_lease(PLACE, NOON)
+    assert "ownerReferences" not in lease["metadata"]
+    assert lease["spec"] == {
+        "holderIdentity": "ours-x7k2p",
+        "leaseDurationSeconds": 120,
+        "renewTime": "2026-01-02T12:00:00.000005Z",
+        "acquireTime": "2026-01-02T12:00:00.000005Z",
+    }
+    assert micro_time(NOON).endswith(".000005Z")
+
+
+def test_an_annotation_is_patched_only_when_it_differs() -> None:
+    said = {"version": "1", "state": "failed", "reason": "größer", "generation": "ab12"}
+    patch = build_annotation({"metadata": {}}, said)
+    assert patch == {
+        "metadata": {
+            "annotations": {STATUS: '{"version":"1","state":"failed","reason":"größer","generation":"ab12"}'}
+        }
+    }
+    assert build_annotation(patch, said) is None
+    assert build_annotation(patch, {**said, "state": "converged"})
+
+
+def test_an_event_regards_the_node_as_kubelets_do() -> None:
+    what = {"type": "Warning", "reason": "HoldSet", "message": "ü" * 2000, "time": NOON.timestamp()}
+    event = build_event(PLACE, what)
+    assert event["involvedObject"] == {"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": NODE}
+    assert event["metadata"]["namespace"] == "default"
+    assert event["firstTimestamp"] == "2026-01-02T12:00:00Z"
+    assert len(event["message"].encode()) <= 1024
+    assert event["message"].endswith("ü...")
+
+
+def test_what_fits_is_not_cut() -> None:
+    assert cut("ü" * 512, 1024) == "ü" * 512
+
+
+# -- one beat ------------------------------------------------------------------------------
+
+
+class FakeApi:
+    """Answers by (method, the start of the path); everything else is a 404."""
+
+    def __init__(self, answers: Mapping[tuple[str, str], Answer]) -> None:
+        self.answers = dict(answers)
+        self.calls: list[tuple[str, str]] = []
+        self.bodies: list[Mapping[str, Any] | None] = []
+
+    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
+        self.calls.append((method, path.partition("?")[0]))
+        self.bodies.append(body)
+        found = [
+            answer
+            for (verb, start), answer in self.answers.items()
+            if verb == method and path.startswith(start)
+        ]
+        return found[-1] if found else status(404, "NotFound")
+
+
+GOOD = {
+    ("GET", PLACE.node_path): node(annotations={PAUSE: "yes"}),
+    ("GET", PLACE.daemonset_path): daemonset(),
+    ("PATCH", PLACE.lease_path): Answer(200, {"kind": "Lease"}),
+    ("POST", "/api/v1/namespaces/default/events"): Answer(201, {"kind": "Event"}),
+}
+EVENT = {"type": "Normal", "reason": "Converged", "message": "done", "time": 0.0}
+
+
+def test_a_beat_asks_and_tells() -> None:
+    api = FakeApi(GOOD)
+    answer = Beat(Request(PLACE, events=(EVENT, EVENT)), api).run()
+    assert answer["paused"] is True
+    assert answer["uid"] == UID
+    assert answer["sent"] == 2
+    assert {part: found[0] for part, found in answer["parts"].items()} == {
+        "node": "ok",
+        "daemonset": "ok",
+        "lease": "ok",
+        "events": "ok",
+    }
+
+
+def test_a_lease_that_is_not_there_is_created() -> None:
+    api = FakeApi({("POST", PLACE.leases_path): Answer(201, {"kind": "Lease"})})
+    answer = Beat(Request(PLACE), api).run()
+    assert answer["parts"]["lease"] == ("ok", "")
+    assert api.calls[-2:] == [("PATCH", PLACE.lease_path), ("POST", PLACE.leases_path)]
+
+
+@pytest.mark.parametrize("part", ["node", "daemonset", "lease", "events"])
+@pytest.mark.parametrize(
+    ("fault", "result"),
+    [
+        (status(401, "Unauthorized"), "denied"),
+        (status(403, "Forbidden"), "denied"),
+        (Answer(0, failure="no answer in time"), "failed"),
+        (status(500, "InternalError"), "failed"),
+    ],
+)
+def test_no_part_hinders_another(part: str, fault: Answer, result: str) -> None:
+    keys = dict(zip(("node", "daemonset", "lease", "events"), GOOD, strict=True))
+    answer = Beat(Request(PLACE, events=(EVENT,)), FakeApi({**GOOD, keys[part]: fault})).run()
+    results = {name: found[0] for name, found in answer["parts"].items()}
+    assert results.pop(part) == result
+    assert set(results.values()) == {"ok"}
+    assert answer["paused"] is (None if part == "node" else True)
+
+
+def test_the_first_uid_is_remembered() -> None:
+    assert Beat(Request(PLACE, uid="the first"), FakeApi(GOOD)).run()["uid"] == "the first"
+
+
+def test_before_the_first_pass_nothing_is_written() -> None:
+    api = FakeApi(GOOD)
+    Beat(Request(PLACE, ask_only=True, events=(EVENT,)), api).run()
+    assert {method for method, _ in api.calls} == {"GET"}
+
+
+def test_the_node_is_annotated_only_if_that_is_enabled() -> None:
+    said = {"state": "converged"}
+    patched = {**GOOD, ("PATCH", PLACE.node_path): node()}
+    silent = FakeApi(patched)
+    Beat(Request(PLACE, status=said), silent).run()
+    assert ("PATCH", PLACE.node_path) not in silent.calls
+    place = Place(**{**PLACE.to_json(), "annotate": True})
+    telling = FakeApi(patched)
+    answer = Beat(Request(place, status=said), telling).run()
+    assert answer["parts"]["annotation"] == ("ok", "")
+    assert telling.calls[-1] == ("PATCH", PLACE.node_path)
+
+
+def test_an_event_that_is_refused_for_what_it_says_does_not_hold_up_the_others() -> None:
+    refused = {**GOOD, ("POST", "/api/v1/namespaces/default/events"): status(422, "Invalid")}
+    assert Beat(Request(PLACE, events=(EVENT, EVENT)), FakeApi(refused)).run()["sent"] == 2
+
+
+def test_a_request_survives_its_way_through_a_command_line() -> None:
+    request = Request(PLACE, UID, 3.0, True, {"state": "paused"}, (EVENT,))
+    assert parse_request(request.to_json()) == request
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"place": {}, "events": []}', '{"place": 1, "events": 2}']
+)
+def test_a_request_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInputError):
+        parse_request(text)
