@@ -24,13 +24,6 @@ from installer.model.resource import (
 from installer.model.state import Observation
 from installer.record import Record
 
-UNIT_DIRECTORIES = (
-    "/etc/systemd/system",
-    "/run/systemd/system",
-    "/usr/local/lib/systemd/system",
-    "/usr/lib/systemd/system",
-    "/lib/systemd/system",
-)
 _SERVICES_THAT_MATTER = (
     "gardener-node-agent.service",
     "nodeadm-config.service",
@@ -112,7 +105,7 @@ def _services(host: Host) -> tuple[str, ...]:
         for service in _SERVICES_THAT_MATTER
         if any(
             host.files.state(f"{directory}/{service}").kind is not Kind.ABSENT
-            for directory in UNIT_DIRECTORIES
+            for directory in paths.UNIT_DIRECTORIES
         )
     ]
     if _BOTTLEROCKET.search(_text(host, "/etc/os-release")):

@@ -28,15 +28,6 @@ from installer.yamldoc import Document, KeyPath, parse_document
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-UNIT_DIRECTORIES = (
-    "/etc/systemd/system",
-    "/run/systemd/system",
-    "/usr/local/lib/systemd/system",
-    "/usr/lib/systemd/system",
-    "/lib/systemd/system",
-)
-"""Where systemd looks for drop-ins, and where we may put ours (systemd.unit(5))."""
-
 _SIZE_LIMIT = 1 << 20  # bytes
 _SOCKET_PATH_LIMIT = 107  # bytes, of sun_path in unix(7), without the closing NUL
 _DAY = 86_400  # seconds
@@ -119,8 +110,8 @@ class KubeletSettings(_Section):
     @field_validator("drop_in_directory")
     @classmethod
     def _check_directory(cls, directory: str) -> str:
-        if directory.rstrip("/") not in UNIT_DIRECTORIES:
-            raise ValueError(f"must be one that systemd reads: {', '.join(UNIT_DIRECTORIES)}")
+        if directory.rstrip("/") not in paths.UNIT_DIRECTORIES:
+            raise ValueError(f"must be one that systemd reads: {', '.join(paths.UNIT_DIRECTORIES)}")
         return directory.rstrip("/")
 
     @field_validator("healthz_url")

@@ -32,6 +32,17 @@ HOLD = f"{OUR_STATE}/hold"
 LOCK = "/run/lock/cri-resmgr-installer.lock"
 SYSTEM_BUS = "/run/dbus/system_bus_socket"
 
+# Where systemd looks for units and drop-ins, and where we may put ours (systemd.unit(5)).
+UNIT_DIRECTORIES = (
+    "/etc/systemd/system",
+    "/run/systemd/system",
+    "/usr/local/lib/systemd/system",
+    "/usr/lib/systemd/system",
+    "/lib/systemd/system",
+)
+# Of these, where something is written while the host runs.
+CHANGING_UNIT_DIRECTORIES = UNIT_DIRECTORIES[:3]
+
 GENERATION_VARIABLE = "CRI_RESMGR_INSTALLER_GENERATION"
 UNIT_VARIABLE = "CRI_RESMGR_INSTALLER_UNIT"
 

@@ -36,7 +36,6 @@ _OURS = (
 _ANSWER_SECONDS = 1.0
 _RUNTIME_FLAG = re.compile(rb"--runtime-socket=([^\s\"']+)")
 _NO_PROXY, _NO_KUBELET = UnitState(paths.PROXY_UNIT), UnitState("kubelet.service")
-_UNIT_DIRECTORIES = ("/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +131,7 @@ class Observer:
         return frozenset(found)
 
     def _drop_in_directories(self) -> tuple[str, ...]:
-        roots = dict.fromkeys((self.terms.drop_in_directory, *_UNIT_DIRECTORIES))
+        roots = dict.fromkeys((self.terms.drop_in_directory, *paths.CHANGING_UNIT_DIRECTORIES))
         return tuple(f"{root}/{self.terms.kubelet_unit}.d" for root in roots)
 
     def _watched(self) -> tuple[str, ...]:
