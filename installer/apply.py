@@ -17,14 +17,12 @@ from installer.host.ports import Host
 from installer.kubelet import effective
 from installer.model import paths
 from installer.model.event import Emit, Event
-from installer.model.plan import Plan, Step, StepKind
+from installer.model.plan import JOB_SLACK, PROXY_SETTLE, Plan, Step, StepKind
 from installer.model.resource import DesiredFile, FileState, Kind, Part, PayloadFile, UnitState
 from installer.record import object_path
 
-_JOB_SLACK = 30.0  # seconds a job may take beyond what its own unit bounds
 _POLL = 0.05  # seconds
 _SETTLE_POLL = 0.5  # seconds
-_PROXY_SETTLE = 2.0  # seconds the proxy has to stay up: one that crashes does so early
 _STOP_TIMEOUT = 20.0  # seconds; the unit's own TimeoutStopSec is far below
 
 
@@ -143,7 +141,7 @@ class _Worker:
         else:
             self._relay_deadline = self._host.clock.monotonic() + bound
         try:
-            result = self._host.systemd.restart(step.target, bound + (_JOB_SLACK if kubelet else 0.0))
+            result = self._host.systemd.restart(step.target, bound + (JOB_SLACK if kubelet else 0.0))
         except SystemdError:
             self._progress.failed_unit = step.target
             raise
@@ -163,7 +161,7 @@ class _Worker:
     def _await_relay(self, step: Step) -> None:
         """R4: the relay has to answer a CRI Version and a Status before kubelet may use it, and to last."""
         unit = self._await_status(step)
-        settled = self._host.clock.monotonic() + _PROXY_SETTLE
+        settled = self._host.clock.monotonic() + PROXY_SETTLE
         while (left := settled - self._host.clock.monotonic()) > 0:
             self._host.clock.sleep(min(_SETTLE_POLL, left))
             self._check_steady(unit, self._host.systemd.unit(unit.name))

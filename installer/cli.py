@@ -80,8 +80,34 @@ def build_parser() -> argparse.ArgumentParser:
     )
     verbs.add_parser("run", parents=[shared], help="resident: converge, then watch (settings' mode)")
     verbs.add_parser("status", parents=[shared], help="what is there, unit by unit")
+    _add_manifests(verbs, shared)
     _add_verbs_of_the_resident(verbs, shared)
     return parser
+
+
+def _add_manifests(verbs: Any, shared: argparse.ArgumentParser) -> None:
+    manifests = verbs.add_parser("manifests", parents=[shared], help="print Kubernetes YAML")
+    manifests.add_argument("--values", type=Path, metavar="FILE", help="what the YAML is made from")
+    manifests.add_argument("--mode", choices=("install", "remove"), default=None)
+    manifests.add_argument(
+        "--provider-config",
+        type=Path,
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="a Gardener Shoot, its providerConfig, or a ControllerDeployment; later ones override",
+    )
+    manifests.add_argument("--managed-resource", action="store_true", help="wrap all for Gardener")
+    manifests.add_argument("--profile", choices=("privileged", "restricted"), default=None)
+    manifests.add_argument("--nodes", metavar="A,B,C", help="only these nodes")
+    manifests.add_argument("--agent", action=argparse.BooleanOptionalAction, default=None)
+    manifests.add_argument(
+        "--image",
+        metavar="[NAME=]REFERENCE",
+        action="append",
+        default=[],
+        help="the image of the installer, or installer=... and agent=...",
+    )
 
 
 def _add_verbs_of_the_resident(verbs: Any, shared: argparse.ArgumentParser) -> None:
@@ -204,11 +230,30 @@ def _help_resident(arguments: argparse.Namespace, options: Options, settings: Se
     return 0
 
 
+def _print_manifests(arguments: argparse.Namespace) -> int:
+    from installer.manifests import Request, render_manifests
+
+    request = Request(
+        values=arguments.values,
+        provider_configs=tuple(arguments.provider_config),
+        mode=arguments.mode,
+        profile=arguments.profile,
+        nodes=arguments.nodes,
+        agent=arguments.agent,
+        images=tuple(arguments.image),
+        managed_resource=arguments.managed_resource,
+    )
+    sys.stdout.write(render_manifests(request))
+    return 0
+
+
 def _run(arguments: argparse.Namespace, options: Options) -> int:
     if arguments.command == "run":
         return _stay(options)
     if arguments.command in ("cluster-beat", "cluster-evidence"):
         return _talk(arguments)
+    if arguments.command == "manifests":
+        return _print_manifests(arguments)
 
     from installer.host.clock import install_signal_handlers
     from installer.host.real import build_host

@@ -92,6 +92,19 @@ def load_configs(directory: Path | None) -> Configs:
     )
 
 
+def find_faults(name: str, content: bytes) -> list[str]:
+    """What our schema has against one text, each fault with `name:line` or its key. Pure.
+
+    The name of EXTRA_OPTIONS.cfg makes it that file, any other a YAML configuration.
+    """
+    faults: list[str] = []
+    if name == EXTRA_OPTIONS:
+        _check_extra_options(content, faults)
+    else:
+        _check_config(content, name, faults)
+    return faults
+
+
 def validate_with_binary(configs: Configs, binary: Path, validator: Validator) -> list[str]:
     """What the payload's own binary has against the configs: faults as `file: complaint`.
 

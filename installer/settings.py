@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from installer.errors import InvalidInputError
 from installer.model import paths
+from installer.wording import closest, kind, reword, shown
 from installer.yamldoc import Document, KeyPath, parse_document
 
 if TYPE_CHECKING:
@@ -190,7 +191,7 @@ def parse_settings(content: bytes, name: str = "settings") -> Settings:
     document = parse_document(content, name)
     data = {} if document.data is None else document.data
     if not isinstance(data, dict):
-        raise InvalidInputError([f"{name}: must be a mapping of settings, not {_kind(data)}"])
+        raise InvalidInputError([f"{name}: must be a mapping of settings, not {kind(data)}"])
     # Empty sections are filled in here, so that pydantic never builds a schema for one alone.
     sections: dict[object, object] = {key: {} for key in _SECTIONS if data.get(key) is None}
     data = {**data, **sections}
@@ -208,15 +209,6 @@ def parse_settings(content: bytes, name: str = "settings") -> Settings:
 
 
 _NAMED_ALREADY = ("extra_forbidden", "invalid_key")
-_WORDING = (
-    ("Value error, ", ""),
-    ("Input should be a valid integer", "must be a whole number"),
-    ("Input should be a valid string", "must be a string"),
-    ("Input should be a valid boolean", "must be true or false"),
-    ("Input should be greater than or equal to", "must be at least"),
-    ("Input should be less than or equal to", "must be at most"),
-    ("Input should be", "must be"),
-)
 
 
 def _fields(model: type[BaseModel]) -> tuple[str, ...]:
@@ -248,12 +240,8 @@ def _unknown_in(
 
 
 def _suggest(key: str, known: tuple[str, ...]) -> str:
-    from difflib import get_close_matches  # late: costs every run that has no fault
-
-    by_lower = {name.lower(): name for name in known}
-    close = get_close_matches(key.replace("_", "").replace("-", "").lower(), by_lower, n=1)
-    if close:
-        return f"did you mean {by_lower[close[0]]}?"
+    if close := closest(key, known):
+        return f"did you mean {close}?"
     elsewhere = next((section for section, fields in _SECTIONS.items() if key in fields), None)
     if elsewhere and key not in known:
         return f"it belongs under {elsewhere}"
@@ -276,20 +264,5 @@ def _sentence(detail: ErrorDetails) -> str:
     if value is None:
         return "has no value; leave the key out for its default"
     if detail["type"] == "model_type":
-        return f"must be a mapping, not {_shown(value)}"
-    for pydantics, ours in _WORDING:
-        message = message.replace(pydantics, ours)
-    return f"{message}, not {_shown(value)}"
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    text = repr(value) if isinstance(value, (str, int, float)) else _kind(value)
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
-def _kind(value: object) -> str:
-    names = {"dict": "a mapping", "list": "a list", "str": "a string"}
-    kind = type(value).__name__
-    return names.get(kind, f"a {kind}")
+        return f"must be a mapping, not {shown(value)}"
+    return f"{reword(message)}, not {shown(value)}"

@@ -10,6 +10,12 @@ from installer.model.finding import Finding, Severity
 from installer.model.resource import DesiredFile, FileState, Part
 from installer.model.state import Desired, Mode
 
+JOB_SLACK = 30.0
+"""Seconds that a job of systemd may take beyond what its own unit bounds."""
+
+PROXY_SETTLE = 2.0
+"""Seconds that a started proxy has to stay up: one that crashes does so early."""
+
 
 class StepKind(StrEnum):
     WRITE = "write"

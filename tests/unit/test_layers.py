@@ -23,7 +23,7 @@ LAYERS = (
     {"intent", "ledger", "preflight", "observe", "diff", "plan", "apply", "manifests", "report"},
     {"desired", "record"},
     {"configs", "payload", "settings", "kubelet", "cluster"},
-    {"render", "yamldoc"},
+    {"render", "yamldoc", "wording"},
     {"assets"},
     {"host"},
     {"model"},

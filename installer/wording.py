@@ -1,0 +1,49 @@
+"""What is wrong with a value, in an operator's words instead of pydantic's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+_WORDING = (
+    ("Value error, ", ""),
+    ("Input should be a valid integer", "must be a whole number"),
+    ("Input should be a valid string", "must be a string"),
+    ("Input should be a valid boolean", "must be true or false"),
+    ("Input should be a valid tuple", "must be a list"),
+    ("Input should be a valid mapping", "must be a mapping"),
+    ("Input should be greater than or equal to", "must be at least"),
+    ("Input should be less than or equal to", "must be at most"),
+    ("Input should be", "must be"),
+)
+_SHOWN = 80  # characters of a value
+
+
+def reword(message: str) -> str:
+    """A message of pydantic-core's error list as one of ours: `must be at least 1`."""
+    for pydantics, ours in _WORDING:
+        message = message.replace(pydantics, ours)
+    return message
+
+
+def shown(value: object) -> str:
+    """The value as people recognise it, cut where it is long; of what is no scalar only its kind."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = repr(value) if isinstance(value, (str, int, float)) else kind(value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+
+
+def kind(value: object) -> str:
+    """`a mapping`, `a list`, `a string` ..."""
+    names = {"dict": "a mapping", "list": "a list", "str": "a string"}
+    name = type(value).__name__
+    return names.get(name, f"a {name}")
+
+
+def closest(key: str, known: Iterable[str]) -> str:
+    """The one of `known` that `key` is likely meant to be, other spellings included; empty if none is."""
+    from difflib import get_close_matches  # late: costs every run that has no fault
+
+    by_lower = {name.lower(): name for name in known}
+    close = get_close_matches(key.replace("_", "").replace("-", "").lower(), by_lower, n=1)
+    return by_lower[close[0]] if close else ""

@@ -1,0 +1,376 @@
+"""Values in, Kubernetes YAML out: the cases are data, and what every output has to keep."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from installer.cli import main
+from installer.errors import InstallerError, InvalidInputError
+from installer.manifests import Request, render_manifests
+from installer.manifests.text import quote, tidy
+
+CASES = Path(__file__).parents[1] / "cases" / "manifests"
+NAMES = sorted(path.name for path in CASES.iterdir())
+TEMPLATES = Path(__file__).parents[2] / "templates" / "manifests"
+IMAGE = "registry.example.org/cri-resmgr-installer:0.1.0"
+
+
+def request_of(case: str) -> Request:
+    """values.yaml and options.yaml (fields of the Request) of a case; both may be missing."""
+    directory = CASES / case
+    options = directory / "options.yaml"
+    given = yaml.safe_load(options.read_text()) if options.exists() else {}
+    configs = tuple(directory / name for name in given.pop("provider_configs", ()))
+    values = directory / "values.yaml"
+    return Request(values=values if values.exists() else None, provider_configs=configs, **given)
+
+
+@cache
+def rendered(case: str) -> str:
+    return render_manifests(request_of(case))
+
+
+def objects(text: str) -> list[dict[str, Any]]:
+    return list(yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+
+
+def the(found: list[dict[str, Any]], kind: str, name: str = "") -> dict[str, Any]:
+    """The only object of a kind, or of a kind and a name."""
+    matching = [each for each in found if each["kind"] == kind and name in ("", each["metadata"]["name"])]
+    assert len(matching) == 1, f"{len(matching)} of {kind} {name}"
+    return matching[0]
+
+
+def pod_of(daemonset: dict[str, Any]) -> dict[str, Any]:
+    spec: dict[str, Any] = daemonset["spec"]["template"]["spec"]
+    return spec
+
+
+class Maker:
+    """Renders from values that are written to a file first."""
+
+    def __init__(self, directory: Path) -> None:
+        self._file = directory / "values.yaml"
+
+    def __call__(self, values: dict[str, Any], **options: Any) -> list[dict[str, Any]]:
+        return objects(self.text(values, **options))
+
+    def text(self, values: dict[str, Any], **options: Any) -> str:
+        self._file.write_text(yaml.safe_dump({"images": {"installer": IMAGE}, **values}, allow_unicode=True))
+        return render_manifests(Request(values=self._file, **options))
+
+    def faults(self, values: str, **options: Any) -> list[str]:
+        self._file.write_text(values)
+        with pytest.raises(InvalidInputError) as caught:
+            render_manifests(Request(values=self._file, **options))
+        return [fault.replace(str(self._file), "values.yaml") for fault in caught.value.faults]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Maker:
+    return Maker(tmp_path)
+
+
+@pytest.mark.parametrize("case", NAMES)
+def test_a_case(case: str) -> None:
+    """After a change that is meant: print it with the verb `manifests`, and read the difference."""
+    assert rendered(case) == (CASES / case / "expected.yaml").read_text()
+
+
+def test_the_same_input_gives_the_same_bytes() -> None:
+    assert render_manifests(request_of("full")) == rendered("full")
+
+
+def test_the_order_of_what_has_none_makes_no_difference(make: Maker) -> None:
+    one = make.text({"nodes": ["b", "a"], "labels": {"x": "1", "a": "2"}, "imagePullSecrets": ["s", "r"]})
+    other = make.text({"imagePullSecrets": ["r", "s"], "labels": {"a": "2", "x": "1"}, "nodes": ["a", "b"]})
+    assert one == other
+
+
+def test_every_value_in_a_template_goes_through_the_filter() -> None:
+    for template in TEMPLATES.glob("*.j2"):
+        for part in template.read_text().split("{{")[1:]:
+            inside, closed, _ = part.partition("}}")
+            assert closed
+            assert inside.strip().startswith("yaml("), f"{template.name}: {inside}"
+
+
+# -- what no value can do ----------------------------------------------------------------
+
+HOSTILE = (
+    "quote\" and ' and \\",
+    "two\nlines: {{ name }} {% raw %}\n---\nkind: Secret\n",
+    "!!python/object:os.system x",
+    "&anchor *alias <<: {a: b} # no comment",
+    "  leading and trailing \t ",
+    "ä \U0001f600 \u2028 \u0085 \ufeff end",
+    "yes",
+    "1e3",
+    "012",
+    "0o17",
+    "2026-01-01",
+    "~",
+    "",
+    "\n",
+    "- a\n- b\n\n\n",
+    "trailing space \nhere\n",
+    "=",
+    "null",
+    "y",
+    "\x07\x7f",
+    "%YAML 1.1",
+    "...\n",
+)
+
+
+def test_hostile_values_arrive_as_they_were(make: Maker) -> None:
+    notes = {f"example.org/note-{number}": text for number, text in enumerate(HOSTILE)}
+    found = make({"annotations": notes})
+    assert [each["kind"] for each in found] == [each["kind"] for each in objects(rendered("minimal"))]
+    for each in found:
+        assert each["metadata"]["annotations"] == notes
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_the_filter_alone_keeps_it_a_text(text: str) -> None:
+    assert yaml.safe_load(f"a: {quote(text)}\nb: 1\n") == {"a": text, "b": 1}
+
+
+def test_configs_arrive_byte_for_byte(make: Maker) -> None:
+    text = '# ü "quoted" {{ x }}\npolicy:\n\n    Active: none   \n# end, without a line\'s end'
+    found = make({"configs": {"fallback": text}})
+    config_map = next(each for each in found if "fallback.cfg" in each.get("data", {}))
+    assert config_map["data"]["fallback.cfg"] == text
+
+
+def test_a_key_given_twice_is_refused() -> None:
+    with pytest.raises(InstallerError, match="kind: already given in line 1"):
+        tidy("kind: A\nmetadata: {}\nkind: B\n")
+
+
+class _Strict(yaml.SafeLoader):
+    """Refuses a key that stands twice in one mapping."""
+
+
+def _construct(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[object, object]:
+    pairs = loader.construct_pairs(node, deep=True)
+    assert len(dict(pairs)) == len(pairs), f"a key twice: {[key for key, _ in pairs]}"
+    return dict(pairs)
+
+
+_Strict.add_constructor("tag:yaml.org,2002:map", _construct)
+
+
+@pytest.mark.parametrize("case", NAMES)
+def test_no_key_stands_twice(case: str) -> None:
+    assert list(yaml.load_all(rendered(case), Loader=_Strict))
+
+
+# -- the objects -------------------------------------------------------------------------
+
+
+def test_another_config_is_another_config_map_and_another_pod_template(make: Maker) -> None:
+    def look(policy: str) -> tuple[str, dict[str, Any]]:
+        found = make({"configs": {"fallback": f"policy: {{Active: {policy}}}"}})
+        config_map = next(each for each in found if "fallback.cfg" in each.get("data", {}))
+        assert config_map["immutable"] is True
+        return config_map["metadata"]["name"], the(found, "DaemonSet")
+
+    (one, before), (other, after) = look("none"), look("balloons")
+    assert one != other
+    assert {"configMap": {"name": one}, "name": "configs"} in pod_of(before)["volumes"]
+    assert {"configMap": {"name": other}, "name": "configs"} in pod_of(after)["volumes"]
+    assert look("none") == (one, before)
+
+
+def test_other_settings_are_another_pod_template(make: Maker) -> None:
+    one = the(make({"settings": {"proxy": {"deadSeconds": 21}}}), "DaemonSet")
+    assert one != the(make({"settings": {"proxy": {"deadSeconds": 22}}}), "DaemonSet")
+
+
+def test_pods_are_started_with_what_is_mounted(make: Maker) -> None:
+    container = pod_of(the(make({"configs": {"force": "policy: {Active: none}"}}), "DaemonSet"))[
+        "containers"
+    ][0]
+    places = [mount["mountPath"] for mount in container["volumeMounts"]]
+    command = container["command"]
+    for option in ("--config", "--configs"):
+        path = command[command.index(option) + 1]
+        assert any(path == place or path.startswith(f"{place}/") for place in places)
+    assert command[-1] == "run"
+
+
+def test_installation_and_removal_never_share_pods() -> None:
+    install = the(objects(rendered("minimal")), "DaemonSet")
+    remove = the(objects(rendered("remove")), "DaemonSet")
+    assert install["metadata"]["name"] != remove["metadata"]["name"]
+    assert install["spec"]["selector"] != remove["spec"]["selector"]
+    for each in (install, remove):
+        labels = each["spec"]["template"]["metadata"]["labels"]
+        assert each["spec"]["selector"]["matchLabels"].items() <= labels.items()
+
+
+def test_installation_and_removal_have_the_same_rights(make: Maker) -> None:
+    """Else applying the one would take from the pods of the other, which are still there."""
+    kinds = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
+    install, remove = make({}), make({}, mode="remove")
+    assert [each for each in install if each["kind"] in kinds] == [
+        each for each in remove if each["kind"] in kinds
+    ]
+
+
+def test_the_operators_conditions_and_ours_hold_in_every_term(make: Maker) -> None:
+    terms = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]} for zone in "ab"]
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    affinity = {"nodeAffinity": {required: {"nodeSelectorTerms": [*terms, {}]}}}
+    pod = pod_of(the(make({"affinity": affinity, "nodes": ["n1", "n2"]}), "DaemonSet"))
+    found = pod["affinity"]["nodeAffinity"][required]["nodeSelectorTerms"]
+    assert len(found) == 4
+    for term in found:
+        keys = [condition["key"] for condition in term["matchExpressions"]]
+        assert keys == [
+            "zone",
+            "node-role.kubernetes.io/control-plane",
+            "node-role.kubernetes.io/master",
+        ]
+        assert [len(field["values"]) for field in term["matchFields"]] == [1]
+    nodes = {
+        (term["matchExpressions"][0]["values"][0], term["matchFields"][0]["values"][0]) for term in found
+    }
+    assert nodes == {("a", "n1"), ("a", "n2"), ("b", "n1"), ("b", "n2")}
+
+
+def test_the_control_plane_only_when_asked_for(make: Maker) -> None:
+    assert "affinity" in pod_of(the(make({}), "DaemonSet"))
+    assert "affinity" not in pod_of(the(make({"controlPlane": True}), "DaemonSet"))
+
+
+def test_nodes_are_patched_only_when_asked_for(make: Maker) -> None:
+    def verbs(values: dict[str, Any]) -> list[str]:
+        rules = the(make(values), "ClusterRole")["rules"]
+        assert len(rules) == 1
+        found: list[str] = rules[0]["verbs"]
+        return found
+
+    assert verbs({}) == ["get"]
+    assert verbs({"annotateNode": True}) == ["get", "patch"]
+
+
+def test_a_dynamic_config_has_one_key_for_each_section(make: Maker) -> None:
+    found = make({"configs": {"node.n1": "policy:\n  Active: none\nlogger:\n  Debug: cache\n"}})
+    config_map = the(found, "ConfigMap", "cri-resmgr-config.node.n1")
+    assert config_map["metadata"]["namespace"] == "kube-system"
+    assert "immutable" not in config_map
+    assert {key: yaml.safe_load(text) for key, text in config_map["data"].items()} == {
+        "policy": {"Active": "none"},
+        "logger": {"Debug": "cache"},
+    }
+
+
+def test_an_empty_dynamic_config_is_an_empty_config_map(make: Maker) -> None:
+    found = make({"configs": {"default": "# nothing yet\n"}})
+    assert the(found, "ConfigMap", "cri-resmgr-config.default")["data"] == {}
+
+
+def test_the_verb_prints_them(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without root, without a host."""
+    assert main(["manifests", "--values", str(CASES / "minimal" / "values.yaml")]) == 0
+    assert capsys.readouterr().out == rendered("minimal")
+
+
+def test_the_verb_refuses_what_is_bad(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["manifests", "--image", "Not An Image", "--nodes", "A"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "images.installer: must be a reference" in printed.err
+    assert "nodes: 'A' is no name" in printed.err
+
+
+def test_the_restricted_profile_is_restricted(make: Maker) -> None:
+    pod = pod_of(the(make({}, profile="restricted"), "DaemonSet"))
+    security = pod["containers"][0]["securityContext"]
+    assert security["privileged"] is False
+    assert security["readOnlyRootFilesystem"] is True
+    assert security["capabilities"]["drop"] == ["ALL"]
+    assert "SYS_ADMIN" not in security["capabilities"]["add"]
+    assert "/" not in [volume.get("hostPath", {}).get("path") for volume in pod["volumes"]]
+
+
+def test_images_of_the_command_line_win(make: Maker) -> None:
+    found = make({}, images=("example.org/a:1", "agent=example.org/b:2"), agent=True)
+    images = {pod_of(each)["containers"][0]["image"] for each in found if each["kind"] == "DaemonSet"}
+    assert images == {"example.org/a:1", "example.org/b:2"}
+
+
+# -- Gardener ----------------------------------------------------------------------------
+
+
+def test_the_shoot_overrides_the_deployment_key_by_key() -> None:
+    found = objects(rendered("gardener-shoot"))
+    static = next(each for each in found if "fallback.cfg" in each.get("data", {}))
+    assert "balloons" in static["data"]["fallback.cfg"]
+    assert "--disable-ui" in static["data"]["EXTRA_OPTIONS.cfg"]
+    assert pod_of(the(found, "DaemonSet", "cri-resmgr-installer"))["nodeSelector"] == {
+        "kubernetes.io/arch": "amd64",
+        "kubernetes.io/os": "linux",
+        "worker.gardener.cloud/cri-name": "containerd",
+        "worker.gardener.cloud/pool": "pinned",
+    }
+
+
+def test_a_bare_provider_config_says_the_same_as_its_shoot(make: Maker, tmp_path: Path) -> None:
+    config = {"configs": {"force": "policy: {Active: none}"}, "nodeSelector": {"pool": "x"}}
+    bare, shoot = tmp_path / "bare.yaml", tmp_path / "shoot.yaml"
+    bare.write_text(yaml.safe_dump(config))
+    spec = {"extensions": [{"type": "cri-resmgr", "providerConfig": config}]}
+    shoot.write_text(yaml.safe_dump({"kind": "Shoot", "spec": spec}))
+    assert make({}, provider_configs=(bare,)) == make({}, provider_configs=(shoot,))
+
+
+def test_an_extension_that_is_only_switched_on(make: Maker, tmp_path: Path) -> None:
+    shoot = tmp_path / "shoot.yaml"
+    shoot.write_text("kind: Shoot\nspec: {extensions: [{type: cri-resmgr}]}\n")
+    found = the(make({}, provider_configs=(shoot,)), "DaemonSet")
+    assert pod_of(found)["nodeSelector"]["worker.gardener.cloud/cri-name"] == "containerd"
+    assert found["spec"]["template"]["metadata"]["labels"]["node.gardener.cloud/critical-component"] == "true"
+
+
+def test_a_managed_resource_is_gardeners_unless_somebody_says_otherwise(make: Maker) -> None:
+    def selector(values: dict[str, Any]) -> dict[str, str]:
+        secret = the(make(values, managed_resource=True), "Secret")
+        pod = pod_of(the(objects(b64decode(secret["data"]["objects.yaml"]).decode()), "DaemonSet"))
+        found: dict[str, str] = pod["nodeSelector"]
+        return found
+
+    assert "worker.gardener.cloud/cri-name" in selector({})
+    assert "worker.gardener.cloud/cri-name" not in selector({"gardener": False})
+
+
+def test_a_managed_resource_holds_all_and_keeps_the_rights() -> None:
+    outer = objects(rendered("managed-resource"))
+    secret, managed = the(outer, "Secret"), the(outer, "ManagedResource")
+    assert managed["spec"]["secretRefs"] == [{"name": secret["metadata"]["name"]}]
+    assert secret["immutable"] is True
+    inner = objects(b64decode(secret["data"]["objects.yaml"]).decode())
+    settings = next(each for each in inner if "settings.yaml" in each.get("data", {}))
+    assert yaml.safe_load(settings["data"]["settings.yaml"])["removal"] == {"onTermination": "auto"}
+    kept = {
+        each["kind"]
+        for each in inner
+        if each["metadata"].get("annotations", {}).get("resources.gardener.cloud/keep-object") == "true"
+    }
+    assert kept == {"ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
+    assert the(inner, "DaemonSet")
+
+
+def test_an_operator_who_says_keep_is_heard(make: Maker) -> None:
+    outer = make({"settings": {"removal": {"onTermination": "keep"}}}, managed_resource=True)
+    inner = objects(b64decode(the(outer, "Secret")["data"]["objects.yaml"]).decode())
+    settings = next(each for each in inner if "settings.yaml" in each.get("data", {}))
+    assert yaml.safe_load(settings["data"]["settings.yaml"])["removal"] == {"onTermination": "keep"}

@@ -1,0 +1,88 @@
+"""Probes: they ask the right thing, and never end what is still within its deadlines."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from installer.manifests.probes import build_deadlines, build_probes
+from installer.settings import KubeletSettings, ProxySettings, RolloutSettings, Settings
+
+SLOW = Settings(
+    proxy=ProxySettings(start_timeout_seconds=500, dead_seconds=900),
+    kubelet=KubeletSettings(start_timeout_seconds=700, settle_seconds=100, guard_seconds=200),
+    rollout=RolloutSettings(spread_seconds=7200),
+)
+
+
+def patience(probe: dict[str, Any]) -> int:
+    """Seconds until kubelet acts on a probe that never succeeds."""
+    return int(probe["periodSeconds"]) * int(probe["failureThreshold"])
+
+
+def longest_pass(settings: Settings) -> int:
+    proxy, kubelet = settings.proxy, settings.kubelet
+    start = proxy.start_timeout_seconds + kubelet.guard_seconds + kubelet.start_timeout_seconds
+    return start + kubelet.settle_seconds + 30
+
+
+@pytest.mark.parametrize("settings", [Settings(), SLOW], ids=["default", "slow"])
+def test_thresholds_exceed_the_deadlines(settings: Settings) -> None:
+    probes = build_probes(settings)
+    assert patience(probes["livenessProbe"]) > longest_pass(settings)
+    assert patience(probes["livenessProbe"]) > settings.proxy.dead_seconds
+    assert patience(probes["startupProbe"]) > settings.rollout.spread_seconds + longest_pass(settings)
+    assert patience(probes["livenessProbe"]) > build_deadlines(settings).absent
+    assert patience(probes["startupProbe"]) > build_deadlines(settings).start
+
+
+def test_every_probe_has_a_deadline_of_its_own() -> None:
+    for probe in build_probes(Settings()).values():
+        assert probe["timeoutSeconds"] > 1
+
+
+def test_a_removal_is_ready_when_removed_and_never_killed() -> None:
+    assert list(build_probes(Settings(mode="remove"))) == ["readinessProbe"]
+
+
+class Liveness:
+    """The probe's own words, in a container that is a directory: chroot is a program that says what it
+    was asked for and ends as told."""
+
+    def __init__(self, directory: Path) -> None:
+        self.host = directory / "host"
+        self._said = directory / "said"
+        self._programs = directory / "bin"
+        self._programs.mkdir()
+
+    def run(self, status: int) -> tuple[int, str]:
+        chroot = self._programs / "chroot"
+        chroot.write_text(f'#!/bin/sh\necho "$*" >"{self._said}"\nexit {status}\n')
+        chroot.chmod(0o755)
+        shell, option, script = build_probes(Settings())["livenessProbe"]["exec"]["command"]
+        script = script.replace("/host", str(self.host))
+        environment = {"PATH": f"{self._programs}:/usr/bin:/bin"}
+        done = subprocess.run([shell, option, script], env=environment, timeout=20, check=False)
+        return done.returncode, self._said.read_text() if self._said.exists() else ""
+
+
+@pytest.fixture
+def liveness(tmp_path: Path) -> Liveness:
+    return Liveness(tmp_path)
+
+
+@pytest.mark.parametrize("status", [0, 3, 4])
+def test_alive_is_what_systemctl_status_says(liveness: Liveness, status: int) -> None:
+    asked = f"{liveness.host} systemctl status -n0 cri-resource-manager.service\n"
+    assert liveness.run(status) == (status, asked)
+
+
+@pytest.mark.parametrize("file", ["var/lib/cri-resmgr-installer/hold", "etc/cri-resmgr/pause"])
+def test_alive_while_kubelet_is_held_or_somebody_has_paused(liveness: Liveness, file: str) -> None:
+    path = liveness.host / file
+    path.parent.mkdir(parents=True)
+    path.touch()
+    assert liveness.run(3) == (0, "")

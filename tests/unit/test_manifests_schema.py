@@ -1,0 +1,46 @@
+"""Every object against the schemas of the API server, strictly: a field that it does not know is a fault.
+
+What Gardener's own resources look like is not among them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+kubernetes_validate = pytest.importorskip("kubernetes_validate")
+
+CASES = Path(__file__).parents[1] / "cases" / "manifests"
+VERSIONS = list(dict.fromkeys(kubernetes_validate.utils.all_versions()))
+
+
+def objects(case: str) -> list[dict[str, Any]]:
+    text = (CASES / case / "expected.yaml").read_text()
+    return list(yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_kind_in_every_version(version: str) -> None:
+    """One object of each kind; the installer's DaemonSet of those, in the profile with more fields."""
+    found = {each["kind"]: each for each in [*objects("full"), *objects("restricted")]}
+    assert {"DaemonSet", "CustomResourceDefinition", "ConfigMap"} <= found.keys()
+    for each in found.values():
+        kubernetes_validate.validate(each, version, strict=True)
+
+
+@pytest.mark.parametrize("case", ["minimal", "remove", "managed-resource"])
+def test_the_other_shapes_in_the_latest_version(case: str) -> None:
+    for each in objects(case):
+        if each["kind"] in ("DaemonSet", "Secret"):
+            kubernetes_validate.validate(each, VERSIONS[-1], strict=True)
+
+
+def test_a_misspelt_field_is_found() -> None:
+    daemonset = next(each for each in objects("minimal") if each["kind"] == "DaemonSet")
+    container = daemonset["spec"]["template"]["spec"]["containers"][0]
+    container["readynessProbe"] = container.pop("readinessProbe")
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(daemonset, VERSIONS[-1], strict=True)

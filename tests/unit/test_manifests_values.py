@@ -1,0 +1,146 @@
+"""Bad input for the manifests: every fault at once, with its path and place, and nothing printed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from installer.errors import InvalidInputError
+from installer.manifests import Request, render_manifests
+
+BAD = """\
+name: Upper
+images: {installer: "a b", agnet: example.org/x:1}
+imagePullPolicy: never
+settings:
+  mode: purge
+  proxy: {dead_seconds: 3, startTimeoutSeconds: "3"}
+configs:
+  fallback: |
+    policy:
+      Active: toplogy-aware
+    polcy: {}
+  EXTRA_OPTIONS: --metrics-interval=10s
+  node.n1: "logger: 3"
+  fallbck: ""
+nodeSelector: {kubernetes.io/arch: arm64}
+labels: {app.kubernetes.io/name: mine, "a b": "c d"}
+nodes: [worker_1]
+resources: {requests: {memory: lots}}
+updateStrategy: {maxUnavailable: 0}
+affinity:
+  nodeAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{}]}
+annotateNode: "yes"
+agent: {enabled: true, image: x}
+"""
+FAULTS = (
+    "name: must be at most 52 lower-case letters, digits and dashes, not 'Upper' (values.yaml:1)",
+    "images.installer: must be a reference to an image, as registry.example.org/name:tag, not 'a b'",
+    "images.agnet: unknown key; did you mean agent? (values.yaml:2)",
+    "imagePullPolicy: must be 'Always', 'IfNotPresent' or 'Never', not 'never' (values.yaml:3)",
+    "settings.mode: must be 'install' or 'remove', not 'purge' (values.yaml:5)",
+    "settings.proxy.dead_seconds: unknown key; did you mean deadSeconds? (values.yaml:6)",
+    "settings.proxy.startTimeoutSeconds: must be a whole number, not '3' (values.yaml:6)",
+    "configs.fallback: line 2: policy.Active: unknown policy 'toplogy-aware'",
+    "configs.fallback: line 3: polcy: unknown key",
+    "configs.EXTRA_OPTIONS: line 1: not the EXTRA_OPTIONS= line",
+    "configs.node.n1: line 1: logger: must be a mapping, not 3 (values.yaml:13)",
+    "configs: 'fallbck' is unknown; known are fallback, force, EXTRA_OPTIONS, default",
+    "nodeSelector.kubernetes.io/arch: must be amd64, or left out",
+    "labels.app.kubernetes.io/name: is the installer's own; leave it out (values.yaml:16)",
+    "labels: 'a b' is no key of a label (values.yaml:16)",
+    "labels: a b: 'c d' is no value of a label (values.yaml:16)",
+    "nodes: 'worker_1' is no name of an object (values.yaml:17)",
+    "resources.requests: memory: must be a quantity as 100m or 64Mi, not 'lots' (values.yaml:18)",
+    "updateStrategy.maxUnavailable: must be a number above 0, or a share as 10%, not 0 (values.yaml:19)",
+    "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms: matches no",
+    "annotateNode: must be true or false, not 'yes' (values.yaml:23)",
+    "agent.image: unknown key; known are enabled (values.yaml:24)",
+)
+
+
+def faults_of(directory: Path, values: str = "", provider: str = "", **options: tuple[str, ...]) -> list[str]:
+    """What is said, with the files called values.yaml and provider.yaml."""
+    values_file, provider_file = directory / "values.yaml", directory / "provider.yaml"
+    values_file.write_text(values or "images: {installer: example.org/x:1}\n")
+    provider_file.write_text(provider)
+    request = Request(
+        values=values_file,
+        provider_configs=(provider_file,) if provider else (),
+        images=options.get("images", ()),
+    )
+    with pytest.raises(InvalidInputError) as caught:
+        render_manifests(request)
+    return [fault.replace(f"{directory}/", "") for fault in caught.value.faults]
+
+
+def test_every_fault_is_named_at_once(tmp_path: Path) -> None:
+    found = faults_of(tmp_path, BAD)
+    for expected in FAULTS:
+        assert any(fault.startswith(expected) for fault in found), expected
+    assert len(found) == len(FAULTS)
+
+
+def test_without_an_image_there_is_nothing_to_run(tmp_path: Path) -> None:
+    assert faults_of(tmp_path, "name: x\n") == [
+        "images.installer: must be given, here or as --image: the image to run"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "fault"),
+    [
+        ("name: a\nname: b\n", "name: already given in line 1 (values.yaml:2)"),
+        ("- a\n", "values.yaml: must be a mapping of values, not a list"),
+        ("a: [\n", "values.yaml:2: not YAML"),
+        ("affinity: &a {nodeAffinity: *a}\n", "values.yaml: refers to itself"),
+        ("configs: {fallback: {policy: {}}}\n", "configs.fallback: must be a string (values.yaml:1)"),
+        ("settings: [a]\n", "settings: must be a mapping"),
+        ("affinity: {when: 2026-01-01}\n", "affinity: has values that Kubernetes cannot carry"),
+        ("images:\n", "images.installer: must be given"),
+    ],
+)
+def test_bad_yaml_is_no_traceback(tmp_path: Path, values: str, fault: str) -> None:
+    assert any(found.startswith(fault) for found in faults_of(tmp_path, values)), faults_of(tmp_path, values)
+
+
+@pytest.mark.parametrize(
+    ("provider", "fault"),
+    [
+        (
+            "kind: Shoot\nspec: {extensions: [{type: other}]}\n",
+            "spec.extensions: has none of type cri-resmgr (provider.yaml)",
+        ),
+        ("config: {}\n", "config: unknown key; known are configs, nodeSelector"),
+        ("configs: [a]\n", "configs: must be a mapping, not a list (provider.yaml:1)"),
+        (
+            "---\nkind: ControllerRegistration\n---\nconfigs:\n  fallback: 3\n",
+            "configs.fallback: must be a string, not 3 (provider.yaml:5)",
+        ),
+        (
+            "kind: ControllerDeployment\nhelm: {values: {imageVectorOverwrite: {images: [{name: pause}]}}}\n",
+            "helm.values.imageVectorOverwrite.images.0: unknown name 'pause'",
+        ),
+        (
+            "imageVectorOverwrite: {images: [{name: cri-resmgr-installer, repository: a/b}]}\n",
+            "imageVectorOverwrite.images.0: needs repository and tag, or ref (provider.yaml:1)",
+        ),
+        ("kind: ControllerRegistration\n", "provider.yaml: has no providerConfig"),
+    ],
+)
+def test_a_bad_provider_config_is_named_by_its_own_file(tmp_path: Path, provider: str, fault: str) -> None:
+    found = faults_of(tmp_path, provider=provider)
+    assert any(each.startswith(fault) for each in found), found
+
+
+def test_an_image_of_nobody(tmp_path: Path) -> None:
+    assert faults_of(tmp_path, images=("agnet=example.org/x:1",)) == [
+        "--image agnet=example.org/x:1: must be installer=REFERENCE, agent=REFERENCE or a reference"
+    ]
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="No such file or directory"):
+        render_manifests(Request(values=tmp_path / "none.yaml", images=("example.org/x:1",)))
