@@ -47,6 +47,7 @@ _KNOWN_PATHS = {
     paths.KUBELET_ENVIRONMENT: Part.KUBELET,
 }
 _EDITED = f"{paths.OUR_STATE}/edited"
+_WANTS = "/etc/systemd/system/multi-user.target.wants"  # systemd makes it to enable the proxy unit
 
 
 class Ledger:
@@ -78,7 +79,8 @@ class Ledger:
         directories = tuple(sorted({*_DIRECTORIES_OF_OURS, posixpath.dirname(drop_in)} if claims else ()))
         if not everything:
             unclaimed += [path for path in paths.PROXY_STATE if self._exists(path) and path not in claims]
-        self.unclaimed = tuple(unclaimed)
+        # Neither a record nor a mark: nothing was installed here, or the last removal is complete.
+        self.unclaimed = tuple(unclaimed) if claims or self.status is not RecordStatus.MISSING else ()
         foreign = () if everything else tuple(path for path in paths.PROXY_STATE if self._exists(path))
         self.record = replace(self.record, claims=claims, directories=directories, foreign_state=foreign)
 
@@ -114,11 +116,9 @@ class Ledger:
             record = replace(record, foreign_state=found)
         if paths.PROXY_UNIT_FILE not in record.claims:
             record = replace(record, unit_files={paths.PROXY_UNIT: observation.proxy.unit_file_state})
-        missing = {
-            made
-            for file in writes
-            for made in self._files.missing_directories(posixpath.dirname(file.path))
-        }
+        needed = {posixpath.dirname(file.path) for file in writes}
+        needed |= {_WANTS for step in plan.steps if step.kind is StepKind.ENABLE}
+        missing = {made for directory in needed for made in self._files.missing_directories(directory)}
         directories = tuple(dict.fromkeys((*record.directories, *sorted(missing))))
         record = replace(record, directories=directories, owed=self._owed(plan, observation))
         if any(step.kind is StepKind.SIGNAL for step in plan.steps):
@@ -131,12 +131,15 @@ class Ledger:
     def _make_own_directories(self) -> None:
         self._files.make_directory(paths.OUR_STATE, 0o700)
         self._files.make_directory(paths.OBJECTS, 0o700)
+        # Made by a run that was killed, it need not be durable; what is in it has to be.
+        self._files.sync(posixpath.dirname(paths.OUR_STATE))
 
     def _keep_originals(self, writes: Iterable[DesiredFile], observation: Observation) -> None:
         for file in writes:
             before = observation.files.get(file.path, ABSENT)
             if file.path not in self.record.claims and before.kind is Kind.FILE:
                 keep_object(self._files, before.digest, self._files.resolve(file.path))
+        self._files.sync(paths.OBJECTS)  # also what a run that was killed has kept
 
     def _keep_edits(self, changes: Iterable[FileChange]) -> Iterable[str]:
         """Somebody's content in a file of ours is replaced or goes, but it is not lost."""
@@ -190,7 +193,7 @@ class Ledger:
         self._make_own_directories()
         record = keep_good(self._files, self.record, desired)
         failed = {gen: why for gen, why in record.failed.items() if gen != desired.generation}
-        self._sweep()
+        self._settle()
         self._save(
             replace(
                 record,
@@ -215,31 +218,36 @@ class Ledger:
         return known
 
     def blame(self, generation: str, reason: str, clock: Clock) -> None:
-        """Remembers that this generation failed in a sound environment: it is not tried again."""
-        self._make_own_directories()
+        """Remembers that this generation failed in a sound environment: it is not tried again. Closing
+        keeps it: until then the next run has to finish the way back."""
         failure = Failure(reason, clock.now())
-        self._save(replace(self.record, failed={**self.record.failed, generation: failure}))
+        self.record = replace(self.record, failed={**self.record.failed, generation: failure})
 
-    def _sweep(self) -> None:
-        """A run that was killed in the middle of a write leaves a part beside a file that the next run
-        may have no reason to touch."""
-        for directory in {posixpath.dirname(path) for path in self.record.claims}:
+    def _settle(self) -> None:
+        """What the record says from now on is true of the disk, too. A run that was killed in the middle
+        of a write leaves a part beside a file, or a name that is not durable, where the next run may have
+        had no reason to do anything."""
+        directories = {posixpath.dirname(path) for path in (*self.record.claims, *self.record.directories)}
+        for directory in sorted({*directories, _WANTS, paths.OBJECTS}):
             with suppress(UnservableHostError):  # somebody's link leads out of the host root by now
                 self._files.sweep(directory)
+                self._files.sync(directory)
 
     def close_removed(self) -> None:
-        """Takes away what is left of ours: directories that are empty, then the record, last.
+        """Takes away what is left of ours: directories that are empty, then the record, then what it
+        refers to.
 
         Content that somebody had put into our files is kept; without it nothing remains.
         """
         files = self._files
-        self._sweep()
+        self._settle()
         files.remove_tree(paths.OUR_RUNTIME)
         for directory in reversed(self.record.directories):
             files.remove_empty_directory(directory)
         files.remove(paths.HOLD)
-        files.remove_tree(paths.OBJECTS)
+        # Before the originals: an install that follows a crash here must not trust in what is gone.
         files.remove(paths.RECORD)
+        files.remove_tree(paths.OBJECTS)
         files.remove_empty_directory(paths.OUR_STATE)
 
     def close_as_before(self) -> None:
@@ -274,5 +282,3 @@ def _identity_of(path: str, digest: str) -> dict[str, Digest]:
         return {}
     identity = Identity(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
     return {path: Digest(identity, digest)}
-
-

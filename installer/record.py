@@ -12,12 +12,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from installer.host.ports import Files
 from installer.model import paths
 from installer.model.resource import ABSENT, DesiredFile, FileState, Identity, Kind, Part, PayloadFile
 from installer.model.state import Desired, DesiredKubelet, DesiredUnit
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 SCHEMA = 1
 _READABLE_SCHEMA = SCHEMA + 1  # the next version promises that we can still run and remove what it wrote
@@ -135,7 +140,7 @@ def load_record(files: Files, machine_id: str, hostname: str) -> tuple[Record, R
         return Record(machine_id=machine_id), RecordStatus.MISSING
     import json
 
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
     try:
         schema = json.loads(raw)["schema"]
@@ -143,7 +148,7 @@ def load_record(files: Files, machine_id: str, hostname: str) -> tuple[Record, R
             raise TypeError(schema)
         if schema > _READABLE_SCHEMA:
             return Record(machine_id=machine_id), RecordStatus.FUTURE
-        record = TypeAdapter(Record).validate_json(raw)
+        record = _adapter().validate_json(raw)
     except (ValueError, KeyError, TypeError, ValidationError):
         return Record(machine_id=machine_id), RecordStatus.CORRUPT
     if record.machine_id != machine_id or record.hostname not in ("", hostname):
@@ -164,10 +169,16 @@ def _recheck(record: Record, files: Files, machine_id: str) -> Record:
 
 def save_record(files: Files, record: Record) -> None:
     """Writes the record atomically; its directory must exist."""
+    content = _adapter().dump_json(record, indent=1)
+    files.write(paths.RECORD, content + b"\n", 0o600)
+
+
+@cache
+def _adapter() -> TypeAdapter[Record]:
+    """Made once: that takes 10 ms."""
     from pydantic import TypeAdapter
 
-    content = TypeAdapter(Record).dump_json(record, indent=1)
-    files.write(paths.RECORD, content + b"\n", 0o600)
+    return TypeAdapter(Record)
 
 
 def object_path(digest: str) -> str:

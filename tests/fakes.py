@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from installer.errors import BusyHostError, InterruptedRunError, StepFailedError, SystemdError
+from installer.host.disk import Kernel
 from installer.host.files import RootedFiles
 from installer.host.ports import Host, RuntimeStatus
 from installer.model.facts import RunningContainer
@@ -39,8 +40,8 @@ class FakeFiles(RootedFiles):
     `fail` is asked before each change with (method, path) and may raise.
     """
 
-    def __init__(self, root: Path, calls: list[Call] | None = None) -> None:
-        super().__init__(root)
+    def __init__(self, root: Path, calls: list[Call] | None = None, kernel: Kernel | None = None) -> None:
+        super().__init__(root, kernel)
         self.calls: list[Call] = [] if calls is None else calls
         self.fail: Callable[[str, str], None] = lambda _method, _path: None
         status = root.stat()

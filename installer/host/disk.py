@@ -1,6 +1,7 @@
 """What `files` does to places that are already resolved: temp files, durability, trees, space.
 
-Paths here are as this process sees them; nothing here knows of a host root.
+Paths here are as this process sees them; nothing here knows of a host root. Every change of a tree
+is one call of `Kernel`, so that who takes its place sees them all, in order.
 """
 
 from __future__ import annotations
@@ -23,15 +24,55 @@ _FS_IOC_GETFLAGS = 0x80086601  # linux/fs.h
 _FS_IMMUTABLE_FL = 0x10
 
 
+class Kernel:
+    """The system calls that change a tree. Without `sync` of a file its content, and without `sync` of a
+    directory its entries, need not survive a power loss (fsync(2))."""
+
+    def create(self, place: str) -> BinaryIO:
+        """A new file, for root only until its mode is set; it must not exist."""
+        return open(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
+
+    def chmod(self, place: str | int, mode: int) -> None:
+        os.chmod(place, mode)
+
+    def chown(self, place: str | int, uid: int, gid: int) -> None:
+        """Of a link itself, where `place` is one."""
+        if isinstance(place, int):
+            os.fchown(place, uid, gid)
+        else:
+            os.lchown(place, uid, gid)
+
+    def rename(self, old: str, new: str) -> None:
+        os.rename(old, new)
+
+    def symlink(self, target: str, place: str) -> None:
+        os.symlink(target, place)
+
+    def mkdir(self, place: str, mode: int) -> None:
+        os.mkdir(place, mode)
+
+    def unlink(self, place: str, directory: int | None = None) -> None:
+        """`place` is relative to the open `directory`, if that is given."""
+        os.unlink(place, dir_fd=directory)
+
+    def rmdir(self, place: str, directory: int | None = None) -> None:
+        os.rmdir(place, dir_fd=directory)
+
+    def sync(self, descriptor: int) -> None:
+        os.fsync(descriptor)
+
+
 def temporary_name(place: str) -> str:
     """The temp file that becomes `place`: beside it, hidden, marked as ours, with our pid."""
     directory, name = os.path.split(place)
     return f"{directory}/.{name[:200]}{_MARK}{os.getpid()}"
 
 
-def sweep(directory: str) -> None:
+def sweep(directory: str, kernel: Kernel) -> None:
     """Removes temp files in `directory` that a killed run left: of our own pid (a restarted container
-    counts from 1 again), of a pid that does not live, or older than ten minutes."""
+    counts from 1 again), of a pid that does not live, or older than ten minutes. That lasts: the run
+    that would sweep again may have no reason to come here."""
+    swept = False
     with contextlib.suppress(OSError):
         for name in os.listdir(directory):
             hidden, mark, pid = name.rpartition(_MARK)
@@ -42,7 +83,10 @@ def sweep(directory: str) -> None:
                 and _stale(f"{directory}/{name}", int(pid))
             ):
                 with contextlib.suppress(OSError):
-                    os.unlink(f"{directory}/{name}")
+                    kernel.unlink(f"{directory}/{name}")
+                    swept = True
+        if swept:
+            sync_directory(directory, kernel)
 
 
 def _stale(place: str, pid: int) -> bool:
@@ -69,34 +113,34 @@ def copy(content: bytes | Path, file: BinaryIO) -> str:
     return digest.hexdigest()
 
 
-def own(descriptor: int, uid: int, gid: int) -> None:
+def own(descriptor: int, uid: int, gid: int, kernel: Kernel) -> None:
     """Changes the owner, if it is another."""
     status = os.fstat(descriptor)
     if (status.st_uid, status.st_gid) != (uid, gid):
-        os.fchown(descriptor, uid, gid)
+        kernel.chown(descriptor, uid, gid)
 
 
-def sync_directory(directory: str) -> None:
+def sync_directory(directory: str, kernel: Kernel) -> None:
     """Makes a rename or removal in `directory` durable."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
+        kernel.sync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def remove_tree(place: str) -> None:
+def remove_tree(place: str, kernel: Kernel) -> None:
     """Removes a file, link or directory with all below. Links are removed, not followed. Where
     something is mounted, that stays: the rest goes, then OSError (EBUSY) is raised."""
     try:
         descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except NotADirectoryError:
-        os.unlink(place)
+        kernel.unlink(place)
         return
     except OSError as error:
         if error.errno != errno.ELOOP:  # a symlink
             raise
-        os.unlink(place)
+        kernel.unlink(place)
         return
     try:
         mounts: list[str] = []
@@ -107,21 +151,21 @@ def remove_tree(place: str) -> None:
                 raise OSError(errno.EBUSY, "a mount is in the way", place)
         finally:
             os.close(parent)
-        _empty(descriptor, place, mount, mounts)
+        _empty(descriptor, place, mount, mounts, kernel)
     finally:
         os.close(descriptor)
     if mounts:
         raise OSError(errno.EBUSY, "a mount is in the way", mounts[0])
-    os.rmdir(place)
+    kernel.rmdir(place)
 
 
-def _empty(descriptor: int, place: str, mount: str, mounts: list[str]) -> None:
+def _empty(descriptor: int, place: str, mount: str, mounts: list[str], kernel: Kernel) -> None:
     """Empties an open directory; adds to `mounts` what could not go."""
     with os.scandir(descriptor) as entries:
         found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
     for name, is_directory in found:
         if not is_directory:
-            os.unlink(name, dir_fd=descriptor)
+            kernel.unlink(name, descriptor)
             continue
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         child = os.open(name, flags, dir_fd=descriptor)
@@ -130,12 +174,12 @@ def _empty(descriptor: int, place: str, mount: str, mounts: list[str]) -> None:
                 mounts.append(f"{place}/{name}")
                 continue
             before = len(mounts)
-            _empty(child, f"{place}/{name}", mount, mounts)
+            _empty(child, f"{place}/{name}", mount, mounts, kernel)
             kept = len(mounts) > before
         finally:
             os.close(child)
         if not kept:
-            os.rmdir(name, dir_fd=descriptor)
+            kernel.rmdir(name, descriptor)
 
 
 def _mount_id(descriptor: int) -> str:

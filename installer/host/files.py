@@ -27,10 +27,11 @@ _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class RootedFiles:
-    """The Files port below `root`."""
+    """The Files port below `root`; `kernel` makes the changes."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, kernel: disk.Kernel | None = None) -> None:
         self.root = root
+        self._kernel = kernel or disk.Kernel()
         self._base = str(root).rstrip("/")
 
     # -- where a path is --------------------------------------------------------
@@ -132,12 +133,10 @@ class RootedFiles:
         at worst a temp file beside it, which the next write or removal there clears away."""
         place = self._resolve(path, follow_last=False)
         directory = os.path.dirname(place)
-        disk.sweep(directory)
+        disk.sweep(directory, self._kernel)
         temporary = disk.temporary_name(place)
         try:
-            with open(
-                os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb"
-            ) as file:
+            with self._kernel.create(temporary) as file:
                 written = disk.copy(content, file)
                 if digest and written != digest:
                     raise InstallerError(
@@ -145,53 +144,61 @@ class RootedFiles:
                         "the source changed or was damaged meanwhile: run again",
                     )
                 file.flush()
-                disk.own(file.fileno(), uid, gid)
-                os.fchmod(file.fileno(), mode)
-                os.fsync(file.fileno())
-            os.rename(temporary, place)
+                disk.own(file.fileno(), uid, gid, self._kernel)
+                self._kernel.chmod(file.fileno(), mode)
+                self._kernel.sync(file.fileno())
+            self._kernel.rename(temporary, place)
         except BaseException:
             with contextlib.suppress(OSError):
-                os.unlink(temporary)
+                self._kernel.unlink(temporary)
             raise
-        disk.sync_directory(directory)
+        disk.sync_directory(directory, self._kernel)
 
     def link(self, path: str, target: str, uid: int = 0, gid: int = 0) -> None:
         place = self._resolve(path, follow_last=False)
         directory = os.path.dirname(place)
-        disk.sweep(directory)
+        disk.sweep(directory, self._kernel)
         temporary = disk.temporary_name(place)
         try:
-            os.symlink(target, temporary)
+            self._kernel.symlink(target, temporary)
             status = os.lstat(temporary)
             if (status.st_uid, status.st_gid) != (uid, gid):
-                os.lchown(temporary, uid, gid)
-            os.rename(temporary, place)
+                self._kernel.chown(temporary, uid, gid)
+            self._kernel.rename(temporary, place)
         except BaseException:
             with contextlib.suppress(OSError):
-                os.unlink(temporary)
+                self._kernel.unlink(temporary)
             raise
-        disk.sync_directory(directory)
+        disk.sync_directory(directory, self._kernel)
 
     def remove(self, path: str) -> None:
         place = self._resolve(path, follow_last=False)
         directory = os.path.dirname(place)
-        disk.sweep(directory)
+        disk.sweep(directory, self._kernel)
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            os.unlink(place)
-            disk.sync_directory(directory)
+            self._kernel.unlink(place)
+        self._sync(directory)
 
     def sweep(self, directory: str) -> None:
-        disk.sweep(self._resolve(directory, follow_last=True))
+        disk.sweep(self._resolve(directory, follow_last=True), self._kernel)
 
     # -- directories ------------------------------------------------------------
+
+    def sync(self, directory: str) -> None:
+        self._sync(self._resolve(directory, follow_last=True))
+
+    def _sync(self, directory: str) -> None:
+        """Also where nothing was there to be removed: a run that was killed may have removed it."""
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            disk.sync_directory(directory, self._kernel)
 
     def make_directory(self, path: str, mode: int = 0o755) -> tuple[str, ...]:
         missing = self.missing_directories(path)
         for directory in missing:
             place = self._resolve(directory, follow_last=False)
-            os.mkdir(place, mode)
-            os.chmod(place, mode)  # whatever our umask is
-            disk.sync_directory(os.path.dirname(place))
+            self._kernel.mkdir(place, mode)
+            self._kernel.chmod(place, mode)  # whatever our umask is
+            disk.sync_directory(os.path.dirname(place), self._kernel)
         return missing
 
     def missing_directories(self, path: str) -> tuple[str, ...]:
@@ -212,20 +219,20 @@ class RootedFiles:
 
     def remove_empty_directory(self, path: str) -> bool:
         place = self._resolve(path, follow_last=False)
-        disk.sweep(place)
-        try:
-            os.rmdir(place)
-        except OSError:  # not empty, not a directory, not there
-            return False
-        disk.sync_directory(os.path.dirname(place))
-        return True
+        disk.sweep(place, self._kernel)
+        removed = False
+        with contextlib.suppress(OSError):  # not empty, not a directory, not there
+            self._kernel.rmdir(place)
+            removed = True
+        self._sync(os.path.dirname(place))
+        return removed
 
     def remove_tree(self, path: str) -> None:
         """See the port. Raises OSError (busy) when a mount below is in the way, after the rest is gone."""
         place = self._resolve(path, follow_last=False)
         if os.path.lexists(place):
-            disk.remove_tree(place)
-            disk.sync_directory(os.path.dirname(place))
+            disk.remove_tree(place, self._kernel)
+        self._sync(os.path.dirname(place))
 
 
 def _components(path: str) -> list[str]:

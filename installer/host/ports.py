@@ -73,6 +73,11 @@ class Files(Protocol):
         """Removes `path` and all below it, never following links nor crossing mounts. Absent is fine."""
         ...
 
+    def sync(self, directory: str) -> None:
+        """Makes durable what somebody else has put into a directory or taken from it (names, not
+        contents). Absent is fine."""
+        ...
+
     def sweep(self, directory: str) -> None:
         """Clears away what a write that was killed half-way has left beside its target. Absent is fine."""
         ...

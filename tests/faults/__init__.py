@@ -1,0 +1,1 @@
+"""Faults that are tried by the thousand: they need time, and no host."""

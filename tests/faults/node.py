@@ -1,0 +1,257 @@
+"""A node whose units are started from the files as they lie on its disk, with no system but that.
+
+Its processes testify what they were started from, as real ones do, so that what the installer derives
+from them is derived here, too. A proxy serves if its files are whole; its program fails if it says so.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import posixpath
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from installer.host.disk import Kernel, sync_directory
+from installer.host.ports import KnownDigest, RuntimeStatus
+from installer.kubelet.envfile import parse_environment_file
+from installer.model import paths
+from installer.model.resource import ExecLine, FileState, ProcessState, UnitDetail, UnitState
+from tests.fakes import CONTAINERD, FakeFiles, FakeHost, FakeSystemd, failed
+from tests.faults.crash import Entry, Tree
+
+KUBELET = "kubelet.service"
+RUNTIME = "unix:///run/containerd/containerd.sock"
+BREAKS = b"it cannot work"
+_END = b"# end\n"
+_UNIT_DIRECTORY = "/etc/systemd/system"
+_BASE_UNIT = f"{_UNIT_DIRECTORY}/{KUBELET}"
+_BASE_DROP_IN = f"{_UNIT_DIRECTORY}/{KUBELET}.d/10-kubeadm.conf"
+_BASE_ENVIRONMENT = "/etc/default/kubelet"
+_DROP_IN = paths.drop_in(_UNIT_DIRECTORY, KUBELET)
+_ENABLED = f"{_UNIT_DIRECTORY}/multi-user.target.wants/{paths.PROXY_UNIT}"
+_COMMAND = ("/usr/bin/kubelet", f"--container-runtime-endpoint={RUNTIME}")
+_boots = itertools.count(1)
+
+
+def program(version: str, *, works: bool = True) -> bytes:
+    """A cri-resmgr of a hundred bytes. A part of it does not work."""
+    return b"#!/bin/sh\n# " + version.encode() + b"\n" + (b"" if works else BREAKS) + b"\n" * 60 + _END
+
+
+def bare_node() -> Tree:
+    """A node with a kubelet, and with files of somebody where ours will be."""
+
+    def file(text: str, mode: int = 0o644) -> Entry:
+        return Entry("f", mode, text.encode())
+
+    directory = Entry("d", 0o755)
+    made = ("", "/default", "/systemd", "/systemd/system", f"/systemd/system/{KUBELET}.d")
+    return {
+        **{f"/etc{path}": directory for path in made},
+        "/opt": directory,
+        "/var": directory,
+        "/var/lib": directory,
+        "/var/run": Entry("l", 0, target="/run"),
+        "/run": directory,
+        _BASE_UNIT: file("[Service]\nExecStart=/usr/bin/kubelet\n[Install]\nWantedBy=multi-user.target\n"),
+        _BASE_DROP_IN: file(
+            f"[Service]\nEnvironmentFile=-{_BASE_ENVIRONMENT}\nExecStart=\n"
+            f"ExecStart={' '.join(_COMMAND)} $KUBELET_EXTRA_ARGS\n"
+        ),
+        _BASE_ENVIRONMENT: file("KUBELET_EXTRA_ARGS=--v=2\n"),
+        posixpath.dirname(paths.FALLBACK_CONFIG): Entry("d", 0o750),
+        paths.FALLBACK_CONFIG: file("policy:\n  Active: topology-aware\n", 0o640),
+        paths.PROXY_ENVIRONMENT: Entry("l", 0, target="/etc/default/kubelet"),
+    }
+
+
+class _Files(FakeFiles):
+    """Whoever runs the test is root on the node."""
+
+    def state(self, path: str, known: KnownDigest | None = None) -> FileState:
+        state = super().state(path, known)
+        return replace(state, uid=0, gid=0) if (state.uid, state.gid) == self._owner else state
+
+
+class Node:
+    """The node whose disk is `root`, booted: nothing of an earlier boot lives."""
+
+    def __init__(self, root: Path, kernel: Kernel) -> None:
+        self.fake = FakeHost(root)
+        self.fake.files = _Files(root, self.fake.calls, kernel)
+        self.systemd = self.fake.systemd = _Systemd(self, kernel)
+        self.fake.cri.sockets = {RUNTIME: CONTAINERD, paths.RELAY_ENDPOINT: self._relay}
+        self.fake.healthz.healthy = self.kubelet_healthy
+        self._boot()
+
+    def _boot(self) -> None:
+        run = self.fake.root / "run"
+        shutil.rmtree(run)
+        run.mkdir()
+        systemd = self.systemd
+        systemd.next_pid = next(_boots) * 10_000  # what an earlier boot has seen is not seen again
+        systemd.units = {KUBELET: UnitState(KUBELET), paths.PROXY_UNIT: UnitState(paths.PROXY_UNIT)}
+        systemd.load()
+        proxy = systemd.unit(paths.PROXY_UNIT)
+        wanted = proxy.unit_file_state == "enabled" or _DROP_IN in systemd.unit(KUBELET).drop_in_paths
+        if proxy.exists and wanted:
+            systemd.start(proxy.name, 0)
+        systemd.start(KUBELET, 0)
+        self.fake.calls.clear()
+
+    @property
+    def on_relay(self) -> bool:
+        process = self.process(KUBELET)
+        return process is not None and process.uses_relay
+
+    @property
+    def proxy_runs(self) -> bool:
+        return self.process(paths.PROXY_UNIT) is not None
+
+    def kubelet_healthy(self) -> bool:
+        """Whether it runs, and somebody is at its endpoint."""
+        return self.process(KUBELET) is not None and (self.proxy_runs or not self.on_relay)
+
+    def process(self, unit: str) -> ProcessState | None:
+        return self.fake.processes.get(self.systemd.unit(unit).main_pid)
+
+    def _relay(self) -> RuntimeStatus | str:
+        return CONTAINERD if self.proxy_runs else "no socket"
+
+    def read(self, path: str) -> bytes | None:
+        return self.fake.files.read(path)
+
+    def variables(self, path: str) -> dict[str, str]:
+        """What an EnvironmentFile sets; nothing, if it is not there."""
+        return parse_environment_file((self.read(path) or b"").decode("utf-8", "replace"))
+
+
+class _Systemd(FakeSystemd):
+    """Loads and starts both units from the files. Enablement is a link in a directory that comes and goes
+    with it, and systemd syncs neither (252, seen with strace)."""
+
+    def __init__(self, node: Node, kernel: Kernel) -> None:
+        super().__init__(calls=node.fake.calls)
+        self._node = node
+        self._kernel = kernel
+        self.on_job = {KUBELET: self._kubelet_job, paths.PROXY_UNIT: self._proxy_job}
+        self.on_disk = {KUBELET: self._load_kubelet, paths.PROXY_UNIT: self._load_proxy}
+
+    def load(self) -> None:
+        """Reads all files."""
+        for name, read in self.on_disk.items():
+            self.units[name] = read(self.unit(name))
+
+    def enable(self, name: str) -> None:
+        super().enable(name)
+        directory = f"{self._node.fake.root}{posixpath.dirname(_ENABLED)}"
+        if not os.path.isdir(directory):
+            self._kernel.mkdir(directory, 0o755)
+        if self._enabled():
+            self._kernel.unlink(f"{self._node.fake.root}{_ENABLED}")
+        self._kernel.symlink(f"{_UNIT_DIRECTORY}/{name}", f"{self._node.fake.root}{_ENABLED}")
+        self._set(name, unit_file_state="enabled")
+
+    def disable(self, name: str) -> None:
+        super().disable(name)
+        if self._enabled():
+            self._kernel.unlink(f"{self._node.fake.root}{_ENABLED}")
+            self._kernel.rmdir(f"{self._node.fake.root}{posixpath.dirname(_ENABLED)}")
+
+    def _enabled(self) -> bool:
+        return os.path.lexists(f"{self._node.fake.root}{_ENABLED}")
+
+    def _load_proxy(self, unit: UnitState) -> UnitState:
+        text = self._node.read(paths.PROXY_UNIT_FILE)
+        if text is None:
+            return replace(unit, load_state="not-found", unit_file_state="", environment=(), fragment_path="")
+        return replace(
+            unit,
+            load_state="loaded",
+            unit_file_state="enabled" if self._enabled() else "disabled",
+            environment=_environment(text),
+            fragment_path=paths.PROXY_UNIT_FILE,
+        )
+
+    def _load_kubelet(self, unit: UnitState) -> UnitState:
+        text = self._node.read(_DROP_IN)
+        lines = tuple(_environment(text or b""))
+        drop_ins = (_BASE_DROP_IN,) if text is None else (_BASE_DROP_IN, _DROP_IN)
+        files = [(_BASE_ENVIRONMENT, True)]
+        before = []
+        for line in (text or b"").decode("utf-8", "replace").splitlines():
+            key, _, value = line.partition("=-")
+            if key == "EnvironmentFile":
+                files.append((value, True))
+            elif key == "ExecStartPre":
+                words = tuple(value.split())
+                before.append(ExecLine(words[0], words))
+        command = ExecLine(_COMMAND[0], (*_COMMAND, "$KUBELET_EXTRA_ARGS"))
+        self.details[KUBELET] = UnitDetail((command,), tuple(before), tuple(files))
+        return replace(
+            unit,
+            load_state="loaded",
+            unit_file_state="enabled",
+            environment=lines,
+            fragment_path=_BASE_UNIT,
+            drop_in_paths=drop_ins,
+        )
+
+    def _proxy_job(self, method: str, unit: UnitState) -> tuple[str, UnitState]:
+        if method == "stop" or (method == "start" and unit.running):
+            return self._succeed(method, unit)
+        node = self._node
+        variables = node.variables(paths.EXTRA_OPTIONS) | node.variables(paths.PROXY_ENVIRONMENT)
+        config = variables.get("CONFIG_OPTIONS", "").rpartition(" ")[2]
+        binary = node.read(paths.BINARY) or b""
+        works = binary.endswith(_END) and BREAKS not in binary and node.read(config)
+        mode = node.fake.files.state(paths.BINARY).mode
+        if not works or not mode & 0o100:
+            return "failed", failed(unit)
+        unit = self.started(unit)
+        argv = (paths.BINARY, *variables["CONFIG_OPTIONS"].split())
+        node.fake.processes.processes[unit.main_pid] = ProcessState(unit.main_pid, argv, variables)
+        self._leave_state()
+        return "done", unit
+
+    def _leave_state(self) -> None:
+        """What cri-resmgr itself leaves on a disk."""
+        state = f"{self._node.fake.root}{paths.PROXY_STATE[0]}"
+        if not os.path.isdir(state):
+            self._kernel.mkdir(state, 0o755)
+        if self._node.read(paths.PROXY_CACHE) != b"{}":
+            self._node.fake.files.remove(paths.PROXY_CACHE)
+            with self._kernel.create(f"{state}/cache") as file:
+                file.write(b"{}")
+                file.flush()
+                self._kernel.sync(file.fileno())
+            sync_directory(state, self._kernel)  # but not its parent, which would help us, too
+        for path in paths.PROXY_STATE[1:]:
+            Path(f"{self._node.fake.root}{path}").touch()
+
+    def _kubelet_job(self, method: str, unit: UnitState) -> tuple[str, UnitState]:
+        """Its guard included: without a proxy that serves it starts on its own endpoint."""
+        if method == "stop" or (method == "start" and unit.running):
+            return self._succeed(method, unit)
+        node = self._node
+        unit = self.started(unit)
+        files = [path for path, _optional in self.detail(KUBELET).environment_files]
+        variables: dict[str, str] = {}
+        for path in files:
+            variables |= node.variables(path)
+        argv = (*_COMMAND, *variables.get("KUBELET_EXTRA_ARGS", "").split())
+        guard = (node.read(paths.GUARD) or b"").startswith(b"#!/bin/sh\n")
+        pre = self.detail(KUBELET).exec_start_pre
+        flag = variables.get("CRI_RESMGR_GUARD_FLAG", "")
+        held = node.read(paths.HOLD) is not None
+        if flag and guard and pre and not held and node.proxy_runs:
+            argv = (*argv, flag)
+        node.fake.processes.processes[unit.main_pid] = ProcessState(unit.main_pid, argv, variables)
+        return "done", unit
+
+
+def _environment(text: bytes) -> tuple[str, ...]:
+    lines = text.decode("utf-8", "replace").splitlines()
+    return tuple(line.removeprefix("Environment=") for line in lines if line.startswith("Environment="))
