@@ -261,9 +261,7 @@ def _verify(request: Request, situation: Situation, host: Host) -> Observation:
     plan, ledger = situation.plan, situation.ledger
     ledger.note_applied(plan, host.systemd.unit(paths.PROXY_UNIT).invocation_id)
     settings = request.settings.kubelet
-    observation, changes = look_again(
-        host, plan.desired, ledger.record, settings.unit, settings.healthz_url
-    )
+    observation, changes = look_again(host, plan.desired, ledger.record, settings.unit, settings.healthz_url)
     left = remaining(changes)
     if left:
         message = f"the host still differs from what was just applied: {left}"

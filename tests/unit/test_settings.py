@@ -106,7 +106,10 @@ def test_what_a_file_sets_is_taken_and_the_rest_stays(tmp_path: Path) -> None:
         ("kubelet: {unit: cri-resource-manager.service}", "kubelet.unit: is the proxy's own unit"),
         ("kubelet: {dropInDirectory: /opt}", "kubelet.dropInDirectory: must be one that systemd reads"),
         ("kubelet: {dropInDirectory: system}", "kubelet.dropInDirectory: must be one that systemd reads"),
-        ("kubelet: {healthzUrl: 'https://127.0.0.1/'}", "kubelet.healthzUrl: must be http://ADDRESS:PORT/PATH"),
+        (
+            "kubelet: {healthzUrl: 'https://127.0.0.1/'}",
+            "kubelet.healthzUrl: must be http://ADDRESS:PORT/PATH",
+        ),
         ("kubelet: {healthzUrl: 'http://node/'}", "kubelet.healthzUrl: must be http://ADDRESS:PORT/PATH"),
         ("kubelet: {strategy: magic}", "kubelet.strategy: must be 'auto', 'environment' or 'exec-start'"),
         ("removal: {onTermination: remove}", "removal.onTermination: must be 'keep' or 'auto'"),
