@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import ctypes
+import functools
 import json
+import os
 import shutil
 import socket
 import ssl
 import tempfile
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -56,6 +60,7 @@ class ApiServer:
 
     `objects` has each object at its path, `events` what was posted of them, `requests` every request
     as (method, path). `account` is the service account's directory; `token` the one that is valid.
+    `network` is the network namespace that it listens in (`/proc/PID/ns/net`), without it the caller's.
     """
 
     def __init__(
@@ -66,11 +71,12 @@ class ApiServer:
         host: str = "127.0.0.1",
         port: int = 0,
         names: Sequence[str] = (),
+        network: str = "",
     ) -> None:
         self.node_name, self.namespace, self.daemonset_name = node, namespace, daemonset
         self.host, self.port = host, port
         self.pod_uid = str(uuid.uuid4())
-        self._names = (host, *names)
+        self._names, self._network = (host, *names), network
         self.objects: dict[str, dict[str, Any]] = {}
         self.events: list[dict[str, Any]] = []
         self.requests: list[tuple[str, str]] = []
@@ -191,7 +197,8 @@ class ApiServer:
 
     def come_back(self) -> None:
         """Serves again, at the same address."""
-        self._server = _Server((self.host, self.port), self, self._context)
+        listen = functools.partial(_Server, (self.host, self.port), self, self._context)
+        self._server = _inside(self._network, listen) if self._network else listen()
         self.port = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
@@ -251,6 +258,22 @@ class ApiServer:
             self.events.append(body)
         self.objects[f"{path}/{name}"] = body
         return 201, copy.deepcopy(body)
+
+
+def _inside(network: str, make: Callable[[], _Server]) -> _Server:
+    """Makes it in another network namespace, in a thread of its own: others stay where they are."""
+
+    def enter_and_make() -> _Server:
+        namespace = os.open(network, os.O_RDONLY)
+        try:
+            if ctypes.CDLL(None, use_errno=True).setns(namespace, 0) != 0:
+                raise OSError(ctypes.get_errno(), f"setns {network}")
+        finally:
+            os.close(namespace)
+        return make()
+
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        return thread.submit(enter_and_make).result()
 
 
 def merge(target: Any, patch: Any) -> Any:

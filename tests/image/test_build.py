@@ -1,0 +1,239 @@
+"""hack/image: what it builds, that it builds the same again, and what it refuses."""
+
+import hashlib
+import http.server
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from hack.image_files import Entry, lines, read_config, read_image
+from hack.image_files import sizes as image_sizes
+from tests.image.images import TOP, base_image, build, environment, image, locked, pack, payload
+from tests.image.world import OLD
+
+pytestmark = pytest.mark.host
+
+PROGRAM = "opt/cri-resmgr-installer/"
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Entry]:
+    return read_image(image(OLD))
+
+
+def test_it_holds_what_it_is_for_and_nothing_else(found: Mapping[str, Entry]) -> None:
+    release = payload(OLD)
+    binary = "opt/intel/bin/cri-resmgr"
+    entry = found[f"payload/{binary}"]
+    assert entry.content == hashlib.sha256((release / binary).read_bytes()).hexdigest()
+    assert (entry.mode, entry.uid, entry.gid) == (0o755, 0, 0)
+    assert "payload/SHA256SUMS" in found
+    for place in ("var/lib/apt/lists/", "var/cache/apt/", "var/log/", "tmp/", "source", "wheel", "build"):
+        assert not [path for path in found if path.startswith(place)]
+    assert not [path for path in found if "site-packages/pip/" in path or "dist-packages/pip/" in path]
+    assert not [path for path in found if path.startswith("usr/share/man/")]
+
+
+def test_nothing_is_compiled_at_a_start(found: Mapping[str, Entry]) -> None:
+    assert [path for path, entry in found.items() if entry.stale] == []
+    sources = [path for path in found if path.startswith(PROGRAM) and path.endswith(".py")]
+    compiled = [path for path in found if path.startswith(PROGRAM) and path.endswith(".pyc")]
+    assert len(sources) == len(compiled) > 100
+
+
+def test_it_is_not_larger_than_it_was(
+    found: Mapping[str, Entry], record_property: Callable[[str, object], None]
+) -> None:
+    sizes = image_sizes(dict(found))
+    record_property("image", ", ".join(f"{part} {size >> 20} MiB" for part, size in sizes.items()))
+    assert sum(sizes.values()) < 170 << 20
+
+
+def test_it_says_what_it_is_and_starts_the_program() -> None:
+    config = read_config(image(OLD))["config"]
+    assert isinstance(config, dict)
+    assert config["Entrypoint"] == ["cri-resmgr-installer"]
+    assert "CRI_RESMGR_INSTALLER_PAYLOAD=/payload" in config["Env"]
+    assert "CRI_RESMGR_INSTALLER_HOST_ROOT=/host" in config["Env"]
+    labels = {name.removeprefix("org.opencontainers.image."): text for name, text in config["Labels"].items()}
+    assert labels["title"] == "cri-resmgr-installer"
+    assert labels["licenses"] == "Apache-2.0"
+    assert labels["version"][0].isdigit()
+    assert labels["revision"]
+
+
+def test_the_same_inputs_give_the_same_files(found: Mapping[str, Entry], tmp_path: Path) -> None:
+    """Nothing is taken from the first build: not its layers, not its time."""
+    builder = environment() | {"SOURCE_DATE_EPOCH": "1700000001"}
+    archive = tmp_path / "again.tar"
+    release = pack(payload(OLD), tmp_path / "payload.tar.gz")
+    with locked():
+        try:
+            said = build("again", base_image(), release, archive, builder)
+        finally:
+            forget("again", builder)
+    assert "MiB unpacked" in said
+    assert list(lines(read_image(archive))) == list(lines(dict(found)))
+
+
+def forget(tag: str, builder: Mapping[str, str]) -> None:
+    name = f"localhost/cri-resmgr-installer:{tag}"
+    subprocess.run(["buildah", "rmi", name], env=os.environ | dict(builder), capture_output=True, check=False)
+
+
+def hack_image(*argv: str | Path, path: str = "") -> subprocess.CompletedProcess[str]:
+    environment = os.environ | ({"PATH": path} if path else {})
+    words = [str(TOP / "hack/image"), *(str(word) for word in argv)]
+    return subprocess.run(
+        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment, check=False
+    )
+
+
+def test_it_explains_itself() -> None:
+    done = hack_image("--help")
+    assert done.returncode == 0
+    assert "--payload FILE|URL" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ((), "no payload"),
+        (("--payload", "https://example.org/release.tar.gz"), "a URL needs --sha256"),
+        (("--payload", "/nowhere/release.tar.gz"), "no such file: /nowhere/release.tar.gz"),
+        (("--payload", "/etc/passwd", "--sha256", "abc"), "not a sha256: abc"),
+        (("--payload", "/etc/passwd", "--engine", "kaniko"), "not an engine: kaniko"),
+        (("--payload",), "--payload needs a value"),
+        (("--paylaod", "x"), "unknown option --paylaod"),
+    ],
+)
+def test_bad_usage_is_refused_before_anything_is_built(argv: tuple[str, ...], said: str) -> None:
+    done = hack_image(*argv)
+    assert done.returncode in (1, 2)
+    assert said in done.stderr
+
+
+def test_without_an_engine_it_says_what_to_install(tmp_path: Path) -> None:
+    for name in ("bash", "dirname", "sed"):
+        (tmp_path / name).symlink_to(f"/usr/bin/{name}")
+    # A client whose daemon is away is no engine.
+    (tmp_path / "docker").write_text("#!/bin/bash\n[[ $1 == buildx ]]\n")
+    (tmp_path / "docker").chmod(0o755)
+    done = hack_image("--payload", "/etc/passwd", path=str(tmp_path))
+    assert done.returncode == 1
+    assert "needs docker (with its daemon running" in done.stderr
+
+
+# -- the payload, as the build unpacks it -----------------------------------------------------
+
+
+def unpack(target: Path, **arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Runs the step of the build alone."""
+    given = {name.upper(): str(value) for name, value in arguments.items()}
+    environment = os.environ | {"TARGET": str(target), "SOURCE": "/"} | given
+    step = ["sh", str(TOP / "image/unpack-payload")]
+    return subprocess.run(step, capture_output=True, text=True, env=environment, check=False)
+
+
+@contextmanager
+def served(directory: Path) -> Iterator[str]:
+    """The files of a directory over HTTP, at the address given."""
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def __init__(self, *args: object) -> None:
+            super().__init__(*args, directory=str(directory))  # type: ignore[arg-type]
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing: it is a test's."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture
+def release(tmp_path: Path) -> Path:
+    place = tmp_path / "release"
+    place.mkdir()
+    return pack(payload(OLD), place / "cri-resource-manager-0.9.2.x86_64.tar.gz")
+
+
+def test_a_payload_is_unpacked_with_its_digests(release: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    done = unpack(target, payload=release)
+    assert done.returncode == 0, done.stderr
+    listed: dict[str, str] = {}
+    for line in (target / "SHA256SUMS").read_text().splitlines():
+        digest, _, name = line.partition("  ")
+        listed[name] = digest
+    files = {str(path.relative_to(target)) for path in target.rglob("*") if path.is_file()}
+    assert set(listed) == files - {"SHA256SUMS"}
+    binary = "opt/intel/bin/cri-resmgr"
+    assert listed[binary] == hashlib.sha256((target / binary).read_bytes()).hexdigest()
+
+
+def test_a_payload_is_downloaded_when_its_digest_is_known(release: Path, tmp_path: Path) -> None:
+    digest = hashlib.sha256(release.read_bytes()).hexdigest()
+    with served(release.parent) as address:
+        url = f"{address}/{release.name}"
+        done = unpack(tmp_path / "good", payload_url=url, payload_sha256=digest)
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / "good/opt/intel/bin/cri-resmgr").exists()
+        done = unpack(tmp_path / "bad", payload_url=url, payload_sha256="0" * 64)
+        assert done.returncode != 0
+        assert f"its sha256 is {digest}, but it should be {'0' * 64}" in done.stderr
+        assert not (tmp_path / "bad").exists()
+        done = unpack(tmp_path / "unknown", payload_url=url)
+        assert "PAYLOAD_URL without PAYLOAD_SHA256" in done.stderr
+        done = unpack(tmp_path / "away", payload_url=f"{url}.gone", payload_sha256=digest)
+        assert f"could not download {url}.gone" in done.stderr
+
+
+def test_a_version_is_taken_from_the_name_if_the_release_has_none(tmp_path: Path) -> None:
+    content = tmp_path / "content/opt/intel/bin"
+    content.mkdir(parents=True)
+    (content / "cri-resmgr").write_text("#!/bin/sh\n")
+    (content / "cri-resmgr").chmod(0o755)
+    archive = pack(tmp_path / "content", tmp_path / "cri-resource-manager-0.9.0.x86_64.tar.gz")
+    assert unpack(tmp_path / "target", payload=archive).returncode == 0
+    assert (tmp_path / "target/VERSION").read_text() == "0.9.0\n"
+
+
+def test_what_is_no_release_is_refused(tmp_path: Path, release: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text").write_text("not an archive\n")
+    (tmp_path / "half").write_bytes(release.read_bytes()[:2000])
+    for name, archive, said in (
+        (
+            "other",
+            pack(tmp_path / "empty", tmp_path / "other.tar.gz"),
+            "no executable opt/intel/bin/cri-resmgr",
+        ),
+        ("text", tmp_path / "text", "not a whole .tar.gz archive"),
+        ("half", tmp_path / "half", "not a whole .tar.gz archive"),
+        ("none", tmp_path / "none", "is not in the build context"),
+    ):
+        done = unpack(tmp_path / f"target-{name}", payload=archive)
+        assert done.returncode != 0
+        assert said in done.stderr
+    assert "no payload: the image needs the release archive" in unpack(tmp_path / "target").stderr
+
+
+def test_a_damaged_release_is_refused_by_its_own_digests(tmp_path: Path, release: Path) -> None:
+    target = tmp_path / "content"
+    assert unpack(target, payload=release).returncode == 0
+    (target / "opt/intel/bin/cri-resmgr").write_bytes(b"#!/bin/sh\n")
+    archive = pack(target, tmp_path / "damaged.tar.gz")
+    done = unpack(tmp_path / "again", payload=archive)
+    assert done.returncode != 0
+    assert "damaged" in done.stderr
