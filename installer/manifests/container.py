@@ -40,6 +40,10 @@ HOST_PATHS: tuple[tuple[str, bool], ...] = (
 )
 """Of the restricted profile: path on the host, and whether it is read-only."""
 
+# A runtime makes what is to be mounted and is not there, and that would be a trace: on arm64 the
+# program loader is in /lib, and many distributions have no /lib64.
+_ONLY_ON = {"/lib64": "amd64"}
+
 SCRATCH = ("/run/cri-resmgr-installer", "/tmp")
 """What the restricted profile may write in its own file system: the readiness file, and what
 cri-resmgr needs to check a configuration."""
@@ -57,7 +61,7 @@ class Rights:
 
 def build_rights(values: Values) -> Rights:
     """What the profile gives."""
-    return _restricted() if values.profile == "restricted" else _privileged()
+    return _restricted(values.arch) if values.profile == "restricted" else _privileged()
 
 
 def _privileged() -> Rights:
@@ -69,8 +73,9 @@ def _privileged() -> Rights:
     )
 
 
-def _restricted() -> Rights:
-    named = [(f"host{path.replace('/', '-')}", path, only_read) for path, only_read in HOST_PATHS]
+def _restricted(arch: str) -> Rights:
+    paths = [(path, only_read) for path, only_read in HOST_PATHS if _ONLY_ON.get(path, arch) == arch]
+    named = [(f"host{path.replace('/', '-')}", path, only_read) for path, only_read in paths]
     scratch = [(f"scratch{path.replace('/', '-')}", path) for path in SCRATCH]
     return Rights(
         security={

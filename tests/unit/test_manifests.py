@@ -302,6 +302,13 @@ def test_the_restricted_profile_is_restricted(make: Maker) -> None:
     assert "/" not in [volume.get("hostPath", {}).get("path") for volume in pod["volumes"]]
 
 
+def test_the_restricted_profile_mounts_nothing_that_the_host_may_lack(make: Maker) -> None:
+    """A runtime would make it."""
+    for arch, there in (("amd64", True), ("arm64", False)):
+        pod = pod_of(the(make({"arch": arch}, profile="restricted"), "DaemonSet"))
+        assert ({"name": "host-lib64", "hostPath": {"path": "/lib64"}} in pod["volumes"]) == there
+
+
 def test_images_of_the_command_line_win(make: Maker) -> None:
     found = make({}, images=("example.org/a:1", "agent=example.org/b:2"), agent=True)
     images = {pod_of(each)["containers"][0]["image"] for each in found if each["kind"] == "DaemonSet"}
