@@ -1,18 +1,61 @@
-"""`python -m tests.faults`: the whole of power loss, a line for each plan."""
+"""`hack/faults`: tries them and prints a table of what was tried and what held."""
 
 from __future__ import annotations
 
+import argparse
+import importlib
 import sys
 import time
+from collections.abc import Sequence
 
-from tests.faults import power
+#: Name of the module: how much of it is tried if nobody says, and what that counts.
+SUITES = {
+    "power": (0, "disks of each plan, 0 for all"),
+}
+_SHOWN = 5  # cases that did not hold, each with its reason
+_ROW = "{:<58} {:>7} {:>7} {:>9}\n"
 
 
-def _say(what: str, tried: int, bad: int) -> None:
-    figures = f": {tried} disks tried, {bad} bad" if tried else ""
-    sys.stdout.write(f"{what}{figures} ({time.monotonic() - _STARTED:.0f} s)\n")
-    sys.stdout.flush()
+class Table:
+    """Rows as they come; `bad` counts what did not hold."""
+
+    def __init__(self) -> None:
+        self.bad = 0
+        self._began = time.monotonic()
+        self._write(_ROW.format("", "tried", "held", "seconds"))
+
+    def add(self, what: str, tried: int, bad: Sequence[str]) -> None:
+        """A row, and below it the first cases that did not hold."""
+        now = time.monotonic()
+        self._write(_ROW.format(what, tried, tried - len(bad), f"{now - self._began:.0f}"))
+        for line in bad[:_SHOWN]:
+            self._write(f"    {line}\n")
+        self.bad += len(bad)
+        self._began = now
+
+    @staticmethod
+    def _write(text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
 
 
-_STARTED = time.monotonic()
-sys.exit(1 if power.run(_say, int(sys.argv[1]) if len(sys.argv) > 1 else None) else 0)
+def main() -> int:
+    """Returns the exit code: 0 if all has held."""
+    parser = argparse.ArgumentParser(prog="hack/faults", description=__doc__)
+    about = "; ".join(f"{name}: {unit} (default {amount})" for name, (amount, unit) in SUITES.items())
+    parser.add_argument(
+        "names", metavar="NAME", nargs="*", help=f"what is tried; all, if none is named. {about}"
+    )
+    parser.add_argument("--amount", type=int, help="how much of each is tried")
+    arguments = parser.parse_args()
+    for name in arguments.names:
+        if name not in SUITES:
+            parser.error(f"no faults of the name {name}: there are {', '.join(SUITES)}")
+    table = Table()
+    for name in arguments.names or SUITES:
+        amount = SUITES[name][0] if arguments.amount is None else arguments.amount
+        importlib.import_module(f"tests.faults.{name}").run(table.add, amount)
+    return 1 if table.bad else 0
+
+
+sys.exit(main())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import islice
@@ -21,12 +21,12 @@ from installer.model.event import silent
 from installer.model.state import Mode
 from installer.reconcile import Request, reconcile
 from installer.settings import KubeletSettings, Settings
+from tests.faults import Report
 from tests.faults.crash import Disk, Tree, build, read_tree
 from tests.faults.node import Node, bare_node, program
 from tests.faults.recorder import Careless, Operation, Recorder
 
 _RUN = "/run"  # a tmpfs: not on the disk
-_REPORTED = 5  # bad disks of a plan, each with its reason
 _EDITED = f"{paths.OUR_STATE}/edited"
 
 
@@ -270,52 +270,41 @@ def find_bad(bench: Bench, recorded: Recorded, tried: Iterable[Crash]) -> Iterat
         yield Bad(crash, why) if why else None
 
 
-def run(report: Callable[[str, int, int], None], limit: int | None = None, again: int = 8) -> int:
-    """Tries every disk of every plan; `report` is told the plan, how many were tried and how many of them
-    were bad, and of the first bad ones (with two zeros) what was wrong. Returns how many were bad in all.
-    On every disk number `again` the power goes a second time, during the next run. After a kill at each
-    operation it goes when the next run is done. `limit` ends each plan early."""
-    total = 0
+def run(report: Report, amount: int, again: int = 8) -> None:
+    """Tries `amount` disks of every plan, 0: every one. On every disk number `again` the power goes a second
+    time, during the next run. After a kill at each operation it goes when the next run is done."""
+    limit = amount or None
     with tempfile.TemporaryDirectory(prefix="power-", dir=_fast_directory()) as directory:
         bench = Bench(Path(directory))
         for plan in PLANS:
             recorded = bench.record(plan)
             once = list(islice(crashes(recorded), limit))
-            total += _judge(bench, f"{plan.name}, {len(recorded.log)} operations", {recorded: once}, report)
+            _judge(bench, f"power lost: {plan.name}", {recorded: once}, report)
             nexts = [bench.record_next(recorded, crash) for crash in once[again // 2 :: again]]
             twice = {following: list(islice(crashes(following), limit)) for following in nexts}
-            total += _judge(bench, f"{plan.name}, and again in the next run", twice, report)
+            _judge(bench, "  and again in the next run", twice, report)
             killed: dict[Recorded, list[Crash]] = {}
             for done in range(len(recorded.log) + 1)[:limit]:
                 for both, crash in crashes_after_kill(bench, recorded, done):
                     killed.setdefault(both, []).append(crash)
-            total += _judge(bench, f"{plan.name}, killed, and after the next run", killed, report)
-    return total
+            _judge(bench, "  killed, and power lost after the next run", killed, report)
 
 
-def _judge(
-    bench: Bench,
-    what: str,
-    tries: Mapping[Recorded, Sequence[Crash]],
-    report: Callable[[str, int, int], None],
-) -> int:
-    """Tries them all and reports in one line; returns how many were bad."""
+def _judge(bench: Bench, what: str, tries: Mapping[Recorded, Sequence[Crash]], report: Report) -> None:
+    """Tries them all and reports in one row."""
     bad = [
         describe(recorded, one)
         for recorded, tried in tries.items()
         for one in find_bad(bench, recorded, tried)
         if one
     ]
-    report(what, sum(len(tried) for tried in tries.values()), len(bad))
-    for line in bad[:_REPORTED]:
-        report(line, 0, 0)
-    return len(bad)
+    report(what, sum(len(tried) for tried in tries.values()), bad)
 
 
 def describe(recorded: Recorded, bad: Bad) -> str:
     """After which operation the power went, and what was wrong then, for people."""
     last = recorded.log[bad.crash.done - 1] if bad.crash.done else "the first"
-    return f"  {recorded.plan.name}: power lost after {bad.crash.done} ({last}): {bad.why}"
+    return f"{recorded.plan.name}: power lost after {bad.crash.done} ({last}): {bad.why}"
 
 
 def _fast_directory() -> str | None:

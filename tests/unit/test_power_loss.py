@@ -1,4 +1,4 @@
-"""R7: a power loss at any instant, in the size of a unit test; `python -m tests.faults` tries all of it."""
+"""R7: a power loss at any instant, in the size of a unit test; `hack/faults power` tries all of it."""
 
 from __future__ import annotations
 
