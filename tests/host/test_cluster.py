@@ -4,88 +4,20 @@ The API server is the stand-in, the host is real.
 """
 
 import json
-import os
-import signal
-import subprocess
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from installer.cluster.objects import PAUSE, STATUS
-from tests.host.command import PROGRAM
 from tests.host.node import BINARY, GUARD, Node
+from tests.host.resident import SOON, Resident, within
 from tests.throwaway.apiserver import ApiServer
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.snapshot import difference, files
 
 OF_A_NODE = "/run/cri-resmgr-installer"
-
-
-def within(seconds: float, true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, f"not within {seconds} s"
-        time.sleep(0.01)
-
-
-class Pod:
-    """A resident with the environment of a pod, and all that it has said so far."""
-
-    def __init__(self, node: Node, server: ApiServer, ready_file: Path, **environment: str) -> None:
-        self.ready_file = ready_file
-        self.events: list[dict[str, Any]] = []
-        ours = {key: value for key, value in os.environ.items() if not key.startswith("CRI_RESMGR_")}
-        ours |= {"CRI_RESMGR_INSTALLER_READY_FILE": str(ready_file)}
-        self.process = subprocess.Popen(
-            [str(PROGRAM), *node.command.globals(), "--output", "json", "run"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=ours | server.environment() | environment,
-        )
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            try:
-                self.events.append(json.loads(line))
-            except ValueError:
-                self.events.append({"kind": "not json", "message": line, "data": {}})
-
-    def phase(self) -> str:
-        states = [event["data"]["phase"] for event in self.events if event["kind"] == "state"]
-        return str(states[-1]) if states else ""
-
-    def reach(self, phase: str, seconds: float = 30) -> None:
-        within(seconds, lambda: self.phase() == phase)
-
-    def messages(self, kind: str) -> list[str]:
-        return [str(event["message"]) for event in self.events if event["kind"] == kind]
-
-    def rss(self) -> int:
-        """Resident memory in kilobytes."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(status.split("VmRSS:")[1].split()[0])
-
-    def end(self) -> None:
-        """As kubelet ends a pod."""
-        self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(60)
-        self._reader.join()
-        assert code == 0
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self._reader.join()
 
 
 @pytest.fixture(scope="module")
@@ -101,16 +33,16 @@ def server() -> Iterator[ApiServer]:
 
 
 @contextmanager
-def pod(node: Node, server: ApiServer, tmp_path: Path, **environment: str) -> Iterator[Pod]:
-    running = Pod(node, server, tmp_path / "ready", **environment)
+def pod(node: Node, server: ApiServer, tmp_path: Path, **environment: str) -> Iterator[Resident]:
+    """A resident with the environment of a pod."""
+    running = Resident(node, tmp_path / "ready", server.environment() | environment)
     try:
         yield running
     except BaseException as error:
-        error.add_note("\n".join(json.dumps(event) for event in running.events))
+        error.add_note(running.said())
         raise
     finally:
-        if running.process.poll() is None:
-            running.kill()
+        running.kill()
 
 
 def reasons(server: ApiServer) -> list[str]:
@@ -135,14 +67,14 @@ def installed(node: Node) -> None:
 def test_it_tells_what_it_does(node: Node, server: ApiServer, tmp_path: Path) -> None:
     with pod(node, server, tmp_path, CRI_RESMGR_INSTALLER_ANNOTATE_NODE="true") as running:
         running.reach("converged")
-        within(10, lambda: "Converged" in reasons(server))
-        within(10, lambda: json.loads(server.annotations.get(STATUS, "{}")).get("state") == "converged")
+        within(SOON, lambda: "Converged" in reasons(server))
+        within(SOON, lambda: json.loads(server.annotations.get(STATUS, "{}")).get("state") == "converged")
         assert server.lease
         assert server.lease["spec"]["holderIdentity"] == server.environment()["POD_NAME"]
         said = json.loads(server.annotations[STATUS])
         assert running.rss() < 30_000
         assert set(said) == {"version", "state", "reason", "generation"}
-        running.end()
+        assert running.end() == 0
     node.expect_good()
 
 
@@ -153,13 +85,13 @@ def test_without_an_api_server_or_permission_it_installs_all_the_same(
     server.fail(code=403)
     with pod(node, server, tmp_path) as running:
         running.reach("converged")
-        running.end()
+        assert running.end() == 0
         assert running.messages("cluster.denied")
     node.run("remove")
     server.go_away()
     with pod(node, server, tmp_path) as running:
         running.reach("converged")
-        running.end()
+        assert running.end() == 0
         assert running.messages("cluster.unreachable")
 
 
@@ -168,9 +100,9 @@ def test_a_paused_node_is_not_even_installed(node: Node, server: ApiServer, tmp_
     server.annotations[PAUSE] = "a person is at work"
     with pod(node, server, tmp_path) as running:
         running.reach("paused")
-        within(10, lambda: "Paused" in reasons(server))
+        within(SOON, lambda: "Paused" in reasons(server))
         assert not node.path(BINARY).exists()
-        running.end()
+        assert running.end() == 0
         assert not node.path(BINARY).exists()
 
 
@@ -181,7 +113,7 @@ def test_a_restart_while_paused_changes_nothing(node: Node, server: ApiServer, t
     with pod(node, server, tmp_path) as running, node.restarts(kubelet=False, proxy=False):
         running.reach("paused")
         server.delete_daemonset()
-        running.end()
+        assert running.end() == 0
         assert not node.path(GUARD).exists()
         assert node.path(BINARY).exists()
 
@@ -201,7 +133,7 @@ def test_a_restart_while_the_api_server_is_away_keeps_the_pause(
         assert not node.path(GUARD).exists()
         server.come_back()
         within(60, lambda: "Paused" in reasons(server))
-        running.end()
+        assert running.end() == 0
     assert not node.path(GUARD).exists()
 
 
@@ -230,7 +162,7 @@ def test_the_end_of_a_pod_is_no_reason_to_remove(
         running.reach("converged")
         change(server)
         before = files(node.host)
-        running.end()
+        assert running.end() == 0
         assert not difference(before, files(node.host))
         (why,) = running.messages("removal.evidence")
         assert why.startswith("keeping: ")
@@ -252,7 +184,7 @@ def test_evidence_removes_without_a_trace(
     with pod(node, server, tmp_path) as running:
         running.reach("converged")
         change(server)
-        running.end()
+        assert running.end() == 0
         (why,) = running.messages("removal.evidence")
         assert why.startswith("removing: ")
     node.expect_untraced(allowed=OF_A_NODE)
@@ -268,5 +200,5 @@ def test_a_container_that_starts_after_the_daemonset_went_still_knows_that_it_wa
     server.delete_daemonset()
     with pod(node, server, tmp_path) as running:
         running.reach("converged")
-        running.end()
+        assert running.end() == 0
     node.expect_untraced(allowed=OF_A_NODE)
