@@ -12,7 +12,13 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from installer.errors import InstallerError, InterruptedRunError, StepFailedError, SystemdError
+from installer.errors import (
+    InstallerError,
+    InterruptedRunError,
+    StepFailedError,
+    SystemdError,
+    failed_on_disk,
+)
 from installer.host.ports import Host
 from installer.kubelet import effective
 from installer.model import paths
@@ -44,6 +50,7 @@ class Progress:
 
     touched: set[Part] = field(default_factory=set)
     moved_kubelet: bool = False
+    moved_proxy: bool = False
     failed_unit: str = ""
 
 
@@ -101,7 +108,7 @@ class _Worker:
             # A link that somebody puts in our way meanwhile, a source that changes while it is copied.
             raise StepFailedError(f"{step.describe}: {error.message}", error.hint) from error
         except OSError as error:
-            raise StepFailedError(f"{step.describe}: {error}") from error
+            raise failed_on_disk(step.describe, error) from error
 
     def _write(self, step: Step) -> None:
         file = step.file
@@ -149,6 +156,7 @@ class _Worker:
         if kubelet:
             self._progress.moved_kubelet = True
         else:
+            self._progress.moved_proxy = True
             self._relay_deadline = self._host.clock.monotonic() + bound
         try:
             result = self._host.systemd.restart(step.target, bound + (JOB_SLACK if kubelet else 0.0))
@@ -159,6 +167,7 @@ class _Worker:
             raise self._failure(step.target, f"systemd could not start it: the job ended as '{result}'")
 
     def _stop(self, step: Step) -> None:
+        self._progress.moved_proxy = True
         result = self._host.systemd.stop(step.target, _STOP_TIMEOUT)
         if result != "done":
             raise self._failure(step.target, f"systemd could not stop it: the job ended as '{result}'")

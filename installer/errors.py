@@ -5,6 +5,7 @@ Only the CLI turns these into an exit; nothing else in the package exits.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 
 
@@ -50,7 +51,8 @@ class SystemdError(InstallerError):
 class StepFailedError(InstallerError):
     """A step of a plan did not have its effect; caught by the rollback, never seen by a user.
 
-    `interfered`: somebody else changed meanwhile what was just applied, so no generation is to blame.
+    `interfered`: it is the host's doing or somebody else's (a full disk, a lost bus, an edit of what was
+    just applied), so no generation is to blame.
     """
 
     def __init__(self, message: str, hint: str = "", interfered: bool = False) -> None:
@@ -89,3 +91,19 @@ class InterruptedRunError(InstallerError):
             f"ended by signal {signal_number} between two steps", "run the same command again: it goes on"
         )
         self.exit_code = 128 + signal_number
+
+
+_REMEDIES = {
+    errno.ENOSPC: "the disk is full: `df -h` and `df -i` on the host show where; free some space there",
+    errno.EDQUOT: "the quota of root on this disk is used up: free some space there, or raise it",
+    errno.EROFS: "the disk has become read-only: `dmesg` and `findmnt` on the host say why; remount it",
+    errno.EIO: "the disk gives errors: `dmesg` on the host says more; repair or replace it",
+    errno.EPERM: "the disk refuses the change: `lsattr -d` shows whether somebody has set the file or its "
+    "directory immutable, and `chattr -i` ends that",
+}
+
+
+def failed_on_disk(what: str, error: OSError) -> StepFailedError:
+    """The failure of `what` by the host's disk, with what would help. No generation is to blame for it."""
+    remedy = _REMEDIES.get(error.errno or 0, "look at the host's disk: `df -h`, `dmesg`")
+    return StepFailedError(f"{what}: {error}", remedy, interfered=True)

@@ -57,6 +57,7 @@ class Ledger:
     def __init__(self, files: Files, machine_id: str, hostname: str) -> None:
         self._files = files
         self.record, self.status = load_record(files, machine_id, hostname)
+        self._on_disk = self.record if self.status is RecordStatus.OK else None
         self.record = replace(self.record, hostname=hostname)
         self.unclaimed: tuple[str, ...] = ()
 
@@ -109,6 +110,9 @@ class Ledger:
         self._make_own_directories()
         writes = [step.file for step in plan.steps if isinstance(step.file, DesiredFile)]
         self._keep_originals(writes, observation)
+        # What is to be good is kept before anything is replaced: a disk without room for it is noticed while
+        # nothing has been touched.
+        keep_good(self._files, self.record, plan.desired)
         kept = tuple(self._keep_edits(plan.changes.files))
         record = self.record
         if not record.claims:
@@ -161,8 +165,14 @@ class Ledger:
         return {unit.name: observation.proxy.invocation_id}
 
     def _save(self, record: Record) -> None:
+        """Writes the record, unless it is on the disk as it is: a removal needs no space for it."""
         self.record = record
+        if record == self._on_disk:
+            self._files.sync(paths.OUR_STATE)  # it may be of a run that was killed before it did so
+            return
+        self._on_disk = None
         save_record(self._files, record)
+        self._on_disk = record
 
     def note_applied(self, plan: Plan, invocation: str) -> None:
         """After the last step: nothing is owed any more, and the proxy (its `invocation` now) has
@@ -174,8 +184,10 @@ class Ledger:
         self.record = replace(self.record, owed={}, signalled=signalled)
 
     def close_as_good(self) -> None:
-        """After a change was undone: the good generation is in place again."""
+        """After a change was undone: the good generation is in place again, and what was kept of the other
+        one goes."""
         self._save(self.record)
+        drop_objects(self._files, objects_of(self.record))
 
     def is_open(self, desired: Desired) -> bool:
         """Whether a run was cut off after its last step: all is in place, but not yet kept as good."""

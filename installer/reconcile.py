@@ -10,7 +10,13 @@ from pathlib import Path
 from installer.apply import Limits, Progress, apply_plan
 from installer.desired import with_generation
 from installer.diagnostics import capture, diagnose
-from installer.errors import RolledBackError, StepFailedError, UnservableHostError
+from installer.errors import (
+    RollbackFailedError,
+    RolledBackError,
+    StepFailedError,
+    UnservableHostError,
+    failed_on_disk,
+)
 from installer.host.ports import Host
 from installer.intent import Intent, check_inputs, form_installation, form_removal
 from installer.kubelet import kubelet_policies
@@ -171,12 +177,12 @@ def reconcile(request: Request, host: Host, emit: Emit) -> Outcome:
     the previous state in place, RollbackFailedError, BusyHostError, InterruptedRunError.
     """
     with host.lock():
-        situation = look(request, host)
+        situation = _look_first(request, host)
         _refuse(request, situation)
         for finding in situation.plan.warnings:
             emit(Event("warning", finding.message, {"code": finding.code, "hint": finding.hint}))
         if not situation.plan.steps:
-            _complete_record(request, situation)
+            _complete_record(request, situation, emit)
             _finish_removal(request, situation, emit)
             emit(_converged(situation, changed=False))
             return Outcome(False, situation)
@@ -197,11 +203,30 @@ def _converged(situation: Situation, *, changed: bool) -> Event:
     return Event("converged", "done" if changed else "nothing to do", data)
 
 
-def _complete_record(request: Request, situation: Situation) -> None:
+def _look_first(request: Request, host: Host) -> Situation:
+    try:
+        return look(request, host)
+    except OSError as error:
+        failure = failed_on_disk("the host could not be read", error)
+        raise UnservableHostError(failure.message, f"{failure.hint}; nothing was touched") from error
+
+
+def _complete_record(request: Request, situation: Situation, emit: Emit) -> None:
     """After a run that was cut off between its last step and the record."""
     desired = situation.plan.desired
     if request.mode is Mode.INSTALL and situation.sound and situation.ledger.is_open(desired):
-        situation.ledger.close_installed(desired, situation.observation, _payload_file(situation))
+        _close_installed(situation, situation.observation, emit)
+
+
+def _close_installed(situation: Situation, observation: Observation, emit: Emit) -> None:
+    """Keeps what is installed and healthy as good. A disk that takes no record is no reason to undo it: the
+    next run completes the record."""
+    try:
+        situation.ledger.close_installed(situation.plan.desired, observation, _payload_file(situation))
+    except OSError as error:
+        failure = failed_on_disk("all is in place, but the record is not complete", error)
+        hint = f"{failure.hint}; the next run completes it"
+        emit(Event("warning", failure.message, {"code": "record-open", "hint": hint}))
 
 
 def _payload_file(situation: Situation) -> str:
@@ -228,9 +253,9 @@ def _carry_out(request: Request, situation: Situation, host: Host, emit: Emit) -
     plan, ledger = situation.plan, situation.ledger
     limits = build_limits(request.settings, hanging=situation.observation.on_relay)
     progress = Progress()
-    for kept in ledger.claim(plan, situation.observation):
-        emit(Event("edit.kept", f"somebody's edit is kept: {kept}", {"kept": kept}))
     try:
+        for kept in _claim(situation):
+            emit(Event("edit.kept", f"somebody's edit is kept: {kept}", {"kept": kept}))
         apply_plan(plan, host, limits, emit, progress)
         verified = _verify(request, situation, host)
     except StepFailedError as failure:
@@ -242,7 +267,14 @@ def _carry_out(request: Request, situation: Situation, host: Host, emit: Emit) -
         emit(diagnose(failure.message, scene, host, plan.kubelet_unit, plan))
         raise error from failure
     if request.mode is Mode.INSTALL:
-        ledger.close_installed(plan.desired, verified, _payload_file(situation))
+        _close_installed(situation, verified, emit)
+
+
+def _claim(situation: Situation) -> tuple[str, ...]:
+    try:
+        return situation.ledger.claim(situation.plan, situation.observation)
+    except OSError as error:
+        raise failed_on_disk("what is there now could not be recorded", error) from error
 
 
 def build_limits(settings: Settings, *, hanging: bool) -> Limits:
@@ -276,7 +308,12 @@ def _finish_removal(request: Request, situation: Situation, emit: Emit) -> None:
     if request.mode is not Mode.REMOVE:
         return
     ledger = situation.ledger
-    ledger.close_removed()
+    try:
+        ledger.close_removed()
+    except OSError as error:
+        failure = failed_on_disk("all is removed but what is left of our own record", error)
+        hint = f"kubelet is on its own endpoint. {failure.hint}; then `cri-resmgr-installer remove` again"
+        raise RollbackFailedError(failure.message, hint) from error
     pinned = [c for c in situation.containers if c.pinned]
     for container in pinned:
         message = f"still pinned to its CPUs until it is recreated: {container.title}"

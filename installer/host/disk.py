@@ -12,6 +12,7 @@ import errno
 import hashlib
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -124,9 +125,21 @@ def sync_directory(directory: str, kernel: Kernel) -> None:
     """Makes a rename or removal in `directory` durable."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        kernel.sync(descriptor)
+        with named(directory):
+            kernel.sync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def named(place: str) -> Iterator[None]:
+    """A failure of an open file names it, as that of a path does."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno and error.filename is None:
+            raise OSError(error.errno, error.strerror, place) from error
+        raise
 
 
 def remove_tree(place: str, kernel: Kernel) -> None:

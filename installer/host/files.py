@@ -136,7 +136,7 @@ class RootedFiles:
         disk.sweep(directory, self._kernel)
         temporary = disk.temporary_name(place)
         try:
-            with self._kernel.create(temporary) as file:
+            with disk.named(place), self._kernel.create(temporary) as file:
                 written = disk.copy(content, file)
                 if digest and written != digest:
                     raise InstallerError(

@@ -93,6 +93,7 @@ def report_error(error: InstallerError, output: str, stream: TextIO, now: Now = 
         first, *rest = escape(error.message).split("\n")
         text = f"{label} {first}\n" + "".join(f"  {line}\n" for line in rest)
     if error.hint:
-        text += f"{paint('hint:', BOLD, color)} {escape(error.hint)}\n"
+        first, *rest = escape(error.hint).split("\n")
+        text += f"{paint('hint:', BOLD, color)} {first}\n" + "".join(f"  {line}\n" for line in rest)
     stream.write(text)
     stream.flush()

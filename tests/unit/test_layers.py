@@ -19,6 +19,7 @@ LAYERS = (
     {"resident"},
     {"reconcile"},
     {"rollback", "diagnostics"},
+    {"aftermath"},
     {"verify"},  # the stage that reuses two others
     {"intent", "ledger", "preflight", "observe", "diff", "plan", "apply", "manifests", "report"},
     {"desired", "record"},
