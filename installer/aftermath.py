@@ -81,23 +81,29 @@ def runtime_error(host: Host, endpoint: str) -> str:
 
 
 def rolled_back(
-    failure: StepFailedError, target: Desired, blamed: bool, journal: str, unsaved: str = ""
+    failure: StepFailedError,
+    target: Desired,
+    blamed: bool,
+    journal: str,
+    unsaved: StepFailedError | None = None,
 ) -> RolledBackError:
     """Exit 5. `unsaved` is why the record could not be written, if it could not."""
     where = "the last good generation is in place again" if target.proxy else "the host is as it was before"
-    hint = f"{where}. "
+    message = failure.message
     if blamed:
-        hint += (
+        what_next = (
             "This generation is remembered and not tried again: change an input (settings, configs, "
             f"payload), or run `{_INSTALLER} install --retry`."
         )
+    elif unsaved is not None:
+        message += f"\nand afterwards: {unsaved.message}"
+        what_next = f"Nothing is remembered of this failure: {unsaved.hint}. Then run the same command again."
     else:
-        remedy = f"{failure.hint}. " if failure.hint else ""
-        hint += (
-            f"The environment was not sound, so nothing is blamed. {remedy}Then run the same command again."
+        remedy = f"{failure.hint}. Then" if failure.hint else "Later"
+        what_next = (
+            f"The environment was not sound, so nothing is blamed. {remedy} run the same command again."
         )
-    message = f"{failure.message}\nand afterwards: {unsaved}" if unsaved else failure.message
-    return RolledBackError(_story(message, journal), hint, remembered=blamed)
+    return RolledBackError(_story(message, journal), f"{where}. {what_next}", remembered=blamed)
 
 
 def runtime_away(

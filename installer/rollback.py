@@ -99,20 +99,20 @@ def roll_back(
         return failed_twice(failure, second, after, journal)
     blamed = _blame(attempt, failure, host, ledger, limits)
     unsaved = _close(target, ledger)
-    return rolled_back(failure, target, blamed and not unsaved, journal, unsaved)
+    return rolled_back(failure, target, blamed and unsaved is None, journal, unsaved)
 
 
-def _close(target: Desired, ledger: Ledger) -> str:
+def _close(target: Desired, ledger: Ledger) -> StepFailedError | None:
     """Brings the record up to date. All is back in place by now, and what the record said before the
-    attempt is true of it, too: that it could not be written is returned in words, not raised."""
+    attempt is true of it, too: that it could not be written is returned, not raised."""
     try:
         if target.proxy is None:
             ledger.close_as_before()
         else:
             ledger.close_as_good()
     except OSError as error:
-        return failed_on_disk("the record could not be brought up to date", error).message
-    return ""
+        return failed_on_disk("the record could not be brought up to date", error)
+    return None
 
 
 def _converge_back(

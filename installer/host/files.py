@@ -11,6 +11,7 @@ disk (full, read-only, I/O) are raised as OSError, which names the path.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import stat
@@ -23,6 +24,7 @@ from installer.model.resource import ABSENT, FileState, Identity, Kind
 
 KEPT_BYTES = 1 << 20  # content of files up to this size is part of their state
 _LINK_LIMIT = 40  # as the kernel's
+_NO_EMPTY_DIRECTORY = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.ENOENT, errno.EBUSY)
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
@@ -220,10 +222,13 @@ class RootedFiles:
     def remove_empty_directory(self, path: str) -> bool:
         place = self._resolve(path, follow_last=False)
         disk.sweep(place, self._kernel)
-        removed = False
-        with contextlib.suppress(OSError):  # not empty, not a directory, not there
+        removed = True
+        try:
             self._kernel.rmdir(place)
-            removed = True
+        except OSError as error:
+            if error.errno not in _NO_EMPTY_DIRECTORY:
+                raise
+            removed = False
         self._sync(os.path.dirname(place))
         return removed
 

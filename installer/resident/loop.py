@@ -93,6 +93,11 @@ def load_terms(command: Command) -> Terms:
     return build_terms(answer, command.good_seconds)
 
 
+def _since_boot() -> float:
+    """Seconds on a clock that nobody sets, for what does not outlive the boot either."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 class Resident:
     """One host, until a signal comes. `cluster` is asked and told from the loop."""
 
@@ -101,7 +106,7 @@ class Resident:
         self._files = RootedFiles(command.host_root)
         self._systemd = BusSystemd(self._files)
         identity = command.identity or f"process {os.getpid()} {time.time():.3f}"
-        self._marks = Marks(self._files, identity, time.time)
+        self._marks = Marks(self._files, identity, _since_boot)
         terms = load_terms(command)
         self._observer = Observer(self._files, self._systemd, terms, command.inputs, serves)
         self._policy = self._build_policy(terms)
@@ -117,9 +122,8 @@ class Resident:
         self._listen_said = False
 
     def _build_policy(self, terms: Terms) -> Policy:
-        now, wall = time.monotonic(), time.time()
-        ages = (wall - stamp for stamp in self._marks.stamps())
-        stamps = [now - age for age in ages if 0 <= age < HOUR]
+        now = time.monotonic()
+        stamps = [now - age for age in self._marks.ages() if age < HOUR]
         fresh = terms.mode is Mode.INSTALL and self._files.read(paths.RECORD) is None
         wait = spread(self._files.read("/etc/machine-id") or b"", terms.spread_seconds) if fresh else 0.0
         return Policy(terms, random.random, now, stamps, now + wait if wait else 0.0)

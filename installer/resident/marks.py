@@ -24,7 +24,8 @@ _KEPT = 20  # of those replaced, and of stamps
 
 class Marks:
     """`identity` names this resident (a pod's UID): the same after a restart of its container.
-    `now` is the wall clock in seconds."""
+    `now` is a clock in seconds that all processes of this boot share and nobody sets: a wall clock that
+    is set back would make us forget how often kubelet was restarted."""
 
     def __init__(self, files: Files, identity: str, now: Callable[[], float]) -> None:
         self._files = files
@@ -58,15 +59,20 @@ class Marks:
         by = self._load(MODE_MARK).get("by", self._identity)
         return bool(by != self._identity)
 
-    def stamps(self) -> tuple[float, ...]:
-        """When kubelet was restarted by us, oldest first, on the wall clock."""
+    def ages(self) -> tuple[float, ...]:
+        """How long ago kubelet was restarted by us, in seconds, longest first. A stamp of a time that has
+        not come is of just now: restarts are rather counted twice than forgotten."""
+        now = self._now()
+        return tuple(max(0.0, now - stamp) for stamp in self._stamps())
+
+    def _stamps(self) -> tuple[float, ...]:
         found = self._load(STAMPS).get("restarts")
         found = found if isinstance(found, list) else []
         return tuple(float(stamp) for stamp in found if isinstance(stamp, (int, float)))
 
     def stamp(self, count: int) -> None:
         """Kubelet was restarted `count` times just now."""
-        self._save(STAMPS, {"restarts": [*self.stamps(), *[self._now()] * count][-_KEPT:]})
+        self._save(STAMPS, {"restarts": [*self._stamps(), *[self._now()] * count][-_KEPT:]})
 
     def _load(self, path: str) -> dict[str, Any]:
         try:

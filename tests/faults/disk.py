@@ -200,24 +200,26 @@ def _words(error: Exception | None) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0] if error else "a run that ended well"
 
 
-def find_bad(ward: Ward, plan: Plan, sickness: Sickness, every: int = 1) -> Iterator[tuple[int, str]]:
-    """(number of the operation, what was wrong or nothing) for every one of the plan, or each `every`th."""
+def find_bad(
+    ward: Ward, plan: Plan, sickness: Sickness, first: int = 1, amount: int = 0
+) -> Iterator[tuple[int, str]]:
+    """(number of the operation, what was wrong or nothing) for each operation of the plan from `first` on,
+    or for `amount` of them, evenly."""
     recorded = ward.record(plan)
-    for first in range(1, ward.count(recorded, sickness) + 1, every):
+    count = ward.count(recorded, sickness)
+    for number in range(first, count + 1, max(1, count // amount) if amount else 1):
         try:
-            yield first, ward.judge(recorded, sickness, first)
-        except Exception as error:
-            yield first, f"{type(error).__name__}: {error}"
+            yield number, ward.judge(recorded, sickness, number)
+        except Exception as error:  # whatever it is, it is what we look for
+            yield number, f"{type(error).__name__}: {error}"
 
 
 def run(report: Report, amount: int) -> None:
-    """Every operation of every plan with every sickness; at most `amount` of each."""
+    """Every operation of every plan with every sickness; about `amount` of each, if that is less."""
     with tempfile.TemporaryDirectory(prefix="disk-") as directory:
         ward = Ward(Path(directory))
         for plan in PLANS:
             for sickness in SICKNESSES:
-                recorded = ward.record(plan)
-                every = max(1, ward.count(recorded, sickness) // amount)
-                tried = list(find_bad(ward, plan, sickness, every))
+                tried = list(find_bad(ward, plan, sickness, amount=amount))
                 bad = [f"{plan.name}, {sickness.name} at operation {n}: {why}" for n, why in tried if why]
                 report(f"{plan.name} on a disk that is {sickness.name}", len(tried), bad)

@@ -139,6 +139,13 @@ class _Systemd(FakeSystemd):
         self.on_job = {KUBELET: self._kubelet_job, paths.PROXY_UNIT: self._proxy_job}
         self.on_disk = {KUBELET: self._load_kubelet, paths.PROXY_UNIT: self._load_proxy}
 
+    def unit(self, name: str) -> UnitState:
+        """What was not found is looked for again, as systemd does (252), without a reload."""
+        unit = super().unit(name)
+        if not unit.exists and name in self.on_disk:
+            unit = self.units[name] = self.on_disk[name](unit)
+        return unit
+
     def load(self) -> None:
         """Reads all files."""
         for name, read in self.on_disk.items():

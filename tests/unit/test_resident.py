@@ -102,14 +102,22 @@ def test_stamps_outlive_the_process(files: RootedFiles) -> None:
     marks(files, "one", wall).stamp(1)
     wall.now = 200.0
     marks(files, "two", wall).stamp(2)
-    assert marks(files, "three").stamps() == (100.0, 200.0, 200.0)
+    assert marks(files, "three", wall).ages() == (100.0, 0.0, 0.0)
+
+
+def test_restarts_are_not_forgotten_by_a_clock_that_was_set_back(files: RootedFiles) -> None:
+    wall = Wall()
+    wall.now = 7200.0
+    marks(files, "one", wall).stamp(3)
+    wall.now = 3600.0
+    assert marks(files, "two", wall).ages() == (0.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"restarts": 3}', '{"by": 4, "replaced": "x"}'])
 def test_unreadable_marks_count_as_none(files: RootedFiles, text: str) -> None:
     for path in (MODE_MARK, "/run/cri-resmgr-installer/restarts.json"):
         write(files.root, path, text)
-    assert marks(files, "one").stamps() == ()
+    assert marks(files, "one").ages() == ()
     assert marks(files, "one").claim(Mode.INSTALL)
 
 
