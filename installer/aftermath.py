@@ -25,12 +25,13 @@ _INSTALLER = "cri-resmgr-installer"
 @dataclass(frozen=True, slots=True)
 class Aftermath:
     """The host after a way back that failed. `blind` is why it cannot be looked at, empty if it can;
-    `runtime` why kubelet's own runtime does not answer; `left` the paths that are not as they were,
-    `drop_ins` those of ours that kubelet's unit still has."""
+    `runtime` why kubelet's own runtime does not answer; `healthz` whether kubelet says ok; `left` the
+    paths that are not as they were, `drop_ins` those of ours that kubelet's unit still has."""
 
     endpoint: str
     kubelet_unit: str
     runtime: str = ""
+    healthz: bool = False
     blind: str = ""
     observation: Observation | None = None
     held: bool = False
@@ -55,7 +56,7 @@ def look_around(
     plan: Plan, target: Desired, endpoint: str, host: Host, ledger: Ledger, healthz_url: str
 ) -> Aftermath:
     """Looks once; what does not answer says so in its place."""
-    runtime = runtime_error(host, endpoint)
+    runtime, healthz = runtime_error(host, endpoint), host.healthz.ok(healthz_url)
     try:
         observation, changes = look_again(host, target, ledger.record, plan.kubelet_unit, healthz_url)
         held = host.files.state(paths.HOLD).kind is not Kind.ABSENT
@@ -65,10 +66,10 @@ def look_around(
             if path.endswith(paths.DROP_IN_NAME) and host.files.state(path).kind is not Kind.ABSENT
         )
     except (InstallerError, OSError) as error:
-        return Aftermath(endpoint, plan.kubelet_unit, runtime, str(error))
+        return Aftermath(endpoint, plan.kubelet_unit, runtime, healthz, str(error))
     left = tuple(change.path for change in changes.files)
     unique = tuple(dict.fromkeys(drop_ins))
-    return Aftermath(endpoint, plan.kubelet_unit, runtime, "", observation, held, left, unique)
+    return Aftermath(endpoint, plan.kubelet_unit, runtime, healthz, "", observation, held, left, unique)
 
 
 def runtime_error(host: Host, endpoint: str) -> str:
@@ -141,7 +142,8 @@ def _state(after: Aftermath) -> str:
     if after.runtime:
         found.append(f"the container runtime at {after.endpoint} does not answer ({after.runtime})")
     if after.observation is None:
-        return "; ".join([*found, f"how it is cannot be said: {after.blind}"])
+        well = "says that it is healthy" if after.healthz else "does NOT say that it is healthy"
+        return "; ".join([*found, f"kubelet {well}; more cannot be said: {after.blind}"])
     seen = after.observation
     where = "the relay" if seen.on_relay else "its own endpoint"
     if seen.kubelet_healthy:
@@ -165,7 +167,7 @@ def _commands(after: Aftermath) -> str:
         typed.append(f"systemctl restart {after.runtime_unit}")
     unit = shlex.quote(after.kubelet_unit)
     if after.blind:
-        typed.append("systemctl status dbus")
+        typed.append("systemctl restart dbus.service")
     if not after.kubelet_well and not after.blind:
         if after.drop_ins:
             typed += [f"rm -f {shlex.join(after.drop_ins)}", "systemctl daemon-reload"]

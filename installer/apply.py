@@ -101,12 +101,13 @@ class _Worker:
             self._verbs[step.kind](step)
         except SystemdError as error:
             self._progress.failed_unit = step.target if step.target.endswith(".service") else ""
-            raise StepFailedError(f"{step.describe}: {error.message}", error.hint) from error
+            raise StepFailedError(f"{step.describe}: {error.message}", error.hint, error.lost) from error
         except (StepFailedError, InterruptedRunError):
             raise
         except InstallerError as error:
-            # A link that somebody puts in our way meanwhile, a source that changes while it is copied.
-            raise StepFailedError(f"{step.describe}: {error.message}", error.hint) from error
+            # A link that somebody puts in our way meanwhile, a source that changes while it is copied, a bus
+            # that goes away.
+            raise StepFailedError(f"{step.describe}: {error.message}", error.hint, True) from error
         except OSError as error:
             raise failed_on_disk(step.describe, error) from error
 

@@ -41,11 +41,13 @@ class UnservableHostError(InstallerError):
 
 
 class SystemdError(InstallerError):
-    """A call to systemd failed or its deadline passed. `name` is the D-Bus error name, if any."""
+    """A call to systemd failed or its deadline passed. `name` is the D-Bus error name, if any; `lost`
+    says that the bus or systemd did not answer, so that nobody knows what became of the call."""
 
-    def __init__(self, message: str, hint: str = "", name: str = "") -> None:
+    def __init__(self, message: str, hint: str = "", name: str = "", lost: bool = False) -> None:
         super().__init__(message, hint)
         self.name = name
+        self.lost = lost
 
 
 class StepFailedError(InstallerError):

@@ -26,6 +26,8 @@ TIMEOUT = "org.freedesktop.DBus.Error.Timeout"
 CONNECT_SECONDS = 5.0
 CALL_SECONDS = 10.0
 READ_SECONDS = 10.0  # a read is tried again while systemd reloads or re-executes itself
+RECONNECT_SECONDS = 5.0  # a bus daemon that was there comes back, if somebody restarts it
+AWAY_SECONDS = 1.0  # for one that has not answered the last time
 
 _MANAGER_PATH = "/org/freedesktop/systemd1"
 _LOST = (
@@ -82,6 +84,8 @@ class SystemBus:
         self._units: dict[str, Any] = {}
         self._context: Any = None
         self._subscribed = False
+        self._was_connected = False
+        self._away = False  # nobody answered the last time: not waited for as long again
         self._listened: Any = None
         self.job_results: dict[str, str] = {}
         self.reloading: bool | None = None
@@ -91,9 +95,30 @@ class SystemBus:
     @property
     def manager(self) -> Any:
         """systemd's manager object. Connects. Raises UnservableHostError where there is nobody."""
-        if self._bus is None or self._bus.con.is_closed():
-            self._connect()
+        if self.is_closed:
+            self._connect_again()
         return self._manager
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether there is no connection (yet, or any more)."""
+        return self._bus is None or self._bus.con.is_closed()
+
+    def _connect_again(self) -> None:
+        """Connects; where there was a connection, waits for a bus daemon that is being restarted."""
+        patience = RECONNECT_SECONDS if self._was_connected and not self._away else 0.0
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                self._connect()
+            except UnservableHostError:
+                if time.monotonic() >= deadline:
+                    self._away = self._was_connected
+                    raise
+                time.sleep(0.1)
+            else:
+                self._was_connected, self._away = True, False
+                return
 
     def unit(self, path: str) -> Any:
         """The properties of the unit object at `path`; the same proxy for the same path."""
@@ -169,18 +194,24 @@ class SystemBus:
         from gi.repository import GLib
 
         try:
-            return function()
+            if self._away:
+                self.manager.Ping(timeout=AWAY_SECONDS)
+            result = function()
         except GLib.Error as error:
-            raise _translated(what, error) from error
+            translated = _translated(what, error)
+            self._away = translated.name == TIMEOUT and not error.message.startswith(_REMOTE)
+            raise translated from error
+        self._away = False
+        return result
 
     def read(self, what: str, function: Callable[[], _T], seconds: float = READ_SECONDS) -> _T:
         """Calls what has no effect: again, for a while, when the reply was lost (systemd reloads)."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + (min(seconds, AWAY_SECONDS) if self._away else seconds)
         while True:
             try:
                 return self.call(what, function)
             except SystemdError as error:
-                if error.name not in _LOST or time.monotonic() > deadline:
+                if not error.lost or time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)
 
@@ -297,18 +328,14 @@ def bus_socket(files: RootedFiles) -> Path:
     return socket
 
 
-def lost(error: SystemdError) -> bool:
-    """Whether the reply was lost, so that nobody knows what became of the call."""
-    return error.name in _LOST
-
-
 def _translated(what: str, error: Any) -> SystemdError:
     from gi.repository import Gio
 
     if error.message.startswith(_REMOTE):
         name, _, message = error.message.removeprefix(_REMOTE).partition(": ")
-        return SystemdError(f"{what}: {message}", name=name)
+        return SystemdError(f"{what}: {message}", name=name, lost=name in _LOST)
     timed_out = error.matches(Gio.io_error_quark(), Gio.IOErrorEnum.TIMED_OUT)
     closed = error.matches(Gio.io_error_quark(), Gio.IOErrorEnum.CLOSED)
     name = TIMEOUT if timed_out else "org.freedesktop.DBus.Error.Disconnected" if closed else ""
-    return SystemdError(f"{what}: {error.message}", name=name)
+    hint = "see `systemctl status dbus` on the host" if name else ""
+    return SystemdError(f"{what}: {error.message}", hint, name, lost=bool(name))

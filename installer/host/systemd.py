@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from installer.errors import SystemdError
-from installer.host.bus import CALL_SECONDS, SERVICE, TIMEOUT, UNIT, SystemBus, lost
+from installer.errors import SystemdError, UnservableHostError
+from installer.host.bus import CALL_SECONDS, SERVICE, TIMEOUT, UNIT, SystemBus
 from installer.host.files import RootedFiles
 from installer.model.resource import ExecLine, UnitDetail, UnitState
 
 _NO_UNIT = "cri-resmgr-installer-looks-for-nothing.service"
+_CANCEL_SECONDS = 2.0
 _LOST_REPLY_GRACE = 1.0  # s after systemd said that it has reloaded, for the reply to come after all
 
 
@@ -118,26 +119,53 @@ class BusSystemd:
         try:
             job: str = bus.call(what, lambda: queue(name, "replace", timeout=min(timeout, CALL_SECONDS)))
         except SystemdError as error:
-            raise SystemdError(error.message, f"systemctl status {name}", error.name) from error
+            hint = error.hint if error.lost else f"systemctl status {name}"
+            raise SystemdError(error.message, hint, error.name, error.lost) from error
         if bus.wait(lambda: job in bus.job_results, deadline):
             return bus.job_results[job]
-        self._cancel(job)
-        bus.wait(lambda: job in bus.job_results, time.monotonic() + 1.0)
+        if bus.is_closed:
+            return self._follow(what, verb, name, job, deadline)
+        answers = self._cancel(job)
+        bus.wait(lambda: job in bus.job_results, time.monotonic() + (1.0 if answers else 0.0))
         result = bus.job_results.get(job, "")
         if result in ("", "canceled"):
-            raise SystemdError(
-                f"{what}: not done after {timeout:g} s; the job was cancelled",
-                f"systemctl status {name}; journalctl -u {name}",
-                TIMEOUT,
-            )
+            raise _not_done(what, name, timeout, lost=not answers)
         return result  # it ended in the last moment
 
-    def _cancel(self, job: str) -> None:
+    def _follow(self, what: str, verb: str, name: str, job: str, deadline: float) -> str:
+        """The result of a job whose signal was lost with the bus daemon: once the unit has that job no
+        more, how the unit is tells it."""
+        while True:
+            with contextlib.suppress(SystemdError, UnservableHostError):
+                if self._current_job(name) != job:
+                    state = self.unit(name).active_state
+                    good = ("inactive", "failed") if verb == "stop" else ("active", "reloading")
+                    return "done" if state in good else "failed"
+            if time.monotonic() > deadline:
+                raise SystemdError(
+                    f"{what}: the connection to the bus was lost meanwhile, and nobody has said how it ended",
+                    "see `systemctl status dbus` on the host",
+                    lost=True,
+                )
+            time.sleep(0.1)
+
+    def _current_job(self, name: str) -> str:
+        path = self._load(name)
+        number_and_path = self._bus.read(
+            name, lambda: self._bus.unit(path).Get(UNIT, "Job", timeout=CALL_SECONDS)
+        )
+        return str(number_and_path[1])
+
+    def _cancel(self, job: str) -> bool:
+        """Says whether systemd answers."""
         number = int(job.rpartition("/")[2])
         manager = self._bus.manager
-        # Gone by now, or not to be cancelled: the error that matters is the deadline's.
-        with contextlib.suppress(SystemdError):
-            self._bus.call(f"cancel {number}", lambda: manager.CancelJob(number, timeout=CALL_SECONDS))
+        try:
+            self._bus.call(f"cancel {number}", lambda: manager.CancelJob(number, timeout=_CANCEL_SECONDS))
+        except SystemdError as error:
+            # Gone by now, or not to be cancelled: the error that matters is the deadline's.
+            return not error.lost
+        return True
 
     # -- the manager ------------------------------------------------------------
 
@@ -149,13 +177,18 @@ class BusSystemd:
         bus.subscribe()
         bus.reloading = None
         reply = bus.begin_reload()
-        if not bus.wait(lambda: reply()[0] or bus.reloading is False, deadline):
+        answered = bus.wait(lambda: reply()[0] or bus.reloading is False, deadline)
+        if bus.is_closed and (left := deadline - time.monotonic()) > 0:
+            # Whether systemd has heard us, nobody knows; once more does no harm.
+            self.daemon_reload(left)
+            return
+        if not answered:
             raise SystemdError(f"daemon-reload: not done after {timeout:g} s", "systemctl status 1", TIMEOUT)
         if not reply()[0]:
             grace = min(deadline, time.monotonic() + _LOST_REPLY_GRACE)
             bus.wait(lambda: reply()[0], grace)
         error = reply()[1]
-        if error is not None and not lost(error):
+        if error is not None and not error.lost:
             raise error
         bus.read("daemon-reload", lambda: bus.manager.Ping(timeout=max(0.1, deadline - time.monotonic())))
 
@@ -188,6 +221,17 @@ class BusSystemd:
             f"systemctl kill --kill-whom=main --signal={signal_number} {name}",
             lambda: manager.KillUnit(name, "main", signal_number, timeout=CALL_SECONDS),
         )
+
+
+def _not_done(what: str, name: str, timeout: float, *, lost: bool) -> SystemdError:
+    if lost:
+        message = f"{what}: systemd has not answered for {timeout:g} s"
+        return SystemdError(message, "see `systemctl status dbus` on the host", TIMEOUT, lost=True)
+    return SystemdError(
+        f"{what}: not done after {timeout:g} s; the job was cancelled",
+        f"systemctl status {name}; journalctl -u {name}",
+        TIMEOUT,
+    )
 
 
 def _exec_lines(lines: list[tuple[Any, ...]]) -> tuple[ExecLine, ...]:

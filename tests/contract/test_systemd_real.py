@@ -155,3 +155,42 @@ def test_a_bus_without_systemd_is_an_unservable_host(tmp_path: Path, monkeypatch
     finally:
         daemon.terminate()
         daemon.wait()
+
+
+def test_a_job_outlives_a_bus_daemon_that_is_restarted(systemd: BusSystemd, throwaway: ThrowawayHost) -> None:
+    """The signal of its end is lost; how the unit is tells it."""
+    drop_in = throwaway.root / f"{FILE[1:]}.d/slow.conf"
+    drop_in.parent.mkdir()
+    drop_in.write_text("[Service]\nExecStartPre=/bin/sleep 1\nExecStopPost=/bin/sleep 1\n")
+    throwaway.systemctl("daemon-reload")
+    disturb = threading.Timer(0.5, throwaway.systemctl, ["restart", "dbus.service"])
+    disturb.start()
+    try:
+        assert systemd.start(UNIT, timeout=15) == "done"
+        assert systemd.unit(UNIT).running
+        disturb.join()
+        disturb = threading.Timer(0.5, throwaway.systemctl, ["restart", "dbus.service"])
+        disturb.start()
+        assert systemd.stop(UNIT, timeout=15) == "done"
+        assert not systemd.unit(UNIT).running
+    finally:
+        disturb.join()
+        drop_in.unlink()
+        drop_in.parent.rmdir()
+
+
+def test_a_frozen_bus_daemon_is_waited_for_once(systemd: BusSystemd, throwaway: ThrowawayHost) -> None:
+    assert systemd.start(UNIT, timeout=15) == "done"
+    throwaway.systemctl("kill", "--signal=STOP", "dbus.service")
+    try:
+        with pytest.raises(SystemdError) as caught:
+            systemd.restart(UNIT, timeout=3)
+        assert caught.value.lost
+        started = time.monotonic()
+        for _ in range(3):
+            with pytest.raises(SystemdError):
+                systemd.unit(UNIT)
+        assert time.monotonic() - started < 6
+    finally:
+        throwaway.systemctl("kill", "--signal=CONT", "dbus.service")
+    assert systemd.restart(UNIT, timeout=15) == "done"
