@@ -19,6 +19,7 @@ from installer.host.ports import Validator
 from installer.kubelet.envfile import parse_environment_file
 from installer.kubelet.unitfile import split_words
 from installer.model.finding import Finding, Severity
+from installer.wording import kind, shown
 from installer.yamldoc import Document, parse_document
 
 FALLBACK = "fallback.cfg"
@@ -151,7 +152,7 @@ def _check_config(content: bytes, name: str, faults: list[str]) -> Document:
     if data is None:
         return document
     if not isinstance(data, dict):
-        faults.append(f"{name}:1: must be a mapping of {', '.join(SECTIONS)}, not a {type(data).__name__}")
+        faults.append(f"{name}:1: must be a mapping of {', '.join(SECTIONS)}, not {kind(data)}")
         return document
     if data.get("kind") == "ConfigMap" or ("apiVersion" in data and "data" in data):
         faults.append(
@@ -170,7 +171,7 @@ def _check_sections(data: dict[object, object], document: Document, name: str) -
         if section not in SECTIONS:
             yield f"{name}:{line}: {key}: unknown key; {_suggest(section, SECTIONS)}"
         elif value is not None and not isinstance(value, dict) and "." not in str(key):
-            yield f"{name}:{line}: {key}: must be a mapping, not {value!r}"
+            yield f"{name}:{line}: {key}: must be a mapping, not {shown(value)}"
 
 
 def _check_policy(data: dict[object, object], document: Document, name: str) -> Iterable[str]:
@@ -180,13 +181,13 @@ def _check_policy(data: dict[object, object], document: Document, name: str) -> 
     active = policy.get("Active")
     line = _line(document, ("policy", "Active"))
     if active is not None and not isinstance(active, str):
-        yield f"{name}:{line}: policy.Active: must be a string, not {active!r}"
+        yield f"{name}:{line}: policy.Active: must be a string, not {shown(active)}"
     elif active is not None and active not in POLICIES:
-        yield f"{name}:{line}: policy.Active: unknown policy {active!r}; {_suggest(active, POLICIES)}"
+        yield f"{name}:{line}: policy.Active: unknown policy {shown(active)}; {_suggest(active, POLICIES)}"
     for field in ("ReservedResources", "AvailableResources"):
         if not isinstance(policy.get(field), (dict, type(None))):
             where = _line(document, ("policy", field))
-            yield f"{name}:{where}: policy.{field}: must be a mapping, not {policy[field]!r}"
+            yield f"{name}:{where}: policy.{field}: must be a mapping, not {shown(policy[field])}"
     reserved = policy.get("ReservedResources")
     if active == "topology-aware" and not (isinstance(reserved, dict) and reserved.get("CPU") is not None):
         yield (
@@ -249,7 +250,7 @@ def _warnings(document: Document, name: str) -> Iterable[Finding]:
         yield Finding(
             Severity.WARN,
             "open-metrics",
-            f"{name}: instrumentation.HTTPEndpoint {endpoint!r} serves metrics and a UI without "
+            f"{name}: instrumentation.HTTPEndpoint {shown(endpoint)} serves metrics and a UI without "
             "authentication on all interfaces of the node",
             'bind it to the node itself: "127.0.0.1:8891", and add --disable-ui to EXTRA_OPTIONS',
         )
@@ -258,7 +259,7 @@ def _warnings(document: Document, name: str) -> Iterable[Finding]:
         yield Finding(
             Severity.WARN,
             "full-dump",
-            f"{name}: dump.Config {config!r} writes whole requests into the journal, "
+            f"{name}: dump.Config {shown(config)} writes whole requests into the journal, "
             "the environment variables of containers (secrets among them) included",
             'use short: in the place of full:, or turn it off: "off:.*"',
         )
@@ -328,7 +329,7 @@ def parse_extra_options(text: str) -> tuple[str, ...]:
     except ValueError as error:
         raise ValueError(f"{number}: in the value, {error}") from None
     if words and not words[0].startswith("-"):
-        raise ValueError(f"{number}: {words[0]!r} is no flag; cri-resmgr takes flags only")
+        raise ValueError(f"{number}: {shown(words[0])} is no flag; cri-resmgr takes flags only")
     if "--" in words or "-" in words:
         raise ValueError(f"{number}: a lone dash ends the flags; cri-resmgr takes flags only")
     return words

@@ -15,6 +15,7 @@ from typing import Any
 
 from installer.errors import InvalidInputError
 from installer.manifests.text import is_finite
+from installer.wording import shown
 from installer.yamldoc import Document, KeyPath, parse_document
 
 EXTENSION_TYPE = "cri-resmgr"
@@ -188,7 +189,7 @@ class _Reader:
                     self._blame(here, "needs repository and tag, or ref")
             elif name not in OTHER_IMAGES:
                 known = ", ".join((*INSTALLER_IMAGES, *AGENT_IMAGES, *OTHER_IMAGES))
-                self._blame(here, f"unknown name {name!r}; known are {known}")
+                self._blame(here, f"unknown name {shown(name)}; known are {known}")
         return found
 
     def _blame(self, path: KeyPath, what: str) -> None:
@@ -214,7 +215,7 @@ def _reference(entry: Mapping[str, Any]) -> str:
     if isinstance(entry.get("ref"), str):
         return str(entry["ref"])
     repository, tag = entry.get("repository"), entry.get("tag")
-    if not isinstance(repository, str):
+    if not isinstance(repository, str) or not isinstance(tag, (str, int, float, type(None))):
         return ""
     if tag is None:
         return repository if "@" in repository or ":" in repository.rpartition("/")[2] else ""

@@ -1,0 +1,16 @@
+"""Hostile settings and configs: no traceback, only exits of the contract."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.hostile import TRIALS, Trial, try_out
+
+EXAMPLES = 1_000
+
+
+@pytest.mark.parametrize("trial", TRIALS, ids=[trial.name for trial in TRIALS])
+def test_every_run_ends_as_the_contract_says(trial: Trial, tmp_path: Path) -> None:
+    assert not try_out(trial, EXAMPLES, tmp_path, derandomize=True)
