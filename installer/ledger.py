@@ -30,6 +30,7 @@ from installer.record import (
     keep_good,
     keep_object,
     load_record,
+    object_path,
     objects_of,
     save_record,
 )
@@ -46,6 +47,7 @@ _KNOWN_PATHS = {
     paths.EXTRA_OPTIONS: Part.PROXY,
     paths.KUBELET_ENVIRONMENT: Part.KUBELET,
 }
+_RECORD_KEPT = 8 << 20  # bytes
 _EDITED = f"{paths.OUR_STATE}/edited"
 _WANTS = "/etc/systemd/system/multi-user.target.wants"  # systemd makes it to enable the proxy unit
 
@@ -60,6 +62,7 @@ class Ledger:
         self._on_disk = self.record if self.status is RecordStatus.OK else None
         self.record = replace(self.record, hostname=hostname)
         self.unclaimed: tuple[str, ...] = ()
+        self._strangers: tuple[str, ...] = ()  # objects of which only the lost record knew what they are
 
     def adopt(self, drop_in: str, payload_digest: str, everything: bool) -> None:
         """Claims what evidently is ours where there is no record to say so: marked files, and the
@@ -71,8 +74,7 @@ class Ledger:
             state = self._state(path)
             if state.kind is Kind.ABSENT:
                 continue
-            marked = state.content is not None and _OUR_MARK in state.content[:_MARK_WITHIN]
-            if everything or marked or (payload_digest and state.digest == payload_digest):
+            if everything or _is_evidently_ours(state, payload_digest):
                 claims[path] = Claim(part, Original(), (state.digest,))
             else:
                 unclaimed.append(path)
@@ -80,10 +82,32 @@ class Ledger:
         directories = tuple(sorted({*_DIRECTORIES_OF_OURS, posixpath.dirname(drop_in)} if claims else ()))
         if not everything:
             unclaimed += [path for path in paths.PROXY_STATE if self._exists(path) and path not in claims]
+        if not everything and (claims or self.status is not RecordStatus.MISSING):
+            self._strangers = tuple(self._find_strangers(payload_digest))
+            unclaimed += map(_set_aside_place, self._strangers)
         # Neither a record nor a mark: nothing was installed here, or the last removal is complete.
         self.unclaimed = tuple(unclaimed) if claims or self.status is not RecordStatus.MISSING else ()
         foreign = () if everything else tuple(path for path in paths.PROXY_STATE if self._exists(path))
         self.record = replace(self.record, claims=claims, directories=directories, foreign_state=foreign)
+
+    def _find_strangers(self, payload_digest: str) -> Iterable[str]:
+        """The kept originals of somebody, among all that is kept."""
+        for name in self._files.list(paths.OBJECTS):
+            state = self._state(object_path(name))
+            if state.digest == name and not _is_evidently_ours(state, payload_digest):
+                yield name
+
+    def _set_aside(self) -> Iterable[str]:
+        """Without the record nobody can give the originals back: they are kept where people find them,
+        and so is the record as it is, before another one takes its place."""
+        for name in self._strangers:
+            self._files.make_directory(_EDITED, 0o700)
+            self._files.write(_set_aside_place(name), self._files.resolve(object_path(name)), 0o600)
+            yield f"{object_path(name)} -> {_set_aside_place(name)}"
+        record = self._files.read(paths.RECORD, _RECORD_KEPT) if self._strangers else None
+        if record is not None:
+            self._files.write(f"{_EDITED}/record.json", record, 0o600)
+        self._strangers = ()
 
     def _state(self, path: str) -> FileState:
         """Nothing of ours can lie where a link leads out of the host root: as if it were absent."""
@@ -113,7 +137,7 @@ class Ledger:
         # What is to be good is kept before anything is replaced: a disk without room for it is noticed while
         # nothing has been touched.
         keep_good(self._files, self.record, plan.desired)
-        kept = tuple(self._keep_edits(plan.changes.files))
+        kept = (*self._set_aside(), *self._keep_edits(plan.changes.files))
         record = self.record
         if not record.claims:
             found = tuple(path for path in paths.PROXY_STATE if self._exists(path))
@@ -203,6 +227,7 @@ class Ledger:
             if path in digests or observation.files.get(path, ABSENT) != claim.before.state
         }
         self._make_own_directories()
+        tuple(self._set_aside())
         record = keep_good(self._files, self.record, desired)
         failed = {gen: why for gen, why in record.failed.items() if gen != desired.generation}
         self._settle()
@@ -252,6 +277,7 @@ class Ledger:
         Content that somebody had put into our files is kept; without it nothing remains.
         """
         files = self._files
+        tuple(self._set_aside())
         self._settle()
         files.remove_tree(paths.OUR_RUNTIME)
         for directory in reversed(self.record.directories):
@@ -278,6 +304,15 @@ class Ledger:
         """From now on kubelet starts on its base endpoint, and says why."""
         self._files.make_directory(paths.OUR_STATE, 0o700)
         self._files.write(paths.HOLD, reason.replace("\n", " ").encode() + b"\n", 0o644)
+
+
+def _is_evidently_ours(state: FileState, payload_digest: str) -> bool:
+    marked = state.content is not None and _OUR_MARK in state.content[:_MARK_WITHIN]
+    return marked or bool(payload_digest and state.digest == payload_digest)
+
+
+def _set_aside_place(name: str) -> str:
+    return f"{_EDITED}/original.{name[:12]}"
 
 
 _DIRECTORIES_OF_OURS = frozenset({"/etc/cri-resmgr", "/opt/intel", "/opt/intel/bin"})

@@ -9,10 +9,12 @@ A crash in any function leaves the old record or the new one, never a part of on
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +29,10 @@ if TYPE_CHECKING:
 SCHEMA = 1
 _READABLE_SCHEMA = SCHEMA + 1  # the next version promises that we can still run and remove what it wrote
 _RECORD_LIMIT = 8 << 20  # bytes
+# The last line of the file covers all before it. A reader that does not know it takes it for an unknown
+# field; what that one writes has none, and is believed as it always was.
+_CHECKSUM = re.compile(rb',\n "checksum": "([^"\n]*)"\n}\s*\Z')
+_DIGEST = re.compile(r"[0-9a-f]{64}|")
 
 
 class RecordStatus(StrEnum):
@@ -149,11 +155,38 @@ def load_record(files: Files, machine_id: str, hostname: str) -> tuple[Record, R
         if schema > _READABLE_SCHEMA:
             return Record(machine_id=machine_id), RecordStatus.FUTURE
         record = _adapter().validate_json(raw)
-    except (ValueError, KeyError, TypeError, ValidationError):
+    except (ValueError, KeyError, TypeError, RecursionError, ValidationError):
+        return Record(machine_id=machine_id), RecordStatus.CORRUPT
+    if not _is_whole(raw) or not _is_sensible(record):
         return Record(machine_id=machine_id), RecordStatus.CORRUPT
     if record.machine_id != machine_id or record.hostname not in ("", hostname):
         return _recheck(record, files, machine_id), RecordStatus.FOREIGN
     return record, RecordStatus.OK
+
+
+def _is_whole(raw: bytes) -> bool:
+    """Whether the file is as it was written: what it says decides what is deleted."""
+    found = _CHECKSUM.search(raw)
+    return found is None or found[1] == sha256(raw[: found.start()]).hexdigest().encode()
+
+
+def _is_sensible(record: Record) -> bool:
+    """Whether every path, digest and number is one that the host could have, and we could have written."""
+    before = [claim.before for claim in record.claims.values()]
+    files = record.good.files if record.good else ()
+    places = (*record.claims, *record.directories, *record.foreign_state, *(file.path for file in files))
+    digests = (*(original.digest for original in before), *(file.digest for file in files))
+    numbers = (
+        *((original.mode, 0o7777) for original in before),
+        *((file.mode, 0o7777) for file in files),
+        *((owner, 0xFFFF_FFFE) for original in before for owner in (original.uid, original.gid)),
+        *((size, 1 << 62) for size in (*(each.size for each in before), *(each.size for each in files))),
+    )
+    return (
+        all(map(paths.is_clean, places))
+        and all(map(_DIGEST.fullmatch, digests))
+        and all(0 <= number <= most for number, most in numbers)
+    )
 
 
 def _recheck(record: Record, files: Files, machine_id: str) -> Record:
@@ -169,8 +202,13 @@ def _recheck(record: Record, files: Files, machine_id: str) -> Record:
 
 def save_record(files: Files, record: Record) -> None:
     """Writes the record atomically; its directory must exist."""
-    content = _adapter().dump_json(record, indent=1)
-    files.write(paths.RECORD, content + b"\n", 0o600)
+    files.write(paths.RECORD, dump_record(record), 0o600)
+
+
+def dump_record(record: Record) -> bytes:
+    """The record as its file has it. Pure."""
+    content = _adapter().dump_json(record, indent=1).removesuffix(b"\n}")
+    return content + f',\n "checksum": "{sha256(content).hexdigest()}"\n}}\n'.encode()
 
 
 @cache

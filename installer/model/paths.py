@@ -43,6 +43,8 @@ UNIT_DIRECTORIES = (
 # Of these, where something is written while the host runs.
 CHANGING_UNIT_DIRECTORIES = UNIT_DIRECTORIES[:3]
 
+_PATH_LIMIT, _NAME_LIMIT = 4096, 255  # bytes: linux/limits.h
+
 GENERATION_VARIABLE = "CRI_RESMGR_INSTALLER_GENERATION"
 UNIT_VARIABLE = "CRI_RESMGR_INSTALLER_UNIT"
 
@@ -63,3 +65,15 @@ def normalise_endpoint(endpoint: str) -> str:
     if path.startswith("//"):
         path = "/" + path.lstrip("/")
     return path.removeprefix("/var") if path.startswith("/var/run/") else path
+
+
+def is_clean(path: str) -> bool:
+    """Whether it is an absolute path below the root, written in the one way that needs no resolving, and
+    short enough for every file system."""
+    names = path.split("/")[1:]
+    return (
+        path.startswith("/")
+        and len(path.encode()) < _PATH_LIMIT
+        and all(name not in ("", ".", "..") and len(name.encode()) <= _NAME_LIMIT for name in names)
+        and "\0" not in path
+    )

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.hostile import TRIALS, Trial, try_out
+from tests.faults.hostile_texts import TRIALS
+from tests.faults.trial import Trial, try_out
 
 EXAMPLES = 1_000
 

@@ -1,0 +1,37 @@
+"""Hostile records: no traceback, no guess that deletes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from installer.errors import UnservableHostError
+from installer.model.event import Event, silent
+from installer.model.state import Mode
+from installer.reconcile import Request, reconcile
+from installer.settings import KubeletSettings, Settings
+from tests.faults.hostile_record import TRIALS, install
+from tests.faults.trial import Trial, try_out
+
+EXAMPLES = {"the record, read": 1_000, "the record, removal": 100}
+
+
+@pytest.mark.parametrize("trial", TRIALS, ids=[trial.name for trial in TRIALS])
+def test_every_run_ends_as_the_contract_says(trial: Trial, tmp_path: Path) -> None:
+    assert not try_out(trial, EXAMPLES[trial.name], tmp_path, derandomize=True)
+
+
+def test_originals_without_a_usable_record_are_kept_and_named(tmp_path: Path) -> None:
+    first, root = install(tmp_path), tmp_path / "root"
+    node = first.lay(root, first.record[:-100])
+    request = Request(Mode.REMOVE, Settings(kubelet=KubeletSettings(settle_seconds=1)), first.payload)
+    events: list[Event] = []
+    with pytest.raises(UnservableHostError, match="original") as caught:
+        reconcile(request, node.fake.host, events.append)
+    kept = [line.strip() for line in caught.value.message.splitlines() if "/edited/original." in line]
+    assert [node.read(path) for path in kept] == [b"policy:\n  Active: topology-aware\n"]
+    assert any(event.kind == "edit.kept" and kept[0] in event.message for event in events)
+    assert node.read("/var/lib/cri-resmgr-installer/edited/record.json") == first.record[:-100]
+    reconcile(request, node.fake.host, silent)  # nothing of ours is left
+    assert node.read(kept[0]) is not None
