@@ -10,7 +10,9 @@ from collections.abc import Sequence
 
 #: Name of the module: how much of it is tried if nobody says, and what that counts.
 SUITES = {
-    "power": (0, "disks of each plan, 0 for all"),
+    "power": (0, "disks of each plan that a power loss may leave, 0 for all"),
+    "disk": (0, "operations of each plan at which the disk fails, 0 for all"),
+    "hostile": (10_000, "examples of each kind of input"),
 }
 _SHOWN = 5  # cases that did not hold, each with its reason
 _ROW = "{:<58} {:>7} {:>7} {:>9}\n"
