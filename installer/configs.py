@@ -345,7 +345,7 @@ def _only_line(text: str) -> tuple[int, str]:
                 # Up to systemd 253 the next line then is a comment as well, later it is not.
                 raise ValueError(f"{number}: a comment that ends with a backslash may swallow the next line")
         elif stripped:
-            if not re.match(r"EXTRA_OPTIONS\s*=", stripped):
+            if not re.match(r"EXTRA_OPTIONS[ \t]*=", stripped):
                 raise ValueError(f"{number}: not the EXTRA_OPTIONS= line, and nothing else may stand here")
             if re.search(r"(?<!\\)(\\\\)*\\$", line):
                 raise ValueError(f"{number}: a backslash at its end goes on in the next line; use one line")

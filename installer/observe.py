@@ -66,10 +66,10 @@ def _observe_kubelet(host: Host, name: str) -> KubeletFacts:
         config=_config_file(host, argv),
         config_dir=tuple(_config_directory(host, argv)),
         environment_files={
-            path: text
+            path: raw.decode("utf-8", "surrogateescape")
             for path, _optional in detail.environment_files
             if path not in (paths.KUBELET_ENVIRONMENT, paths.KUBELET_COMPOSED)
-            and (text := _text(host, path)) is not None
+            and (raw := host.files.read(path, _CONFIG_LIMIT)) is not None
         },
     )
 

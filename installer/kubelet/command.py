@@ -17,6 +17,7 @@ from installer.kubelet.unitfile import (
     merged,
     parse_exec,
     parse_unit,
+    split_assignments,
     split_words,
 )
 from installer.model.facts import KubeletFacts
@@ -60,10 +61,7 @@ class BaseUnit:
         """The variables that kubelet's command line is expanded with, without our part."""
         found: dict[str, str] = {}
         for line in merged(self.assignments, "Service", "Environment"):
-            for word in split_words(line.value.replace("%%", "%"), relaxed=True, c_escapes=True):
-                name, equals, value = word.partition("=")
-                if equals:
-                    found[name] = value
+            found |= dict(split_assignments(line.value))
         for path in self.environment_files():
             found |= parse_environment_file(files.get(path, ""))
         for name in self.unset():
@@ -72,7 +70,15 @@ class BaseUnit:
 
     def environment_files(self) -> tuple[str, ...]:
         lines = merged(self.assignments, "Service", "EnvironmentFile")
-        return tuple(line.value.removeprefix("-").replace("%%", "%") for line in lines)
+        places = (line.value.replace("%%", "%").removeprefix("-") for line in lines)
+        return tuple(
+            _simplified(place) for place in places if place.startswith("/") and ".." not in place.split("/")
+        )
+
+
+def _simplified(path: str) -> str:
+    """As systemd names the file: without empty components and those that stay where they are."""
+    return "/" + "/".join(name for name in path.split("/") if name not in ("", "."))
 
 
 def base_unit(kubelet: KubeletFacts) -> BaseUnit:

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import re
 
+_WHITESPACE = " \t\n\r"  # what Python takes for white besides is part of a name or value
+_LINE = re.compile(r"[^\r\n]*")
+_KEY = re.compile(r"[^=\r\n]*")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NEEDS_ESCAPE = re.compile(r'(["\\$`])')
+_UNDECODABLE = re.compile("[\udc80-\udcff]")
 _IN_DOUBLE_QUOTES = '"\\`$'
 
 
@@ -26,26 +30,36 @@ def quote(value: str) -> str:
 
 
 def parse_environment_file(text: str) -> dict[str, str]:
-    """The variables that the file sets; what systemd ignores is ignored. Last assignment wins."""
+    """The variables that the file sets; what systemd ignores is ignored. Last assignment wins.
+
+    With a NUL anywhere, or a byte in a name or value that is not UTF-8 (which "surrogateescape" has
+    decoded), systemd takes nothing from the file.
+    """
     found: dict[str, str] = {}
+    if "\0" in text:
+        return found
     at = 0
     while at < len(text):
-        line_end = _end_of_line(text, at)
-        line = text[at:line_end]
-        if line.lstrip()[:1] in ("#", ";", "") or "=" not in line:
-            at = line_end + 1
+        if text[at] in _WHITESPACE:
+            at += 1
             continue
-        equals = text.index("=", at)
-        name = text[at:equals].strip()
-        value, at = _parse_value(text, equals + 1)
+        # Up to systemd 253 a comment goes on behind a backslash at its end; nobody can mean that.
+        end = _end(_LINE if text[at] in "#;" else _KEY, text, at + 1)
+        if text[at] in "#;" or text[end : end + 1] != "=":
+            at = end
+            continue
+        name = text[at:end].rstrip(_WHITESPACE)
+        value, at = _parse_value(text, end + 1)
+        if _UNDECODABLE.search(name + value):
+            return {}
         if _NAME.fullmatch(name):
             found[name] = value
     return found
 
 
-def _end_of_line(text: str, at: int) -> int:
-    end = text.find("\n", at)
-    return len(text) if end < 0 else end
+def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
+    match = pattern.match(text, at)
+    return match.end() if match else at
 
 
 def _parse_value(text: str, at: int) -> tuple[str, int]:
@@ -54,7 +68,7 @@ def _parse_value(text: str, at: int) -> tuple[str, int]:
     A quote opens only before an unquoted character of the value has been seen.
     """
     value: list[str] = []
-    kept = 0  # trailing blanks behind this are dropped
+    kept = 0  # unquoted blanks behind this are dropped
     quote_char = ""
     unquoted = False
     while at < len(text):
@@ -62,19 +76,19 @@ def _parse_value(text: str, at: int) -> tuple[str, int]:
         at += 1
         if not quote_char and char in "\r\n":
             break
-        if char == "\\" and quote_char != "'" and following:
+        if char == "\\" and quote_char != "'":
             at += 1
-            if following != "\n":
-                keeps_backslash = quote_char and following not in _IN_DOUBLE_QUOTES
-                value.append("\\" + following if keeps_backslash else following)
+            keeps_backslash = quote_char and following and following not in _IN_DOUBLE_QUOTES + "\n"
+            eaten = following == "\n" or (following == "\r" and not quote_char)
+            value.append("" if eaten else ("\\" if keeps_backslash else "") + following)
             unquoted = unquoted or not quote_char
             kept = len(value)
         elif char == quote_char:
             quote_char = ""
         elif not (quote_char or unquoted) and char in "'\"":
             quote_char = char
-        elif quote_char or unquoted or not char.isspace():
+        elif quote_char or unquoted or char not in _WHITESPACE:
             value.append(char)
             unquoted = unquoted or not quote_char
-            kept = kept if unquoted and char.isspace() else len(value)
+            kept = kept if unquoted and char in _WHITESPACE else len(value)
     return "".join(value[:kept]), at

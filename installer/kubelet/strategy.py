@@ -76,7 +76,7 @@ def _command(unit: BaseUnit, name: str) -> ExecCommand | Refusal:
             "name the unit that runs kubelet in kubelet.unit",
         )
     command = commands[0]
-    if ";" in command.words:
+    if command.several:
         return Refusal("kubelet-several-commands", f"ExecStart= in {command.path} has several commands (`;`)")
     if ":" in command.prefixes:
         return Refusal(
@@ -136,4 +136,4 @@ def _exec_start(unit: BaseUnit, command: ExecCommand) -> Choice | Refusal:
     if ARGS_VARIABLE in unit.unset():
         return Refusal("kubelet-variable-unset", f"UnsetEnvironment= takes ${ARGS_VARIABLE} away")
     why = f"the drop-in repeats the command line of {command.path}"
-    return Choice(Strategy.EXEC_START, ARGS_VARIABLE, why, command.raw)
+    return Choice(Strategy.EXEC_START, ARGS_VARIABLE, why, command.raw_before_more)

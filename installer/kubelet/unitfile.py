@@ -7,14 +7,18 @@ does not expand specifiers except `%%`: nothing we decide depends on another one
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from installer.model.facts import UnitText
 
 _WHITESPACE = " \t\n\r"
-_EXEC_PREFIXES = "-@:+!|"
+_LINE_END = re.compile("(?:\n\r?|\r\n?)\0?|\0")
+_HEADER = re.compile(r"\[[^\x00-\x1f\x7f\"'\\]*\]")
+_UNSAFE = re.compile("[\x00-\x1f\x7f\"'\\\\]")
+_UNDECODABLE = re.compile("[\ud800-\udfff]")  # a byte that is not UTF-8, as "surrogateescape" has it
 _SIMPLE_ESCAPES = {
     "a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v",
     "\\": "\\", '"': '"', "'": "'", "s": " ",
@@ -22,6 +26,7 @@ _SIMPLE_ESCAPES = {
 _NUMERIC_ESCAPE = re.compile(r"x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-3][0-7]{2})")
 _BRACED = re.compile(r"\$\$|\$\{([^}]*)\}")
 _BARE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,34 +41,64 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class ExecCommand:
-    """One Exec line: `prefixes` are systemd's (`-@:+!`), `raw` the whole value as written."""
+    """One Exec line: `prefixes` are systemd's (`-@:+!`), `raw` the whole value as written. `several`:
+    more commands follow behind a `;`, and are not among the words."""
 
     path: str
     raw: str
     prefixes: str
     words: tuple[str, ...]
+    several: bool = False
+
+    @property
+    def raw_before_more(self) -> str:
+        """`raw` so that words can follow: a backslash at its very end would swallow the blank."""
+        backslashes = len(self.raw) - len(self.raw.rstrip("\\"))
+        return self.raw + "\\" * (backslashes % 2)
 
 
 def parse_unit(text: UnitText) -> tuple[Assignment, ...]:
-    """Every assignment of one unit file, in order. Lines that systemd ignores are ignored."""
+    """Every assignment of one unit file, in order. Lines that systemd ignores are ignored, and so is all
+    that comes behind a line that it cannot read."""
     found = []
     section = ""
     for line in _logical_lines(text.text):
         line = line.strip(_WHITESPACE)
-        if line.startswith("[") and line.endswith("]"):
+        if _UNDECODABLE.search(line) or (line.startswith("[") and not _HEADER.fullmatch(line)):
+            break
+        if line.startswith("["):
             section = line[1:-1]
         elif "=" in line and section:
             key, _, value = line.partition("=")
             found.append(Assignment(text.path, section, key.strip(_WHITESPACE), value.strip(_WHITESPACE)))
+            if section == "Service" and found[-1].key.startswith("Exec") and _ends_reading(found[-1]):
+                break
     return tuple(found)
+
+
+def _ends_reading(line: Assignment) -> bool:
+    """Whether systemd reads no further behind this Exec line. One that begins with `-`, or whose very
+    first word cannot be read, is merely ignored."""
+    try:
+        parse_exec(line)
+    except ValueError:
+        try:
+            first, _ = next(_split(line.value, c_escapes=True), ("", ""))
+        except ValueError:
+            return False
+        return bool(first) and "-" not in _prefixes(first)[0]
+    return False
 
 
 def _logical_lines(text: str) -> Iterable[str]:
     """Lines with continuations joined by a space; comment lines vanish, inside one as well."""
     held: str | None = None
-    for line in text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n"):
+    mark = "\ufeff"
+    for line in _LINE_END.split(text):
         if line.lstrip(_WHITESPACE)[:1] in ("#", ";"):
             continue
+        if mark and line.startswith(mark):
+            line, mark = line.removeprefix(mark), ""
         joined = line if held is None else held + line
         backslashes = len(joined) - len(joined.rstrip("\\"))
         if backslashes % 2:
@@ -85,37 +120,80 @@ def merged(assignments: Iterable[Assignment], section: str, key: str) -> tuple[A
 
 
 def parse_exec(assignment: Assignment) -> ExecCommand:
-    """Raises ValueError where systemd would ignore the line (an open quote, nothing to run)."""
-    body = assignment.value.lstrip(_EXEC_PREFIXES)
-    prefixes = assignment.value[: len(assignment.value) - len(body)]
-    words = split_words(body, c_escapes=True)
-    if not words:
+    """Raises ValueError where systemd would refuse or ignore the line (an open quote, nothing to run)."""
+    words: list[str] = []
+    several = False
+    for word, written in _split(assignment.value, c_escapes=True):
+        if written == ";" and words:
+            several = True
+            break
+        words.append(";" if written == "\\;" and words else word)
+    prefixes, program = _prefixes(words[0] if words else "")
+    if not program:
         raise ValueError("there is no command in it")
-    return ExecCommand(assignment.path, assignment.value, prefixes, words)
+    # A `|` begins the name of a program up to systemd 257, and from 258 on it is a prefix.
+    if not re.match(r"/|[^/|]+\Z", program) or program.endswith("/") or _UNSAFE.search(program):
+        raise ValueError(f"{program[:80]!r} is no program")
+    words[0] = program
+    return ExecCommand(assignment.path, assignment.value, prefixes, tuple(words), several)
+
+
+def _prefixes(word: str) -> tuple[str, str]:
+    """The prefixes of the first word, each of them once, and the rest."""
+    found = ""
+    for char in word:
+        privileges = found.replace("-", "").replace("@", "").replace(":", "")
+        once = char in "-@:" and char not in found
+        if (
+            not once
+            and not (char == "+" and not privileges)
+            and not (char == "!" and privileges in ("", "!"))
+        ):
+            break
+        found += char
+    return found, word[len(found) :]
 
 
 def split_words(text: str, *, c_escapes: bool = False, relaxed: bool = False) -> tuple[str, ...]:
     """Words as systemd splits them: quotes group, anywhere in a word, and are removed.
 
-    `c_escapes`: backslash sequences as in C (unit files); else a backslash keeps
-    the next character (values of `$VAR`). `relaxed`: an open quote ends with the
-    text; else it raises ValueError.
+    `c_escapes`: backslash sequences as in C (unit files), and what is none is kept; else a backslash
+    keeps the next character (values of `$VAR`). `relaxed`: an open quote ends with the text; else it
+    raises ValueError.
     """
-    words: list[str] = []
+    return tuple(word for word, _ in _split(text, c_escapes=c_escapes, relaxed=relaxed))
+
+
+def split_assignments(text: str) -> Iterator[tuple[str, str]]:
+    """The names and values of an Environment= line. It ends at an open quote or an unknown escape, and
+    what is no assignment is left out, as systemd does (with a warning)."""
+    words = _split(text, c_escapes=True, strict=True)
+    with contextlib.suppress(ValueError):
+        for word, _ in words:
+            name, equals, value = word.replace("%%", "%").partition("=")
+            if equals and _NAME.fullmatch(name) and not _UNDECODABLE.search(value):
+                yield name, value
+
+
+def _split(
+    text: str, *, c_escapes: bool, relaxed: bool = False, strict: bool = False
+) -> Iterator[tuple[str, str]]:
+    """Each word, and how it is written. `strict`: an unknown escape raises ValueError, too."""
     word: list[str] | None = None
     quote = ""
-    at = 0
+    at = begun = 0
     while at < len(text):
         char = text[at]
         at += 1
         if not quote and char in _WHITESPACE:
             if word is not None:
-                words.append("".join(word))
+                yield _bytes_joined(word), text[begun : at - 1]
             word = None
             continue
-        word = [] if word is None else word
+        if word is None:
+            word, begun = [], at - 1
         if char == "\\":
-            unescaped, at = _unescape(text, at) if c_escapes else (text[at : at + 1], at + 1)
+            unescaped, at = _unescape(text, at, strict) if c_escapes else (text[at : at + 1], at + 1)
             word.append(unescaped)
         elif char == quote:
             quote = ""
@@ -126,21 +204,31 @@ def split_words(text: str, *, c_escapes: bool = False, relaxed: bool = False) ->
     if quote and not relaxed:
         raise ValueError(f"the quote {quote} is not closed")
     if word is not None:
-        words.append("".join(word))
-    return tuple(words)
+        yield _bytes_joined(word), text[begun:]
 
 
-def _unescape(text: str, at: int) -> tuple[str, int]:
+def _bytes_joined(parts: list[str]) -> str:
+    """The word; bytes that escapes have put side by side may be one character."""
+    word = "".join(parts)
+    return word.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
+
+
+def _unescape(text: str, at: int, strict: bool) -> tuple[str, int]:
     """The character that the escape at `at` (behind the backslash) means, and where to go on.
 
-    An unknown escape is kept with its backslash, as systemd does (with a warning).
+    An unknown escape, which that of a NUL is as well, is kept with its backslash.
     """
     numeric = _NUMERIC_ESCAPE.match(text, at)
     if numeric:
         two, four, eight, octal = numeric.groups()
         code = int(octal, 8) if octal else int(two or four or eight, 16)
-        return chr(code) if code <= 0x10FFFF else numeric.group(), numeric.end()
+        if code and (two or octal):
+            return bytes([code]).decode("utf-8", "surrogateescape"), numeric.end()
+        if 0 < code <= 0x10FFFF and not 0xD800 <= code <= 0xDFFF:
+            return chr(code), numeric.end()
     char = text[at : at + 1]
+    if strict and char not in _SIMPLE_ESCAPES:
+        raise ValueError("there is an unknown escape in it")
     return _SIMPLE_ESCAPES.get(char, "\\" + char), at + 1
 
 
@@ -157,11 +245,12 @@ def expand(command: ExecCommand, environment: Mapping[str, str]) -> tuple[str, .
     """The command line that systemd makes of an Exec line with these variables set."""
     argv: list[str] = []
     for word in command.words:
-        word = ";" if word == "\\;" else word.replace("%%", "%")
+        word = word.replace("%%", "%")
         if ":" in command.prefixes:
             argv.append(word)
-        elif variable := bare_variable(word):
-            argv.extend(split_words(environment.get(variable, ""), relaxed=True))
+        elif word.startswith("$") and word[1:2] not in ("{", "$"):
+            # Also what is no variable's name: it is none that is set.
+            argv.extend(split_words(environment.get(word[1:], ""), relaxed=True))
         else:
             argv.append(_BRACED.sub(lambda found: _braced(found, environment), word))
     return tuple(argv)

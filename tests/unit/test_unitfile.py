@@ -61,11 +61,37 @@ def test_a_continuation_may_end_with_the_file() -> None:
 
 
 def test_line_ends_of_dos_and_other_separators() -> None:
-    """Only a line feed ends a line: a form feed or U+2028 is a character like any other."""
+    """A carriage return and a NUL end a line, too: a form feed or U+2028 is a character like any other."""
     assert parse("\ufeff[S]\r\nA=b \\\r\n c\r\nD=e\x0cf\u2028g\r\n") == [
         ("S", "A", "b   c"),
         ("S", "D", "e\x0cf\u2028g"),
     ]
+    assert parse("[S]\rA=1\0B=2\n\rC=3\r\rD=4") == [
+        ("S", key, value) for key, value in zip("ABCD", "1234", strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    "line", ["[S", "[S]x", "[S]\u2028", '["S"]', "A=\udcff", "ExecStart=/x %", "ExecStart=/x"]
+)
+def test_nothing_is_read_behind_a_line_that_systemd_cannot_read(line: str) -> None:
+    found = parse(f"[Service]\nA=1\n{line}\nB=2\n")
+    assert (("Service", "B", "2") in found) is line.startswith("ExecStart=/x")
+
+
+@pytest.mark.parametrize(
+    ("value", "on"),
+    [
+        ("relative/x", False),
+        ('/x "a', False),
+        ("/x/", False),
+        ("@", False),
+        ("-relative/x", True),
+        ('"a', True),
+    ],
+)
+def test_a_command_that_systemd_refuses_ends_its_file(value: str, on: bool) -> None:
+    assert (("Service", "B", "2") in parse(f"[Service]\nExecStart={value}\nB=2\n")) is on
 
 
 def test_merged_lists_and_their_reset() -> None:
@@ -219,3 +245,51 @@ def test_what_an_environment_file_cannot_hold() -> None:
         quote("a\0b")
     with pytest.raises(ValueError, match="surrogates"):
         quote("a\udcffb")
+
+
+def test_white_space_in_environment_files_is_four_characters() -> None:
+    text = "\xa0A=1\nB\u2028=2\nC=\x0c3\x85 \nD\rE=5\r=x\nF=6\n"
+    assert parse_environment_file(text) == {"C": "\x0c3\x85", "E": "5", "F": "6"}
+    assert parse_environment_file("A=1\nB=\0\n") == {}
+
+
+def test_environment_lines_end_at_what_cannot_be_read() -> None:
+    lines = parse_unit(UnitText(PATH, "[Service]\nEnvironment=A=1 1B=2 =3 C=%% D=\\q E=5\nEnvironment=F='\n"))
+    assert BaseUnit(lines, ()).environment({}) == {"A": "1", "C": "%"}
+
+
+def test_environment_files_are_named_as_systemd_names_them() -> None:
+    lines = "".join(
+        f"EnvironmentFile={value}\n" for value in ("-//a//./b/", "/a/../b", "- /c", '"/d"', "-%%", "-/e %%")
+    )
+    assert BaseUnit(parse_unit(UnitText(PATH, f"[Service]\n{lines}")), ()).environment_files() == (
+        "/a/b",
+        "/e %",
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "prefixes", "words"),
+    [
+        ('"-@/x" y', "-@", ("/x", "y")),
+        ("!!/x", "!!", ("/x",)),
+        (r"/x \x00 \xc3\xa9 \ud800", "", ("/x", "\\x00", "é", "\\ud800")),
+        (r'/x \; "\;"', "", ("/x", ";", "\\;")),
+        ("/x ; /y", "", ("/x",)),
+    ],
+)
+def test_commands(value: str, prefixes: str, words: tuple[str, ...]) -> None:
+    found = command(value)
+    assert (found.prefixes, found.words, found.several) == (prefixes, words, value == "/x ; /y")
+
+
+@pytest.mark.parametrize("value", ["+!/x", "--/x", "- /x", "a/b", "/x/", "|/x", '/a"b', "-", r"/x\n"])
+def test_what_is_no_command(value: str) -> None:
+    value = value if value != '/a"b' else '/a\\"b'
+    with pytest.raises(ValueError, match="no"):
+        command(value)
+
+
+def test_a_backslash_at_the_end_swallows_nothing_that_follows() -> None:
+    assert command("/x \\").raw_before_more == "/x \\\\"
+    assert command("/x \\\\").raw_before_more == "/x \\\\"
