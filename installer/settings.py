@@ -69,9 +69,10 @@ class ProxySettings(_Section):
     def _check_endpoint(cls, endpoint: str) -> str:
         if endpoint == "auto":
             return endpoint
-        if not re.fullmatch(r"unix:///[^\s\x00-\x1f\x7f]+", endpoint):
+        # It becomes words of a command line, where quotes, backslashes and more would not stay what they are.
+        if not re.fullmatch(r"unix:///[A-Za-z0-9._/@:+-]+", endpoint):
             raise ValueError(
-                "must be auto or unix:// with an absolute path, as unix:///run/containerd/x.sock"
+                "must be auto or unix:// with an absolute plain path, as unix:///run/containerd/x.sock"
             )
         if paths.same_endpoint(endpoint, paths.RELAY_ENDPOINT):
             raise ValueError("is the proxy's own relay socket; it must be the runtime's")

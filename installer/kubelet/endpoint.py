@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import re
 
+from installer.errors import InvalidInputError
 from installer.kubelet.command import base_argv
 from installer.kubelet.strategy import Refusal
 from installer.model.facts import KubeletFacts, UnitText
 from installer.model.paths import RELAY_ENDPOINT, normalise_endpoint, same_endpoint
 from installer.model.resource import last_flag
+from installer.wording import kind
+from installer.yamldoc import parse_document
 
 _BUILT_IN_ENDPOINT = "unix:///run/containerd/containerd.sock"  # kubelet 1.27 and later
 _OUR_FLAG = f"--container-runtime-endpoint={RELAY_ENDPOINT}"
@@ -109,14 +112,13 @@ def _field(file: UnitText, field: str) -> str | None:
     # A configuration that does not name the field need not be parsed, nor yaml imported.
     if field not in file.text:
         return None
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        content = yaml.load(file.text, Loader=loader)
-    except yaml.YAMLError as error:
-        raise ValueError(f"{file.path} is not YAML: {str(error).splitlines()[0]}") from error
+        content = parse_document(file.text.encode("utf-8", "replace"), file.path).data
+    except InvalidInputError as error:
+        raise ValueError(error.message) from error
     value = content.get(field) if isinstance(content, dict) else None
+    if isinstance(value, (dict, list)):
+        raise ValueError(f"{file.path}: {field} is {kind(value)}")
     return None if value is None else str(value)
 
 

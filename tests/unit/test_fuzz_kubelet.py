@@ -1,0 +1,17 @@
+"""Hostile kubelets, and values that want to break out of what is rendered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.hostile_kubelet import TRIALS
+from tests.faults.trial import Trial, try_out
+
+EXAMPLES = 1_000
+
+
+@pytest.mark.parametrize("trial", TRIALS, ids=[trial.name for trial in TRIALS])
+def test_every_run_ends_as_the_contract_says(trial: Trial, tmp_path: Path) -> None:
+    assert not try_out(trial, EXAMPLES, tmp_path, derandomize=True)
