@@ -8,19 +8,21 @@ holds exactly what was put in.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.faults import hostile_record, hostile_texts
+from tests.faults import Report, hostile_kubelet, hostile_manifests, hostile_record, hostile_texts
 from tests.faults.trial import try_out
 
-Report = Callable[[str, int, Sequence[str]], None]
-
-TRIALS = (*hostile_texts.TRIALS, *hostile_record.TRIALS)
+TRIALS = (
+    *hostile_texts.TRIALS,
+    *hostile_kubelet.TRIALS,
+    *hostile_record.TRIALS,
+    *hostile_manifests.TRIALS,
+)
 
 
 def run(report: Report, amount: int) -> None:
     """Tries so many examples of each trial, chosen at random."""
-    with tempfile.TemporaryDirectory(prefix="hostile-") as directory:
-        for trial in TRIALS:
+    for trial in TRIALS:
+        with tempfile.TemporaryDirectory(prefix="hostile-") as directory:
             report(trial.name, len(trial.always) + amount, try_out(trial, amount, Path(directory)))

@@ -68,9 +68,24 @@ def wrong_error(error: InstallerError) -> str:
     return ""
 
 
-def try_out(trial: Trial, amount: int, directory: Path, *, derandomize: bool = False) -> list[str]:
-    """Tries so many examples, other ones each time unless `derandomize`; one line for what did not hold,
-    with the smallest example of it."""
+def try_out(trial: Trial, amount: int, directory: Path) -> list[str]:
+    """Tries what is always tried, and so many others; a line for each that did not hold."""
+    return _always(trial, trial.always, directory) or _search(trial, amount, directory, derandomize=False)
+
+
+def try_some(trial: Trial, amount: int, directory: Path, always: int = 1) -> list[str]:
+    """The same, but the same examples each time; of what is always tried, each of number `always`."""
+    found = _always(trial, trial.always[::always], directory)
+    return found or _search(trial, amount, directory, derandomize=True)
+
+
+def _always(trial: Trial, examples: Sequence[Any], directory: Path) -> list[str]:
+    wrongs = ((example, trial.check(example, directory)) for example in examples)
+    return [f"{trial.name}: {example!r:.300}: {wrong}" for example, wrong in wrongs if wrong]
+
+
+def _search(trial: Trial, amount: int, directory: Path, *, derandomize: bool) -> list[str]:
+    """One line at most, with the smallest example."""
 
     @limits(
         max_examples=amount,
@@ -84,13 +99,8 @@ def try_out(trial: Trial, amount: int, directory: Path, *, derandomize: bool = F
         wrong = trial.check(example, directory)
         assert not wrong, f"{example!r:.500}: {wrong}"
 
-    found = [
-        f"{example!r:.300}: {wrong}" for example in trial.always if (wrong := trial.check(example, directory))
-    ]
-    if found:
-        return [f"{trial.name}: {line}" for line in found]
     try:
         attempt()
-    except AssertionError as failed:
-        return [f"{trial.name}: {str(failed).splitlines()[0]}"]
+    except Exception as failed:
+        return [f"{trial.name}: {(str(failed) or repr(failed)).splitlines()[0]}"]
     return []
