@@ -30,6 +30,7 @@ from installer.record import object_path
 _POLL = 0.05  # seconds
 _SETTLE_POLL = 0.5  # seconds
 _LINKS = "/etc/systemd/system"  # below it are the links that enable units (systemctl(1))
+_JOBS = frozenset({StepKind.RESTART, StepKind.STOP, StepKind.RESET_CACHE})
 _STOP_TIMEOUT = 20.0  # seconds; the unit's own TimeoutStopSec is far below
 
 
@@ -101,7 +102,9 @@ class _Worker:
             self._verbs[step.kind](step)
         except SystemdError as error:
             self._progress.failed_unit = step.target if step.target.endswith(".service") else ""
-            raise StepFailedError(f"{step.describe}: {error.message}", error.hint, error.lost) from error
+            # What systemd refuses but a job is no fault of what is installed.
+            blameless = error.lost or step.kind not in _JOBS
+            raise StepFailedError(f"{step.describe}: {error.message}", error.hint, blameless) from error
         except (StepFailedError, InterruptedRunError):
             raise
         except InstallerError as error:

@@ -181,7 +181,7 @@ def probe(host: Host, wanted: Iterable[str], base_endpoint: str) -> Probe:
     return Probe(
         runtime_error=runtime_error,
         containers=containers,
-        free_bytes={directory: host.files.free_bytes(directory) for directory in usable},
+        free_bytes={directory: host.files.free_bytes(directory) for directory in (*usable, paths.RUN)},
         unwritable=unwritable,
         obstacles={path: reason for path in wanted if (reason := _obstacle(host, path))},
     )

@@ -34,6 +34,7 @@ _EMBEDDED = {
 _BOTTLEROCKET = "bottlerocket"
 _CONTAINERS_NAMED = 10
 _MIB = 1 << 20
+_RUN_NEEDED = 16 * _MIB  # systemd's own margin (RELOAD_DISK_SPACE_NEEDED, since 251)
 _RESERVE = 8 * _MIB  # bytes, for everything of ours that is not the binary
 
 
@@ -86,6 +87,7 @@ def check_change(
         *_check_runtime(probe),
         *_check_places(probe),
         *(_check_space(probe, payload) if writes_binary else ()),
+        *(_check_run(probe) if changes.disturb else ()),
         *_check_managers(settings, policies),
         *(_check_repinning(settings, configs, probe) if starts_proxy else ()),
         *_check_pending(facts.kubelet.unit, desired, changes, accept_pending),
@@ -273,6 +275,18 @@ def _check_space(probe: Probe, payload: Payload) -> Iterable[Finding]:
                 f"with what belongs to it need {-(-needed // _MIB)} MiB",
                 "free some space there",
             )
+
+
+def _check_run(probe: Probe) -> Iterable[Finding]:
+    """With less systemd reloads nothing, and the proxy cannot say that it serves."""
+    free = probe.free_bytes.get(paths.RUN)
+    if free is not None and free < _RUN_NEEDED:
+        yield _refuse(
+            "no-space",
+            f"{paths.RUN} has {free // _MIB} MiB or no inodes free, and systemd needs {_RUN_NEEDED // _MIB} "
+            "MiB there to read its units again",
+            f"free some space there: `df {paths.RUN}` and `df -i {paths.RUN}`",
+        )
 
 
 def _check_managers(settings: Settings, policies: tuple[str, str]) -> Iterable[Finding]:

@@ -202,8 +202,10 @@ def _mount_id(descriptor: int) -> str:
 
 
 def free_bytes(place: str) -> int:
-    """Bytes that root may still write there."""
+    """Bytes that root may still write there; none, where no file can be added."""
     status = os.statvfs(place)
+    if status.f_files and not status.f_ffree:
+        return 0
     return status.f_bfree * status.f_frsize
 
 

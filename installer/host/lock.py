@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from installer.errors import BusyHostError
+from installer.errors import BusyHostError, UnservableHostError, failed_on_disk
 from installer.host.files import RootedFiles
 from installer.model.paths import LOCK
 
@@ -23,13 +23,19 @@ _ATTEMPTS = 100
 
 @contextmanager
 def host_lock(files: RootedFiles) -> Iterator[None]:
-    """Holds the lock while the block lasts. Raises BusyHostError at once when another run has it."""
-    files.make_directory(posixpath.dirname(LOCK))
-    place = str(files.resolve(LOCK))
-    descriptor = _acquire(place)
+    """Holds the lock while the block lasts. Raises BusyHostError at once when another run has it,
+    UnservableHostError where there is no room for one."""
     try:
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, _ourselves().encode("utf-8", "surrogateescape"))
+        files.make_directory(posixpath.dirname(LOCK))
+        place = str(files.resolve(LOCK))
+        descriptor = _acquire(place)
+    except OSError as error:
+        failure = failed_on_disk("the host's lock cannot be had", error)
+        raise UnservableHostError(failure.message, f"{failure.hint}; nothing was touched") from error
+    try:
+        with contextlib.suppress(OSError):  # who holds it is for people; that it is held does not need it
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, _ourselves().encode("utf-8", "surrogateescape"))
         yield
     finally:
         # Before the lock goes: afterwards it might be the next one's file.

@@ -64,7 +64,7 @@ class BusSystemd:
             load_state=of_unit["LoadState"],
             active_state=of_unit["ActiveState"],
             sub_state=of_unit["SubState"],
-            unit_file_state=of_unit["UnitFileState"],
+            unit_file_state=self._enablement(name),
             need_daemon_reload=of_unit["NeedDaemonReload"],
             n_restarts=of_service("NRestarts", 0),
             result=of_service("Result", "success"),
@@ -74,6 +74,18 @@ class BusSystemd:
             fragment_path=of_unit["FragmentPath"],
             drop_in_paths=tuple(of_unit["DropInPaths"]),
         )
+
+    def _enablement(self, name: str) -> str:
+        """As the links on the disk have it. The unit's own property is what it was when it was last looked
+        at since the last reload: of a run that died before it, it would tell nothing."""
+        what, manager = f"systemctl is-enabled {name}", self._bus.manager
+        try:
+            state: str = self._bus.read(what, lambda: manager.GetUnitFileState(name, timeout=CALL_SECONDS))
+        except SystemdError as error:
+            if error.lost:
+                raise
+            return ""  # it has no file
+        return state
 
     def detail(self, name: str) -> UnitDetail:
         path = self._load(name)

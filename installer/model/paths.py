@@ -29,6 +29,7 @@ OUR_RUNTIME = "/run/cri-resmgr-installer"
 RECORD = f"{OUR_STATE}/record.json"
 OBJECTS = f"{OUR_STATE}/objects"
 HOLD = f"{OUR_STATE}/hold"
+RUN = "/run"
 LOCK = "/run/lock/cri-resmgr-installer.lock"
 SYSTEM_BUS = "/run/dbus/system_bus_socket"
 

@@ -12,6 +12,7 @@ Faults (faults.py; the file is FAULTS below):
     serveDelaySeconds    from there until it answers
     pidDelaySeconds      from there until the pid file is written
     exitAfterSeconds     it dies that long after it served
+    ignoreTerm           true: SIGTERM does not end it
 """
 
 import json
@@ -201,6 +202,8 @@ class Resmgr:
 
     def run(self) -> NoReturn:
         version = self.faults.get("version", "unknown")
+        if self.faults.get("ignoreTerm"):
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         log("I", f"cri-resmgr (version {version}, build stand-in) starting...")
         config = load_config(self.options, self.cache)
         self.policy = cri_config.active_policy(config)

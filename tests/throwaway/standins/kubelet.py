@@ -9,6 +9,7 @@ Faults (faults.py; the file is FAULTS below, healthz is looked up at each reques
     startDelaySeconds  from the runtime's answer until it is healthy
     exitAfterSeconds   it dies that long after it was healthy
     healthz            false: answers 500
+    ignoreTerm         true: SIGTERM does not end it
 """
 
 import json
@@ -164,6 +165,8 @@ def main() -> NoReturn:
         if wrong.get("exitOnRelay"):
             wrong["startup"] = "exit"
     log("I", f'"Using container runtime endpoint" endpoint="{address}"')
+    if wrong.get("ignoreTerm"):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if wrong.get("startup") == "exit":
         fail("failed to run Kubelet: this one is broken")
     ask_runtime(address)
