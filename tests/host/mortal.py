@@ -1,38 +1,309 @@
-"""Converges a host, once, and dies of SIGKILL after the n-th step. A process of its own, not a fork:
-a bus connection of the test session would not live in one.
+"""Runs that die at a chosen instant, as kill -9 or a power loss would end them.
 
-    python -m tests.host.mortal HOST_ROOT SETTINGS PAYLOAD CONFIGS MODE DIE_AFTER
+The story of the program in a process of its own, with time that passes faster. A fork of a server that
+never had a bus connection: one of the test session's would be dead in it.
 """
 
+from __future__ import annotations
+
+import multiprocessing
 import os
+import re
 import signal
-import sys
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import BinaryIO
 
 from installer.errors import InstallerError
+from installer.host.clock import SystemClock
+from installer.host.disk import Kernel
+from installer.host.files import RootedFiles
+from installer.host.ports import Clock, Systemd
 from installer.host.real import build_host
 from installer.model.event import Event
 from installer.model.state import Mode
 from installer.reconcile import Request, reconcile
 from installer.settings import load_settings
+from tests.host.node import Node
+
+#: Longer than any run of a test takes.
+_SECONDS = 120.0
+
+Listener = Callable[[Event], None]
 
 
-def main(root: str, settings: str, payload: str, configs: str, mode: str, die_after: str) -> str:
-    """`changed`, `nothing`, or the error; nothing at all if it has died."""
-    done = 0
+def die() -> None:
+    """Ends this process as power loss would."""
+    os.kill(os.getpid(), signal.SIGKILL)
 
-    def emit(event: Event) -> None:
-        nonlocal done
-        done += event.kind == "step.done"
-        if event.kind == "step.done" and done == int(die_after):
-            os.kill(os.getpid(), signal.SIGKILL)
 
-    request = Request(Mode(mode), load_settings(Path(settings)), Path(payload), Path(configs))
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """Just before effect number `effect` on the host, or right after it; they are counted from 1, from
+    the first event of the kind `since` on (empty: from the start)."""
+
+    effect: int
+    after: bool = False
+    since: str = ""
+
+    def __str__(self) -> str:
+        counted = f" since {self.since}" if self.since else ""
+        return f"{'after' if self.after else 'before'} effect {self.effect}{counted}"
+
+
+class Effects:
+    """Counts what changes the host; the process dies at the instant."""
+
+    def __init__(self, instant: Instant) -> None:
+        self._instant = instant
+        self._counted = not instant.since
+        self._count = 0
+
+    def hear(self, event: Event) -> None:
+        self._counted |= event.kind == self._instant.since
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        self._count += self._counted
+        due = self._counted and self._count == self._instant.effect
+        if due and not self._instant.after:
+            die()
+        yield
+        if due:
+            die()
+
+
+class MortalKernel(Kernel):
+    """Every change of the tree that a killed process leaves is an effect: a sync is none."""
+
+    def __init__(self, effects: Effects) -> None:
+        self._effect = effects.one
+
+    def create(self, place: str) -> BinaryIO:
+        with self._effect():
+            return super().create(place)
+
+    def chmod(self, place: str | int, mode: int) -> None:
+        with self._effect():
+            super().chmod(place, mode)
+
+    def chown(self, place: str | int, uid: int, gid: int) -> None:
+        with self._effect():
+            super().chown(place, uid, gid)
+
+    def rename(self, old: str, new: str) -> None:
+        with self._effect():
+            super().rename(old, new)
+
+    def symlink(self, target: str, place: str) -> None:
+        with self._effect():
+            super().symlink(target, place)
+
+    def mkdir(self, place: str, mode: int) -> None:
+        with self._effect():
+            super().mkdir(place, mode)
+
+    def unlink(self, place: str, directory: int | None = None) -> None:
+        with self._effect():
+            super().unlink(place, directory)
+
+    def rmdir(self, place: str, directory: int | None = None) -> None:
+        with self._effect():
+            super().rmdir(place, directory)
+
+
+class MortalSystemd:
+    """The Systemd port in which everything but a question is an effect."""
+
+    def __init__(self, systemd: Systemd, effects: Effects) -> None:
+        self._systemd = systemd
+        self._effect = effects.one
+        self.unit = systemd.unit
+        self.detail = systemd.detail
+
+    def daemon_reload(self, timeout: float = 30.0) -> None:
+        with self._effect():
+            self._systemd.daemon_reload(timeout)
+
+    def start(self, name: str, timeout: float) -> str:
+        with self._effect():
+            return self._systemd.start(name, timeout)
+
+    def stop(self, name: str, timeout: float) -> str:
+        with self._effect():
+            return self._systemd.stop(name, timeout)
+
+    def restart(self, name: str, timeout: float) -> str:
+        with self._effect():
+            return self._systemd.restart(name, timeout)
+
+    def enable(self, name: str) -> None:
+        with self._effect():
+            self._systemd.enable(name)
+
+    def disable(self, name: str) -> None:
+        with self._effect():
+            self._systemd.disable(name)
+
+    def reset_failed(self, name: str) -> None:
+        with self._effect():
+            self._systemd.reset_failed(name)
+
+    def kill(self, name: str, signal_number: int) -> None:
+        with self._effect():
+            self._systemd.kill(name, signal_number)
+
+
+class HastyClock:
+    """A clock on which time passes four times as fast."""
+
+    _FASTER = 4.0
+
+    def __init__(self) -> None:
+        self._clock: Clock = SystemClock()
+        self.now = self._clock.now
+        self.check = self._clock.check
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic() * self._FASTER
+
+    def sleep(self, seconds: float) -> None:
+        self._clock.sleep(seconds / self._FASTER)
+
+
+# -- what listens to a run -------------------------------------------------------------------------
+
+
+def do_nothing(_event: Event) -> None:
+    """Hears an event and lets it pass."""
+
+
+class DieAfterStep:
+    """Power loss after step number `step`."""
+
+    def __init__(self, step: int) -> None:
+        self._left = step
+
+    def __call__(self, event: Event) -> None:
+        self._left -= event.kind == "step.done"
+        if event.kind == "step.done" and self._left == 0:
+            die()
+
+
+@dataclass(frozen=True, slots=True)
+class DieAfter:
+    """Power loss after the step that is said in these words."""
+
+    message: str
+
+    def __call__(self, event: Event) -> None:
+        if event.kind == "step.done" and event.message == self.message:
+            die()
+
+
+class PowerCut:
+    """Power loss after the nth step from kubelet's first one on, up to its last one."""
+
+    def __init__(self, step: int) -> None:
+        self._left = step
+        self._kubelet_moves = False
+
+    def __call__(self, event: Event) -> None:
+        if event.kind != "step.done":
+            return
+        self._kubelet_moves |= bool(re.search(r"[ /]kubelet\.", event.message))
+        self._left -= self._kubelet_moves
+        if self._kubelet_moves and self._left == 0:
+            die()
+        if event.data["step"] == "await-kubelet":
+            self._kubelet_moves = False
+            self._left = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StopRuntime:
+    """The runtime stops as soon as the proxy's files are about to be written."""
+
+    leader: int
+
+    def __call__(self, event: Event) -> None:
+        if event.data.get("step") == "mark-pending":
+            inside = ["nsenter", "--target", str(self.leader), "--all", "--"]
+            subprocess.run([*inside, "systemctl", "stop", "containerd"], check=True, timeout=30)
+
+
+# -- the run -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One converging run, to be called in a process of its own. It says `changed`, `nothing` or the error."""
+
+    root: Path
+    config: Path
+    payload: Path
+    configs: Path
+    mode: Mode
+    instant: Instant
+    listen: Listener
+
+    def __call__(self, answer: Connection) -> None:
+        effects = Effects(self.instant)
+        host = build_host(self.root)
+        host = replace(
+            host,
+            files=RootedFiles(self.root, MortalKernel(effects)),
+            systemd=MortalSystemd(host.systemd, effects),
+            clock=HastyClock(),
+        )
+
+        def emit(event: Event) -> None:
+            effects.hear(event)
+            self.listen(event)
+
+        request = Request(self.mode, load_settings(self.config), self.payload, self.configs)
+        try:
+            answer.send("changed" if reconcile(request, host, emit).changed else "nothing")
+        except InstallerError as error:
+            answer.send(f"{type(error).__name__}: {error.message}")
+
+
+_NEVER = Instant(0)
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload([__name__, "pydantic", "jinja2", "yaml", "psutil"])
+
+
+def converge(
+    node: Node,
+    mode: Mode,
+    instant: Instant = _NEVER,
+    listen: Listener = do_nothing,
+    seconds: float | None = None,
+) -> str:
+    """Converges in a process of its own, which dies at the `instant`, or `seconds` after its start.
+
+    `listen` hears every event, in that process. Returns `killed`, `changed`, `nothing` or the error.
+    """
+    command = node.command
+    places = (node.host.root, command.config, command.payload, command.configs)
+    receiver, sender = _FORKS.Pipe(duplex=False)
+    process = _FORKS.Process(target=Run(*places, mode, instant, listen), args=(sender,))
+    process.start()
+    sender.close()
     try:
-        return "changed" if reconcile(request, build_host(Path(root)), emit).changed else "nothing"
-    except InstallerError as error:
-        return f"{type(error).__name__}: {error.message}"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(main(*sys.argv[1:]))
+        said = "it said nothing"
+        if receiver.poll(_SECONDS if seconds is None else seconds):
+            said = str(receiver.recv())
+    except EOFError:
+        pass
+    else:
+        if said == "it said nothing":
+            process.kill()
+    finally:
+        receiver.close()
+        process.join()
+    return "killed" if process.exitcode == -signal.SIGKILL else said

@@ -2,15 +2,14 @@
 
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from installer.model.state import Mode
 from tests.host.command import PROGRAM
+from tests.host.mortal import DieAfterStep, converge
 from tests.host.node import Node
 from tests.throwaway.host import ThrowawayHost
 
@@ -23,37 +22,19 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield Node(host, tmp_path_factory.mktemp("node"))
 
 
-def converge(node: Node, mode: Mode, die_after: int = 0) -> str:
-    """Converges in a process of its own, which is killed as power loss would after `die_after` steps.
-
-    Returns `killed`, `changed`, `nothing` or the error.
-    """
-    command = node.command
-    words = (node.host.root, command.config, command.payload, command.configs, mode, die_after)
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.host.mortal", *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        cwd=Path(__file__).parents[2],
-    )
-    return "killed" if done.returncode == -signal.SIGKILL else done.stdout + done.stderr
-
-
 def test_r7_killed_after_any_step_the_next_run_goes_on(node: Node) -> None:
     """Install, upgrade and removal, each killed after its first, second ... last step."""
     for step in range(1, _MORE_THAN_ANY_PLAN_HAS):
         node.upgrade(version="v0.9.2")
-        outcomes = [converge(node, Mode.INSTALL, step)]
+        outcomes = [converge(node, Mode.INSTALL, listen=DieAfterStep(step))]
         assert converge(node, Mode.INSTALL) in ("changed", "nothing")
         assert converge(node, Mode.INSTALL) == "nothing"
         node.upgrade(version=f"v0.9.{step + 2}")
-        outcomes.append(converge(node, Mode.INSTALL, step))
+        outcomes.append(converge(node, Mode.INSTALL, listen=DieAfterStep(step)))
         assert converge(node, Mode.INSTALL) in ("changed", "nothing")
         assert converge(node, Mode.INSTALL) == "nothing"
         assert node.on_relay()
-        outcomes.append(converge(node, Mode.REMOVE, step))
+        outcomes.append(converge(node, Mode.REMOVE, listen=DieAfterStep(step)))
         assert converge(node, Mode.REMOVE) in ("changed", "nothing")
         assert converge(node, Mode.REMOVE) == "nothing"
         node.expect_untraced()
@@ -68,7 +49,7 @@ def test_r8_a_first_install_that_was_cut_off_is_good_all_the_same_and_can_come_b
     events = node.run("install", "--output", "json").events
     steps = sum(event["kind"] == "step.done" for event in events)
     node.run("remove")
-    assert converge(node, Mode.INSTALL, steps) == "killed"
+    assert converge(node, Mode.INSTALL, listen=DieAfterStep(steps)) == "killed"
     assert node.run("install").out == "nothing to do\n"
     node.upgrade(fault={"exitAfterSeconds": 0.5}, version="v0.9.9")
     node.run("install", code=5)

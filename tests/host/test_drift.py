@@ -1,0 +1,190 @@
+"""R2, R3: what somebody else has changed is mended with the mildest action.
+
+Edits and deletions of each file are in test_path.py, a changed base of kubelet in test_kubelets.py.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from installer.model.state import Mode
+from tests.host.command import untouched
+from tests.host.mortal import DieAfter, converge
+from tests.host.node import DROP_IN, FALLBACK, OURS, PROXY, PROXY_UNIT, STATE, Node
+from tests.host.product import put_right
+from tests.throwaway.host import ThrowawayHost
+from tests.throwaway.kubelet import UNIT, running_arguments
+
+FORCE = "/etc/cri-resmgr/force.cfg"
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with ThrowawayHost() as host:
+        found = Node(host, tmp_path_factory.mktemp("node"))
+        found.run("install")
+        yield found
+        put_right(found)
+        found.run("remove")
+        found.expect_untraced(allowed=STATE)
+
+
+@pytest.mark.parametrize("path", OURS)
+def test_owner_and_mode_are_mended_without_a_restart(node: Node, path: str) -> None:
+    right = node.path(path).stat()
+    node.path(path).chmod(0o606)
+    os.chown(node.path(path), 1, 2)
+    with node.restarts(kubelet=False, proxy=False):
+        node.run("install")
+    found = node.path(path).stat()
+    assert (found.st_mode, found.st_uid, found.st_gid) == (right.st_mode, 0, 0)
+    node.expect_good()
+
+
+def test_a_link_in_a_files_place_gives_way_and_what_it_led_to_is_left_alone(node: Node) -> None:
+    theirs = node.path("/srv/theirs.cfg")
+    theirs.write_text("somebody else's\n")
+    right = node.path(FALLBACK).read_bytes()
+    node.path(FALLBACK).unlink()
+    node.path(FALLBACK).symlink_to("/srv/theirs.cfg")
+    node.run("install")
+    assert not node.path(FALLBACK).is_symlink()
+    assert node.path(FALLBACK).read_bytes() == right
+    assert theirs.read_text() == "somebody else's\n"
+    node.expect_good()
+
+
+def test_a_directory_in_a_files_place_is_refused_and_untouched(node: Node) -> None:
+    right = node.path(FALLBACK).read_bytes()
+    node.path(FALLBACK).unlink()
+    node.path(FALLBACK).mkdir()
+    (node.path(FALLBACK) / "theirs").touch()
+    with untouched(node.host):
+        assert FALLBACK in node.run("install", code=4).err
+    (node.path(FALLBACK) / "theirs").unlink()
+    node.path(FALLBACK).rmdir()
+    node.path(FALLBACK).write_bytes(right)
+    assert node.run("install").out == "nothing to do\n"
+
+
+def test_an_edit_of_the_proxys_unit_that_is_live_costs_the_proxy_a_restart(node: Node) -> None:
+    text = node.path(PROXY_UNIT).read_text()
+    node.path(PROXY_UNIT).write_text(text.replace("OOMScoreAdjust=-999", "OOMScoreAdjust=0"))
+    node.host.systemctl("daemon-reload")
+    node.host.systemctl("restart", PROXY)
+    assert node.host.show(PROXY, "OOMScoreAdjust") == "0"
+    with node.restarts(kubelet=False, proxy=True):
+        node.run("install")
+    assert node.path(PROXY_UNIT).read_text() == text
+    assert node.host.show(PROXY, "OOMScoreAdjust") == "-999"
+    node.expect_good()
+
+
+def test_an_older_time_stamp_does_not_hide_that_systemd_has_another_text_loaded(node: Node) -> None:
+    """NeedDaemonReload says no then; systemd's own copy of our digest does not lie."""
+    right, status = node.path(PROXY_UNIT).read_text(), node.path(PROXY_UNIT).stat()
+    mark = "Environment=CRI_RESMGR_INSTALLER_UNIT="
+    assert mark in right
+    node.path(PROXY_UNIT).write_text(right.replace(mark, f"{mark}0"))
+    node.host.systemctl("daemon-reload")
+    node.path(PROXY_UNIT).write_text(right)
+    os.utime(node.path(PROXY_UNIT), (status.st_atime - 1000, status.st_mtime - 1000))
+    with node.restarts(kubelet=False, proxy=False):
+        assert "daemon reload" in node.run("install").out
+    assert f"CRI_RESMGR_INSTALLER_UNIT={'0'}" not in node.host.show(PROXY, "Environment")
+    assert node.run("install").out == "nothing to do\n"
+    node.expect_good()
+
+
+def test_a_wiped_drop_in_directory_costs_no_restart_while_kubelet_still_runs_on_the_relay(node: Node) -> None:
+    node.host.run("rm", "-r", str(Path(DROP_IN).parent))
+    node.host.systemctl("daemon-reload")
+    with node.restarts(kubelet=False, proxy=False):
+        node.run("install")
+    node.host.systemctl("restart", UNIT)
+    node.expect_good()
+
+
+def test_a_unit_that_is_only_disabled_is_enabled_and_not_restarted(node: Node) -> None:
+    node.host.systemctl("disable", PROXY)
+    with node.restarts(kubelet=False, proxy=False):
+        node.run("install")
+    node.expect_good()
+
+
+def test_a_kubelet_that_somebody_restarted_onto_its_own_endpoint_moves_back(node: Node) -> None:
+    """The proxy was away for longer than the guard waits: nothing but the process differs."""
+    node.command.set(kubelet={"guardSeconds": 3})
+    node.run("install")
+    node.host.systemctl("stop", PROXY)
+    binary = node.path("/opt/intel/bin/cri-resmgr")
+    binary.rename(binary.with_name("away"))
+    node.host.systemctl("restart", UNIT)
+    binary.with_name("away").rename(binary)
+    assert not node.on_relay()
+    with node.restarts(kubelet=True, proxy=True):
+        node.run("install")
+    node.expect_good()
+
+
+def test_a_killed_proxy_is_back_before_anybody_has_to_do_something(node: Node) -> None:
+    pid = int(node.host.show(PROXY, "MainPID"))
+    node.host.run("kill", "-9", str(pid))
+    deadline = time.monotonic() + 5
+    while node.host.show(PROXY, "SubState") != "running" or int(node.host.show(PROXY, "MainPID")) == pid:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    with node.restarts(kubelet=False, proxy=False):
+        assert node.run("install").out == "nothing to do\n"
+
+
+def die_between_write_and_signal(node: Node) -> None:
+    """Mends an edited and re-read force.cfg, and dies before the proxy hears of it."""
+    node.path(FORCE).write_text("policy:\n  Active: none\nlogger:\n  Debug: somebody\n")
+    node.host.systemctl("kill", f"--signal={signal.SIGHUP.value}", "--kill-whom=main", PROXY)
+    assert converge(node, Mode.INSTALL, listen=DieAfter(f"write {FORCE}")) == "killed"
+
+
+def test_r3_the_content_of_a_force_config_is_only_signalled_and_the_proxy_has_noticed(node: Node) -> None:
+    force = node.command.configs / "force.cfg"
+    force.write_text("policy:\n  Active: none\n")
+    node.run("install")
+    proxy = node.invocations()[1]
+    for number, text in enumerate(("resource-manager", "policy"), start=1):
+        force.write_text(f"policy:\n  Active: none\nlogger:\n  Debug: {text}\n")
+        with node.restarts(kubelet=False, proxy=False):
+            node.run("install")
+        assert node.host.journal(PROXY).count("reloading forced configuration") == number
+    node.path(FORCE).write_text("policy:\n  Active: none\nlogger:\n  Debug: somebody\n")
+    node.host.systemctl("kill", f"--signal={signal.SIGHUP.value}", "--kill-whom=main", PROXY)
+    with node.restarts(kubelet=False, proxy=False):
+        node.run("install")
+    assert node.host.journal(PROXY).count("reloading forced configuration") == 4
+    assert node.invocations()[1] == proxy
+    die_between_write_and_signal(node)
+    with node.restarts(kubelet=False, proxy=False):
+        node.run("install")
+    assert node.host.journal(PROXY).count("reloading forced configuration") == 6
+    force.write_text("policy:\n  Active: topology-aware\n  ReservedResources:\n    CPU: 750m\n")
+    with node.restarts(kubelet=False, proxy=True):
+        node.run("install")
+    force.unlink()
+    node.run("install")
+    node.expect_good()
+
+
+def test_r3_new_flags_of_kubelet_by_somebody_else_live_beside_ours_with_nothing_to_mend(node: Node) -> None:
+    base = node.path("/etc/default/kubelet")
+    theirs = base.read_text()
+    base.write_text('KUBELET_EXTRA_ARGS="--max-pods=57"\n')
+    node.host.systemctl("restart", UNIT)
+    with node.restarts(kubelet=False, proxy=False):
+        assert node.run("install").out == "nothing to do\n"
+    assert "--max-pods=57" in running_arguments(node.host)
+    base.write_text(theirs)
+    node.host.systemctl("restart", UNIT)
+    node.expect_good()

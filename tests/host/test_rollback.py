@@ -1,0 +1,140 @@
+"""R4, R8: how far a way back reaches, and how long kubelet may suffer meanwhile.
+
+That it happens at all, is remembered and not tried again, is in test_way_back.py.
+"""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from installer.model.state import Mode
+from tests.host.command import REAL_POLICY
+from tests.host.mortal import StopRuntime, converge
+from tests.host.node import PROXY, STATE, Node
+from tests.host.product import changed_since, lent, offer_broken, offer_good
+from tests.throwaway.host import ThrowawayHost
+from tests.throwaway.kubelet import healthz, wait_healthy
+from tests.throwaway.snapshot import files
+
+HOLD = f"{STATE}/hold"
+BOUND = 30.0  # seconds that an attempt and its way back may take together
+
+
+@pytest.fixture(scope="module")
+def booted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with ThrowawayHost() as host:
+        yield Node(host, tmp_path_factory.mktemp("node"))
+
+
+@pytest.fixture
+def node(booted: Node) -> Iterator[Node]:
+    with lent(booted):
+        booted.command.set(kubelet={"startTimeoutSeconds": 4, "guardSeconds": 6})
+        yield booted
+
+
+def test_r4_a_first_install_whose_proxy_exits_at_once_is_undone_to_the_last_file(node: Node) -> None:
+    node.fault("cri-resmgr", '{"startup": "exit"}')
+    before = files(node.host)
+    with node.restarts(kubelet=False, proxy=False):
+        ended = node.run("install", code=5)
+    assert "this build is broken" in ended.err
+    assert not changed_since(before, node)
+    assert node.host.show(PROXY, "LoadState") == "not-found"
+    assert healthz(node.host) == "ok"
+
+
+def test_r8_after_an_upgrade_that_fails_every_file_is_as_it_was(node: Node) -> None:
+    node.run("install")
+    before = files(node.host)
+    offer_broken(node, {"exitAfterSeconds": 0.5})
+    node.fallback(REAL_POLICY)
+    with node.restarts(kubelet=False, proxy=True):
+        ended = node.run("install", code=5)
+    assert "the last good generation is in place again" in ended.err
+    assert not changed_since(before, node)
+    offer_good(node)
+    (node.command.configs / "fallback.cfg").unlink()
+    with node.restarts(kubelet=False, proxy=False):
+        assert node.run("install").out == "nothing to do\n"
+    node.expect_good()
+
+
+def test_r8_with_the_default_deadlines_kubelet_leaves_two_hanging_proxies_within_30_s(node: Node) -> None:
+    node.command.set()
+    node.run("install")
+    node.fault("cri-resmgr", '{"startup": "listen-only"}')
+    offer_broken(node, "")
+    began = float(node.path("/proc/uptime").read_text().split()[0])
+    ended = node.run("install", code=6)
+    assert HOLD in ended.err
+    assert healthz(node.host) == "ok"
+    assert not node.on_relay()
+    started = int(node.host.show("kubelet.service", "ActiveEnterTimestampMonotonic")) / 1e6
+    assert started - began < BOUND
+    node.host.systemctl("restart", "kubelet.service")
+    wait_healthy(node.host)
+    assert not node.on_relay()
+    node.fault("cri-resmgr", "")
+    node.run("install")
+    assert not node.path(HOLD).exists()
+    node.expect_good()
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        '{"onRelay": {"startup": "exit"}}',
+        '{"onRelay": {"startup": "hang"}}',
+        '{"onRelay": {"exitAfterSeconds": 0.4}}',
+    ],
+    ids=["exits", "is-never-healthy", "dies-soon"],
+)
+def test_r8_a_kubelet_that_did_not_come_up_on_the_relay_is_healthy_when_we_say_so(
+    node: Node, fault: str
+) -> None:
+    """Not ten seconds later, when systemd tries again by itself."""
+    before = files(node.host)
+    node.fault("kubelet", fault)
+    started = time.monotonic()
+    ended = node.run("install", code=5)
+    assert healthz(node.host) == "ok"
+    assert time.monotonic() - started < BOUND
+    assert "last lines of the journal of kubelet.service" in ended.err
+    assert not changed_since(before, node, "/etc/standin-kubelet.json")
+    assert not node.on_relay()
+    assert "not tried again" in node.run("install", code=5).err
+
+
+@pytest.mark.parametrize("installed", [False, True], ids=["first-install", "upgrade"])
+def test_r8_a_runtime_that_stops_meanwhile_is_blamed_and_not_the_generation(
+    node: Node, installed: bool
+) -> None:
+    if installed:
+        node.run("install")
+        offer_broken(node, "")
+    before = files(node.host)
+    try:
+        with node.restarts(kubelet=False, proxy=installed):
+            outcome = converge(node, Mode.INSTALL, listen=StopRuntime(node.host.leader))
+        assert outcome.startswith("RolledBackError"), outcome
+        assert not changed_since(before, node)
+    finally:
+        node.host.systemctl("start", "containerd")
+    wait_healthy(node.host)
+    node.run("install")
+    node.expect_good()
+
+
+@pytest.mark.parametrize("after", [2.6, 3.4])
+def test_r4_kubelet_does_not_stay_on_a_relay_that_dies_while_it_settles(node: Node, after: float) -> None:
+    """The proxy outlives its own time on probation, but not kubelet's."""
+    node.command.set(kubelet={"settleSeconds": 4, "guardSeconds": 6})
+    before = files(node.host)
+    offer_broken(node, {"exitAfterSeconds": after})
+    ended = node.run("install", code=5)
+    assert f"journal of {PROXY}" in ended.err
+    assert healthz(node.host) == "ok"
+    assert not node.on_relay()
+    assert not changed_since(before, node)
