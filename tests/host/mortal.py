@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -175,6 +176,8 @@ class HastyClock:
         self._clock.sleep(seconds / self._FASTER)
 
 
+STARTED = Event("started", "what a listener hears before the run has done anything")
+
 # -- what listens to a run -------------------------------------------------------------------------
 
 
@@ -203,6 +206,35 @@ class DieAfter:
     def __call__(self, event: Event) -> None:
         if event.kind == "step.done" and event.message == self.message:
             die()
+
+
+class DieSoon:
+    """Power loss `seconds` after step number `step` (0: after the start), or after the last one if it has
+    fewer. They are counted from the first event of the kind `since` on (empty: from the start)."""
+
+    def __init__(self, step: int, seconds: float, since: str = "") -> None:
+        self.seconds = seconds
+        self._what = f"{seconds:.3f} s after step {step}" + (f" since {since}" if since else "")
+        self._left = step
+        self._since = since or STARTED.kind
+        self._counted = False
+        self._was_due = False
+
+    def __str__(self) -> str:
+        return self._what
+
+    def is_due(self, kind: str) -> bool:
+        """To be told the kind of each event; says whether this is the one from which the seconds count."""
+        self._counted |= kind == self._since
+        self._left -= self._counted and kind == "step.done"
+        due = self._counted and (self._left == 0 or kind == "converged") and not self._was_due
+        self._was_due |= due
+        return due
+
+    def __call__(self, event: Event) -> None:
+        if self.is_due(event.kind):
+            # Nobody handles the signal: it ends the process as SIGKILL does.
+            signal.setitimer(signal.ITIMER_REAL, max(self.seconds, 0.000001))
 
 
 class PowerCut:
@@ -236,6 +268,11 @@ class StopRuntime:
             subprocess.run([*inside, "systemctl", "stop", "containerd"], check=True, timeout=30)
 
 
+def temporary_directory(scratch: Path) -> Path:
+    """Where these runs have their temporary files."""
+    return scratch / "tmp"
+
+
 # -- the run -----------------------------------------------------------------------------------------
 
 
@@ -247,11 +284,14 @@ class Run:
     config: Path
     payload: Path
     configs: Path
+    temporary: Path
     mode: Mode
     instant: Instant
     listen: Listener
 
     def __call__(self, answer: Connection) -> None:
+        tempfile.tempdir = str(self.temporary)
+        self.listen(STARTED)
         effects = Effects(self.instant)
         host = build_host(self.root)
         host = replace(
@@ -273,6 +313,7 @@ class Run:
 
 
 _NEVER = Instant(0)
+_DEATHS = (-signal.SIGKILL, -signal.SIGALRM)
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload([__name__, "pydantic", "jinja2", "yaml", "psutil"])
 
@@ -282,28 +323,29 @@ def converge(
     mode: Mode,
     instant: Instant = _NEVER,
     listen: Listener = do_nothing,
-    seconds: float | None = None,
 ) -> str:
-    """Converges in a process of its own, which dies at the `instant`, or `seconds` after its start.
+    """Converges in a process of its own, which dies at the `instant` or when `listen` wants it to.
 
     `listen` hears every event, in that process. Returns `killed`, `changed`, `nothing` or the error.
     """
     command = node.command
-    places = (node.host.root, command.config, command.payload, command.configs)
+    temporary = temporary_directory(node.scratch)
+    temporary.mkdir(exist_ok=True)
+    places = (node.host.root, command.config, command.payload, command.configs, temporary)
     receiver, sender = _FORKS.Pipe(duplex=False)
     process = _FORKS.Process(target=Run(*places, mode, instant, listen), args=(sender,))
     process.start()
     sender.close()
+    said = ""
     try:
-        said = "it said nothing"
-        if receiver.poll(_SECONDS if seconds is None else seconds):
+        if receiver.poll(_SECONDS):
             said = str(receiver.recv())
-    except EOFError:
-        pass
-    else:
-        if said == "it said nothing":
+        else:
+            said = f"it has not ended within {_SECONDS:g} s"
             process.kill()
+    except EOFError:
+        pass  # it died
     finally:
         receiver.close()
-        process.join()
-    return "killed" if process.exitcode == -signal.SIGKILL else said
+        process.join(_SECONDS)
+    return said or ("killed" if process.exitcode in _DEATHS else f"exit code {process.exitcode}")

@@ -1,0 +1,162 @@
+"""What an installer does to a node, as something that can be cut off at any instant.
+
+A way says where it begins, what is then asked for, what the next run is asked for, and how often kubelet and
+the proxy may be started until that one is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from installer.model.state import Mode
+from tests.host.node import BINARY, FALLBACK, Node
+from tests.host.product import offer_good, put_right
+
+FORCE = "/etc/cri-resmgr/force.cfg"
+
+#: Short enough that a broken start costs little.
+SETTINGS = {"guardSeconds": 4, "startTimeoutSeconds": 16}
+
+Change = Callable[[Node, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Starts:
+    """How often a unit may be started, at least and at most: one more than what is needed."""
+
+    least: int
+    most: int
+
+    def and_more(self, by_others: int) -> Starts:
+        return Starts(self.least, self.most + by_others)
+
+
+_NONE, _ANY = Starts(0, 0), Starts(0, 1000)
+
+
+def nothing_else(_node: Node, _number: int) -> None:
+    """The inputs stay as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """`lay` makes the inputs that the way begins with, `ask` those of the run that is cut off, other ones for
+    each number, `mend` those of the next run. Effects count from the first event of the kind `since` on.
+    `kubelet` and `proxy` are bounds for both runs together. `proxy_read` is a file that the proxy must have
+    read after it was written, with what it says when it does so."""
+
+    name: str
+    kubelet: Starts
+    proxy: Starts
+    mode: Mode = Mode.INSTALL
+    then: Mode = Mode.INSTALL
+    installed: bool = True
+    lay: Change = nothing_else
+    ask: Change = nothing_else
+    mend: Change = nothing_else
+    since: str = ""
+    proxy_read: tuple[str, str] = ("", "")
+
+    def lay_inputs(self, node: Node) -> None:
+        """No fault, the good payload, and what the way begins with."""
+        put_right(node)
+        node.command.set(kubelet=SETTINGS)
+        self.lay(node, 0)
+
+    @property
+    def kubelet_works(self) -> bool:
+        """Whether kubelet starts wherever it is."""
+        return self.kubelet is not _ANY
+
+    @property
+    def fails(self) -> bool:
+        """Whether the run fails by itself, if nobody cuts it off."""
+        return bool(self.since)
+
+
+def _new_payload(node: Node, number: int) -> None:
+    """Another version for each number; the one that is good stays as it is, to the byte."""
+    node.command.payload = node.scratch / "other"
+    node.upgrade(version=f"v0.{number + 10}.0")
+
+
+def _good_payload(node: Node, _number: int) -> None:
+    offer_good(node)
+
+
+def _crashing_payload(node: Node, number: int) -> None:
+    node.command.payload = node.scratch / "other"
+    node.upgrade(fault={"exitAfterSeconds": 0.3}, version=f"v0.{number + 10}.0")
+
+
+def _new_fallback(node: Node, number: int) -> None:
+    node.fallback(f"policy:\n  Active: none\nlogger:\n  Debug: number-{number}\n")
+
+
+def _new_everything(node: Node, number: int) -> None:
+    _new_payload(node, number)
+    _new_fallback(node, number)
+
+
+def _new_force(node: Node, number: int) -> None:
+    text = f"policy:\n  Active: none\nlogger:\n  Debug: number-{number}\n"
+    (node.command.configs / "force.cfg").write_text(text)
+
+
+def _no_fallback(node: Node, _number: int) -> None:
+    offer_good(node)
+    (node.command.configs / "fallback.cfg").unlink(missing_ok=True)
+
+
+def _kubelet_exits_on_the_relay(node: Node, _number: int) -> None:
+    node.fault("kubelet", '{"onRelay": {"startup": "exit"}}')
+
+
+INSTALL = Way(
+    "a first install", Starts(1, 2), Starts(1, 2), installed=False, proxy_read=(BINARY, "starting...")
+)
+UPGRADE = Way("an upgrade", _NONE, Starts(1, 2), ask=_new_everything, proxy_read=(BINARY, "starting..."))
+REMOVAL = Way("a removal", Starts(1, 2), Starts(0, 1), mode=Mode.REMOVE, then=Mode.REMOVE)
+
+WAYS = (
+    INSTALL,
+    Way("a first install, then removed", Starts(0, 3), Starts(0, 2), then=Mode.REMOVE, installed=False),
+    UPGRADE,
+    Way("an upgrade, then back to the old", _NONE, Starts(0, 3), ask=_new_everything, mend=_no_fallback),
+    Way(
+        "another fallback.cfg",
+        _NONE,
+        Starts(1, 2),
+        ask=_new_fallback,
+        proxy_read=(FALLBACK, "using fallback configuration"),
+    ),
+    Way(
+        "another force.cfg",
+        _NONE,
+        Starts(0, 1),
+        lay=_new_force,
+        ask=_new_force,
+        proxy_read=(FORCE, "forced configuration"),
+    ),
+    Way(
+        "the way back from an upgrade",
+        _NONE,
+        _ANY,
+        ask=_crashing_payload,
+        mend=_good_payload,
+        since="rollback.started",
+    ),
+    Way(
+        "the way back from a first install",
+        _ANY,
+        _ANY,
+        then=Mode.REMOVE,
+        installed=False,
+        lay=_kubelet_exits_on_the_relay,
+        ask=_new_payload,
+        since="rollback.started",
+    ),
+    REMOVAL,
+    Way("a removal, then installed", Starts(0, 3), Starts(0, 2), mode=Mode.REMOVE),
+)
