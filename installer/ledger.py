@@ -218,6 +218,20 @@ class Ledger:
         good = self.record.good
         return good is None or Desired((), good.proxy, good.kubelet).generation != desired.generation
 
+    def has_moved_kubelet(self, observation: Observation) -> bool:
+        """Whether kubelet's last start was onto the relay, by a run that was cut off before this was
+        verified: a kubelet that does not stay up may owe that to us. Where something good is in place,
+        what is merely missing is somebody else's doing."""
+        if self._state(paths.KUBELET_COMPOSED).kind is Kind.ABSENT:
+            return False
+        good = {file.path: file.digest for file in self.record.good.files} if self.record.good else {}
+        missing = () if good else (ABSENT.digest,)
+        return any(
+            claim.part is Part.KUBELET and digest in (*claim.wrote, *missing) and digest != good.get(path)
+            for path, claim in self.record.claims.items()
+            for digest in (observation.files.get(path, ABSENT).digest,)
+        )
+
     def close_installed(self, desired: Desired, observation: Observation, payload_file: str) -> None:
         """This generation is good: it is kept whole, and what nothing refers to any more goes."""
         digests = {file.path: file.digest for file in desired.files}

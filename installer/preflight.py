@@ -74,16 +74,18 @@ def check_change(
     changes: Changes,
     *,
     accept_pending: bool = False,
+    moved: bool = False,
 ) -> tuple[Finding, ...]:
     """What matters only when something is to be written; `check_host`'s findings come besides.
 
-    `policies` are those of kubelet's CPU and memory manager.
+    `policies` are those of kubelet's CPU and memory manager. `moved`: a run that had begun to move kubelet
+    was cut off.
     """
     proxy = changes.unit(Part.PROXY)
     starts_proxy = proxy is not None and proxy.action is Action.RESTART
     writes_binary = any(change.path == paths.BINARY for change in changes.files)
     return (
-        *_check_running(facts),
+        *_check_running(facts, moved),
         *_check_runtime(probe),
         *_check_places(probe),
         *(_check_space(probe, payload) if writes_binary else ()),
@@ -210,7 +212,7 @@ def _check_neighbours(settings: Settings, facts: Facts) -> Iterable[Finding]:
         )
 
 
-def _check_running(facts: Facts) -> Iterable[Finding]:
+def _check_running(facts: Facts, moved: bool) -> Iterable[Finding]:
     unit = facts.kubelet.unit
     if not unit.exists or unit.load_state == "masked":
         return
@@ -221,6 +223,8 @@ def _check_running(facts: Facts) -> Iterable[Finding]:
             f"`systemd-analyze verify {unit.name}` and `systemctl status {unit.name}` say where it is wrong",
         )
     elif unit.flapping:
+        if moved:
+            return  # it may be us who keep it down, and then only the way forward, or back, helps
         yield _refuse(
             "kubelet-crash-looping",
             f"{unit.name} does not stay up ({unit.active_state}/{unit.sub_state}, result {unit.result}, "

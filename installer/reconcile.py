@@ -108,7 +108,8 @@ def look(request: Request, host: Host) -> Situation:
     # A repair that restarts nothing needs no runtime, and is quicker without asking it.
     endpoint = intent.base_endpoint if changes.disturb or not wanted else ""
     found = probe(host, wanted, endpoint) if changes or not (wanted or removing) else None
-    findings = _examine(request, facts, intent, ledger, changes, found)
+    moved = ledger.has_moved_kubelet(observation)
+    findings = _examine(request, facts, intent, ledger, changes, found, moved=moved)
     hold = read_hold(host)
     plan = build_plan(
         request.mode,
@@ -134,8 +135,11 @@ def _examine(
     ledger: Ledger,
     changes: Changes,
     found: Probe | None,
+    *,
+    moved: bool,
 ) -> tuple[Finding, ...]:
-    """Preflight's findings; `found` is what was asked because something is to be changed."""
+    """Preflight's findings; `found` is what was asked because something is to be changed, `moved` says that
+    a run was cut off that had begun to move kubelet."""
     record = tuple(_record_findings(ledger, request.mode))
     if intent.configs is None or intent.payload is None or request.mode is Mode.REMOVE:
         return record if changes else ()
@@ -153,6 +157,7 @@ def _examine(
         intent.desired,
         changes,
         accept_pending=request.accept_pending,
+        moved=moved,
     )
 
 

@@ -1,7 +1,7 @@
 """The way back after a plan failed: to the last good generation, or to what was there before us.
 
-The same path with another desired state. Only the parts that the failed plan
-touched are moved; kubelet besides, if the good proxy does not come back: then
+The same path with another desired state. Kubelet is moved only where the failed
+plan has moved it or nothing good is there; besides, if the good proxy does not come back: then
 it is held on its base endpoint, so that the node lives.
 """
 
@@ -124,10 +124,10 @@ def _converge_back(
     limits: Limits,
     emit: Emit,
 ) -> None:
-    touched = attempt.progress.touched
+    parts = _parts(attempt, target)
     kubelet_unit, url = attempt.plan.kubelet_unit, limits.healthz_url
     observation, changes = look_again(host, target, ledger.record, kubelet_unit, url)
-    changes = _only(changes, touched)
+    changes = _only(changes, parts)
     plan = build_plan(
         attempt.plan.mode,
         target,
@@ -137,7 +137,7 @@ def _converge_back(
         with_generation,
         kubelet_unit=kubelet_unit,
         hold=host.files.state(paths.HOLD).digest != "",
-        state=ledger.state_of_ours() if target.proxy is None and Part.PROXY in touched else (),
+        state=ledger.state_of_ours() if target.proxy is None else (),
     )
     waits = any(step.kind is StepKind.AWAIT_KUBELET for step in plan.steps)
     if attempt.progress.moved_kubelet and not waits and not observation.kubelet_healthy:
@@ -148,9 +148,16 @@ def _converge_back(
     apply_plan(plan, host, limits, emit, way_back)
     ledger.note_applied(plan, host.systemd.unit(paths.PROXY_UNIT).invocation_id)
     observation, changes = look_again(host, target, ledger.record, kubelet_unit, url)
-    left = remaining(_only(changes, touched))
+    left = remaining(_only(changes, parts))
     if left:
         raise StepFailedError(f"still not as before: {left}")
+
+
+def _parts(attempt: Attempt, target: Desired) -> set[Part]:
+    """What goes back. Not only what this plan has touched: a run before it that was cut off may have done
+    the rest, and that was never good. Without a good generation nothing may stay; with one, kubelet is not
+    moved for that."""
+    return set(Part) if target.proxy is None else attempt.progress.touched | {Part.PROXY}
 
 
 def _only(changes: Changes, parts: set[Part]) -> Changes:

@@ -42,7 +42,8 @@ def nothing_else(_node: Node, _number: int) -> None:
 @dataclass(frozen=True, slots=True)
 class Way:
     """`lay` makes the inputs that the way begins with, `ask` those of the run that is cut off, other ones for
-    each number, `mend` those of the next run. Effects count from the first event of the kind `since` on.
+    each number, `mend` those of the next run. Before that one, with `spoil`, an installation is tried
+    that fails if it has anything to do. Effects count from the first event of the kind `since` on.
     `kubelet` and `proxy` are bounds for both runs together. `proxy_read` is a file that the proxy must have
     read after it was written, with what it says when it does so."""
 
@@ -54,6 +55,7 @@ class Way:
     installed: bool = True
     lay: Change = nothing_else
     ask: Change = nothing_else
+    spoil: Change | None = None
     mend: Change = nothing_else
     since: str = ""
     proxy_read: tuple[str, str] = ("", "")
@@ -76,9 +78,12 @@ class Way:
 
 
 def _new_payload(node: Node, number: int) -> None:
-    """Another version for each number; the one that is good stays as it is, to the byte."""
+    """Another version for each number, made once; two of them are never the same to the byte."""
     node.command.payload = node.scratch / "other"
-    node.upgrade(version=f"v0.{number + 10}.0")
+    mark = node.scratch / "other-number"
+    if not mark.exists() or mark.read_text() != str(number):
+        node.upgrade(version=f"v0.{number + 10}.0")
+        mark.write_text(str(number))
 
 
 def _good_payload(node: Node, _number: int) -> None:
@@ -86,7 +91,7 @@ def _good_payload(node: Node, _number: int) -> None:
 
 
 def _crashing_payload(node: Node, number: int) -> None:
-    node.command.payload = node.scratch / "other"
+    node.command.payload = node.scratch / "broken"
     node.upgrade(fault={"exitAfterSeconds": 0.3}, version=f"v0.{number + 10}.0")
 
 
@@ -113,6 +118,10 @@ def _kubelet_exits_on_the_relay(node: Node, _number: int) -> None:
     node.fault("kubelet", '{"onRelay": {"startup": "exit"}}')
 
 
+def _no_fault(node: Node, _number: int) -> None:
+    node.fault("kubelet", "")
+
+
 INSTALL = Way(
     "a first install", Starts(1, 2), Starts(1, 2), installed=False, proxy_read=(BINARY, "starting...")
 )
@@ -124,6 +133,23 @@ WAYS = (
     Way("a first install, then removed", Starts(0, 3), Starts(0, 2), then=Mode.REMOVE, installed=False),
     UPGRADE,
     Way("an upgrade, then back to the old", _NONE, Starts(0, 3), ask=_new_everything, mend=_no_fallback),
+    Way(
+        "a first install, then one that fails",
+        _ANY,
+        _ANY,
+        installed=False,
+        then=Mode.REMOVE,
+        lay=_no_fault,
+        spoil=_kubelet_exits_on_the_relay,
+    ),
+    Way(
+        "an upgrade, then one that fails",
+        _NONE,
+        _ANY,
+        ask=_new_everything,
+        spoil=_crashing_payload,
+        mend=_no_fallback,
+    ),
     Way(
         "another fallback.cfg",
         _NONE,

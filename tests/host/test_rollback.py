@@ -10,7 +10,7 @@ import pytest
 
 from installer.model.state import Mode
 from tests.host.command import REAL_POLICY
-from tests.host.mortal import StopRuntime, converge
+from tests.host.mortal import Instant, PowerCut, StopRuntime, converge
 from tests.host.node import PROXY, STATE, Node
 from tests.host.product import changed_since, lent, offer_broken, offer_good
 from tests.throwaway.host import ThrowawayHost
@@ -138,3 +138,23 @@ def test_r4_kubelet_does_not_stay_on_a_relay_that_dies_while_it_settles(node: No
     assert healthz(node.host) == "ok"
     assert not node.on_relay()
     assert not changed_since(before, node)
+
+
+def test_r8_an_install_that_goes_on_after_a_kill_and_then_fails_is_undone_whole(node: Node) -> None:
+    """Also what only the run before it had done: nothing of that was ever good."""
+    assert converge(node, Mode.INSTALL, listen=PowerCut(1)) == "killed"
+    assert node.host.systemctl("is-active", PROXY) == "active"
+    node.fault("kubelet", '{"onRelay": {"startup": "exit"}}')
+    node.run("install", code=5)
+    node.fault("kubelet", "")
+    node.expect_untraced(allowed=STATE)
+
+
+def test_r7_a_kubelet_that_a_killed_way_back_left_down_is_brought_back(node: Node) -> None:
+    """It does not stay up, and that is no reason to refuse: it is us who keep it down."""
+    node.fault("kubelet", '{"onRelay": {"startup": "exit"}}')
+    assert converge(node, Mode.INSTALL, Instant(1, since="rollback.started")) == "killed"
+    assert healthz(node.host) == ""
+    node.run("install", code=5)
+    assert healthz(node.host) == "ok"
+    assert not node.on_relay()

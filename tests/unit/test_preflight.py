@@ -71,12 +71,10 @@ def change(
     policies: tuple[str, str] = ("none", "None"),
     changes: Changes = INSTALL,
     accept_pending: bool = False,
+    moved: bool = False,
 ) -> list[Finding]:
-    configs = configs or Configs()
-    found = check_change(
-        settings, facts, probe, configs, PAYLOAD, policies, DESIRED, changes, accept_pending=accept_pending
-    )
-    return list(found)
+    given = (settings, facts, probe, configs or Configs(), PAYLOAD, policies, DESIRED, changes)
+    return list(check_change(*given, accept_pending=accept_pending, moved=moved))
 
 
 def codes(findings: list[Finding] | tuple[Finding, ...], severity: Severity = Severity.REFUSE) -> list[str]:
@@ -203,6 +201,13 @@ def test_warnings_of_the_configs_are_passed_on() -> None:
 )
 def test_only_a_running_kubelet_is_moved(active: str, sub: str, refused: list[str]) -> None:
     assert codes(change(with_unit(replace(KUBELET, active_state=active, sub_state=sub)))) == refused
+
+
+def test_a_kubelet_that_a_cut_off_run_of_ours_may_keep_down_is_moved() -> None:
+    looping = with_unit(replace(KUBELET, active_state="activating", sub_state="auto-restart"))
+    assert codes(change(looping, moved=True)) == []
+    stopped = with_unit(replace(KUBELET, active_state="inactive", sub_state="dead"))
+    assert codes(change(stopped, moved=True)) == ["kubelet-stopped"]
 
 
 def test_a_broken_unit_is_refused() -> None:
