@@ -32,9 +32,9 @@ from tests.throwaway.kubelet import UNIT, wait_healthy
 from tests.throwaway.snapshot import difference, files
 
 _MORE_THAN_ANY_PLAN_HAS = 2000
-_UP_SECONDS = float(SETTINGS["guardSeconds"]) + 15.0  # of a kubelet that may have to go without the relay
-_STEPS = 16  # most have more than that
-_SOON = 0.2  # seconds, in which most steps end
+UP_SECONDS = float(SETTINGS["guardSeconds"]) + 15.0  # of a kubelet that may have to go without the relay
+STEPS = 16  # most have more than that
+SOON = 0.2  # seconds, in which most steps end
 _UNITS = (UNIT, PROXY)
 _SLOWLY = 60.0  # seconds, in which any command ends
 
@@ -159,7 +159,7 @@ def meddle(node: Node, way: Way, number: int) -> tuple[int, int]:
     proxy are theirs; a proxy that cannot start is tried again and again."""
     if number % 5 == 3 and way.kubelet_works:
         node.host.systemctl("restart", UNIT)
-        wait_healthy(node.host, _UP_SECONDS)
+        wait_healthy(node.host, UP_SECONDS)
         return 1, 1
     if number % 3 == 1:
         done = node.host.run("systemctl", "restart", PROXY, check=False)
@@ -291,7 +291,7 @@ def at_random(bench: Bench, amount: int, seed: int) -> Tried:
     for number in range(amount):
         chance = random.Random(f"{seed}-{number}")
         way = chance.choice(WAYS)
-        soon = DieSoon(chance.randrange(_STEPS), chance.uniform(0, _SOON), way.since)
+        soon = DieSoon(chance.randrange(STEPS), chance.uniform(0, SOON), way.since)
         trial = Killed(way, number, soon=soon, as_command=chance.random() < 0.25)
         way.lay_inputs(bench.node)
         bench.attempt(f"seed {seed}, number {number}: {trial}", trial, tried)
@@ -299,19 +299,35 @@ def at_random(bench: Bench, amount: int, seed: int) -> Tried:
     return tried
 
 
-def kill_command(node: Node, mode: Mode, soon: DieSoon) -> str:
-    """Runs the real command line and kills it then; returns what `converge` would."""
+def start_command(node: Node, mode: Mode) -> subprocess.Popen[str]:
+    """The real command line, which tells all that happens as JSON lines."""
     verb = "install" if mode is Mode.INSTALL else "remove"
-    with subprocess.Popen(
+    return subprocess.Popen(
         [str(PROGRAM), *node.command.globals(), "--output", "json", verb],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         env={"TMPDIR": str(temporary_directory(node.scratch)), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
-    ) as process:
+    )
+
+
+def until_due(process: subprocess.Popen[str], soon: DieSoon) -> Iterator[str]:
+    """What the command says until the step from which the seconds count, or until its end."""
+    assert process.stdout is not None
+    if soon.is_due(STARTED.kind):
+        return
+    while line := process.stdout.readline():
+        yield line
+        if line.startswith("{") and soon.is_due(json.loads(line)["kind"]):
+            return
+
+
+def kill_command(node: Node, mode: Mode, soon: DieSoon) -> str:
+    """Runs the real command line and kills it then; returns what `converge` would."""
+    with start_command(node, mode) as process:
         try:
-            said = "".join(_until_due(process, soon))
+            said = "".join(until_due(process, soon))
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(soon.seconds)
         finally:
@@ -320,16 +336,6 @@ def kill_command(node: Node, mode: Mode, soon: DieSoon) -> str:
         if process.returncode < 0:
             return "killed"
         return {0: "changed", 5: "RolledBackError"}.get(process.returncode, said)
-
-
-def _until_due(process: subprocess.Popen[str], soon: DieSoon) -> Iterator[str]:
-    assert process.stdout is not None
-    if soon.is_due(STARTED.kind):
-        return
-    for line in process.stdout:
-        yield line
-        if line.startswith("{") and soon.is_due(json.loads(line)["kind"]):
-            return
 
 
 def run(report: Report, amount: int) -> None:

@@ -127,6 +127,14 @@ INSTALL = Way(
 )
 UPGRADE = Way("an upgrade", _NONE, Starts(1, 2), ask=_new_everything, proxy_read=(BINARY, "starting..."))
 REMOVAL = Way("a removal", Starts(1, 2), Starts(0, 1), mode=Mode.REMOVE, then=Mode.REMOVE)
+WAY_BACK = Way(
+    "the way back from an upgrade",
+    _NONE,
+    _ANY,
+    ask=_crashing_payload,
+    mend=_good_payload,
+    since="rollback.started",
+)
 
 WAYS = (
     INSTALL,
@@ -165,14 +173,7 @@ WAYS = (
         ask=_new_force,
         proxy_read=(FORCE, "forced configuration"),
     ),
-    Way(
-        "the way back from an upgrade",
-        _NONE,
-        _ANY,
-        ask=_crashing_payload,
-        mend=_good_payload,
-        since="rollback.started",
-    ),
+    WAY_BACK,
     Way(
         "the way back from a first install",
         _ANY,
