@@ -76,6 +76,16 @@ class ThrowawayHost:
         return Path(f"/proc/{self._keeper.pid}/root{keeper.BASE}/root")
 
     @property
+    def changes(self) -> Path:
+        """What its disk has that the machine's has not: the overlay's upper side, whiteouts included."""
+        return self.disk.parent / "upper"
+
+    @property
+    def machine(self) -> Path:
+        """The root directory of which its disk is an overlay."""
+        return self.disk.parents[1]
+
+    @property
     def root(self) -> Path:
         """Its root directory as its own processes see it, /run and /proc included."""
         return Path(f"/proc/{self.leader}/root")
