@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from installer.model import paths
-from installer.model.change import Action, Changes
+from installer.model.change import Action, Changes, Verb
 from installer.model.facts import Facts, Probe, RunningContainer
 from installer.model.finding import Finding, Severity
 from installer.model.resource import Kind, Part, UnitState
@@ -93,6 +93,17 @@ def check_change(
         *_check_managers(settings, policies),
         *(_check_repinning(settings, configs, probe) if starts_proxy else ()),
         *_check_pending(facts.kubelet.unit, desired, changes, accept_pending),
+    )
+
+
+def check_places(changes: Changes) -> tuple[Finding, ...]:
+    """What somebody has put where a file of ours was, and what we cannot take away as a file of ours:
+    asked also of a removal, which would have to stop in the middle."""
+    going = (change for change in changes.files if change.verb in (Verb.DELETE, Verb.RESTORE))
+    return tuple(
+        _blocked(change.path, f"a {'directory' if kind is Kind.DIRECTORY else 'special file'} is in the way")
+        for change in going
+        if (kind := change.before.kind) in (Kind.DIRECTORY, Kind.OTHER)
     )
 
 
@@ -250,11 +261,15 @@ def _check_runtime(probe: Probe) -> Iterable[Finding]:
         )
 
 
+def _blocked(path: str, why: str) -> Finding:
+    return _refuse(
+        "path-blocked", f"{path} cannot be ours: {why}", "move it out of the way; it is left as it is"
+    )
+
+
 def _check_places(probe: Probe) -> Iterable[Finding]:
     for path, why in sorted(probe.obstacles.items()):
-        yield _refuse(
-            "path-blocked", f"{path} cannot be ours: {why}", "move it out of the way; it is left as it is"
-        )
+        yield _blocked(path, why)
     for directory, why in sorted(probe.unwritable.items()):
         unit_directory = "/systemd/system" in directory
         yield _refuse(

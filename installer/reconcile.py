@@ -30,7 +30,7 @@ from installer.model.plan import Plan
 from installer.model.state import Mode, Observation
 from installer.observe import observe_facts, probe, read_hold
 from installer.plan import build_plan
-from installer.preflight import cached_configuration, check_change, check_host
+from installer.preflight import cached_configuration, check_change, check_host, check_places
 from installer.record import RecordStatus
 from installer.rollback import Attempt, roll_back
 from installer.settings import Settings
@@ -140,7 +140,7 @@ def _examine(
 ) -> tuple[Finding, ...]:
     """Preflight's findings; `found` is what was asked because something is to be changed, `moved` says that
     a run was cut off that had begun to move kubelet."""
-    record = tuple(_record_findings(ledger, request.mode))
+    record = (*_record_findings(ledger, request.mode), *check_places(changes))
     if intent.configs is None or intent.payload is None or request.mode is Mode.REMOVE:
         return record if changes else ()
     settings = request.settings

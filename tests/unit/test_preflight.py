@@ -25,7 +25,7 @@ from installer.model.resource import (
 )
 from installer.model.state import Desired, DesiredKubelet, DesiredUnit, Strategy
 from installer.payload import Payload
-from installer.preflight import cached_configuration, check_change, check_host
+from installer.preflight import cached_configuration, check_change, check_host, check_places
 from installer.settings import ConfigsSettings, KubeletSettings, ProxySettings, Settings
 
 MIB = 1 << 20
@@ -234,6 +234,20 @@ def test_places_that_cannot_be_ours_are_all_named() -> None:
         "unit-directory-read-only",
     ]
     assert "kubelet.dropInDirectory" in found[3].hint
+
+
+@pytest.mark.parametrize(
+    ("kind", "refused"),
+    [(Kind.DIRECTORY, True), (Kind.OTHER, True), (Kind.FILE, False), (Kind.SYMLINK, False)],
+)
+@pytest.mark.parametrize("verb", [Verb.DELETE, Verb.RESTORE])
+def test_what_could_not_be_taken_away_is_refused_before_a_removal_begins(
+    verb: Verb, kind: Kind, refused: bool
+) -> None:
+    change = FileChange(DROP_IN, Part.KUBELET, verb, FileState(kind), None, "no longer wanted")
+    found = list(check_places(Changes((change,))))
+    assert codes(found) == ["path-blocked"] * refused
+    assert not refused or DROP_IN in found[0].message
 
 
 @pytest.mark.parametrize("directory", ["/opt/intel/bin", paths.OUR_STATE])
