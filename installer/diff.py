@@ -196,12 +196,13 @@ def _diff_no_proxy(observation: Observation, record: Record) -> UnitChange | Non
         return None
     up = state.running or state.flapping or state.active_state == "activating"
     original = claim.before.state
-    if not up and original.kind is Kind.ABSENT and not state.exists:
-        return None
-    if not up and original.kind is not Kind.ABSENT and observation.files[paths.PROXY_UNIT_FILE] == original:
-        return None
-    disable = state.unit_file_state == "enabled"
+    disable = state.unit_file_state == "enabled" or observation.proxy_wanted
     enable = record.unit_files.get(state.name) == "enabled"
+    # Ours is not what systemd has loaded any more; without it there may be another, in a later directory.
+    read = not (state.loaded_digest or state.need_daemon_reload)
+    returned = observation.files.get(paths.PROXY_UNIT_FILE, ABSENT) == original
+    if not up and read and returned and disable == enable:
+        return None
     return UnitChange(
         state.name,
         Part.PROXY,

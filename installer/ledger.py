@@ -49,7 +49,6 @@ _KNOWN_PATHS = {
 }
 _RECORD_KEPT = 8 << 20  # bytes
 _EDITED = f"{paths.OUR_STATE}/edited"
-_WANTS = "/etc/systemd/system/multi-user.target.wants"  # systemd makes it to enable the proxy unit
 
 
 class Ledger:
@@ -145,7 +144,7 @@ class Ledger:
         if paths.PROXY_UNIT_FILE not in record.claims:
             record = replace(record, unit_files={paths.PROXY_UNIT: observation.proxy.unit_file_state})
         needed = {posixpath.dirname(file.path) for file in writes}
-        needed |= {_WANTS for step in plan.steps if step.kind is StepKind.ENABLE}
+        needed |= {paths.WANTS for step in plan.steps if step.kind is StepKind.ENABLE}
         missing = {made for directory in needed for made in self._files.missing_directories(directory)}
         directories = tuple(dict.fromkeys((*record.directories, *sorted(missing))))
         record = replace(record, directories=directories, owed=self._owed(plan, observation))
@@ -279,7 +278,7 @@ class Ledger:
         of a write leaves a part beside a file, or a name that is not durable, where the next run may have
         had no reason to do anything."""
         directories = {posixpath.dirname(path) for path in (*self.record.claims, *self.record.directories)}
-        for directory in sorted({*directories, _WANTS, paths.OBJECTS}):
+        for directory in sorted({*directories, paths.WANTS, paths.OBJECTS}):
             with suppress(UnservableHostError):  # somebody's link leads out of the host root by now
                 self._files.sweep(directory)
                 self._files.sync(directory)

@@ -139,6 +139,7 @@ def observe(
         relay_answers=proxy.running and _relay_answers(host),
         on_relay=kubelet_process is not None and kubelet_process.uses_relay,
         kubelet_healthy=kubelet.running and host.healthz.ok(healthz_url),
+        proxy_wanted=observe_file(host, record, paths.PROXY_WANTED).kind is Kind.SYMLINK,
     )
 
 

@@ -74,7 +74,8 @@ class Observation:
     `kubelet_process` are the units' main processes. `relay_answers` says that
     the relay completed an HTTP/2 SETTINGS exchange just now; `on_relay` that
     the running kubelet uses it; `kubelet_healthy` that its healthz is ok (also
-    when no healthz URL is set).
+    when no healthz URL is set); `proxy_wanted` that the link that enables the
+    proxy's unit lies there, which systemd does not tell of a unit without a file.
     """
 
     files: Mapping[str, FileState]
@@ -85,3 +86,4 @@ class Observation:
     relay_answers: bool
     on_relay: bool
     kubelet_healthy: bool
+    proxy_wanted: bool = False

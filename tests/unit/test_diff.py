@@ -241,6 +241,50 @@ def test_removal_of_nothing_is_empty() -> None:
     assert not diff(Desired(), bare, Record())
 
 
+def removed(**proxy: object) -> Observation:
+    """After a removal that went through, but for what is said of the proxy's unit."""
+    state = replace(UnitState(paths.PROXY_UNIT), **proxy)  # type: ignore[arg-type]
+    return replace(CONVERGED, files={}, proxy=state, proxy_process=None, on_relay=False)
+
+
+UNIT_RECORD = Record(claims={paths.PROXY_UNIT_FILE: Claim(Part.PROXY)})
+
+
+def test_the_link_of_a_unit_whose_file_somebody_has_deleted_goes_too() -> None:
+    assert diff(Desired(), removed(), UNIT_RECORD).unit(Part.PROXY) is None
+    unit = diff(Desired(), replace(removed(), proxy_wanted=True), UNIT_RECORD).unit(Part.PROXY)
+    assert unit is not None
+    assert unit.disable
+
+
+def test_a_unit_of_a_package_that_ours_has_hidden_is_none_of_ours() -> None:
+    """It lies in a directory after ours, so it is there before us and after us."""
+    there = removed(load_state="loaded", unit_file_state="disabled")
+    assert diff(Desired(), there, UNIT_RECORD).unit(Part.PROXY) is None
+    for pending in (
+        removed(load_state="loaded", need_daemon_reload=True),
+        removed(load_state="loaded", environment=(f"{paths.UNIT_VARIABLE}=u1",)),
+    ):
+        unit = diff(Desired(), pending, UNIT_RECORD).unit(Part.PROXY)
+        assert unit is not None
+        assert unit.daemon_reload
+
+
+def test_r7_a_unit_that_was_enabled_before_us_is_enabled_again_by_the_next_run() -> None:
+    """Killed after its file was given back and before its link was."""
+    original = there(b"somebody's")
+    record = Record(
+        claims={paths.PROXY_UNIT_FILE: Claim(Part.PROXY, Original.of(original))},
+        unit_files={paths.PROXY_UNIT: "enabled"},
+    )
+    given_back = replace(removed(load_state="loaded"), files={paths.PROXY_UNIT_FILE: original})
+    unit = diff(Desired(), given_back, record).unit(Part.PROXY)
+    assert unit is not None
+    assert unit.enable
+    enabled = replace(given_back, proxy=replace(given_back.proxy, unit_file_state="enabled"))
+    assert diff(Desired(), enabled, record).unit(Part.PROXY) is None
+
+
 def test_removal_says_that_somebody_edited_a_file_of_ours() -> None:
     changes = diff(Desired(), with_file(paths.FALLBACK_CONFIG, there(b"mine")), RECORD)
     why = {change.path: change.why for change in changes.files}
