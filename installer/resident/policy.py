@@ -129,7 +129,7 @@ class Policy:
             self._retry_at = self._rescue_at = now + _BUSY_RETRY
             self._reason = "another run is at work on this host"
         elif doing is Doing.PLAN:
-            self._end_plan(outcome)
+            self._end_plan(outcome, after)
         elif doing in (Doing.INSTALL, Doing.REMOVE):
             self._last = (outcome.code, outcome.seconds)
             self._end_pass(now, outcome, after)
@@ -137,9 +137,10 @@ class Policy:
             self._counts["rescues"] += outcome.code == 0
             self._rescue_at = now + self._backoff(2.0, 1)
 
-    def _end_plan(self, outcome: Outcome) -> None:
+    def _end_plan(self, outcome: Outcome, after: Sight) -> None:
         self._checked, self._would_restart = everything(self._before), outcome.would_restart
-        if not self._before.paused:
+        # A pause that has ended meanwhile: what was only looked at is to be repaired now.
+        if not self._before.paused or not after.paused:
             return
         self._tried, self._settled = self._before.inputs, self._before
         self._well, self._failures, self._reason = outcome.code == 0, 0, outcome.reason

@@ -445,6 +445,17 @@ def test_while_paused_it_only_plans(settled: Bench) -> None:
     assert settled.look(replace(GOOD, inputs=("new",))) is Doing.INSTALL
 
 
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_pause_that_ends_while_it_plans_is_over(settled: Bench, seen: bool) -> None:
+    """Whether the end was seen before the plan's or with it: what it found is repaired."""
+    drifted = replace(GOOD, files=("drift",))
+    assert settled.look(replace(drifted, paused=True)) is Doing.PLAN
+    if seen:
+        assert settled.look(drifted) is Doing.NOTHING
+    settled.end(Outcome(3), drifted)
+    assert settled.look() is Doing.INSTALL
+
+
 def test_a_pause_of_a_healthy_host_stays_ready(settled: Bench) -> None:
     settled.look(replace(GOOD, paused=True))
     assert (settled.phase, settled.ready) == (Phase.PAUSED, True)
