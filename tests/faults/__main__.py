@@ -12,6 +12,7 @@ from collections.abc import Sequence
 SUITES = {
     "power": (0, "disks of each plan that a power loss may leave, 0 for all"),
     "disk": (0, "operations of each plan at which the disk fails, 0 for all"),
+    "lives": (100, "random lives of a node, each with up to 14 steps"),
     "hostile": (10_000, "examples of each kind of input"),
 }
 _SHOWN = 5  # cases that did not hold, each with its reason

@@ -1,0 +1,391 @@
+"""What a random life is lived on: a throwaway host, what people do to it, and a model of what may follow.
+
+The model knows what was asked for, what somebody has done since the host last converged, and from
+that which unit a pass may restart and whether it may refuse. What it sees it asks of systemd, of
+kubelet and of the relay, never of the code under test.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from installer.model.state import Mode
+from tests.faults.lifemodel import (
+    BASE,
+    BROKEN,
+    CONFIGURATIONS,
+    DROP_INS,
+    EDITED,
+    EXTRA,
+    FORCE,
+    GUARD_SECONDS,
+    PAUSE,
+    PAYLOADS,
+    RELAY,
+    SLACK,
+    SOMEBODYS_DROP_IN,
+    VERSION,
+    Asked,
+    Since,
+)
+from tests.faults.passes import Ended, Pass, converge
+from tests.faults.watcher import Watcher
+from tests.host.command import RELAY_FLAG
+from tests.host.node import BINARY, PROXY, STATE, Node
+from tests.throwaway.host import ThrowawayHost
+from tests.throwaway.kubelet import UNIT, running_arguments, wait_healthy
+from tests.throwaway.payload import build_payload
+from tests.throwaway.snapshot import Entry, difference, files, snapshot, walk
+from tests.throwaway.standins.http2 import CallError, unary
+
+
+class Life:
+    """One host for many lives. A life that goes wrong costs the host, so the next gets a new one."""
+
+    def __init__(self) -> None:
+        self._scratch = Path(tempfile.mkdtemp(prefix="lives-"))
+        self._host: ThrowawayHost | None = None
+        self.payloads = {name: build_payload(self._scratch / name, version=name) for name in PAYLOADS}
+        for name, fault in BROKEN.items():
+            self.payloads[name] = build_payload(self._scratch / name, version="v0.9.4", fault=fault)
+        self.watcher: Watcher | None = None
+        self.story: list[str] = []
+        self.spoilt = True
+        self.broken = False
+
+    def close(self) -> None:
+        """The host ends."""
+        self.kill_watcher()
+        if self._host is not None:
+            self._host.stop()
+        shutil.rmtree(self._scratch)
+
+    # -- a life -------------------------------------------------------------
+
+    def begin(self) -> None:
+        """A bare node."""
+        self.kill_watcher()
+        self.story = []
+        if self.spoilt:
+            self._new_host()
+        self.broken = False
+        self.spoilt = True  # until it has ended well
+        self.asked = Asked()
+        self.converged: Asked | None = None
+        self.since = Since()
+        self.before = dict(self.node.before)
+        self.replaced: set[str] = set()  # somebody's content that a pass has replaced
+        self.foreign: list[str] = []
+        self.paused = False
+        self._as_paused: dict[str, Entry] = {}
+        self.ask(self.asked)
+
+    def _new_host(self) -> None:
+        if self._host is not None:
+            self._host.stop()
+        self._host = ThrowawayHost().__enter__()
+        self.node = Node(self._host, Path(tempfile.mkdtemp(dir=self._scratch)))
+        self.host = self.node.host
+        self.base = self.node.path(BASE).read_text()
+
+    def end(self) -> None:
+        """We go, and nothing is left of us. Then somebody else clears away what is theirs."""
+        self.end_watcher()
+        self.remove()
+        picture = difference(self.before, snapshot(self.host))
+        left = [line for line in picture if not self._of_drop_in(line)]
+        assert not left, "after the last remove:\n" + "\n".join(left)
+        self.host.run("rm", "-rf", PAUSE, SOMEBODYS_DROP_IN, *self.foreign)
+        for directory in ("/etc/cri-resmgr", "/opt/intel/bin", "/opt/intel", DROP_INS):
+            self.host.run("rmdir", directory, check=False)
+        self.node.path(BASE).write_text(self.base)
+        self.host.systemctl("daemon-reload")
+        self.restart(UNIT)
+        self.node.before = {**self.node.before, **dict(walk(self.host.root, self.node.path(BASE)))}
+        left = difference(_paths(self.node.before), files(self.host))
+        assert not left, "for the next life:\n" + "\n".join(left)
+        self.spoilt = False
+
+    def _of_drop_in(self, line: str) -> bool:
+        """Whether it is what somebody's drop-in makes of kubelet's unit."""
+        return SOMEBODYS_DROP_IN in self.before and " kubelet:" in line
+
+    def _keep_directories(self) -> None:
+        """Those in which somebody has something stay, whoever has made them, and are ours no more."""
+        for path in (PAUSE, SOMEBODYS_DROP_IN):
+            if path in self.before:
+                self.note(posixpath.dirname(path))
+
+    def say(self, words: str) -> None:
+        self.story.append(words)
+
+    # -- what an operator asks for ------------------------------------------
+
+    def ask(self, asked: Asked) -> None:
+        command = self.node.command
+        self.asked = asked
+        # In one rename, as a resident may be reading it.
+        binary = BINARY[1:]
+        shutil.copy2(self.payloads[asked.payload] / binary, self.node.scratch / "binary")
+        (self.node.scratch / "binary").rename(command.payload / binary)
+        for file in command.configs.iterdir():
+            file.unlink()
+        for name, text in CONFIGURATIONS[asked.configuration].items():
+            (command.configs / name).write_text(text)
+        command.set(
+            kubelet={
+                "guardSeconds": asked.guard_seconds,
+                "startTimeoutSeconds": 20,
+                "restartsPerHour": 100,
+            },
+            proxy={"agent": asked.agent, "deadSeconds": 4},
+        )
+
+    def run(self, mode: Mode, die_before: int = 0) -> Ended:
+        command = self.node.command
+        given = (self.host.root, command.config, command.payload, command.configs)
+        ended = converge(Pass(*given, mode, die_before))
+        self.say(f"{mode.value}{f', killed before its effect {die_before}' * bool(die_before)}: {ended.how}")
+        return ended
+
+    # -- what is seen -------------------------------------------------------
+
+    def invocation(self, unit: str) -> str:
+        return self.host.show(unit, "InvocationID")
+
+    def on_relay(self) -> bool:
+        return RELAY_FLAG in running_arguments(self.host)
+
+    def relay_answers(self) -> bool:
+        try:
+            unary(str(self.host.root / RELAY), VERSION, b"", 2.0)
+        except (OSError, CallError):
+            return False
+        return True
+
+    def wait_healthy(self) -> None:
+        """R12: whatever was done, kubelet is up within its time."""
+        wait_healthy(self.host, GUARD_SECONDS + SLACK)
+
+    # -- converging ---------------------------------------------------------
+
+    def install(self) -> None:
+        """Installs, as often as somebody has to clear something away; then all has to be right."""
+        may_kubelet, may_proxy, must_proxy = self._may_restart()
+        before = self.invocation(UNIT), self.invocation(PROXY)
+        ended = self._without_refusal(Mode.INSTALL)
+        assert ended.how in ("changed", "nothing"), ended
+        after = self.invocation(UNIT), self.invocation(PROXY)
+        assert may_kubelet or before[0] == after[0], f"R3: kubelet was restarted for nothing: {ended.said}"
+        assert may_proxy or before[1] == after[1], f"R3: the proxy was restarted for nothing: {ended.said}"
+        assert not must_proxy or before[1] != after[1], "a restart of the proxy was forgotten"
+        self._has_converged(self.asked)
+        self.expect_converged()
+
+    def _may_restart(self) -> tuple[bool, bool, bool]:
+        """Which of kubelet and the proxy a pass may restart now, and whether it has to, the proxy."""
+        was, since = self.converged, self.since
+        if was is None or since.unknown or since.may_refuse:
+            return True, True, False
+        runs = self.host.show(PROXY, "SubState") == "running" and self.relay_answers()
+        kubelet = not self.on_relay() or (since.kubelet_started and since.drifted)
+        must = was.restarts_proxy(self.asked)
+        proxy = must or since.proxy_edited or not runs or (since.proxy_started and since.drifted)
+        return kubelet, proxy, must and runs
+
+    def _without_refusal(self, mode: Mode) -> Ended:
+        """Runs; when it refuses what somebody has put in the way, touches nothing, and that goes away
+        first."""
+        before = files(self.host), self.invocation(UNIT), self.invocation(PROXY)
+        ended = self.run(mode)
+        if ended.how != "UnservableHostError" or not self.since.may_refuse:
+            return ended
+        after = files(self.host), self.invocation(UNIT), self.invocation(PROXY)
+        assert before[1:] == after[1:], "a refusal has moved a unit"
+        left = difference(before[0], after[0])
+        assert not left, "a refusal has touched:\n" + "\n".join(left)
+        self.clear_the_way()
+        return self.run(mode)
+
+    def clear_the_way(self) -> None:
+        """Somebody takes away what is in our way, and finishes the edit."""
+        for path in self.since.in_the_way:
+            self.host.run("rm", "-rf", path)
+        self.since.in_the_way = []
+        if self.since.reload_pending:
+            self.host.systemctl("daemon-reload")
+            self.since.reload_pending = False
+            self.restart(UNIT)
+
+    def ask_and_install(self, asked: Asked) -> None:
+        """Something else is asked for."""
+        self.ask(asked)
+        self.install()
+
+    def expect_converged(self) -> None:
+        """R2, R4: kubelet is on a relay that answers, and a second run finds nothing to do."""
+        self.wait_healthy()
+        assert self.on_relay(), f"kubelet is not on the relay:\n{self.host.journal(UNIT)[-2000:]}"
+        assert self.relay_answers(), "kubelet is on a relay that does not answer"
+        self.expect_inputs()
+        before = files(self.host), self.invocation(UNIT), self.invocation(PROXY)
+        ended = self.run(Mode.INSTALL)
+        assert ended.how == "nothing", f"R2: a second run: {ended}"
+        after = files(self.host), self.invocation(UNIT), self.invocation(PROXY)
+        assert before[1:] == after[1:], "R2: a second run has started a unit"
+        assert not (left := difference(before[0], after[0])), "R2: a second run:\n" + "\n".join(left)
+
+    def expect_inputs(self) -> None:
+        """What was asked for is what lies there."""
+        binary = (self.payloads[self.asked.payload] / BINARY[1:]).read_bytes()
+        assert self.node.path(BINARY).read_bytes() == binary
+        given = CONFIGURATIONS[self.asked.configuration]
+        for path in (FORCE, EXTRA):
+            exists = path.rpartition("/")[2] in given or path in self.foreign
+            assert self.node.path(path).exists() == exists, path
+        for name, text in given.items():
+            assert text in self.node.path(f"/etc/cri-resmgr/{name}").read_text()
+        assert self.host.systemctl("is-enabled", PROXY) == "enabled"
+
+    def remove(self) -> None:
+        """Removes; what is left is what was there before us, and what somebody has done since."""
+        stays = not (self.on_relay() or self.since.may_refuse)
+        before = self.invocation(UNIT)
+        ended = self._without_refusal(Mode.REMOVE)
+        assert ended.how in ("changed", "nothing"), ended
+        assert not stays or self.invocation(UNIT) == before, "R3: kubelet was on its base, and restarted"
+        self._has_converged(None)
+        self.wait_healthy()
+        assert not self.on_relay()
+        self._collect_edits()
+        self._keep_directories()
+        left = difference(_paths(self.before), files(self.host))
+        assert not left, "R6: after a remove:\n" + "\n".join(left)
+        ended = self.run(Mode.REMOVE)
+        assert ended.how == "nothing", f"R2: a second removal: {ended}"
+
+    def _has_converged(self, asked: Asked | None) -> None:
+        self.replaced |= set(self.since.edits.values())
+        pending = self.since.reload_pending and self.host.show(UNIT, "NeedDaemonReload") == "yes"
+        self.converged, self.since = asked, Since(reload_pending=pending)
+
+    def _collect_edits(self) -> None:
+        """Somebody fetches what was kept of their edits: all of it is there."""
+        place = self.node.path(EDITED)
+        kept = {file.read_text(errors="replace") for file in place.iterdir()} if place.exists() else set()
+        lost = self.replaced - kept
+        assert not lost, f"R6: somebody's content in a file of ours is lost: {lost}"
+        self.replaced = set()
+        if place.exists():
+            self.host.run("rm", "-r", EDITED)
+            self.host.run("rmdir", "--ignore-fail-on-non-empty", STATE)
+
+    def failed_upgrade(self, broken: str) -> None:
+        """A broken payload is offered: exit 5, and what was there is there. Then the good one again."""
+        clean, bare = self.is_clean(), self.converged is None and self.since == Since()
+        before = self.invocation(UNIT)
+        good, offered = self.asked, self._with_payload(broken)
+        self.ask(offered)
+        ended = self._without_refusal(Mode.INSTALL)
+        # One that does not even start is found out before anything is touched.
+        assert ended.how == ("InvalidInputError" if broken == "exits" else "RolledBackError"), ended
+        self.wait_healthy()
+        if clean:
+            assert self.invocation(UNIT) == before, "R8: kubelet was restarted by a rollback"
+            assert self.on_relay()
+            assert self.relay_answers()
+        if bare:
+            left = difference(_paths(self.before), files(self.host))
+            left = [line for line in left if f" {STATE}" not in line]
+            assert not left, "R8: after a first install that failed:\n" + "\n".join(left)
+        self.ask(good)
+        self.since.unknown = True
+
+    def _with_payload(self, name: str) -> Asked:
+        asked = self.asked
+        return Asked(name, asked.configuration, asked.guard_seconds, asked.agent)
+
+    def is_clean(self) -> bool:
+        """Whether all is installed as asked, and runs."""
+        if self.converged != self.asked or self.since != Since():
+            return False
+        return self.on_relay() and self.relay_answers()
+
+    # -- a resident ---------------------------------------------------------
+
+    def start_watcher(self) -> None:
+        """From now on somebody is there to repair; first of all, to install."""
+        self.watcher = Watcher(self.node)
+        self.since.unknown = True
+
+    def end_watcher(self) -> None:
+        """It goes, and leaves all as it is."""
+        watcher, self.watcher = self.watcher, None
+        if watcher is not None:
+            try:
+                watcher.end_well()
+            finally:
+                watcher.kill()
+
+    def kill_watcher(self) -> None:
+        """Its container dies with the host."""
+        watcher, self.watcher = self.watcher, None
+        if watcher is not None:
+            watcher.kill()
+
+    def watched(self, before: tuple[str, str]) -> None:
+        """After a deed: with a resident there, all is right again; in a pause nothing happens."""
+        if self.watcher is None:
+            return
+        if self.paused:
+            self._as_paused = files(self.host)
+            return
+        self.clear_the_way()
+        since = self.since
+        restarts = since.proxy_edited or since.proxy_started or since.kubelet_started or since.unknown
+        self.watcher.wait(self._looks_right)
+        after = self.invocation(UNIT), self.invocation(PROXY)
+        assert restarts or self.asked != self.converged or after == before, "R3: a restart for nothing"
+        self._has_converged(self.asked)
+        self.expect_converged()
+
+    def undisturbed(self) -> None:
+        """In a pause nothing was changed since the last deed."""
+        if self.watcher is not None and self.paused:
+            left = difference(self._as_paused, files(self.host))
+            assert not left, "in a pause:\n" + "\n".join(left)
+
+    def _looks_right(self) -> bool:
+        command = self.node.command
+        given = (self.host.root, command.config, command.payload, command.configs)
+        ended = converge(Pass(*given, Mode.INSTALL, only_look=True))
+        return ended.how == "nothing" and self.on_relay() and self.relay_answers()
+
+    # -- what others do, too ------------------------------------------------
+
+    def note(self, path: str) -> None:
+        """Somebody else's path is from now on as they have left it."""
+        for name in [name for name in self.before if name == path or name.startswith(f"{path}/")]:
+            del self.before[name]
+        self.before.update(walk(self.host.root, self.node.path(path)))
+
+    def restart(self, unit: str) -> None:
+        """Somebody restarts a unit; should it fail, kubelet must be up all the same."""
+        self.host.systemctl("restart", unit, check=False)
+        self.since.proxy_started = True  # kubelet's start may bring it up
+        self.since.kubelet_started |= unit == UNIT
+        self.wait_healthy()
+
+
+def _paths(picture: Mapping[str, Entry]) -> dict[str, Entry]:
+    """A snapshot without what systemd says."""
+    return {name: entry for name, entry in picture.items() if name.startswith("/")}
+
+
+def tell(story: Sequence[str]) -> str:
+    """A life, a step a line."""
+    return "\n".join(f"  {number}. {step}" for number, step in enumerate(story, 1))

@@ -1,0 +1,145 @@
+"""What people other than the operator, and accidents, do to the node of a random life."""
+
+from __future__ import annotations
+
+import posixpath
+from pathlib import Path
+
+from installer.model.state import Mode
+from tests.faults.life import Life
+from tests.faults.lifemodel import BASE, DROP_INS, EXTRA, PAUSE, SOMEBODYS_DROP_IN
+from tests.host.node import DROP_IN, GUARD, KUBELET_ENVIRONMENT, PROXY
+from tests.throwaway.kubelet import UNIT, running_arguments
+
+
+class People:
+    """Each tells the life's model what it has done."""
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+
+    def edit_base(self, line: str, finish: bool) -> None:
+        """Somebody sets other flags for kubelet, and restarts it or does not."""
+        life = self._life
+        life.node.path(BASE).write_text(line)
+        life.note(BASE)
+        if finish:
+            life.restart(UNIT)
+            flags = line.partition("=")[2].strip().strip('"').split()
+            found = running_arguments(life.host)
+            assert [word for word in found if word in flags] == flags, f"{flags} are not in {found}"
+
+    def edit_base_unit(self, text: str, finish: bool) -> None:
+        """Somebody puts a drop-in beside ours, and reloads and restarts, or has not yet done so."""
+        life = self._life
+        life.since.reload_pending = not finish
+        directory = life.node.path(DROP_INS)
+        if not directory.exists():
+            directory.mkdir()
+            life.note(DROP_INS)
+        life.node.path(SOMEBODYS_DROP_IN).write_text(text)
+        life.note(SOMEBODYS_DROP_IN)
+        if finish:
+            life.host.systemctl("daemon-reload")
+            life.restart(UNIT)
+
+    def wipe(self) -> None:
+        """As gardener-node-agent does it: the whole directory goes, and kubelet restarts."""
+        life = self._life
+        life.host.run("rm", "-rf", DROP_INS)
+        life.note(DROP_INS)
+        life.since.drifted = True
+        life.since.reload_pending = False
+        life.since.edits.pop(DROP_IN, None)
+        life.since.in_the_way = [path for path in life.since.in_the_way if path != DROP_IN]
+        life.host.systemctl("daemon-reload")
+        life.restart(UNIT)
+        assert not life.on_relay()
+
+    def pause(self) -> None:
+        """Somebody wants to be alone with the node, or not any more."""
+        life = self._life
+        place = life.node.path(PAUSE)
+        if not place.parent.exists():
+            place.parent.mkdir()
+            life.note(posixpath.dirname(PAUSE))
+        if life.paused:
+            place.unlink()
+        else:
+            place.touch()
+        life.paused = not life.paused
+        life.note(PAUSE)
+
+    def put(self, path: str) -> None:
+        """Before us, somebody has something of their own where ours would be."""
+        life = self._life
+        place = life.node.path(path)
+        life.host.run("mkdir", "-p", str(Path(path).parent))
+        place.write_text(f"# somebody else's {path}\n")
+        place.chmod(0o640)
+        life.host.run("chown", "12:12", path)
+        life.foreign.append(path)
+        for one in [*reversed(Path(path).parents), Path(path)]:
+            if len(one.parts) > 2 and one != Path("/etc/default"):
+                life.note(str(one))
+
+    def drift(self, path: str, how: str, reload: bool) -> None:
+        """Somebody does something to a file of ours."""
+        life = self._life
+        place, since = life.node.path(path), life.since
+        since.drifted = True
+        since.edits.pop(path, None)
+        if how in ("edit", "empty", "link", "directory") or path == EXTRA:
+            since.proxy_edited |= path not in (GUARD, DROP_IN, KUBELET_ENVIRONMENT)
+        if how == "chmod":
+            place.chmod(0o600)
+        elif how == "chown":
+            life.host.run("chown", "12:12", path)
+        elif how in ("edit", "empty"):
+            text = f"# somebody's {path}, {len(life.story)}\n" if how == "edit" else ""
+            place.write_text(text)
+            since.edits[path] = text
+        else:
+            place.unlink()
+        if how == "link":
+            place.symlink_to("/srv/somewhere")
+        elif how == "directory":
+            place.mkdir()
+            since.in_the_way.append(path)
+        if reload:
+            life.host.systemctl("daemon-reload")
+
+    def kill(self, mode: Mode, effect: int) -> None:
+        """A pass dies before that effect, if it has so many."""
+        life = self._life
+        ended = life.run(mode, effect)
+        expected = ["killed", "changed", "nothing"]
+        assert ended.how in expected + ["UnservableHostError"] * life.since.may_refuse, ended
+        if ended.how != "UnservableHostError":
+            life.since.unknown = True
+            if mode is Mode.REMOVE:
+                life.converged = None
+
+    def command_proxy(self, verb: str) -> None:
+        """Somebody thinks that the proxy is theirs to command."""
+        life = self._life
+        life.host.systemctl(verb, PROXY, check=False)
+        life.since.proxy_started |= verb != "disable"
+        life.since.drifted = True
+
+    def boot(self, cut: bool) -> None:
+        """R12: no installer is there to help."""
+        life = self._life
+        clean = life.is_clean()
+        life.kill_watcher()
+        if cut:
+            life.host.kill()
+        else:
+            life.host.poweroff()
+        life.host.boot(wait=False)
+        life.since.reload_pending = False
+        life.since.proxy_started = life.since.kubelet_started = True
+        life.wait_healthy()
+        if life.on_relay():
+            assert life.relay_answers(), "R12: kubelet has started on a relay that does not answer"
+        assert life.on_relay() or not clean, f"R12: on its base:\n{life.host.journal(UNIT)[-2000:]}"
