@@ -12,8 +12,13 @@ from collections.abc import Sequence
 SUITES = {
     "power": (0, "disks of each plan that a power loss may leave, 0 for all"),
     "disk": (0, "operations of each plan at which the disk fails, 0 for all"),
-    "lives": (100, "random lives of a node, each with up to 14 steps"),
+    "killed": (1_000, "random instants, beside each effect of each way"),
+    "signals": (3, "rounds of a signal at each step, and of several runs at once"),
+    "reboots": (50, "power cuts of the host"),
+    "misbehave": (1, "rounds of what else a system does"),
+    "lives": (100, "random lives of a node"),
     "hostile": (10_000, "examples of each kind of input"),
+    "unitfiles": (3_000, "units of kubelet that systemd reads, too"),
 }
 _SHOWN = 5  # cases that did not hold, each with its reason
 _ROW = "{:<58} {:>7} {:>7} {:>9}\n"
