@@ -278,7 +278,7 @@ class Ledger:
         of a write leaves a part beside a file, or a name that is not durable, where the next run may have
         had no reason to do anything."""
         directories = {posixpath.dirname(path) for path in (*self.record.claims, *self.record.directories)}
-        for directory in sorted({*directories, paths.WANTS, paths.OBJECTS}):
+        for directory in sorted({*directories, paths.WANTS, paths.OBJECTS, paths.OUR_STATE}):
             with suppress(UnservableHostError):  # somebody's link leads out of the host root by now
                 self._files.sweep(directory)
                 self._files.sync(directory)

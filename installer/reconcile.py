@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NoReturn
 
 from installer.apply import Limits, Progress, apply_plan
 from installer.desired import with_generation
@@ -27,11 +28,12 @@ from installer.model.event import Emit, Event
 from installer.model.facts import Facts, Probe, RunningContainer
 from installer.model.finding import Finding, Severity
 from installer.model.plan import Plan
+from installer.model.resource import UnitState
 from installer.model.state import Mode, Observation
 from installer.observe import observe_facts, probe, read_hold
 from installer.plan import build_plan
 from installer.preflight import cached_configuration, check_change, check_host, check_places
-from installer.record import RecordStatus
+from installer.record import RecordStatus, good_desired
 from installer.rollback import Attempt, roll_back
 from installer.settings import Settings
 from installer.verify import look_again, remaining
@@ -109,7 +111,7 @@ def look(request: Request, host: Host) -> Situation:
     endpoint = intent.base_endpoint if changes.disturb or not wanted else ""
     found = probe(host, wanted, endpoint) if changes or not (wanted or removing) else None
     moved = ledger.has_moved_kubelet(observation)
-    findings = _examine(request, facts, intent, ledger, changes, found, moved=moved)
+    findings = _examine(request, facts, intent, ledger, changes, observation.proxy, found, moved=moved)
     hold = read_hold(host)
     plan = build_plan(
         request.mode,
@@ -134,6 +136,7 @@ def _examine(
     intent: Intent,
     ledger: Ledger,
     changes: Changes,
+    proxy: UnitState,
     found: Probe | None,
     *,
     moved: bool,
@@ -156,6 +159,7 @@ def _examine(
         kubelet_policies(facts.kubelet),
         intent.desired,
         changes,
+        proxy,
         accept_pending=request.accept_pending,
         moved=moved,
     )
@@ -184,6 +188,8 @@ def reconcile(request: Request, host: Host, emit: Emit) -> Outcome:
     with host.lock():
         situation = _look_first(request, host)
         _refuse(request, situation)
+        if situation.plan.steps and situation.remembered_failure and not request.retry:
+            _keep_good(request, situation, host, emit)
         for finding in situation.plan.warnings:
             emit(Event("warning", finding.message, {"code": finding.code, "hint": finding.hint}))
         if not situation.plan.steps:
@@ -244,13 +250,29 @@ def _refuse(request: Request, situation: Situation) -> None:
     if refusals:
         lines = [f"{f.message}" + (f" ({f.hint})" if f.hint else "") for f in refusals]
         raise UnservableHostError("\n".join(lines), "nothing was touched")
-    failure = situation.ledger.record.failed.get(situation.plan.desired.generation)
-    if failure and situation.plan.steps and not request.retry and request.mode is Mode.INSTALL:
-        raise RolledBackError(
-            f"this generation failed on this host at {failure.time} and is not tried again: {failure.reason}",
-            "change an input (settings, configs, payload), or run `cri-resmgr-installer install --retry`",
-            remembered=True,
-        )
+
+
+def _keep_good(request: Request, situation: Situation, host: Host, emit: Emit) -> NoReturn:
+    """This generation is not tried again; until an input changes, what differs from the good one is mended.
+
+    Raises RolledBackError. A kubelet that is held stays as it is.
+    """
+    ledger, unit = situation.ledger, request.settings.kubelet
+    good = None if situation.hold else good_desired(ledger.record, host.files)
+    hint = "change an input (settings, configs, payload), or run `cri-resmgr-installer install --retry`"
+    if good is not None:
+        hint = f"the last good generation is kept in place meanwhile: {hint}"
+        _observation, changes = look_again(host, good, ledger.record, unit.unit, unit.healthz_url)
+        nonce = os.urandom(8).hex()
+        plan = build_plan(request.mode, good, changes, (), nonce, with_generation, kubelet_unit=unit.unit)
+        if plan.steps:
+            # What the payload now has is not what is put back.
+            intent = replace(situation.intent, payload=None)
+            _carry_out(request, replace(situation, plan=plan, intent=intent), host, emit)
+    failure = situation.remembered_failure
+    raise RolledBackError(
+        f"this generation failed on this host and is not tried again: {failure}", hint, remembered=True
+    )
 
 
 def _carry_out(request: Request, situation: Situation, host: Host, emit: Emit) -> None:

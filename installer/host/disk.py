@@ -69,10 +69,10 @@ def temporary_name(place: str) -> str:
     return f"{directory}/.{name[:200]}{_MARK}{os.getpid()}"
 
 
-def sweep(directory: str, kernel: Kernel) -> None:
+def sweep(directory: str, kernel: Kernel, *, alone: bool = False) -> None:
     """Removes temp files in `directory` that a killed run left: of our own pid (a restarted container
-    counts from 1 again), of a pid that does not live, or older than ten minutes. That lasts: the run
-    that would sweep again may have no reason to come here."""
+    counts from 1 again), of a pid that does not live, or older than ten minutes; all of them where nobody
+    else can be writing (`alone`). That lasts: the run that would sweep again may have no reason to come."""
     swept = False
     with contextlib.suppress(OSError):
         for name in os.listdir(directory):
@@ -81,7 +81,7 @@ def sweep(directory: str, kernel: Kernel) -> None:
                 mark
                 and hidden.startswith(".")
                 and pid.isdecimal()
-                and _stale(f"{directory}/{name}", int(pid))
+                and (alone or _stale(f"{directory}/{name}", int(pid)))
             ):
                 with contextlib.suppress(OSError):
                     kernel.unlink(f"{directory}/{name}")
@@ -215,9 +215,9 @@ def unwritable(place: str) -> str:
         return "it is not a directory"
     if os.statvfs(place).f_flag & os.ST_RDONLY:
         return "its file system is mounted read-only"
-    if not os.access(place, os.W_OK | os.X_OK):
-        return "no permission to write to it"
-    return "it is immutable (chattr +i)" if _immutable(place) else ""
+    if _immutable(place):  # before access(2), which says no there
+        return "it is immutable (chattr +i)"
+    return "" if os.access(place, os.W_OK | os.X_OK) else "no permission to write to it"
 
 
 def _immutable(place: str) -> bool:

@@ -182,7 +182,7 @@ class RootedFiles:
         self._sync(directory)
 
     def sweep(self, directory: str) -> None:
-        disk.sweep(self._resolve(directory, follow_last=True), self._kernel)
+        disk.sweep(self._resolve(directory, follow_last=True), self._kernel, alone=True)
 
     # -- directories ------------------------------------------------------------
 

@@ -79,7 +79,8 @@ class Files(Protocol):
         ...
 
     def sweep(self, directory: str) -> None:
-        """Clears away what a write that was killed half-way has left beside its target. Absent is fine."""
+        """Clears away what a write that was killed half-way has left beside its target. Absent is fine.
+        For who holds the host's lock: what another process is writing there would go, too."""
         ...
 
     def list(self, path: str) -> tuple[str, ...]:

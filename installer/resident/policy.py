@@ -58,6 +58,7 @@ class Policy:
         self._before = Sight()  # as it was when the work began
         self._settled: Sight | None = None  # as it was when a pass last found or left nothing to do
         self._second_look = 0.0
+        self._quarantine: Sight | None = None  # as it was when a pass said that its generation is remembered
         self._tried: Token | None = None  # the inputs of the last pass
         self._well = False  # the last pass found or left everything as it should be
         self._failures = 0  # in a row
@@ -158,11 +159,13 @@ class Policy:
             self._settled = after if outcome.changed else self._before
             self._second_look = now + _SECOND_LOOK if outcome.changed else 0.0
             self._failures, self._retry_at, self._reason = 0, 0.0, ""
+            self._quarantine = None
             self._removed = self.terms.mode is Mode.REMOVE
             return
         self._failures += 1
         self._counts["failures"] += 1
         self._reason = outcome.reason or f"a pass ended with exit code {outcome.code}"
+        self._quarantine = after if outcome.remembered else None
         lasting = outcome.remembered or outcome.code in (_INVALID, _UNSERVABLE)
         self._retry_at = self._resync_at if lasting else now + self._backoff(_BACKOFF[0], self._failures)
         if outcome.remembered:
@@ -282,6 +285,8 @@ class Policy:
             return "the inputs have changed"
         if self._failures:
             waits = sight.on_relay and proxy_is_coming(sight)
+            if self._quarantine is not None and sight.files != self._quarantine.files:
+                return "a file of the good generation has changed"
             return "another try" if now >= self._retry_at and not waits else ""
         if now < self._retry_at or self._systemd_is_busy(now, sight):
             return ""

@@ -75,6 +75,8 @@ class Stage:
             node.run("install")
         if before is Before.UPGRADE:
             node.upgrade(version=f"v0.9.{next(_versions)}")
+        if before is Before.BAD:
+            node.upgrade(fault={"exitAfterSeconds": 0.5}, version=f"v0.9.{next(_versions)}")
         if before is Before.CONFIG:
             node.fallback(f"policy:\n  Active: none\nlogger:\n  Debug: number-{next(_versions)}\n")
 

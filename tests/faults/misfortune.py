@@ -18,6 +18,7 @@ class Before(StrEnum):
     BARE = "nothing of ours"
     UPGRADE = "installed, and another version to install"
     CONFIG = "installed, and another configuration"
+    BAD = "installed, and a version that does not work"
     SAME = "installed, and nothing to change"
 
 
@@ -34,7 +35,8 @@ class Kubelet(StrEnum):
 class Case:
     """`happens` at the beginning, or as soon as the run says `when`; `over` ends it. The run exits with
     `code`, `says` all of these words, leaves kubelet as `kubelet`, and, if `as_before`, every file but what
-    is below `theirs`, in `seconds`. With `reboot` the host boots anew before it is over."""
+    is below `theirs`, in `seconds`. With `reboot` the host boots anew before it is over.
+    `rare`: left out where time is scarce."""
 
     name: str
     happens: Act
@@ -49,6 +51,7 @@ class Case:
     theirs: tuple[str, ...] = ()
     seconds: float = 30.0
     reboot: bool = False
+    rare: bool = False
 
 
 def nothing(_node: Node) -> None:
@@ -78,6 +81,11 @@ def both(*acts: Act) -> Act:
             one(node)
 
     return act
+
+
+def good_version(node: Node) -> None:
+    """A version that works is there to install."""
+    node.upgrade(version="v0.9.99")
 
 
 def written(path: str, text: str) -> Act:

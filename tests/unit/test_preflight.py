@@ -70,10 +70,12 @@ def change(
     configs: Configs | None = None,
     policies: tuple[str, str] = ("none", "None"),
     changes: Changes = INSTALL,
+    proxy: str = "not-found",
     accept_pending: bool = False,
     moved: bool = False,
 ) -> list[Finding]:
-    given = (settings, facts, probe, configs or Configs(), PAYLOAD, policies, DESIRED, changes)
+    unit = UnitState(paths.PROXY_UNIT, proxy)
+    given = (settings, facts, probe, configs or Configs(), PAYLOAD, policies, DESIRED, changes, unit)
     return list(check_change(*given, accept_pending=accept_pending, moved=moved))
 
 
@@ -258,6 +260,18 @@ def test_two_copies_of_the_binary_must_fit(directory: str, free: int, refused: b
     assert codes(found) == ["no-space"] * refused
     assert not refused or "84 MiB" in found[0].message
     assert change(probe=probe, changes=RELOAD_ONLY) == []
+
+
+@pytest.mark.parametrize(("free", "refused"), [(0, True), (16 * MIB - 1, True), (16 * MIB, False)])
+def test_systemd_needs_room_to_reload(free: int, refused: bool) -> None:
+    found = change(probe=replace(PROBE, free_bytes={**PROBE.free_bytes, "/run": free}))
+    assert codes(found) == ["no-space"] * refused
+    assert not refused or "/run" in found[0].hint
+
+
+def test_a_masked_proxy_is_somebodys_decision() -> None:
+    assert codes(change(proxy="masked")) == ["proxy-masked"]
+    assert change(proxy="loaded") == []
 
 
 @pytest.mark.parametrize(

@@ -218,11 +218,23 @@ def test_a_remembered_failure_waits_for_an_input(settled: Bench) -> None:
     settled.look(new)
     settled.end(Outcome(5, remembered=True, reason="it is broken"), new)
     for _beat in range(1000):
-        assert settled.look(replace(new, files=("drift",)), after=HEARTBEAT) is Doing.NOTHING
+        assert settled.look(after=HEARTBEAT) is Doing.NOTHING
     assert settled.look(replace(new, inputs=("newer",))) is Doing.INSTALL
     settled.end(OK)
     settled.look()
     assert settled.ready
+
+
+def test_in_a_quarantine_drift_from_the_good_generation_is_mended_once(settled: Bench) -> None:
+    new = replace(GOOD, inputs=("new",))
+    settled.look(new)
+    settled.end(Outcome(5, remembered=True, reason="it is broken"), new)
+    drift = replace(new, files=("drift",))
+    assert settled.look(drift, after=HEARTBEAT) is Doing.INSTALL
+    settled.end(Outcome(5, remembered=True, reason="it is broken"), drift)
+    for _beat in range(1000):
+        assert settled.look(after=HEARTBEAT) is Doing.NOTHING
+    assert settled.look(new) is Doing.INSTALL
 
 
 @pytest.mark.parametrize("code", [2, 4])

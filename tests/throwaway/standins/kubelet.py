@@ -9,10 +9,12 @@ Faults (faults.py; the file is FAULTS below, healthz is looked up at each reques
     startDelaySeconds  from the runtime's answer until it is healthy
     exitAfterSeconds   it dies that long after it was healthy
     healthz            false: answers 500
+    sickAfterSeconds   from then on, counted from its start, it answers 500
     ignoreTerm         true: SIGTERM does not end it
 """
 
 import json
+import math
 import os
 import signal
 import socket
@@ -28,6 +30,7 @@ FAULTS = "/etc/standin-kubelet.json"
 DEFAULT_ENDPOINT = "unix:///run/containerd/containerd.sock"
 RELAY = "/run/cri-resmgr/cri-resmgr.sock"
 VERSION = "/runtime.v1.RuntimeService/Version"
+STARTED = time.monotonic()
 HEALTHZ = ("127.0.0.1", 10248)
 
 #: How long the runtime may take to answer.
@@ -125,13 +128,13 @@ def ask_runtime(address: str) -> None:
     )
 
 
-def serve_healthz(server: socket.socket) -> None:
+def serve_healthz(server: socket.socket, address: str) -> None:
     while True:
         client, _ = server.accept()
-        start_new_thread(answer_healthz, (client,))
+        start_new_thread(answer_healthz, (client, address))
 
 
-def answer_healthz(client: socket.socket) -> None:
+def answer_healthz(client: socket.socket, address: str) -> None:
     try:
         client.settimeout(5)
         head = b""
@@ -141,7 +144,9 @@ def answer_healthz(client: socket.socket) -> None:
                 return
             head += data
         found = head.split(b" ")[1].split(b"?")[0].startswith(b"/healthz")
-        healthy = faults.load(FAULTS).get("healthz", True)
+        wrong = wrongs(address)
+        age = time.monotonic() - STARTED
+        healthy = wrong.get("healthz", True) and age < wrong.get("sickAfterSeconds", math.inf)
         status, body = ("200 OK", "ok") if healthy else ("500 Internal Server Error", "failed")
         if not found:
             status, body = "404 Not Found", "404 page not found"
@@ -155,15 +160,21 @@ def answer_healthz(client: socket.socket) -> None:
         client.close()
 
 
-def main() -> NoReturn:
-    with open("/proc/self/comm", "w", encoding="ascii") as comm:
-        comm.write("kubelet")
-    address = endpoint(sys.argv[1:])
+def wrongs(address: str) -> dict[str, Any]:
+    """What is wrong now, with this endpoint."""
     wrong = faults.load(FAULTS)
     if is_relay(address):
         wrong.update(wrong.get("onRelay", {}))
         if wrong.get("exitOnRelay"):
             wrong["startup"] = "exit"
+    return wrong
+
+
+def main() -> NoReturn:
+    with open("/proc/self/comm", "w", encoding="ascii") as comm:
+        comm.write("kubelet")
+    address = endpoint(sys.argv[1:])
+    wrong = wrongs(address)
     log("I", f'"Using container runtime endpoint" endpoint="{address}"')
     if wrong.get("ignoreTerm"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -177,7 +188,7 @@ def main() -> NoReturn:
     server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     server.bind(HEALTHZ)
     server.listen(64)
-    start_new_thread(serve_healthz, (server,))
+    start_new_thread(serve_healthz, (server, address))
     log("I", '"Started kubelet"')
     if "exitAfterSeconds" in wrong:
         time.sleep(float(wrong["exitAfterSeconds"]))

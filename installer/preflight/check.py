@@ -12,11 +12,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from installer.model import paths
-from installer.model.change import Action, Changes, Verb
+from installer.model.change import Action, Changes
 from installer.model.facts import Facts, Probe, RunningContainer
 from installer.model.finding import Finding, Severity
 from installer.model.resource import Kind, Part, UnitState
 from installer.model.state import Desired
+from installer.preflight.room import check_room
 
 if TYPE_CHECKING:
     from installer.configs import Configs
@@ -33,9 +34,6 @@ _EMBEDDED = {
 }
 _BOTTLEROCKET = "bottlerocket"
 _CONTAINERS_NAMED = 10
-_MIB = 1 << 20
-_RUN_NEEDED = 16 * _MIB  # systemd's own margin (RELOAD_DISK_SPACE_NEEDED, since 251)
-_RESERVE = 8 * _MIB  # bytes, for everything of ours that is not the binary
 
 
 def check_host(
@@ -72,6 +70,7 @@ def check_change(
     policies: tuple[str, str],
     desired: Desired,
     changes: Changes,
+    proxy_unit: UnitState,
     *,
     accept_pending: bool = False,
     moved: bool = False,
@@ -83,27 +82,14 @@ def check_change(
     """
     proxy = changes.unit(Part.PROXY)
     starts_proxy = proxy is not None and proxy.action is Action.RESTART
-    writes_binary = any(change.path == paths.BINARY for change in changes.files)
     return (
         *_check_running(facts, moved),
+        *_check_mask(proxy_unit),
         *_check_runtime(probe),
-        *_check_places(probe),
-        *(_check_space(probe, payload) if writes_binary else ()),
-        *(_check_run(probe) if changes.disturb else ()),
+        *check_room(probe, changes, payload.binary.size),
         *_check_managers(settings, policies),
         *(_check_repinning(settings, configs, probe) if starts_proxy else ()),
         *_check_pending(facts.kubelet.unit, desired, changes, accept_pending),
-    )
-
-
-def check_places(changes: Changes) -> tuple[Finding, ...]:
-    """What somebody has put where a file of ours was, and what we cannot take away as a file of ours:
-    asked also of a removal, which would have to stop in the middle."""
-    going = (change for change in changes.files if change.verb in (Verb.DELETE, Verb.RESTORE))
-    return tuple(
-        _blocked(change.path, f"a {'directory' if kind is Kind.DIRECTORY else 'special file'} is in the way")
-        for change in going
-        if (kind := change.before.kind) in (Kind.DIRECTORY, Kind.OTHER)
     )
 
 
@@ -251,6 +237,16 @@ def _check_running(facts: Facts, moved: bool) -> Iterable[Finding]:
         )
 
 
+def _check_mask(unit: UnitState) -> Iterable[Finding]:
+    if unit.load_state == "masked":
+        yield _refuse(
+            "proxy-masked",
+            f"{unit.name} is masked: somebody has decided that it must not run",
+            f"find out why, then `systemctl unmask {unit.name}` (with --runtime, if it is masked until the "
+            "next boot only)",
+        )
+
+
 def _check_runtime(probe: Probe) -> Iterable[Finding]:
     if probe.runtime_error:
         yield _refuse(
@@ -258,53 +254,6 @@ def _check_runtime(probe: Probe) -> Iterable[Finding]:
             f"the container runtime does not answer CRI v1 as it should: {probe.runtime_error}",
             "the proxy stands on it, so it has to work first (containerd: from 1.6, with its CRI plugin "
             "enabled); `crictl info` asks the same",
-        )
-
-
-def _blocked(path: str, why: str) -> Finding:
-    return _refuse(
-        "path-blocked", f"{path} cannot be ours: {why}", "move it out of the way; it is left as it is"
-    )
-
-
-def _check_places(probe: Probe) -> Iterable[Finding]:
-    for path, why in sorted(probe.obstacles.items()):
-        yield _blocked(path, why)
-    for directory, why in sorted(probe.unwritable.items()):
-        unit_directory = "/systemd/system" in directory
-        yield _refuse(
-            "unit-directory-read-only" if unit_directory else "directory-not-writable",
-            f"nothing can be written to {directory}: {why}",
-            "set kubelet.dropInDirectory to a unit directory that can be written, or mount the host's root "
-            "read-write"
-            if unit_directory
-            else "mount the host's root read-write, or leave this node out",
-        )
-
-
-def _check_space(probe: Probe, payload: Payload) -> Iterable[Finding]:
-    """Two copies: the one put beside the old binary before it takes its place, and the kept one."""
-    needed = 2 * payload.binary.size + _RESERVE
-    for directory in (paths.BINARY.rpartition("/")[0], paths.OUR_STATE):
-        free = probe.free_bytes.get(directory)
-        if free is not None and free < needed:
-            yield _refuse(
-                "no-space",
-                f"the file system of {directory} has {free // _MIB} MiB free, and two copies of the binary "
-                f"with what belongs to it need {-(-needed // _MIB)} MiB",
-                "free some space there",
-            )
-
-
-def _check_run(probe: Probe) -> Iterable[Finding]:
-    """With less systemd reloads nothing, and the proxy cannot say that it serves."""
-    free = probe.free_bytes.get(paths.RUN)
-    if free is not None and free < _RUN_NEEDED:
-        yield _refuse(
-            "no-space",
-            f"{paths.RUN} has {free // _MIB} MiB or no inodes free, and systemd needs {_RUN_NEEDED // _MIB} "
-            "MiB there to read its units again",
-            f"free some space there: `df {paths.RUN}` and `df -i {paths.RUN}`",
         )
 
 

@@ -1,0 +1,8 @@
+"""What about this host cannot or should not be served: facts in, findings out."""
+
+from __future__ import annotations
+
+from installer.preflight.check import cached_configuration, check_change, check_host
+from installer.preflight.room import check_places
+
+__all__ = ["cached_configuration", "check_change", "check_host", "check_places"]

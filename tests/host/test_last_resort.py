@@ -1,0 +1,101 @@
+"""R8: when nothing else is left: what a quarantine keeps, and what a person is told to type."""
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from tests.host.command import PROGRAM
+from tests.host.node import BINARY, GUARD, PROXY, PROXY_ENVIRONMENT, STATE, Node
+from tests.throwaway.host import ThrowawayHost
+from tests.throwaway.kubelet import healthz, wait_healthy
+
+RECORD = f"{STATE}/record.json"
+MOVING = "write /etc/cri-resmgr/kubelet.env"  # the last line before kubelet is restarted
+CRASHES: dict[str, object] = {"exitAfterSeconds": 0.5}
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with ThrowawayHost() as host:
+        found = Node(host, tmp_path_factory.mktemp("node"))
+        found.command.set(kubelet={"guardSeconds": 4, "startTimeoutSeconds": 4})
+        yield found
+
+
+def test_r8_without_a_runtime_nothing_more_is_touched_and_what_to_type_brings_kubelet_back(
+    node: Node,
+) -> None:
+    """Kubelet is being moved when its own runtime goes away: neither way is left."""
+    said = ""
+    argv = [str(PROGRAM), *node.command.globals(), "install"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            said += line
+            if MOVING in line:
+                node.host.systemctl("stop", "containerd")
+        assert process.wait() == 6, said
+    now, by_hand, then = said[said.index("hint: ") :].splitlines()
+    assert "the container runtime at unix:///var/run/containerd/containerd.sock does not answer" in now
+    assert "kubelet.service does NOT run" in now
+    (typed,) = re.findall("`(.+?)`", by_hand)
+    assert "nothing more was touched" in then
+    assert healthz(node.host) != "ok"
+    node.host.run("sh", "-c", typed)
+    wait_healthy(node.host)
+    node.run("remove")
+    node.expect_untraced()
+    node.run("install")
+    node.expect_good()
+
+
+def test_r8_drift_in_a_quarantine_is_mended_towards_the_good_generation(node: Node) -> None:
+    node.run("install")
+    good = {path: node.path(path).read_bytes() for path in (BINARY, GUARD, PROXY_ENVIRONMENT)}
+    node.upgrade(fault=CRASHES)
+    assert "remembered and not tried again" in node.run("install", code=5).err
+    with node.restarts(kubelet=False, proxy=False):
+        node.path(GUARD).unlink()
+        said = node.run("install", code=5)
+        assert "is not tried again" in said.err
+        assert "the last good generation is kept in place meanwhile" in said.err
+        assert {path: node.path(path).read_bytes() for path in good} == good
+    with node.restarts(kubelet=False, proxy=True):
+        node.path(BINARY).write_bytes(b"somebody's\n")
+        node.run("install", code=5)
+        assert {path: node.path(path).read_bytes() for path in good} == good
+    with node.restarts(kubelet=False, proxy=False):
+        assert node.run("install", code=5).out == ""
+    assert node.on_relay()
+    node.upgrade(version="v0.9.2")
+    node.run("install")
+    node.expect_good()
+
+
+def test_what_the_next_installer_wrote_is_run_on_and_removed(node: Node) -> None:
+    """A record of the next schema, with what this one does not know."""
+    node.run("install")
+    record = json.loads(node.path(RECORD).read_text())
+    record["schema"] += 1
+    record["new"] = {"something": 1}
+    for claim in record["claims"].values():
+        claim["new"] = True
+    node.path(RECORD).write_text(json.dumps(record))
+    assert node.run("install").out == "nothing to do\n"
+    node.upgrade(version="v0.9.4")
+    with node.restarts(kubelet=False, proxy=True):
+        node.run("install")
+    node.expect_good()
+    record = json.loads(node.path(RECORD).read_text())
+    record["schema"] += 2
+    node.path(RECORD).write_text(json.dumps(record))
+    node.upgrade(version="v0.9.5")
+    assert "from the future" in node.run("install", code=4).err
+    record["schema"] -= 1
+    node.path(RECORD).write_text(json.dumps(record))
+    node.run("remove")
+    assert node.host.systemctl("is-active", PROXY, check=False) == "inactive"
+    node.expect_untraced(allowed=STATE)

@@ -1,0 +1,32 @@
+"""R7, R8, R9: the system misbehaves; each run ends in time, says why, and leaves what the table names.
+
+Here without the rare ones; `tests.faults.misbehave` plays them all.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.faults.cases import GROUPS
+from tests.faults.misbehave import Stage, stage
+from tests.faults.misfortune import Case
+
+PLAYED = [(group, case) for group, cases in GROUPS.items() for case in cases if not case.rare]
+
+
+@pytest.fixture(scope="module")
+def group(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def here(group: str) -> Iterator[Stage]:
+    with stage(group) as found:
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("group", "case"), PLAYED, indirect=["group"], ids=[f"{group}: {case.name}" for group, case in PLAYED]
+)
+def test_the_system_misbehaves(here: Stage, case: Case) -> None:
+    assert not here.play(case)
