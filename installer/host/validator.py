@@ -3,18 +3,26 @@
 All its sockets and its state are in a private directory that goes with it, and the runtime that
 it would need is not there: with a good configuration it says that it waits for it, and is
 killed then. An `HTTPEndpoint` in the configuration must not take the port of the proxy
-that runs: it gets a network namespace of its own, where we may make one.
+that runs: it gets a network namespace of its own, where we may make one. It dies with us; what it leaves
+on the disk then the next one clears away.
 """
 
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from installer.host.run import Finished, run
 
 _SECONDS = 5.0
+_PRIVATE = "cri-resmgr-check-"
+# With a good configuration it waits for ever: who waits for it may be killed meanwhile, and nobody else
+# would end it.
+_DYING_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
+_OWN_NETWORK = ("unshare", "--net", "--")
+_OF_A_WAY = ("setpriv:", "unshare:")  # how they begin if they cannot: not installed, not allowed
 _ACCEPTED = "waiting for image services"
 # How its last words begin: its own logger, the Go runtime, Go's flag package.
 _FATAL = ("F: ", "panic: ", "fatal error: ", "flag provided")
@@ -44,10 +52,19 @@ class BinaryValidator:
             return "" if finished.code == 0 else _complaint(finished, private)
 
 
-def _private_directory() -> AbstractContextManager[str]:
+@contextmanager
+def _private_directory() -> Iterator[str]:
+    """Goes with the block; what a run that was killed has left goes first."""
+    import shutil
     import tempfile
 
-    return tempfile.TemporaryDirectory(prefix="cri-resmgr-")
+    for name in os.listdir(tempfile.gettempdir()):
+        pid = name.removeprefix(_PRIVATE).partition("-")[0]
+        ours = name.startswith(_PRIVATE) and pid.isdecimal()
+        if ours and (int(pid) == os.getpid() or not os.path.exists(f"/proc/{pid}")):
+            shutil.rmtree(os.path.join(tempfile.gettempdir(), name), ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=f"{_PRIVATE}{os.getpid()}-") as directory:
+        yield directory
 
 
 def _flags(binary: Path, private: str, state: str) -> tuple[str, ...]:
@@ -62,10 +79,10 @@ def _flags(binary: Path, private: str, state: str) -> tuple[str, ...]:
 
 
 def _run_apart(argv: tuple[str, ...], until: str) -> Finished:
-    if os.geteuid() == 0:
-        finished = run(("unshare", "--net", "--", *argv), _SECONDS, until)
-        # Not allowed, or not installed: then without.
-        if finished.code != 127 and not (finished.code == 1 and finished.output.startswith("unshare:")):
+    ways = (_DYING_WITH_US + _OWN_NETWORK, _OWN_NETWORK) if os.geteuid() == 0 else ()
+    for way in (*ways, _DYING_WITH_US):
+        finished = run(way + argv, _SECONDS, until)
+        if finished.code != 127 and not (finished.code == 1 and finished.output.startswith(_OF_A_WAY)):
             return finished
     return run(argv, _SECONDS, until)
 

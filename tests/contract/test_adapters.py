@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -287,6 +287,33 @@ def test_validator(tmp_path: Path) -> None:
     assert validator.validate(binary, b"good") == ""
     assert time.monotonic() - started < 3
     assert validator.validate(binary, b"bad") == "F: [ x ] fallback.cfg: unknown policy"
+
+
+def test_what_the_validator_has_started_dies_with_us_and_its_directory_goes_later(tmp_path: Path) -> None:
+    binary = program(
+        tmp_path, 'echo $$ >"${0%/*}/pid.new"; mv "${0%/*}/pid.new" "${0%/*}/pid"; exec sleep 54321'
+    )
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    code = "from installer.host.validator import BinaryValidator as V; from pathlib import Path; "
+    code += f"V().validate(Path({str(binary)!r}), b'')"
+    argv, environment = [sys.executable, "-c", code], os.environ | {"TMPDIR": str(temporary)}
+    with subprocess.Popen(argv, env=environment) as killed:
+        wait_until((tmp_path / "pid").exists)
+        killed.kill()
+    started = Path("/proc", (tmp_path / "pid").read_text().strip())
+    wait_until(lambda: not started.exists())
+    assert list(temporary.iterdir())
+    binary.write_text("#!/bin/sh\nexit 1\n")
+    subprocess.run(argv, env=environment, check=True, timeout=30)
+    assert not list(temporary.iterdir())
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_validator_of_what_does_not_run(tmp_path: Path) -> None:

@@ -15,7 +15,9 @@ from installer.host.cri import SocketCri
 from installer.host.files import RootedFiles
 from installer.model.paths import RELAY_ENDPOINT
 from tests.faults import Report
-from tests.faults.killed import SOON, STEPS, UP_SECONDS, Bench, Tried, begin, expect_settled
+from tests.faults.bench import Bench, Tried
+from tests.faults.killed import SOON, STEPS
+from tests.faults.cutoff import UP_SECONDS, begin, expect_settled
 from tests.faults.ways import WAYS, Way
 from tests.host.mortal import DieSoon, converge
 from tests.host.node import Node

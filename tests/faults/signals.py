@@ -17,16 +17,10 @@ from pathlib import Path
 
 from installer.model.state import Mode
 from tests.faults import Report
-from tests.faults.killed import (
-    SOON,
-    Bench,
-    Tried,
-    begin,
-    expect_no_process,
-    expect_settled,
-    start_command,
-    until_due,
-)
+from tests.faults.bench import Bench, Tried
+from tests.faults.command import start_command, until_due
+from tests.faults.killed import SOON
+from tests.faults.cutoff import begin, expect_no_process, expect_settled
 from tests.faults.ways import INSTALL, REMOVAL, UPGRADE, WAY_BACK, Way
 from tests.host.mortal import DieSoon, converge
 from tests.host.node import Node
@@ -85,9 +79,7 @@ class Signalled:
 
     def _judge(self, code: int, said: str) -> None:
         if code == 128 + self.signal:
-            assert "rollback.started" not in said, (
-                f"undone for it, or a way back that was not finished: {said}"
-            )
+            assert "rollback.started" not in said, f"undone, or a way back not finished: {said}"
         elif code == -self.signal:
             # Before it listens to signals, or when it has nothing more to do.
             outside = "step.done" not in said or '"converged"' in said

@@ -1,0 +1,164 @@
+"""One run that is cut off and the next one: what has to hold then, by systemd, kubelet and the tree."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from installer.host.cri import SocketCri
+from installer.host.files import RootedFiles
+from installer.model.paths import RELAY_ENDPOINT
+from installer.model.state import Mode
+from tests.faults.ways import SETTINGS, Starts, Way
+from tests.host.mortal import converge, temporary_directory
+from tests.host.node import PROXY, STATE, Node
+from tests.throwaway.kubelet import UNIT, wait_healthy
+from tests.throwaway.snapshot import difference, files
+
+UP_SECONDS = float(SETTINGS["guardSeconds"]) + 15.0  # of a kubelet that may have to go without the relay
+_UNITS = (UNIT, PROXY)
+
+Cut = Callable[[Node], str]
+"""Runs the way's command and cuts it off: `killed`, or how it ended otherwise."""
+
+
+def try_out(node: Node, way: Way, number: int, cut: Cut) -> str:
+    """One run that is cut off and the next one; returns how the first ended. Raises AssertionError. The
+    inputs that the way begins with are laid already."""
+    begin(node, way, number)
+    journal = Journal(node)
+    outcome = cut(node)
+    ends = ("killed", "RolledBackError") if way.fails else ("killed", "changed")
+    assert outcome.startswith(ends), f"the run: {outcome}"
+    expect_no_process(node)
+    kubelet, proxy = meddle(node, way, number) if outcome == "killed" else (0, 0)
+    if outcome == "killed" and (way.spoil or (way.fails and number % 2)):
+        fail_again(node, way, number)
+    way.mend(node, number)
+    ended = converge(node, way.then)
+    assert ended in ("changed", "nothing"), f"the next run: {ended}"
+    expect_settled(node, way.then)
+    if way.then is Mode.INSTALL and ended == "changed":  # only then is there anything to check beforehand
+        left = [path.name for path in temporary_directory(node.scratch).iterdir()]
+        assert not left, f"left below the directory for temporary files: {left}"
+    journal.expect({UNIT: way.kubelet.and_more(kubelet), PROXY: way.proxy.and_more(proxy)})
+    if way.proxy_read[0]:
+        journal.expect_read(*way.proxy_read)
+    way.lay(node, number)
+    return outcome
+
+
+def fail_again(node: Node, way: Way, number: int) -> None:
+    """An installation that fails, if it has anything to do: then all is as before the way began, or as after
+    it when that was cut off at its very end."""
+    if way.spoil:
+        way.spoil(node, number)
+    ended = converge(node, Mode.INSTALL)
+    if ended == "nothing":
+        return
+    assert ended.startswith("RolledBackError"), f"the failing run: {ended}"
+    if not way.installed:
+        expect_bare(node, STATE)
+        return
+    plans = []
+    for inputs in (way.mend, way.ask):
+        inputs(node, number)
+        plans.append(node.command("plan"))
+    assert any(plan.code == 0 for plan in plans), f"after the failing run: {plans[0].said}"
+
+
+def begin(node: Node, way: Way, number: int) -> None:
+    """The node is where the way begins, and the new inputs are there."""
+    mode = Mode.INSTALL if way.installed else Mode.REMOVE
+    ended = converge(node, mode)
+    assert ended in ("changed", "nothing"), f"to begin with, {mode}: {ended}"
+    if not way.installed:
+        expect_bare(node)
+    way.ask(node, number)
+
+
+def meddle(node: Node, way: Way, number: int) -> tuple[int, int]:
+    """Sometimes somebody restarts a unit between the two runs. Returns how many starts of kubelet and of the
+    proxy are theirs; a proxy that cannot start is tried again and again."""
+    if number % 5 == 3 and way.kubelet_works:
+        node.host.systemctl("restart", UNIT)
+        wait_healthy(node.host, UP_SECONDS)
+        return 1, 1
+    if number % 3 == 1:
+        done = node.host.run("systemctl", "restart", PROXY, check=False)
+        return 0, 1 if done.returncode == 0 else 1000
+    return 0, 0
+
+
+def expect_settled(node: Node, mode: Mode) -> None:
+    """Nothing is left to do, kubelet is healthy on an endpoint that answers."""
+    ended = converge(node, mode)
+    assert ended == "nothing", f"the run after the next: {ended}"
+    if mode is Mode.INSTALL:
+        wait_healthy(node.host)
+        assert node.on_relay(), "kubelet is not on the relay"
+        assert SocketCri(RootedFiles(node.host.root)).answers(RELAY_ENDPOINT, 2.0), "the relay is silent"
+    else:
+        expect_bare(node)
+
+
+def expect_bare(node: Node, *allowed: str) -> None:
+    """Nothing of ours is left among the files; systemd is asked at the end only, it takes its time."""
+    wait_healthy(node.host)
+    assert not node.on_relay(), "kubelet is on the relay"
+    before = {path: entry for path, entry in node.before.items() if not path.startswith("unit:")}
+    lines = difference(before, files(node.host))
+    left = [line for line in lines if not line.split()[1].startswith(("/etc/standin-", *allowed))]
+    assert not left, "\n".join(left)
+
+
+def expect_no_process(node: Node) -> None:
+    """Whatever a killed run had started goes with it."""
+    ours = str(temporary_directory(node.scratch)).encode()
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            said = process.read_bytes()
+            assert ours not in said, f"left running: {said.decode().split(chr(0))}"
+
+
+class Journal:
+    """What the units go through from now on, by systemd's own journal."""
+
+    _CURSOR = "--cursor-file=/run/journal-of-faults"  # where the last reading has ended
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._known = {
+            *self._invocations(),
+            *((unit, node.host.show(unit, "InvocationID")) for unit in _UNITS),
+        }
+
+    def _invocations(self) -> set[tuple[str, str]]:
+        """The unit and the ID of each start that was heard of since the last time."""
+        entries = self._read(self._CURSOR, *(f"UNIT={unit}" for unit in _UNITS))
+        return {(entry["UNIT"], entry["INVOCATION_ID"]) for entry in entries if "INVOCATION_ID" in entry}
+
+    def _read(self, *words: str) -> list[dict[str, Any]]:
+        fields = "UNIT,INVOCATION_ID,MESSAGE"
+        argv = ("journalctl", "--quiet", "--no-pager", "--output=json", f"--output-fields={fields}", *words)
+        self._node.host.run("journalctl", "--sync")
+        return [json.loads(line) for line in self._node.host.run(*argv).stdout.splitlines()]
+
+    def expect(self, starts: Mapping[str, Starts]) -> None:
+        """Each unit was started so often."""
+        found = [unit for unit, _ in self._invocations() - self._known]
+        for unit, bounds in starts.items():
+            count = found.count(unit)
+            assert bounds.least <= count <= bounds.most, f"{unit} was started {count} times: {bounds}"
+
+    def expect_read(self, path: str, said: str) -> None:
+        """The running proxy has read the file as it is now."""
+        invocation = self._node.invocations()[1]
+        entries = self._read(f"_SYSTEMD_INVOCATION_ID={invocation}")
+        read = [int(entry["__REALTIME_TIMESTAMP"]) for entry in entries if said in str(entry["MESSAGE"])]
+        written = self._node.path(path).stat().st_mtime_ns // 1000
+        assert read, f"the proxy has not said: {said}"
+        assert read[-1] >= written, f"the proxy has not read the {path} that is there"

@@ -1,0 +1,61 @@
+"""R10, R11: one run at a time; a signal ends it between two steps, and nothing is undone for it."""
+
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from installer.model.state import Mode
+from tests.faults import signals
+from tests.faults.bench import Bench
+from tests.faults.command import start_command
+from tests.faults.ways import Way
+
+STRIDE = 5  # so that both signals come, and now and then twice
+SEED = 1
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    with Bench(tmp_path_factory.mktemp("bench")) as found:
+        yield found
+
+
+@pytest.mark.parametrize("way", signals.WAYS, ids=[way.name.replace(" ", "-") for way in signals.WAYS])
+def test_r11_a_signal_ends_the_run_between_two_steps_and_the_next_one_goes_on(bench: Bench, way: Way) -> None:
+    tried = signals.at_each_step(bench, way, SEED, STRIDE, first=signals.WAYS.index(way))
+    assert not tried.bad, "\n".join(tried.bad)
+
+
+def test_r10_of_several_at_once_one_works_and_the_others_say_who(bench: Bench) -> None:
+    tried = signals.several(bench, 2)
+    assert not tried.bad, "\n".join(tried.bad)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_r11_a_run_that_waits_ends_at_once_when_asked_and_plan_needs_no_lock(
+    bench: Bench, number: signal.Signals
+) -> None:
+    node = bench.node
+    node.command.set(kubelet={"settleSeconds": 30})
+    with start_command(node, Mode.INSTALL) as first:
+        try:
+            assert first.stdout is not None
+            for line in first.stdout:
+                if "restart kubelet.service" in line:
+                    break
+            assert str(first.pid) in node.run("install", code=75).err
+            node.run("plan")
+            first.send_signal(number)
+            started = time.monotonic()
+            assert first.wait(10) == 128 + number
+            assert time.monotonic() - started < 5
+        finally:
+            first.kill()
+    node.command.set()
+    assert node.on_relay()
+    node.run("install")
+    node.expect_good()
+    node.run("remove")
+    node.expect_untraced()
