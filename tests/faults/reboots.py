@@ -16,8 +16,8 @@ from installer.host.files import RootedFiles
 from installer.model.paths import RELAY_ENDPOINT
 from tests.faults import Report
 from tests.faults.bench import Bench, Tried
-from tests.faults.killed import SOON, STEPS
 from tests.faults.cutoff import UP_SECONDS, begin, expect_settled
+from tests.faults.killed import SOON, STEPS
 from tests.faults.ways import WAYS, Way
 from tests.host.mortal import DieSoon, converge
 from tests.host.node import Node
