@@ -128,7 +128,8 @@ class _Worker:
             files.link(step.target, original.target, original.uid, original.gid)
         else:
             kept = files.resolve(object_path(original.digest))
-            files.write(step.target, kept, original.mode, original.uid, original.gid, original.digest)
+            owner = (original.uid, original.gid)
+            files.write(step.target, kept, original.mode, *owner, original.digest, original.attributes)
 
     def _link(self, change: Callable[[str], None], step: Step) -> None:
         """Enables or disables, durably: systemd 252 syncs nothing (seen with strace), and a link that

@@ -54,14 +54,17 @@ class Original:
     size: int = 0
     digest: str = ""
     target: str = ""
+    attributes: tuple[tuple[str, str], ...] = ()
 
     @property
     def state(self) -> FileState:
-        return FileState(self.kind, self.mode, self.uid, self.gid, self.size, self.digest, self.target)
+        parts = (self.kind, self.mode, self.uid, self.gid, self.size, self.digest, self.target)
+        return FileState(*parts, attributes=self.attributes)
 
     @classmethod
     def of(cls, state: FileState) -> Original:
-        return cls(state.kind, state.mode, state.uid, state.gid, state.size, state.digest, state.target)
+        parts = (state.kind, state.mode, state.uid, state.gid, state.size, state.digest, state.target)
+        return cls(*parts, state.attributes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ the same way as the real adapter is held by tests/contract.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -52,10 +52,18 @@ class FakeFiles(RootedFiles):
         self.fail(method, path)
 
     def write(
-        self, path: str, content: bytes | Path, mode: int, uid: int = 0, gid: int = 0, digest: str = ""
+        self,
+        path: str,
+        content: bytes | Path,
+        mode: int,
+        uid: int = 0,
+        gid: int = 0,
+        digest: str = "",
+        attributes: Iterable[tuple[str, str]] = (),
     ) -> None:
         self._note("write", path, mode)
-        super().write(path, content, mode, *(self._owner if (uid, gid) == (0, 0) else (uid, gid)), digest)
+        owner = self._owner if (uid, gid) == (0, 0) else (uid, gid)
+        super().write(path, content, mode, *owner, digest, attributes)
 
     def link(self, path: str, target: str, uid: int = 0, gid: int = 0) -> None:
         self._note("link", path, target)

@@ -12,7 +12,7 @@ import errno
 import hashlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,6 +21,7 @@ _MARK = ".cri-resmgr-installer."
 # Longer than any write of ours takes. The pid in the name belongs to the pid namespace of
 # a container that may be gone, so a process of that number proves little.
 _STALE_SECONDS = 600
+_DERIVED = ("security.ima", "security.evm", "trusted.overlay.")  # xattr(7), ima/evm, overlayfs
 _FS_IOC_GETFLAGS = 0x80086601  # linux/fs.h
 _FS_IMMUTABLE_FL = 0x10
 
@@ -42,6 +43,9 @@ class Kernel:
             os.fchown(place, uid, gid)
         else:
             os.lchown(place, uid, gid)
+
+    def attribute(self, descriptor: int, name: str, value: bytes) -> None:
+        os.setxattr(descriptor, name, value)
 
     def rename(self, old: str, new: str) -> None:
         os.rename(old, new)
@@ -119,6 +123,22 @@ def own(descriptor: int, uid: int, gid: int, kernel: Kernel) -> None:
     status = os.fstat(descriptor)
     if (status.st_uid, status.st_gid) != (uid, gid):
         kernel.chown(descriptor, uid, gid)
+
+
+def attributes(descriptor: int) -> tuple[tuple[str, str], ...]:
+    """A file's extended attributes, values in hex; those that the kernel derives from the content are
+    left out, and so are all of a file system that has none."""
+    with contextlib.suppress(OSError):
+        names = sorted(name for name in os.listxattr(descriptor) if not name.startswith(_DERIVED))
+        return tuple((name, os.getxattr(descriptor, name).hex()) for name in names)
+    return ()
+
+
+def give_attributes(descriptor: int, given: Iterable[tuple[str, str]], kernel: Kernel) -> None:
+    """Sets what the file system takes: an original without its label is better than none."""
+    for name, value in given:
+        with contextlib.suppress(OSError, ValueError):
+            kernel.attribute(descriptor, name, bytes.fromhex(value))
 
 
 def sync_directory(directory: str, kernel: Kernel) -> None:

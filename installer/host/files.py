@@ -15,6 +15,7 @@ import errno
 import hashlib
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 from installer.errors import InstallerError, UnservableHostError
@@ -129,7 +130,14 @@ class RootedFiles:
     # -- files and links --------------------------------------------------------
 
     def write(
-        self, path: str, content: bytes | Path, mode: int, uid: int = 0, gid: int = 0, digest: str = ""
+        self,
+        path: str,
+        content: bytes | Path,
+        mode: int,
+        uid: int = 0,
+        gid: int = 0,
+        digest: str = "",
+        attributes: Iterable[tuple[str, str]] = (),
     ) -> None:
         """Replaces `path`; see the port. A crash leaves the old or the new file, never a part, and
         at worst a temp file beside it, which the next write or removal there clears away."""
@@ -148,6 +156,8 @@ class RootedFiles:
                 file.flush()
                 disk.own(file.fileno(), uid, gid, self._kernel)
                 self._kernel.chmod(file.fileno(), mode)
+                # After the owner and the mode, which take capabilities away and change an ACL.
+                disk.give_attributes(file.fileno(), attributes, self._kernel)
                 self._kernel.sync(file.fileno())
             self._kernel.rename(temporary, place)
         except BaseException:
@@ -263,7 +273,7 @@ def _file_state(path: str, place: str, known: KnownDigest | None) -> FileState:
     """A regular file; a large one is read only if its digest is not known by its identity."""
     with open(os.open(place, _READ), "rb") as file:
         status = os.fstat(file.fileno())
-        identity = _identity(status)
+        identity, attributes = _identity(status), disk.attributes(file.fileno())
         content = None
         if status.st_size <= KEPT_BYTES:
             content = file.read(KEPT_BYTES)
@@ -281,4 +291,5 @@ def _file_state(path: str, place: str, known: KnownDigest | None) -> FileState:
         digest,
         content=content,
         identity=identity,
+        attributes=attributes,
     )

@@ -7,7 +7,7 @@ deadline that passes is an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,10 +43,18 @@ class Files(Protocol):
         ...
 
     def write(
-        self, path: str, content: bytes | Path, mode: int, uid: int = 0, gid: int = 0, digest: str = ""
+        self,
+        path: str,
+        content: bytes | Path,
+        mode: int,
+        uid: int = 0,
+        gid: int = 0,
+        digest: str = "",
+        attributes: Iterable[tuple[str, str]] = (),
     ) -> None:
         """Replaces `path` atomically (R5). A Path is copied; if `digest` is given and what was
-        copied has another, raises InstallerError with the old file in place. The parent must exist."""
+        copied has another, raises InstallerError with the old file in place. The parent must exist.
+        Of the extended attributes (FileState) those are set that the file system takes."""
         ...
 
     def link(self, path: str, target: str, uid: int = 0, gid: int = 0) -> None:

@@ -41,7 +41,9 @@ class FileState:
     """One path of the host as it is. `digest` is sha256 in hex, of files only.
 
     `content` is kept for files of up to 1 MiB, so that a diff can be shown
-    without a second look at the host; `target` is a symlink's.
+    without a second look at the host; `target` is a symlink's. `attributes` are
+    extended ones (ACLs, labels, capabilities) as (name, value in hex): they come
+    back with an original, where its file system takes them, and differ for nobody.
     """
 
     kind: Kind
@@ -53,6 +55,7 @@ class FileState:
     target: str = ""
     content: bytes | None = field(default=None, repr=False, compare=False)
     identity: Identity | None = field(default=None, repr=False, compare=False)
+    attributes: tuple[tuple[str, str], ...] = field(default=(), repr=False, compare=False)
 
 
 ABSENT = FileState(Kind.ABSENT)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import struct
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.snapshot import snapshot
 
 RECORD = f"{STATE}/record.json"
+NOBODY = 0xFFFFFFFF
 FOREIGN_UNIT = """[Unit]
 Description=somebody else's way to run cri-resmgr
 [Service]
@@ -30,6 +32,9 @@ ExecStart=/bin/sleep infinity
 [Install]
 WantedBy=multi-user.target graphical.target
 """
+#: As setcap cap_net_bind_service=ep and setfacl user:12:rw write them: linux/capability.h, posix_acl_xattr.h.
+CAPABILITY = struct.pack("<5I", 0x02000001, 1 << 10, 0, 0, 0)
+ACL = struct.pack("<I" + "HHI" * 5, 2, *(1, 6, NOBODY, 2, 6, 12, 4, 4, NOBODY, 16, 6, NOBODY, 32, 0, NOBODY))
 
 
 @pytest.fixture
@@ -48,6 +53,9 @@ def put(node: Node, path: str, content: str, mode: int = 0o640, owner: int = 12)
 def test_r6_files_links_and_units_of_somebody_else_come_back(node: Node) -> None:
     for path in (BINARY, "/etc/default/cri-resource-manager", KUBELET_ENVIRONMENT):
         put(node, path, f"somebody else's {path}\n")
+        os.setxattr(node.path(path), "trusted.somebody", path.encode() + b"\0\xff")
+    os.setxattr(node.path(BINARY), "security.capability", CAPABILITY)
+    os.setxattr(node.path(KUBELET_ENVIRONMENT), "system.posix_acl_access", ACL)
     put(node, "/opt/intel/bin/other-tool", "not ours\n")
     put(node, "/etc/cri-resmgr/notes", "not ours\n")
     node.path(FALLBACK).symlink_to("notes")

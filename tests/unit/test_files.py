@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from installer.errors import InstallerError, UnservableHostError
+from installer.host.disk import Kernel
 from installer.host.files import KEPT_BYTES, RootedFiles
 from installer.model.resource import ABSENT, Identity, Kind
 
@@ -148,6 +150,35 @@ def test_mode_and_owner_whatever_the_umask(files: RootedFiles, mask: int) -> Non
     status = (files.root / "etc/x").stat()
     assert (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid) == (0o755, UID, GID)
     assert stat.S_IMODE((files.root / "a/b").stat().st_mode) == 0o750
+
+
+def test_extended_attributes_are_seen_and_given(tmp_path: Path) -> None:
+    """With a kernel that keeps them itself: not every file system takes some."""
+    given: list[tuple[str, bytes]] = []
+
+    class Keeping(Kernel):
+        def attribute(self, descriptor: int, name: str, value: bytes) -> None:
+            given.append((name, value))
+
+    files = RootedFiles(tmp_path, Keeping())
+    files.write("/x", b"", 0o644, UID, GID, attributes=[("user.x", "00ff"), ("user.y", "no hex")])
+    assert given == [("user.x", b"\0\xff")]
+    (tmp_path / "y").touch()
+    try:
+        os.setxattr(tmp_path / "y", "user.y", b"\1")
+    except OSError:
+        return
+    assert ("user.y", "01") in files.state("/y").attributes
+
+
+def test_an_attribute_that_is_refused_does_not_keep_the_file_from_being_written(tmp_path: Path) -> None:
+    class Refusing(Kernel):
+        def attribute(self, descriptor: int, name: str, value: bytes) -> None:
+            raise OSError(errno.EOPNOTSUPP, "not here")
+
+    files = RootedFiles(tmp_path, Refusing())
+    files.write("/x", b"1", 0o644, UID, GID, attributes=[("user.x", "00")])
+    assert files.read("/x") == b"1"
 
 
 def test_a_write_replaces_a_link_and_not_its_target(files: RootedFiles) -> None:
