@@ -74,6 +74,7 @@ def build_parser() -> argparse.ArgumentParser:
     install.add_argument(
         "--accept-pending", action="store_true", help="make somebody's pending edit of kubelet's unit live"
     )
+    install.add_argument("--keep-kubelet", action="store_true", help=argparse.SUPPRESS)
     remove = verbs.add_parser("remove", parents=[shared], help="converge the host to removed, once")
     remove.add_argument(
         "--without-record", action="store_true", help="without a usable record: delete all at our paths"
@@ -280,6 +281,7 @@ def _run(arguments: argparse.Namespace, options: Options) -> int:
         retry=getattr(arguments, "retry", False),
         accept_pending=getattr(arguments, "accept_pending", False),
         without_record=getattr(arguments, "without_record", False),
+        keep_kubelet=getattr(arguments, "keep_kubelet", False),
     )
     host = build_host(options.host_root)
     if command == "plan":

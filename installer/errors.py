@@ -79,6 +79,12 @@ class RollbackFailedError(InstallerError):
     exit_code = 6
 
 
+class KubeletKeptError(InstallerError):
+    """The plan would restart kubelet, and this run was told not to; nothing was touched."""
+
+    exit_code = 3
+
+
 class BusyHostError(InstallerError):
     """Another run holds the host's lock (exit 75)."""
 

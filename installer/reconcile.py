@@ -12,6 +12,7 @@ from installer.apply import Limits, Progress, apply_plan
 from installer.desired import with_generation
 from installer.diagnostics import capture, diagnose
 from installer.errors import (
+    KubeletKeptError,
     RollbackFailedError,
     RolledBackError,
     StepFailedError,
@@ -55,6 +56,7 @@ class Request:
     retry: bool = False
     accept_pending: bool = False
     without_record: bool = False
+    keep_kubelet: bool = False  # nothing that would restart kubelet is begun
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +280,8 @@ def _keep_good(request: Request, situation: Situation, host: Host, emit: Emit) -
 def _carry_out(request: Request, situation: Situation, host: Host, emit: Emit) -> None:
     """claim -> apply -> verify -> record, or the way back."""
     plan, ledger = situation.plan, situation.ledger
+    if request.keep_kubelet and plan.restarts_kubelet:
+        raise KubeletKeptError("kubelet would have to restart, which may not be now", "nothing was touched")
     limits = build_limits(request.settings, hanging=situation.observation.on_relay)
     progress = Progress()
     try:

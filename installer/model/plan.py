@@ -68,6 +68,10 @@ class Plan:
     findings: tuple[Finding, ...] = ()
 
     @property
+    def restarts_kubelet(self) -> bool:
+        return any(step.kind is StepKind.RESTART and step.target == self.kubelet_unit for step in self.steps)
+
+    @property
     def refusals(self) -> tuple[Finding, ...]:
         return tuple(finding for finding in self.findings if finding.severity is Severity.REFUSE)
 

@@ -6,11 +6,13 @@ import json
 import time
 from typing import Any
 
+from installer.errors import KubeletKeptError
 from installer.model.event import Emit, Event
 from installer.resident.decision import Doing, Outcome
 from installer.resident.sight import Sight
 
 _OUTPUT_LIMIT = 1 << 22  # characters of a plan
+_KEPT = KubeletKeptError.exit_code
 
 
 class Pass:
@@ -61,7 +63,7 @@ class Pass:
         started_anew = after.kubelet.invocation_id != self.before.kubelet.invocation_id
         if code and not self._restarts and started_anew and self.doing is not Doing.PLAN:
             self._restarts = 1
-        would_restart, reason = self._planned() if self.doing is Doing.PLAN else (False, "")
+        would_restart, reason = self._planned() if self.doing is Doing.PLAN else (code == _KEPT, "")
         return Outcome(
             code,
             changed=self._changed,

@@ -230,9 +230,8 @@ class Resident:
         self._say("pass.started", f"{doing.value}: {decision.why}", verb=doing.value, why=decision.why)
         self._policy.begun(doing, sight)
         work = Pass(doing, sight, self._policy.terms.kubelet_unit, self._emit)
-        self._child = Child(
-            self._command.argv(*_words(decision)), work.line, lambda code: self._ended(work, code)
-        )
+        argv = self._command.argv(*_words(decision, self._policy.spent))
+        self._child = Child(argv, work.line, lambda code: self._ended(work, code))
 
     def _ended(self, work: Pass, code: int) -> None:
         self._child = None
@@ -334,11 +333,13 @@ def spread(machine_id: bytes, window: float) -> float:
     return window * number / 2**64
 
 
-def _words(decision: Decision) -> tuple[str, ...]:
+def _words(decision: Decision, spent: bool) -> tuple[str, ...]:
     """The verb of the command line for an action."""
     if decision.doing is Doing.RESTART_PROXY:
         return ("rescue", "--restart-proxy")
     if decision.doing in (Doing.RESCUE, Doing.HOLD):
         hold_only = ("--hold-only",) if decision.doing is Doing.HOLD else ()
         return ("rescue", f"--reason={decision.why}", *hold_only)
+    if decision.doing is Doing.INSTALL and spent:
+        return (decision.doing.value, "--keep-kubelet")
     return (decision.doing.value,)

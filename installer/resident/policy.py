@@ -106,6 +106,12 @@ class Policy:
         """What has begun and not ended."""
         return self._working
 
+    @property
+    def spent(self) -> bool:
+        """Whether kubelet may not be restarted by us now. The pass is told, too: what a plan before it has
+        found may be so no longer."""
+        return self._used() >= self.terms.restarts_per_hour
+
     def begun(self, doing: Doing, sight: Sight) -> None:
         """The action has been started, on what was seen."""
         self._working, self._before = doing, sight
@@ -129,7 +135,7 @@ class Policy:
         if outcome.code == _BUSY:
             self._retry_at = self._rescue_at = now + _BUSY_RETRY
             self._reason = "another run is at work on this host"
-        elif doing is Doing.PLAN:
+        elif doing is Doing.PLAN or outcome.would_restart:
             self._end_plan(outcome, after)
         elif doing in (Doing.INSTALL, Doing.REMOVE):
             self._last = (outcome.code, outcome.seconds)
@@ -266,7 +272,7 @@ class Policy:
 
     def _allowed(self, now: float, sight: Sight, why: str) -> tuple[Doing, str]:
         """A pass, unless it would restart kubelet once too often: then a plan says so first."""
-        if self._used() < self.terms.restarts_per_hour:
+        if not self.spent:
             return Doing.INSTALL, why
         if self._checked != everything(sight):
             return Doing.PLAN, f"{why}; kubelet may not be restarted"
@@ -341,8 +347,7 @@ class Policy:
             self._be(Phase.CONVERGED, "")
 
     def _is_limited(self, sight: Sight) -> bool:
-        spent = self._used() >= self.terms.restarts_per_hour
-        return spent and self._would_restart and self._checked == everything(sight)
+        return self.spent and self._would_restart and self._checked == everything(sight)
 
     def _be(self, phase: Phase, reason: str) -> None:
         self._phase, self._reason = phase, reason

@@ -259,6 +259,22 @@ def test_kubelet_is_not_restarted_more_often_than_allowed(node: Node, tmp_path: 
     node.run("install")
 
 
+def test_a_run_that_may_not_restart_kubelet_repairs_all_else(node: Node) -> None:
+    node.run("install")
+    node.path(GUARD).unlink()
+    node.fallback("policy:\n  Active: none\nlogger:\n  Debug: other\n")
+    with node.restarts(kubelet=False, proxy=True):
+        node.run("install", "--keep-kubelet")
+    assert node.path(GUARD).exists()
+    node.path(DROP_IN).unlink()
+    node.host.run("sh", "-c", "systemctl daemon-reload; systemctl restart kubelet")
+    before = files(node.host)
+    with node.restarts(kubelet=False, proxy=False):
+        assert "kubelet would have to restart" in node.run("install", "--keep-kubelet", code=3).err
+    assert not difference(before, files(node.host))
+    node.run("install")
+
+
 def test_a_failed_pass_neither_ends_it_nor_spins(node: Node, tmp_path: Path) -> None:
     with resident(node, tmp_path) as running:
         running.settle()

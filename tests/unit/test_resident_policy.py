@@ -427,6 +427,20 @@ def test_what_needs_no_restart_is_still_repaired(make: Make) -> None:
     assert bench.ready
 
 
+def test_a_pass_that_finds_that_it_would_have_to_restart_is_no_failure(make: Make) -> None:
+    """Somebody was quicker than the pass that a plan had let begin."""
+    bench = make(stamps=(800.0, 850.0, 900.0))
+    bench.look(GOOD)
+    bench.end(Outcome(0))
+    assert bench.look() is Doing.INSTALL
+    off = replace(GOOD, on_relay=False, units=("off",), files=("wiped",))
+    bench.end(Outcome(3, would_restart=True), off)
+    assert bench.look() is Doing.PLAN
+    bench.end(Outcome(3, would_restart=True))
+    assert bench.look() is Doing.HOLD
+    assert bench.policy.state.failures == 0
+
+
 def test_restarts_are_forgotten_after_an_hour(make: Make) -> None:
     bench = make(stamps=(800.0, 850.0, 900.0))
     bench.now += HOUR
