@@ -103,17 +103,22 @@ def execute(
 @contextlib.contextmanager
 def untouched(host: ThrowawayHost) -> Iterator[None]:
     """Whatever happens in the block leaves every file as it is, and every unit that could be ours alone."""
-    before, units = files(host), _units(host)
+    before, keys = files(host), _of_a_unit(host)
+    units = _units(host, keys)
     yield
     changed = difference(before, files(host))
     assert not changed, "\n".join(changed)
-    after = _units(host)
+    after = _units(host, keys)
     assert after == units, f"before:\n{units}\nafter:\n{after}"
 
 
-def _units(host: ThrowawayHost) -> str:
+def _of_a_unit(host: ThrowawayHost) -> str:
     """What any operation on a unit would change; a kubelet that crash-loops changes the rest by itself."""
     keys = "Id,LoadState,UnitFileState,NeedDaemonReload,DropInPaths"
-    if host.show("kubelet.service", "SubState") != "auto-restart":
-        keys += ",InvocationID,ActiveState,SubState,MainPID"
+    loops = host.show("kubelet.service", "SubState") == "auto-restart"
+    loops = loops or host.show("kubelet.service", "NRestarts") != "0"
+    return keys if loops else f"{keys},InvocationID,ActiveState,SubState,MainPID"
+
+
+def _units(host: ThrowawayHost, keys: str) -> str:
     return host.systemctl("show", f"--property={keys}", *UNITS)

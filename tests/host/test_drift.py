@@ -55,6 +55,7 @@ def test_a_link_in_a_files_place_gives_way_and_what_it_led_to_is_left_alone(node
     assert not node.path(FALLBACK).is_symlink()
     assert node.path(FALLBACK).read_bytes() == right
     assert theirs.read_text() == "somebody else's\n"
+    theirs.unlink()
     node.expect_good()
 
 
@@ -179,12 +180,13 @@ def test_r3_the_content_of_a_force_config_is_only_signalled_and_the_proxy_has_no
 
 def test_r3_new_flags_of_kubelet_by_somebody_else_live_beside_ours_with_nothing_to_mend(node: Node) -> None:
     base = node.path("/etc/default/kubelet")
-    theirs = base.read_text()
+    theirs, status = base.read_text(), base.stat()
     base.write_text('KUBELET_EXTRA_ARGS="--max-pods=57"\n')
     node.host.systemctl("restart", UNIT)
     with node.restarts(kubelet=False, proxy=False):
         assert node.run("install").out == "nothing to do\n"
     assert "--max-pods=57" in running_arguments(node.host)
     base.write_text(theirs)
+    os.utime(base, ns=(status.st_atime_ns, status.st_mtime_ns))
     node.host.systemctl("restart", UNIT)
     node.expect_good()

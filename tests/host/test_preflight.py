@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.host.command import REAL_POLICY, RELAY_FLAG, Command, Ended, untouched
+from tests.host.resident import SOON, within
 from tests.throwaway.containers import Mount, create_container
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.kubelet import UNIT, install_kubelet, running_arguments, wait_healthy
@@ -120,6 +121,7 @@ def test_kubelet_stopped(node: Node) -> None:
 def test_kubelet_crash_looping(node: Node) -> None:
     node.write("/etc/standin-kubelet.json", json.dumps({"startup": "exit"}))
     node.host.systemctl("restart", UNIT, check=False)
+    within(SOON, lambda: node.host.show(UNIT, "SubState") == "auto-restart")
     said = node.refused("kubelet-crash-looping")
     assert "does not stay up" in said
     assert "exit-code" in said
