@@ -164,7 +164,8 @@ def load_record(files: Files, machine_id: str, hostname: str) -> tuple[Record, R
         return Record(machine_id=machine_id), RecordStatus.CORRUPT
     if record.machine_id != machine_id or record.hostname not in ("", hostname):
         return _recheck(record, files, machine_id), RecordStatus.FOREIGN
-    return record, RecordStatus.OK
+    # What the next version added is not kept: what we write is of our schema, whatever it was.
+    return replace(record, schema=SCHEMA), RecordStatus.OK
 
 
 def _is_whole(raw: bytes) -> bool:

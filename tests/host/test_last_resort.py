@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from installer.record import SCHEMA
 from tests.host.command import PROGRAM
 from tests.host.node import BINARY, GUARD, PROXY, PROXY_ENVIRONMENT, STATE, Node
 from tests.throwaway.host import ThrowawayHost
@@ -76,26 +77,30 @@ def test_r8_drift_in_a_quarantine_is_mended_towards_the_good_generation(node: No
 
 
 def test_what_the_next_installer_wrote_is_run_on_and_removed(node: Node) -> None:
-    """A record of the next schema, with what this one does not know."""
+    """A record of the next schema, with what this one does not know; of the one after it, it is refused."""
     node.run("install")
-    record = json.loads(node.path(RECORD).read_text())
-    record["schema"] += 1
-    record["new"] = {"something": 1}
-    for claim in record["claims"].values():
-        claim["new"] = True
-    node.path(RECORD).write_text(json.dumps(record))
+    rewrite_record(node, 1)
     assert node.run("install").out == "nothing to do\n"
     node.upgrade(version="v0.9.4")
     with node.restarts(kubelet=False, proxy=True):
         node.run("install")
     node.expect_good()
-    record = json.loads(node.path(RECORD).read_text())
-    record["schema"] += 2
-    node.path(RECORD).write_text(json.dumps(record))
+    assert json.loads(node.path(RECORD).read_text())["schema"] == SCHEMA
+    rewrite_record(node, 2)
     node.upgrade(version="v0.9.5")
-    assert "from the future" in node.run("install", code=4).err
-    record["schema"] -= 1
-    node.path(RECORD).write_text(json.dumps(record))
+    with node.restarts(kubelet=False, proxy=False):
+        assert "from the future" in node.run("install", code=4).err
+    rewrite_record(node, 1)
     node.run("remove")
     assert node.host.systemctl("is-active", PROXY, check=False) == "inactive"
     node.expect_untraced(allowed=STATE)
+
+
+def rewrite_record(node: Node, newer: int) -> None:
+    """As the installer would write it whose schema is newer by so much."""
+    record = json.loads(node.path(RECORD).read_text())
+    record.pop("checksum", None)
+    record |= {"schema": SCHEMA + newer, "new": {"something": 1}}
+    for claim in record["claims"].values():
+        claim["new"] = True
+    node.path(RECORD).write_text(json.dumps(record))
