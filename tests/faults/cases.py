@@ -78,10 +78,10 @@ SMALL = {
 
 _FULL = (
     _full("/opt", 4, "MiB free", "free some space", rare=True),
-    _full("/var/lib/cri-resmgr-installer", 4, "MiB free", "free some space"),
+    _full("/var/lib/cri-resmgr-installer", 4, "MiB free", "free some space", rare=True),
     _full("/etc/cri-resmgr", 5, FULL, "free some space", "as it was before", rare=True),
     _full("/etc/systemd/system/kubelet.service.d", 5, FULL, "free some space"),
-    _full("/opt", 4, "MiB free", before=Before.UPGRADE),
+    _full("/opt", 4, "MiB free", before=Before.UPGRADE, rare=True),
     _full("/etc/cri-resmgr", 5, FULL, "free some space", before=Before.CONFIG),
     _full("/var/lib/cri-resmgr-installer", 5, FULL, "free some space", before=Before.CONFIG),
     _full("/var/lib/cri-resmgr-installer", 0, FULL, when=_STARTING, before=Before.UPGRADE),
@@ -105,6 +105,7 @@ _FULL = (
         shell("rm -f /run/filler.*"),
         4,
         ("/run has", "df -i", "nothing was touched"),
+        theirs=("/run/filler",),
     ),
 )
 
@@ -141,6 +142,7 @@ _DISK = (
         4,
         ("/etc/default", "immutable"),
         before=Before.BARE,
+        rare=True,
     ),
     Case(
         "a directory that becomes read-only meanwhile",
@@ -265,6 +267,7 @@ _UNITS = (
         ("masked", f"systemctl unmask {PROXY}"),
         before=Before.BARE,
         theirs=(PROXY_UNIT,),
+        reboot=True,
     ),
     Case(
         "the proxy's unit is masked until the next boot",
@@ -302,7 +305,8 @@ _DROP_INS = tuple(
         kubelet=kubelet or (Kubelet.RELAY if "Pre" in lines else Kubelet.OWN),
         before=before,
         theirs=(posixpath.dirname(_THEIR_DROP_IN),),
-        rare=(before is Before.BARE) is not ("ExecStart=" in lines),
+        rare=(before is Before.BARE) is not ("ExecStart=" in lines) or "Environment" in lines,
+        reboot=before is Before.SAME,
     )
     for what, lines in (
         ("the environment files", "EnvironmentFile=\n"),
@@ -332,6 +336,7 @@ _SICK = (
         4,
         ("the container runtime does not answer", "crictl info"),
         before=Before.BAD,
+        rare=True,
     ),
     Case(
         "the runtime is away for 20 s from the middle of an upgrade on",
@@ -393,6 +398,7 @@ _SICK = (
         (_THEIR_PROXY_DROP_IN,),
         kubelet=Kubelet.OWN,
         theirs=(posixpath.dirname(_THEIR_PROXY_DROP_IN),),
+        reboot=True,
     ),
     Case(
         "another drop-in replaces the proxy's command, nothing of ours",
@@ -421,6 +427,7 @@ _LEFTOVERS = (
         shell(f"systemctl stop holder; rm -f {_LOCK}"),
         75,
         ("another run holds the host's lock", "wait until it has ended"),
+        theirs=(_LOCK,),
     ),
     Case(
         "a directory where the lock is",
@@ -428,6 +435,8 @@ _LEFTOVERS = (
         shell(f"rmdir {_LOCK}"),
         4,
         (_LOCK, "nothing was touched"),
+        rare=True,
+        theirs=(_LOCK,),
     ),
     Case(
         "a pid file with the number of another process",

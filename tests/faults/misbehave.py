@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 
@@ -34,7 +34,8 @@ _SMALL_RUN = (
 )
 _SLACK = 60.0  # seconds after which a run that does not end is ended
 #: What each start of the proxy leaves, and each run.
-_OF_ITSELF = (STATE, "/run/cri-resmgr", "/var/lib/cri-resmgr", "/etc/standin-")
+_TRANSIENT = "/run/systemd/transient"  # what somebody has started by systemd-run
+_OF_ITSELF = (STATE, "/run/cri-resmgr", "/var/lib/cri-resmgr", "/etc/standin-", _TRANSIENT)
 
 
 class Stage:
@@ -132,8 +133,9 @@ class Stage:
         if ended.code != 0:
             yield f"the next run exits with {ended.code}: {ended.said}"
         if case.verb == "remove":
-            left = difference(node.before, files(node.host))
-            left = [line for line in left if not line.split()[1].startswith(("unit:", *case.theirs))]
+            before = {path: entry for path, entry in node.before.items() if path.startswith("/")}
+            left = difference(before, files(node.host))
+            left = [line for line in left if not line.split()[1].startswith((_TRANSIENT, *case.theirs))]
             if left:
                 yield f"a removal leaves: {left}"
             return
@@ -172,17 +174,34 @@ def _on_relay(node: Node) -> bool:
         return False
 
 
-@contextmanager
-def stage(group: str) -> Iterator[Stage]:
-    """A host of its own for the cases of one group."""
-    with ThrowawayHost() as host, tempfile.TemporaryDirectory(prefix="misbehave-") as scratch:
-        yield Stage(host, Path(scratch), group)
+class Theatre:
+    """Has one stage at a time: a host of its own for the cases of each group that belong together."""
+
+    def __init__(self) -> None:
+        self._group = ""
+        self._stage: Stage | None = None
+        self._open = ExitStack()
+
+    def __enter__(self) -> Theatre:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._open.close()
+
+    def stage(self, group: str) -> Stage:
+        """The host of that group; the one before it ends."""
+        if self._stage is None or group != self._group:
+            self._open.close()
+            host = self._open.enter_context(ThrowawayHost())
+            scratch = self._open.enter_context(tempfile.TemporaryDirectory(prefix="misbehave-"))
+            self._group, self._stage = group, Stage(host, Path(scratch), group)
+        return self._stage
 
 
 def run(report: Report, amount: int) -> None:
     """Every case of the table, `amount` times."""
-    for group, cases in GROUPS.items():
-        with stage(group) as here:
+    with Theatre() as theatre:
+        for group, cases in GROUPS.items():
             for case in cases:
-                wrong = [line for _ in range(amount) for line in here.play(case)]
-                report(f"{group}: {case.name}", amount, [f"{case.name}: {line}" for line in wrong])
+                wrong = [line for _ in range(amount) for line in theatre.stage(group).play(case)]
+                report(f"{group}: {case.name}", amount, wrong)

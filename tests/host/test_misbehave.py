@@ -8,25 +8,18 @@ from collections.abc import Iterator
 import pytest
 
 from tests.faults.cases import GROUPS
-from tests.faults.misbehave import Stage, stage
+from tests.faults.misbehave import Theatre
 from tests.faults.misfortune import Case
 
 PLAYED = [(group, case) for group, cases in GROUPS.items() for case in cases if not case.rare]
 
 
 @pytest.fixture(scope="module")
-def group(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(scope="module")
-def here(group: str) -> Iterator[Stage]:
-    with stage(group) as found:
+def theatre() -> Iterator[Theatre]:
+    with Theatre() as found:
         yield found
 
 
-@pytest.mark.parametrize(
-    ("group", "case"), PLAYED, indirect=["group"], ids=[f"{group}: {case.name}" for group, case in PLAYED]
-)
-def test_the_system_misbehaves(here: Stage, case: Case) -> None:
-    assert not here.play(case)
+@pytest.mark.parametrize(("group", "case"), PLAYED, ids=[f"{group}: {case.name}" for group, case in PLAYED])
+def test_the_system_misbehaves(theatre: Theatre, group: str, case: Case) -> None:
+    assert not theatre.stage(group).play(case)
