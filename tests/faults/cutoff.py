@@ -109,7 +109,7 @@ def expect_bare(node: Node, *allowed: str) -> None:
     """Nothing of ours is left among the files; systemd is asked at the end only, it takes its time."""
     wait_healthy(node.host)
     assert not node.on_relay(), "kubelet is on the relay"
-    before = {path: entry for path, entry in node.before.items() if not path.startswith("unit:")}
+    before = {path: entry for path, entry in node.before.items() if path.startswith("/")}
     lines = difference(before, files(node.host))
     left = [line for line in lines if not line.split()[1].startswith(("/etc/standin-", *allowed))]
     assert not left, "\n".join(left)
@@ -127,19 +127,10 @@ def expect_no_process(node: Node) -> None:
 class Journal:
     """What the units go through from now on, by systemd's own journal."""
 
-    _CURSOR = "--cursor-file=/run/journal-of-faults"  # where the last reading has ended
-
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._known = {
-            *self._invocations(),
-            *((unit, node.host.show(unit, "InvocationID")) for unit in _UNITS),
-        }
-
-    def _invocations(self) -> set[tuple[str, str]]:
-        """The unit and the ID of each start that was heard of since the last time."""
-        entries = self._read(self._CURSOR, *(f"UNIT={unit}" for unit in _UNITS))
-        return {(entry["UNIT"], entry["INVOCATION_ID"]) for entry in entries if "INVOCATION_ID" in entry}
+        self._known = {(unit, node.host.show(unit, "InvocationID")) for unit in _UNITS}
+        self._cursor = self._read("--lines=1")[0]["__CURSOR"]
 
     def _read(self, *words: str) -> list[dict[str, Any]]:
         fields = "UNIT,INVOCATION_ID,MESSAGE"
@@ -149,7 +140,9 @@ class Journal:
 
     def expect(self, starts: Mapping[str, Starts]) -> None:
         """Each unit was started so often."""
-        found = [unit for unit, _ in self._invocations() - self._known]
+        entries = self._read(f"--after-cursor={self._cursor}", *(f"UNIT={unit}" for unit in _UNITS))
+        started = {(entry["UNIT"], entry["INVOCATION_ID"]) for entry in entries if "INVOCATION_ID" in entry}
+        found = [unit for unit, _ in started - self._known]
         for unit, bounds in starts.items():
             count = found.count(unit)
             assert bounds.least <= count <= bounds.most, f"{unit} was started {count} times: {bounds}"
