@@ -19,8 +19,8 @@ from installer.host.run import Finished, run
 _SECONDS = 5.0
 _PRIVATE = "cri-resmgr-check-"
 # With a good configuration it waits for ever: who waits for it may be killed meanwhile, and nobody else
-# would end it.
-_DYING_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
+# would end it. That may be before the first word is carried out: so the second asks whether we still live.
+_DYING_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--", "sh", "-c", '[ "$PPID" = "$0" ] && exec "$@"')
 _OWN_NETWORK = ("unshare", "--net", "--")
 _OF_A_WAY = ("setpriv:", "unshare:")  # how they begin if they cannot: not installed, not allowed
 _ACCEPTED = "waiting for image services"
@@ -79,8 +79,9 @@ def _flags(binary: Path, private: str, state: str) -> tuple[str, ...]:
 
 
 def _run_apart(argv: tuple[str, ...], until: str) -> Finished:
-    ways = (_DYING_WITH_US + _OWN_NETWORK, _OWN_NETWORK) if os.geteuid() == 0 else ()
-    for way in (*ways, _DYING_WITH_US):
+    dying_with_us = (*_DYING_WITH_US, str(os.getpid()))
+    ways = (dying_with_us + _OWN_NETWORK, _OWN_NETWORK) if os.geteuid() == 0 else ()
+    for way in (*ways, dying_with_us):
         finished = run(way + argv, _SECONDS, until)
         if finished.code != 127 and not (finished.code == 1 and finished.output.startswith(_OF_A_WAY)):
             return finished

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.throwaway.kubelet import UNIT, wait_healthy
 from tests.throwaway.snapshot import difference, files
 
 UP_SECONDS = float(SETTINGS["guardSeconds"]) + 15.0  # of a kubelet that may have to go without the relay
+_DYING_SECONDS = 5.0
 _UNITS = (UNIT, PROXY)
 
 Cut = Callable[[Node], str]
@@ -116,12 +118,20 @@ def expect_bare(node: Node, *allowed: str) -> None:
 
 
 def expect_no_process(node: Node) -> None:
-    """Whatever a killed run had started goes with it."""
-    ours = str(temporary_directory(node.scratch)).encode()
+    """Whatever a killed run had started goes with it, at once."""
+    deadline = time.monotonic() + _DYING_SECONDS
+    while left := list(_processes(str(temporary_directory(node.scratch)))):
+        assert time.monotonic() < deadline, f"left running: {left}"
+        time.sleep(0.01)
+
+
+def _processes(mark: str) -> Iterator[str]:
+    """The command lines of this machine that name it."""
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
-            said = process.read_bytes()
-            assert ours not in said, f"left running: {said.decode().split(chr(0))}"
+            said = process.read_bytes().decode("utf-8", "replace").replace("\0", " ")
+            if mark in said:
+                yield said
 
 
 class Journal:
