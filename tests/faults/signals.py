@@ -96,7 +96,7 @@ def at_each_step(bench: Bench, way: Way, seed: int, stride: int = 1, first: int 
         chance = random.Random(f"{seed}-{number}")
         soon = DieSoon(number, chance.uniform(0, SOON), way.since)
         trial = Signalled(way, number, soon, _SIGNALS[number % 2])
-        if bench.attempt(f"seed {seed}: {trial}", trial, tried) not in ("signalled", ""):
+        if bench.attempt(f"seed {seed}: {trial}", trial, tried) not in ("signalled", "") or tried.bad:
             break
     bench.finish(tried)
     return tried

@@ -118,6 +118,18 @@ def _kubelet_exits_on_the_relay(node: Node, _number: int) -> None:
     node.fault("kubelet", '{"onRelay": {"startup": "exit"}}')
 
 
+def _old_settings(node: Node, _number: int) -> None:
+    node.command.set(kubelet=SETTINGS)
+
+
+def _other_guard(node: Node, _number: int) -> None:
+    node.command.set(kubelet={**SETTINGS, "guardSeconds": SETTINGS["guardSeconds"] + 1})
+
+
+def _other_strategy(node: Node, _number: int) -> None:
+    node.command.set(kubelet={**SETTINGS, "strategy": "exec-start"})
+
+
 def _no_fault(node: Node, _number: int) -> None:
     node.fault("kubelet", "")
 
@@ -164,6 +176,20 @@ WAYS = (
         Starts(1, 2),
         ask=_new_fallback,
         proxy_read=(FALLBACK, "using fallback configuration"),
+    ),
+    Way(
+        "another guardSeconds",
+        _NONE,
+        Starts(0, 1),
+        lay=_old_settings,
+        ask=_other_guard,
+    ),
+    Way(
+        "another strategy",
+        Starts(1, 2),
+        Starts(0, 1),
+        lay=_old_settings,
+        ask=_other_strategy,
     ),
     Way(
         "another force.cfg",

@@ -13,7 +13,7 @@ from tests.faults.bench import Bench
 from tests.faults.ways import WAYS, Way
 from tests.host.mortal import DieAfterStep, converge
 
-STRIDE = 29  # odd, so that it is before one effect and after the next
+STRIDE = 37  # odd, so that it is before one effect and after the next
 SEED = 1
 
 
@@ -25,13 +25,13 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 @pytest.mark.parametrize("way", WAYS, ids=[way.name.replace(" ", "-").replace(",", "") for way in WAYS])
 def test_r7_killed_before_or_after_an_effect_the_next_run_goes_on(bench: Bench, way: Way) -> None:
-    tried = killed.at_each_instant(bench, way, STRIDE, first=WAYS.index(way) * 7 % STRIDE)
+    tried = killed.at_each_instant(bench, way, STRIDE, first=WAYS.index(way) * 11 % STRIDE)
     assert not tried.bad, "\n".join(tried.bad)
-    assert tried.count > 1
+    assert tried.count
 
 
 def test_r7_killed_at_random_instants_the_next_run_goes_on(bench: Bench) -> None:
-    tried = killed.at_random(bench, 8, SEED)
+    tried = killed.at_random(bench, 6, SEED)
     assert not tried.bad, "\n".join(tried.bad)
 
 
