@@ -51,6 +51,7 @@ def put(node: Node, path: str, content: str, mode: int = 0o640, owner: int = 12)
 
 
 def test_r6_files_links_and_units_of_somebody_else_come_back(node: Node) -> None:
+    """Whatever of ours has come and gone in between."""
     for path in (BINARY, "/etc/default/cri-resource-manager", KUBELET_ENVIRONMENT):
         put(node, path, f"somebody else's {path}\n")
         os.setxattr(node.path(path), "trusted.somebody", path.encode() + b"\0\xff")
@@ -63,12 +64,24 @@ def test_r6_files_links_and_units_of_somebody_else_come_back(node: Node) -> None
     put(node, PROXY_UNIT, FOREIGN_UNIT, 0o644, 0)
     node.host.systemctl("daemon-reload")
     node.host.systemctl("enable", PROXY)
+    node.path("/etc/cri-resmgr").chmod(0o2750)
+    node.path(DROP_IN).parent.mkdir(0o700)
+    os.chown(node.path(DROP_IN).parent, 12, 12)
     node.before = snapshot(node.host)
     node.run("install")
     node.expect_good()
     assert not node.path(
         "/etc/systemd/system/graphical.target.wants/cri-resource-manager.service"
     ).is_symlink()
+    force = node.command.configs / "force.cfg"
+    force.write_text("policy:\n  Active: none\n")
+    node.upgrade()
+    node.run("install")
+    force.unlink()
+    (node.command.configs / "EXTRA_OPTIONS.cfg").write_text('EXTRA_OPTIONS="--metrics-interval 30s"\n')
+    node.command.set(kubelet={"strategy": "exec-start"})
+    node.run("install")
+    node.expect_good()
     said = node.run("plan", "--mode=remove", code=3).out
     assert f"restore {FALLBACK}" in said
     node.run("remove")
