@@ -41,6 +41,7 @@ class Since:
     """What has happened since the host last converged: what the next pass may do about it."""
 
     drifted: bool = False
+    base_edited: bool = False  # the command line that our drop-in may have to repeat
     proxy_edited: bool = False  # content that a start of it may have read
     proxy_started: bool = False
     kubelet_started: bool = False
@@ -64,6 +65,7 @@ class Asked:
     configuration: str = "none"
     guard_seconds: int = GUARD_SECONDS
     agent: str = "enabled"
+    strategy: str = "auto"
 
     def restarts_proxy(self, other: Asked) -> bool:
         """Whether the proxy has to be started anew for the other."""

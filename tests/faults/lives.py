@@ -23,37 +23,49 @@ from hypothesis.stateful import (
 
 from installer.model.state import Mode
 from tests.faults.life import Life, tell
-from tests.faults.lifemodel import BROKEN, CONFIGURATIONS, EXTRA, FORCE, GUARD_SECONDS, PAYLOADS, Asked, Since
+from tests.faults.lifemodel import (
+    BROKEN,
+    CONFIGURATIONS,
+    DROP_INS,
+    EXTRA,
+    FORCE,
+    GUARD_SECONDS,
+    PAYLOADS,
+    Asked,
+    Since,
+)
 from tests.faults.people import People
-from tests.host.node import BINARY, FALLBACK, KUBELET_ENVIRONMENT, OURS, PROXY, PROXY_ENVIRONMENT
+from tests.host.node import BINARY, FALLBACK, KUBELET_ENVIRONMENT, PROXY, PROXY_ENVIRONMENT
 from tests.throwaway.kubelet import UNIT
 
 Report = Callable[[str, int, Sequence[str]], None]
 
 STEPS = 14
-FLAGS = ("", "--max-pods=57", '"--max-pods=57 --node-ip=10.0.0.7"')
-DROP_IN_LINES = ("Environment=SOMEBODY=1", "Nice=1", "EnvironmentFile=-/etc/somebody")
-DRIFT = ("delete", "edit", "empty", "chmod", "chown", "link", "directory")
+FLAGS = tuple(f"KUBELET_EXTRA_ARGS={one}" for one in ("", "--max-pods=57", '"--max-pods=57 --v=4"'))
+WIPE = "wipe"
+COMMAND = "$KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS"
+DROP_IN_LINES = (
+    f"ExecStart=\nExecStart=/usr/bin/kubelet --max-pods=9 {COMMAND}",
+    "Environment=SOMEBODY=1",
+    "EnvironmentFile=-/etc/somebody",
+)
+DRIFT = ("delete", "edit", "empty", "chmod", "chown", "link", "mask", "directory")
 PLACES = (BINARY, PROXY_ENVIRONMENT, FALLBACK, KUBELET_ENVIRONMENT, FORCE, EXTRA)
-MOST_EFFECTS = 60
+MOST_EFFECTS = 36
 
-_yes_or_no = st.booleans()
 _asked = st.builds(
     Asked,
     st.sampled_from(PAYLOADS),
     st.sampled_from(sorted(CONFIGURATIONS)),
     st.sampled_from((GUARD_SECONDS, GUARD_SECONDS, GUARD_SECONDS + 1)),
     st.sampled_from(("enabled", "enabled", "disabled")),
+    st.sampled_from(("auto", "auto", "exec-start")),
 )
 
 
 def _alone(lives: Lives) -> bool:
     """Whether there is no resident."""
     return lives.life.watcher is None
-
-
-def _since(lives: Lives) -> Since:
-    return lives.life.since
 
 
 class Lives(RuleBasedStateMachine):
@@ -82,7 +94,8 @@ class Lives(RuleBasedStateMachine):
             life.watched(before)
         except Exception as error:
             life.broken = True
-            raise AssertionError(f"{error}\n{tell(life.story)}") from error
+            life.failures.append(f"{error}\n{tell(life.story)}")
+            raise AssertionError(life.failures[-1]) from error
 
     # -- operators ----------------------------------------------------------
 
@@ -92,80 +105,68 @@ class Lives(RuleBasedStateMachine):
             self._step(f"somebody else's {path}", partial(self.people.put, path))
         self._step(f"installs {asked}", partial(self.life.ask_and_install, asked))
 
-    @precondition(lambda self: _alone(self) and (_since(self) != Since() or not self.life.converged))
-    @rule()
-    def install(self) -> None:
-        self._step("install", self.life.install)
+    @precondition(_alone)
+    @rule(verb=st.sampled_from(("install", "install", "remove", *BROKEN)), asked=_asked)
+    def operator(self, verb: str, asked: Asked) -> None:
+        life = self.life
+        settled = life.since == Since()
+        if verb in BROKEN:
+            self._step(f"an upgrade that {verb}", partial(life.failed_upgrade, verb))
+        elif verb == "remove" and (life.converged or not settled):
+            self._step("remove", life.remove)
+        elif verb == "install" and (not life.converged or not settled):
+            self._step("install", life.install)
+        else:
+            self._step(f"asks for {asked}", partial(life.ask_and_install, asked))
 
-    @precondition(lambda self: _alone(self) and (_since(self) != Since() or self.life.converged))
-    @rule()
-    def remove(self) -> None:
-        self._step("remove", self.life.remove)
+    @precondition(_alone)
+    @rule(mode=st.sampled_from(Mode), asked=_asked, effect=st.integers(1, MOST_EFFECTS))
+    def killed(self, mode: Mode, asked: Asked, effect: int) -> None:
+        words = f"kill -9 of {mode.value} before its effect {effect}, as {asked} is asked for"
+        self._step(words, partial(self.people.kill, mode, asked, effect))
 
-    @rule(asked=_asked)
-    def ask_and_install(self, asked: Asked) -> None:
-        do = self.life.ask_and_install if _alone(self) else self.life.ask
-        self._step(f"asks for {asked}", partial(do, asked))
-
-    @precondition(lambda self: _alone(self))
-    @rule(broken=st.sampled_from(sorted(BROKEN)))
-    def failed_upgrade(self, broken: str) -> None:
-        self._step(f"an upgrade that {broken}", partial(self.life.failed_upgrade, broken))
-
-    @precondition(lambda self: _alone(self))
-    @rule(mode=st.sampled_from(Mode), effect=st.integers(1, MOST_EFFECTS))
-    def killed(self, mode: Mode, effect: int) -> None:
-        self._step(f"kill -9 of {mode.value}", partial(self.people.kill, mode, effect))
+    @rule(what=st.sampled_from(("pause", "comes or goes", "asks", "asks")), asked=_asked)
+    def resident(self, what: str, asked: Asked) -> None:
+        life = self.life
+        if what == "pause":
+            self._step("the pause ends" if life.paused else "a pause", self.people.pause)
+        elif _alone(self):
+            self._step("a resident comes", life.start_watcher)
+        elif what == "asks":
+            self._step(f"asks for {asked}", partial(life.ask, asked))
+        else:
+            self._step("the resident goes", life.end_watcher)
 
     # -- other people -------------------------------------------------------
 
-    @rule(path=st.sampled_from((*OURS, FORCE, EXTRA)), how=st.sampled_from(DRIFT), reload=_yes_or_no)
-    def drift(self, path: str, how: str, reload: bool) -> None:
-        place = self.life.node.path(path)
-        if place.is_file() and not place.is_symlink() and path not in self.life.foreign:
-            words = f"{how} {path}{', daemon-reload' * reload}"
-            self._step(words, partial(self.people.drift, path, how, reload))
+    @precondition(lambda self: self.people.in_place())
+    @rule(which=st.integers(0, 8), how=st.sampled_from(DRIFT), reload=st.booleans())
+    def drift(self, which: int, how: str, reload: bool) -> None:
+        found = self.people.in_place()
+        path = found[which % len(found)]
+        words = f"{how} {path}{', daemon-reload' * reload}"
+        self._step(words, partial(self.people.drift, path, how, reload))
 
-    @rule(verb=st.sampled_from(("stop", "disable", "restart")))
-    def proxy_unit(self, verb: str) -> None:
-        self._step(f"systemctl {verb} {PROXY}", partial(self.people.command_proxy, verb))
+    @rule(verb=st.sampled_from(("stop", "disable", "restart")), unit=st.sampled_from((PROXY, UNIT)))
+    def systemctl(self, verb: str, unit: str) -> None:
+        if unit == PROXY:
+            self._step(f"systemctl {verb} {PROXY}", partial(self.people.command_proxy, verb))
+        else:
+            self._step("systemctl restart kubelet", partial(self.life.restart, UNIT))
 
-    @rule()
-    def restart_kubelet(self) -> None:
-        self._step("systemctl restart kubelet", partial(self.life.restart, UNIT))
-
-    @rule(flags=st.sampled_from(FLAGS), finish=_yes_or_no)
-    def edit_base(self, flags: str, finish: bool) -> None:
-        line = f"KUBELET_EXTRA_ARGS={flags}\n"
-        words = f"edits kubelet's environment: {flags}{', restarts it' * finish}"
-        self._step(words, partial(self.people.edit_base, line, finish))
-
-    @rule(line=st.sampled_from(DROP_IN_LINES), finish=_yes_or_no)
-    def edit_base_unit(self, line: str, finish: bool) -> None:
-        words = f"a drop-in for kubelet: {line}{', reloads and restarts' * finish}"
-        self._step(words, partial(self.people.edit_base_unit, f"[Service]\n{line}\n", finish))
-
-    @rule()
-    def wipe(self) -> None:
-        self._step("kubelet.service.d goes, kubelet restarts", self.people.wipe)
-
-    @rule()
-    def pause(self) -> None:
-        self._step("the pause ends" if self.life.paused else "a pause", self.people.pause)
-
-    @precondition(lambda self: _alone(self))
-    @rule()
-    def resident(self) -> None:
-        self._step("a resident comes", self.life.start_watcher)
-
-    @precondition(lambda self: not _alone(self))
-    @rule()
-    def no_resident(self) -> None:
-        self._step("the resident goes", self.life.end_watcher)
+    @rule(line=st.sampled_from((*FLAGS, *DROP_IN_LINES, WIPE)), finish=st.booleans())
+    def kubelets_owner(self, line: str, finish: bool) -> None:
+        words = f"of kubelet's: {line}{', and it restarts' * finish}"
+        if line == WIPE:
+            self._step(f"{DROP_INS} goes, and kubelet restarts", self.people.wipe)
+        elif line in FLAGS:
+            self._step(words, partial(self.people.edit_base, line, finish))
+        else:
+            self._step(words, partial(self.people.edit_base_unit, line, finish))
 
     # -- accidents ----------------------------------------------------------
 
-    @rule(cut=_yes_or_no)
+    @rule(cut=st.booleans())
     def boot(self, cut: bool) -> None:
         self._step("power cut, boot" if cut else "reboot", partial(self.people.boot, cut))
 
@@ -204,8 +205,8 @@ def run(report: Report, amount: int) -> None:
     try:
         live(life, amount, number=number)
     except Exception as error:
-        notes = getattr(error, "__notes__", ())
-        bad.append(f"seed {number}: " + "\n".join((str(error), *notes)))
+        told = life.failures[:1] or [str(error)]
+        bad.append("\n".join((f"seed {number}: {told[0]}", *getattr(error, "__notes__", ()))))
     finally:
         life.close()
     report("random lives", amount, bad)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from installer.model.state import Mode
 from tests.faults.life import Life
-from tests.faults.lifemodel import BASE, DROP_INS, EXTRA, PAUSE, SOMEBODYS_DROP_IN
-from tests.host.node import DROP_IN, GUARD, KUBELET_ENVIRONMENT, PROXY
+from tests.faults.lifemodel import BASE, DROP_INS, EXTRA, FORCE, PAUSE, SOMEBODYS_DROP_IN, Asked
+from tests.host.node import DROP_IN, GUARD, KUBELET_ENVIRONMENT, OURS, PROXY
 from tests.throwaway.kubelet import UNIT, running_arguments
 
 
@@ -18,10 +18,17 @@ class People:
     def __init__(self, life: Life) -> None:
         self._life = life
 
+    def in_place(self) -> list[str]:
+        """The files of ours that lie there as files."""
+        life = self._life
+        found = [path for path in (*OURS, FORCE, EXTRA) if path not in life.foreign]
+        places = ((path, life.node.path(path)) for path in found)
+        return [path for path, place in places if place.is_file() and not place.is_symlink()]
+
     def edit_base(self, line: str, finish: bool) -> None:
         """Somebody sets other flags for kubelet, and restarts it or does not."""
         life = self._life
-        life.node.path(BASE).write_text(line)
+        life.node.path(BASE).write_text(f"{line}\n")
         life.note(BASE)
         if finish:
             life.restart(UNIT)
@@ -29,15 +36,16 @@ class People:
             found = running_arguments(life.host)
             assert [word for word in found if word in flags] == flags, f"{flags} are not in {found}"
 
-    def edit_base_unit(self, text: str, finish: bool) -> None:
+    def edit_base_unit(self, line: str, finish: bool) -> None:
         """Somebody puts a drop-in beside ours, and reloads and restarts, or has not yet done so."""
         life = self._life
         life.since.reload_pending = not finish
+        life.since.base_edited |= finish
         directory = life.node.path(DROP_INS)
         if not directory.exists():
             directory.mkdir()
             life.note(DROP_INS)
-        life.node.path(SOMEBODYS_DROP_IN).write_text(text)
+        life.node.path(SOMEBODYS_DROP_IN).write_text(f"[Service]\n{line}\n")
         life.note(SOMEBODYS_DROP_IN)
         if finish:
             life.host.systemctl("daemon-reload")
@@ -48,7 +56,7 @@ class People:
         life = self._life
         life.host.run("rm", "-rf", DROP_INS)
         life.note(DROP_INS)
-        life.since.drifted = True
+        life.since.drifted = life.since.base_edited = True
         life.since.reload_pending = False
         life.since.edits.pop(DROP_IN, None)
         life.since.in_the_way = [path for path in life.since.in_the_way if path != DROP_IN]
@@ -89,7 +97,7 @@ class People:
         place, since = life.node.path(path), life.since
         since.drifted = True
         since.edits.pop(path, None)
-        if how in ("edit", "empty", "link", "directory") or path == EXTRA:
+        if how in ("edit", "empty", "link", "mask", "directory") or path == EXTRA:
             since.proxy_edited |= path not in (GUARD, DROP_IN, KUBELET_ENVIRONMENT)
         if how == "chmod":
             place.chmod(0o600)
@@ -101,17 +109,18 @@ class People:
             since.edits[path] = text
         else:
             place.unlink()
-        if how == "link":
-            place.symlink_to("/srv/somewhere")
+        if how in ("link", "mask"):
+            place.symlink_to("/srv/somewhere" if how == "link" else "/dev/null")
         elif how == "directory":
             place.mkdir()
             since.in_the_way.append(path)
         if reload:
             life.host.systemctl("daemon-reload")
 
-    def kill(self, mode: Mode, effect: int) -> None:
+    def kill(self, mode: Mode, asked: Asked, effect: int) -> None:
         """A pass dies before that effect, if it has so many."""
         life = self._life
+        life.ask(asked)
         ended = life.run(mode, effect)
         expected = ["killed", "changed", "nothing"]
         assert ended.how in expected + ["UnservableHostError"] * life.since.may_refuse, ended
