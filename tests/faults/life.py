@@ -144,6 +144,7 @@ class Life:
                 "startTimeoutSeconds": 20,
                 "restartsPerHour": 100,
                 "strategy": asked.strategy,
+                "dropInDirectory": asked.directory,
             },
             proxy={"agent": asked.agent, "deadSeconds": 4},
         )
@@ -275,7 +276,7 @@ class Life:
     def _has_converged(self, asked: Asked | None) -> None:
         self.replaced |= set(self.since.edits.values())
         pending = self.since.reload_pending and self.host.show(UNIT, "NeedDaemonReload") == "yes"
-        self.converged, self.since = asked, Since(reload_pending=pending)
+        self.converged, self.since = asked, Since(reload_pending=pending, base_edited=pending)
 
     def _collect_edits(self) -> None:
         """Somebody fetches what was kept of their edits: all of it is there."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from installer.model.paths import drop_in
 from tests.host.node import STATE
 
 GUARD_SECONDS = 3
@@ -16,6 +17,8 @@ EDITED = f"{STATE}/edited"
 PAUSE = "/etc/cri-resmgr/pause"
 BASE = "/etc/default/kubelet"
 DROP_INS = "/etc/systemd/system/kubelet.service.d"
+UNIT_DIRECTORIES = ("/etc/systemd/system", "/usr/local/lib/systemd/system")
+OUR_DROP_INS = tuple(drop_in(directory, "kubelet.service") for directory in UNIT_DIRECTORIES)
 SOMEBODYS_DROP_IN = f"{DROP_INS}/20-somebody.conf"
 
 #: cri-resmgr's configurations that are mounted, by name: what differs between two of them restarts the
@@ -66,6 +69,7 @@ class Asked:
     guard_seconds: int = GUARD_SECONDS
     agent: str = "enabled"
     strategy: str = "auto"
+    directory: str = UNIT_DIRECTORIES[0]
 
     def restarts_proxy(self, other: Asked) -> bool:
         """Whether the proxy has to be started anew for the other."""

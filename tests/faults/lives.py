@@ -31,6 +31,7 @@ from tests.faults.lifemodel import (
     FORCE,
     GUARD_SECONDS,
     PAYLOADS,
+    UNIT_DIRECTORIES,
     Asked,
     Since,
 )
@@ -60,6 +61,7 @@ _asked = st.builds(
     st.sampled_from((GUARD_SECONDS, GUARD_SECONDS, GUARD_SECONDS + 1)),
     st.sampled_from(("enabled", "enabled", "disabled")),
     st.sampled_from(("auto", "auto", "exec-start")),
+    st.sampled_from((UNIT_DIRECTORIES[0], *UNIT_DIRECTORIES)),
 )
 
 

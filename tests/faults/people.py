@@ -7,7 +7,7 @@ from pathlib import Path
 
 from installer.model.state import Mode
 from tests.faults.life import Life
-from tests.faults.lifemodel import BASE, DROP_INS, EXTRA, FORCE, PAUSE, SOMEBODYS_DROP_IN, Asked
+from tests.faults.lifemodel import BASE, DROP_INS, EXTRA, FORCE, OUR_DROP_INS, PAUSE, SOMEBODYS_DROP_IN, Asked
 from tests.host.node import DROP_IN, GUARD, KUBELET_ENVIRONMENT, OURS, PROXY
 from tests.throwaway.kubelet import UNIT, running_arguments
 
@@ -21,7 +21,7 @@ class People:
     def in_place(self) -> list[str]:
         """The files of ours that lie there as files."""
         life = self._life
-        found = [path for path in (*OURS, FORCE, EXTRA) if path not in life.foreign]
+        found = [path for path in (*OURS, OUR_DROP_INS[1], FORCE, EXTRA) if path not in life.foreign]
         places = ((path, life.node.path(path)) for path in found)
         return [path for path, place in places if place.is_file() and not place.is_symlink()]
 
@@ -40,7 +40,7 @@ class People:
         """Somebody puts a drop-in beside ours, and reloads and restarts, or has not yet done so."""
         life = self._life
         life.since.reload_pending = not finish
-        life.since.base_edited |= finish
+        life.since.base_edited = True
         directory = life.node.path(DROP_INS)
         if not directory.exists():
             directory.mkdir()
@@ -62,7 +62,7 @@ class People:
         life.since.in_the_way = [path for path in life.since.in_the_way if path != DROP_IN]
         life.host.systemctl("daemon-reload")
         life.restart(UNIT)
-        assert not life.on_relay()
+        assert life.node.path(OUR_DROP_INS[1]).is_file() or not life.on_relay()
 
     def pause(self) -> None:
         """Somebody wants to be alone with the node, or not any more."""
@@ -98,7 +98,7 @@ class People:
         since.drifted = True
         since.edits.pop(path, None)
         if how in ("edit", "empty", "link", "mask", "directory") or path == EXTRA:
-            since.proxy_edited |= path not in (GUARD, DROP_IN, KUBELET_ENVIRONMENT)
+            since.proxy_edited |= path not in (GUARD, *OUR_DROP_INS, KUBELET_ENVIRONMENT)
         if how == "chmod":
             place.chmod(0o600)
         elif how == "chown":
