@@ -101,7 +101,8 @@ class Ledger:
         and so is the record as it is, before another one takes its place."""
         for name in self._strangers:
             self._files.make_directory(_EDITED, 0o700)
-            self._files.write(_set_aside_place(name), self._files.resolve(object_path(name)), 0o600)
+            kept = self._files.resolve(object_path(name))
+            self._files.write(_set_aside_place(name), kept, 0o600, digest=name)
             yield f"{object_path(name)} -> {_set_aside_place(name)}"
         record = self._files.read(paths.RECORD, _RECORD_KEPT) if self._strangers else None
         if record is not None:
@@ -177,7 +178,8 @@ class Ledger:
             if change.before.digest not in (*claim.wrote, claim.before.digest):
                 name = f"{posixpath.basename(change.path)}.{change.before.digest[:12]}"
                 self._files.make_directory(_EDITED, 0o700)
-                self._files.write(f"{_EDITED}/{name}", self._files.resolve(change.path), 0o600)
+                source = self._files.resolve(change.path)
+                self._files.write(f"{_EDITED}/{name}", source, 0o600, digest=change.before.digest)
                 yield f"{change.path} -> {_EDITED}/{name}"
 
     @staticmethod

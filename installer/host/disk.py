@@ -125,12 +125,12 @@ def own(descriptor: int, uid: int, gid: int, kernel: Kernel) -> None:
         kernel.chown(descriptor, uid, gid)
 
 
-def attributes(descriptor: int) -> tuple[tuple[str, str], ...]:
+def attributes(place: str) -> tuple[tuple[str, str], ...]:
     """A file's extended attributes, values in hex; those that the kernel derives from the content are
     left out, and so are all of a file system that has none."""
     with contextlib.suppress(OSError):
-        names = sorted(name for name in os.listxattr(descriptor) if not name.startswith(_DERIVED))
-        return tuple((name, os.getxattr(descriptor, name).hex()) for name in names)
+        names = sorted(name for name in os.listxattr(place) if not name.startswith(_DERIVED))
+        return tuple((name, os.getxattr(place, name).hex()) for name in names)
     return ()
 
 
@@ -139,6 +139,16 @@ def give_attributes(descriptor: int, given: Iterable[tuple[str, str]], kernel: K
     for name, value in given:
         with contextlib.suppress(OSError, ValueError):
             kernel.attribute(descriptor, name, bytes.fromhex(value))
+
+
+@contextlib.contextmanager
+def open_directory(place: str) -> Iterator[int]:
+    """A directory itself, open for reading; a link is none. Raises OSError."""
+    descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def sync_directory(directory: str, kernel: Kernel) -> None:

@@ -15,18 +15,19 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from installer.errors import InstallerError, UnservableHostError
 from installer.host import disk
+from installer.host.below import components, link_target, opened, parent_of
 from installer.host.ports import KnownDigest
 from installer.model.resource import ABSENT, FileState, Identity, Kind
 
 KEPT_BYTES = 1 << 20  # content of files up to this size is part of their state
 _LINK_LIMIT = 40  # as the kernel's
 _NO_EMPTY_DIRECTORY = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.ENOENT, errno.EBUSY)
-_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 class RootedFiles:
@@ -46,8 +47,9 @@ class RootedFiles:
         return Path(self._resolve(path, follow_last=True))
 
     def _resolve(self, path: str, follow_last: bool) -> str:
-        """The path as a process outside the root must spell it; what is missing is kept as it stands."""
-        pending = _components(path)[::-1]
+        """The path as a process outside the root must spell it, for those who can be given no more than
+        that; what is missing is kept as it stands."""
+        pending = components(path)[::-1]
         done: list[str] = []
         links = 0
         while pending:
@@ -72,7 +74,7 @@ class RootedFiles:
             done.pop()
             if target.startswith("/"):
                 done.clear()
-            pending.extend(_components(target)[::-1])
+            pending.extend(components(target)[::-1])
         return self._outside(done)
 
     def _link_target(self, names: list[str]) -> str | None:
@@ -87,45 +89,56 @@ class RootedFiles:
     # -- reading ----------------------------------------------------------------
 
     def state(self, path: str, known: KnownDigest | None = None) -> FileState:
-        place = self._resolve(path, follow_last=False)
         try:
-            status = os.lstat(place)
-            if stat.S_ISREG(status.st_mode):
-                return _file_state(path, place, known)
-            if stat.S_ISLNK(status.st_mode):
-                return _plain_state(Kind.SYMLINK, status, os.readlink(place))
+            with opened(self.root, path, follow=False) as (place, status):
+                if stat.S_ISREG(status.st_mode):
+                    return _file_state(path, place, status, known)
+                if stat.S_ISLNK(status.st_mode):
+                    return _plain_state(Kind.SYMLINK, status, link_target(place))
+                return _plain_state(Kind.DIRECTORY if stat.S_ISDIR(status.st_mode) else Kind.OTHER, status)
         except (FileNotFoundError, NotADirectoryError):
             return ABSENT
-        return _plain_state(Kind.DIRECTORY if stat.S_ISDIR(status.st_mode) else Kind.OTHER, status)
 
     def read(self, path: str, limit: int = KEPT_BYTES) -> bytes | None:
         try:
-            place = self._resolve(path, follow_last=True)
-            if not stat.S_ISREG(os.lstat(place).st_mode):
-                return None
-            with open(os.open(place, _READ), "rb") as file:
-                return file.read(limit)
+            with opened(self.root, path, follow=True) as (place, status):
+                if not stat.S_ISREG(status.st_mode):
+                    return None
+                with open(os.open(place, _READ), "rb") as file:
+                    return file.read(limit)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def list(self, path: str) -> tuple[str, ...]:
         try:
-            return tuple(sorted(os.listdir(self._resolve(path, follow_last=True))))
+            with opened(self.root, path, follow=True) as (place, _status):
+                return tuple(sorted(os.listdir(place)))
         except (FileNotFoundError, NotADirectoryError):
             return ()
 
     def free_bytes(self, path: str) -> int:
-        return disk.free_bytes(self._nearest(path))
+        with self._nearest(path) as place:
+            return disk.free_bytes(place)
 
     def unwritable(self, directory: str) -> str:
-        return disk.unwritable(self._nearest(directory))
+        with self._nearest(directory) as place:
+            return disk.unwritable(place)
 
-    def _nearest(self, path: str) -> str:
-        """`path`, or its nearest parent that exists, as seen from outside."""
-        names = _components(path)
-        while names and not os.path.lexists(self._resolve("/".join(names), follow_last=True)):
+    @contextlib.contextmanager
+    def _nearest(self, path: str) -> Iterator[str]:
+        """`path`, or its nearest parent that exists, open."""
+        names = components(path)
+        while names and self._status("/".join(names), follow=True) is None:
             names.pop()
-        return self._resolve("/".join(names), follow_last=True)
+        with opened(self.root, "/".join(names), follow=True) as (place, _status):
+            yield place
+
+    def _status(self, path: str, *, follow: bool) -> os.stat_result | None:
+        try:
+            with opened(self.root, path, follow=follow) as (_place, status):
+                return status
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
     # -- files and links --------------------------------------------------------
 
@@ -141,11 +154,7 @@ class RootedFiles:
     ) -> None:
         """Replaces `path`; see the port. A crash leaves the old or the new file, never a part, and
         at worst a temp file beside it, which the next write or removal there clears away."""
-        place = self._resolve(path, follow_last=False)
-        directory = os.path.dirname(place)
-        disk.sweep(directory, self._kernel)
-        temporary = disk.temporary_name(place)
-        try:
+        with parent_of(self.root, path) as place, self._temporary(place) as temporary:
             with disk.named(place), self._kernel.create(temporary) as file:
                 written = disk.copy(content, file)
                 if digest and written != digest:
@@ -160,23 +169,24 @@ class RootedFiles:
                 disk.give_attributes(file.fileno(), attributes, self._kernel)
                 self._kernel.sync(file.fileno())
             self._kernel.rename(temporary, place)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                self._kernel.unlink(temporary)
-            raise
-        disk.sync_directory(directory, self._kernel)
 
     def link(self, path: str, target: str, uid: int = 0, gid: int = 0) -> None:
-        place = self._resolve(path, follow_last=False)
-        directory = os.path.dirname(place)
-        disk.sweep(directory, self._kernel)
-        temporary = disk.temporary_name(place)
-        try:
+        with parent_of(self.root, path) as place, self._temporary(place) as temporary:
             self._kernel.symlink(target, temporary)
             status = os.lstat(temporary)
             if (status.st_uid, status.st_gid) != (uid, gid):
                 self._kernel.chown(temporary, uid, gid)
             self._kernel.rename(temporary, place)
+
+    @contextlib.contextmanager
+    def _temporary(self, place: str) -> Iterator[str]:
+        """The name that the block makes something of and then renames to `place`. What others have left is
+        cleared away before, and what a block that fails leaves."""
+        directory = os.path.dirname(place)
+        disk.sweep(directory, self._kernel)
+        temporary = disk.temporary_name(place)
+        try:
+            yield temporary
         except BaseException:
             with contextlib.suppress(OSError):
                 self._kernel.unlink(temporary)
@@ -184,44 +194,62 @@ class RootedFiles:
         disk.sync_directory(directory, self._kernel)
 
     def remove(self, path: str) -> None:
-        place = self._resolve(path, follow_last=False)
-        directory = os.path.dirname(place)
-        disk.sweep(directory, self._kernel)
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            self._kernel.unlink(place)
-        self._sync(directory)
+        with self._parent_if_any(path) as place:
+            if place is None:
+                return
+            directory = os.path.dirname(place)
+            disk.sweep(directory, self._kernel)
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                self._kernel.unlink(place)
+            # Also where nothing was there to be removed: a run that was killed may have removed it.
+            disk.sync_directory(directory, self._kernel)
+
+    @contextlib.contextmanager
+    def _parent_if_any(self, path: str) -> Iterator[str | None]:
+        """`parent_of`, or None where a directory on the way is not there."""
+        with contextlib.ExitStack() as stack:
+            try:
+                place = stack.enter_context(parent_of(self.root, path))
+            except (FileNotFoundError, NotADirectoryError):
+                place = None
+            yield place
 
     def sweep(self, directory: str) -> None:
-        disk.sweep(self._resolve(directory, follow_last=True), self._kernel, alone=True)
+        with (
+            contextlib.suppress(FileNotFoundError, NotADirectoryError),
+            opened(self.root, directory, follow=True) as (place, _status),
+        ):
+            disk.sweep(place, self._kernel, alone=True)
 
     # -- directories ------------------------------------------------------------
 
     def sync(self, directory: str) -> None:
-        self._sync(self._resolve(directory, follow_last=True))
-
-    def _sync(self, directory: str) -> None:
-        """Also where nothing was there to be removed: a run that was killed may have removed it."""
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            disk.sync_directory(directory, self._kernel)
+        with (
+            contextlib.suppress(FileNotFoundError, NotADirectoryError),
+            opened(self.root, directory, follow=True) as (place, _status),
+        ):
+            disk.sync_directory(place, self._kernel)
 
     def make_directory(self, path: str, mode: int = 0o755) -> tuple[str, ...]:
         missing = self.missing_directories(path)
         for directory in missing:
-            place = self._resolve(directory, follow_last=False)
-            self._kernel.mkdir(place, mode)
-            self._kernel.chmod(place, mode)  # whatever our umask is
-            disk.sync_directory(os.path.dirname(place), self._kernel)
+            with parent_of(self.root, directory) as place:
+                self._kernel.mkdir(place, mode)
+                with disk.open_directory(place) as descriptor:
+                    self._kernel.chmod(descriptor, mode)  # whatever our umask is
+                disk.sync_directory(os.path.dirname(place), self._kernel)
         return missing
 
     def missing_directories(self, path: str) -> tuple[str, ...]:
         """See the port. Raises UnservableHostError where a file or a dangling link is in the way."""
-        names = _components(path)
+        names = components(path)
         prefixes = ["/" + "/".join(names[:count]) for count in range(1, len(names) + 1)]
         missing = []
         for prefix in prefixes:
-            if os.path.isdir(self._resolve(prefix, follow_last=True)):
+            status = self._status(prefix, follow=True)
+            if status is not None and stat.S_ISDIR(status.st_mode):
                 continue
-            if os.path.lexists(self._resolve(prefix, follow_last=False)):
+            if status is not None or self._status(prefix, follow=False) is not None:
                 raise UnservableHostError(
                     f"{prefix} is in the way: a directory is needed there",
                     "it is a file, or a symlink to a directory that does not exist",
@@ -230,28 +258,29 @@ class RootedFiles:
         return tuple(missing)
 
     def remove_empty_directory(self, path: str) -> bool:
-        place = self._resolve(path, follow_last=False)
-        disk.sweep(place, self._kernel)
-        removed = True
-        try:
-            self._kernel.rmdir(place)
-        except OSError as error:
-            if error.errno not in _NO_EMPTY_DIRECTORY:
-                raise
-            removed = False
-        self._sync(os.path.dirname(place))
-        return removed
+        with self._parent_if_any(path) as place:
+            if place is None:
+                return False
+            with contextlib.suppress(OSError), disk.open_directory(place) as descriptor:
+                disk.sweep(f"/proc/self/fd/{descriptor}", self._kernel)
+            removed = True
+            try:
+                self._kernel.rmdir(place)
+            except OSError as error:
+                if error.errno not in _NO_EMPTY_DIRECTORY:
+                    raise
+                removed = False
+            disk.sync_directory(os.path.dirname(place), self._kernel)
+            return removed
 
     def remove_tree(self, path: str) -> None:
         """See the port. Raises OSError (busy) when a mount below is in the way, after the rest is gone."""
-        place = self._resolve(path, follow_last=False)
-        if os.path.lexists(place):
-            disk.remove_tree(place, self._kernel)
-        self._sync(os.path.dirname(place))
-
-
-def _components(path: str) -> list[str]:
-    return [name for name in path.split("/") if name not in ("", ".")]
+        with self._parent_if_any(path) as place:
+            if place is None:
+                return
+            if os.path.lexists(place):
+                disk.remove_tree(place, self._kernel)
+            disk.sync_directory(os.path.dirname(place), self._kernel)
 
 
 def _plain_state(kind: Kind, status: os.stat_result, target: str = "") -> FileState:
@@ -269,19 +298,19 @@ def _identity(status: os.stat_result) -> Identity:
     return Identity(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
-def _file_state(path: str, place: str, known: KnownDigest | None) -> FileState:
+def _file_state(path: str, place: str, status: os.stat_result, known: KnownDigest | None) -> FileState:
     """A regular file; a large one is read only if its digest is not known by its identity."""
-    with open(os.open(place, _READ), "rb") as file:
-        status = os.fstat(file.fileno())
-        identity, attributes = _identity(status), disk.attributes(file.fileno())
-        content = None
-        if status.st_size <= KEPT_BYTES:
-            content = file.read(KEPT_BYTES)
-            digest = hashlib.sha256(content).hexdigest()
-        else:
-            digest = (known(path, identity) if known else None) or hashlib.file_digest(
-                file, "sha256"
-            ).hexdigest()
+    identity = _identity(status)
+    content = None
+    large = status.st_size > KEPT_BYTES
+    digest = known(path, identity) if large and known else None
+    if digest is None:
+        with open(os.open(place, _READ), "rb", buffering=0) as file:
+            if large:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            else:
+                content = file.readall()[:KEPT_BYTES]
+                digest = hashlib.sha256(content).hexdigest()
     return FileState(
         Kind.FILE,
         stat.S_IMODE(status.st_mode),
@@ -291,5 +320,5 @@ def _file_state(path: str, place: str, known: KnownDigest | None) -> FileState:
         digest,
         content=content,
         identity=identity,
-        attributes=attributes,
+        attributes=disk.attributes(place),
     )

@@ -18,6 +18,7 @@ SUITES = {
     "misbehave": (1, "rounds of what else a system does"),
     "lives": (100, "random lives of a node"),
     "hostile": (10_000, "examples of each kind of input"),
+    "swapped": (2_000, "rounds of each operation"),
     "unitfiles": (3_000, "units of kubelet that systemd reads, too"),
 }
 _SHOWN = 5  # cases that did not hold, each with its reason

@@ -15,6 +15,7 @@ from installer.errors import InstallerError, UnservableHostError
 from installer.host.disk import Kernel
 from installer.host.files import KEPT_BYTES, RootedFiles
 from installer.model.resource import ABSENT, Identity, Kind
+from tests.faults import swapped
 
 UID, GID = os.geteuid(), os.getegid()
 
@@ -219,10 +220,12 @@ def test_a_copy_of_80_megabytes_is_quick(files: RootedFiles, tmp_path: Path) -> 
 
 def test_a_failed_write_leaves_no_trace(files: RootedFiles) -> None:
     (files.root / "etc/x").mkdir()
-    with pytest.raises(OSError, match="x"):
-        write(files, "/etc/x", b"")
-    with pytest.raises(OSError, match="x"):
-        files.link("/etc/x", "/t", UID, GID)
+    for change in (lambda: write(files, "/etc/x", b""), lambda: files.link("/etc/x", "/t", UID, GID)):
+        with pytest.raises(OSError, match="x") as caught:
+            change()
+        assert caught.value.filename2 == str(files.root / "etc/x")
+    with pytest.raises(FileNotFoundError, match=f"'{files.root}/etc/nope'"):
+        write(files, "/etc/nope/x", b"")
     assert files.list("/etc") == ("x",)
 
 
@@ -320,3 +323,9 @@ def test_a_read_only_mount_says_so() -> None:
     if directory is None:
         pytest.skip("nothing is mounted read-only here")
     assert "read-only" in RootedFiles(Path("/")).unwritable(directory)
+
+
+def test_a_directory_that_is_swapped_for_a_link_leads_nobody_out(tmp_path: Path) -> None:
+    for name, turns, wrong in swapped.try_out(tmp_path, 100):
+        assert not wrong, name
+        assert turns > 0

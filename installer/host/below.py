@@ -1,0 +1,158 @@
+"""The way to a path below a root, every directory on it held open.
+
+Between a look and a deed somebody may put a link in a directory's place. What is open stays what it is:
+each component is opened from the one before it, links are read and followed here, below the root, and
+the deed names what is open. No path is ever handed to the kernel to resolve by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from installer.errors import UnservableHostError
+
+_LINK_LIMIT = 40  # as the kernel's
+_ROOT = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+_DIRECTORY = _ROOT | os.O_NOFOLLOW
+_ANYTHING = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@contextmanager
+def parent_of(root: Path, path: str) -> Iterator[str]:
+    """The place of `path` for a system call that does not follow the last component: its directory is open.
+
+    Raises FileNotFoundError and NotADirectoryError for what is in the way, UnservableHostError where a
+    link leads out of the root through `..` or there are too many. An OSError of the block names the path
+    as a process outside the root would spell it.
+    """
+    way = _Way(root, path)
+    try:
+        yield way.to_parent()
+    except OSError as error:
+        way.name_in(error)
+        raise
+    finally:
+        way.close()
+
+
+@contextmanager
+def opened(root: Path, path: str, *, follow: bool) -> Iterator[tuple[str, os.stat_result]]:
+    """What is at `path`, open for no more than being named (O_PATH): its place and status. A link itself,
+    unless `follow`; its place can be read with `os.readlink` only. Raises as `parent_of`."""
+    way = _Way(root, path)
+    try:
+        yield way.to_end(follow)
+    except OSError as error:
+        way.name_in(error)
+        raise
+    finally:
+        way.close()
+
+
+def link_target(place: str) -> str:
+    """Where the link leads that `opened` has found at `place`."""
+    return os.readlink("", dir_fd=int(place.rpartition("/")[2]))
+
+
+def components(path: str) -> list[str]:
+    return [name for name in path.split("/") if name not in ("", ".")]
+
+
+class _Way:
+    """`_names` are those of the open directories, the root's left out."""
+
+    def __init__(self, root: Path, path: str) -> None:
+        self._root = root
+        self._path = path
+        self._pending = components(path)[::-1]
+        self._links = 0
+        self._names: list[str] = []
+        self._open = [os.open(root, _ROOT)]
+
+    def close(self) -> None:
+        for descriptor in self._open:
+            os.close(descriptor)
+
+    def to_parent(self) -> str:
+        name = self._last()
+        return f"{_place(self._open[-1])}/{name}"
+
+    def to_end(self, follow: bool) -> tuple[str, os.stat_result]:
+        while True:
+            name = self._last()
+            self._enter(name, _ANYTHING)
+            status = os.fstat(self._open[-1])
+            if not (follow and stat.S_ISLNK(status.st_mode)):
+                return _place(self._open[-1]), status
+            target = os.readlink("", dir_fd=self._open[-1])
+            self._leave()
+            self._follow(target)
+
+    def _last(self) -> str:
+        """The last component, with the directory open that it is in."""
+        while self._pending:
+            name = self._pending.pop()
+            if name == "..":
+                self._leave()
+            elif not self._pending:
+                return name
+            else:
+                self._descend(name)
+        return "."
+
+    def _descend(self, name: str) -> None:
+        try:
+            self._enter(name, _DIRECTORY)
+        except NotADirectoryError:
+            try:
+                target = os.readlink(name, dir_fd=self._open[-1])
+            except OSError:
+                target = None
+            if target is None:
+                raise  # it is a file
+            self._follow(target)
+
+    def _enter(self, name: str, flags: int) -> None:
+        try:
+            self._open.append(os.open(name, flags, dir_fd=self._open[-1]))
+        except OSError as error:
+            error.filename = self._outside([*self._names, name])
+            raise
+        self._names.append(name)
+
+    def _leave(self) -> None:
+        if not self._names:
+            raise UnservableHostError(
+                f"{self._path} leads out of the host root {self._root}",
+                "a symlink in the way, or the path itself, has too many `..`",
+            )
+        self._names.pop()
+        os.close(self._open.pop())
+
+    def _follow(self, target: str) -> None:
+        self._links += 1
+        if self._links > _LINK_LIMIT:
+            raise UnservableHostError(f"{self._path} goes through too many symlinks", "is there a loop?")
+        while target.startswith("/") and self._names:
+            self._leave()
+        self._pending.extend(components(target)[::-1])
+
+    def _outside(self, names: list[str]) -> str:
+        return f"{str(self._root).rstrip('/')}/{'/'.join(names)}"
+
+    def name_in(self, error: OSError) -> None:
+        """Puts the path into the error, where the error has only the number of what is open."""
+        open_place = _place(self._open[-1])
+        for attribute in ("filename", "filename2"):
+            named = getattr(error, attribute)
+            if isinstance(named, str) and f"{named}/".startswith(f"{open_place}/"):
+                setattr(error, attribute, self._outside(self._names) + named[len(open_place) :])
+
+
+def _place(descriptor: int) -> str:
+    """A path that leads to what is open, wherever it is by now (proc(5))."""
+    return f"/proc/self/fd/{descriptor}"
