@@ -164,12 +164,11 @@ def _check_removal(damage: Damage, directory: Path) -> str:
     _, status = load_record(node.fake.files, MACHINE, "node")
     before = read_tree(root, ("/run",))
     wrong = end_of(lambda: reconcile(_request(Mode.REMOVE, first.payload), node.fake.host, silent))
-    if wrong:
-        return wrong
+    if wrong or (damage.what in _LIES and status in (RecordStatus.OK, RecordStatus.FOREIGN)):
+        return wrong  # what it says is believed, and may be reason to refuse
     if node.on_relay or node.proxy_runs or not node.kubelet_healthy():
         return "kubelet is not on its own endpoint, or the proxy runs"
-    lies = damage.what in _LIES and status in (RecordStatus.OK, RecordStatus.FOREIGN)
-    return "" if lies else _lost(before, read_tree(root, ("/run",)))
+    return _lost(before, read_tree(root, ("/run",)))
 
 
 def _lost(before: Tree, after: Tree) -> str:
