@@ -19,6 +19,7 @@ from installer.model.resource import ExecLine, UnitDetail, UnitState
 
 _NO_UNIT = "cri-resmgr-installer-looks-for-nothing.service"
 _CANCEL_SECONDS = 2.0
+_NOT_SAID = "org.freedesktop.DBus.Error.InvalidArgs"  # of a property that D-Bus cannot carry
 _LOST_REPLY_GRACE = 1.0  # s after systemd said that it has reloaded, for the reply to come after all
 
 
@@ -89,6 +90,17 @@ class BusSystemd:
 
     def detail(self, name: str) -> UnitDetail:
         path = self._load(name)
+        try:
+            return self._detail(path)
+        except SystemdError as error:
+            if error.name != _NOT_SAID:
+                raise
+            raise UnservableHostError(
+                f"systemd cannot say what {name} runs: it has bytes there that are not UTF-8",
+                "in its unit files, write the characters themselves and not escapes as \\xe9",
+            ) from error
+
+    def _detail(self, path: str) -> UnitDetail:
         return UnitDetail(
             exec_start=_exec_lines(self._get(path, "ExecStart")),
             exec_start_pre=_exec_lines(self._get(path, "ExecStartPre")),

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from installer.desired.kubelet import kubelet_resources
-from installer.errors import SystemdError
+from installer.errors import UnservableHostError
 from installer.host.files import RootedFiles
 from installer.host.systemd import BusSystemd
 from installer.kubelet import Choice, choose_strategy, effective
@@ -207,7 +207,7 @@ class Laboratory:
         try:
             unit = self._systemd.unit(name)
             return (unit, self._systemd.detail(name)) if unit.load_state == "loaded" else None
-        except SystemdError:
+        except UnservableHostError:
             return None
 
     @staticmethod

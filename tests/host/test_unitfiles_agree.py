@@ -6,11 +6,21 @@ from collections.abc import Iterator
 
 import pytest
 
+from installer.errors import UnservableHostError
+from installer.host.files import RootedFiles
+from installer.host.systemd import BusSystemd
 from tests.faults.unitfiles import Laboratory
 from tests.throwaway.host import ThrowawayHost
 
 UNITS = 400  # as systemd would not load more than half of what is tried, some hundred are compared
 FILES = 120
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[ThrowawayHost]:
+    """One for both."""
+    with ThrowawayHost() as booted:
+        yield booted
 
 
 @pytest.fixture
@@ -27,3 +37,12 @@ def test_what_we_read_agrees_with_systemd(laboratory: Laboratory) -> None:
     assert laboratory.repeated > UNITS // 10
     wrong = laboratory.try_environments(FILES)
     assert not wrong, "\n".join(wrong)
+
+
+def test_what_systemd_cannot_say_is_refused_in_words(host: ThrowawayHost) -> None:
+    (host.root / "run/systemd/system/bytes.service").write_text("[Service]\nExecStart=/bin/true \\xe9\n")
+    systemd = BusSystemd(RootedFiles(host.root))
+    systemd.daemon_reload()
+    with pytest.raises(UnservableHostError, match=r"what bytes\.service runs: .* not UTF-8"):
+        systemd.detail("bytes.service")
+    systemd.close()

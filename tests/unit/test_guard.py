@@ -11,9 +11,13 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as limits
 
 from installer.assets import unit_text
 from installer.kubelet.envfile import parse_environment_file
+from installer.kubelet.unitfile import split_words
+from tests.faults.texts import hostile_text
 
 SHELLS = {"dash": ["dash"], "bash": ["bash", "--posix"], "busybox": ["busybox", "sh"]}
 NAME = "cri-resmgr-kubelet-guard"
@@ -138,6 +142,28 @@ def test_a_value_that_would_swallow_the_flag(node: Node, value: str) -> None:
     done = node.guard("compose", value)
     assert "base endpoint: the value of ARGS" in done.stdout
     assert not node.composed.exists()
+
+
+@limits(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(value=hostile_text.map(lambda text: text.replace("\0", "").encode("utf-8", "surrogatepass")))
+def test_no_value_of_the_base_breaks_out(dash: Node, value: bytes) -> None:
+    """Behind it stands our flag, as the last word, or there is no file."""
+    dash.serve()
+    dash.guard("compose", value)
+    if dash.composed.exists():
+        composed = dash.composed_value().encode()
+        assert composed == value + (b" " if value else b"") + FLAG.encode()
+        assert split_words(composed.decode())[-1] == FLAG
+    else:
+        assert not closed_and_utf8(value)
+
+
+def closed_and_utf8(value: bytes) -> bool:
+    """Whether a word that follows on it would be one."""
+    try:
+        return split_words(f"{value.decode()} x")[-1] == "x"
+    except ValueError:
+        return False
 
 
 @pytest.mark.parametrize("value", ['"it\'s"', "'\"'", '"a\\"b"', "\\'", '\\"', "a\\ b", "'a\\'b'"])
