@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from installer.host.ports import Files
 from installer.model import paths
+from installer.model.jsontext import parse_json
 from installer.model.resource import ABSENT, DesiredFile, FileState, Identity, Kind, Part, PayloadFile
 from installer.model.state import Desired, DesiredKubelet, DesiredUnit
 
@@ -147,18 +148,16 @@ def load_record(files: Files, machine_id: str, hostname: str) -> tuple[Record, R
     raw = files.read(paths.RECORD, _RECORD_LIMIT)
     if raw is None:
         return Record(machine_id=machine_id), RecordStatus.MISSING
-    import json
-
     from pydantic import ValidationError
 
     try:
-        schema = json.loads(raw)["schema"]
+        schema = parse_json(raw)["schema"]
         if not isinstance(schema, int):
             raise TypeError(schema)
         if schema > _READABLE_SCHEMA:
             return Record(machine_id=machine_id), RecordStatus.FUTURE
         record = _adapter().validate_json(raw)
-    except (ValueError, KeyError, TypeError, RecursionError, ValidationError):
+    except (ValueError, KeyError, TypeError, ValidationError):
         return Record(machine_id=machine_id), RecordStatus.CORRUPT
     if not _is_whole(raw) or not _is_sensible(record):
         return Record(machine_id=machine_id), RecordStatus.CORRUPT

@@ -30,6 +30,7 @@ from installer.host.protobuf import (
 )
 from installer.host.unixsocket import connectable
 from installer.model.facts import RunningContainer
+from installer.model.jsontext import parse_json
 from installer.model.paths import normalise_endpoint
 
 _SERVICE = "/runtime.v1.RuntimeService"
@@ -166,10 +167,8 @@ def _caller(channel: Any, deadline: float) -> Call:
 
 def _pid(info: dict[str, str]) -> int:
     """The main process's pid out of a verbose ContainerStatus, 0 if it does not say."""
-    import json
-
     try:
-        pid = json.loads(info.get("info", "{}")).get("pid", 0)
+        pid = parse_json(info.get("info", "{}")).get("pid", 0)
     except (ValueError, AttributeError):
         return 0
     return pid if isinstance(pid, int) else 0

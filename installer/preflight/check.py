@@ -7,7 +7,6 @@ A refusal ends a run with exit 4 before the first write.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from installer.model import paths
 from installer.model.change import Action, Changes
 from installer.model.facts import Facts, Probe, RunningContainer
 from installer.model.finding import Finding, Severity
+from installer.model.jsontext import parse_json
 from installer.model.resource import Kind, Part, UnitState
 from installer.model.state import Desired
 from installer.preflight.room import check_room
@@ -102,7 +102,7 @@ def cached_configuration(facts: Facts) -> bool:
     if not facts.cache.strip():
         return False
     try:
-        cache = json.loads(facts.cache)
+        cache = parse_json(facts.cache)
     except ValueError:
         return False
     config = cache.get("Cfg") if isinstance(cache, dict) else None

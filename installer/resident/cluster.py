@@ -23,6 +23,7 @@ from installer.host.ports import Files
 from installer.host.run import Finished, run
 from installer.model import paths
 from installer.model.event import Emit, Event
+from installer.model.jsontext import parse_json
 from installer.model.resident import Phase, ResidentState, Timers
 from installer.model.state import Mode
 
@@ -247,7 +248,7 @@ class ApiCluster:
     def _recall(self) -> None:
         """The UID counts for the same pod only: the next DaemonSet's is rightly another one."""
         try:
-            found = json.loads(self._files.read(MEMORY) or b"{}")
+            found = parse_json(self._files.read(MEMORY) or b"{}")
             self._paused = found.get("paused") is True
             same = bool(self._place.pod_uid) and found.get("pod") == self._place.pod_uid
             self._uid = str(found["uid"]) if same else ""

@@ -15,6 +15,7 @@ from typing import Any
 from installer.errors import InstallerError
 from installer.host.ports import Files
 from installer.model import paths
+from installer.model.jsontext import parse_json
 from installer.model.state import Mode
 
 MODE_MARK = f"{paths.OUR_RUNTIME}/mode.json"
@@ -68,7 +69,9 @@ class Marks:
     def _stamps(self) -> tuple[float, ...]:
         found = self._load(STAMPS).get("restarts")
         found = found if isinstance(found, list) else []
-        return tuple(float(stamp) for stamp in found if isinstance(stamp, (int, float)))
+        now = self._now()
+        # Whatever number stands there: one of no time that has been is of now.
+        return tuple(float(max(0, min(now, stamp))) for stamp in found if isinstance(stamp, (int, float)))
 
     def stamp(self, count: int) -> None:
         """Kubelet was restarted `count` times just now."""
@@ -76,7 +79,7 @@ class Marks:
 
     def _load(self, path: str) -> dict[str, Any]:
         try:
-            found = json.loads(self._files.read(path) or b"{}")
+            found = parse_json(self._files.read(path) or b"{}")
         except (InstallerError, OSError, ValueError):
             return {}
         return found if isinstance(found, dict) else {}

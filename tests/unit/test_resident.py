@@ -18,7 +18,7 @@ from installer.model.resource import UnitDetail, UnitState
 from installer.model.state import Mode
 from installer.resident.child import Pass
 from installer.resident.decision import Doing
-from installer.resident.marks import MODE_MARK, Marks
+from installer.resident.marks import MODE_MARK, STAMPS, Marks
 from installer.resident.sight import PAUSE, Observer, Sight
 from installer.resident.terms import Terms, build_terms
 from installer.settings import Settings
@@ -103,6 +103,22 @@ def test_stamps_outlive_the_process(files: RootedFiles) -> None:
     wall.now = 200.0
     marks(files, "two", wall).stamp(2)
     assert marks(files, "three", wall).ages() == (100.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "ages"),
+    [
+        ("[" * 100_000, ()),
+        (f'{{"restarts": [1{"0" * 400}, -1{"0" * 400}, NaN, Infinity, "x", []]}}', (0.0, 100.0, 0.0, 0.0)),
+        ("[]", ()),
+    ],
+)
+def test_damaged_stamps_are_rather_counted_than_forgotten(
+    files: RootedFiles, text: str, ages: tuple[float, ...]
+) -> None:
+    files.make_directory(paths.OUR_RUNTIME)
+    (files.root / STAMPS[1:]).write_text(text)
+    assert marks(files, "one").ages() == ages
 
 
 def test_restarts_are_not_forgotten_by_a_clock_that_was_set_back(files: RootedFiles) -> None:
