@@ -185,7 +185,19 @@ def probe(host: Host, wanted: Iterable[str], base_endpoint: str) -> Probe:
         free_bytes={directory: host.files.free_bytes(directory) for directory in (*usable, paths.RUN)},
         unwritable=unwritable,
         obstacles={path: reason for path in wanted if (reason := _obstacle(host, path))},
+        proxy_drop_ins=tuple(_proxy_drop_ins(host)),
     )
+
+
+def _proxy_drop_ins(host: Host) -> Iterable[UnitText]:
+    """Of the unit that need not be there yet. Of two with one name the first directory's counts."""
+    seen = set()
+    for directory in (f"{directory}/{paths.PROXY_UNIT}.d" for directory in paths.UNIT_DIRECTORIES):
+        for name in host.files.list(directory):
+            raw = host.files.read(f"{directory}/{name}") if name.endswith(".conf") else None
+            if raw is not None and name not in seen:
+                seen.add(name)
+                yield UnitText(f"{directory}/{name}", raw.decode("utf-8", "surrogateescape"))
 
 
 def _probe_runtime(host: Host, endpoint: str) -> tuple[str, tuple[RunningContainer, ...]]:

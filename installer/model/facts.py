@@ -80,7 +80,8 @@ class RunningContainer:
 class Probe:
     """What is asked only when something is to be changed.
 
-    `runtime_error` is empty when the runtime answered CRI v1 and is ready.
+    `runtime_error` is empty when the runtime answered CRI v1 and is ready. `proxy_drop_ins` are
+    somebody else's for the proxy's unit.
     """
 
     runtime_error: str
@@ -88,3 +89,4 @@ class Probe:
     free_bytes: Mapping[str, int]
     unwritable: Mapping[str, str]
     obstacles: Mapping[str, str]
+    proxy_drop_ins: tuple[UnitText, ...] = ()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from installer.kubelet.unitfile import parse_unit
 from installer.model import paths
 from installer.model.change import Action, Changes
 from installer.model.facts import Facts, Probe, RunningContainer
@@ -33,6 +34,8 @@ _EMBEDDED = {
     "microshift.service": "MicroShift",
 }
 _BOTTLEROCKET = "bottlerocket"
+_PROXY_ALONE = frozenset({"ExecStart", "Type", "User", "RootDirectory", "PrivateNetwork"})
+_PROXY_NEEDS = frozenset({"Environment", "EnvironmentFile", "ExecStartPre", "ExecStartPost"})
 _CONTAINERS_NAMED = 10
 
 
@@ -85,6 +88,7 @@ def check_change(
     return (
         *_check_running(facts, moved),
         *_check_mask(proxy_unit),
+        *_check_proxy_drop_ins(probe),
         *_check_runtime(probe),
         *check_room(probe, changes, payload.binary.size),
         *_check_managers(settings, policies),
@@ -245,6 +249,21 @@ def _check_mask(unit: UnitState) -> Iterable[Finding]:
             f"find out why, then `systemctl unmask {unit.name}` (with --runtime, if it is masked until the "
             "next boot only)",
         )
+
+
+def _check_proxy_drop_ins(probe: Probe) -> Iterable[Finding]:
+    """Lines of the proxy's unit that somebody takes away: a failure would be blamed on what is installed."""
+    for text in probe.proxy_drop_ins:
+        lines = [line for line in parse_unit(text) if line.section == "Service"]
+        lost = {line.key for line in lines if line.key in _PROXY_ALONE}
+        lost |= {line.key for line in lines if line.key in _PROXY_NEEDS and not line.value}
+        if lost:
+            yield _refuse(
+                "proxy-drop-in-resets",
+                f"{text.path} takes away what {paths.PROXY_UNIT} needs: {', '.join(sorted(lost))}",
+                "take these lines out of that file, or remove it; options of cri-resmgr belong into "
+                "EXTRA_OPTIONS.cfg of the configs",
+            )
 
 
 def _check_runtime(probe: Probe) -> Iterable[Finding]:

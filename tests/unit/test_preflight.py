@@ -11,7 +11,7 @@ import pytest
 from installer.configs import Configs
 from installer.model import paths
 from installer.model.change import Action, Changes, FileChange, UnitChange, Verb
-from installer.model.facts import Facts, KubeletFacts, Probe, RunningContainer
+from installer.model.facts import Facts, KubeletFacts, Probe, RunningContainer, UnitText
 from installer.model.finding import Finding, Severity
 from installer.model.resource import (
     ABSENT,
@@ -267,6 +267,23 @@ def test_systemd_needs_room_to_reload(free: int, refused: bool) -> None:
     found = change(probe=replace(PROBE, free_bytes={**PROBE.free_bytes, "/run": free}))
     assert codes(found) == ["no-space"] * refused
     assert not refused or "/run" in found[0].hint
+
+
+@pytest.mark.parametrize(
+    ("text", "lost"),
+    [
+        ("[Service]\nExecStart=\nExecStart=/bin/sleep 1\n", "ExecStart"),
+        ("[Service]\nEnvironmentFile=\nExecStartPost=\n", "EnvironmentFile, ExecStartPost"),
+        ("[Service]\nEnvironment=GOMAXPROCS=2\nMemoryMax=1G\n", ""),
+        ("[Unit]\nAfter=\n", ""),
+    ],
+)
+def test_a_drop_in_that_breaks_the_proxys_unit_is_refused(text: str, lost: str) -> None:
+    path = f"{paths.PROXY_UNIT_FILE}.d/theirs.conf"
+    found = change(probe=replace(PROBE, proxy_drop_ins=(UnitText(path, text),)))
+    assert codes(found) == ["proxy-drop-in-resets"] * bool(lost)
+    assert not lost or found[0].message.endswith(f": {lost}")
+    assert not lost or path in found[0].message
 
 
 def test_a_masked_proxy_is_somebodys_decision() -> None:
