@@ -109,6 +109,10 @@ def _new_force(node: Node, number: int) -> None:
     (node.command.configs / "force.cfg").write_text(text)
 
 
+def _old_force(node: Node, _number: int) -> None:
+    (node.command.configs / "force.cfg").write_text("policy:\n  Active: none\n")
+
+
 def _no_fallback(node: Node, _number: int) -> None:
     offer_good(node)
     (node.command.configs / "fallback.cfg").unlink(missing_ok=True)
@@ -195,7 +199,7 @@ WAYS = (
         "another force.cfg",
         _NONE,
         Starts(0, 1),
-        lay=_new_force,
+        lay=_old_force,
         ask=_new_force,
         proxy_read=(FORCE, "forced configuration"),
     ),
