@@ -85,7 +85,7 @@ def begin(node: Node, way: Way, number: int) -> None:
 def meddle(node: Node, way: Way, number: int) -> tuple[int, int]:
     """Sometimes somebody restarts a unit between the two runs. Returns how many starts of kubelet and of the
     proxy are theirs: a kubelet that went without the relay has to be moved back, one that met a proxy which
-    died the next moment was tried again by systemd, and a proxy that cannot start is tried again and again."""
+    died the next moment was tried again by systemd, and a proxy that cannot start is so for ever."""
     if number % 5 == 3 and way.kubelet_works:
         node.host.systemctl("restart", UNIT)
         wait_healthy(node.host, UP_SECONDS)

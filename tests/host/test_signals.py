@@ -12,7 +12,7 @@ from tests.faults.bench import Bench
 from tests.faults.command import start_command
 from tests.faults.ways import Way
 
-STRIDE = 5  # so that both signals come, and now and then twice
+STRIDE = 7  # so that both signals come, and now and then twice
 SEED = 1
 
 
