@@ -10,7 +10,7 @@ from __future__ import annotations
 import posixpath
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -395,8 +395,3 @@ class Life:
 def _paths(picture: Mapping[str, Entry]) -> dict[str, Entry]:
     """A snapshot without what systemd says."""
     return {name: entry for name, entry in picture.items() if name.startswith("/")}
-
-
-def tell(story: Sequence[str]) -> str:
-    """A life, a step a line."""
-    return "\n".join(f"  {number}. {step}" for number, step in enumerate(story, 1))

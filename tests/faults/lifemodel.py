@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from installer.model.paths import drop_in
@@ -77,3 +78,8 @@ class Asked:
         same = forced or self.configuration == other.configuration
         # The guard's deadline matters at the next start only.
         return not same or (self.payload, self.agent) != (other.payload, other.agent)
+
+
+def tell(story: Sequence[str]) -> str:
+    """A life, a step a line."""
+    return "\n".join(f"  {number}. {step}" for number, step in enumerate(story, 1))

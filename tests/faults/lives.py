@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 )
 
 from installer.model.state import Mode
-from tests.faults.life import Life, tell
+from tests.faults.life import Life
 from tests.faults.lifemodel import (
     BROKEN,
     CONFIGURATIONS,
@@ -34,6 +34,7 @@ from tests.faults.lifemodel import (
     UNIT_DIRECTORIES,
     Asked,
     Since,
+    tell,
 )
 from tests.faults.people import People
 from tests.host.node import BINARY, FALLBACK, KUBELET_ENVIRONMENT, PROXY, PROXY_ENVIRONMENT
