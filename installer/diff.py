@@ -98,7 +98,8 @@ def _diff_proxy(
     if action is Action.NOTHING and unit.reload_digest and not reread:
         action, reasons = Action.RELOAD, [f"{paths.FORCE_CONFIG} changed"]
     foreign = _foreign_enabled(state, record)
-    enable = foreign or state.unit_file_state != "enabled"
+    # Systemd keeps what it has once read of a unit file's state: a link that was deleted by hand is enabled.
+    enable = foreign or state.unit_file_state != "enabled" or not observation.proxy_wanted
     if enable:
         reasons.append("it is enabled in somebody else's way" if foreign else "it is not enabled")
     return _unit_change(unit, Part.PROXY, state, files, action, reasons, enable, foreign)

@@ -85,6 +85,7 @@ CONVERGED = Observation(
     relay_answers=True,
     on_relay=True,
     kubelet_healthy=True,
+    proxy_wanted=True,
 )
 
 
@@ -244,7 +245,15 @@ def test_removal_of_nothing_is_empty() -> None:
 def removed(**proxy: object) -> Observation:
     """After a removal that went through, but for what is said of the proxy's unit."""
     state = replace(UnitState(paths.PROXY_UNIT), **proxy)  # type: ignore[arg-type]
-    return replace(CONVERGED, files={}, proxy=state, proxy_process=None, on_relay=False)
+    bare = replace(CONVERGED, files={}, proxy=state, proxy_process=None)
+    return replace(bare, on_relay=False, proxy_wanted=False)
+
+
+def test_a_link_that_somebody_has_deleted_by_hand_comes_back_without_a_restart() -> None:
+    """Systemd goes on saying enabled until it reads its files again."""
+    unit = diff(DESIRED, replace(CONVERGED, proxy_wanted=False), RECORD).unit(Part.PROXY)
+    assert unit is not None
+    assert (unit.enable, unit.action) == (True, Action.NOTHING)
 
 
 UNIT_RECORD = Record(claims={paths.PROXY_UNIT_FILE: Claim(Part.PROXY)})
