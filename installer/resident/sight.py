@@ -32,6 +32,7 @@ _OURS = (
     paths.FORCE_CONFIG,
     paths.EXTRA_OPTIONS,
     paths.KUBELET_ENVIRONMENT,
+    paths.PROXY_WANTED,
 )
 _ANSWER_SECONDS = 1.0
 _RUNTIME_FLAG = re.compile(rb"--runtime-socket=([^\s\"']+)")
