@@ -150,7 +150,7 @@ class Lives(RuleBasedStateMachine):
         words = f"{how} {path}{', daemon-reload' * reload}"
         self._step(words, partial(self.people.drift, path, how, reload))
 
-    @rule(verb=st.sampled_from(("stop", "disable", "restart")), unit=st.sampled_from((PROXY, UNIT)))
+    @rule(verb=st.sampled_from(("stop", "disable", "unlink", "restart")), unit=st.sampled_from((PROXY, UNIT)))
     def systemctl(self, verb: str, unit: str) -> None:
         if unit == PROXY:
             self._step(f"systemctl {verb} {PROXY}", partial(self.people.command_proxy, verb))

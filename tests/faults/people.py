@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 from pathlib import Path
 
+from installer.model.paths import PROXY_WANTED
 from installer.model.state import Mode
 from tests.faults.life import Life
 from tests.faults.lifemodel import BASE, DROP_INS, EXTRA, FORCE, OUR_DROP_INS, PAUSE, SOMEBODYS_DROP_IN, Asked
@@ -132,8 +133,11 @@ class People:
     def command_proxy(self, verb: str) -> None:
         """Somebody thinks that the proxy is theirs to command."""
         life = self._life
-        life.host.systemctl(verb, PROXY, check=False)
-        life.since.proxy_started |= verb != "disable"
+        if verb == "unlink":
+            life.node.path(PROXY_WANTED).unlink(missing_ok=True)
+        else:
+            life.host.systemctl(verb, PROXY, check=False)
+            life.since.proxy_started |= verb != "disable"
         life.since.drifted = True
 
     def boot(self, cut: bool) -> None:
