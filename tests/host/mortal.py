@@ -96,6 +96,10 @@ class MortalKernel(Kernel):
         with self._effect():
             super().chown(place, uid, gid)
 
+    def attribute(self, descriptor: int, name: str, value: bytes) -> None:
+        with self._effect():
+            super().attribute(descriptor, name, value)
+
     def rename(self, old: str, new: str) -> None:
         with self._effect():
             super().rename(old, new)

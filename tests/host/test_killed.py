@@ -7,11 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from installer.host.disk import Kernel
+from installer.host.ports import Systemd
 from installer.model.state import Mode
 from tests.faults import killed, reboots
 from tests.faults.bench import Bench
 from tests.faults.ways import WAYS, Way
-from tests.host.mortal import DieAfterStep, converge
+from tests.host.mortal import DieAfterStep, MortalKernel, MortalSystemd, converge
 
 STRIDE = 37  # odd, so that it is before one effect and after the next
 SEED = 1
@@ -21,6 +23,13 @@ SEED = 1
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     with Bench(tmp_path_factory.mktemp("bench")) as found:
         yield found
+
+
+@pytest.mark.parametrize(("mortal", "port"), [(MortalKernel, Kernel), (MortalSystemd, Systemd)])
+def test_no_effect_is_left_out(mortal: type, port: type) -> None:
+    """What a run is not killed at is what changes nothing that outlives it."""
+    left = {name for name in vars(port) if not name.startswith("_")} - set(vars(mortal))
+    assert left <= {"sync", "unit", "detail"}
 
 
 @pytest.mark.parametrize("way", WAYS, ids=[way.name.replace(" ", "-").replace(",", "") for way in WAYS])
