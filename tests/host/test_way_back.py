@@ -79,22 +79,6 @@ def test_an_upgrade_that_fails_brings_the_good_version_back_while_kubelet_stays(
     node.expect_good()
 
 
-def test_a_broken_environment_is_not_blamed_on_the_version(installed: Node) -> None:
-    """The new version is started while the runtime goes away under it: it is tried again at once."""
-    node = installed
-    node.fault("cri-resmgr", '{"serveDelaySeconds": 4}')
-    node.upgrade(version="v0.9.7")
-    delayed = ("systemd-run", "--on-active=2", "--timer-property=AccuracySec=100ms")
-    with node.restarts(kubelet=False, proxy=True):
-        node.host.run(*delayed, "systemctl", "stop", "containerd")
-        ended = node.run("install", code=5)
-    assert "nothing is blamed" in ended.err
-    node.fault("cri-resmgr", "")
-    node.host.systemctl("start", "containerd")
-    node.run("install")
-    node.expect_good()
-
-
 @pytest.mark.parametrize("fault", ['{"exitOnRelay": true}', '{"onRelay": {"exitAfterSeconds": 0.5}}'])
 def test_a_kubelet_that_does_not_come_up_on_the_relay_goes_back(node: Node, fault: str) -> None:
     node.fault("kubelet", fault)
