@@ -8,18 +8,18 @@ import sys
 import time
 from collections.abc import Sequence
 
-#: Name of the module: how much of it is tried if nobody says, and what that counts.
+#: Its module, how much of it is tried if nobody says, and what that counts.
 SUITES = {
-    "power": (0, "disks of each plan that a power loss may leave, 0 for all"),
-    "disk": (0, "operations of each plan at which the disk fails, 0 for all"),
-    "killed": (1_000, "random instants, beside each effect of each way"),
-    "signals": (3, "rounds of a signal at each step, and of several runs at once"),
-    "reboots": (50, "power cuts of the host"),
-    "misbehave": (1, "rounds of what else a system does"),
-    "lives": (100, "random lives of a node"),
-    "hostile": (10_000, "examples of each kind of input"),
-    "swapped": (2_000, "rounds of each operation"),
-    "unitfiles": (3_000, "units of kubelet that systemd reads, too"),
+    "power": ("disks.power", 0, "disks of each plan that a power loss may leave, 0 for all"),
+    "disk": ("disks.sick", 0, "operations of each plan at which the disk fails, 0 for all"),
+    "killed": ("hosts.killed", 1_000, "random instants, beside each effect of each way"),
+    "signals": ("hosts.signals", 3, "rounds of a signal at each step, and of several runs at once"),
+    "reboots": ("hosts.reboots", 50, "power cuts of the host"),
+    "misbehave": ("hosts.misbehave", 1, "rounds of what else a system does"),
+    "lives": ("hosts.lives", 100, "random lives of a node"),
+    "hostile": ("inputs.hostile", 10_000, "examples of each kind of input"),
+    "swapped": ("disks.swapped", 2_000, "rounds of each operation"),
+    "unitfiles": ("inputs.unitfiles", 3_000, "units of kubelet that systemd reads, too"),
 }
 _SHOWN = 5  # cases that did not hold, each with its reason
 _ROW = "{:<58} {:>7} {:>7} {:>9}\n"
@@ -51,7 +51,7 @@ class Table:
 def main() -> int:
     """Returns the exit code: 0 if all has held."""
     parser = argparse.ArgumentParser(prog="hack/faults", description=__doc__)
-    about = "; ".join(f"{name}: {unit} (default {amount})" for name, (amount, unit) in SUITES.items())
+    about = "; ".join(f"{name}: {unit} (default {amount})" for name, (_, amount, unit) in SUITES.items())
     parser.add_argument(
         "names", metavar="NAME", nargs="*", help=f"what is tried; all, if none is named. {about}"
     )
@@ -62,8 +62,9 @@ def main() -> int:
             parser.error(f"no faults of the name {name}: there are {', '.join(SUITES)}")
     table = Table()
     for name in arguments.names or SUITES:
-        amount = SUITES[name][0] if arguments.amount is None else arguments.amount
-        importlib.import_module(f"tests.faults.{name}").run(table.add, amount)
+        module, amount, _ = SUITES[name]
+        amount = amount if arguments.amount is None else arguments.amount
+        importlib.import_module(f"tests.faults.{module}").run(table.add, amount)
     return 1 if table.bad else 0
 
 

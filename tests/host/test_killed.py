@@ -10,9 +10,9 @@ import pytest
 from installer.host.disk import Kernel
 from installer.host.ports import Systemd
 from installer.model.state import Mode
-from tests.faults import killed, reboots
-from tests.faults.bench import Bench
-from tests.faults.ways import WAYS, Way
+from tests.faults.hosts import killed, reboots
+from tests.faults.hosts.bench import Bench
+from tests.faults.hosts.ways import WAYS, Way
 from tests.host.mortal import DieAfterStep, MortalKernel, MortalSystemd, converge
 
 STRIDE = 37  # odd, so that it is before one effect and after the next

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.life import Life
-from tests.faults.lives import live
+from tests.faults.hosts.life import Life
+from tests.faults.hosts.lives import live
 
 AMOUNT = 6
 STEPS = 8

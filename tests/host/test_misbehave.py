@@ -1,15 +1,15 @@
 """R7, R8, R9: the system misbehaves; each run ends in time, says why, and leaves what the table names.
 
-Here without the rare ones; `tests.faults.misbehave` plays them all.
+Here without the rare ones; `hack/faults misbehave` plays them all.
 """
 
 from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.cases import GROUPS
-from tests.faults.misbehave import Theatre
-from tests.faults.misfortune import Case
+from tests.faults.hosts.cases import GROUPS
+from tests.faults.hosts.misbehave import Theatre
+from tests.faults.hosts.misfortune import Case
 
 PLAYED = [(group, case) for group, cases in GROUPS.items() for case in cases if not case.rare]
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from installer.model.state import Mode
-from tests.faults import signals
-from tests.faults.bench import Bench
-from tests.faults.command import start_command
-from tests.faults.ways import Way
+from tests.faults.hosts import signals
+from tests.faults.hosts.bench import Bench
+from tests.faults.hosts.command import start_command
+from tests.faults.hosts.ways import Way
 
 STRIDE = 7  # so that both signals come, and now and then twice
 SEED = 1

@@ -9,7 +9,7 @@ import pytest
 from installer.errors import UnservableHostError
 from installer.host.files import RootedFiles
 from installer.host.systemd import BusSystemd
-from tests.faults.unitfiles import Laboratory
+from tests.faults.inputs.unitfiles import Laboratory
 from tests.throwaway.host import ThrowawayHost
 
 UNITS = 400  # as systemd would not load more than half of what is tried, some hundred are compared

@@ -14,7 +14,7 @@ from installer.errors import InstallerError, UnservableHostError
 from installer.host.disk import Kernel
 from installer.host.files import KEPT_BYTES, RootedFiles
 from installer.model.resource import ABSENT, Identity, Kind
-from tests.faults import swapped
+from tests.faults.disks import swapped
 
 UID, GID = os.geteuid(), os.getegid()
 

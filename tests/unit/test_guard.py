@@ -17,7 +17,7 @@ from hypothesis import settings as limits
 from installer.assets import unit_text
 from installer.kubelet.envfile import parse_environment_file
 from installer.kubelet.unitfile import split_words
-from tests.faults.texts import hostile_text
+from tests.faults.inputs.texts import hostile_text
 
 DEFAULT_SECONDS = 3  # the whole budget of a test that names no other
 SHELLS = {"dash": ["dash"], "bash": ["bash", "--posix"], "busybox": ["busybox", "sh"]}

@@ -6,7 +6,7 @@ import pytest
 
 from installer.errors import InvalidInputError
 from installer.yamldoc import parse_document
-from tests.faults.texts import MERGE_BOMB
+from tests.faults.inputs.texts import MERGE_BOMB
 
 
 @pytest.mark.parametrize(

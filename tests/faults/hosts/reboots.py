@@ -15,10 +15,10 @@ from installer.host.cri import SocketCri
 from installer.host.files import RootedFiles
 from installer.model.paths import RELAY_ENDPOINT
 from tests.faults import Report
-from tests.faults.bench import Bench, Tried
-from tests.faults.cutoff import UP_SECONDS, begin, expect_settled
-from tests.faults.killed import SOON, STEPS
-from tests.faults.ways import WAYS, Way
+from tests.faults.hosts.bench import Bench, Tried
+from tests.faults.hosts.cutoff import UP_SECONDS, begin, expect_settled
+from tests.faults.hosts.killed import SOON, STEPS
+from tests.faults.hosts.ways import WAYS, Way
 from tests.host.mortal import DieSoon, converge
 from tests.host.node import Node
 from tests.throwaway.kubelet import UNIT, wait_healthy

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from installer.model.state import Mode
 from tests.faults import Report
-from tests.faults.bench import Bench, Tried
-from tests.faults.command import start_command, until_due
-from tests.faults.cutoff import try_out
-from tests.faults.ways import WAYS, Way
+from tests.faults.hosts.bench import Bench, Tried
+from tests.faults.hosts.command import start_command, until_due
+from tests.faults.hosts.cutoff import try_out
+from tests.faults.hosts.ways import WAYS, Way
 from tests.host.mortal import DieSoon, Instant, converge
 from tests.host.node import Node
 

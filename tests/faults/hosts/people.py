@@ -7,8 +7,17 @@ from pathlib import Path
 
 from installer.model.paths import PROXY_WANTED
 from installer.model.state import Mode
-from tests.faults.life import Life
-from tests.faults.lifemodel import BASE, DROP_INS, EXTRA, FORCE, OUR_DROP_INS, PAUSE, SOMEBODYS_DROP_IN, Asked
+from tests.faults.hosts.life import Life
+from tests.faults.hosts.lifemodel import (
+    BASE,
+    DROP_INS,
+    EXTRA,
+    FORCE,
+    OUR_DROP_INS,
+    PAUSE,
+    SOMEBODYS_DROP_IN,
+    Asked,
+)
 from tests.host.node import DROP_IN, GUARD, KUBELET_ENVIRONMENT, OURS, PROXY
 from tests.throwaway.kubelet import UNIT, running_arguments
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from installer.model.state import Mode
-from tests.faults.lifemodel import (
+from tests.faults.hosts.lifemodel import (
     BASE,
     BROKEN,
     CONFIGURATIONS,
@@ -33,8 +33,8 @@ from tests.faults.lifemodel import (
     Asked,
     Since,
 )
-from tests.faults.passes import Ended, Pass, converge
-from tests.faults.watcher import Watcher
+from tests.faults.hosts.passes import Ended, Pass, converge
+from tests.faults.hosts.watcher import Watcher
 from tests.host.command import RELAY_FLAG
 from tests.host.node import BINARY, PROXY, STATE, Node
 from tests.throwaway.host import ThrowawayHost

@@ -6,7 +6,7 @@ import posixpath
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tests.faults.misfortune import (
+from tests.faults.hosts.misfortune import (
     Act,
     Before,
     Case,

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from installer.configs import load_configs
 from installer.settings import load_settings
-from tests.faults.texts import every_value, spoilt
-from tests.faults.trial import Trial, end_of
+from tests.faults.inputs.texts import every_value, spoilt
+from tests.faults.inputs.trial import Trial, end_of
 
 _SETTINGS = (
     """apiVersion: cri-resmgr-installer/v1

@@ -19,7 +19,7 @@ from installer.kubelet.envfile import parse_environment_file
 from installer.model import paths
 from installer.model.resource import ExecLine, FileState, ProcessState, UnitDetail, UnitState
 from tests.fakes import CONTAINERD, FakeFiles, FakeHost, FakeSystemd, failed
-from tests.faults.crash import Entry, Tree
+from tests.faults.disks.crash import Entry, Tree
 
 KUBELET = "kubelet.service"
 RUNTIME = "unix:///run/containerd/containerd.sock"

@@ -11,20 +11,19 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 
-from tests.faults.cases import GROUPS, SMALL
-from tests.faults.misfortune import Before, Case, Kubelet
+from tests.faults import Report
+from tests.faults.hosts.cases import GROUPS, SMALL
+from tests.faults.hosts.misfortune import Before, Case, Kubelet
 from tests.host.command import PROGRAM, RELAY_FLAG, Ended
 from tests.host.node import STATE, Node
 from tests.throwaway.host import HostError, ThrowawayHost
 from tests.throwaway.kubelet import UNIT, healthz, running_arguments, wait_healthy
 from tests.throwaway.snapshot import Entry, difference, files
-
-Report = Callable[[str, int, Sequence[str]], None]
 
 _versions = count(1)
 # systemd does not reload with less than 16 MiB free there.

@@ -22,9 +22,9 @@ from installer.model.state import Mode
 from installer.reconcile import Request, reconcile
 from installer.settings import KubeletSettings, Settings
 from tests.faults import Report
-from tests.faults.crash import Disk, Tree, build, read_tree
-from tests.faults.node import Node, bare_node, program
-from tests.faults.recorder import Careless, Operation, Recorder
+from tests.faults.disks.crash import Disk, Tree, build, read_tree
+from tests.faults.disks.node import Node, bare_node, program
+from tests.faults.disks.recorder import Careless, Operation, Recorder
 
 _RUN = "/run"  # a tmpfs: not on the disk
 _EDITED = f"{paths.OUR_STATE}/edited"

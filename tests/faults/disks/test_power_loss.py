@@ -10,9 +10,9 @@ import pytest
 
 from installer.host.disk import sweep, temporary_name
 from installer.host.files import RootedFiles
-from tests.faults.crash import Disk, Tree, read_tree
-from tests.faults.power import PLANS, Bench, Crash, Plan, crashes, describe, find_bad
-from tests.faults.recorder import Operation, Recorder, Verb
+from tests.faults.disks.crash import Disk, Tree, read_tree
+from tests.faults.disks.power import PLANS, Bench, Crash, Plan, crashes, describe, find_bad
+from tests.faults.disks.recorder import Operation, Recorder, Verb
 
 DISKS = 4  # of each plan
 NAMES = [plan.name for plan in PLANS]

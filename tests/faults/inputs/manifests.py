@@ -11,8 +11,8 @@ import yaml
 from hypothesis import strategies as st
 
 from installer.manifests import Request, render_manifests
-from tests.faults.texts import every_value, hostile_text, spoilt
-from tests.faults.trial import Trial, end_of
+from tests.faults.inputs.texts import every_value, hostile_text, spoilt
+from tests.faults.inputs.trial import Trial, end_of
 
 _IMAGE = "registry.example.org/installer:1"
 _VALUES = (

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.disk import SICKNESSES, Sickness, Ward, find_bad
-from tests.faults.power import PLANS, Plan
+from tests.faults.disks.power import PLANS, Plan
+from tests.faults.disks.sick import SICKNESSES, Sickness, Ward, find_bad
 
 TRIED = 2  # operations of each plan
 

@@ -7,7 +7,7 @@ after each step kubelet is healthy, and after each pass R2, R3 and R4 hold (see 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -22,8 +22,9 @@ from hypothesis.stateful import (
 )
 
 from installer.model.state import Mode
-from tests.faults.life import Life
-from tests.faults.lifemodel import (
+from tests.faults import Report
+from tests.faults.hosts.life import Life
+from tests.faults.hosts.lifemodel import (
     BROKEN,
     CONFIGURATIONS,
     DROP_INS,
@@ -36,11 +37,9 @@ from tests.faults.lifemodel import (
     Since,
     tell,
 )
-from tests.faults.people import People
+from tests.faults.hosts.people import People
 from tests.host.node import BINARY, FALLBACK, KUBELET_ENVIRONMENT, PROXY, PROXY_ENVIRONMENT
 from tests.throwaway.kubelet import UNIT
-
-Report = Callable[[str, int, Sequence[str]], None]
 
 STEPS = 14
 FLAGS = tuple(f"KUBELET_EXTRA_ARGS={one}" for one in ("", "--max-pods=57", '"--max-pods=57 --v=4"'))

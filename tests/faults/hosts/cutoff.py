@@ -13,7 +13,7 @@ from installer.host.cri import SocketCri
 from installer.host.files import RootedFiles
 from installer.model.paths import RELAY_ENDPOINT
 from installer.model.state import Mode
-from tests.faults.ways import SETTINGS, Starts, Way
+from tests.faults.hosts.ways import SETTINGS, Starts, Way
 from tests.host.mortal import converge, temporary_directory
 from tests.host.node import PROXY, STATE, Node
 from tests.throwaway.kubelet import UNIT, wait_healthy

@@ -17,11 +17,11 @@ from pathlib import Path
 
 from installer.model.state import Mode
 from tests.faults import Report
-from tests.faults.bench import Bench, Tried
-from tests.faults.command import start_command, until_due
-from tests.faults.cutoff import begin, expect_no_process, expect_settled
-from tests.faults.killed import SOON
-from tests.faults.ways import INSTALL, REMOVAL, UPGRADE, WAY_BACK, Way
+from tests.faults.hosts.bench import Bench, Tried
+from tests.faults.hosts.command import start_command, until_due
+from tests.faults.hosts.cutoff import begin, expect_no_process, expect_settled
+from tests.faults.hosts.killed import SOON
+from tests.faults.hosts.ways import INSTALL, REMOVAL, UPGRADE, WAY_BACK, Way
 from tests.host.mortal import DieSoon, converge
 from tests.host.node import Node
 

@@ -23,9 +23,9 @@ from installer.model.resource import DesiredFile, ProcessState, UnitDetail, Unit
 from installer.model.state import Strategy
 from installer.record import Record
 from installer.settings import Settings, parse_settings
-from tests.faults.node import program
-from tests.faults.texts import every_value, hostile_text, spoilt
-from tests.faults.trial import Trial, end_of
+from tests.faults.disks.node import program
+from tests.faults.inputs.texts import every_value, hostile_text, spoilt
+from tests.faults.inputs.trial import Trial, end_of
 
 _NAME = "kubelet.service"
 _UNIT = f"/usr/lib/systemd/system/{_NAME}"

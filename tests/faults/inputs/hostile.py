@@ -10,15 +10,11 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from tests.faults import Report, hostile_kubelet, hostile_manifests, hostile_record, hostile_texts
-from tests.faults.trial import try_out
+from tests.faults import Report
+from tests.faults.inputs import kubelet, manifests, record, settings
+from tests.faults.inputs.trial import try_out
 
-TRIALS = (
-    *hostile_texts.TRIALS,
-    *hostile_kubelet.TRIALS,
-    *hostile_record.TRIALS,
-    *hostile_manifests.TRIALS,
-)
+TRIALS = (*settings.TRIALS, *kubelet.TRIALS, *record.TRIALS, *manifests.TRIALS)
 
 
 def run(report: Report, amount: int) -> None:

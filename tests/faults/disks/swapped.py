@@ -14,8 +14,8 @@ from pathlib import Path
 from installer.errors import UnservableHostError
 from installer.host.files import RootedFiles
 from tests.faults import Report
-from tests.faults.crash import read_tree
-from tests.faults.recorder import Careless
+from tests.faults.disks.crash import read_tree
+from tests.faults.disks.recorder import Careless
 
 _SECRET = b"of somebody outside"
 _HERE, _EXCHANGE = -100, 2  # AT_FDCWD, RENAME_EXCHANGE: renameat2(2)

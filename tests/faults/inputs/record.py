@@ -20,11 +20,11 @@ from installer.model.state import Mode
 from installer.reconcile import Request, reconcile
 from installer.record import Claim, Original, Record, RecordStatus, dump_record, load_record
 from installer.settings import KubeletSettings, Settings
-from tests.faults.crash import Tree, build, read_tree
-from tests.faults.node import Node, bare_node, program
-from tests.faults.recorder import Careless
-from tests.faults.texts import hostile_text, spoilt
-from tests.faults.trial import Trial, end_of
+from tests.faults.disks.crash import Tree, build, read_tree
+from tests.faults.disks.node import Node, bare_node, program
+from tests.faults.disks.recorder import Careless
+from tests.faults.inputs.texts import hostile_text, spoilt
+from tests.faults.inputs.trial import Trial, end_of
 
 MACHINE = "0123456789abcdef0123456789abcdef"
 _MARK = b"cri-resmgr-installer"

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 
-from tests.faults.recorder import Operation, Verb, lasting_name
+from tests.faults.disks.recorder import Operation, Verb, lasting_name
 
 _ALL_SUBSETS = 8  # pending operations
 _RANDOM_SUBSETS = 64

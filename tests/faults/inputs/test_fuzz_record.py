@@ -11,8 +11,8 @@ from installer.model.event import Event, silent
 from installer.model.state import Mode
 from installer.reconcile import Request, reconcile
 from installer.settings import KubeletSettings, Settings
-from tests.faults.hostile_record import TRIALS, install
-from tests.faults.trial import Trial, try_some
+from tests.faults.inputs.record import TRIALS, install
+from tests.faults.inputs.trial import Trial, try_some
 
 EXAMPLES = {"the record, read": 1_000, "the record, removal": 100}
 

@@ -1,4 +1,4 @@
-"""Hostile kubelets, and values that want to break out of what is rendered."""
+"""Hostile settings and configs: no traceback, only exits of the contract."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.hostile_kubelet import TRIALS
-from tests.faults.trial import Trial, try_some
+from tests.faults.inputs.settings import TRIALS
+from tests.faults.inputs.trial import Trial, try_some
 
 EXAMPLES = 1_000
 

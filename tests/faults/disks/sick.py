@@ -11,7 +11,7 @@ import errno
 import io
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -22,14 +22,13 @@ from installer.model.event import silent
 from installer.model.state import Mode
 from installer.reconcile import Request, reconcile
 from installer.settings import KubeletSettings, Settings
-from tests.faults.crash import Tree, read_tree
-from tests.faults.node import Node
-from tests.faults.power import PLANS, Bench, Crash, Inputs, Plan, Recorded
+from tests.faults import Report
+from tests.faults.disks.crash import Tree, read_tree
+from tests.faults.disks.node import Node
+from tests.faults.disks.power import PLANS, Bench, Crash, Inputs, Plan, Recorded
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
-
-Report = Callable[[str, int, Sequence[str]], None]
 
 
 @dataclass(frozen=True, slots=True)

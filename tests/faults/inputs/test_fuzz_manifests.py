@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.hostile_manifests import TRIALS
-from tests.faults.trial import Trial, try_some
+from tests.faults.inputs.manifests import TRIALS
+from tests.faults.inputs.trial import Trial, try_some
 
 EXAMPLES = 400  # each renders all there is
 ALWAYS = 4

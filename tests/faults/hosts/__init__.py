@@ -1,0 +1,1 @@
+"""What befalls a throwaway host: kills, signals, power cuts, a system that misbehaves, random lives."""

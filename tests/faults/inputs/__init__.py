@@ -1,0 +1,1 @@
+"""What we are given to read: settings, configs, records, kubelet's files."""
