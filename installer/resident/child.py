@@ -13,6 +13,7 @@ from installer.resident.sight import Sight
 
 _OUTPUT_LIMIT = 1 << 22  # characters of a plan
 _KEPT = KubeletKeptError.exit_code
+_TOUCHED_NOTHING = (0, 2, _KEPT, 4, 75)  # or told of each restart
 
 
 class Pass:
@@ -61,7 +62,7 @@ class Pass:
     def outcome(self, code: int, after: Sight) -> Outcome:
         """When it has ended. A restart that failed is told by nobody: kubelet's own start tells."""
         started_anew = after.kubelet.invocation_id != self.before.kubelet.invocation_id
-        if code and not self._restarts and started_anew and self.doing is not Doing.PLAN:
+        if code not in _TOUCHED_NOTHING and not self._restarts and started_anew:
             self._restarts = 1
         would_restart, reason = self._planned() if self.doing is Doing.PLAN else (code == _KEPT, "")
         return Outcome(

@@ -285,6 +285,13 @@ def test_a_restart_that_failed_counts_all_the_same() -> None:
     assert work.outcome(6, Sight(kubelet=UnitState(KUBELET, invocation_id="b"))).restarts == 1
 
 
+@pytest.mark.parametrize("code", [2, 3, 4, 75])
+def test_a_restart_by_somebody_is_not_one_of_a_pass_that_touched_nothing(code: int) -> None:
+    work, _said = passed()
+    outcome = work.outcome(code, Sight(kubelet=UnitState(KUBELET, invocation_id="b")))
+    assert (outcome.restarts, outcome.would_restart) == (0, code == 3)
+
+
 @pytest.mark.parametrize("target", [KUBELET, paths.PROXY_UNIT])
 def test_a_plan_says_whether_kubelet_restarts(target: str) -> None:
     work, _said = passed(Doing.PLAN)
