@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -57,8 +58,9 @@ def _serve(server: socket.socket, answer: bytes, over: threading.Event) -> None:
         except OSError:
             break
         kept.append(client)
-        for byte in answer:
-            client.send(bytes([byte]))
+        with contextlib.suppress(OSError):  # the client has read enough
+            for byte in answer:
+                client.send(bytes([byte]))
     for client in kept:
         client.close()
 

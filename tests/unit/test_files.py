@@ -316,6 +316,5 @@ def test_a_read_only_mount_says_so() -> None:
 
 
 def test_a_directory_that_is_swapped_for_a_link_leads_nobody_out(tmp_path: Path) -> None:
-    for name, turns, wrong in swapped.try_out(tmp_path, 100):
+    for name, _turns, wrong in swapped.try_out(tmp_path, 100):
         assert not wrong, name
-        assert turns > 0
