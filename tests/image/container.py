@@ -57,7 +57,8 @@ SECURITY_FIELDS = {
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """How a command in the container ended."""
+    """How a command in the container ended. `said` is for people: of a command that ends at once, ctr may
+    lose the output."""
 
     code: int
     said: str
