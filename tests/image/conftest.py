@@ -1,4 +1,4 @@
-"""Skips, with the reason, what this machine cannot run of the tests of the image; says what was measured."""
+"""Skips, with the reason, what this machine cannot run of the tests of the image."""
 
 from pathlib import Path
 
@@ -19,12 +19,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(
                 pytest.mark.skip(reason=f"no image: {', '.join(missing)}: run hack/setup --image")
             )
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What tests here have recorded: the image's size, what the program takes of a node's memory."""
-    here = f"{Path(__file__).parent.relative_to(terminalreporter.config.rootpath)}/"
-    for report in terminalreporter.getreports("passed"):
-        if report.nodeid.startswith(here):
-            for name, value in report.user_properties:
-                terminalreporter.write_line(f"{name}: {value}")
