@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -96,6 +97,7 @@ class _Effects:
 
     def arm(self, host: Host) -> None:
         """Every effect of this process is counted: only for a process that is made for it."""
+        tempfile.gettempdir()  # tries the directory out, once: a file that a kill in between would leave
         for name in _ON_FILES:
             setattr(os, name, self._before(getattr(os, name)))
         for name in _ON_UNITS:
