@@ -23,7 +23,7 @@ from installer.errors import InstallerError
 from installer.host.clock import SystemClock
 from installer.host.disk import Kernel
 from installer.host.files import RootedFiles
-from installer.host.ports import Clock, Systemd
+from installer.host.ports import Clock, Host, Systemd
 from installer.host.real import build_host
 from installer.model.event import Event
 from installer.model.state import Mode
@@ -180,6 +180,17 @@ class HastyClock:
         self._clock.sleep(seconds / self._FASTER)
 
 
+def build_mortal_host(root: Path, effects: Effects) -> Host:
+    """The host of the command line, on which effects are counted and time is hasty."""
+    host = build_host(root)
+    return replace(
+        host,
+        files=RootedFiles(root, MortalKernel(effects)),
+        systemd=MortalSystemd(host.systemd, effects),
+        clock=HastyClock(),
+    )
+
+
 STARTED = Event("started", "what a listener hears before the run has done anything")
 
 # -- what listens to a run -------------------------------------------------------------------------
@@ -297,13 +308,7 @@ class Run:
         tempfile.tempdir = str(self.temporary)
         self.listen(STARTED)
         effects = Effects(self.instant)
-        host = build_host(self.root)
-        host = replace(
-            host,
-            files=RootedFiles(self.root, MortalKernel(effects)),
-            systemd=MortalSystemd(host.systemd, effects),
-            clock=HastyClock(),
-        )
+        host = build_mortal_host(self.root, effects)
 
         def emit(event: Event) -> None:
             effects.hear(event)
