@@ -10,12 +10,12 @@ import contextlib
 import itertools
 import random
 import subprocess
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 from installer.model.state import Mode
 from tests.faults import Report
+from tests.faults.hosts.abreast import share_on_bench, share_out, try_abreast
 from tests.faults.hosts.bench import Bench, Tried
 from tests.faults.hosts.command import start_command, until_due
 from tests.faults.hosts.cutoff import try_out
@@ -24,6 +24,7 @@ from tests.host.mortal import DieSoon, Instant, converge
 from tests.host.node import Node
 
 _MORE_THAN_ANY_PLAN_HAS = 2000
+_SHARE = 50  # random instants that one bench tries
 _ENOUGH = 10  # that did not hold: what ends the way when all is well may never come
 STEPS = 16  # most have more than that
 SOON = 0.2  # seconds, in which most steps end
@@ -103,9 +104,5 @@ def kill_command(node: Node, mode: Mode, soon: DieSoon) -> str:
 
 def run(report: Report, amount: int) -> None:
     """Every instant of every way, and `amount` random ones."""
-    with tempfile.TemporaryDirectory(prefix="killed-") as directory, Bench(Path(directory)) as bench:
-        for way in WAYS:
-            tried = at_each_instant(bench, way)
-            report(f"killed: {way.name}", tried.count, tried.bad)
-        tried = at_random(bench, amount, random.randrange(1 << 32))
-        report("killed at random instants", tried.count, tried.bad)
+    every = [share_on_bench(f"killed: {way.name}", partial(at_each_instant, way=way)) for way in WAYS]
+    try_abreast(report, every + share_out("killed at random instants", at_random, amount, _SHARE))

@@ -7,14 +7,13 @@ afterwards has to converge. What the disk itself loses is tried in power.py: her
 from __future__ import annotations
 
 import random
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 
 from installer.host.cri import SocketCri
 from installer.host.files import RootedFiles
 from installer.model.paths import RELAY_ENDPOINT
 from tests.faults import Report
+from tests.faults.hosts.abreast import share_out, try_abreast
 from tests.faults.hosts.bench import Bench, Tried
 from tests.faults.hosts.cutoff import UP_SECONDS, begin, expect_settled
 from tests.faults.hosts.killed import SOON, STEPS
@@ -23,6 +22,7 @@ from tests.host.mortal import DieSoon, converge
 from tests.host.node import Node
 from tests.throwaway.kubelet import UNIT, wait_healthy
 
+_SHARE = 10  # power cuts that one bench tries
 #: Those in which kubelet starts on either endpoint: on which one it cannot, no guard could know.
 _WAYS = tuple(way for way in WAYS if way.kubelet_works)
 
@@ -78,6 +78,4 @@ def at_random(bench: Bench, amount: int, seed: int) -> Tried:
 
 def run(report: Report, amount: int) -> None:
     """`amount` power cuts."""
-    with tempfile.TemporaryDirectory(prefix="reboots-") as directory, Bench(Path(directory)) as bench:
-        tried = at_random(bench, amount, random.randrange(1 << 32))
-        report("power cut at random instants, booted again", tried.count, tried.bad)
+    try_abreast(report, share_out("power cut at random instants, booted again", at_random, amount, _SHARE))

@@ -9,14 +9,14 @@ from __future__ import annotations
 import random
 import signal
 import subprocess
-import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 from installer.model.state import Mode
 from tests.faults import Report
+from tests.faults.hosts.abreast import share_on_bench, try_abreast
 from tests.faults.hosts.bench import Bench, Tried
 from tests.faults.hosts.command import start_command, until_due
 from tests.faults.hosts.cutoff import begin, expect_no_process, expect_settled
@@ -137,11 +137,11 @@ def several(bench: Bench, amount: int) -> Tried:
 
 def run(report: Report, amount: int) -> None:
     """A signal after each step, `amount` times with other instants, and as often several at once."""
-    with tempfile.TemporaryDirectory(prefix="signals-") as directory, Bench(Path(directory)) as bench:
-        seed = random.randrange(1 << 32)
-        for way in WAYS:
-            every = [at_each_step(bench, way, seed + number) for number in range(amount)]
-            bad = [line for tried in every for line in tried.bad]
-            report(f"SIGTERM or SIGINT: {way.name}", sum(tried.count for tried in every), bad)
-        tried = several(bench, amount)
-        report(f"{_AT_ONCE} installers at once", tried.count, tried.bad)
+    seed = random.randrange(1 << 32)
+    shares = [
+        share_on_bench(f"SIGTERM or SIGINT: {way.name}", partial(at_each_step, way=way, seed=seed + number))
+        for way in WAYS
+        for number in range(amount)
+    ]
+    shares.append(share_on_bench(f"{_AT_ONCE} installers at once", partial(several, amount=amount)))
+    try_abreast(report, shares)

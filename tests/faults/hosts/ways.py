@@ -69,7 +69,7 @@ class Way:
     @property
     def kubelet_works(self) -> bool:
         """Whether kubelet starts wherever it is."""
-        return self.kubelet is not _ANY
+        return self.kubelet != _ANY
 
     @property
     def fails(self) -> bool:
