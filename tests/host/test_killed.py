@@ -1,6 +1,6 @@
 """R7, R12: killed at any instant, alone or with the host, the next run converges and leaves nothing behind.
 
-Here as many instants as fit; `hack/faults killed reboots` tries all, and random ones by the thousand.
+Here as many instants as fit; `hack/faults killed reboots` tries all.
 """
 
 from collections.abc import Iterator
@@ -37,11 +37,6 @@ def test_r7_killed_before_or_after_an_effect_the_next_run_goes_on(bench: Bench, 
     tried = killed.at_each_instant(bench, way, STRIDE, first=WAYS.index(way) * 11 % STRIDE)
     assert not tried.bad, "\n".join(tried.bad)
     assert tried.count
-
-
-def test_r7_killed_at_random_instants_the_next_run_goes_on(bench: Bench) -> None:
-    tried = killed.at_random(bench, 6, SEED)
-    assert not tried.bad, "\n".join(tried.bad)
 
 
 def test_r12_after_a_power_cut_at_a_random_instant_the_node_comes_up_by_itself(bench: Bench) -> None:

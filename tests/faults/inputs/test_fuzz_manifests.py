@@ -9,7 +9,7 @@ import pytest
 from tests.faults.inputs.manifests import TRIALS
 from tests.faults.inputs.trial import Trial, try_some
 
-EXAMPLES = 400  # each renders all there is
+EXAMPLES = 1_000
 ALWAYS = 4
 
 

@@ -1,0 +1,26 @@
+"""R7: killed at random instants, the real command line among them, the next run converges and leaves nothing.
+
+Apart from test_killed.py, so that both are tried at the same time; `hack/faults killed` tries more.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.faults.hosts import killed
+from tests.faults.hosts.bench import Bench
+
+EACH = 25
+SEEDS = range(8)
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    with Bench(tmp_path_factory.mktemp("bench")) as found:
+        yield found
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_r7_killed_at_random_instants_the_next_run_goes_on(bench: Bench, seed: int) -> None:
+    tried = killed.at_random(bench, EACH, seed)
+    assert not tried.bad, "\n".join(tried.bad)
