@@ -1,25 +1,63 @@
-"""R7, R8, R9: the system misbehaves; each run ends in time, says why, and leaves what the table names.
+"""R7, R8, R9, R12: the system misbehaves; each run ends in time, says why, and leaves what the table names.
 
-Here without the rare ones; `hack/faults misbehave` plays them all.
+Here without the rare ones, and a few with a reboot; `hack/faults misbehave` plays them all, with each.
 """
 
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
-from tests.faults.hosts.cases import GROUPS
-from tests.faults.hosts.misbehave import Theatre
-from tests.faults.hosts.misfortune import Case
+from tests.faults.hosts.misfortunes.case import Case, Reboot
+from tests.faults.hosts.misfortunes.stage import Stage
+from tests.faults.hosts.misfortunes.table import GROUPS
 
-PLAYED = [(group, case) for group, cases in GROUPS.items() for case in cases if not case.rare]
+REBOOTED = (
+    ("disk", "an immutable binary of ours", Reboot.AFTERWARDS),
+    ("bus", "the bus daemon is frozen in the middle of a job", Reboot.MEANWHILE),
+    ("units", "the proxy's unit is masked", Reboot.AFTERWARDS),
+)
+PLAYED = [
+    (group, case, reboot)
+    for group, cases in GROUPS.items()
+    for case in cases
+    for reboot in Reboot
+    if (not case.rare and reboot is Reboot.NEVER) or (group, case.name, reboot) in REBOOTED
+]
+
+
+class Theatre:
+    """Has one stage at a time: cases that belong together come one after the other."""
+
+    def __init__(self, scratch: Path) -> None:
+        self._scratch = scratch
+        self._group = ""
+        self._open = ExitStack()
+
+    def stage(self, group: str) -> Stage:
+        """The host of that group; the one before it ends."""
+        if group != self._group:
+            self.close()
+            scratch = self._scratch / group
+            scratch.mkdir()
+            self._stage = self._open.enter_context(Stage(scratch, group))
+            self._group = group
+        return self._stage
+
+    def close(self) -> None:
+        self._open.close()
 
 
 @pytest.fixture(scope="module")
-def theatre() -> Iterator[Theatre]:
-    with Theatre() as found:
-        yield found
+def theatre(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Theatre]:
+    found = Theatre(tmp_path_factory.mktemp("theatre"))
+    yield found
+    found.close()
 
 
-@pytest.mark.parametrize(("group", "case"), PLAYED, ids=[f"{group}: {case.name}" for group, case in PLAYED])
-def test_the_system_misbehaves(theatre: Theatre, group: str, case: Case) -> None:
-    assert not theatre.stage(group).play(case)
+@pytest.mark.parametrize(
+    ("group", "case", "reboot"), PLAYED, ids=[f"{group}: {case.name}, {how}" for group, case, how in PLAYED]
+)
+def test_the_system_misbehaves(theatre: Theatre, group: str, case: Case, reboot: Reboot) -> None:
+    assert not theatre.stage(group).play(case, reboot, 0.8)

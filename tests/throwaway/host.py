@@ -108,6 +108,19 @@ class ThrowawayHost:
         """Where its container runtime listens, as kubelets of its kind write it."""
         return RUNTIME_SOCKETS[self.runtime]
 
+    def lay_file_system(self, directory: str, size: str) -> None:
+        """From the next boot on a directory, with what is in it, is a file system of its own, of a `size` as
+        tmpfs(5) has it. It outlives what the disk outlives. The host is off."""
+        if self._keeper is None:
+            raise HostError("the host is gone")
+        new, place = f"{keeper.BASE}/new", f"{keeper.BASE}/root{directory}"
+        script = (
+            f"mkdir -p {new} {place} && mount -t tmpfs -o size={size},mode=755 tmpfs {new} &&"
+            f"cp -a {place}/. {new} && mount --move {new} {place}"
+        )
+        inside = ["nsenter", "--target", str(self._keeper.pid), "--mount", "--"]
+        subprocess.run([*inside, "sh", "-c", script], check=True, timeout=30)
+
     # -- power --------------------------------------------------------------
 
     def boot(self, wait: bool = True) -> None:

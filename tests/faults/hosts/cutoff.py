@@ -119,6 +119,19 @@ def expect_bare(node: Node, *allowed: str) -> None:
     assert not left, "\n".join(left)
 
 
+def expect_up(node: Node, seconds: float) -> bool:
+    """After a boot kubelet comes up by itself within that time, at its first try, on an endpoint that
+    answers; returns whether that is the relay. Raises HostError, AssertionError."""
+    wait_healthy(node.host, seconds)
+    restarts = node.host.show(UNIT, "NRestarts")
+    assert restarts == "0", f"kubelet came up after {restarts} restarts"
+    on_relay = node.on_relay()
+    if on_relay:
+        answers = SocketCri(RootedFiles(node.host.root)).answers(RELAY_ENDPOINT, 2.0)
+        assert answers, "kubelet is on a relay that is silent"
+    return on_relay
+
+
 def expect_no_process(node: Node) -> None:
     """Whatever a killed run had started goes with it, at once."""
     deadline = time.monotonic() + _DYING_SECONDS

@@ -9,18 +9,14 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from installer.host.cri import SocketCri
-from installer.host.files import RootedFiles
-from installer.model.paths import RELAY_ENDPOINT
 from tests.faults import Report
 from tests.faults.hosts.abreast import share_out, try_abreast
 from tests.faults.hosts.bench import Bench, Tried
-from tests.faults.hosts.cutoff import UP_SECONDS, begin, expect_settled
+from tests.faults.hosts.cutoff import UP_SECONDS, begin, expect_settled, expect_up
 from tests.faults.hosts.killed import SOON, STEPS
 from tests.faults.hosts.ways import WAYS, Way
 from tests.host.mortal import DieSoon, converge
 from tests.host.node import Node
-from tests.throwaway.kubelet import UNIT, wait_healthy
 
 _SHARE = 10  # power cuts that one bench tries
 #: Those in which kubelet starts on either endpoint: on which one it cannot, no guard could know.
@@ -48,13 +44,7 @@ class PowerCut:
         for _ in range(self.boots):
             node.host.kill()
             node.host.boot(wait=False)
-            wait_healthy(node.host, UP_SECONDS)
-            restarts = node.host.show(UNIT, "NRestarts")
-            assert restarts == "0", f"kubelet came up after {restarts} restarts"
-            relay.add(node.on_relay())
-            if node.on_relay():
-                answers = SocketCri(RootedFiles(node.host.root)).answers(RELAY_ENDPOINT, 2.0)
-                assert answers, "kubelet is on a relay that is silent"
+            relay.add(expect_up(node, UP_SECONDS))
         assert len(relay) == 1, "the second boot has ended on another endpoint"
         way.mend(node, self.number)
         ended = converge(node, way.then)

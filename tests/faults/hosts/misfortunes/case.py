@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import count
 
 from tests.host.node import Node
 from tests.throwaway.kubelet import wait_healthy
 
 Act = Callable[[Node], object]
+_versions = count(1)
 
 
 class Before(StrEnum):
@@ -18,7 +20,6 @@ class Before(StrEnum):
     BARE = "nothing of ours"
     UPGRADE = "installed, and another version to install"
     CONFIG = "installed, and another configuration"
-    BAD = "installed, and a version that does not work"
     SAME = "installed, and nothing to change"
 
 
@@ -31,11 +32,20 @@ class Kubelet(StrEnum):
     SICK = "not healthy"
 
 
+class Reboot(StrEnum):
+    """Whether the host boots anew before it is over; what does not outlive a boot is over then."""
+
+    NEVER = "without a reboot"
+    MEANWHILE = "the power is cut while the run is at work"
+    AFTERWARDS = "rebooted in order when the run has ended"
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`happens` at the beginning, or as soon as the run says `when`; `over` ends it. The run exits with
-    `code`, `says` all of these words, leaves kubelet as `kubelet`, and, if `as_before`, every file but what
-    is below `theirs`, in `seconds`. With `reboot` the host boots anew before it is over.
+    """`happens` at the beginning, or as soon as the run says `when`; `over` ends it, also if a boot has ended
+    it already. The run exits with `code`, `says` all of these words, leaves kubelet as `kubelet`, and, if it
+    was refused or undone, every file but what is below `theirs`, in `seconds`.
+    With `boots_sick`, kubelet may be sick after a boot. With `clock`, the run's own clock can be set.
     `rare`: left out where time is scarce."""
 
     name: str
@@ -47,11 +57,15 @@ class Case:
     before: Before = Before.UPGRADE
     verb: str = "install"
     when: str = ""
-    as_before: bool = True
     theirs: tuple[str, ...] = ()
     seconds: float = 30.0
-    reboot: bool = False
+    boots_sick: bool = False
+    clock: bool = False
     rare: bool = False
+
+    @property
+    def may_boot_sick(self) -> bool:
+        return self.boots_sick or self.kubelet is Kubelet.SICK
 
 
 def nothing(_node: Node) -> None:
@@ -66,6 +80,12 @@ def wait_until_healthy(node: Node) -> None:
 def shell(script: str) -> Act:
     """Somebody types this on the node."""
     return lambda node: node.host.run("sh", "-c", script)
+
+
+def soon(command: str, seconds: float = 0.5) -> Act:
+    """This is done on the node some time later, whoever is alive then."""
+    timer = f"--on-active={seconds} --timer-property=AccuracySec=10ms"
+    return shell(f"systemd-run --quiet {timer} {command}")
 
 
 def fault(unit: str, text: str) -> Act:
@@ -83,9 +103,13 @@ def both(*acts: Act) -> Act:
     return act
 
 
-def good_version(node: Node) -> None:
-    """A version that works is there to install."""
-    node.upgrade(version="v0.9.99")
+def version(fault: str | dict[str, object]) -> Act:
+    """A version is there to install that nobody has tried yet, and that does this when it starts."""
+    return lambda node: node.upgrade(fault, version=f"v0.10.{next(_versions)}")
+
+
+#: Nothing is wrong with this one.
+good_version = version("")
 
 
 def written(path: str, text: str) -> Act:

@@ -1,0 +1,190 @@
+"""The bus, locks, numbers of processes, clocks."""
+
+from __future__ import annotations
+
+from tests.faults.hosts.misfortunes.case import (
+    Before,
+    Case,
+    Kubelet,
+    both,
+    fault,
+    good_version,
+    nothing,
+    shell,
+    soon,
+)
+from tests.faults.hosts.misfortunes.clock import set_clock
+from tests.host.node import KUBELET_ENVIRONMENT, OURS, PROXY, PROXY_ENVIRONMENT
+
+_ENABLED = f"enable {PROXY}"
+_STARTING = f"write {PROXY_ENVIRONMENT}"  # the last line before the proxy's start
+_MOVING = f"write {KUBELET_ENVIRONMENT}"  # the last line before kubelet's
+_SLOW = '{"serveDelaySeconds": 2}'
+_LOCK = "/run/lock/cri-resmgr-installer.lock"
+# The next process that the kernel starts on this host gets the number that it is told.
+_REUSED = f"""
+pid=$(systemctl show --value --property=MainPID {PROXY})
+systemctl stop {PROXY}
+mount -o remount,rw,bind /proc/sys
+for i in 1 2 3 4 5 6 7 8 9; do
+    echo $((pid - 1)) >/proc/sys/kernel/ns_last_pid
+    sleep 1000 >/dev/null 2>&1 &
+    [ $! != $pid ] || break
+    kill $!
+done
+[ $! = $pid ] && grep -qx $pid /run/cri-resmgr.pid
+"""
+
+BUS = (
+    Case(
+        "the bus daemon is stopped",
+        shell("systemctl stop dbus.socket dbus.service"),
+        shell("systemctl start dbus.socket dbus.service"),
+        4,
+        ("system bus", "systemctl status dbus"),
+    ),
+    Case(
+        "the bus daemon is frozen",
+        shell("systemctl kill --signal=STOP dbus.service"),
+        shell("systemctl kill --signal=CONT dbus.service"),
+        4,
+        ("system bus", "systemctl status dbus"),
+        rare=True,
+    ),
+    *(
+        Case(
+            f"the bus daemon is restarted before {when!r} is over",
+            both(fault("cri-resmgr", _SLOW), soon("systemctl restart dbus.service")),
+            fault("cri-resmgr", ""),
+            0,
+            kubelet=Kubelet.RELAY,
+            before=before,
+            when=when,
+            rare=when != _STARTING,
+        )
+        for when, before in ((_STARTING, Before.UPGRADE), (_ENABLED, Before.BARE), (_MOVING, Before.BARE))
+    ),
+    Case(
+        "the bus daemon is stopped in the middle of a job",
+        both(fault("cri-resmgr", _SLOW), soon("systemctl stop dbus.socket dbus.service")),
+        both(fault("cri-resmgr", ""), shell("systemctl start dbus.socket dbus.service")),
+        6,
+        ("system bus", "kubelet says that it is healthy", "systemctl restart dbus.service"),
+        when=_STARTING,
+    ),
+    Case(
+        "the bus daemon is frozen in the middle of a job",
+        both(fault("cri-resmgr", _SLOW), soon("systemctl kill --signal=STOP dbus.service")),
+        both(fault("cri-resmgr", ""), shell("systemctl kill --signal=CONT dbus.service")),
+        6,
+        ("has not answered", "kubelet says that it is healthy", "systemctl restart dbus.service"),
+        when=_STARTING,
+    ),
+)
+
+LEFTOVERS = (
+    Case(
+        "a lock that somebody left who is dead, with the number of a process that lives",
+        shell(f"echo 'pid 1 on {{}}: cri-resmgr-installer install' >{_LOCK}"),
+        nothing,
+        0,
+    ),
+    Case(
+        "a lock that somebody holds",
+        shell(
+            f"systemd-run --unit=holder flock {_LOCK} sleep 1000; until ! flock -n {_LOCK} true; do :; done"
+        ),
+        shell(f"systemctl stop holder; rm -f {_LOCK}"),
+        75,
+        ("another run holds the host's lock", "wait until it has ended"),
+        theirs=(_LOCK,),
+    ),
+    Case(
+        "a directory where the lock is",
+        shell(f"mkdir {_LOCK}"),
+        shell(f"[ ! -d {_LOCK} ] || rmdir {_LOCK}"),
+        4,
+        (_LOCK, "nothing was touched"),
+        rare=True,
+        theirs=(_LOCK,),
+    ),
+    Case(
+        "a pid file with the number of another process",
+        shell(f"systemctl kill -s KILL {PROXY}; echo 1 >/run/cri-resmgr.pid"),
+        nothing,
+        0,
+        rare=True,
+    ),
+    Case(
+        "the number of the proxy that has ended is another process's",
+        shell(_REUSED),
+        shell("pkill -x -f 'sleep 1000'; true"),
+        0,
+        before=Before.SAME,
+        rare=True,
+    ),
+    Case(
+        "half a file, by the number of a process that lives, and a removal",
+        shell(
+            "echo half >/etc/cri-resmgr/.fallback.cfg.cri-resmgr-installer.1;"
+            "echo half >/var/lib/cri-resmgr-installer/.record.json.cri-resmgr-installer.1"
+        ),
+        nothing,
+        0,
+        kubelet=Kubelet.OWN,
+        before=Before.SAME,
+        verb="remove",
+    ),
+    Case(
+        "a clock that was set back: every file of ours is of the next hour",
+        shell(
+            f"find {' '.join(OURS)} /var/lib/cri-resmgr-installer -exec touch -d '+1 hour' {{}} + &&"
+            "systemctl daemon-reload"
+        ),
+        nothing,
+        0,
+    ),
+    Case(
+        "a clock that was set back, and a removal",
+        shell(
+            f"find {' '.join(OURS)} /var/lib/cri-resmgr-installer -exec touch -d '+1 hour' {{}} + &&"
+            "systemctl daemon-reload"
+        ),
+        nothing,
+        0,
+        kubelet=Kubelet.OWN,
+        before=Before.SAME,
+        verb="remove",
+        rare=True,
+    ),
+    *(
+        Case(
+            f"the clock is set back an hour after {when!r}, {verb}, {before}",
+            set_clock("-3600"),
+            nothing,
+            0,
+            kubelet=kubelet,
+            before=before,
+            verb=verb,
+            when=when,
+            clock=True,
+            rare=verb == "remove",
+        )
+        for when, verb, before, kubelet in (
+            (_STARTING, "install", Before.BARE, Kubelet.RELAY),
+            ("await relay", "install", Before.BARE, Kubelet.RELAY),
+            (f"delete {KUBELET_ENVIRONMENT}", "remove", Before.SAME, Kubelet.OWN),
+        )
+    ),
+    Case(
+        "the clock is set back an hour, and the proxy does not work",
+        both(fault("cri-resmgr", '{"exitAfterSeconds": 0.5}'), set_clock("-3600")),
+        both(fault("cri-resmgr", ""), good_version),
+        5,
+        ("as it was before",),
+        before=Before.BARE,
+        when=_ENABLED,
+        clock=True,
+        rare=True,
+    ),
+)
