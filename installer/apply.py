@@ -24,7 +24,15 @@ from installer.kubelet import effective
 from installer.model import paths
 from installer.model.event import Emit, Event
 from installer.model.plan import JOB_SLACK, PROXY_SETTLE, Plan, Step, StepKind
-from installer.model.resource import DesiredFile, FileState, Kind, Part, PayloadFile, UnitState
+from installer.model.resource import (
+    DesiredFile,
+    FileState,
+    HostPath,
+    Kind,
+    Part,
+    PayloadFile,
+    UnitState,
+)
 from installer.record import object_path
 
 _POLL = 0.05  # seconds
@@ -127,7 +135,7 @@ class _Worker:
         if original.kind is Kind.SYMLINK:
             files.link(step.target, original.target, original.uid, original.gid)
         else:
-            kept = files.resolve(object_path(original.digest))
+            kept = HostPath(object_path(original.digest))
             owner = (original.uid, original.gid)
             files.write(step.target, kept, original.mode, *owner, original.digest, original.attributes)
 
@@ -148,9 +156,8 @@ class _Worker:
         """
         self._stop(Step(StepKind.STOP, paths.PROXY_UNIT, Part.PROXY))
         files = self._host.files
-        complaint = self._host.validator.reset_config(
-            files.resolve_all(paths.BINARY), files.resolve_all(paths.PROXY_STATE[0])
-        )
+        with files.opened(paths.BINARY) as binary, files.opened(paths.PROXY_STATE[0]) as state:
+            complaint = self._host.validator.reset_config(binary, state)
         if complaint:
             raise self._failure(paths.PROXY_UNIT, f"its cached configuration could not be reset: {complaint}")
 

@@ -105,7 +105,7 @@ def check_inputs(intent: Intent, changes: Changes, validator: Validator) -> None
         return
     if any(change.path == BINARY for change in changes.files):
         verify_payload(intent.payload)
-    binary = intent.payload.binary.source
+    binary = intent.payload.source
     broken = validator.validate(binary, b"")
     if broken:
         raise InvalidInputError(

@@ -16,7 +16,7 @@ from installer.host.ports import Clock, Files
 from installer.model import paths
 from installer.model.change import Action, FileChange
 from installer.model.plan import Plan, StepKind
-from installer.model.resource import ABSENT, DesiredFile, FileState, Kind, Part
+from installer.model.resource import ABSENT, DesiredFile, FileState, HostPath, Kind, Part
 from installer.model.state import Desired, Observation
 from installer.record import (
     Claim,
@@ -101,8 +101,7 @@ class Ledger:
         and so is the record as it is, before another one takes its place."""
         for name in self._strangers:
             self._files.make_directory(_EDITED, 0o700)
-            kept = self._files.resolve(object_path(name))
-            self._files.write(_set_aside_place(name), kept, 0o600, digest=name)
+            self._files.write(_set_aside_place(name), HostPath(object_path(name)), 0o600, digest=name)
             yield f"{object_path(name)} -> {_set_aside_place(name)}"
         record = self._files.read(paths.RECORD, _RECORD_KEPT) if self._strangers else None
         if record is not None:
@@ -166,7 +165,7 @@ class Ledger:
         for file in writes:
             before = observation.files.get(file.path, ABSENT)
             if file.path not in self.record.claims and before.kind is Kind.FILE:
-                keep_object(self._files, before.digest, self._files.resolve(file.path))
+                keep_object(self._files, before.digest, HostPath(file.path))
         self._files.sync(paths.OBJECTS)  # also what a run that was killed has kept
 
     def _keep_edits(self, changes: Iterable[FileChange]) -> Iterable[str]:
@@ -178,7 +177,7 @@ class Ledger:
             if change.before.digest not in (*claim.wrote, claim.before.digest):
                 name = f"{posixpath.basename(change.path)}.{change.before.digest[:12]}"
                 self._files.make_directory(_EDITED, 0o700)
-                source = self._files.resolve(change.path)
+                source = HostPath(change.path)
                 self._files.write(f"{_EDITED}/{name}", source, 0o600, digest=change.before.digest)
                 yield f"{change.path} -> {_EDITED}/{name}"
 

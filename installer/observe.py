@@ -225,7 +225,7 @@ def _obstacle(host: Host, path: str) -> str:
     try:
         state = host.files.state(path, lambda _path, _identity: "unread")
         if state.kind is Kind.SYMLINK:
-            host.files.resolve_all(path)
+            host.files.status(path, follow=True)  # may it be followed?
     except UnservableHostError as error:
         return error.message
     if state.kind in (Kind.DIRECTORY, Kind.OTHER):

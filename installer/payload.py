@@ -51,6 +51,11 @@ class Payload:
     version: str
     machine: str
 
+    @property
+    def source(self) -> Path:
+        """The binary."""
+        return self.directory / BINARY
+
 
 def load_payload(directory: Path, known: KnownDigest | None = None) -> Payload:
     """The payload in `directory`, its binary checked to be whole and executable.
@@ -91,7 +96,7 @@ def verify_payload(payload: Payload) -> None:
 
     Raises InvalidInputError if it is not what its digest says.
     """
-    source = payload.binary.source
+    source = payload.source
     try:
         with source.open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()

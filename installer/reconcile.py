@@ -244,7 +244,7 @@ def _close_installed(situation: Situation, observation: Observation, emit: Emit)
 
 def _payload_file(situation: Situation) -> str:
     payload = situation.intent.payload
-    return str(payload.binary.source) if payload else ""
+    return str(payload.source) if payload else ""
 
 
 def _refuse(request: Request, situation: Situation) -> None:

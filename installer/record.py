@@ -21,7 +21,16 @@ from typing import TYPE_CHECKING
 from installer.host.ports import Files
 from installer.model import paths
 from installer.model.jsontext import parse_json
-from installer.model.resource import ABSENT, DesiredFile, FileState, Identity, Kind, Part, PayloadFile
+from installer.model.resource import (
+    ABSENT,
+    DesiredFile,
+    FileState,
+    HostPath,
+    Identity,
+    Kind,
+    Part,
+    PayloadFile,
+)
 from installer.model.state import Desired, DesiredKubelet, DesiredUnit
 
 if TYPE_CHECKING:
@@ -226,10 +235,10 @@ def object_path(digest: str) -> str:
     return f"{paths.OBJECTS}/{digest}"
 
 
-def keep_object(files: Files, digest: str, content: bytes | Path) -> None:
+def keep_object(files: Files, digest: str, content: bytes | Path | HostPath) -> None:
     """Keeps content by its digest; a no-op if it is kept already.
 
-    Raises InstallerError if what is at a Path has another digest by now.
+    Raises InstallerError if the file given has another digest by now.
     """
     if files.state(object_path(digest), lambda _path, _identity: digest).kind is Kind.ABSENT:
         files.write(object_path(digest), content, 0o600, digest=digest)
@@ -260,7 +269,7 @@ def good_desired(record: Record, files: Files) -> Desired | None:
         state = files.state(path)
         if state.digest != file.digest:
             return None
-        content: bytes | PayloadFile = PayloadFile(files.resolve(path), file.digest, file.size)
+        content: bytes | PayloadFile = PayloadFile(HostPath(path), file.digest, file.size)
         if state.content is not None:
             content = state.content
         found.append(

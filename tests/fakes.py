@@ -18,7 +18,7 @@ from installer.host.files import RootedFiles
 from installer.host.ports import Host, RuntimeStatus
 from installer.model.facts import RunningContainer
 from installer.model.paths import normalise_endpoint
-from installer.model.resource import ProcessState, UnitDetail, UnitState
+from installer.model.resource import HostPath, ProcessState, UnitDetail, UnitState
 
 NO_SUCH_UNIT = "org.freedesktop.systemd1.NoSuchUnit"
 UNIT_MASKED = "org.freedesktop.systemd1.UnitMasked"
@@ -54,7 +54,7 @@ class FakeFiles(RootedFiles):
     def write(
         self,
         path: str,
-        content: bytes | Path,
+        content: bytes | Path | HostPath,
         mode: int,
         uid: int = 0,
         gid: int = 0,

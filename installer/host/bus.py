@@ -10,12 +10,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any, TypeVar
 
 from installer.errors import SystemdError, UnservableHostError
 from installer.host.files import RootedFiles
-from installer.host.unixsocket import connectable
 from installer.model.paths import SYSTEM_BUS
 
 MANAGER = "org.freedesktop.systemd1.Manager"
@@ -155,24 +153,25 @@ class SystemBus:
         from gi.repository import Gio, GLib
         from pydbus.bus import Bus
 
-        socket = bus_socket(self._files)
         flags = Gio.DBusConnectionFlags
         cancellable = Gio.Cancellable()
         alarm = threading.Timer(CONNECT_SECONDS, cancellable.cancel)
         alarm.daemon = True
         alarm.start()
         try:
-            with connectable(socket) as short:
+            with self._files.opened(SYSTEM_BUS) as socket:
                 connection = Gio.DBusConnection.new_for_address_sync(
-                    f"unix:path={Gio.dbus_address_escape_value(short)}",
+                    f"unix:path={Gio.dbus_address_escape_value(str(socket))}",
                     flags.AUTHENTICATION_CLIENT | flags.MESSAGE_BUS_CONNECTION,
                     None,
                     cancellable,
                 )
+        except (FileNotFoundError, NotADirectoryError):
+            raise _no_bus(self._files) from None
         except GLib.Error as error:
             denied = error.matches(Gio.io_error_quark(), Gio.IOErrorEnum.PERMISSION_DENIED)
             raise UnservableHostError(
-                f"cannot connect to the host's system bus at {socket}: {error.message}",
+                f"cannot connect to the host's system bus ({SYSTEM_BUS}): {error.message}",
                 "run as root (privileged container)" if denied else "see `systemctl status dbus` on the host",
             ) from error
         finally:
@@ -316,17 +315,19 @@ class SystemBus:
         return lambda: (bool(replies), replies[0] if replies else None)
 
 
-def bus_socket(files: RootedFiles) -> Path:
-    """The host's system bus as this process reaches it. Raises UnservableHostError where there is none."""
-    socket = files.resolve_all(SYSTEM_BUS)
-    if not socket.exists():
-        raise UnservableHostError(
-            f"no system bus socket at {socket}",
-            f"mount the host's root at {files.root} with its /run "
-            "(hostPath /, mountPropagation HostToContainer), or point --host-root to it; "
-            "the host needs systemd and D-Bus",
-        )
-    return socket
+def require_bus(files: RootedFiles) -> None:
+    """Raises UnservableHostError where there is no system bus: no host is there."""
+    if files.status(SYSTEM_BUS, follow=True) is None:
+        raise _no_bus(files)
+
+
+def _no_bus(files: RootedFiles) -> UnservableHostError:
+    return UnservableHostError(
+        f"no system bus socket at {str(files.root).rstrip('/')}{SYSTEM_BUS}",
+        f"mount the host's root at {files.root} with its /run "
+        "(hostPath /, mountPropagation HostToContainer), or point --host-root to it; "
+        "the host needs systemd and D-Bus",
+    )
 
 
 def _translated(what: str, error: Any) -> SystemdError:

@@ -28,7 +28,6 @@ from installer.host.protobuf import (
     messages,
     text,
 )
-from installer.host.unixsocket import connectable
 from installer.model.facts import RunningContainer
 from installer.model.jsontext import parse_json
 from installer.model.paths import normalise_endpoint
@@ -58,7 +57,13 @@ class SocketCri:
 
     def answers(self, endpoint: str, timeout: float = 1.0) -> bool:
         path = normalise_endpoint(endpoint)
-        return path.startswith("/") and http2.serves(self._files.resolve_all(path), timeout)
+        if not path.startswith("/"):
+            return False
+        try:
+            with self._files.opened(path) as place:
+                return http2.serves(place, timeout)
+        except OSError:
+            return False
 
     def status(self, endpoint: str, timeout: float = 2.0) -> RuntimeStatus:
         with self._channel(endpoint, timeout) as call:
@@ -124,12 +129,17 @@ class SocketCri:
         path = normalise_endpoint(endpoint)
         if not path.startswith("/"):
             raise StepFailedError(f"{endpoint}: not a unix socket", "CRI is served at a unix:// endpoint")
-        socket = self._files.resolve_all(path)
-        if not socket.is_socket():
-            raise StepFailedError(f"{endpoint}: no socket at {socket}", "is the container runtime running?")
         try:
-            with connectable(socket) as name, _connected(name) as channel:
-                yield _caller(channel, time.monotonic() + timeout)
+            with self._files.opened(path) as place:
+                if not place.is_socket():
+                    raise FileNotFoundError
+                with _connected(str(place)) as channel:
+                    yield _caller(channel, time.monotonic() + timeout)
+        except (FileNotFoundError, NotADirectoryError):
+            where = f"{str(self._files.root).rstrip('/')}{path}"
+            raise StepFailedError(
+                f"{endpoint}: no socket at {where}", "is the container runtime running?"
+            ) from None
         except CallError as error:
             raise StepFailedError(
                 f"{endpoint}: {error}", "is the container runtime running, with CRI v1?"

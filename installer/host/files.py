@@ -1,8 +1,7 @@
 """Files of the host: every write is atomic and durable, every path is resolved below the root.
 
-The root may be `/`, a mount (`/host`) or another process's view (`/proc/<pid>/root`),
-so no path is ever handed to the kernel to resolve by itself: links are read one
-component at a time and an absolute target starts at the root again.
+The root may be `/`, a mount (`/host`) or another process's view (`/proc/<pid>/root`): how a path is
+found below it, see `below`.
 
 It does not decide what is ours, keeps no originals and takes no lock. Failures of the
 disk (full, read-only, I/O) are raised as OSError, which names the path.
@@ -22,10 +21,9 @@ from installer.errors import InstallerError, UnservableHostError
 from installer.host import disk
 from installer.host.below import components, link_target, opened, parent_of
 from installer.host.ports import KnownDigest
-from installer.model.resource import ABSENT, FileState, Identity, Kind
+from installer.model.resource import ABSENT, FileState, HostPath, Identity, Kind
 
 KEPT_BYTES = 1 << 20  # content of files up to this size is part of their state
-_LINK_LIMIT = 40  # as the kernel's
 _NO_EMPTY_DIRECTORY = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.ENOENT, errno.EBUSY)
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
@@ -36,57 +34,22 @@ class RootedFiles:
     def __init__(self, root: Path, kernel: disk.Kernel | None = None) -> None:
         self.root = root
         self._kernel = kernel or disk.Kernel()
-        self._base = str(root).rstrip("/")
 
-    # -- where a path is --------------------------------------------------------
+    # -- looking ----------------------------------------------------------------
 
-    def resolve(self, path: str) -> Path:
-        return Path(self._resolve(path, follow_last=False))
+    @contextlib.contextmanager
+    def opened(self, path: str) -> Iterator[Path]:
+        """See the port."""
+        with opened(self.root, path, follow=True) as (place, _status):
+            # Not through `self`, which is another one for a child.
+            yield Path(place.replace("self", os.readlink("/proc/self"), 1))
 
-    def resolve_all(self, path: str) -> Path:
-        return Path(self._resolve(path, follow_last=True))
-
-    def _resolve(self, path: str, follow_last: bool) -> str:
-        """The path as a process outside the root must spell it, for those who can be given no more than
-        that; what is missing is kept as it stands."""
-        pending = components(path)[::-1]
-        done: list[str] = []
-        links = 0
-        while pending:
-            name = pending.pop()
-            if name == "..":
-                if not done:
-                    raise UnservableHostError(
-                        f"{path} leads out of the host root {self.root}",
-                        "a symlink in the way, or the path itself, has too many `..`",
-                    )
-                done.pop()
-                continue
-            done.append(name)
-            if not pending and not follow_last:
-                break
-            target = self._link_target(done)
-            if target is None:
-                continue
-            links += 1
-            if links > _LINK_LIMIT:
-                raise UnservableHostError(f"{path} goes through too many symlinks", "is there a loop?")
-            done.pop()
-            if target.startswith("/"):
-                done.clear()
-            pending.extend(components(target)[::-1])
-        return self._outside(done)
-
-    def _link_target(self, names: list[str]) -> str | None:
+    def status(self, path: str, *, follow: bool = False) -> os.stat_result | None:
         try:
-            return os.readlink(self._outside(names))
-        except OSError:  # not a link, or nothing there
+            with opened(self.root, path, follow=follow) as (_place, status):
+                return status
+        except (FileNotFoundError, NotADirectoryError):
             return None
-
-    def _outside(self, names: list[str]) -> str:
-        return f"{self._base}/{'/'.join(names)}"
-
-    # -- reading ----------------------------------------------------------------
 
     def state(self, path: str, known: KnownDigest | None = None) -> FileState:
         try:
@@ -128,24 +91,17 @@ class RootedFiles:
     def _nearest(self, path: str) -> Iterator[str]:
         """`path`, or its nearest parent that exists, open."""
         names = components(path)
-        while names and self._status("/".join(names), follow=True) is None:
+        while names and self.status("/".join(names), follow=True) is None:
             names.pop()
         with opened(self.root, "/".join(names), follow=True) as (place, _status):
             yield place
-
-    def _status(self, path: str, *, follow: bool) -> os.stat_result | None:
-        try:
-            with opened(self.root, path, follow=follow) as (_place, status):
-                return status
-        except (FileNotFoundError, NotADirectoryError):
-            return None
 
     # -- files and links --------------------------------------------------------
 
     def write(
         self,
         path: str,
-        content: bytes | Path,
+        content: bytes | Path | HostPath,
         mode: int,
         uid: int = 0,
         gid: int = 0,
@@ -154,9 +110,13 @@ class RootedFiles:
     ) -> None:
         """Replaces `path`; see the port. A crash leaves the old or the new file, never a part, and
         at worst a temp file beside it, which the next write or removal there clears away."""
-        with parent_of(self.root, path) as place, self._temporary(place) as temporary:
+        with (
+            self._source(content) as source,
+            parent_of(self.root, path) as place,
+            self._temporary(place) as temporary,
+        ):
             with disk.named(place), self._kernel.create(temporary) as file:
-                written = disk.copy(content, file)
+                written = disk.copy(source, file)
                 if digest and written != digest:
                     raise InstallerError(
                         f"{path}: not replaced: what was copied has sha256 {written}, not {digest}",
@@ -169,6 +129,16 @@ class RootedFiles:
                 disk.give_attributes(file.fileno(), attributes, self._kernel)
                 self._kernel.sync(file.fileno())
             self._kernel.rename(temporary, place)
+
+    @contextlib.contextmanager
+    def _source(self, content: bytes | Path | HostPath) -> Iterator[bytes | Path]:
+        if not isinstance(content, HostPath):
+            yield content
+            return
+        with opened(self.root, content.path, follow=False) as (place, status):
+            if not stat.S_ISREG(status.st_mode):
+                raise InstallerError(f"{content.path} is no file any more")
+            yield Path(place)
 
     def link(self, path: str, target: str, uid: int = 0, gid: int = 0) -> None:
         with parent_of(self.root, path) as place, self._temporary(place) as temporary:
@@ -246,10 +216,10 @@ class RootedFiles:
         prefixes = ["/" + "/".join(names[:count]) for count in range(1, len(names) + 1)]
         missing = []
         for prefix in prefixes:
-            status = self._status(prefix, follow=True)
+            status = self.status(prefix, follow=True)
             if status is not None and stat.S_ISDIR(status.st_mode):
                 continue
-            if status is not None or self._status(prefix, follow=False) is not None:
+            if status is not None or self.status(prefix, follow=False) is not None:
                 raise UnservableHostError(
                     f"{prefix} is in the way: a directory is needed there",
                     "it is a file, or a symlink to a directory that does not exist",

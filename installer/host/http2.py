@@ -10,8 +10,6 @@ import socket
 import time
 from pathlib import Path
 
-from installer.host.unixsocket import connectable
-
 _EMPTY_SETTINGS = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _EMPTY_SETTINGS
 _HEADER = 9
@@ -27,9 +25,9 @@ def serves(path: Path, timeout: float) -> bool:
     """
     deadline = time.monotonic() + timeout
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream, connectable(path) as name:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
             stream.settimeout(timeout)
-            stream.connect(name)
+            stream.connect(str(path))
             stream.sendall(_PREFACE)
             return _first_frame_is_settings(stream, deadline)
     except OSError:  # nobody there, nobody listening, hung up, timed out

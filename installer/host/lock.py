@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from installer.errors import BusyHostError, UnservableHostError, failed_on_disk
+from installer.host.below import parent_of
 from installer.host.files import RootedFiles
 from installer.model.paths import LOCK
 
@@ -26,22 +27,25 @@ def host_lock(files: RootedFiles) -> Iterator[None]:
     """Holds the lock while the block lasts. Raises BusyHostError at once when another run has it,
     UnservableHostError where there is no room for one."""
     try:
-        files.make_directory(posixpath.dirname(LOCK))
-        place = str(files.resolve(LOCK))
-        descriptor = _acquire(place)
+        with contextlib.ExitStack() as opened:
+            files.make_directory(posixpath.dirname(LOCK))
+            place = opened.enter_context(parent_of(files.root, LOCK))
+            descriptor = _acquire(place)
+            directory = opened.pop_all()  # stays open as long as the lock is held
     except OSError as error:
         failure = failed_on_disk("the host's lock cannot be had", error)
         raise UnservableHostError(failure.message, f"{failure.hint}; nothing was touched") from error
-    try:
-        with contextlib.suppress(OSError):  # who holds it is for people; that it is held does not need it
-            os.ftruncate(descriptor, 0)
-            os.write(descriptor, _ourselves().encode("utf-8", "surrogateescape"))
-        yield
-    finally:
-        # Before the lock goes: afterwards it might be the next one's file.
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(place)
-        os.close(descriptor)
+    with directory:
+        try:
+            with contextlib.suppress(OSError):  # who holds it is for people; that it is held does not need it
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, _ourselves().encode("utf-8", "surrogateescape"))
+            yield
+        finally:
+            # Before the lock goes: afterwards it might be the next one's file.
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(place)
+            os.close(descriptor)
 
 
 def _acquire(place: str) -> int:
@@ -55,13 +59,13 @@ def _acquire(place: str) -> int:
             holder = os.pread(descriptor, 4096, 0).decode("utf-8", "replace").strip()
             os.close(descriptor)
             raise BusyHostError(
-                f"another run holds the host's lock {place}: {holder or 'it has not said who it is'}",
+                f"another run holds the host's lock {LOCK}: {holder or 'it has not said who it is'}",
                 "wait until it has ended, or end it: the lock goes with its process",
             ) from None
         if _is(descriptor, place):
             return descriptor
         os.close(descriptor)  # released and removed between our open and our lock
-    raise BusyHostError(f"the host's lock {place} could not be had: others come and go", "try again")
+    raise BusyHostError(f"the host's lock {LOCK} could not be had: others come and go", "try again")
 
 
 def _open(place: str) -> int | None:

@@ -12,6 +12,7 @@ import socket
 from pathlib import Path
 
 from installer.errors import UnservableHostError
+from installer.host.below import opened
 
 _CLONE_NEWNET = 0x40000000  # linux/sched.h
 
@@ -21,12 +22,14 @@ def host_socket(root: Path, family: socket.AddressFamily) -> socket.socket:
 
     Raises UnservableHostError when it may not be entered.
     """
-    theirs = f"{root}/proc/1/ns/net"
     ours = "/proc/thread-self/ns/net"
     try:
-        if os.stat(theirs).st_ino == os.stat(ours).st_ino:
-            return socket.socket(family, socket.SOCK_STREAM)
-        back, there = os.open(ours, os.O_RDONLY | os.O_CLOEXEC), os.open(theirs, os.O_RDONLY | os.O_CLOEXEC)
+        with opened(root, "/proc/1/ns", follow=True) as (place, _status):
+            theirs = f"{place}/net"  # leads to no path, but to the namespace
+            if os.stat(theirs).st_ino == os.stat(ours).st_ino:
+                return socket.socket(family, socket.SOCK_STREAM)
+            there = os.open(theirs, os.O_RDONLY | os.O_CLOEXEC)
+        back = os.open(ours, os.O_RDONLY | os.O_CLOEXEC)
         try:
             _enter(there)
             try:
@@ -38,7 +41,7 @@ def host_socket(root: Path, family: socket.AddressFamily) -> socket.socket:
             os.close(there)
     except OSError as error:
         raise UnservableHostError(
-            f"cannot enter the host's network namespace ({theirs}): {error}",
+            f"cannot enter the host's network namespace ({root}/proc/1/ns/net): {error}",
             "run as root in a privileged container that sees the host's /proc, or with hostNetwork: true",
         ) from error
 

@@ -7,6 +7,7 @@ deadline that passes is an error.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from installer.model.facts import RunningContainer
-from installer.model.resource import FileState, Identity, ProcessState, UnitDetail, UnitState
+from installer.model.resource import FileState, HostPath, Identity, ProcessState, UnitDetail, UnitState
 
 KnownDigest = Callable[[str, Identity], str | None]
 """(path, identity) -> the digest of a file that need not be read again, or None."""
@@ -23,15 +24,17 @@ KnownDigest = Callable[[str, Identity], str | None]
 class Files(Protocol):
     root: Path
 
-    def resolve(self, path: str) -> Path:
-        """Where `path` really is, for a process outside. Symlinks of its *directories* are
-        resolved below the root (an absolute target starts at the root again), the last
-        component is not followed. Raises UnservableHostError where a link leads out of the root
-        through `..` or there are too many links."""
+    def opened(self, path: str) -> AbstractContextManager[Path]:
+        """What is at `path`, links followed below the root (an absolute target starts at the root again), as
+        a path for this process and its children: to connect to, run, or hand on. It stays the same file
+        or directory, whatever happens to `path`, and is good while the block lasts.
+
+        Raises FileNotFoundError, and UnservableHostError where a link leads out of the root through `..`
+        or there are too many links."""
         ...
 
-    def resolve_all(self, path: str) -> Path:
-        """The same, following the last component as well (for sockets and for reading)."""
+    def status(self, path: str, *, follow: bool = False) -> os.stat_result | None:
+        """stat(2) of the path, links below the root followed or not; None if there is nothing."""
         ...
 
     def state(self, path: str, known: KnownDigest | None = None) -> FileState:
@@ -45,14 +48,14 @@ class Files(Protocol):
     def write(
         self,
         path: str,
-        content: bytes | Path,
+        content: bytes | Path | HostPath,
         mode: int,
         uid: int = 0,
         gid: int = 0,
         digest: str = "",
         attributes: Iterable[tuple[str, str]] = (),
     ) -> None:
-        """Replaces `path` atomically (R5). A Path is copied; if `digest` is given and what was
+        """Replaces `path` atomically (R5). A file is copied; if `digest` is given and what was
         copied has another, raises InstallerError with the old file in place. The parent must exist.
         Of the extended attributes (FileState) those are set that the file system takes."""
         ...

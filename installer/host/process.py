@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from installer.errors import UnservableHostError
+from installer.host.below import opened
 from installer.model.resource import ProcessState
 
 
@@ -15,24 +16,25 @@ class ProcProcesses:
     """The Processes port on `<root>/proc`."""
 
     def __init__(self, root: Path) -> None:
-        self._proc = str(root / "proc")
+        self._root = root
 
     def get(self, pid: int) -> ProcessState | None:
         """See the port; a zombie is gone. Raises UnservableHostError when not allowed to look."""
         import psutil
 
-        # A global of psutil's: set each time, two hosts may be looked at from one process.
-        psutil.PROCFS_PATH = self._proc
         try:
-            process = psutil.Process(pid)
-            argv, environ = process.cmdline(), process.environ()
-            # Empty for a kernel thread, and of a process that ends just now.
-            return ProcessState(pid, tuple(argv), environ, process.exe()) if argv else None
+            with opened(self._root, "/proc", follow=True) as (place, _status):
+                # A global of psutil's: set each time, two hosts may be looked at from one process.
+                psutil.PROCFS_PATH = place
+                process = psutil.Process(pid)
+                argv, environ = process.cmdline(), process.environ()
+                # Empty for a kernel thread, and of a process that ends just now.
+                return ProcessState(pid, tuple(argv), environ, process.exe()) if argv else None
         except (psutil.NoSuchProcess, ValueError):  # ValueError: no such pid ever
             return None
         except psutil.AccessDenied as error:
             raise UnservableHostError(
-                f"not allowed to read process {pid} in {self._proc}",
+                f"not allowed to read process {pid} in {self._root}/proc",
                 "reading another process's environment needs CAP_SYS_PTRACE: run as root, privileged",
             ) from error
         except OSError:  # gone between two reads

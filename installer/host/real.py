@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from installer.host.bus import bus_socket
+from installer.host.bus import require_bus
 from installer.host.clock import SystemClock
 from installer.host.cri import SocketCri
 from installer.host.files import RootedFiles
@@ -43,6 +43,6 @@ def _lock(files: RootedFiles) -> Iterator[None]:
 
     Raises UnservableHostError, BusyHostError.
     """
-    bus_socket(files)
+    require_bus(files)
     with host_lock(files):
         yield

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
-from gi.repository import Gio, GLib
+from gi.repository import GLib
 
+from installer.host.inotify import Inotify, Spot
 from installer.host.run import start
 
 
@@ -70,7 +70,8 @@ class EventLoop:
 
     def __init__(self) -> None:
         self._loop = GLib.MainLoop()
-        self._monitors: dict[tuple[Path, bool], tuple[object, Any]] = {}
+        self._inotify: Inotify | None = None
+        self._changed: Callable[[], None] = lambda: None
 
     def run(self) -> None:
         self._loop.run()
@@ -98,32 +99,21 @@ class EventLoop:
 
         GLib.unix_signal_add(GLib.PRIORITY_HIGH, number, again)
 
-    def watch(self, points: Iterable[Path], directories: Iterable[Path], changed: Callable[[], None]) -> None:
-        """From now on exactly these are watched: each path itself (also while it does not exist, as long
-        as its directory does), and all that lies directly in each directory."""
-        wanted = {(path, False): _identity(path.parent) for path in points}
-        wanted |= {(path, True): _identity(path) for path in directories}
-        for key, (identity, monitor) in list(self._monitors.items()):
-            if wanted.get(key) != identity:
-                monitor.cancel()
-                del self._monitors[key]
-        for key, identity in wanted.items():
-            if identity is not None and key not in self._monitors:
-                self._monitors[key] = (identity, _monitor(*key, changed))
+    def watch(self, spots: Iterable[Spot], changed: Callable[[], None]) -> None:
+        """From now on exactly these are watched. Where the kernel has no more to give it is tried again with
+        the next call."""
+        if self._inotify is None:
+            try:
+                self._inotify = Inotify()
+            except OSError:
+                return
+            GLib.io_add_watch(
+                self._inotify.descriptor, GLib.PRIORITY_DEFAULT, GLib.IO_IN, self._told, self._inotify
+            )
+        self._changed = changed
+        self._inotify.watch(spots)
 
-
-def _identity(directory: Path) -> tuple[int, int] | None:
-    """Which directory it is now; None where there is none: GLib would look for it every 4 s."""
-    try:
-        status = directory.stat()
-    except OSError:
-        return None
-    return (status.st_dev, status.st_ino)
-
-
-def _monitor(path: Path, whole: bool, changed: Callable[[], None]) -> Any:
-    file = Gio.File.new_for_path(str(path))
-    flags = Gio.FileMonitorFlags.NONE
-    monitor = file.monitor_directory(flags, None) if whole else file.monitor_file(flags, None)
-    monitor.connect("changed", lambda *_: changed())
-    return monitor
+    def _told(self, _descriptor: int, _condition: object, inotify: Inotify) -> bool:
+        if inotify.changed():
+            self._changed()
+        return True

@@ -62,10 +62,17 @@ ABSENT = FileState(Kind.ABSENT)
 
 
 @dataclass(frozen=True, slots=True)
-class PayloadFile:
-    """Content that stays where it is until it is copied: a path readable by this process."""
+class HostPath:
+    """A file of the host, where a Path is one that this process reaches by itself."""
 
-    source: Path
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadFile:
+    """Content that stays where it is until it is copied."""
+
+    source: Path | HostPath
     digest: str
     size: int
 

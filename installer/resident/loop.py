@@ -20,7 +20,7 @@ from typing import Any
 
 from installer import __version__
 from installer.errors import InstallerError, InvalidInputError
-from installer.host.bus import bus_socket
+from installer.host.bus import require_bus
 from installer.host.files import RootedFiles
 from installer.host.http2 import serves
 from installer.host.httpd import Page, PageServer
@@ -130,7 +130,7 @@ class Resident:
 
     def run(self) -> int:
         """Returns the exit code, when a signal has come. Raises UnservableHostError, OSError."""
-        bus_socket(self._files)  # below a root that is no host, not even a directory is made
+        require_bus(self._files)  # below a root that is no host, not even a directory is made
         mode = self._policy.terms.mode
         self._ready(False)
         self._loop.on_signal(signal.SIGTERM, self._terminate)
@@ -196,7 +196,7 @@ class Resident:
                 self._listen()
             sight = self._observer.look() if full else self._observer.heartbeat()
             if full:
-                self._loop.watch(self._observer.watch_points(), self._observer.directories(), self._stir)
+                self._loop.watch(self._observer.spots(), self._stir)
         except (InstallerError, OSError) as error:
             sight = replace(before, blind=str(error))
         paused = sight.paused or self._cluster.paused()

@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from installer.errors import InstallerError
+from installer.host.below import components
+from installer.host.inotify import Spot
 from installer.host.ports import Files, Systemd
 from installer.model import paths
 from installer.model.resource import ProcessState, UnitDetail, UnitState
@@ -100,36 +102,31 @@ class Observer:
         on_relay = self._uses_relay(kubelet)
         self._seen = Sight(
             inputs=tuple(_tree(path) for path in self._inputs),
-            files=tuple((path, _stat(self._files.resolve(path))) for path in self._watched()),
+            files=tuple((path, _mark(self._files.status(path))) for path in self._watched()),
             units=(*_token(proxy), *_token(kubelet), on_relay),
             proxy=proxy,
             kubelet=kubelet,
             on_relay=on_relay,
             hold=self._hold(),
-            paused=_stat(self._files.resolve(PAUSE)) != (),
+            paused=self._files.status(PAUSE) is not None,
             blind=blind,
         )
         return self.heartbeat()
 
-    def watch_points(self) -> frozenset[Path]:
-        """Paths as this process reaches them whose coming, changing and going is worth a look. For
-        what does not exist, the first component that does not."""
-        points: set[Path] = set()
-        root = self._files.root
+    def spots(self) -> tuple[Spot, ...]:
+        """Where a change is worth a look. On the way to each path of the host: whether it is there or not,
+        and should a directory be moved away. Of the inputs and of kubelet's drop-ins: everything."""
+        names: dict[str, set[str]] = {}
         for path in (*self._watched(), PAUSE, paths.HOLD, f"{paths.OUR_RUNTIME}/mode.json"):
-            points.update(_points(self._files.resolve(path), root))
-        for given in self._inputs:
-            points |= {given, given / "..data"}
-        return frozenset(points)
-
-    def directories(self) -> frozenset[Path]:
-        """Directories in which any change is worth a look."""
-        found = {path for path in self._inputs if path.is_dir()}
-        for directory in self._drop_in_directories():
-            place = self._files.resolve_all(directory)
-            if place.is_dir():
-                found.add(place)
-        return frozenset(found)
+            for directory, name in _way(path):
+                names.setdefault(directory, set()).add(name)
+        root, ours = self._files.root, Path("/")
+        spots = [Spot(root, directory, frozenset(found)) for directory, found in names.items()]
+        spots += [Spot(root, directory) for directory in self._drop_in_directories()]
+        for given in self._inputs:  # a ConfigMap is swapped by the link `..data`
+            beside = frozenset((given.name, "..data"))
+            spots += [Spot(ours, str(given)), Spot(ours, str(given.parent), beside)]
+        return tuple(spots)
 
     def _drop_in_directories(self) -> tuple[str, ...]:
         roots = dict.fromkeys((self.terms.drop_in_directory, *paths.CHANGING_UNIT_DIRECTORIES))
@@ -167,7 +164,7 @@ class Observer:
             return b""
 
     def _hold(self) -> str:
-        if not _stat(self._files.resolve(paths.HOLD)):
+        if self._files.status(paths.HOLD) is None:
             return ""
         reason = self._read(paths.HOLD).decode("utf-8", "replace")
         return reason.partition("\n")[0].strip() or "no reason is given"
@@ -182,8 +179,9 @@ class Observer:
 
     def _answers(self, path: str) -> bool:
         try:
-            return self._serves(self._files.resolve_all(path), _ANSWER_SECONDS)
-        except InstallerError:
+            with self._files.opened(path) as place:
+                return self._serves(place, _ANSWER_SECONDS)
+        except (InstallerError, OSError):
             return False
 
 
@@ -201,11 +199,9 @@ def _token(unit: UnitState) -> Token:
     )
 
 
-def _stat(path: Path) -> Token:
+def _mark(status: os.stat_result | None) -> Token:
     """What any write changes; of a directory only which one it is, for others write there, too."""
-    try:
-        status = os.lstat(path)
-    except OSError:
+    if status is None:
         return ()
     if stat.S_ISDIR(status.st_mode):
         return (status.st_dev, status.st_ino, status.st_mode)
@@ -233,17 +229,13 @@ def _tree(path: Path) -> Token:
 
 def _followed(path: Path) -> Token:
     try:
-        return _stat(path.resolve())
+        return _mark(path.stat())
     except OSError:
         return ()
 
 
-def _points(path: Path, root: Path) -> Iterable[Path]:
-    """The path with its parents, from the first that does not exist upwards; not the top level."""
-    chain = [path, *path.parents]
-    depth = len(root.parts) + 1
-    chain = [one for one in chain if len(one.parts) > depth]
-    for upper in reversed(chain):
-        yield upper
-        if not os.path.lexists(upper):
-            return
+def _way(path: str) -> Iterable[tuple[str, str]]:
+    """Each directory on the way to `path`, but the root, and the name in it that leads on."""
+    names = components(path)
+    for depth in range(1, len(names)):
+        yield f"/{'/'.join(names[:depth])}", names[depth]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import os
 import signal
@@ -22,11 +23,11 @@ from installer.host.clock import SystemClock
 from installer.host.files import RootedFiles
 from installer.host.healthz import HostHealthz
 from installer.host.identity import host_identity
+from installer.host.inotify import Inotify, Spot
 from installer.host.lock import host_lock
 from installer.host.process import ProcProcesses
 from installer.host.protobuf import decode, encode, integer, mapping, messages, text
 from installer.host.run import run
-from installer.host.unixsocket import connectable
 from installer.host.validator import BinaryValidator
 from installer.model.paths import LOCK
 
@@ -234,8 +235,8 @@ def server() -> Iterator[str]:
 @pytest.fixture
 def own_namespace(tmp_path: Path) -> Path:
     """A root whose first process is this one: no namespace has to be entered."""
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/1").symlink_to("/proc/self")
+    (tmp_path / "proc/1/ns").mkdir(parents=True)
+    (tmp_path / "proc/1/ns/net").symlink_to("/proc/self/ns/net")
     return tmp_path
 
 
@@ -326,13 +327,75 @@ def test_reset_config_puts_a_file_at_the_relay_socket(tmp_path: Path) -> None:
     binary = program(
         tmp_path,
         "for word; do case $word in --relay-socket=*) s=${word#*=};; esac; done\n"
-        '[ -f "$s" ] || { echo "F: instance is active"; exit 1; }; echo "$*" >"${0%/*}/said"',
+        '[ -f "$s" ] || { echo "F: instance is active"; exit 1; }\n'
+        "for word; do case $word in --relay-dir=*) d=${word#*=};; --reset*) touch $d/reset;; esac; done",
     )
-    assert BinaryValidator().reset_config(binary, tmp_path / "state") == ""
-    said = (tmp_path / "said").read_text().split()
-    assert f"--relay-dir={tmp_path}/state" in said
-    assert "--reset-config" in said
+    (tmp_path / "state").mkdir()
+    files = RootedFiles(tmp_path)
+    with files.opened(f"/{binary.name}") as program_there, files.opened("/state") as state:
+        assert BinaryValidator().reset_config(program_there, state) == ""
+    assert (tmp_path / "state/reset").exists()
     assert BinaryValidator().reset_config(program(tmp_path, "echo 'F: no'; exit 1"), tmp_path) == "F: no"
+
+
+# -- watching ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def inotify() -> Iterator[Inotify]:
+    made = Inotify()
+    yield made
+    os.close(made.descriptor)
+
+
+def test_what_comes_changes_and_goes_in_a_directory_is_told(tmp_path: Path, inotify: Inotify) -> None:
+    inotify.watch([Spot(tmp_path, "/etc"), Spot(tmp_path, "/nowhere")])
+    assert not inotify.changed()
+    (tmp_path / "etc").mkdir()
+    inotify.watch([Spot(tmp_path, "/etc")])
+    file, other = tmp_path / "etc/x", tmp_path / "etc/y"
+    changes: tuple[Callable[[], object], ...] = (
+        file.touch,
+        lambda: file.write_text("x"),
+        lambda: file.chmod(0o600),
+        lambda: file.rename(other),
+        other.unlink,
+        (tmp_path / "etc").rmdir,
+    )
+    for change in changes:
+        change()
+        assert inotify.changed()
+        assert not inotify.changed()
+
+
+def test_other_names_and_other_directories_are_no_news(tmp_path: Path, inotify: Inotify) -> None:
+    for directory in ("a", "b"):
+        (tmp_path / directory).mkdir()
+    inotify.watch([Spot(tmp_path, "/a", frozenset("x")), Spot(tmp_path, "/b")])
+    (tmp_path / "a/y").touch()
+    assert not inotify.changed()
+    inotify.watch([Spot(tmp_path, "/a", frozenset("x")), Spot(tmp_path, "/a", frozenset("z"))])
+    (tmp_path / "b/x").touch()
+    assert not inotify.changed()
+    for name in "xz":
+        (tmp_path / "a" / name).touch()
+        assert inotify.changed()
+
+
+def test_a_directory_in_anothers_place_is_watched_from_the_next_time_on(
+    tmp_path: Path, inotify: Inotify
+) -> None:
+    spots = [Spot(tmp_path, "/etc", frozenset({"d"})), Spot(tmp_path, "/etc/d", frozenset("x"))]
+    (tmp_path / "etc/d").mkdir(parents=True)
+    inotify.watch(spots)
+    (tmp_path / "etc/d").rename(tmp_path / "etc/old")
+    (tmp_path / "etc/d").mkdir()
+    assert inotify.changed()
+    inotify.watch(spots)
+    (tmp_path / "etc/old/x").touch()
+    assert not inotify.changed()
+    (tmp_path / "etc/d/x").touch()
+    assert inotify.changed()
 
 
 # -- wire format, sockets -------------------------------------------------------
@@ -354,14 +417,15 @@ def test_protobuf_of_what_is_none(data: bytes) -> None:
         decode(data)
 
 
-def test_a_long_socket_path_is_reached_through_its_directory(tmp_path: Path) -> None:
+def test_a_socket_with_a_long_path_is_reached(tmp_path: Path) -> None:
     directory = tmp_path / ("d" * 120)
     directory.mkdir()
     with (
         socket.socket(socket.AF_UNIX) as server,
         socket.socket(socket.AF_UNIX) as client,
-        connectable(directory / "s") as name,
     ):
-        server.bind(name)
+        with contextlib.chdir(directory):
+            server.bind("s")
         server.listen()
-        client.connect(name)
+        with RootedFiles(tmp_path).opened(f"/{directory.name}/s") as place:
+            client.connect(str(place))

@@ -202,9 +202,11 @@ def test_the_runtime_is_asked_only_while_the_relay_is_silent(files: RootedFiles)
     asked: list[str] = []
 
     def serves(path: Path, _seconds: float) -> bool:
-        asked.append(path.name)
-        return path.name == "containerd.sock"
+        asked.append(path.readlink().name)
+        return asked[-1] == "containerd.sock"
 
+    for socket in (paths.RELAY_SOCKET, "/run/containerd.sock"):
+        write(files.root, socket)
     write(files.root, paths.PROXY_ENVIRONMENT, 'RUNTIME_OPTIONS="--runtime-socket=/run/containerd.sock -x"')
     seen = Observer(files, FakeSystemd(), Terms(), (), serves).look()
     assert (seen.relay, seen.runtime) == (False, True)
@@ -239,15 +241,15 @@ def test_a_host_without_a_bus_is_looked_at_all_the_same(files: RootedFiles) -> N
     assert Observer(files, NoBus(), Terms(), (), lambda _path, _seconds: False).look().blind == "no bus"
 
 
-def test_what_is_not_there_is_watched_where_it_would_begin(observer: Observer, files: RootedFiles) -> None:
+def test_the_whole_way_to_each_file_is_watched(observer: Observer, tmp_path: Path) -> None:
     observer.look()
-    points = observer.watch_points()
-    root = files.root
-    assert root / "etc/cri-resmgr/fallback.cfg" in points
-    assert root / "etc/cri-resmgr" in points  # should the directory be moved away
-    assert root / "etc/systemd" in points  # which is not there: nothing below it
-    assert root / "etc/systemd/system" not in points
-    assert root / "etc" not in points
+    names = {spot.directory: spot.names for spot in observer.spots()}
+    assert {"fallback.cfg", "pause"} <= names["/etc/cri-resmgr"]
+    assert "cri-resmgr" in names["/etc"]  # should the directory be moved away
+    assert "kubelet.service.d" in names["/etc/systemd/system"]  # it may come
+    assert names["/etc/systemd/system/kubelet.service.d"] == frozenset()  # anything
+    assert names[str(tmp_path / "configs")] == frozenset()
+    assert "/" not in names
 
 
 # -- a child -----------------------------------------------------------------------

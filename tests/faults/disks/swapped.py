@@ -5,19 +5,29 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import socket
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from installer.errors import UnservableHostError
+from installer.errors import InstallerError
+from installer.host.cri import SocketCri
 from installer.host.files import RootedFiles
+from installer.host.inotify import Inotify, Spot
+from installer.host.lock import host_lock
+from installer.host.netns import host_socket
+from installer.host.process import ProcProcesses
+from installer.host.systemd import BusSystemd
+from installer.model.paths import LOCK, SYSTEM_BUS
+from installer.model.resource import HostPath
 from tests.faults import Report
 from tests.faults.disks.crash import read_tree
 from tests.faults.disks.recorder import Careless
 
 _SECRET = b"of somebody outside"
+_SOCKET = Path(SYSTEM_BUS).name
 _HERE, _EXCHANGE = -100, 2  # AT_FDCWD, RENAME_EXCHANGE: renameat2(2)
 _SWITCH_SECONDS = 1e-6  # how long Python lets a thread run while another one wants to
 
@@ -51,29 +61,72 @@ class Swapper:
             self.turns += 1
 
 
+class Outside:
+    """What somebody has put where the link leads: each door would find there what it is looking for.
+    `visits` counts who has connected to the socket."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        for directory in ("below", "empty", "1/ns"):
+            (place / directory).mkdir(parents=True)
+        for file in ("x", "below/x"):
+            (place / file).write_bytes(_SECRET)
+        (place / "empty/.x.cri-resmgr-installer.4194305").touch()  # as a killed run would have left it
+        (place / "1/ns/net").symlink_to("/proc/self/ns/net")
+        (place / str(os.getpid())).symlink_to(f"/proc/{os.getpid()}")
+        (place / "stat").write_bytes(Path("/proc/stat").read_bytes())
+        self._before = read_tree(place)
+        self.visits = 0
+
+    @contextlib.contextmanager
+    def serving(self) -> Iterator[None]:
+        with socket.socket(socket.AF_UNIX) as server:
+            with contextlib.chdir(self.place):  # its path may be too long
+                server.bind(_SOCKET)
+            server.listen()
+            thread = threading.Thread(target=self._serve, args=(server,), daemon=True)
+            thread.start()
+            yield
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+        (self.place / _SOCKET).unlink()
+
+    def _serve(self, server: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                server.accept()[0].close()
+                self.visits += 1
+
+    def complaints(self) -> Iterator[str]:
+        if self.visits:
+            yield f"has connected to what is outside {self.visits} times"
+        if read_tree(self.place) != self._before:
+            yield "has changed what is outside"
+
+
 def try_out(directory: Path, rounds: int) -> Iterator[tuple[str, int, list[str]]]:
     """Each operation so many times, and until the directory was swapped as often: its name, how often that
     was, and what went wrong."""
     for name in _OPERATIONS:
-        root, outside = directory / name / "root", directory / name / "outside"
-        for place in (root / "etc/there/below", outside / "below", outside / "empty"):
-            place.mkdir(parents=True)
-        for file in (outside / "x", outside / "below/x"):
-            file.write_bytes(_SECRET)
-        (outside / "empty/.x.cri-resmgr-installer.4194305").touch()  # as a killed run would have left it
-        before = read_tree(outside)
+        root, outside = directory / name / "root", Outside(directory / name / "outside")
+        (root / "etc/there/below").mkdir(parents=True)
+        (root / "run").mkdir()
+        for link, target in (
+            ("run/lock", "../etc/there"),
+            ("run/dbus", "../etc/there"),
+            ("proc", "etc/there"),
+        ):
+            (root / link).symlink_to(target)
         files = RootedFiles(root, Careless())
         wrong = []
-        with Swapper(root / "etc/there", outside) as swapper:
+        with outside.serving(), Swapper(root / "etc/there", outside.place) as swapper:
             done = 0
             while min(done, swapper.turns) < rounds:
                 done += 1
-                with contextlib.suppress(OSError, UnservableHostError):
+                with contextlib.suppress(OSError, InstallerError):
                     if _OPERATIONS[name](files):
                         wrong.append(f"{name} has seen what is outside")
-        if read_tree(outside) != before:
-            wrong.append(f"{name} has changed what is outside")
-        yield name, swapper.turns, wrong
+        yield name, swapper.turns, [*wrong, *(f"{name} {complaint}" for complaint in outside.complaints())]
 
 
 _OWNER = (os.geteuid(), os.getegid())
@@ -112,6 +165,8 @@ def _removes(files: RootedFiles) -> bool:
 
 def _makes(files: RootedFiles) -> bool:
     files.make_directory("/etc/there/made/deep", 0o700)
+    for directory in ("/etc/there/made/deep", "/etc/there/made"):
+        files.remove_empty_directory(directory)
     return files.remove_empty_directory("/etc/there/empty")
 
 
@@ -123,14 +178,66 @@ def _sweeps(files: RootedFiles) -> bool:
 
 
 def _fells(files: RootedFiles) -> bool:
-    files.make_directory("/etc/there/below/more")
     files.remove_tree("/etc/there/below")
+    files.make_directory("/etc/there/below/more")
     return False
 
 
+def _copies(files: RootedFiles) -> bool:
+    files.write("/copy", HostPath("/etc/there/below/x"), 0o644, *_OWNER)
+    return files.read("/copy") == _SECRET
+
+
+def _opens(files: RootedFiles) -> bool:
+    with files.opened("/etc/there/below/x") as place:
+        return place.read_bytes() == _SECRET
+
+
+def _connects(files: RootedFiles) -> bool:
+    return SocketCri(files).answers(f"unix:///etc/there/{_SOCKET}")
+
+
+def _calls(files: RootedFiles) -> bool:
+    SocketCri(files).status(f"unix:///etc/there/{_SOCKET}")
+    return True
+
+
+def _takes_the_bus(files: RootedFiles) -> bool:
+    BusSystemd(files).unit("kubelet.service")
+    return True
+
+
+def _locks(files: RootedFiles) -> bool:
+    with host_lock(files):
+        return (files.root.with_name("outside") / Path(LOCK).name).exists()
+
+
+def _watches(files: RootedFiles) -> bool:
+    """The kernel says what it watches (proc(5), fdinfo)."""
+    inotify = Inotify()
+    try:
+        inotify.watch([Spot(files.root, "/etc/there/below")])
+        watched = Path(f"/proc/self/fdinfo/{inotify.descriptor}").read_text()
+        return f" ino:{files.root.with_name('outside').joinpath('below').stat().st_ino:x} " in watched
+    finally:
+        os.close(inotify.descriptor)
+
+
+def _asks_a_process(files: RootedFiles) -> bool:
+    return ProcProcesses(files.root).get(os.getpid()) is not None
+
+
+def _enters_a_network(files: RootedFiles) -> bool:
+    host_socket(files.root, socket.AF_INET).close()
+    return True
+
+
 _OPERATIONS: dict[str, Callable[[RootedFiles], bool]] = {
-    function.__name__.strip("_"): function
-    for function in (_writes, _reads, _looks, _lists, _links, _removes, _makes, _sweeps, _fells)
+    function.__name__.strip("_").replace("_", " "): function
+    for function in (
+        *(_writes, _reads, _looks, _lists, _links, _removes, _makes, _sweeps, _fells, _copies, _opens),
+        *(_connects, _calls, _takes_the_bus, _locks, _watches, _asks_a_process, _enters_a_network),
+    )
 }
 
 
