@@ -360,8 +360,8 @@ def _pending_is_ours(unit: UnitState, desired: Desired, changes: Changes) -> boo
         return False
     ours = desired.kubelet.unit
     change = next((change for change in changes.files if change.path == ours.unit_file), None)
-    if change is None:
-        return unit.loaded_digest != ours.unit_digest
+    if change is None:  # it lies there: systemd has another text of ours, or one of another directory
+        return unit.loaded_digest != ours.unit_digest or ours.unit_file not in unit.drop_in_paths
     if change.before.kind is Kind.ABSENT:
         return bool(unit.loaded_digest)
     loaded_as_it_lies = unit.loaded_digest.encode() in (change.before.content or b"")

@@ -360,8 +360,9 @@ def test_repinning_is_refused_only_when_it_would_happen(
 PENDING = replace(KUBELET, need_daemon_reload=True)
 
 
-def loaded(unit: UnitState, digest: str) -> UnitState:
-    return replace(unit, environment=(f"{paths.UNIT_VARIABLE}={digest}",))
+def loaded(unit: UnitState, digest: str, directory: str = "/etc/systemd/system") -> UnitState:
+    ours = paths.drop_in(directory, unit.name)
+    return replace(unit, environment=(f"{paths.UNIT_VARIABLE}={digest}",), drop_in_paths=(ours,))
 
 
 def drop_in_lies_there(content: bytes) -> Changes:
@@ -380,6 +381,7 @@ NO_FILES = replace(INSTALL, files=())
         (PENDING, INSTALL, True),  # a first install onto somebody's unfinished edit
         (PENDING, RELOAD_ONLY, False),  # nothing of ours makes it live
         (loaded(PENDING, "digest-2"), NO_FILES, True),  # ours is loaded: the edit is somebody's
+        (loaded(PENDING, "digest-2", "/usr/local/lib/systemd/system"), NO_FILES, False),  # ours has moved
         (PENDING, NO_FILES, False),  # ours was written, and the run died before the reload
         (loaded(PENDING, "digest-1"), NO_FILES, False),
         (loaded(PENDING, "digest-2"), INSTALL, False),  # ours was loaded, and somebody removed it
