@@ -68,3 +68,13 @@ def proxy_is_coming(sight: Sight) -> bool:
 
 def everything(sight: Sight) -> Token:
     return (sight.inputs, sight.files, sight.units)
+
+
+def refusable(sight: Sight) -> Token:
+    """What of all that preflight may refuse: when somebody has put it right, nobody should have to wait."""
+    proxy, kubelet = sight.proxy, sight.kubelet
+    return (
+        sight.files,
+        (proxy.load_state, proxy.drop_in_paths),
+        (kubelet.load_state, kubelet.active_state == "inactive", kubelet.need_daemon_reload),
+    )

@@ -15,7 +15,15 @@ from collections.abc import Callable, Iterable
 
 from installer.model.resident import Phase, ResidentState
 from installer.model.state import Mode
-from installer.resident.decision import Decision, Doing, Outcome, complaint, everything, proxy_is_coming
+from installer.resident.decision import (
+    Decision,
+    Doing,
+    Outcome,
+    complaint,
+    everything,
+    proxy_is_coming,
+    refusable,
+)
 from installer.resident.sight import Sight, Token
 from installer.resident.terms import Terms
 
@@ -59,6 +67,7 @@ class Policy:
         self._settled: Sight | None = None  # as it was when a pass last found or left nothing to do
         self._second_look = 0.0
         self._quarantine: Sight | None = None  # as it was when a pass said that its generation is remembered
+        self._refused: Token | None = None  # what a pass has refused that may have been about
         self._tried: Token | None = None  # the inputs of the last pass
         self._well = False  # the last pass found or left everything as it should be
         self._failures = 0  # in a row
@@ -165,14 +174,15 @@ class Policy:
             self._settled = after if outcome.changed else self._before
             self._second_look = now + _SECOND_LOOK if outcome.changed else 0.0
             self._failures, self._retry_at, self._reason = 0, 0.0, ""
-            self._quarantine = None
+            self._quarantine = self._refused = None
             self._removed = self.terms.mode is Mode.REMOVE
             return
         self._failures += 1
         self._counts["failures"] += 1
         self._reason = outcome.reason or f"a pass ended with exit code {outcome.code}"
         self._quarantine = after if outcome.remembered else None
-        lasting = outcome.remembered or outcome.code in (_INVALID, _UNSERVABLE)
+        self._refused = refusable(after) if outcome.code == _UNSERVABLE else None
+        lasting = outcome.remembered or outcome.code == _INVALID
         self._retry_at = self._resync_at if lasting else now + self._backoff(_BACKOFF[0], self._failures)
         if outcome.remembered:
             self._retry_at = float("inf")
@@ -293,6 +303,8 @@ class Policy:
             waits = sight.on_relay and proxy_is_coming(sight)
             if self._quarantine is not None and sight.files != self._quarantine.files:
                 return "a file of the good generation has changed"
+            if self._refused is not None and self._refused != refusable(sight):
+                return "what stood in the way has changed"
             return "another try" if now >= self._retry_at and not waits else ""
         if now < self._retry_at or self._systemd_is_busy(now, sight):
             return ""

@@ -237,13 +237,38 @@ def test_in_a_quarantine_drift_from_the_good_generation_is_mended_once(settled: 
     assert settled.look(new) is Doing.INSTALL
 
 
-@pytest.mark.parametrize("code", [2, 4])
-def test_what_cannot_be_is_looked_at_again_with_the_resync(settled: Bench, code: int) -> None:
+def test_inputs_that_cannot_be_are_looked_at_again_with_the_resync(settled: Bench) -> None:
     new = replace(GOOD, inputs=("new",))
     settled.look(new)
-    settled.end(Outcome(code), new)
+    settled.end(Outcome(2), new)
     assert settled.look(after=RESYNC / 2) is Doing.NOTHING
     assert settled.look(after=RESYNC) is Doing.INSTALL
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"files": ("other",)},
+        {"proxy": replace(PROXY, load_state="masked")},
+        {"kubelet": replace(KUBELET, need_daemon_reload=True)},
+        {"kubelet": replace(KUBELET, active_state="inactive")},
+    ],
+)
+def test_a_refusal_is_over_as_soon_as_what_was_refused_is_gone(settled: Bench, other: dict[str, Any]) -> None:
+    refused = replace(GOOD, inputs=("new",), **other)
+    settled.look(refused)
+    settled.end(Outcome(4), refused)
+    assert settled.look(after=1.0) is Doing.NOTHING
+    assert settled.look(replace(GOOD, inputs=("new",))) is Doing.INSTALL
+
+
+def test_a_refusal_for_what_is_not_seen_is_tried_again_ever_more_seldom(settled: Bench) -> None:
+    new = replace(GOOD, inputs=("new",))
+    settled.look(new)
+    for wait in (5.0, 10.0, 20.0):
+        settled.end(Outcome(4, reason="the runtime is down"), new)
+        assert settled.look(after=wait - 0.1) is Doing.NOTHING
+        assert settled.look(after=0.2) is Doing.INSTALL
 
 
 def test_a_busy_host_is_tried_again_soon_and_is_no_failure(settled: Bench) -> None:
