@@ -27,7 +27,7 @@ from installer.host.ports import Clock, Host, Systemd
 from installer.host.real import build_host
 from installer.model.event import Event
 from installer.model.state import Mode
-from installer.reconcile import Request, reconcile
+from installer.reconcile import Request, look, reconcile
 from installer.settings import load_settings
 from tests.host.node import Node
 
@@ -292,8 +292,22 @@ def temporary_directory(scratch: Path) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
+class Ended:
+    """How a run ended: `changed`, `nothing`, `killed`, or the error's class and in `message` its message;
+    `said` are the words of all events."""
+
+    how: str
+    message: str = ""
+    said: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.how}: {self.message}" if self.message else self.how
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
-    """One converging run, to be called in a process of its own. It says `changed`, `nothing` or the error."""
+    """One converging run, to be called in a process of its own. With `only_look` it ends as it would,
+    without doing it."""
 
     root: Path
     config: Path
@@ -303,22 +317,31 @@ class Run:
     mode: Mode
     instant: Instant
     listen: Listener
+    only_look: bool
 
     def __call__(self, answer: Connection) -> None:
         tempfile.tempdir = str(self.temporary)
         self.listen(STARTED)
         effects = Effects(self.instant)
         host = build_mortal_host(self.root, effects)
+        said: list[str] = []
 
         def emit(event: Event) -> None:
+            said.append(event.message)
             effects.hear(event)
             self.listen(event)
 
+        message = ""
         request = Request(self.mode, load_settings(self.config), self.payload, self.configs)
         try:
-            answer.send("changed" if reconcile(request, host, emit).changed else "nothing")
+            if self.only_look:
+                changed = bool(look(request, host).plan.steps)
+            else:
+                changed = reconcile(request, host, emit).changed
+            how = "changed" if changed else "nothing"
         except InstallerError as error:
-            answer.send(f"{type(error).__name__}: {error.message}")
+            how, message = type(error).__name__, error.message
+        answer.send(Ended(how, message, tuple(said)))
 
 
 _NEVER = Instant(0)
@@ -327,34 +350,41 @@ _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload([__name__, "pydantic", "jinja2", "yaml", "psutil"])
 
 
-def converge(
-    node: Node,
-    mode: Mode,
-    instant: Instant = _NEVER,
-    listen: Listener = do_nothing,
-) -> str:
+def converge(node: Node, mode: Mode, instant: Instant = _NEVER, listen: Listener = do_nothing) -> str:
     """Converges in a process of its own, which dies at the `instant` or when `listen` wants it to.
 
     `listen` hears every event, in that process. Returns `killed`, `changed`, `nothing` or the error.
     """
+    return str(run_apart(node, mode, instant, listen))
+
+
+def run_apart(
+    node: Node,
+    mode: Mode,
+    instant: Instant = _NEVER,
+    listen: Listener = do_nothing,
+    *,
+    only_look: bool = False,
+) -> Ended:
+    """As `converge`, and tells what was said, too."""
     command = node.command
     temporary = temporary_directory(node.scratch)
     temporary.mkdir(exist_ok=True)
     places = (node.host.root, command.config, command.payload, command.configs, temporary)
     receiver, sender = _FORKS.Pipe(duplex=False)
-    process = _FORKS.Process(target=Run(*places, mode, instant, listen), args=(sender,))
+    process = _FORKS.Process(target=Run(*places, mode, instant, listen, only_look), args=(sender,))
     process.start()
     sender.close()
-    said = ""
+    ended: Ended | None = None
     try:
         if receiver.poll(_SECONDS):
-            said = str(receiver.recv())
+            ended = receiver.recv()
         else:
-            said = f"it has not ended within {_SECONDS:g} s"
+            ended = Ended(f"it has not ended within {_SECONDS:g} s")
             process.kill()
     except EOFError:
         pass  # it died
     finally:
         receiver.close()
         process.join(_SECONDS)
-    return said or ("killed" if process.exitcode in _DEATHS else f"exit code {process.exitcode}")
+    return ended or Ended("killed" if process.exitcode in _DEATHS else f"exit code {process.exitcode}")

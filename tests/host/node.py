@@ -1,4 +1,4 @@
-"""A booted kubeadm node and the program for it: what the tests of the main path share."""
+"""A booted node, kubeadm's unless another is asked for, and the program for it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,10 +25,10 @@ STATE = "/var/lib/cri-resmgr-installer"
 class Node:
     """`before` is the host as it was when the node was made."""
 
-    def __init__(self, host: ThrowawayHost, scratch: Path) -> None:
+    def __init__(self, host: ThrowawayHost, scratch: Path, flavour: str = "kubeadm") -> None:
         self.host = host
         self.scratch = scratch
-        install_kubelet(host, "kubeadm")
+        install_kubelet(host, flavour)
         self.command = Command(host, scratch)
         self.before = snapshot(host)
 

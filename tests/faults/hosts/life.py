@@ -1,8 +1,7 @@
-"""What a random life is lived on: a throwaway host, what people do to it, and a model of what may follow.
+"""A random life: what is asked of a node, what somebody does to it, and what has to hold then.
 
-The model knows what was asked for, what somebody has done since the host last converged, and from
-that which unit a pass may restart and whether it may refuse. What it sees it asks of systemd, of
-kubelet and of the relay, never of the code under test.
+Its model knows what was asked for, what somebody has done since the host last converged, and from
+that which unit a pass may restart and whether it may refuse. What it sees, it sees of its ground.
 """
 
 from __future__ import annotations
@@ -15,67 +14,59 @@ from dataclasses import replace
 from pathlib import Path
 
 from installer.model.state import Mode
+from tests.faults.hosts.ground import Ground
 from tests.faults.hosts.lifemodel import (
-    BASE,
     BROKEN,
     CONFIGURATIONS,
-    DROP_INS,
     EDITED,
     EXTRA,
     FORCE,
-    GUARD_SECONDS,
+    MASK,
     PAUSE,
     PAYLOADS,
-    RELAY,
-    SLACK,
     SOMEBODYS_DROP_IN,
-    VERSION,
     Asked,
     Since,
+    tell,
 )
-from tests.faults.hosts.passes import Ended, Pass, converge
 from tests.faults.hosts.watcher import Watcher
-from tests.host.command import RELAY_FLAG
-from tests.host.node import BINARY, PROXY, STATE, Node
-from tests.throwaway.host import ThrowawayHost
-from tests.throwaway.kubelet import UNIT, running_arguments, wait_healthy
+from tests.host.mortal import Ended, Instant, run_apart
+from tests.host.node import BINARY, PROXY, STATE
+from tests.throwaway.kubelet import UNIT
 from tests.throwaway.payload import build_payload
 from tests.throwaway.snapshot import Entry, difference, files, snapshot, walk
-from tests.throwaway.standins.http2 import CallError, unary
 
 
 class Life:
-    """One host for many lives. A life that goes wrong costs the host, so the next gets a new one."""
+    """One ground for many lives. A life that goes wrong costs it, so the next gets a new one."""
 
-    def __init__(self) -> None:
-        self._scratch = Path(tempfile.mkdtemp(prefix="lives-"))
-        self._host: ThrowawayHost | None = None
-        self.payloads = {name: build_payload(self._scratch / name, version=name) for name in PAYLOADS}
+    def __init__(self, scratch: Path, flavour: str) -> None:
+        self._scratch, self._flavour = scratch, flavour
+        self._ground: Ground | None = None
+        self.payloads = {name: build_payload(scratch / name, version=name) for name in PAYLOADS}
         for name, fault in BROKEN.items():
-            self.payloads[name] = build_payload(self._scratch / name, version="v0.9.4", fault=fault)
+            self.payloads[name] = build_payload(scratch / name, version="v0.9.4", fault=fault)
         self.watcher: Watcher | None = None
         self.story: list[str] = []
-        self.spoilt = True
-        self.broken = False
         self.failures: list[str] = []  # of all lives: hypothesis hides those that come only once
+        self.count = 0
 
     def close(self) -> None:
         """The host ends."""
         self.kill_watcher()
-        if self._host is not None:
-            self._host.stop()
-        shutil.rmtree(self._scratch)
+        if self._ground is not None:
+            self._ground.close()
+        self._ground = None
 
     # -- a life -------------------------------------------------------------
 
     def begin(self) -> None:
         """A bare node."""
-        self.kill_watcher()
+        self.count += 1
         self.story = []
-        if self.spoilt:
-            self._new_host()
-        self.broken = False
-        self.spoilt = True  # until it has ended well
+        if self._ground is None:
+            self._ground = Ground(Path(tempfile.mkdtemp(dir=self._scratch)), self._flavour)
+        self.ground, self.node, self.host = self._ground, self._ground.node, self._ground.host
         self.asked = Asked()
         self.converged: Asked | None = None
         self.since = Since()
@@ -86,35 +77,32 @@ class Life:
         self._as_paused: dict[str, Entry] = {}
         self.ask(self.asked)
 
-    def _new_host(self) -> None:
-        if self._host is not None:
-            self._host.stop()
-        self._host = ThrowawayHost().__enter__()
-        self.node = Node(self._host, Path(tempfile.mkdtemp(dir=self._scratch)))
-        self.host = self.node.host
-        self.base = self.node.path(BASE).read_text()
+    def fail(self, error: Exception) -> str:
+        """It has gone wrong. Returns how, with the story."""
+        self.failures.append(f"{error}\n{tell(self.story)}")
+        self.close()
+        return self.failures[-1]
 
     def end(self) -> None:
         """We go, and nothing is left of us. Then somebody else clears away what is theirs."""
         self.end_watcher()
         self.remove()
+        self.unmask()
         picture = difference(self.before, snapshot(self.host))
-        left = [line for line in picture if not self._of_drop_in(line)]
+        left = [line for line in picture if not self._of_command_line(line)]
         assert not left, "after the last remove:\n" + "\n".join(left)
-        self.host.run("rm", "-rf", PAUSE, SOMEBODYS_DROP_IN, *self.foreign)
-        for directory in ("/etc/cri-resmgr", "/opt/intel/bin", "/opt/intel", DROP_INS):
+        self.host.run("rm", "-rf", PAUSE, *self.foreign)
+        for directory in ("/etc/cri-resmgr", "/opt/intel/bin", "/opt/intel"):
             self.host.run("rmdir", directory, check=False)
-        self.node.path(BASE).write_text(self.base)
-        self.host.systemctl("daemon-reload")
-        self.restart(UNIT)
-        self.node.before = {**self.node.before, **dict(walk(self.host.root, self.node.path(BASE)))}
+        self.ground.put_back()
         left = difference(_paths(self.node.before), files(self.host))
         assert not left, "for the next life:\n" + "\n".join(left)
-        self.spoilt = False
 
-    def _of_drop_in(self, line: str) -> bool:
-        """Whether it is what somebody's drop-in makes of kubelet's unit."""
-        return SOMEBODYS_DROP_IN in self.before and " kubelet:" in line
+    def _of_command_line(self, line: str) -> bool:
+        """Whether it is what somebody's edit makes of kubelet's unit."""
+        before = self.node.before
+        edited = any(self.before.get(path) != before.get(path) for path in self.ground.original)
+        return edited and " kubelet:" in line
 
     def _keep_directories(self) -> None:
         """Those in which somebody has something stay, whoever has made them, and are ours no more."""
@@ -147,43 +135,23 @@ class Life:
                 "dropInDirectory": asked.directory,
             },
             proxy={"agent": asked.agent, "deadSeconds": 4},
+            configs={"resetCached": asked.reset_cached},
         )
 
-    def run(self, mode: Mode, die_before: int = 0) -> Ended:
-        command = self.node.command
-        given = (self.host.root, command.config, command.payload, command.configs)
-        ended = converge(Pass(*given, mode, die_before))
-        self.say(f"{mode.value}{f', killed before its effect {die_before}' * bool(die_before)}: {ended.how}")
+    def run(self, mode: Mode, instant: Instant | None = None) -> Ended:
+        ended = run_apart(self.node, mode, instant or Instant(0))
+        self.say(f"{mode.value}{f', killed {instant}' if instant else ''}: {ended.how}")
         return ended
-
-    # -- what is seen -------------------------------------------------------
-
-    def invocation(self, unit: str) -> str:
-        return self.host.show(unit, "InvocationID")
-
-    def on_relay(self) -> bool:
-        return RELAY_FLAG in running_arguments(self.host)
-
-    def relay_answers(self) -> bool:
-        try:
-            unary(str(self.host.root / RELAY), VERSION, b"", 2.0)
-        except (OSError, CallError):
-            return False
-        return True
-
-    def wait_healthy(self) -> None:
-        """R12: whatever was done, kubelet is up within its time."""
-        wait_healthy(self.host, GUARD_SECONDS + SLACK)
 
     # -- converging ---------------------------------------------------------
 
     def install(self) -> None:
         """Installs, as often as somebody has to clear something away; then all has to be right."""
         may_kubelet, may_proxy, must_proxy = self._may_restart()
-        before = self.invocation(UNIT), self.invocation(PROXY)
+        before = self.ground.invocations()
         ended = self._without_refusal(Mode.INSTALL)
         assert ended.how in ("changed", "nothing"), ended
-        after = self.invocation(UNIT), self.invocation(PROXY)
+        after = self.ground.invocations()
         assert may_kubelet or before[0] == after[0], f"R3: kubelet was restarted for nothing: {ended.said}"
         assert may_proxy or before[1] == after[1], f"R3: the proxy was restarted for nothing: {ended.said}"
         assert not must_proxy or before[1] != after[1], "a restart of the proxy was forgotten"
@@ -193,10 +161,10 @@ class Life:
     def _may_restart(self) -> tuple[bool, bool, bool]:
         """Which of kubelet and the proxy a pass may restart now, and whether it has to, the proxy."""
         was, since = self.converged, self.since
-        if was is None or since.unknown or since.may_refuse:
+        if was is None or since.unknown or self.may_refuse():
             return True, True, False
-        runs = self.host.show(PROXY, "SubState") == "running" and self.relay_answers()
-        kubelet = not self.on_relay() or (since.kubelet_started and since.drifted)
+        runs = self.host.show(PROXY, "SubState") == "running" and self.ground.relay_answers()
+        kubelet = not self.ground.on_relay() or (since.kubelet_started and since.drifted)
         kubelet |= was.strategy != self.asked.strategy or since.base_edited
         must = was.restarts_proxy(self.asked)
         proxy = must or since.proxy_edited or not runs or (since.proxy_started and since.drifted)
@@ -207,11 +175,12 @@ class Life:
         first."""
         # One that cannot start is tried again and again by systemd.
         steady = self.host.show(PROXY, "SubState") in ("running", "dead")
-        before = files(self.host), self.invocation(UNIT), self.invocation(PROXY)
+        may_refuse = self.may_refuse()
+        before = files(self.host), *self.ground.invocations()
         ended = self.run(mode)
-        if ended.how != "UnservableHostError" or not self.since.may_refuse:
+        if ended.how != "UnservableHostError" or not may_refuse:
             return ended
-        after = files(self.host), self.invocation(UNIT), self.invocation(PROXY)
+        after = files(self.host), *self.ground.invocations()
         assert before[1] == after[1], "a refusal has moved kubelet"
         assert not steady or before[2] == after[2], "a refusal has moved the proxy"
         left = [line for line in difference(before[0], after[0]) if steady or " /run/cri-res" not in line]
@@ -219,15 +188,28 @@ class Life:
         self.clear_the_way()
         return self.run(mode)
 
+    def may_refuse(self) -> bool:
+        return self.since.may_refuse or self.ground.is_masked()
+
     def clear_the_way(self) -> None:
-        """Somebody takes away what is in our way, and finishes the edit."""
+        """Somebody takes away what is in our way, finishes the edit, and starts kubelet again."""
         for path in self.since.in_the_way:
             self.host.run("rm", "-rf", path)
         self.since.in_the_way = []
+        if self.ground.is_masked():
+            self.unmask()
         if self.since.reload_pending:
             self.host.systemctl("daemon-reload")
             self.since.reload_pending = False
             self.restart(UNIT)
+        if self.since.stopped:
+            self.restart(UNIT)
+
+    def unmask(self) -> None:
+        """Somebody lets the proxy's unit run again."""
+        self.host.systemctl("unmask", PROXY)
+        self.host.systemctl("unmask", "--runtime", PROXY)
+        self.note(MASK)
 
     def ask_and_install(self, asked: Asked) -> None:
         """Something else is asked for."""
@@ -236,14 +218,15 @@ class Life:
 
     def expect_converged(self) -> None:
         """R2, R4: kubelet is on a relay that answers, and a second run finds nothing to do."""
-        self.wait_healthy()
-        assert self.on_relay(), f"kubelet is not on the relay:\n{self.host.journal(UNIT)[-2000:]}"
-        assert self.relay_answers(), "kubelet is on a relay that does not answer"
+        self.ground.wait_healthy()
+        assert self.ground.on_relay(), f"kubelet is not on the relay:\n{self.host.journal(UNIT)[-2000:]}"
+        assert self.ground.relay_answers(), "kubelet is on a relay that does not answer"
         self.expect_inputs()
-        before = files(self.host), self.invocation(UNIT), self.invocation(PROXY)
+        self.ground.run_container_through_relay()
+        before = files(self.host), self.ground.invocations()
         ended = self.run(Mode.INSTALL)
         assert ended.how == "nothing", f"R2: a second run: {ended}"
-        after = files(self.host), self.invocation(UNIT), self.invocation(PROXY)
+        after = files(self.host), self.ground.invocations()
         assert before[1:] == after[1:], "R2: a second run has started a unit"
         assert not (left := difference(before[0], after[0])), "R2: a second run:\n" + "\n".join(left)
 
@@ -261,14 +244,18 @@ class Life:
 
     def remove(self) -> None:
         """Removes; what is left is what was there before us, and what somebody has done since."""
-        stays = not (self.on_relay() or self.since.may_refuse)
-        before = self.invocation(UNIT)
+        stays = not (self.ground.on_relay() or self.may_refuse())
+        before = self.ground.invocation(UNIT)
         ended = self._without_refusal(Mode.REMOVE)
         assert ended.how in ("changed", "nothing"), ended
-        assert not stays or self.invocation(UNIT) == before, "R3: kubelet was on its base, and restarted"
+        moved = self.ground.invocation(UNIT) != before
+        assert not (stays and moved), "R3: kubelet was on its base, and restarted"
+        if self.since.stopped:
+            self.see_kubelet()
+            self.restart(UNIT)
         self._has_converged(None)
-        self.wait_healthy()
-        assert not self.on_relay()
+        self.ground.wait_healthy()
+        assert not self.ground.on_relay()
         self._collect_edits()
         self._keep_directories()
         left = difference(_paths(self.before), files(self.host))
@@ -295,17 +282,17 @@ class Life:
     def failed_upgrade(self, broken: str) -> None:
         """A broken payload is offered: exit 5, and what was there is there. Then the good one again."""
         clean, bare = self.is_clean(), self.converged is None and self.since == Since()
-        before = self.invocation(UNIT)
+        before = self.ground.invocation(UNIT)
         good, offered = self.asked, self._with_payload(broken)
         self.ask(offered)
         ended = self._without_refusal(Mode.INSTALL)
         # One that does not even start is found out before anything is touched.
         assert ended.how == ("InvalidInputError" if broken == "exits" else "RolledBackError"), ended
-        self.wait_healthy()
+        self.ground.wait_healthy()
         if clean:
-            assert self.invocation(UNIT) == before, "R8: kubelet was restarted by a rollback"
-            assert self.on_relay()
-            assert self.relay_answers()
+            assert self.ground.invocation(UNIT) == before, "R8: kubelet was restarted by a rollback"
+            assert self.ground.on_relay()
+            assert self.ground.relay_answers()
         if bare:
             left = difference(_paths(self.before), files(self.host))
             left = [line for line in left if f" {STATE}" not in line]
@@ -314,14 +301,13 @@ class Life:
         self.since.unknown = True
 
     def _with_payload(self, name: str) -> Asked:
-        asked = self.asked
-        return replace(asked, payload=name)
+        return replace(self.asked, payload=name)
 
     def is_clean(self) -> bool:
         """Whether all is installed as asked, and runs."""
         if self.converged != self.asked or self.since != Since():
             return False
-        return self.on_relay() and self.relay_answers()
+        return self.ground.on_relay() and self.ground.relay_answers()
 
     # -- a resident ---------------------------------------------------------
 
@@ -352,12 +338,14 @@ class Life:
         if self.paused:
             self._as_paused = files(self.host)
             return
+        if self.since.stopped:
+            return
         self.clear_the_way()
         since = self.since
         restarts = since.proxy_edited or since.proxy_started or since.kubelet_started or since.unknown
         restarts |= since.base_edited
         self.watcher.wait(self._looks_right)
-        after = self.invocation(UNIT), self.invocation(PROXY)
+        after = self.ground.invocations()
         assert restarts or self.asked != self.converged or after == before, "R3: a restart for nothing"
         self._has_converged(self.asked)
         self.expect_converged()
@@ -371,10 +359,8 @@ class Life:
             assert not left, "in a pause:\n" + "\n".join(left)
 
     def _looks_right(self) -> bool:
-        command = self.node.command
-        given = (self.host.root, command.config, command.payload, command.configs)
-        ended = converge(Pass(*given, Mode.INSTALL, only_look=True))
-        return ended.how == "nothing" and self.on_relay() and self.relay_answers()
+        ended = run_apart(self.node, Mode.INSTALL, only_look=True)
+        return ended.how == "nothing" and self.ground.on_relay() and self.ground.relay_answers()
 
     # -- what others do, too ------------------------------------------------
 
@@ -388,8 +374,17 @@ class Life:
         """Somebody restarts a unit; should it fail, kubelet must be up all the same."""
         self.host.systemctl("restart", unit, check=False)
         self.since.proxy_started = True  # kubelet's start may bring it up
-        self.since.kubelet_started |= unit == UNIT
-        self.wait_healthy()
+        if unit == UNIT:
+            self.since.kubelet_started, self.since.stopped = True, False
+        self.see_kubelet()
+
+    def see_kubelet(self) -> None:
+        """R12: whatever was done, kubelet is healthy; but nobody starts one that somebody has stopped."""
+        if self.since.stopped:
+            assert self.ground.is_stopped(), "kubelet was started, though somebody had stopped it"
+        else:
+            self.ground.wait_healthy()
+        self.ground.expect_containers()
 
 
 def _paths(picture: Mapping[str, Entry]) -> dict[str, Entry]:

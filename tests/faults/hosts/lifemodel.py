@@ -16,11 +16,12 @@ FORCE = "/etc/cri-resmgr/force.cfg"
 EXTRA = "/etc/cri-resmgr/EXTRA_OPTIONS.cfg"
 EDITED = f"{STATE}/edited"
 PAUSE = "/etc/cri-resmgr/pause"
-BASE = "/etc/default/kubelet"
 DROP_INS = "/etc/systemd/system/kubelet.service.d"
 UNIT_DIRECTORIES = ("/etc/systemd/system", "/usr/local/lib/systemd/system")
 OUR_DROP_INS = tuple(drop_in(directory, "kubelet.service") for directory in UNIT_DIRECTORIES)
 SOMEBODYS_DROP_IN = f"{DROP_INS}/20-somebody.conf"
+MASK = "/run/systemd/system/cri-resource-manager.service"  # until the next boot
+CACHE = "/var/lib/cri-resmgr/cache"
 
 #: cri-resmgr's configurations that are mounted, by name: what differs between two of them restarts the
 #: proxy, but for the two forced ones, which a signal makes it read.
@@ -51,6 +52,7 @@ class Since:
     kubelet_started: bool = False
     unknown: bool = False  # a pass was killed or failed: what it has done is its own affair
     reload_pending: bool = False
+    stopped: bool = False  # kubelet, by somebody who will start it again
     #: Paths of ours where somebody has put what is not to be replaced.
     in_the_way: list[str] = field(default_factory=list)
     #: What somebody has written into files of ours.
@@ -58,7 +60,7 @@ class Since:
 
     @property
     def may_refuse(self) -> bool:
-        return bool(self.in_the_way) or self.reload_pending
+        return bool(self.in_the_way) or self.reload_pending or self.stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +73,15 @@ class Asked:
     agent: str = "enabled"
     strategy: str = "auto"
     directory: str = UNIT_DIRECTORIES[0]
+    reset_cached: bool = False
 
     def restarts_proxy(self, other: Asked) -> bool:
         """Whether the proxy has to be started anew for the other."""
         forced = {self.configuration, other.configuration} <= {"forced", "forced with a logger"}
         same = forced or self.configuration == other.configuration
         # The guard's deadline matters at the next start only.
-        return not same or (self.payload, self.agent) != (other.payload, other.agent)
+        mine = self.payload, self.agent, self.reset_cached
+        return not same or mine != (other.payload, other.agent, other.reset_cached)
 
 
 def tell(story: Sequence[str]) -> str:

@@ -1,17 +1,23 @@
 """Random lives of a node: what operators, other people and accidents do to it, in any order.
 
-One throwaway host for all lives. Each begins bare and ends with a removal that has to be exact;
-after each step kubelet is healthy, and after each pass R2, R3 and R4 hold (see life).
+Some share a throwaway host, one after the other, with a kubelet of one flavour. Each begins bare and ends
+with a removal that has to be exact; after each step kubelet is healthy and every container lives on, and
+after each pass R2, R3 and R4 hold (see life). One that went wrong can be lived again, from its seed:
+
+    .venv/bin/python -m tests.faults.hosts.lives FLAVOUR SEED AMOUNT
 """
 
 from __future__ import annotations
 
 import random
+import sys
+import tempfile
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, Verbosity, seed, settings
+from hypothesis import HealthCheck, Phase, Verbosity, assume, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -23,6 +29,8 @@ from hypothesis.stateful import (
 
 from installer.model.state import Mode
 from tests.faults import Report
+from tests.faults.hosts.abreast import Share, try_abreast
+from tests.faults.hosts.bench import Tried
 from tests.faults.hosts.life import Life
 from tests.faults.hosts.lifemodel import (
     BROKEN,
@@ -35,21 +43,16 @@ from tests.faults.hosts.lifemodel import (
     UNIT_DIRECTORIES,
     Asked,
     Since,
-    tell,
 )
 from tests.faults.hosts.people import People
+from tests.host.mortal import Instant
 from tests.host.node import BINARY, FALLBACK, KUBELET_ENVIRONMENT, PROXY, PROXY_ENVIRONMENT
-from tests.throwaway.kubelet import UNIT
+from tests.throwaway.kubelet import FLAVOURS, UNIT
 
 STEPS = 14
-FLAGS = tuple(f"KUBELET_EXTRA_ARGS={one}" for one in ("", "--max-pods=57", '"--max-pods=57 --v=4"'))
+SHARE = 5  # lives of one host
 WIPE = "wipe"
-COMMAND = "$KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS"
-DROP_IN_LINES = (
-    f"ExecStart=\nExecStart=/usr/bin/kubelet --max-pods=9 {COMMAND}",
-    "Environment=SOMEBODY=1",
-    "EnvironmentFile=-/etc/somebody",
-)
+PROXY_VERBS = ("stop", "disable", "unlink", "restart", "mask", "mask --runtime")
 DRIFT = ("delete", "edit", "empty", "chmod", "chown", "link", "mask", "directory")
 PLACES = (BINARY, PROXY_ENVIRONMENT, FALLBACK, KUBELET_ENVIRONMENT, FORCE, EXTRA)
 MOST_EFFECTS = 36
@@ -62,6 +65,7 @@ _asked = st.builds(
     st.sampled_from(("enabled", "enabled", "disabled")),
     st.sampled_from(("auto", "auto", "exec-start")),
     st.sampled_from((UNIT_DIRECTORIES[0], *UNIT_DIRECTORIES)),
+    st.sampled_from((False, False, True)),
 )
 
 
@@ -78,10 +82,10 @@ class Lives(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.people = People(self.life)
-        self.life.begin()
+        self.lives = False
 
     def teardown(self) -> None:
-        if not self.life.broken:
+        if self.lives:
             self._step("the end", self.life.end)
 
     def _step(self, words: str, do: Callable[[], object]) -> None:
@@ -90,19 +94,24 @@ class Lives(RuleBasedStateMachine):
         life.say(words)
         try:
             life.undisturbed()
-            before = life.invocation(UNIT), life.invocation(PROXY)
+            before = life.ground.invocations()
             do()
-            life.wait_healthy()
+            life.see_kubelet()
             life.watched(before)
         except Exception as error:
-            life.broken = True
-            life.failures.append(f"{error}\n{tell(life.story)}")
-            raise AssertionError(life.failures[-1]) from error
+            self.lives = False
+            raise AssertionError(life.fail(error)) from error
 
     # -- operators ----------------------------------------------------------
 
-    @initialize(foreign=st.sets(st.sampled_from(PLACES), max_size=2), asked=_asked)
-    def first(self, foreign: set[str], asked: Asked) -> None:
+    @initialize(
+        foreign=st.sets(st.sampled_from(PLACES), max_size=2), asked=_asked, number=st.integers(0, 1 << 30)
+    )
+    def first(self, foreign: set[str], asked: Asked, number: int) -> None:
+        # Hypothesis begins with what is simplest, which would be many of a few lives.
+        assume(number)
+        self.life.begin()
+        self.lives = True
         for path in sorted(foreign):
             self._step(f"somebody else's {path}", partial(self.people.put, path))
         self._step(f"installs {asked}", partial(self.life.ask_and_install, asked))
@@ -122,11 +131,13 @@ class Lives(RuleBasedStateMachine):
             self._step(f"asks for {asked}", partial(life.ask_and_install, asked))
 
     @precondition(_alone)
-    @rule(mode=st.sampled_from(Mode), asked=_asked, effect=st.integers(1, MOST_EFFECTS))
-    def killed(self, mode: Mode, asked: Asked, effect: int) -> None:
-        words = f"kill -9 of {mode.value} before its effect {effect}, as {asked} is asked for"
-        self._step(words, partial(self.people.kill, mode, asked, effect))
+    @rule(mode=st.sampled_from(Mode), asked=_asked, effect=st.integers(1, MOST_EFFECTS), after=st.booleans())
+    def killed(self, mode: Mode, asked: Asked, effect: int, after: bool) -> None:
+        instant = Instant(effect, after)
+        words = f"kill -9 of {mode.value} {instant}, as {asked} is asked for"
+        self._step(words, partial(self.people.kill, mode, asked, instant))
 
+    @precondition(_alone)
     @rule(what=st.sampled_from(("pause", "comes or goes", "asks", "asks")), asked=_asked)
     def resident(self, what: str, asked: Asked) -> None:
         life = self.life
@@ -149,22 +160,29 @@ class Lives(RuleBasedStateMachine):
         words = f"{how} {path}{', daemon-reload' * reload}"
         self._step(words, partial(self.people.drift, path, how, reload))
 
-    @rule(verb=st.sampled_from(("stop", "disable", "unlink", "restart")), unit=st.sampled_from((PROXY, UNIT)))
-    def systemctl(self, verb: str, unit: str) -> None:
-        if unit == PROXY:
-            self._step(f"systemctl {verb} {PROXY}", partial(self.people.command_proxy, verb))
+    @rule(verb=st.sampled_from(PROXY_VERBS))
+    def proxys_user(self, verb: str) -> None:
+        self._step(f"systemctl {verb} {PROXY}", partial(self.people.command_proxy, verb))
+
+    @rule(deed=st.sampled_from(("restart", "stop", "stop", WIPE)))
+    def kubelets_user(self, deed: str) -> None:
+        if deed == WIPE:
+            self._step(f"{DROP_INS} goes, and kubelet restarts", self.people.wipe)
+        elif deed == "stop" and not self.life.since.stopped:
+            self._step("systemctl stop kubelet", self.people.stop_kubelet)
         else:
             self._step("systemctl restart kubelet", partial(self.life.restart, UNIT))
 
-    @rule(line=st.sampled_from((*FLAGS, *DROP_IN_LINES, WIPE)), finish=st.booleans())
-    def kubelets_owner(self, line: str, finish: bool) -> None:
-        words = f"of kubelet's: {line}{', and it restarts' * finish}"
-        if line == WIPE:
-            self._step(f"{DROP_INS} goes, and kubelet restarts", self.people.wipe)
-        elif line in FLAGS:
-            self._step(words, partial(self.people.edit_base, line, finish))
-        else:
-            self._step(words, partial(self.people.edit_base_unit, line, finish))
+    @rule(which=st.integers(0, 7), finish=st.booleans())
+    def kubelets_owner(self, which: int, finish: bool) -> None:
+        edits = self.life.ground.edits
+        edit = edits[which % len(edits)]
+        words = f"kubelet's owner writes {edit}{', and it restarts' * finish}"
+        self._step(words, partial(self.people.edit, edit, finish))
+
+    @rule()
+    def agent(self) -> None:
+        self._step("the agent sends a configuration", self.people.be_the_agent)
 
     # -- accidents ----------------------------------------------------------
 
@@ -199,16 +217,39 @@ def live(life: Life, amount: int, steps: int = STEPS, number: int | None = None)
     run_state_machine_as_test(These if number is None else seed(number)(These), settings=how)
 
 
-def run(report: Report, amount: int) -> None:
-    """Lives `amount` random lives, and tells of the one that went wrong, with its seed."""
-    number = random.SystemRandom().randrange(1 << 32)
-    life = Life()
-    bad: list[str] = []
+def live_share(scratch: Path, flavour: str, amount: int, number: int) -> Tried:
+    """Lives random lives on a host of their own; tells of the one that went wrong, which is the last."""
+    life = Life(scratch, flavour)
+    tried = Tried()
     try:
         live(life, amount, number=number)
     except Exception as error:
-        told = life.failures[:1] or [str(error)]
-        bad.append("\n".join((f"seed {number}: {told[0]}", *getattr(error, "__notes__", ()))))
+        again = f".venv/bin/python -m tests.faults.hosts.lives {flavour} {number} {amount}"
+        told = life.failures[0] if life.failures else f"{type(error).__name__}: {error}"
+        tried.bad.append(f"{told}\nlived again by: {again}")
     finally:
         life.close()
-    report("random lives", amount, bad)
+    tried.count = life.count
+    return tried
+
+
+def run(report: Report, amount: int) -> None:
+    """Lives `amount` random lives, of every flavour of kubelet in turn."""
+    number = random.SystemRandom().randrange(1 << 32)
+    shares = []
+    for turn, first in enumerate(range(0, amount, SHARE)):
+        flavour = FLAVOURS[turn % len(FLAVOURS)]
+        work = partial(live_share, flavour=flavour, amount=min(SHARE, amount - first), number=number + first)
+        shares.append(Share("random lives", work))
+    try_abreast(report, shares)
+
+
+def main(flavour: str, number: str, amount: str) -> None:
+    """Lives the lives of a share again."""
+    with tempfile.TemporaryDirectory(prefix="lives-") as scratch:
+        tried = live_share(Path(scratch), flavour, int(amount), int(number))
+    sys.stdout.write(f"{tried.count} lives\n" + "\n".join(tried.bad) + "\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

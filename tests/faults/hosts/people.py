@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import posixpath
 from pathlib import Path
 
 from installer.model.paths import PROXY_WANTED
 from installer.model.state import Mode
+from tests.faults.hosts.ground import Edit
 from tests.faults.hosts.life import Life
 from tests.faults.hosts.lifemodel import (
-    BASE,
+    CACHE,
     DROP_INS,
     EXTRA,
     FORCE,
+    MASK,
     OUR_DROP_INS,
     PAUSE,
-    SOMEBODYS_DROP_IN,
     Asked,
 )
+from tests.host.flavours import NEW_FLAG
+from tests.host.mortal import Instant
 from tests.host.node import DROP_IN, GUARD, KUBELET_ENVIRONMENT, OURS, PROXY
 from tests.throwaway.kubelet import UNIT, running_arguments
 
@@ -35,36 +39,30 @@ class People:
         places = ((path, life.node.path(path)) for path in found)
         return [path for path, place in places if place.is_file() and not place.is_symlink()]
 
-    def edit_base(self, line: str, finish: bool) -> None:
-        """Somebody sets other flags for kubelet, and restarts it or does not."""
+    def edit(self, edit: Edit, finish: bool) -> None:
+        """Kubelet's owner writes a file of theirs, and reloads and restarts, or has not yet done so."""
         life = self._life
-        life.node.path(BASE).write_text(f"{line}\n")
-        life.note(BASE)
-        if finish:
-            life.restart(UNIT)
-            flags = line.partition("=")[2].strip().strip('"').split()
-            found = running_arguments(life.host)
-            assert [word for word in found if word in flags] == flags, f"{flags} are not in {found}"
-
-    def edit_base_unit(self, line: str, finish: bool) -> None:
-        """Somebody puts a drop-in beside ours, and reloads and restarts, or has not yet done so."""
-        life = self._life
-        life.since.reload_pending = not finish
-        life.since.base_edited = True
-        directory = life.node.path(DROP_INS)
-        if not directory.exists():
-            directory.mkdir()
-            life.note(DROP_INS)
-        life.node.path(SOMEBODYS_DROP_IN).write_text(f"[Service]\n{line}\n")
-        life.note(SOMEBODYS_DROP_IN)
+        place = life.node.path(edit.path)
+        if not place.parent.exists():
+            place.parent.mkdir()
+            life.note(posixpath.dirname(edit.path))
+        place.write_text(edit.text)
+        life.note(edit.path)
+        if edit.of_unit:
+            life.since.reload_pending = not finish
+            life.since.base_edited = True
         if finish:
             life.host.systemctl("daemon-reload")
+            life.since.reload_pending = False
             life.restart(UNIT)
+            if not edit.of_unit:
+                assert (NEW_FLAG in running_arguments(life.host)) == (NEW_FLAG in edit.text), "of their flags"
 
     def wipe(self) -> None:
         """As gardener-node-agent does it: the whole directory goes, and kubelet restarts."""
         life = self._life
         life.host.run("rm", "-rf", DROP_INS)
+        life.ground.lay_drop_ins()
         life.note(DROP_INS)
         life.since.drifted = life.since.base_edited = True
         life.since.reload_pending = False
@@ -72,7 +70,16 @@ class People:
         life.since.in_the_way = [path for path in life.since.in_the_way if path != DROP_IN]
         life.host.systemctl("daemon-reload")
         life.restart(UNIT)
-        assert life.node.path(OUR_DROP_INS[1]).is_file() or not life.on_relay()
+        assert life.node.path(OUR_DROP_INS[1]).is_file() or not life.ground.on_relay()
+
+    def stop_kubelet(self) -> None:
+        """Somebody works on kubelet, and will start it again; or that is now."""
+        life = self._life
+        if life.since.stopped:
+            life.restart(UNIT)
+        else:
+            life.host.systemctl("stop", UNIT)
+            life.since.stopped = True
 
     def pause(self) -> None:
         """Somebody wants to be alone with the node, or not any more."""
@@ -127,13 +134,13 @@ class People:
         if reload:
             life.host.systemctl("daemon-reload")
 
-    def kill(self, mode: Mode, asked: Asked, effect: int) -> None:
-        """A pass dies before that effect, if it has so many."""
+    def kill(self, mode: Mode, asked: Asked, instant: Instant) -> None:
+        """A pass dies at that instant, if it comes so far."""
         life = self._life
         life.ask(asked)
-        ended = life.run(mode, effect)
-        expected = ["killed", "changed", "nothing"]
-        assert ended.how in expected + ["UnservableHostError"] * life.since.may_refuse, ended
+        may_refuse = life.may_refuse()
+        ended = life.run(mode, instant)
+        assert ended.how in ["killed", "changed", "nothing"] + ["UnservableHostError"] * may_refuse, ended
         if ended.how != "UnservableHostError":
             life.since.unknown = True
             if mode is Mode.REMOVE:
@@ -145,9 +152,18 @@ class People:
         if verb == "unlink":
             life.node.path(PROXY_WANTED).unlink(missing_ok=True)
         else:
-            life.host.systemctl(verb, PROXY, check=False)
-            life.since.proxy_started |= verb != "disable"
+            life.host.systemctl(*verb.split(), PROXY, check=False)
+            life.since.proxy_started |= verb in ("stop", "restart")
+            life.note(MASK)
         life.since.drifted = True
+
+    def be_the_agent(self) -> None:
+        """The cluster's agent sends a configuration, which cri-resmgr keeps."""
+        life = self._life
+        cache = life.node.path(CACHE)
+        if cache.exists():
+            agents = {"NodeName": "node", "Data": {"policy": "Active: none\n"}}
+            cache.write_text(json.dumps({**json.loads(cache.read_text()), "Cfg": agents}))
 
     def boot(self, cut: bool) -> None:
         """R12: no installer is there to help."""
@@ -159,9 +175,12 @@ class People:
         else:
             life.host.poweroff()
         life.host.boot(wait=False)
-        life.since.reload_pending = False
+        life.since.reload_pending = life.since.stopped = False
         life.since.proxy_started = life.since.kubelet_started = True
-        life.wait_healthy()
-        if life.on_relay():
-            assert life.relay_answers(), "R12: kubelet has started on a relay that does not answer"
-        assert life.on_relay() or not clean, f"R12: on its base:\n{life.host.journal(UNIT)[-2000:]}"
+        life.ground.wait_healthy()
+        life.ground.run_containers_anew()
+        life.note(MASK)
+        if life.ground.on_relay():
+            assert life.ground.relay_answers(), "R12: kubelet has started on a relay that does not answer"
+        elif clean:
+            raise AssertionError(f"R12: on its base:\n{life.host.journal(UNIT)[-2000:]}")
