@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.host.node import BINARY, GUARD, KUBELET_ENVIRONMENT, Node
+from tests.host.node import BINARY, GUARD, KUBELET_ENVIRONMENT, PROXY, Node
 from tests.throwaway.host import ThrowawayHost
-from tests.throwaway.kubelet import wait_healthy
+from tests.throwaway.kubelet import UNIT, wait_healthy
 
 GUARD_SECONDS = 5
 BOOT_SECONDS = 10  # what a boot may take besides, on a busy machine
@@ -76,3 +76,16 @@ def test_after_power_loss_all_is_as_it_was(node: Node) -> None:
     wait_healthy(node.host, GUARD_SECONDS + BOOT_SECONDS)
     node.expect_good()
     assert Path(node.host.root / "run/cri-resmgr-installer/kubelet.env").exists()
+
+
+def test_kubelet_without_its_guard_starts_on_its_base_endpoint(node: Node) -> None:
+    """Also one that was on the relay when somebody deleted the guard: what was composed then is not used."""
+    node.run("install")
+    assert node.on_relay()
+    node.path(GUARD).unlink()
+    node.host.systemctl("stop", PROXY)
+    node.host.systemctl("restart", UNIT)
+    wait_healthy(node.host)
+    assert not node.on_relay()
+    node.run("install")
+    node.expect_good()

@@ -176,7 +176,7 @@ def test_drop_in_has_exactly_the_lines_of_the_contract() -> None:
         "After=cri-resource-manager.service",
         "[Service]",
         f"Environment=CRI_RESMGR_INSTALLER_UNIT={desired.kubelet.unit.unit_digest}",
-        "ExecStartPre=-/opt/intel/bin/cri-resmgr-kubelet-guard reset",
+        "ExecStartPre=-/bin/rm -f /run/cri-resmgr-installer/kubelet.env",
         "ExecStartPre=-/opt/intel/bin/cri-resmgr-kubelet-guard compose",
         "EnvironmentFile=-/etc/cri-resmgr/kubelet.env",
         "EnvironmentFile=-/run/cri-resmgr-installer/kubelet.env",
@@ -289,7 +289,7 @@ def loaded(desired: Desired) -> tuple[UnitDetail, UnitState, DesiredKubelet]:
         (ExecLine("/usr/bin/kubelet", ("/usr/bin/kubelet", f"${kubelet.variable}")),),
         (
             ExecLine("/bin/true", ("/bin/true",)),
-            ExecLine(paths.GUARD, (paths.GUARD, "reset")),
+            ExecLine("/bin/rm", ("/bin/rm", "-f", paths.KUBELET_COMPOSED)),
             ExecLine(paths.GUARD, (paths.GUARD, "compose")),
         ),
         (("/etc/default/kubelet", True), (paths.KUBELET_ENVIRONMENT, True), (paths.KUBELET_COMPOSED, True)),
