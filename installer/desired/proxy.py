@@ -27,7 +27,8 @@ def proxy_resources(
     """The proxy's files in the order of writing, and its unit.
 
     The generation covers what a running proxy was started from. Of a force.cfg
-    only that it is there and its policy: the rest is re-read on SIGHUP.
+    only that it is there and its policy: the rest is re-read on SIGHUP. A cached configuration is
+    cleared at a start, so to ask for that has to be the reason of one.
     """
     fallback = _DEFAULT_FALLBACK if configs.fallback is None else configs.fallback
     unit, unit_digest = stamp(unit_text(paths.PROXY_UNIT).encode())
@@ -42,6 +43,7 @@ def proxy_resources(
         payload.binary.digest,
         configuration,
         configs.extra_options or "",
+        *(["reset cached"] if settings.configs.reset_cached else []),
     )
     carrier = with_generation(stamp(environment.encode())[0], generation)
     files = [

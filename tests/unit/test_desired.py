@@ -23,7 +23,7 @@ from installer.model import paths
 from installer.model.facts import Facts, KubeletFacts, UnitText
 from installer.model.resource import DesiredFile, ExecLine, Part, PayloadFile, UnitDetail, UnitState
 from installer.model.state import Desired, DesiredKubelet, Strategy
-from installer.settings import KubeletSettings, ProxySettings, Settings
+from installer.settings import ConfigsSettings, KubeletSettings, ProxySettings, Settings
 
 BINARY = PayloadFile(Path("/payload/opt/intel/bin/cri-resmgr"), "ab" * 32, 38_000_000)
 FRAGMENT = "/etc/systemd/system/kubelet.service"
@@ -164,6 +164,12 @@ def test_extra_options_come_from_their_own_file() -> None:
     desired = build(None, Configs(extra_options="EXTRA_OPTIONS=--debug\n"))
     assert "EXTRA_OPTIONS" not in variables(desired, paths.PROXY_ENVIRONMENT)
     assert variables(desired, paths.EXTRA_OPTIONS) == {"EXTRA_OPTIONS": "--debug"}
+
+
+def test_a_cached_configuration_is_reset_by_asking_for_it_alone() -> None:
+    other = build(Settings(configs=ConfigsSettings(reset_cached=True)))
+    assert generations(other)[0] != generations(build())[0]
+    assert generations(other)[1] == generations(build())[1]
 
 
 def test_drop_in_has_exactly_the_lines_of_the_contract() -> None:
