@@ -91,7 +91,7 @@ class _Worker:
             StepKind.DELETE: lambda step: host.files.remove(step.target),
             StepKind.RESTORE: self._restore,
             StepKind.CLEAR_HOLD: lambda step: host.files.remove(step.target),
-            StepKind.DISABLE: lambda step: self._link(host.systemd.disable, step),
+            StepKind.DISABLE: lambda step: self._link(self._disable, step),
             StepKind.ENABLE: lambda step: self._link(host.systemd.enable, step),
             StepKind.DAEMON_RELOAD: lambda _step: host.systemd.daemon_reload(),
             StepKind.RESET_CACHE: self._reset_cache,
@@ -147,6 +147,11 @@ class _Worker:
         for directory in (_LINKS, *(f"{_LINKS}/{name}" for name in files.list(_LINKS))):
             if files.state(directory).kind is Kind.DIRECTORY:
                 files.sync(directory)
+
+    def _disable(self, name: str) -> None:
+        """Also where systemd leaves the link, because somebody has masked the unit."""
+        self._host.systemd.disable(name)
+        self._host.files.remove(paths.PROXY_WANTED)
 
     def _reset_cache(self, _step: Step) -> None:
         """Forgets the accepted agent configuration, by the binary's own means, while the proxy is down.

@@ -187,6 +187,19 @@ def test_containers_that_stay_pinned_are_named(node: Node) -> None:
     assert "free-one" not in said
 
 
+@pytest.mark.parametrize("runtime", [False, True])
+def test_what_somebody_has_masked_is_removed_with_its_enablement(node: Node, runtime: bool) -> None:
+    """Systemd itself leaves the link of a masked unit."""
+    node.run("install")
+    node.path(PROXY_UNIT).unlink()
+    node.host.systemctl("mask", *(["--runtime"] if runtime else []), PROXY)
+    assert "is masked" in node.run("install", code=4).err
+    node.run("remove")
+    node.host.systemctl("unmask", "--runtime", PROXY)
+    node.expect_untraced()
+    assert node.run("remove").out == "nothing to do\n"
+
+
 def test_a_cached_configuration_of_the_agent_is_reset_by_the_binary_and_the_cache_kept(node: Node) -> None:
     node.run("install")
     cache = node.path("/var/lib/cri-resmgr/cache")
