@@ -16,7 +16,7 @@ from installer.model.change import Action, Changes
 from installer.model.facts import Facts, Probe, RunningContainer
 from installer.model.finding import Finding, Severity
 from installer.model.jsontext import parse_json
-from installer.model.resource import Kind, Part, UnitState
+from installer.model.resource import Part, UnitState
 from installer.model.state import Desired
 from installer.preflight.room import check_room
 
@@ -354,15 +354,21 @@ def _check_pending(
 
 
 def _pending_is_ours(unit: UnitState, desired: Desired, changes: Changes) -> bool:
-    """Whether our own drop-in explains the pending reload: a run of ours died between the write
-    and the reload, or somebody removed or edited the drop-in. Both are for us to repair (R7)."""
+    """Whether our own drop-in explains the pending reload, because systemd has loaded another one than lies
+    there: a run of ours died between the write and the reload, or somebody has removed, replaced or edited
+    the drop-in. All are for us to repair (R7)."""
     if desired.kubelet is None:
         return False
     ours = desired.kubelet.unit
-    change = next((change for change in changes.files if change.path == ours.unit_file), None)
-    if change is None:  # it lies there: systemd has another text of ours, or one of another directory
-        return unit.loaded_digest != ours.unit_digest or ours.unit_file not in unit.drop_in_paths
-    if change.before.kind is Kind.ABSENT:
-        return bool(unit.loaded_digest)
-    loaded_as_it_lies = unit.loaded_digest.encode() in (change.before.content or b"")
-    return not (unit.loaded_digest and loaded_as_it_lies)
+    change_at = {change.path: change for change in changes.files}
+
+    def lies_at(path: str) -> bytes:
+        if path in change_at:
+            return change_at[path].before.content or b""
+        return ours.unit_digest.encode() if path == ours.unit_file else b""
+
+    of_our_name = [path for path in unit.drop_in_paths if path.endswith(f"/{paths.DROP_IN_NAME}")]
+    loaded = of_our_name[0] if of_our_name else ""
+    if loaded != ours.unit_file and lies_at(ours.unit_file):
+        return True
+    return bool(loaded) and not (unit.loaded_digest and unit.loaded_digest.encode() in lies_at(loaded))

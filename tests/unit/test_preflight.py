@@ -385,6 +385,7 @@ NO_FILES = replace(INSTALL, files=())
         (PENDING, NO_FILES, False),  # ours was written, and the run died before the reload
         (loaded(PENDING, "digest-1"), NO_FILES, False),
         (loaded(PENDING, "digest-2"), INSTALL, False),  # ours was loaded, and somebody removed it
+        (replace(loaded(PENDING, ""), environment=()), INSTALL, False),  # so was what lay in its place
         (loaded(PENDING, "digest-1"), drop_in_lies_there(b"digest-1"), True),  # an older one, loaded as it is
         (loaded(PENDING, "digest-1"), drop_in_lies_there(b"edited"), False),
     ],
