@@ -26,9 +26,8 @@ def effective(detail: UnitDetail, unit: UnitState, desired: DesiredKubelet) -> s
 
 
 def _guard(detail: UnitDetail) -> str:
-    words = [line.argv[-1] for line in detail.exec_start_pre if line.argv]
-    ours = [word for word in words if word in (paths.KUBELET_COMPOSED, "compose")]
-    if ours[-2:] != [paths.KUBELET_COMPOSED, "compose"]:
+    verbs = [line.argv[-1] for line in detail.exec_start_pre if line.path == paths.GUARD and line.argv]
+    if verbs[-2:] != ["reset", "compose"]:
         return "the guard is not among the ExecStartPre= lines"
     return ""
 

@@ -183,6 +183,7 @@ def test_drop_in_has_exactly_the_lines_of_the_contract() -> None:
         "[Service]",
         f"Environment=CRI_RESMGR_INSTALLER_UNIT={desired.kubelet.unit.unit_digest}",
         "ExecStartPre=-/bin/rm -f /run/cri-resmgr-installer/kubelet.env",
+        "ExecStartPre=-/opt/intel/bin/cri-resmgr-kubelet-guard reset",
         "ExecStartPre=-/opt/intel/bin/cri-resmgr-kubelet-guard compose",
         "EnvironmentFile=-/etc/cri-resmgr/kubelet.env",
         "EnvironmentFile=-/run/cri-resmgr-installer/kubelet.env",
@@ -295,7 +296,7 @@ def loaded(desired: Desired) -> tuple[UnitDetail, UnitState, DesiredKubelet]:
         (ExecLine("/usr/bin/kubelet", ("/usr/bin/kubelet", f"${kubelet.variable}")),),
         (
             ExecLine("/bin/true", ("/bin/true",)),
-            ExecLine("/bin/rm", ("/bin/rm", "-f", paths.KUBELET_COMPOSED)),
+            ExecLine(paths.GUARD, (paths.GUARD, "reset")),
             ExecLine(paths.GUARD, (paths.GUARD, "compose")),
         ),
         (("/etc/default/kubelet", True), (paths.KUBELET_ENVIRONMENT, True), (paths.KUBELET_COMPOSED, True)),

@@ -322,15 +322,17 @@ def test_a_deadline_that_is_none_is_said(node: Node, seconds: str) -> None:
 def test_compose_that_cannot_write_leaves_nothing(node: Node) -> None:
     node.serve()
     node.run.write_text("a file in the way")
+    assert node.guard("reset").returncode == 0
     done = node.guard("compose", complains=True)
     assert done.returncode == 1
     assert "base endpoint" in done.stdout
 
 
-def test_compose_that_fails_leaves_no_older_composed_file(node: Node) -> None:
+def test_reset_removes_the_composed_file(node: Node) -> None:
+    assert node.guard("reset").returncode == 0
     node.run.mkdir()
     node.composed.write_text("ARGS=old\n")
-    node.guard("compose", CRI_RESMGR_GUARD_FLAG="")
+    assert node.guard("reset").returncode == 0
     assert not node.composed.exists()
 
 
@@ -407,7 +409,7 @@ def test_another_root_has_to_say_that_it_is_one(node: Node) -> None:
     node.composed.write_text("ARGS=old\n")
     if Path("/run/cri-resmgr-installer").exists():
         pytest.skip("this machine is a node")
-    assert node.guard("compose", CRI_RESMGR_GUARD_FLAG="").returncode == 1
+    assert node.guard("reset").returncode == 0
     assert node.composed.exists()
 
 
