@@ -176,7 +176,9 @@ class Journal:
         """The running proxy has read the file as it is now."""
         invocation = self._node.invocations()[1]
         entries = self._read(f"_SYSTEMD_INVOCATION_ID={invocation}")
-        read = [int(entry["__REALTIME_TIMESTAMP"]) for entry in entries if said in str(entry["MESSAGE"])]
+        told = [f"{entry['__REALTIME_TIMESTAMP']} {entry['MESSAGE']}" for entry in entries]
+        read = [int(line.split()[0]) for line in told if said in line]
         written = self._node.path(path).stat().st_mtime_ns // 1000
         assert read, f"the proxy has not said: {said}"
-        assert read[-1] >= written, f"the proxy has not read the {path} that is there"
+        story = "\n".join(told)
+        assert read[-1] >= written, f"the proxy has not read the {path} of {written} that is there:\n{story}"

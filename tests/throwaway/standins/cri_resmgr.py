@@ -199,6 +199,7 @@ class Resmgr:
         self.faults: dict[str, Any] = faults.load(FAULTS)
         self.cache = Cache(options.values["relay-dir"])
         self.runtime = options.path("runtime-socket")
+        self.awaited: set[signal.Signals] = set()
 
     def run(self) -> NoReturn:
         version = self.faults.get("version", "unknown")
@@ -208,8 +209,9 @@ class Resmgr:
         config = load_config(self.options, self.cache)
         self.policy = cri_config.active_policy(config)
         if self.options.values["force-config"]:
-            number = signal.Signals[self.options.values["force-config-signal"]]
-            signal.signal(number, lambda *_: self.reload())
+            # Taken when there is time: a handler would not run when another thread got the signal.
+            self.awaited.add(signal.Signals[self.options.values["force-config-signal"]])
+            signal.pthread_sigmask(signal.SIG_BLOCK, self.awaited)
         if self.faults.get("startup") == "exit":
             fatal("failed to start: this build is broken", self.exit_code())
         self.wait_for_runtime()
@@ -249,7 +251,11 @@ class Resmgr:
 
     def sleep_for_ever(self) -> NoReturn:
         while True:
-            signal.pause()
+            if self.awaited:
+                signal.sigwait(self.awaited)
+                self.reload()
+            else:
+                signal.pause()
 
     def wait_for_runtime(self) -> None:
         """Waits for the runtime's socket file; a file that nobody serves is fatal."""
