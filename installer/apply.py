@@ -177,11 +177,22 @@ class _Worker:
             self._relay_deadline = self._host.clock.monotonic() + bound
         try:
             result = self._host.systemd.restart(step.target, bound + (JOB_SLACK if kubelet else 0.0))
-        except SystemdError:
+        except SystemdError as error:
             self._progress.failed_unit = step.target
+            self._check_stopped(step, error)
             raise
         if result != "done":
             raise self._failure(step.target, f"systemd could not start it: the job ended as '{result}'")
+
+    def _check_stopped(self, step: Step, error: SystemdError) -> None:
+        """What has not ended when its restart should be over says nothing about what was to be started."""
+        if not error.lost and self._host.systemd.unit(step.target).active_state == "deactivating":
+            raise StepFailedError(
+                f"{step.describe}: {error.message}: it is still stopping",
+                f"`systemctl show -p TimeoutStopUSec {step.target}` says how long that may take: shorten it, "
+                "or give settings' startTimeoutSeconds more",
+                interfered=True,
+            ) from error
 
     def _stop(self, step: Step) -> None:
         self._progress.moved_proxy = True

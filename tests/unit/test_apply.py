@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from installer.apply import Limits, Progress, apply_plan
-from installer.errors import StepFailedError
+from installer.errors import StepFailedError, SystemdError
 from installer.model.change import Changes
 from installer.model.plan import Plan, Step, StepKind
-from installer.model.resource import DesiredFile, Part
+from installer.model.resource import DesiredFile, Part, UnitState
 from installer.model.state import Desired, Mode
 from tests.fakes import FakeHost
 
@@ -42,3 +42,18 @@ def test_link_out_of_the_root_that_came_meanwhile(tmp_path: Path) -> None:
 
 def test_directory_that_went_away_meanwhile(tmp_path: Path) -> None:
     assert write(tmp_path).touched == {Part.PROXY}
+
+
+@pytest.mark.parametrize(("state", "interfered"), [("deactivating", True), ("activating", False)])
+def test_kubelet_that_does_not_stop_in_time_is_no_fault_of_what_was_to_be_started(
+    tmp_path: Path, state: str, interfered: bool
+) -> None:
+    name = "kubelet.service"
+    fake = FakeHost(tmp_path)
+    fake.systemd.units[name] = UnitState(name, active_state=state)
+    fake.systemd.errors["restart", name] = SystemdError(f"systemctl restart {name}: not done after 32 s")
+    plan = Plan(Mode.INSTALL, Desired(), Changes(), name, (Step(StepKind.RESTART, name, Part.KUBELET),))
+    with pytest.raises(StepFailedError, match="not done after 32 s") as failure:
+        apply_plan(plan, fake.host, LIMITS, lambda _event: None, Progress())
+    assert failure.value.interfered is interfered
+    assert ("TimeoutStopUSec" in failure.value.hint) is interfered
