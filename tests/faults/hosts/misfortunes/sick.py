@@ -199,7 +199,7 @@ PROXIES = (
         fault("cri-resmgr", '{"startup": "listen-only"}'),
         fault("cri-resmgr", ""),
         6,
-        ("kubelet stays on its base endpoint", "cri-resmgr-installer install --retry"),
+        ("healthy on its own endpoint and held there", "cri-resmgr-installer install --retry"),
         kubelet=Kubelet.OWN,
         rare=True,
     ),

@@ -16,7 +16,7 @@ from tests.faults.hosts.cutoff import expect_up
 from tests.faults.hosts.misfortunes import clock
 from tests.faults.hosts.misfortunes.case import Before, Case, Kubelet, Reboot, good_version
 from tests.faults.hosts.misfortunes.disk import SMALL
-from tests.host.command import PROGRAM, Ended
+from tests.host.command import PROGRAM, Ended, execute
 from tests.host.node import STATE, Node
 from tests.throwaway.host import HostError, ThrowawayHost
 from tests.throwaway.kubelet import UNIT, healthz
@@ -91,7 +91,7 @@ class Stage:
                 if case.code in _AS_BEFORE:
                     wrong += _changed(before, self._files(), *_OF_ITSELF, *case.theirs)
             if reboot is Reboot.AFTERWARDS:
-                self._host.poweroff()
+                self._host.poweroff(case.seconds + _SLACK)
                 wrong += self._boot(case)
         finally:
             case.over(self.node)
@@ -142,7 +142,7 @@ class Stage:
         self._run(case, seconds)
         yield from self._boot(case)
         started = time.monotonic()
-        ended = self.node.command(case.verb)
+        ended = execute(*self.node.command.globals(), case.verb, timeout=case.seconds + _SLACK)
         took = time.monotonic() - started
         if ended.code not in (*_DOCUMENTED, case.code) or took > case.seconds:
             yield f"after the boot it exits with {ended.code} in {took:.1f} s: {ended.said}"
