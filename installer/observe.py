@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterable
 
 from installer.errors import InstallerError, UnservableHostError
-from installer.host.ports import Host
+from installer.host.globbing import matching
+from installer.host.ports import Files, Host
 from installer.model import paths
 from installer.model.facts import Facts, KubeletFacts, Probe, RunningContainer, UnitText
 from installer.model.resource import (
@@ -65,13 +66,22 @@ def _observe_kubelet(host: Host, name: str) -> KubeletFacts:
         texts=tuple(_unit_texts(host, unit)),
         config=_config_file(host, argv),
         config_dir=tuple(_config_directory(host, argv)),
-        environment_files={
-            path: raw.decode("utf-8", "surrogateescape")
-            for path, _optional in detail.environment_files
-            if path not in (paths.KUBELET_ENVIRONMENT, paths.KUBELET_COMPOSED)
-            and (raw := host.files.read(path, _CONFIG_LIMIT)) is not None
-        },
+        environment_files=observe_environment_files(host.files, detail),
     )
+
+
+def observe_environment_files(files: Files, detail: UnitDetail) -> dict[str, tuple[UnitText, ...]]:
+    """Of each EnvironmentFile= but ours: what there is to be read. It may be a pattern."""
+    ours = (paths.KUBELET_ENVIRONMENT, paths.KUBELET_COMPOSED)
+    named = (path for path, _optional in detail.environment_files if path not in ours)
+    return {
+        name: tuple(
+            UnitText(path, raw.decode("utf-8", "surrogateescape"))
+            for path in matching(files, name)
+            if (raw := files.read(path, _CONFIG_LIMIT)) is not None
+        )
+        for name in named
+    }
 
 
 def _unit_texts(host: Host, unit: UnitState) -> Iterable[UnitText]:

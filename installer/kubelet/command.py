@@ -20,7 +20,7 @@ from installer.kubelet.unitfile import (
     split_assignments,
     split_words,
 )
-from installer.model.facts import KubeletFacts
+from installer.model.facts import KubeletFacts, UnitText
 from installer.model.paths import DROP_IN_NAME
 
 _SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "zsh"})
@@ -57,13 +57,14 @@ class BaseUnit:
         words = (word for line in lines for word in split_words(line.value, relaxed=True, c_escapes=True))
         return frozenset(word.partition("=")[0] for word in words)
 
-    def environment(self, files: Mapping[str, str]) -> dict[str, str]:
+    def environment(self, files: Mapping[str, tuple[UnitText, ...]]) -> dict[str, str]:
         """The variables that kubelet's command line is expanded with, without our part."""
         found: dict[str, str] = {}
         for line in merged(self.assignments, "Service", "Environment"):
             found |= dict(split_assignments(line.value))
         for path in self.environment_files():
-            found |= parse_environment_file(files.get(path, ""))
+            for file in files.get(path, ()):
+                found |= parse_environment_file(file.text)
         for name in self.unset():
             found.pop(name, None)
         return found

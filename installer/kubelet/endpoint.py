@@ -126,7 +126,7 @@ def _place(kubelet: KubeletFacts) -> str:
     """The file that names the relay, for a message."""
     relay = normalise_endpoint(RELAY_ENDPOINT)
     texts = [
-        *((path, text) for path, text in (kubelet.environment_files or {}).items()),
+        *((file.path, file.text) for found in (kubelet.environment_files or {}).values() for file in found),
         *((text.path, text.text) for text in (*kubelet.texts, *kubelet.config_dir)),
         *(((kubelet.config.path, kubelet.config.text),) if kubelet.config else ()),
     ]

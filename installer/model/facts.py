@@ -27,8 +27,8 @@ class KubeletFacts:
     `texts` are the fragment and every drop-in except ours, in the order that
     systemd reads them. `config` is the content of its --config file, `config_dir`
     the *.conf files of --config-dir in lexical order (path, content): both
-    unparsed. `environment_files` holds the content of each EnvironmentFile of
-    the base that exists.
+    unparsed. `environment_files` holds, for each EnvironmentFile= of the base as
+    systemd names it, the files that are there: several for a pattern.
     """
 
     unit: UnitState
@@ -37,7 +37,7 @@ class KubeletFacts:
     texts: tuple[UnitText, ...]
     config: UnitText | None = None
     config_dir: tuple[UnitText, ...] = ()
-    environment_files: Mapping[str, str] | None = None
+    environment_files: Mapping[str, tuple[UnitText, ...]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

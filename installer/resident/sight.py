@@ -16,6 +16,7 @@ from pathlib import Path
 
 from installer.errors import InstallerError
 from installer.host.below import components
+from installer.host.globbing import matching
 from installer.host.inotify import Spot
 from installer.host.ports import Files, Systemd
 from installer.model import paths
@@ -146,9 +147,16 @@ class Observer:
         """Unit files, drop-ins, environment files and configuration of kubelet, without what is composed."""
         argv = self._argv(kubelet)
         config = ProcessState(kubelet.main_pid, argv, {}).flag("--config") or ""
-        environment = [path for path, _optional in detail.environment_files]
+        environment = [path for name, _ in detail.environment_files for path in self._matching(name)]
         found = (kubelet.fragment_path, *kubelet.drop_in_paths, *environment, config)
         return tuple(p for p in found if p.startswith("/") and not p.startswith(paths.OUR_RUNTIME))
+
+    def _matching(self, pattern: str) -> tuple[str, ...]:
+        """And the pattern itself: a path that is not there may come."""
+        try:
+            return (pattern, *matching(self._files, pattern))
+        except (InstallerError, OSError):
+            return (pattern,)
 
     def _argv(self, unit: UnitState) -> tuple[str, ...]:
         raw = self._read(f"/proc/{unit.main_pid}/cmdline") if unit.main_pid else b""

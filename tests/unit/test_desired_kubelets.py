@@ -16,6 +16,8 @@ import pytest
 import yaml
 
 from installer.desired.kubelet import kubelet_resources
+from installer.host.files import RootedFiles
+from installer.host.globbing import matching
 from installer.kubelet import Choice, Refusal, base_endpoint, choose_strategy, kubelet_policies
 from installer.kubelet.command import base_argv, base_unit
 from installer.kubelet.envfile import quote
@@ -55,7 +57,10 @@ def load_facts(root: Path) -> KubeletFacts:
         UnitDetail(),
         None,
         tuple(texts),
-        environment_files={p: (root / p[1:]).read_text() for p in named if (root / p[1:]).exists()},
+        environment_files={
+            pattern: tuple(text_of(root, root / path[1:]) for path in matching(RootedFiles(root), pattern))
+            for pattern in named
+        },
     )
     argv = base_argv(facts)
     config, directory = last_flag(argv, "--config"), last_flag(argv, "--config-dir")

@@ -150,7 +150,8 @@ def observer(files: RootedFiles, tmp_path: Path) -> Observer:
     systemd.units[KUBELET] = UnitState(
         KUBELET, "loaded", "active", "running", main_pid=7, fragment_path="/etc/kubelet.service"
     )
-    systemd.details[KUBELET] = UnitDetail(environment_files=(("/etc/default/kubelet", True),))
+    environment = (("/etc/default/kubelet", True), ("/etc/kubelet/*.env", True))
+    systemd.details[KUBELET] = UnitDetail(environment_files=environment)
     return Observer(files, systemd, Terms(), (tmp_path / "configs",), lambda _path, _seconds: True)
 
 
@@ -166,6 +167,7 @@ def test_the_same_twice_is_the_same(observer: Observer) -> None:
         paths.FORCE_CONFIG,
         paths.GUARD,
         "/etc/default/kubelet",
+        "/etc/kubelet/new.env",
         "/etc/kubelet.service",
         "/etc/systemd/system/kubelet.service.d/99-theirs.conf",
         "/run/systemd/system/kubelet.service.d/10-theirs.conf",

@@ -203,7 +203,10 @@ def test_environment_of_the_command_line() -> None:
         "UnsetEnvironment=C D=x\nExecStart=/k $A ${B} $C $D\n"
     )
     unit = BaseUnit(parse_unit(UnitText(PATH, text)), ())
-    files = {"/etc/one": "A=from one\nD=d\n", "/etc/two": "A=from two\n"}
+    files = {
+        "/etc/one": (UnitText("/etc/one", "A=from one\nD=d\n"),),
+        "/etc/two": (UnitText("/etc/two", "A=from two\n"),),
+    }
     assert unit.environment(files) == {"A": "from two", "B": "%b"}
     facts = KubeletFacts(UnitState("kubelet.service"), UnitDetail(), None, (UnitText(PATH, text),))
     assert base_argv(facts) == ("/k", "1", "2", "%b")

@@ -70,7 +70,7 @@ class Kubelet:
             tuple(UnitText(path, raw.decode("utf-8", "surrogateescape")) for path, raw in texts),
             UnitText(_CONFIG, self.config.decode("utf-8", "replace")),
             (UnitText("/etc/x.conf", self.config.decode("utf-8", "replace")),),
-            {_ENVIRONMENT: self.environment.decode("utf-8", "surrogateescape")},
+            {_ENVIRONMENT: (UnitText(_ENVIRONMENT, self.environment.decode("utf-8", "surrogateescape")),)},
         )
         return Facts("x86_64", "0" * 32, "node", kubelet)
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import random
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from installer.desired.kubelet import kubelet_resources
 from installer.errors import UnservableHostError
 from installer.host.files import RootedFiles
+from installer.host.globbing import matching
 from installer.host.systemd import BusSystemd
 from installer.kubelet import Choice, choose_strategy, effective
 from installer.kubelet.command import base_unit
@@ -22,6 +23,7 @@ from installer.kubelet.envfile import parse_environment_file
 from installer.kubelet.unitfile import ExecCommand
 from installer.model.facts import KubeletFacts, UnitText
 from installer.model.resource import UnitDetail, UnitState
+from installer.observe import observe_environment_files
 from installer.settings import KubeletSettings, Settings
 from tests.faults import Report
 from tests.throwaway.host import ThrowawayHost
@@ -160,7 +162,7 @@ class Laboratory:
         self._host = host
         self._chance = random.Random(seed)
         self._systemd = BusSystemd(RootedFiles(host.root))
-        self.tried = self.repeated = self.environments = 0
+        self.tried = self.repeated = self.environments = self.patterns = 0
 
     def close(self) -> None:
         self._systemd.close()
@@ -232,13 +234,7 @@ class Laboratory:
         self.environments += count
         wrong = []
         for number, text in enumerate(texts):
-            given = (
-                (self._host.root / f"{_FILES[1:]}/{number}.out")
-                .read_bytes()
-                .decode("utf-8", "surrogateescape")
-            )
-            pairs = (pair.partition("=") for pair in given.split("\0"))
-            theirs = {name: value for name, _, value in pairs if name.startswith("V")}
+            theirs = _variables((self._host.root / f"{_FILES[1:]}/{number}.out").read_bytes())
             ours = {
                 name: value
                 for name, value in parse_environment_file(text.decode("utf-8", "surrogateescape")).items()
@@ -247,6 +243,49 @@ class Laboratory:
             if theirs != ours:
                 wrong.append(f"{text!r}: {theirs}, we read {ours}")
         return wrong
+
+    def try_patterns(self, count: int) -> list[str]:
+        """The files that a pattern means, and which unit does not start for want of one."""
+        names = [f"agree-glob-{number}.service" for number in range(count)]
+        shutil.rmtree(self._host.root / _FILES[1:], ignore_errors=True)
+        texts: dict[str, str] = {}
+        for number, name in enumerate(names):
+            place = f"{_FILES}/{number}"
+            for index, file in enumerate(self._chance.sample(_NAMES, 8)):
+                texts[f"{place}/{file}"] = f"VLAST={index}\nV{index}=\n"  # the last one wins
+            lines = [
+                f"EnvironmentFile={self._chance.choice(('', '-'))}{place}/{pattern}\n"
+                for pattern in self._chance.choices(_PATTERNS, k=self._chance.randint(1, 2))
+            ]
+            command = f"ExecStart=/bin/cp /proc/self/environ {place}.out\n"
+            texts[f"{_DIRECTORY}/{name}"] = f"[Service]\nType=oneshot\n{''.join(lines)}{command}"
+        self._lay({path: text.encode() for path, text in texts.items()})
+        for number in range(count):
+            (self._host.root / f"{_FILES[1:]}/{number}/dangling").symlink_to("nowhere")
+        self._host.systemctl("start", *names, check=False)
+        self.patterns += count
+        return [line for number, name in enumerate(names) for line in self._misread(number, name)]
+
+    def _misread(self, number: int, name: str) -> Iterator[str]:
+        files = RootedFiles(self._host.root)
+        detail = self._systemd.detail(name)
+        found = observe_environment_files(files, detail)
+        unit = files.read(f"{_DIRECTORY}/{name}") or b""
+        facts = KubeletFacts(UnitState(name), detail, None, (UnitText(name, unit.decode()),))
+        needed = (path for path, optional in detail.environment_files if not optional)
+        ours: dict[str, str] | None = base_unit(facts).environment(found)
+        if any(len(found[path]) != max(1, len(matching(files, path))) for path in needed):
+            ours = None  # it does not start
+        given = files.read(f"{_FILES}/{number}.out")
+        theirs = None if given is None else _variables(given)
+        if theirs != ours:
+            yield f"{unit!r} with {files.list(f'{_FILES}/{number}')}: {theirs}, we read {ours}"
+
+
+def _variables(environ: bytes) -> dict[str, str]:
+    """Those of ours in what /proc/<pid>/environ has."""
+    pairs = (pair.partition("=") for pair in environ.decode("utf-8", "surrogateescape").split("\0"))
+    return {name: value for name, _, value in pairs if name.startswith("V")}
 
 
 def _settings(case: Case) -> Settings:
@@ -266,6 +305,17 @@ def _added(unit: UnitState, detail: UnitDetail, now: UnitState, now_detail: Unit
     return ""
 
 
+_NAMES = _each(
+    "a.env ¦ b.env ¦ B.env ¦ ab.env ¦ 1.env ¦ 10.env ¦ 2.env ¦ .env ¦ .a.env ¦ a-b ¦ a ¦ ] ¦ [ ¦ [a] ¦ ^ ¦ !"
+    " ¦ * ¦ a*b ¦ \\ ¦ \xe9.env ¦ d/a.env ¦ d/b.env ¦ e/a.env ¦ e/.a.env ¦ .d/a.env ¦ ~ ¦ {a,b} ¦ a b"
+)
+_PATTERNS = _each(
+    "* ¦ *.env ¦ ?.env ¦ ??.env ¦ [ab].env ¦ [!ab].env ¦ [^a]* ¦ [a-z]* ¦ [[:upper:]]* ¦ [[:digit:]]*.env"
+    " ¦ [1-2]*.env ¦ .* ¦ .*.env ¦ */a.env ¦ */* ¦ ?/?.env ¦ .d/* ¦ d/*.env ¦ [ ¦ [a ¦ []] ¦ []a]* ¦ [[]"
+    " ¦ a.env ¦ none ¦ none* ¦ none/* ¦ */none ¦ dangling ¦ dang* ¦ d ¦ d* ¦ a[*]b ¦ {a,b} ¦ {a,b}* ¦ ~ ¦ a-?"
+    " ¦ [z-a]* ¦ [a-]* ¦ [!-a]* ¦ *a* ¦ **.env ¦ ./*.env ¦ */ ¦ d/ ¦ \xe9* ¦ ??? ¦ [[:nonsense:]]* ¦ ?"
+    " ¦ a\\*b ¦ \\[a\\] ¦ [\\]]* ¦ [a\\-z]* ¦ \\.env ¦ \\a.env ¦ [.]env"
+)
 _VALUES = _each(
     "x ¦ a b ¦  a  ¦ \xe9\u20ac ¦ \u2028 ¦ \xa0 ¦ \x85 ¦ \x0c ¦ \x1b ¦ # ¦ ; ¦ = ¦ $V ¦ ${V} ¦ `id`"
     ' ¦ %n ¦ %% ¦ " ¦ \' ¦ "a b" ¦ \'a b\' ¦ "a"b ¦ a\'b\' ¦ "a" "b" ¦ \'\\\' ¦ \\ ¦ \\\\ ¦ \\n'
@@ -291,7 +341,7 @@ def _environment(chance: random.Random) -> bytes:
 
 
 def run(report: Report, amount: int) -> None:
-    """On one host, so many units, and half as many EnvironmentFiles."""
+    """On one host, so many units, and half as many EnvironmentFiles and units with patterns of them."""
     with ThrowawayHost() as host:
         laboratory = Laboratory(host, None)
         try:
@@ -309,5 +359,7 @@ def run(report: Report, amount: int) -> None:
             )
             environments = [line for size in sizes for line in laboratory.try_environments((size + 1) // 2)]
             report("EnvironmentFiles read as systemd has", laboratory.environments, environments)
+            patterns = [line for size in sizes for line in laboratory.try_patterns((size + 1) // 2)]
+            report("patterns of EnvironmentFile= expanded as systemd does", laboratory.patterns, patterns)
         finally:
             laboratory.close()
