@@ -54,7 +54,9 @@ class Node:
 
     def invocations(self) -> tuple[str, str]:
         """Which start of kubelet and of the proxy runs now."""
-        return self.host.show(UNIT, "InvocationID"), self.host.show(PROXY, "InvocationID")
+        shown = self.host.systemctl("show", "--property=InvocationID", UNIT, PROXY)
+        kubelet, proxy = (line.partition("=")[2] for line in shown.split())
+        return kubelet, proxy
 
     @contextmanager
     def restarts(self, kubelet: bool, proxy: bool) -> Iterator[None]:

@@ -5,6 +5,7 @@ configuration as that distribution has them. The binary is the stand-in.
 """
 
 import functools
+import math
 import shutil
 import tempfile
 import time
@@ -72,17 +73,11 @@ def install_kubelet(host: ThrowawayHost, flavour: str, timeout: float = 15.0) ->
 
 def healthz(host: ThrowawayHost, timeout: float = 2.0) -> str:
     """What kubelet's healthz answers on the host; "" when nobody does."""
-    done = host.run(
-        "/usr/bin/python3",
-        "-ISc",
-        "import socket;"
-        f"s=socket.create_connection({standin.HEALTHZ!r},{timeout});"
-        "s.sendall(b'GET /healthz HTTP/1.0\\r\\n\\r\\n');"
-        "print(s.makefile('rb').read().split(b'\\r\\n\\r\\n')[1].decode())",
-        check=False,
-        timeout=timeout + 10,
-    )
-    return done.stdout.strip()
+    address, port = standin.HEALTHZ
+    words = ["busybox", "nc", "-w", f"{math.ceil(timeout)}", address, str(port)]
+    request = "GET /healthz HTTP/1.0\r\n\r\n"
+    said = host.run(*words, check=False, timeout=timeout + 10, input=request).stdout
+    return said.partition("\n\n")[2].strip()
 
 
 def wait_healthy(host: ThrowawayHost, timeout: float = 15.0) -> None:
