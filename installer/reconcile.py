@@ -33,7 +33,7 @@ from installer.model.resource import UnitState
 from installer.model.state import Mode, Observation
 from installer.observe import observe_facts, probe, read_hold
 from installer.plan import build_plan
-from installer.preflight import cached_configuration, check_change, check_host, check_places
+from installer.preflight import cached_configuration, check_change, check_host, check_places, check_removal
 from installer.record import RecordStatus, good_desired
 from installer.rollback import Attempt, roll_back
 from installer.settings import Settings
@@ -146,6 +146,8 @@ def _examine(
     """Preflight's findings; `found` is what was asked because something is to be changed, `moved` says that
     a run was cut off that had begun to move kubelet."""
     record = (*_record_findings(ledger, request.mode), *check_places(changes))
+    if request.mode is Mode.REMOVE:
+        record += check_removal(facts, changes)
     if intent.configs is None or intent.payload is None or request.mode is Mode.REMOVE:
         return record if changes else ()
     settings = request.settings

@@ -97,6 +97,16 @@ def check_change(
     )
 
 
+def check_removal(facts: Facts, changes: Changes) -> tuple[Finding, ...]:
+    """What keeps kubelet from going back to its own endpoint."""
+    kubelet, name = changes.unit(Part.KUBELET), facts.kubelet.unit.name
+    restarts = kubelet is not None and kubelet.action is Action.RESTART
+    if not restarts or facts.kubelet.unit.load_state != "masked":
+        return ()
+    message = f"{name} is masked, and would have to restart to leave the proxy"
+    return (_refuse("kubelet-masked", message, f"find out why, then `systemctl unmask {name}`"),)
+
+
 def cached_configuration(facts: Facts) -> bool:
     """Whether cri-resmgr's cache holds a configuration of its agent, which beats fallback.cfg.
 

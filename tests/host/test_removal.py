@@ -21,6 +21,7 @@ from tests.host.node import (
 )
 from tests.throwaway.containers import create_container
 from tests.throwaway.host import ThrowawayHost
+from tests.throwaway.kubelet import UNIT
 from tests.throwaway.snapshot import snapshot
 
 RECORD = f"{STATE}/record.json"
@@ -198,6 +199,16 @@ def test_what_somebody_has_masked_is_removed_with_its_enablement(node: Node, run
     node.host.systemctl("unmask", "--runtime", PROXY)
     node.expect_untraced()
     assert node.run("remove").out == "nothing to do\n"
+
+
+def test_a_masked_kubelet_is_not_taken_from_the_proxy_before_it_may_restart(node: Node) -> None:
+    node.run("install")
+    node.host.systemctl("mask", UNIT)
+    with untouched(node.host):
+        assert "would have to restart to leave the proxy" in node.run("remove", code=4).err
+    node.host.systemctl("unmask", UNIT)
+    node.run("remove")
+    node.expect_untraced()
 
 
 def test_a_cached_configuration_of_the_agent_is_reset_by_the_binary_and_the_cache_kept(node: Node) -> None:
