@@ -143,8 +143,8 @@ class Ground:
         return self.host.show(UNIT, "ActiveState") == "inactive"
 
     def is_masked(self) -> bool:
-        """Whether systemd may not start the proxy."""
-        return self.host.show(PROXY, "LoadState") == "masked"
+        """Whether systemd may not start the proxy, or kubelet."""
+        return "LoadState=masked" in self.host.systemctl("show", "--property=LoadState", UNIT, PROXY).split()
 
     def on_relay(self) -> bool:
         try:

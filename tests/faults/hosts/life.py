@@ -30,8 +30,9 @@ from tests.faults.hosts.lifemodel import (
     tell,
 )
 from tests.faults.hosts.watcher import Watcher
+from tests.host.flavours import UNIT_FILE
 from tests.host.mortal import Ended, Instant, run_apart
-from tests.host.node import BINARY, PROXY, STATE
+from tests.host.node import BINARY, PROXY, PROXY_UNIT, STATE
 from tests.throwaway.kubelet import UNIT
 from tests.throwaway.payload import build_payload
 from tests.throwaway.snapshot import Entry, difference, files, snapshot, walk
@@ -209,10 +210,13 @@ class Life:
             self.restart(UNIT)
 
     def unmask(self) -> None:
-        """Somebody lets the proxy's unit run again."""
-        self.host.systemctl("unmask", PROXY)
+        """Somebody lets both units run again."""
+        self.host.systemctl("unmask", PROXY, UNIT)
         self.host.systemctl("unmask", "--runtime", PROXY)
         self.note(MASK)
+        self.note(UNIT_FILE)
+        if not self.node.path(PROXY_UNIT).exists():
+            self.since.edits.pop(PROXY_UNIT, None)  # an empty one is a mask, too
 
     def ask_and_install(self, asked: Asked) -> None:
         """Something else is asked for."""
@@ -286,8 +290,8 @@ class Life:
         """A broken payload is offered: exit 5, and what was there is there. Then the good one again."""
         clean, bare = self.is_clean(), self.converged is None and self.since == Since()
         before = self.ground.invocation(UNIT)
-        good, offered = self.asked, self._with_payload(broken)
-        self.ask(offered)
+        good = self.asked
+        self.ask(replace(good, payload=broken))
         ended = self._without_refusal(Mode.INSTALL)
         # One that does not even start is found out before anything is touched.
         assert ended.how == ("InvalidInputError" if broken == "exits" else "RolledBackError"), ended
@@ -302,9 +306,6 @@ class Life:
             assert not left, "R8: after a first install that failed:\n" + "\n".join(left)
         self.ask(good)
         self.since.unknown = True
-
-    def _with_payload(self, name: str) -> Asked:
-        return replace(self.asked, payload=name)
 
     def is_clean(self) -> bool:
         """Whether all is installed as asked, and runs."""
@@ -375,6 +376,8 @@ class Life:
 
     def restart(self, unit: str) -> None:
         """Somebody restarts a unit; should it fail, kubelet must be up all the same."""
+        if unit == UNIT and self.ground.is_masked():
+            self.unmask()
         self.host.systemctl("restart", unit, check=False)
         self.since.proxy_started = True  # kubelet's start may bring it up
         if unit == UNIT:

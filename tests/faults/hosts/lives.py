@@ -52,7 +52,8 @@ from tests.throwaway.kubelet import FLAVOURS, UNIT
 STEPS = 14
 SHARE = 5  # lives of one host
 WIPE = "wipe"
-PROXY_VERBS = ("stop", "disable", "unlink", "restart", "mask", "mask --runtime")
+AGENT = "agent"
+PROXY_VERBS = ("stop", "disable", "unlink", "restart", "mask", "mask --runtime", AGENT)
 DRIFT = ("delete", "edit", "empty", "chmod", "chown", "link", "mask", "directory")
 PLACES = (BINARY, PROXY_ENVIRONMENT, FALLBACK, KUBELET_ENVIRONMENT, FORCE, EXTRA)
 MOST_EFFECTS = 36
@@ -164,14 +165,19 @@ class Lives(RuleBasedStateMachine):
     def proxys_user(self, verb: str) -> None:
         if verb == "mask" and self.life.converged is None:
             verb = "mask --runtime"  # else it would be a file of theirs, where ours may be or not
-        self._step(f"systemctl {verb} {PROXY}", partial(self.people.command_proxy, verb))
+        if verb == AGENT:
+            self._step("the agent sends a configuration", self.people.be_the_agent)
+        else:
+            self._step(f"systemctl {verb} {PROXY}", partial(self.people.command_proxy, verb))
 
-    @rule(deed=st.sampled_from(("restart", "stop", "stop", WIPE)))
+    @rule(deed=st.sampled_from(("restart", "stop", "mask", WIPE)))
     def kubelets_user(self, deed: str) -> None:
         if deed == WIPE:
             self._step(f"{DROP_INS} goes, and kubelet restarts", self.people.wipe)
         elif deed == "stop" and not self.life.since.stopped:
             self._step("systemctl stop kubelet", self.people.stop_kubelet)
+        elif deed == "mask":
+            self._step("systemctl mask kubelet", self.people.mask_kubelet)
         else:
             self._step("systemctl restart kubelet", partial(self.life.restart, UNIT))
 
@@ -181,10 +187,6 @@ class Lives(RuleBasedStateMachine):
         edit = edits[which % len(edits)]
         words = f"kubelet's owner writes {edit}{', and it restarts' * finish}"
         self._step(words, partial(self.people.edit, edit, finish))
-
-    @rule()
-    def agent(self) -> None:
-        self._step("the agent sends a configuration", self.people.be_the_agent)
 
     # -- accidents ----------------------------------------------------------
 

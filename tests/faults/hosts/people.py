@@ -20,7 +20,7 @@ from tests.faults.hosts.lifemodel import (
     PAUSE,
     Asked,
 )
-from tests.host.flavours import NEW_FLAG
+from tests.host.flavours import NEW_FLAG, UNIT_FILE
 from tests.host.mortal import Instant
 from tests.host.node import DROP_IN, GUARD, KUBELET_ENVIRONMENT, OURS, PROXY
 from tests.throwaway.kubelet import UNIT, running_arguments
@@ -80,6 +80,12 @@ class People:
         else:
             life.host.systemctl("stop", UNIT)
             life.since.stopped = True
+
+    def mask_kubelet(self) -> None:
+        """Somebody wants kubelet not to start, or tries to: where its unit lies in /etc, systemd refuses."""
+        life = self._life
+        life.host.systemctl("mask", UNIT, check=False)
+        life.note(UNIT_FILE)
 
     def pause(self) -> None:
         """Somebody wants to be alone with the node, or not any more."""
@@ -170,6 +176,8 @@ class People:
         life = self._life
         clean = life.is_clean()
         life.kill_watcher()
+        if life.ground.is_masked():
+            life.unmask()
         if cut:
             life.host.kill()
         else:
