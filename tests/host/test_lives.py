@@ -11,7 +11,7 @@ AMOUNT = 2
 STEPS = 8
 
 
-@pytest.mark.parametrize("flavour", ["kubeadm", "gardener-set", "quoted"])
+@pytest.mark.parametrize("flavour", ["gardener-set", "quoted"])
 def test_random_lives_of_a_node(tmp_path: Path, flavour: str) -> None:
     life = Life(tmp_path, flavour)
     try:

@@ -156,6 +156,7 @@ class Life:
         assert may_kubelet or before[0] == after[0], f"R3: kubelet was restarted for nothing: {ended.said}"
         assert may_proxy or before[1] == after[1], f"R3: the proxy was restarted for nothing: {ended.said}"
         assert not must_proxy or before[1] != after[1], "a restart of the proxy was forgotten"
+        assert not (must_proxy and self.asked.reset_cached and self.ground.agents_configuration())
         self._has_converged(self.asked)
         self.expect_converged()
 
