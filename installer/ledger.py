@@ -222,7 +222,9 @@ class Ledger:
         """Whether kubelet's last start was onto the relay, by a run that was cut off before this was
         verified: a kubelet that does not stay up may owe that to us. Where something good is in place,
         what is merely missing is somebody else's doing."""
-        if self._state(paths.KUBELET_COMPOSED).kind is Kind.ABSENT:
+        if all(
+            self._state(path).kind is Kind.ABSENT for path in (paths.KUBELET_COMPOSED, paths.KUBELET_USED)
+        ):
             return False
         good = {file.path: file.digest for file in self.record.good.files} if self.record.good else {}
         missing = () if good else (ABSENT.digest,)

@@ -18,6 +18,7 @@ FORCE_CONFIG = "/etc/cri-resmgr/force.cfg"
 EXTRA_OPTIONS = "/etc/cri-resmgr/EXTRA_OPTIONS.cfg"
 KUBELET_ENVIRONMENT = "/etc/cri-resmgr/kubelet.env"
 KUBELET_COMPOSED = "/run/cri-resmgr-installer/kubelet.env"
+KUBELET_USED = f"{KUBELET_COMPOSED}.used"  # its name as soon as kubelet has read it
 DROP_IN_NAME = "90-cri-resmgr.conf"
 
 RELAY_SOCKET = "/var/run/cri-resmgr/cri-resmgr.sock"

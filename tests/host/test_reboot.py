@@ -2,15 +2,15 @@
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.host.node import BINARY, GUARD, KUBELET_ENVIRONMENT, PROXY, Node
 from tests.throwaway.host import ThrowawayHost
-from tests.throwaway.kubelet import UNIT, wait_healthy
+from tests.throwaway.kubelet import wait_healthy
 
 GUARD_SECONDS = 5
+_THEIR_DROP_IN = "/etc/systemd/system/kubelet.service.d/99-theirs.conf"
 BOOT_SECONDS = 10  # what a boot may take besides, on a busy machine
 
 
@@ -64,6 +64,30 @@ def test_a_missing_part_of_ours_does_not_keep_kubelet_from_starting(node: Node, 
     node.path(path).chmod(mode)
 
 
+@pytest.mark.parametrize("theirs", ["[Service]\nExecStartPre=\n", ""], ids=["drop-in", "no guard"])
+def test_a_start_that_nobody_guards_goes_without_a_dead_proxy(node: Node, theirs: str) -> None:
+    """Somebody's drop-in, after ours, has emptied the list that the guard is in; or the guard is deleted."""
+    node.run("install")
+    node.expect_good()
+    drop_in, guard = node.path(_THEIR_DROP_IN), node.path(GUARD)
+    content, mode = guard.read_bytes(), guard.stat().st_mode
+    if theirs:
+        drop_in.write_text(theirs)
+        node.host.systemctl("daemon-reload")
+    else:
+        guard.unlink()
+    node.fault("cri-resmgr", '{"startup": "exit"}')
+    node.host.systemctl("kill", "--signal=KILL", PROXY)
+    node.host.systemctl("restart", "kubelet")
+    wait_healthy(node.host, GUARD_SECONDS + BOOT_SECONDS)
+    assert not node.on_relay()
+    node.fault("cri-resmgr", "")
+    drop_in.unlink(missing_ok=True)
+    node.host.systemctl("daemon-reload")
+    guard.write_bytes(content)
+    guard.chmod(mode)
+
+
 def test_the_next_install_takes_the_way_forward_again(node: Node) -> None:
     boot(node)
     node.run("install")
@@ -75,17 +99,4 @@ def test_after_power_loss_all_is_as_it_was(node: Node) -> None:
     node.host.boot()
     wait_healthy(node.host, GUARD_SECONDS + BOOT_SECONDS)
     node.expect_good()
-    assert Path(node.host.root / "run/cri-resmgr-installer/kubelet.env").exists()
-
-
-def test_kubelet_without_its_guard_starts_on_its_base_endpoint(node: Node) -> None:
-    """Also one that was on the relay when somebody deleted the guard: what was composed then is not used."""
-    node.run("install")
-    assert node.on_relay()
-    node.path(GUARD).unlink()
-    node.host.systemctl("stop", PROXY)
-    node.host.systemctl("restart", UNIT)
-    wait_healthy(node.host)
-    assert not node.on_relay()
-    node.run("install")
-    node.expect_good()
+    assert node.path("/run/cri-resmgr-installer/kubelet.env.used").exists()

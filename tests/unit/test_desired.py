@@ -182,9 +182,9 @@ def test_drop_in_has_exactly_the_lines_of_the_contract() -> None:
         "After=cri-resource-manager.service",
         "[Service]",
         f"Environment=CRI_RESMGR_INSTALLER_UNIT={desired.kubelet.unit.unit_digest}",
-        "ExecStartPre=-/bin/rm -f /run/cri-resmgr-installer/kubelet.env",
         "ExecStartPre=-/opt/intel/bin/cri-resmgr-kubelet-guard reset",
         "ExecStartPre=-/opt/intel/bin/cri-resmgr-kubelet-guard compose",
+        "ExecStartPost=-/opt/intel/bin/cri-resmgr-kubelet-guard retire",
         "EnvironmentFile=-/etc/cri-resmgr/kubelet.env",
         "EnvironmentFile=-/run/cri-resmgr-installer/kubelet.env",
     ]

@@ -328,12 +328,24 @@ def test_compose_that_cannot_write_leaves_nothing(node: Node) -> None:
     assert "base endpoint" in done.stdout
 
 
-def test_reset_removes_the_composed_file(node: Node) -> None:
+def test_reset_removes_what_was_composed(node: Node) -> None:
     assert node.guard("reset").returncode == 0
     node.run.mkdir()
-    node.composed.write_text("ARGS=old\n")
-    assert node.guard("reset").returncode == 0
+    for used in (False, True):
+        node.composed.write_text("ARGS=old\n")
+        if used:
+            assert node.guard("retire").returncode == 0
+        assert node.guard("reset").returncode == 0
+        assert list(node.run.iterdir()) == []
+
+
+def test_what_was_composed_is_for_one_start(node: Node) -> None:
+    assert node.guard("retire").returncode == 0
+    node.serve()
+    node.guard("compose")
+    assert node.guard("retire").returncode == 0
     assert not node.composed.exists()
+    assert [path.name for path in node.run.iterdir()] == ["kubelet.env.used"]
 
 
 def test_mark_start(node: Node) -> None:

@@ -182,8 +182,7 @@ DROP_INS = tuple(
         both(unlinked(_THEIR_DROP_IN), shell(then)),
         code,
         says,
-        # Without what runs before, nobody says whether the relay is ready: what was composed last stands.
-        kubelet=kubelet or (Kubelet.RELAY if "Pre" in lines else Kubelet.OWN),
+        kubelet=Kubelet.OWN,
         before=before,
         theirs=(posixpath.dirname(_THEIR_DROP_IN),),
         rare=(before is Before.BARE) is not ("ExecStart=" in lines) or "Environment" in lines,
@@ -193,8 +192,8 @@ DROP_INS = tuple(
         ("what runs before", "ExecStartPre=\n"),
         ("the command", "ExecStart=\nExecStart=/usr/bin/kubelet --config=/var/lib/kubelet/config.yaml\n"),
     )
-    for before, then, code, says, kubelet in (
-        (Before.BARE, "systemctl restart kubelet", 4, ("99-theirs.conf comes later", "rename"), Kubelet.OWN),
-        (Before.SAME, "systemctl restart kubelet", 4, ("99-theirs.conf comes later", "rename"), None),
+    for before, then, code, says in (
+        (Before.BARE, "systemctl restart kubelet", 4, ("99-theirs.conf comes later", "rename")),
+        (Before.SAME, "systemctl restart kubelet", 4, ("99-theirs.conf comes later", "rename")),
     )
 )
