@@ -218,7 +218,7 @@ class Clock(Protocol):
 class Validator(Protocol):
     def validate(self, binary: Path, config: bytes) -> str:
         """Runs the payload's own binary privately on a cri-resmgr configuration; returns its
-        complaint or an empty string. Touches nothing of the host."""
+        complaint or an empty string. Leaves nothing on the host."""
         ...
 
     def reset_config(self, binary: Path, state_directory: Path) -> str:

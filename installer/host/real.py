@@ -31,7 +31,7 @@ def build_host(root: Path) -> Host:
         healthz=HostHealthz(root),
         journal=HostJournal(root),
         clock=SystemClock(),
-        validator=BinaryValidator(),
+        validator=BinaryValidator(files),
         lock=lambda: _lock(files),
         identity=lambda: host_identity(files),
     )

@@ -1,23 +1,26 @@
 """cri-resmgr's own binary as the judge of its configuration, run where it can touch nothing.
 
-All its sockets and its state are in a private directory that goes with it, and the runtime that
-it would need is not there: with a good configuration it says that it waits for it, and is
-killed then. An `HTTPEndpoint` in the configuration must not take the port of the proxy
-that runs: it gets a network namespace of its own, where we may make one. It dies with us; what it leaves
-on the disk then the next one clears away.
+All its sockets and its state are in a private directory that goes with it, below our own in the host's
+/run, and the runtime that it would need is not there: with a good configuration it says that it waits for
+it, and is killed then. An `HTTPEndpoint` in the configuration must not take the port of the proxy
+that runs: it gets a network namespace of its own, where we may make one. It dies with us.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from installer.errors import UnservableHostError, failed_on_disk
+from installer.host.files import RootedFiles
 from installer.host.run import Finished, run
+from installer.model.paths import OUR_RUNTIME
 
 _SECONDS = 5.0
-_PRIVATE = "cri-resmgr-check-"
+_PRIVATE = f"{OUR_RUNTIME}/check"
 # With a good configuration it waits for ever: who waits for it may be killed meanwhile, and nobody else
 # would end it. That may be before the first word is carried out: so the second asks whether we still live.
 _DYING_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--", "sh", "-c", '[ "$PPID" = "$0" ] && exec "$@"')
@@ -29,10 +32,13 @@ _FATAL = ("F: ", "panic: ", "fatal error: ", "flag provided")
 
 
 class BinaryValidator:
-    """The Validator port."""
+    """The Validator port. Its runs share one directory: they are made under the host's lock."""
+
+    def __init__(self, files: RootedFiles) -> None:
+        self._files = files
 
     def validate(self, binary: Path, config: bytes) -> str:
-        with _private_directory() as private:
+        with self._private_directory() as private:
             config_file = Path(private, "fallback.cfg")
             config_file.write_bytes(config)
             argv = (
@@ -45,26 +51,32 @@ class BinaryValidator:
             return "" if finished.seen else _complaint(finished, private)
 
     def reset_config(self, binary: Path, state_directory: Path) -> str:
-        with _private_directory() as private:
+        with self._private_directory() as private:
             # Without a file there it says, falsely, that an instance is active.
             Path(private, "relay.sock").touch()
             finished = run((*_flags(binary, private, str(state_directory)), "--reset-config"), _SECONDS)
             return "" if finished.code == 0 else _complaint(finished, private)
 
-
-@contextmanager
-def _private_directory() -> Iterator[str]:
-    """Goes with the block; what a run that was killed has left goes first."""
-    import shutil
-    import tempfile
-
-    for name in os.listdir(tempfile.gettempdir()):
-        pid = name.removeprefix(_PRIVATE).partition("-")[0]
-        ours = name.startswith(_PRIVATE) and pid.isdecimal()
-        if ours and (int(pid) == os.getpid() or not os.path.exists(f"/proc/{pid}")):
-            shutil.rmtree(os.path.join(tempfile.gettempdir(), name), ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix=f"{_PRIVATE}{os.getpid()}-") as directory:
-        yield directory
+    @contextmanager
+    def _private_directory(self) -> Iterator[str]:
+        """Goes with the block, with the directories that were made for it. Where we are killed it stays, to
+        go with the next check, with a removal, or at the next boot. Raises UnservableHostError."""
+        files = self._files
+        try:
+            made = files.make_directory(OUR_RUNTIME)
+            files.remove_tree(_PRIVATE)
+            files.make_directory(_PRIVATE, 0o700)
+        except OSError as error:
+            failure = failed_on_disk("there is no place to try the configuration out", error)
+            raise UnservableHostError(failure.message, f"{failure.hint}; nothing was touched") from error
+        try:
+            with files.opened(_PRIVATE) as place:
+                yield str(place)
+        finally:
+            with contextlib.suppress(OSError):
+                files.remove_tree(_PRIVATE)
+                for directory in reversed(made):
+                    files.remove_empty_directory(directory)
 
 
 def _flags(binary: Path, private: str, state: str) -> tuple[str, ...]:

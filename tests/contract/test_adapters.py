@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from installer.errors import BusyHostError, InterruptedRunError, InvalidInputError
+from installer.errors import BusyHostError, InterruptedRunError, InvalidInputError, UnservableHostError
 from installer.host import clock as clock_module
 from installer.host.clock import SystemClock
 from installer.host.files import RootedFiles
@@ -29,7 +29,7 @@ from installer.host.process import ProcProcesses
 from installer.host.protobuf import decode, encode, integer, mapping, messages, text
 from installer.host.run import run
 from installer.host.validator import BinaryValidator
-from installer.model.paths import LOCK
+from installer.model.paths import LOCK, OUR_RUNTIME
 
 HERE = Path("/")
 
@@ -283,7 +283,7 @@ def test_validator(tmp_path: Path) -> None:
         'if grep -q bad "$f"; then echo "I: [ x ] hi"; echo "F: [ x ] $f: unknown policy" >&2; exit 1; fi\n'
         'echo "I: [ x ] waiting for image services to become available..." >&2; sleep 54321',
     )
-    validator = BinaryValidator()
+    validator = BinaryValidator(RootedFiles(tmp_path))
     started = time.monotonic()
     assert validator.validate(binary, b"good") == ""
     assert time.monotonic() - started < 3
@@ -294,20 +294,36 @@ def test_what_the_validator_has_started_dies_with_us_and_its_directory_goes_late
     binary = program(
         tmp_path, 'echo $$ >"${0%/*}/pid.new"; mv "${0%/*}/pid.new" "${0%/*}/pid"; exec sleep 54321'
     )
-    temporary = tmp_path / "tmp"
-    temporary.mkdir()
+    files = RootedFiles(tmp_path / "root")
+    files.root.mkdir()
     code = "from installer.host.validator import BinaryValidator as V; from pathlib import Path; "
-    code += f"V().validate(Path({str(binary)!r}), b'')"
-    argv, environment = [sys.executable, "-c", code], os.environ | {"TMPDIR": str(temporary)}
-    with subprocess.Popen(argv, env=environment) as killed:
+    code += "from installer.host.files import RootedFiles; "
+    code += f"V(RootedFiles(Path({str(files.root)!r}))).validate(Path({str(binary)!r}), b'')"
+    with subprocess.Popen([sys.executable, "-c", code]) as killed:
         wait_until((tmp_path / "pid").exists)
         killed.kill()
     started = Path("/proc", (tmp_path / "pid").read_text().strip())
     wait_until(lambda: not started.exists())
-    assert list(temporary.iterdir())
+    # Below what a removal takes along, and the next boot.
+    assert [str(path.relative_to(files.root)) for path in files.root.rglob("check")] == [
+        f"{OUR_RUNTIME[1:]}/check"
+    ]
     binary.write_text("#!/bin/sh\nexit 1\n")
-    subprocess.run(argv, env=environment, check=True, timeout=30)
-    assert not list(temporary.iterdir())
+    assert BinaryValidator(files).validate(binary, b"")
+    assert files.list(OUR_RUNTIME) == ()
+
+
+def test_the_validator_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    validator = BinaryValidator(RootedFiles(tmp_path / "root"))
+    assert validator.validate(program(tmp_path, "echo 'F: no'; touch ${f%/*}/x; exit 1"), b"") == "F: no"
+    assert not list((tmp_path / "root").iterdir())
+
+
+def test_the_validator_without_a_place_says_so(tmp_path: Path) -> None:
+    (tmp_path / "run").touch()
+    with pytest.raises(UnservableHostError, match="/run is in the way"):
+        BinaryValidator(RootedFiles(tmp_path)).validate(tmp_path / "x", b"")
 
 
 def wait_until(true: Callable[[], bool]) -> None:
@@ -320,7 +336,7 @@ def wait_until(true: Callable[[], bool]) -> None:
 def test_validator_of_what_does_not_run(tmp_path: Path) -> None:
     (tmp_path / "not-a-program").write_bytes(elf(22, False) + b"\0" * 100)
     (tmp_path / "not-a-program").chmod(0o755)
-    assert "rror" in BinaryValidator().validate(tmp_path / "not-a-program", b"")
+    assert "rror" in BinaryValidator(RootedFiles(tmp_path)).validate(tmp_path / "not-a-program", b"")
 
 
 def test_reset_config_puts_a_file_at_the_relay_socket(tmp_path: Path) -> None:
@@ -333,9 +349,14 @@ def test_reset_config_puts_a_file_at_the_relay_socket(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     files = RootedFiles(tmp_path)
     with files.opened(f"/{binary.name}") as program_there, files.opened("/state") as state:
-        assert BinaryValidator().reset_config(program_there, state) == ""
+        assert BinaryValidator(RootedFiles(tmp_path)).reset_config(program_there, state) == ""
     assert (tmp_path / "state/reset").exists()
-    assert BinaryValidator().reset_config(program(tmp_path, "echo 'F: no'; exit 1"), tmp_path) == "F: no"
+    assert (
+        BinaryValidator(RootedFiles(tmp_path)).reset_config(
+            program(tmp_path, "echo 'F: no'; exit 1"), tmp_path
+        )
+        == "F: no"
+    )
 
 
 # -- watching ---------------------------------------------------------------------
