@@ -6,12 +6,13 @@ Decides nothing about the host: `installer.reconcile` does.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from installer.errors import InstallerError, InvalidInputError, UnservableHostError
 
@@ -50,16 +51,29 @@ class Options:
     verbose: bool
 
 
+class UsageError(InvalidInputError):
+    """The command line is wrong; `parser` is of the command that was meant."""
+
+    def __init__(self, parser: argparse.ArgumentParser, message: str) -> None:
+        super().__init__([message], " ".join(parser.format_usage().split()))
+        self.parser = parser
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(self, message)
+
+
 def build_parser() -> argparse.ArgumentParser:
-    """Global options are accepted before and after the command."""
-    shared = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    """Global options are accepted before and after the command. Parsing raises UsageError."""
+    shared = _Parser(add_help=False, argument_default=argparse.SUPPRESS)
     shared.add_argument("--config", metavar="FILE", help="settings (YAML); default: built-in defaults")
     shared.add_argument("--host-root", metavar="DIR", help="where the host's / is seen; default /")
     shared.add_argument("--payload", metavar="DIR", help="the unpacked release; default /payload")
     shared.add_argument("--configs", metavar="DIR", help="fallback.cfg, force.cfg, EXTRA_OPTIONS.cfg")
     shared.add_argument("--output", choices=("text", "json"), help="default text")
     shared.add_argument("-v", "--verbose", action="store_true", help="tell more; tracebacks of bugs")
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         "cri-resmgr-installer",
         description=_DESCRIPTION,
         epilog=_EPILOG,
@@ -140,19 +154,33 @@ def _options(arguments: argparse.Namespace) -> Options:
     )
 
 
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Exits with argparse's own words, unless what can be read of a command line that is wrong asks for JSON:
+    raises UsageError then."""
+    try:
+        return build_parser().parse_args(argv)
+    except UsageError as error:
+        output = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+        output.add_argument("--output", default=os.environ.get(f"{_ENVIRONMENT_PREFIX}OUTPUT"))
+        with contextlib.suppress(argparse.ArgumentError):
+            if output.parse_known_args(argv)[0].output == "json":
+                raise
+        argparse.ArgumentParser.error(error.parser, error.message)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code (the exit codes of --help)."""
-    arguments = build_parser().parse_args(argv)
+    try:
+        arguments = _parse(argv)
+    except UsageError as error:
+        return _fail(error, "json")
     output, verbose = "text", getattr(arguments, "verbose", False)
     try:
         options = _options(arguments)
         output = options.output
         return _run(arguments, options)
     except InstallerError as error:
-        from installer.report import report_error
-
-        report_error(error, output, sys.stdout if output == "json" else sys.stderr)
-        return error.exit_code
+        return _fail(error, output)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -161,6 +189,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"error: {type(error).__name__}: {error} (a bug; -v shows where)", file=sys.stderr)
         return 1
+
+
+def _fail(error: InstallerError, output: str) -> int:
+    from installer.report import report_error
+
+    report_error(error, output, sys.stdout if output == "json" else sys.stderr)
+    return error.exit_code
 
 
 def _stay(options: Options) -> int:
