@@ -17,8 +17,8 @@ from pathlib import Path
 from tests.faults import Report
 from tests.faults.hosts.abreast import Share, share_on_bench, try_abreast
 from tests.faults.hosts.bench import Bench, Tried
-from tests.faults.hosts.misfortunes import clock
 from tests.faults.hosts.misfortunes.case import Reboot
+from tests.faults.hosts.misfortunes.program import argv, clock_environment, set_clock
 from tests.faults.hosts.misfortunes.stage import Stage
 from tests.faults.hosts.misfortunes.table import GROUPS
 from tests.host.node import BINARY, FALLBACK, PROXY, Node
@@ -60,11 +60,11 @@ def watch_while_the_clock_is_set(bench: Bench, amount: int) -> Tried:
 
 def _watch(node: Node, offset: str) -> str:
     node.run("install")
-    argv = [*clock.ARGV, *node.command.globals(), "--output", "json", "run"]
-    resident = Resident(node, node.scratch / "ready", clock.environment(node), argv)
+    words = [*argv(clock=True), *node.command.globals(), "--output", "json", "run"]
+    resident = Resident(node, node.scratch / "ready", clock_environment(node), words)
     try:
         resident.settle()
-        clock.set_clock(offset)(node)
+        set_clock(offset)(node)
         for path in (FALLBACK, BINARY):
             node.path(path).unlink()
             within(_RESIDENT_SECONDS, node.path(path).exists)

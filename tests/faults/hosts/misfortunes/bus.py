@@ -13,7 +13,7 @@ from tests.faults.hosts.misfortunes.case import (
     shell,
     soon,
 )
-from tests.faults.hosts.misfortunes.clock import set_clock
+from tests.faults.hosts.misfortunes.program import set_clock
 from tests.host.node import KUBELET_ENVIRONMENT, OURS, PROXY, PROXY_ENVIRONMENT
 
 _ENABLED = f"enable {PROXY}"

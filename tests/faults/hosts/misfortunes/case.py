@@ -42,9 +42,9 @@ class Reboot(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`happens` at the beginning, or as soon as the run says `when`; `over` ends it, also if a boot has ended
-    it already. The run exits with `code`, `says` all of these words, leaves kubelet as `kubelet`, and, if it
-    was refused or undone, every file but what is below `theirs`, in `seconds`.
+    """`happens` at the beginning, or when the run has said `when`, before it goes on; `over` ends it, also if
+    a boot has ended it already. The run exits with `code`, `says` all of these words, leaves kubelet as
+    `kubelet`, and, if it was refused or undone, every file but what is below `theirs`, in `seconds`.
     With `boots_sick`, kubelet may be sick after a boot. With `clock`, the run's own clock can be set.
     `rare`: left out where time is scarce."""
 

@@ -1,6 +1,7 @@
-"""A clock that somebody sets, as one process sees it: a throwaway host has the clock of the machine.
+"""The real command line as a process that waits where it is told to, and whose clock can be set.
 
-libfaketime answers for the time of day; the clocks that nobody sets go on as they are.
+A throwaway host has the clock of the machine: libfaketime answers for the time of day of one process, and
+the clocks that nobody sets go on as they are.
 """
 
 from __future__ import annotations
@@ -14,15 +15,32 @@ from tests.faults.hosts.misfortunes.case import Act
 from tests.host.node import Node
 
 _LIBRARIES = Path("/usr/lib")
-# libfaketime fails a sleep that ends at an instant of a clock which it leaves alone; Python's is one.
-_PROGRAM = """\
-import select, sys, time
-time.sleep = lambda seconds: select.select((), (), (), seconds)
+_MAIN = """
+import sys
 from installer.cli import main
 sys.exit(main())
 """
-#: The program, to be started with the environment below.
-ARGV = (sys.executable, "-c", _PROGRAM)
+_WAITS = """
+import os, sys
+
+def write(text, write=sys.stdout.write):
+    write(text)
+    sys.stdout.flush()
+    os.read(0, 1)
+
+sys.stdout.write = write
+"""
+# libfaketime fails a sleep that ends at an instant of a clock which it leaves alone; Python's is one.
+_CLOCK = """
+import select, time
+time.sleep = lambda seconds: select.select((), (), (), seconds)
+"""
+
+
+def argv(*, waits: bool = False, clock: bool = False) -> list[str]:
+    """`waits`: after each line that it says, for a byte on its standard input, or its end. `clock`: in
+    the environment below."""
+    return [sys.executable, "-c", (_WAITS if waits else "") + (_CLOCK if clock else "") + _MAIN]
 
 
 def _file(node: Node) -> Path:
@@ -34,7 +52,7 @@ def set_clock(offset: str) -> Act:
     return lambda node: _file(node).write_text(f"{offset}\n")
 
 
-def environment(node: Node) -> Mapping[str, str]:
+def clock_environment(node: Node) -> Mapping[str, str]:
     """That of a process whose clock can be set; now it is right."""
     set_clock("+0")(node)
     (library,) = _LIBRARIES.glob("*/faketime/libfaketimeMT.so.1")

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from itertools import count
 from pathlib import Path
 from typing import Self
 
 from tests.faults.hosts.cutoff import expect_up
-from tests.faults.hosts.misfortunes import clock
 from tests.faults.hosts.misfortunes.case import Before, Case, Kubelet, Reboot, good_version
 from tests.faults.hosts.misfortunes.disk import SMALL
-from tests.host.command import PROGRAM, Ended, execute
+from tests.faults.hosts.misfortunes.program import argv, clock_environment
+from tests.host.command import Ended, execute
 from tests.host.node import STATE, Node
 from tests.throwaway.host import HostError, ThrowawayHost
 from tests.throwaway.kubelet import UNIT, healthz
@@ -111,21 +110,22 @@ class Stage:
         if not case.when:
             case.happens(node)
         with subprocess.Popen(
-            [*(clock.ARGV if case.clock else [str(PROGRAM)]), *node.command.globals(), case.verb],
-            stdin=subprocess.DEVNULL,
+            [*argv(waits=True, clock=case.clock), *node.command.globals(), case.verb],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=clock.environment(node) if case.clock else None,
+            env=clock_environment(node) if case.clock else None,
         ) as process:
             alarm = threading.Timer(case.seconds + _SLACK, process.kill)
             alarm.start()
             said = [*_until(process, case.when)]
             if case.when and said and case.when in said[-1]:
-                with _stopped(process):
-                    case.happens(node)
+                case.happens(node)
             elif case.when:
                 said.append(f"[it never said {case.when}]")
+            assert process.stdin is not None
+            process.stdin.close()
             if cut is not None:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(cut)
@@ -189,22 +189,16 @@ class Stage:
 
 
 def _until(process: subprocess.Popen[str], words: str) -> Iterator[str]:
-    """What it says until a line with these words, or until its end."""
+    """What it says until a line with these words, after which it waits, or until its end."""
     assert process.stdout is not None
+    assert process.stdin is not None
     for line in iter(process.stdout.readline, ""):
         yield line
         if words in line:
             return
-
-
-@contextmanager
-def _stopped(process: subprocess.Popen[str]) -> Iterator[None]:
-    """What happens meanwhile has happened before it does anything more."""
-    process.send_signal(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        process.send_signal(signal.SIGCONT)
+        with suppress(BrokenPipeError):
+            process.stdin.write("\n")
+            process.stdin.flush()
 
 
 def _judge(case: Case, ended: Ended, seconds: float) -> Iterator[str]:
