@@ -16,7 +16,6 @@ from tests.faults.hosts.misfortunes.table import GROUPS
 REBOOTED = (
     ("disk", "an immutable binary of ours", Reboot.AFTERWARDS),
     ("bus", "the bus daemon is frozen in the middle of a job", Reboot.MEANWHILE),
-    ("units", "the proxy's unit is masked", Reboot.AFTERWARDS),
 )
 PLAYED = [
     (group, case, reboot)
