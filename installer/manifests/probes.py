@@ -15,7 +15,7 @@ from installer.model.plan import JOB_SLACK, PROXY_SETTLE
 from installer.settings import Settings
 
 READY_FILE = "/run/cri-resmgr-installer/ready"
-PAUSE_FILE = "/etc/cri-resmgr/pause"
+PAUSED_FILE = "/run/cri-resmgr-installer/paused"  # whether by a file on the node or by its annotation
 
 _ROLLBACK = 30  # R8: the attempt and its rollback while kubelet hangs on the relay
 _BEGIN = 60  # until the first pass: the container's start, the API server, the host's lock
@@ -48,7 +48,7 @@ def build_probes(settings: Settings) -> dict[str, Any]:
     """The container's probes as they stand in the pod template.
 
     Liveness asks the host's systemctl, which takes no process of ours, and is content while kubelet
-    is held on its base endpoint or somebody has paused the node: then a restart would help nobody.
+    is held on its base endpoint or `run` has seen a pause of the node: then a restart would help nobody.
     A removal has nothing to be alive but itself.
     """
     ready = {
@@ -69,7 +69,7 @@ def build_probes(settings: Settings) -> dict[str, Any]:
 
 def _alive(patience: int) -> dict[str, Any]:
     period = 10
-    excused = " || ".join(f"test -e /host{path}" for path in (paths.HOLD, PAUSE_FILE))
+    excused = f"test -e /host{paths.HOLD} || test -e {PAUSED_FILE}"
     status = f"exec chroot /host systemctl status -n0 {paths.PROXY_UNIT}"
     return {
         "exec": {"command": ["/bin/sh", "-c", f"{excused} || {status}"]},

@@ -69,6 +69,11 @@ class Command:
         return (*_PROGRAM, *words, "--output=json", *verb)
 
     @property
+    def paused_file(self) -> Path:
+        """Is there while somebody has paused this node, in whatever way."""
+        return self.ready_file.with_name("paused")
+
+    @property
     def inputs(self) -> tuple[Path, ...]:
         given = (self.configs, self.config, self.payload / _BINARY)
         return tuple(absolute(path) for path in given if path is not None)
@@ -132,7 +137,7 @@ class Resident:
         """Returns the exit code, when a signal has come. Raises UnservableHostError, OSError."""
         require_bus(self._files)  # below a root that is no host, not even a directory is made
         mode = self._policy.terms.mode
-        self._ready(False)
+        self._show(ready=False, paused=False)
         self._loop.on_signal(signal.SIGTERM, self._terminate)
         self._loop.on_signal(signal.SIGINT, self._terminate)
         self._loop.on_signal(signal.SIGHUP, self._stir)
@@ -144,7 +149,7 @@ class Resident:
         try:
             self._loop.run()
         finally:
-            self._ready(False)
+            self._show(ready=False, paused=False)
             self._cluster.end()
             if self._pages is not None:
                 self._pages.close()
@@ -259,7 +264,7 @@ class Resident:
 
     def _publish(self) -> None:
         state, before = self._policy.state, self._published
-        self._ready(state.ready)
+        self._show(ready=state.ready, paused=self._sight.paused)
         if before is None or (state.phase, state.ready, state.reason) != (
             before.phase,
             before.ready,
@@ -287,13 +292,14 @@ class Resident:
     def _page(self, path: str) -> Page | None:
         return render_page(path, self._policy.state, __version__)
 
-    def _ready(self, ready: bool) -> None:
-        file = self._command.ready_file
-        if ready and not file.exists():
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.touch()
-        elif not ready:
-            file.unlink(missing_ok=True)
+    def _show(self, *, ready: bool, paused: bool) -> None:
+        """The marks that the probes of our container look for."""
+        for file, wanted in ((self._command.ready_file, ready), (self._command.paused_file, paused)):
+            if wanted and not file.exists():
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.touch()
+            elif not wanted:
+                file.unlink(missing_ok=True)
 
     # -- the end ----------------------------------------------------------------------------
 

@@ -37,6 +37,7 @@ class Resident:
         self, node: Node, ready_file: Path, environment: Mapping[str, str], argv: Sequence[str] = ()
     ) -> None:
         self.ready_file = ready_file
+        self.paused_file = ready_file.with_name("paused")
         self.events: list[dict[str, Any]] = []
         ours = {key: value for key, value in os.environ.items() if not key.startswith("CRI_RESMGR_")}
         self.process = subprocess.Popen(

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from installer.manifests.probes import build_deadlines, build_probes
+from installer.manifests.probes import PAUSED_FILE, READY_FILE, build_deadlines, build_probes
+from installer.resident.loop import Command
 from installer.settings import KubeletSettings, ProxySettings, RolloutSettings, Settings
 
 SLOW = Settings(
@@ -54,6 +55,7 @@ class Liveness:
 
     def __init__(self, directory: Path) -> None:
         self.host = directory / "host"
+        self.paused = directory / "paused"
         self._said = directory / "said"
         self._programs = directory / "bin"
         self._programs.mkdir()
@@ -63,7 +65,7 @@ class Liveness:
         chroot.write_text(f'#!/bin/sh\necho "$*" >"{self._said}"\nexit {status}\n')
         chroot.chmod(0o755)
         shell, option, script = build_probes(Settings())["livenessProbe"]["exec"]["command"]
-        script = script.replace("/host", str(self.host))
+        script = script.replace("/host", str(self.host)).replace(PAUSED_FILE, str(self.paused))
         environment = {"PATH": f"{self._programs}:/usr/bin:/bin"}
         done = subprocess.run([shell, option, script], env=environment, timeout=20, check=False)
         return done.returncode, self._said.read_text() if self._said.exists() else ""
@@ -80,9 +82,18 @@ def test_alive_is_what_systemctl_status_says(liveness: Liveness, status: int) ->
     assert liveness.run(status) == (status, asked)
 
 
-@pytest.mark.parametrize("file", ["var/lib/cri-resmgr-installer/hold", "etc/cri-resmgr/pause"])
-def test_alive_while_kubelet_is_held_or_somebody_has_paused(liveness: Liveness, file: str) -> None:
-    path = liveness.host / file
-    path.parent.mkdir(parents=True)
-    path.touch()
+def test_alive_while_kubelet_is_held(liveness: Liveness) -> None:
+    hold = liveness.host / "var/lib/cri-resmgr-installer/hold"
+    hold.parent.mkdir(parents=True)
+    hold.touch()
+    assert liveness.run(3) == (0, "")
+
+
+def test_run_leaves_its_marks_where_the_probes_look() -> None:
+    command = Command(Path("/host"), Path("/payload"), None, None)
+    assert (str(command.ready_file), str(command.paused_file)) == (READY_FILE, PAUSED_FILE)
+
+
+def test_alive_while_the_node_is_paused(liveness: Liveness) -> None:
+    liveness.paused.touch()
     assert liveness.run(3) == (0, "")
