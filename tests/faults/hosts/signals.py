@@ -59,11 +59,11 @@ class Signalled:
         with start_command(node, self.way.mode) as process:
             try:
                 said = "".join(until_due(process, self.soon))
+                outcome = "done" if '"converged"' in said else "signalled"  # all its steps are behind it
                 # The instant itself: there is nothing to wait for.
                 process.wait(self.soon.seconds)
                 outcome = "done"
             except subprocess.TimeoutExpired:
-                outcome = "signalled"
                 for _ in range(2 if self._twice else 1):
                     process.send_signal(self.signal)
             sent = time.monotonic()
