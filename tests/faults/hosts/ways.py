@@ -45,7 +45,7 @@ class Way:
     each number, `mend` those of the next run. Before that one, with `spoil`, an installation is tried
     that fails if it has anything to do. Effects count from the first event of the kind `since` on.
     `kubelet` and `proxy` are bounds for both runs together. `proxy_read` is a file that the proxy must have
-    read after it was written, with what it says when it does so."""
+    read as it is then."""
 
     name: str
     kubelet: Starts
@@ -58,7 +58,7 @@ class Way:
     spoil: Change | None = None
     mend: Change = nothing_else
     since: str = ""
-    proxy_read: tuple[str, str] = ("", "")
+    proxy_read: str = ""
 
     def lay_inputs(self, node: Node) -> None:
         """No fault, the good payload, and what the way begins with."""
@@ -138,10 +138,8 @@ def _no_fault(node: Node, _number: int) -> None:
     node.fault("kubelet", "")
 
 
-INSTALL = Way(
-    "a first install", Starts(1, 2), Starts(1, 2), installed=False, proxy_read=(BINARY, "starting...")
-)
-UPGRADE = Way("an upgrade", _NONE, Starts(1, 2), ask=_new_everything, proxy_read=(BINARY, "starting..."))
+INSTALL = Way("a first install", Starts(1, 2), Starts(1, 2), installed=False, proxy_read=BINARY)
+UPGRADE = Way("an upgrade", _NONE, Starts(1, 2), ask=_new_everything, proxy_read=BINARY)
 REMOVAL = Way("a removal", Starts(1, 2), Starts(0, 1), mode=Mode.REMOVE, then=Mode.REMOVE)
 WAY_BACK = Way(
     "the way back from an upgrade",
@@ -179,7 +177,7 @@ WAYS = (
         _NONE,
         Starts(1, 2),
         ask=_new_fallback,
-        proxy_read=(FALLBACK, "using fallback configuration"),
+        proxy_read=FALLBACK,
     ),
     Way(
         "another guardSeconds",
@@ -201,7 +199,7 @@ WAYS = (
         Starts(0, 1),
         lay=_old_force,
         ask=_new_force,
-        proxy_read=(FORCE, "forced configuration"),
+        proxy_read=FORCE,
     ),
     WAY_BACK,
     Way(

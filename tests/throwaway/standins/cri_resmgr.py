@@ -13,6 +13,9 @@ Faults (faults.py; the file is FAULTS below):
     pidDelaySeconds      from there until the pid file is written
     exitAfterSeconds     it dies that long after it served
     ignoreTerm           true: SIGTERM does not end it
+
+Beside what the real one says it logs the checksum of each file that it has
+read, its own first: `read_line`.
 """
 
 import json
@@ -21,6 +24,7 @@ import signal
 import socket
 import sys
 import time
+import zlib
 from _thread import start_new_thread
 from contextlib import suppress
 from typing import Any, NoReturn
@@ -153,10 +157,21 @@ def reset(options: Options) -> NoReturn:
     os._exit(0)
 
 
+def read_line(path: str, content: bytes) -> str:
+    """What it logs of a file that it has read, for tests that have to know which."""
+    return f"has read {path} {zlib.crc32(content):08x}"
+
+
+def read(path: str) -> str:
+    with open(path, "rb") as file:
+        content = file.read()
+    log("D", read_line(path, content))
+    return content.decode()
+
+
 def load_file(path: str) -> dict[str, Any]:
     try:
-        with open(path, encoding="utf-8") as file:
-            return cri_config.parse(file.read())
+        return cri_config.parse(read(path))
     except OSError as error:
         raise ConfigError(f"failed to read {path}: {error.strerror}") from None
     except ConfigError as error:
@@ -206,6 +221,8 @@ class Resmgr:
         if self.faults.get("ignoreTerm"):
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         log("I", f"cri-resmgr (version {version}, build stand-in) starting...")
+        with open(sys.argv[0], "rb") as binary:
+            log("D", read_line(sys.argv[0], binary.read()))
         config = load_config(self.options, self.cache)
         self.policy = cri_config.active_policy(config)
         if self.options.values["force-config"]:
@@ -301,9 +318,7 @@ class Resmgr:
         path = self.options.values["force-config"]
         log("I", f"reloading forced configuration {path}")
         try:
-            with open(path, encoding="utf-8") as file:
-                text = file.read()
-            config = cri_config.parse(text)
+            config = cri_config.parse(read(path))
         except (OSError, ConfigError) as error:
             if "unknown policy" not in str(error):
                 log("E", f"failed to reload configuration, keeping the old one: {error}")
