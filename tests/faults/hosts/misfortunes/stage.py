@@ -106,9 +106,10 @@ class Stage:
 
     def _run(self, case: Case, cut: float | None = None) -> tuple[Ended, float]:
         """The run in which it happens, and how long it has taken; with `cut` it ends with the host."""
-        node, started = self.node, time.monotonic()
+        node = self.node
         if not case.when:
             case.happens(node)
+        started = time.monotonic()
         with subprocess.Popen(
             [*argv(waits=True, clock=case.clock), *node.command.globals(), case.verb],
             stdin=subprocess.PIPE,
@@ -121,7 +122,9 @@ class Stage:
             alarm.start()
             said = [*_until(process, case.when)]
             if case.when and said and case.when in said[-1]:
+                waits = time.monotonic()
                 case.happens(node)
+                started += time.monotonic() - waits  # the run stands still
             elif case.when:
                 said.append(f"[it never said {case.when}]")
             assert process.stdin is not None
@@ -178,11 +181,11 @@ class Stage:
         ended = node.command(verb)
         if ended.code != 0:
             yield f"the next run exits with {ended.code}: {ended.said}"
+        if healthz(self._host) != "ok" or _on_relay(node) is (verb == "remove"):
+            yield f"kubelet is not healthy on its endpoint after the next run: {ended.said}"
         if verb == "remove":
             yield from _changed(self._before, self._files(), _TRANSIENT, *case.theirs)
             return
-        if healthz(self._host) != "ok" or not _on_relay(node):
-            yield f"kubelet is not healthy on the relay after the next run: {ended.said}"
         again = node.command(verb)
         if again.out != "nothing to do\n":
             yield f"the run after the next: {again.said}"
