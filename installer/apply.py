@@ -85,6 +85,7 @@ class _Worker:
         self._limits = limits
         self._progress = progress
         self._relay_deadline = 0.0
+        self._proxy: UnitState | None = None  # as it was when its relay had answered
         self._verbs: dict[StepKind, Callable[[Step], None]] = {
             StepKind.WRITE: self._write,
             StepKind.MARK_PENDING: self._write,
@@ -214,6 +215,7 @@ class _Worker:
             self._check_steady(unit, self._host.systemd.unit(unit.name))
         if not self._host.cri.answers(step.target, 2.0):
             raise self._failure(paths.PROXY_UNIT, "the relay stopped answering")
+        self._proxy = unit
 
     def _await_status(self, step: Step) -> UnitState:
         # What the start itself took is part of the time that the relay may take.
@@ -252,7 +254,7 @@ class _Worker:
         relay = self._plan.desired.kubelet is not None
         name = step.target
         unit = self._host.systemd.unit(name)
-        proxy = self._host.systemd.unit(paths.PROXY_UNIT) if relay else None
+        proxy = (self._proxy or self._host.systemd.unit(paths.PROXY_UNIT)) if relay else None
         deadline = self._host.clock.monotonic() + self._limits.kubelet_start
         while not self._host.healthz.ok(self._limits.healthz_url, 1.0):
             self._check_steady(unit, self._host.systemd.unit(name))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from installer.apply import Limits, Progress, apply_plan
 from installer.errors import StepFailedError, SystemdError
+from installer.model import paths
 from installer.model.change import Changes
 from installer.model.plan import Plan, Step, StepKind
 from installer.model.resource import DesiredFile, Part, UnitState
-from installer.model.state import Desired, Mode
-from tests.fakes import FakeHost
+from installer.model.state import Desired, DesiredKubelet, DesiredUnit, Mode, Strategy
+from tests.fakes import CONTAINERD, FakeHost
 
 PATH = "/etc/cri-resmgr/fallback.cfg"
 LIMITS = Limits(proxy_start=1, kubelet_start=1, settle=1, guard=1, healthz_url="")
@@ -57,3 +59,28 @@ def test_kubelet_that_does_not_stop_in_time_is_no_fault_of_what_was_to_be_starte
         apply_plan(plan, fake.host, LIMITS, lambda _event: None, Progress())
     assert failure.value.interfered is interfered
     assert ("TimeoutStopUSec" in failure.value.hint) is interfered
+
+
+def test_proxy_that_dies_while_kubelet_restarts_is_no_proxy_to_leave_kubelet_on(tmp_path: Path) -> None:
+    """It is back, and the relay answers again, before kubelet has come up."""
+    name, proxy = "kubelet.service", UnitState(paths.PROXY_UNIT, "loaded", "active", "running", main_pid=7)
+    fake = FakeHost(tmp_path)
+    fake.cri.sockets[paths.RELAY_ENDPOINT] = CONTAINERD
+    fake.systemd.units = {proxy.name: proxy, name: UnitState(name, "loaded", "active", "running", main_pid=8)}
+    fake.healthz.healthy = False
+
+    def restart(_method: str, unit: UnitState) -> tuple[str, UnitState]:
+        fake.systemd.units[proxy.name] = replace(proxy, main_pid=9)
+        return "done", fake.systemd.started(unit)
+
+    fake.systemd.on_job[name] = restart
+    kubelet = DesiredKubelet(DesiredUnit(name, "", "", ""), Strategy.ENVIRONMENT, "", "V", ())
+    steps = (
+        Step(StepKind.AWAIT_RELAY, paths.RELAY_ENDPOINT, Part.PROXY),
+        Step(StepKind.RESTART, name, Part.KUBELET),
+        Step(StepKind.AWAIT_KUBELET, name, Part.KUBELET),
+    )
+    plan = Plan(Mode.INSTALL, Desired(kubelet=kubelet), Changes(), name, steps)
+    limits = replace(LIMITS, proxy_start=5, healthz_url="http://127.0.0.1:10248/healthz")
+    with pytest.raises(StepFailedError, match=f"{paths.PROXY_UNIT}: it does not stay up"):
+        apply_plan(plan, fake.host, limits, lambda _event: None, Progress())
