@@ -1,6 +1,10 @@
-"""Says at the end what tests have measured."""
+"""Says at the end what tests have measured; no test is about how fast it is."""
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

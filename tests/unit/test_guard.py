@@ -145,7 +145,7 @@ def test_a_value_that_would_swallow_the_flag(node: Node, value: str) -> None:
     assert not node.composed.exists()
 
 
-@limits(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@limits(max_examples=60, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(value=hostile_text.map(lambda text: text.replace("\0", "").encode("utf-8", "surrogatepass")))
 def test_no_value_of_the_base_breaks_out(dash: Node, value: bytes) -> None:
     """Behind it stands our flag, as the last word, or there is no file."""
