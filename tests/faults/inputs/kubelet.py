@@ -129,6 +129,7 @@ def _wrong_drop_in(file: DesiredFile, strategy: Strategy, variable: str, facts: 
         "Environment",
         "ExecStartPre",
         "ExecStartPre",
+        "ExecStartPost",
         "EnvironmentFile",
         "EnvironmentFile",
     ]
