@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -60,6 +61,8 @@ def main() -> int:
     for name in arguments.names:
         if name not in SUITES:
             parser.error(f"no faults of the name {name}: there are {', '.join(SUITES)}")
+    # As an exit, so that nothing is left behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     table = Table()
     for name in arguments.names or SUITES:
         module, amount, _ = SUITES[name]
