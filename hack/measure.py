@@ -20,11 +20,11 @@ from pathlib import Path
 from installer.diff import diff
 from installer.host.ports import Host
 from installer.host.real import build_host
+from installer.inputs.settings import Settings
 from installer.model import paths
 from installer.model.state import Mode
 from installer.observe import observe
 from installer.reconcile import Request, look
-from installer.settings import Settings
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.kubelet import install_kubelet, wait_healthy
 from tests.throwaway.payload import build_payload

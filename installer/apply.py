@@ -33,7 +33,7 @@ from installer.model.resource import (
     PayloadFile,
     UnitState,
 )
-from installer.record import object_path
+from installer.record.schema import object_path
 
 _POLL = 0.05  # seconds
 _SETTLE_POLL = 0.5  # seconds

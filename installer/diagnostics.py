@@ -15,7 +15,7 @@ from installer.host.ports import Host
 from installer.model import paths
 from installer.model.event import Event
 from installer.model.plan import Plan
-from installer.record import Record
+from installer.record.schema import Record
 from installer.report.planned import plan_json
 from installer.verify import differences, look_again
 

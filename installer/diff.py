@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from installer.model import paths
-from installer.model.change import Action, Changes, FileChange, UnitChange, Verb
+from installer.model.change import Changes, FileChange, UnitAction, UnitChange, Verb
 from installer.model.resource import ABSENT, DesiredFile, FileState, Kind, Part, UnitState
 from installer.model.state import Desired, DesiredUnit, Observation
-from installer.record import Record
+from installer.record.schema import Record
 
 # Read when kubelet or the proxy starts next; a running process does not depend on it.
 _NO_RUNTIME_EFFECT = frozenset({paths.GUARD})
@@ -93,10 +93,10 @@ def _diff_proxy(
         unread = _unread(unit, state, record)
         edited = drifted(files, unread)
         reasons += [f"{path} was edited, and it may have been started from that" for path in edited]
-    action = Action.RESTART if reasons else Action.NOTHING
+    action = UnitAction.RESTART if reasons else UnitAction.NOTHING
     reread = record.signalled == (state.invocation_id, unit.reload_digest) and not _force_edited(files)
-    if action is Action.NOTHING and unit.reload_digest and not reread:
-        action, reasons = Action.RELOAD, [f"{paths.FORCE_CONFIG} changed"]
+    if action is UnitAction.NOTHING and unit.reload_digest and not reread:
+        action, reasons = UnitAction.RELOAD, [f"{paths.FORCE_CONFIG} changed"]
     foreign = _foreign_enabled(state, record)
     # Systemd keeps what it has once read of a unit file's state: a link that was deleted by hand is enabled.
     enable = foreign or state.unit_file_state != "enabled" or not observation.proxy_wanted
@@ -158,7 +158,7 @@ def _diff_kubelet(
         reasons.append("it runs on its base endpoint, not on the relay")
     elif process.generation != unit.generation:
         reasons.append(_generation_reason(process.generation, Part.KUBELET, files))
-    action = Action.RESTART if reasons else Action.NOTHING
+    action = UnitAction.RESTART if reasons else UnitAction.NOTHING
     return _unit_change(unit, Part.KUBELET, state, files, action, reasons)
 
 
@@ -167,7 +167,7 @@ def _unit_change(
     part: Part,
     state: UnitState,
     files: tuple[FileChange, ...],
-    action: Action,
+    action: UnitAction,
     reasons: list[str],
     enable: bool = False,
     disable: bool = False,
@@ -207,7 +207,7 @@ def _diff_no_proxy(observation: Observation, record: Record) -> UnitChange | Non
     return UnitChange(
         state.name,
         Part.PROXY,
-        Action.STOP if up else Action.NOTHING,
+        UnitAction.STOP if up else UnitAction.NOTHING,
         ("no longer wanted",),
         daemon_reload=True,
         enable=enable,
@@ -222,6 +222,6 @@ def _diff_no_kubelet(observation: Observation, files: tuple[FileChange, ...]) ->
     )
     if not reload and not observation.on_relay:
         return None
-    action = Action.RESTART if observation.on_relay else Action.NOTHING
+    action = UnitAction.RESTART if observation.on_relay else UnitAction.NOTHING
     why = "it goes back to its own endpoint" if action else "systemd has to read its files again"
     return UnitChange(state.name, Part.KUBELET, action, (why,), daemon_reload=reload)

@@ -9,20 +9,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from installer.configs import Configs, load_configs, validate_with_binary
 from installer.desired import build_desired
 from installer.desired.build import runtime_endpoint
 from installer.errors import InvalidInputError
 from installer.host.ports import Validator
+from installer.inputs.configs import Configs, load_configs, validate_with_binary
+from installer.inputs.payload import Payload, load_payload, verify_payload
+from installer.inputs.settings import Settings
 from installer.kubelet import Refusal, base_endpoint, choose_strategy
 from installer.model.change import Changes
 from installer.model.facts import Facts
 from installer.model.finding import Finding, Severity
 from installer.model.paths import BINARY
 from installer.model.state import Desired
-from installer.payload import Payload, load_payload, verify_payload
-from installer.record import Record
-from installer.settings import Settings
+from installer.record.schema import Record
 
 
 @dataclass(frozen=True, slots=True)

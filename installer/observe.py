@@ -23,7 +23,7 @@ from installer.model.resource import (
     last_flag,
 )
 from installer.model.state import Observation
-from installer.record import Record
+from installer.record.schema import Record
 
 _SERVICES_THAT_MATTER = (
     "gardener-node-agent.service",

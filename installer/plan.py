@@ -13,7 +13,7 @@ from dataclasses import replace
 from hashlib import sha256
 
 from installer.model import paths
-from installer.model.change import Action, Changes, FileChange, UnitChange, Verb
+from installer.model.change import Changes, FileChange, UnitAction, UnitChange, Verb
 from installer.model.finding import Finding
 from installer.model.plan import Plan, Step, StepKind
 from installer.model.resource import DesiredFile, FileState, Part
@@ -81,11 +81,11 @@ class _Builder:
         yield from self._forward(Part.PROXY, unit)
         if unit is None or not (unit.action or unit.enable or unit.daemon_reload):
             return
-        if unit.action is Action.RESTART:
+        if unit.action is UnitAction.RESTART:
             if reset_cache:
                 yield Step(StepKind.RESET_CACHE, paths.PROXY_CACHE, Part.PROXY)
             yield Step(StepKind.RESTART, unit.name, Part.PROXY)
-        elif unit.action is Action.RELOAD:
+        elif unit.action is UnitAction.RELOAD:
             yield Step(StepKind.SIGNAL, unit.name, Part.PROXY)
         if unit.action:
             yield Step(StepKind.AWAIT_RELAY, paths.RELAY_ENDPOINT, Part.PROXY)
@@ -95,7 +95,7 @@ class _Builder:
         if unit is None and not self._files(Part.KUBELET):
             return
         yield from self._forward(Part.KUBELET, unit)
-        if unit is not None and unit.action is Action.RESTART:
+        if unit is not None and unit.action is UnitAction.RESTART:
             if hold:
                 yield Step(StepKind.CLEAR_HOLD, paths.HOLD, Part.KUBELET)
             yield Step(StepKind.RESTART, unit.name, Part.KUBELET)
@@ -105,7 +105,7 @@ class _Builder:
         """Files, enablement, reload and the carrier last, as the law says."""
         changed = self._files(part)
         carriers = [file for file in self._desired.files if file.part is part and file.generation_carrier]
-        restarts = unit is not None and unit.action is Action.RESTART
+        restarts = unit is not None and unit.action is UnitAction.RESTART
         others = [c for c in changed if not (isinstance(c.after, DesiredFile) and c.after.generation_carrier)]
         late = restarts and bool(others)
         if late:
@@ -140,7 +140,7 @@ class _Builder:
             yield _file_step(change)
         if unit is not None and unit.daemon_reload:
             yield Step(StepKind.DAEMON_RELOAD, "", Part.KUBELET)
-        if unit is not None and unit.action is Action.RESTART:
+        if unit is not None and unit.action is UnitAction.RESTART:
             yield Step(StepKind.RESTART, unit.name, Part.KUBELET)
             yield Step(StepKind.AWAIT_KUBELET, unit.name, Part.KUBELET)
 
@@ -148,7 +148,7 @@ class _Builder:
         unit = self._changes.unit(Part.PROXY)
         files = self._files(Part.PROXY)
         if unit is not None:
-            if unit.action is Action.STOP:
+            if unit.action is UnitAction.STOP:
                 yield Step(StepKind.STOP, unit.name, Part.PROXY)
             if unit.disable:
                 yield Step(StepKind.DISABLE, unit.name, Part.PROXY)

@@ -20,9 +20,9 @@ from installer.errors import (
     failed_on_disk,
 )
 from installer.host.ports import Host
+from installer.inputs.settings import Settings
 from installer.intent import Intent, check_inputs, form_installation, form_removal
 from installer.kubelet import kubelet_policies
-from installer.ledger import Ledger
 from installer.model import paths
 from installer.model.change import Changes
 from installer.model.event import Emit, Event
@@ -34,9 +34,9 @@ from installer.model.state import Mode, Observation
 from installer.observe import observe_facts, probe, read_hold
 from installer.plan import build_plan
 from installer.preflight import cached_configuration, check_change, check_host, check_places, check_removal
-from installer.record import RecordStatus, good_desired
+from installer.record.schema import RecordStatus, good_desired
+from installer.record.store import RecordStore
 from installer.rollback import Attempt, roll_back
-from installer.settings import Settings
 from installer.verify import look_again, remaining
 
 # Kubelet hangs on the relay while its proxy is replaced, and the node goes NotReady after ~31 s:
@@ -68,7 +68,7 @@ class Situation:
     facts: Facts
     intent: Intent
     observation: Observation
-    ledger: Ledger
+    ledger: RecordStore
     sound: bool
     hold: str = ""
     containers: tuple[RunningContainer, ...] = ()
@@ -95,7 +95,7 @@ def look(request: Request, host: Host) -> Situation:
     """
     settings, removing = request.settings, request.mode is Mode.REMOVE
     facts = observe_facts(host, settings.kubelet.unit)
-    ledger = Ledger(host.files, facts.machine_id, facts.hostname)
+    ledger = RecordStore(host.files, facts.machine_id, facts.hostname)
     if removing:
         intent = form_removal(facts, request.payload)
     else:
@@ -136,7 +136,7 @@ def _examine(
     request: Request,
     facts: Facts,
     intent: Intent,
-    ledger: Ledger,
+    ledger: RecordStore,
     changes: Changes,
     proxy: UnitState,
     found: Probe | None,
@@ -169,7 +169,7 @@ def _examine(
     )
 
 
-def _record_findings(ledger: Ledger, mode: Mode) -> Iterable[Finding]:
+def _record_findings(ledger: RecordStore, mode: Mode) -> Iterable[Finding]:
     status, code = ledger.status, "record-unusable"
     if status is RecordStatus.OK or (status is RecordStatus.MISSING and mode is Mode.INSTALL):
         return

@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from installer.assets import template_text
-from installer.kubelet.envfile import quote
+from installer.systemd_syntax.environment_file import quote
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -11,14 +11,6 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from installer.aftermath import (
-    failed_twice,
-    journal_lines,
-    look_around,
-    rolled_back,
-    runtime_away,
-    runtime_error,
-)
 from installer.apply import Limits, Progress, apply_plan
 from installer.desired import with_generation
 from installer.errors import (
@@ -28,7 +20,6 @@ from installer.errors import (
     failed_on_disk,
 )
 from installer.host.ports import Clock, Host
-from installer.ledger import Ledger
 from installer.model import paths
 from installer.model.change import Changes
 from installer.model.event import Emit, Event
@@ -36,7 +27,16 @@ from installer.model.plan import Plan, Step, StepKind
 from installer.model.resource import Part
 from installer.model.state import Desired
 from installer.plan import build_plan
-from installer.record import good_desired
+from installer.record.schema import good_desired
+from installer.record.store import RecordStore
+from installer.rollback_report import (
+    failed_twice,
+    journal_lines,
+    look_around,
+    rolled_back,
+    runtime_away,
+    runtime_error,
+)
 from installer.verify import look_again, remaining
 
 _JOURNAL_LINES = 30
@@ -75,7 +75,7 @@ def roll_back(
     attempt: Attempt,
     failure: StepFailedError,
     host: Host,
-    ledger: Ledger,
+    ledger: RecordStore,
     limits: Limits,
     emit: Emit,
 ) -> InstallerError:
@@ -102,7 +102,7 @@ def roll_back(
     return rolled_back(failure, target, blamed and unsaved is None, journal, unsaved)
 
 
-def _close(target: Desired, ledger: Ledger) -> StepFailedError | None:
+def _close(target: Desired, ledger: RecordStore) -> StepFailedError | None:
     """Brings the record up to date. All is back in place by now, and what the record said before the
     attempt is true of it, too: that it could not be written is returned, not raised."""
     try:
@@ -120,7 +120,7 @@ def _converge_back(
     way_back: Progress,
     target: Desired,
     host: Host,
-    ledger: Ledger,
+    ledger: RecordStore,
     limits: Limits,
     emit: Emit,
 ) -> None:
@@ -172,7 +172,7 @@ def _kubelet_again(name: str) -> tuple[Step, ...]:
 
 
 def _rescue_kubelet(
-    attempt: Attempt, way_back: Progress, host: Host, ledger: Ledger, limits: Limits, emit: Emit
+    attempt: Attempt, way_back: Progress, host: Host, ledger: RecordStore, limits: Limits, emit: Emit
 ) -> None:
     """The good proxy did not come back: kubelet leaves the relay, and stays away until a human or a
     later success ends the hold. How that went is for a look at the host to say."""
@@ -193,7 +193,9 @@ def _rescue_kubelet(
         apply_plan(plan, host, replace(limits, settle=min(limits.settle, 2.0)), emit, Progress())
 
 
-def _blame(attempt: Attempt, failure: StepFailedError, host: Host, ledger: Ledger, limits: Limits) -> bool:
+def _blame(
+    attempt: Attempt, failure: StepFailedError, host: Host, ledger: RecordStore, limits: Limits
+) -> bool:
     """R8: only a sound environment lets us blame the generation."""
     if attempt.plan.desired.proxy is None or not attempt.sound_before or failure.interfered:
         return False

@@ -7,7 +7,7 @@ from installer.host.ports import Host
 from installer.model.change import Changes
 from installer.model.state import Desired, Observation
 from installer.observe import observe
-from installer.record import Record
+from installer.record.schema import Record
 
 
 def look_again(

@@ -13,9 +13,9 @@ from installer.model.paths import RELAY_ENDPOINT, same_endpoint
 from installer.model.state import Desired
 
 if TYPE_CHECKING:
-    from installer.configs import Configs
-    from installer.payload import Payload
-    from installer.settings import Settings
+    from installer.inputs.configs import Configs
+    from installer.inputs.payload import Payload
+    from installer.inputs.settings import Settings
 
 
 def build_desired(settings: Settings, facts: Facts, configs: Configs, payload: Payload) -> Desired:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from installer.desired.stamp import digest_of, stamp, with_generation
+from installer.desired.header import digest_of, stamp, with_generation
 from installer.kubelet.strategy import Choice
 from installer.model import paths
 from installer.model.resource import DesiredFile, Part, UnitDetail
@@ -13,7 +13,7 @@ from installer.model.state import DesiredKubelet, DesiredUnit
 from installer.render import render
 
 if TYPE_CHECKING:
-    from installer.settings import Settings
+    from installer.inputs.settings import Settings
 
 _FLAG = f"--container-runtime-endpoint={paths.RELAY_ENDPOINT}"
 _START_RESERVE = 2  # seconds that the guard leaves of kubelet's own TimeoutStartSec

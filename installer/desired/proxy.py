@@ -6,16 +6,16 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from installer.assets import unit_text
-from installer.desired.stamp import digest_of, stamp, with_generation
+from installer.desired.header import digest_of, stamp, with_generation
 from installer.model import paths
 from installer.model.resource import DesiredFile, Part
 from installer.model.state import DesiredUnit
 from installer.render import render
 
 if TYPE_CHECKING:
-    from installer.configs import Configs
-    from installer.payload import Payload
-    from installer.settings import Settings
+    from installer.inputs.configs import Configs
+    from installer.inputs.payload import Payload
+    from installer.inputs.settings import Settings
 
 _DEFAULT_FALLBACK = b"policy:\n  Active: none\n"  # never a policy that nobody chose
 _GUARD_SECONDS = "CRI_RESMGR_GUARD_SECONDS="

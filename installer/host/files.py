@@ -19,7 +19,7 @@ from pathlib import Path
 
 from installer.errors import InstallerError, UnservableHostError
 from installer.host import disk
-from installer.host.below import components, link_target, opened, parent_of
+from installer.host.chase import components, link_target, opened, parent_of
 from installer.host.ports import KnownDigest
 from installer.model.resource import ABSENT, FileState, HostPath, Identity, Kind
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 
-from installer.host.below import components
+from installer.host.chase import components
 from installer.host.ports import Files
 
 _MAGIC = re.compile(r"[*?]|\[.*\]", re.DOTALL)

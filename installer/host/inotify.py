@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from installer.errors import UnservableHostError
-from installer.host.below import opened
+from installer.host.chase import opened
 
 _EVENT = struct.Struct("iIII")  # wd, mask, cookie, and the length of the name that follows
 _READ_BYTES = 1 << 16
@@ -36,7 +36,7 @@ _MASK = sum(_CHANGES.values()) | _ONLY_DIRECTORIES
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class WatchSpec:
     """A directory below a root, and the names in it that matter; none of them: all."""
 
     root: Path
@@ -57,7 +57,7 @@ class Inotify:
             raise OSError(number, os.strerror(number))
         self._names: dict[int, frozenset[str]] = {}
 
-    def watch(self, spots: Iterable[Spot]) -> None:
+    def watch(self, spots: Iterable[WatchSpec]) -> None:
         """From now on exactly these, as far as they are there: whoever watches looks now and then anyway."""
         found: dict[int, frozenset[str]] = {}
         for spot in spots:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from installer.errors import BusyHostError, UnservableHostError, failed_on_disk
-from installer.host.below import parent_of
+from installer.host.chase import parent_of
 from installer.host.files import RootedFiles
 from installer.model.paths import LOCK
 

@@ -12,7 +12,7 @@ import socket
 from pathlib import Path
 
 from installer.errors import UnservableHostError
-from installer.host.below import opened
+from installer.host.chase import opened
 
 _CLONE_NEWNET = 0x40000000  # linux/sched.h
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from installer.errors import UnservableHostError
-from installer.host.below import opened
+from installer.host.chase import opened
 from installer.model.resource import ProcessState
 
 

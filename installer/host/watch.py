@@ -11,7 +11,7 @@ from typing import Any
 
 from gi.repository import GLib
 
-from installer.host.inotify import Inotify, Spot
+from installer.host.inotify import Inotify, WatchSpec
 from installer.host.run import start
 
 
@@ -99,7 +99,7 @@ class EventLoop:
 
         GLib.unix_signal_add(GLib.PRIORITY_HIGH, number, again)
 
-    def watch(self, spots: Iterable[Spot], changed: Callable[[], None]) -> None:
+    def watch(self, spots: Iterable[WatchSpec], changed: Callable[[], None]) -> None:
         """From now on exactly these are watched. Where the kernel has no more to give it is tried again with
         the next call."""
         if self._inotify is None:

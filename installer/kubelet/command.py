@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 
-from installer.kubelet.envfile import parse_environment_file
-from installer.kubelet.unitfile import (
+from installer.model.facts import KubeletFacts, UnitText
+from installer.model.paths import DROP_IN_NAME
+from installer.systemd_syntax.environment_file import parse_environment_file
+from installer.systemd_syntax.unit_file import (
     Assignment,
     ExecCommand,
     bare_variable,
@@ -20,8 +22,6 @@ from installer.kubelet.unitfile import (
     split_assignments,
     split_words,
 )
-from installer.model.facts import KubeletFacts, UnitText
-from installer.model.paths import DROP_IN_NAME
 
 _SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "zsh"})
 _SCRIPT_OPTION = re.compile(r"-[A-Za-z]*c[A-Za-z]*")

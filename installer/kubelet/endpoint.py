@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 
 from installer.errors import InvalidInputError
+from installer.inputs.wording import kind
+from installer.inputs.yaml_document import parse_document
 from installer.kubelet.command import base_argv
 from installer.kubelet.strategy import Refusal
 from installer.model.facts import KubeletFacts, UnitText
 from installer.model.paths import RELAY_ENDPOINT, normalise_endpoint, same_endpoint
 from installer.model.resource import last_flag
-from installer.wording import kind
-from installer.yamldoc import parse_document
 
 _BUILT_IN_ENDPOINT = "unix:///run/containerd/containerd.sock"  # kubelet 1.27 and later
 _OUR_FLAG = f"--container-runtime-endpoint={RELAY_ENDPOINT}"

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from installer.kubelet.command import BaseUnit, base_unit, is_shell_wrapper, last_variable
-from installer.kubelet.unitfile import ExecCommand
 from installer.model.facts import KubeletFacts
 from installer.model.paths import DROP_IN_NAME
 from installer.model.state import Strategy
+from installer.systemd_syntax.unit_file import ExecCommand
 
 if TYPE_CHECKING:
-    from installer.settings import Settings
+    from installer.inputs.settings import Settings
 
 ARGS_VARIABLE = "CRI_RESMGR_KUBELET_ARGS"
 _RENAME_HINT = f"rename that file so that it sorts before {DROP_IN_NAME}, or move what it sets elsewhere"

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from installer.manifests.container import HOST_ROOT, build_rights
 from installer.manifests.embedded import sections
 from installer.manifests.inputs import Inputs
-from installer.manifests.placement import build_affinity, build_node_selector
 from installer.manifests.probes import build_probes
+from installer.manifests.scheduling import build_affinity, build_node_selector
+from installer.manifests.security import HOST_ROOT, build_rights
 from installer.manifests.text import dump_block, join_documents, quote, split_documents, tidy
 from installer.manifests.values import DYNAMIC_PREFIXES, STATIC_CONFIGS
 from installer.render import render

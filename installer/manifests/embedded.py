@@ -8,12 +8,12 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from installer.configs import find_faults
 from installer.errors import InvalidInputError
+from installer.inputs.configs import find_faults
+from installer.inputs.settings import Settings, parse_settings
+from installer.inputs.yaml_document import KeyPath, parse_document
 from installer.manifests.text import dump_block
 from installer.manifests.values import STATIC_CONFIGS, is_config_key
-from installer.settings import Settings, parse_settings
-from installer.yamldoc import KeyPath, parse_document
 
 _SIZE_LIMIT = 1_000_000  # bytes of one ConfigMap, which may hold 1 MiB with its metadata
 _TERMS = "nodeSelectorTerms"

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from installer.errors import InvalidInputError
+from installer.inputs.settings import Settings
+from installer.inputs.wording import closest, kind, reword, shown
+from installer.inputs.yaml_document import KeyPath, parse_document
 from installer.manifests import embedded
 from installer.manifests.provider import Source, parse_provider_config, read_input
 from installer.manifests.text import is_finite
 from installer.manifests.values import Values
-from installer.settings import Settings
-from installer.wording import closest, kind, reword, shown
-from installer.yamldoc import KeyPath, parse_document
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails

@@ -10,9 +10,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from installer.inputs.settings import Settings
 from installer.model import paths
 from installer.model.plan import JOB_SLACK, PROXY_SETTLE
-from installer.settings import Settings
 
 READY_FILE = "/run/cri-resmgr-installer/ready"
 PAUSED_FILE = "/run/cri-resmgr-installer/paused"  # whether by a file on the node or by its annotation

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from installer.errors import InvalidInputError
+from installer.inputs.wording import shown
+from installer.inputs.yaml_document import Document, KeyPath, parse_document
 from installer.manifests.text import is_finite
-from installer.wording import shown
-from installer.yamldoc import Document, KeyPath, parse_document
 
 EXTENSION_TYPE = "cri-resmgr"
 INSTALLER_IMAGES = (

@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from installer.errors import InstallerError, InvalidInputError
-from installer.yamldoc import parse_document
+from installer.inputs.yaml_document import parse_document
 
 if TYPE_CHECKING:
     import yaml

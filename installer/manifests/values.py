@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from installer.manifests import forms
+from installer.manifests import validators
 from installer.manifests.text import is_plain
 
 AGENT_IMAGE = "intel/cri-resmgr-agent:v0.9.0"
@@ -44,7 +44,7 @@ class Images(_Section):
     @field_validator("*")
     @classmethod
     def _check(cls, reference: str) -> str:
-        if not forms.is_image(reference):
+        if not validators.is_image(reference):
             raise ValueError("must be a reference to an image, as registry.example.org/name:tag")
         return reference
 
@@ -59,11 +59,13 @@ class Resources(_Section):
     @field_validator("*")
     @classmethod
     def _check(cls, quantities: Mapping[str, Any]) -> Mapping[str, Any]:
-        forms.refuse(f"{name!r} is no name of a resource" for name in quantities if not forms.is_key(name))
-        forms.refuse(
+        validators.refuse(
+            f"{name!r} is no name of a resource" for name in quantities if not validators.is_key(name)
+        )
+        validators.refuse(
             f"{name}: must be a quantity as 100m or 64Mi, not {quantity!r}"
             for name, quantity in quantities.items()
-            if isinstance(quantity, bool) or not forms.is_quantity(str(quantity))
+            if isinstance(quantity, bool) or not validators.is_quantity(str(quantity))
         )
         return {name: str(quantity) for name, quantity in quantities.items()}
 
@@ -77,7 +79,7 @@ class UpdateStrategy(_Section):
     @classmethod
     def _check(cls, count: object) -> object:
         number = isinstance(count, int) and not isinstance(count, bool) and count > 0
-        if not number and not (isinstance(count, str) and forms.is_percent(count)):
+        if not number and not (isinstance(count, str) and validators.is_percent(count)):
             raise ValueError("must be a number above 0, or a share as 10%")
         return count
 
@@ -97,7 +99,7 @@ class ManagedResource(_Section):
     @field_validator("*")
     @classmethod
     def _check(cls, name: str) -> str:
-        if name and not forms.is_short_name(name):
+        if name and not validators.is_short_name(name):
             raise ValueError("must be a name in lower case, digits and dashes")
         return name
 
@@ -132,32 +134,34 @@ class Values(_Section):
     @field_validator("name", "namespace")
     @classmethod
     def _check_name(cls, name: str) -> str:
-        if not forms.is_short_name(name, _NAME_LIMIT):
+        if not validators.is_short_name(name, _NAME_LIMIT):
             raise ValueError(f"must be at most {_NAME_LIMIT} lower-case letters, digits and dashes")
         return name
 
     @field_validator("image_pull_secrets", "nodes")
     @classmethod
     def _check_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        forms.refuse(f"{name!r} is no name of an object" for name in names if not forms.is_name(name))
+        validators.refuse(
+            f"{name!r} is no name of an object" for name in names if not validators.is_name(name)
+        )
         return tuple(sorted(set(names)))
 
     @field_validator("node_selector", "labels")
     @classmethod
     def _check_labels(cls, labels: Mapping[str, str]) -> Mapping[str, str]:
-        forms.refuse(forms.label_faults(labels))
+        validators.refuse(validators.label_faults(labels))
         return labels
 
     @field_validator("annotations")
     @classmethod
     def _check_annotations(cls, annotations: Mapping[str, str]) -> Mapping[str, str]:
-        forms.refuse(forms.annotation_faults(annotations))
+        validators.refuse(validators.annotation_faults(annotations))
         return annotations
 
     @field_validator("cri_name")
     @classmethod
     def _check_cri_name(cls, name: str) -> str:
-        if not name or not forms.is_label_value(name):
+        if not name or not validators.is_label_value(name):
             raise ValueError("must be the value of a label, as containerd")
         return name
 
@@ -172,7 +176,7 @@ class Values(_Section):
     @classmethod
     def _check_configs(cls, configs: Mapping[str, str]) -> Mapping[str, str]:
         known = ", ".join((*STATIC_CONFIGS, "default", "node.<NODE>", "group.<GROUP>"))
-        forms.refuse(
+        validators.refuse(
             f"{key}: has characters that Kubernetes cannot carry"
             if is_config_key(key)
             else f"{key!r} is unknown; known are {known}"
@@ -187,4 +191,4 @@ def is_config_key(key: str) -> bool:
     if key in STATIC_CONFIGS or key == "default":
         return True
     prefix = next((prefix for prefix in DYNAMIC_PREFIXES if key.startswith(prefix)), "")
-    return bool(prefix) and forms.is_name(f"cri-resmgr-config.{key}")
+    return bool(prefix) and validators.is_name(f"cri-resmgr-config.{key}")

@@ -8,7 +8,7 @@ from enum import IntEnum, StrEnum
 from installer.model.resource import DesiredFile, FileState, Part
 
 
-class Action(IntEnum):
+class UnitAction(IntEnum):
     """What a unit needs, mildest first: a harsher one includes the milder."""
 
     NOTHING = 0
@@ -42,7 +42,7 @@ class UnitChange:
 
     name: str
     part: Part
-    action: Action
+    action: UnitAction
     why: tuple[str, ...]
     daemon_reload: bool = False
     enable: bool = False
@@ -62,7 +62,7 @@ class Changes:
     @property
     def disturb(self) -> bool:
         """Whether a unit is to be restarted or signalled: not all is done by writing."""
-        return any(change.action > Action.NOTHING for change in self.units)
+        return any(change.action > UnitAction.NOTHING for change in self.units)
 
     def unit(self, part: Part) -> UnitChange | None:
         return next((change for change in self.units if change.part is part), None)

@@ -10,20 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from installer.kubelet.unitfile import parse_unit
 from installer.model import paths
-from installer.model.change import Action, Changes
+from installer.model.change import Changes, UnitAction
 from installer.model.facts import Facts, Probe, RunningContainer
 from installer.model.finding import Finding, Severity
 from installer.model.jsontext import parse_json
 from installer.model.resource import Part, UnitState
 from installer.model.state import Desired
-from installer.preflight.room import check_room
+from installer.preflight.file_system import check_room
+from installer.systemd_syntax.unit_file import parse_unit
 
 if TYPE_CHECKING:
-    from installer.configs import Configs
-    from installer.payload import Payload
-    from installer.settings import Settings
+    from installer.inputs.configs import Configs
+    from installer.inputs.payload import Payload
+    from installer.inputs.settings import Settings
 
 _ALIKE = {"amd64": "x86_64", "arm64": "aarch64", "i386": "i686", "i486": "i686", "i586": "i686"}
 _EMBEDDED = {
@@ -84,7 +84,7 @@ def check_change(
     was cut off.
     """
     proxy = changes.unit(Part.PROXY)
-    starts_proxy = proxy is not None and proxy.action is Action.RESTART
+    starts_proxy = proxy is not None and proxy.action is UnitAction.RESTART
     return (
         *_check_running(facts, moved),
         *_check_mask(proxy_unit),
@@ -100,7 +100,7 @@ def check_change(
 def check_removal(facts: Facts, changes: Changes) -> tuple[Finding, ...]:
     """What keeps kubelet from going back to its own endpoint."""
     kubelet, name = changes.unit(Part.KUBELET), facts.kubelet.unit.name
-    restarts = kubelet is not None and kubelet.action is Action.RESTART
+    restarts = kubelet is not None and kubelet.action is UnitAction.RESTART
     if not restarts or facts.kubelet.unit.load_state != "masked":
         return ()
     message = f"{name} is masked, and would have to restart to leave the proxy"
@@ -345,7 +345,7 @@ def _check_pending(
         return  # systemd says so of every masked unit that has drop-ins
     reloads = any(change.daemon_reload or change.enable or change.disable for change in changes.units)
     kubelet = changes.unit(Part.KUBELET)
-    restarts = kubelet is not None and kubelet.action is Action.RESTART
+    restarts = kubelet is not None and kubelet.action is UnitAction.RESTART
     if not (unit.need_daemon_reload and (reloads or restarts)) or _pending_is_ours(unit, desired, changes):
         return
     message = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from installer.model import paths
-from installer.model.change import Action, Changes, FileChange, UnitChange, Verb
+from installer.model.change import Changes, FileChange, UnitAction, UnitChange, Verb
 from installer.model.finding import Finding
 from installer.model.plan import Plan, StepKind
 from installer.model.resource import DesiredFile, FileState, Kind, Part, PayloadFile
@@ -76,7 +76,7 @@ def summarise(changes: Changes, kubelet_unit: str = "kubelet.service") -> str:
             idle.append(short)
     if not acting:
         return f"{files}; nothing restarts"
-    restarts = any(unit.action is Action.RESTART for unit in changes.units)
+    restarts = any(unit.action is UnitAction.RESTART for unit in changes.units)
     does_not = "does not" if restarts else "does not restart"
     return f"{files}; " + ", ".join([*acting, *(f"{short} {does_not}" for short in idle)])
 
@@ -89,13 +89,15 @@ def _created(changes: Changes) -> bool:
 
 
 def _third_person(unit: UnitChange, created: bool) -> str:
-    return _action(unit, created) + "s" if unit.action is not Action.STOP else "stops"
+    return _action(unit, created) + "s" if unit.action is not UnitAction.STOP else "stops"
 
 
 def _action(unit: UnitChange, created: bool) -> str:
-    if unit.action is Action.RESTART:
+    if unit.action is UnitAction.RESTART:
         return "start" if created and unit.part is Part.PROXY else "restart"
-    return {Action.NOTHING: "no restart", Action.RELOAD: "reload", Action.STOP: "stop"}[unit.action]
+    return {UnitAction.NOTHING: "no restart", UnitAction.RELOAD: "reload", UnitAction.STOP: "stop"}[
+        unit.action
+    ]
 
 
 def _unit_lines(unit: UnitChange, created: bool, color: bool) -> Iterator[str]:

@@ -23,7 +23,7 @@ from installer.host.clock import SystemClock
 from installer.host.files import RootedFiles
 from installer.host.healthz import HostHealthz
 from installer.host.identity import host_identity
-from installer.host.inotify import Inotify, Spot
+from installer.host.inotify import Inotify, WatchSpec
 from installer.host.lock import host_lock
 from installer.host.process import ProcProcesses
 from installer.host.protobuf import decode, encode, integer, mapping, messages, text
@@ -370,10 +370,10 @@ def inotify() -> Iterator[Inotify]:
 
 
 def test_what_comes_changes_and_goes_in_a_directory_is_told(tmp_path: Path, inotify: Inotify) -> None:
-    inotify.watch([Spot(tmp_path, "/etc"), Spot(tmp_path, "/nowhere")])
+    inotify.watch([WatchSpec(tmp_path, "/etc"), WatchSpec(tmp_path, "/nowhere")])
     assert not inotify.changed()
     (tmp_path / "etc").mkdir()
-    inotify.watch([Spot(tmp_path, "/etc")])
+    inotify.watch([WatchSpec(tmp_path, "/etc")])
     file, other = tmp_path / "etc/x", tmp_path / "etc/y"
     changes: tuple[Callable[[], object], ...] = (
         file.touch,
@@ -392,10 +392,10 @@ def test_what_comes_changes_and_goes_in_a_directory_is_told(tmp_path: Path, inot
 def test_other_names_and_other_directories_are_no_news(tmp_path: Path, inotify: Inotify) -> None:
     for directory in ("a", "b"):
         (tmp_path / directory).mkdir()
-    inotify.watch([Spot(tmp_path, "/a", frozenset("x")), Spot(tmp_path, "/b")])
+    inotify.watch([WatchSpec(tmp_path, "/a", frozenset("x")), WatchSpec(tmp_path, "/b")])
     (tmp_path / "a/y").touch()
     assert not inotify.changed()
-    inotify.watch([Spot(tmp_path, "/a", frozenset("x")), Spot(tmp_path, "/a", frozenset("z"))])
+    inotify.watch([WatchSpec(tmp_path, "/a", frozenset("x")), WatchSpec(tmp_path, "/a", frozenset("z"))])
     (tmp_path / "b/x").touch()
     assert not inotify.changed()
     for name in "xz":
@@ -406,7 +406,7 @@ def test_other_names_and_other_directories_are_no_news(tmp_path: Path, inotify: 
 def test_a_directory_in_anothers_place_is_watched_from_the_next_time_on(
     tmp_path: Path, inotify: Inotify
 ) -> None:
-    spots = [Spot(tmp_path, "/etc", frozenset({"d"})), Spot(tmp_path, "/etc/d", frozenset("x"))]
+    spots = [WatchSpec(tmp_path, "/etc", frozenset({"d"})), WatchSpec(tmp_path, "/etc/d", frozenset("x"))]
     (tmp_path / "etc/d").mkdir(parents=True)
     inotify.watch(spots)
     (tmp_path / "etc/d").rename(tmp_path / "etc/old")

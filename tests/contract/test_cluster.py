@@ -13,23 +13,23 @@ from typing import Any
 import pytest
 import trustme
 
-from installer.cluster import beat, evidence
-from installer.cluster.objects import PAUSE, STATUS
-from installer.cluster.place import Place, find_place
-from installer.cluster.work import Request
+from installer.daemon.cluster import evidence, heartbeat
+from installer.daemon.cluster.client import ApiCluster
+from installer.daemon.cluster.heartbeat import Request
+from installer.daemon.cluster.objects import PAUSE, STATUS
+from installer.daemon.cluster.pod_context import PodContext, find_pod_context
 from installer.host.files import RootedFiles
 from installer.host.kubeapi import KubeApi
 from installer.host.watch import Child, EventLoop
+from installer.model.daemon import DaemonState, Phase
 from installer.model.event import Event
-from installer.model.resident import Phase, ResidentState
 from installer.model.state import Mode
-from installer.resident.cluster import ApiCluster
 from tests.throwaway.apiserver import ApiServer
 
 CHILD = """
 import sys
-from installer.cluster import beat, evidence
-print({"cluster-beat": beat, "cluster-evidence": evidence}[sys.argv[1]](sys.argv[2]))
+from installer.daemon.cluster import heartbeat, evidence
+print({"cluster-heartbeat": heartbeat, "cluster-evidence": evidence}[sys.argv[1]](sys.argv[2]))
 """
 PROGRAM = (sys.executable, "-P", "-c", CHILD)
 EVENT = {"type": "Normal", "reason": "Converged", "message": "done", "time": 0.0}
@@ -42,14 +42,14 @@ def server() -> Iterator[ApiServer]:
 
 
 @pytest.fixture
-def place(server: ApiServer) -> Place:
-    found = find_place(server.environment())
+def place(server: ApiServer) -> PodContext:
+    found = find_pod_context(server.environment())
     assert found
     return found
 
 
 @pytest.fixture
-def api(place: Place) -> Iterator[KubeApi]:
+def api(place: PodContext) -> Iterator[KubeApi]:
     client = KubeApi(place.host, place.port, Path(place.account), time.monotonic() + 10)
     yield client
     client.close()
@@ -106,7 +106,7 @@ def test_a_slow_server_is_waited_for(server: ApiServer, api: KubeApi) -> None:
     assert api.call("GET", server.node_path).ok
 
 
-def test_a_server_that_hangs_costs_one_answer_not_the_next(server: ApiServer, place: Place) -> None:
+def test_a_server_that_hangs_costs_one_answer_not_the_next(server: ApiServer, place: PodContext) -> None:
     client = KubeApi(place.host, place.port, Path(place.account), time.monotonic() + 2)
     server.fail("/nodes", hang=True)
     answer = client.call("GET", server.node_path)
@@ -122,7 +122,7 @@ def test_a_server_that_is_away_is_not_tried_again(server: ApiServer, api: KubeAp
     assert "refused" in api.call("GET", server.node_path).failure
 
 
-def test_a_client_has_one_deadline_for_all(server: ApiServer, place: Place) -> None:
+def test_a_client_has_one_deadline_for_all(server: ApiServer, place: PodContext) -> None:
     client = KubeApi(place.host, place.port, Path(place.account), time.monotonic() + 0.3)
     server.fail(hang=True)
     started = time.monotonic()
@@ -132,15 +132,15 @@ def test_a_client_has_one_deadline_for_all(server: ApiServer, place: Place) -> N
     client.close()
 
 
-def test_a_rotated_token_is_read_anew(server: ApiServer, place: Place) -> None:
-    assert json.loads(beat(Request(place).to_json()))["parts"]["node"] == ["ok", ""]
+def test_a_rotated_token_is_read_anew(server: ApiServer, place: PodContext) -> None:
+    assert json.loads(heartbeat(Request(place).to_json()))["parts"]["node"] == ["ok", ""]
     server.rotate_token()
-    assert json.loads(beat(Request(place).to_json()))["parts"]["node"] == ["ok", ""]
+    assert json.loads(heartbeat(Request(place).to_json()))["parts"]["node"] == ["ok", ""]
 
 
-def test_an_old_token_is_denied(server: ApiServer, place: Place) -> None:
+def test_an_old_token_is_denied(server: ApiServer, place: PodContext) -> None:
     server.token = "another"
-    answer = json.loads(beat(Request(place).to_json()))
+    answer = json.loads(heartbeat(Request(place).to_json()))
     assert {found[0] for found in answer["parts"].values()} == {"denied"}
     assert answer["paused"] is None
 
@@ -151,13 +151,13 @@ def test_a_server_with_anothers_certificate_gets_no_token(server: ApiServer, api
     assert server.requests == []
 
 
-def test_a_certificate_for_another_address_is_refused(server: ApiServer, place: Place) -> None:
+def test_a_certificate_for_another_address_is_refused(server: ApiServer, place: PodContext) -> None:
     client = KubeApi("localhost", place.port, Path(place.account), time.monotonic() + 10)
     assert "certificate" in client.call("GET", server.node_path).failure
     assert server.requests == []
 
 
-def test_what_is_not_tls_is_a_failure(place: Place) -> None:
+def test_what_is_not_tls_is_a_failure(place: PodContext) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         client = KubeApi("127.0.0.1", listener.getsockname()[1], Path(place.account), time.monotonic() + 0.5)
         assert client.call("GET", "/").code == 0
@@ -169,35 +169,35 @@ def test_a_service_account_that_lacks_a_file_is_a_failure(server: ApiServer, api
     assert api.call("GET", server.node_path).failure
 
 
-# -- a beat and the evidence ------------------------------------------------------------------
+# -- a heartbeat and the evidence ------------------------------------------------------------------
 
 
-def test_a_beat_leaves_a_lease_and_an_event(server: ApiServer, place: Place) -> None:
-    answer = json.loads(beat(Request(place, events=(EVENT,)).to_json()))
+def test_a_beat_leaves_a_lease_and_an_event(server: ApiServer, place: PodContext) -> None:
+    answer = json.loads(heartbeat(Request(place, events=(EVENT,)).to_json()))
     assert (answer["paused"], answer["uid"], answer["sent"]) == (False, uid(server), 1)
     assert server.lease
     first = server.lease["spec"]
     assert (first["holderIdentity"], first["leaseDurationSeconds"]) == (place.pod, 120)
-    beat(Request(place).to_json())
+    heartbeat(Request(place).to_json())
     assert server.lease["spec"]["renewTime"] > first["renewTime"]
     assert server.lease["spec"]["acquireTime"] == first["acquireTime"]
     assert [event["reason"] for event in server.events] == ["Converged"]
 
 
 def test_the_annotation_is_written_only_when_it_differs(server: ApiServer) -> None:
-    place = find_place({**server.environment(), "CRI_RESMGR_INSTALLER_ANNOTATE_NODE": "true"})
+    place = find_pod_context({**server.environment(), "CRI_RESMGR_INSTALLER_ANNOTATE_NODE": "true"})
     assert place
     for state in ("converged", "converged", "failed"):
-        beat(Request(place, status={"state": state}).to_json())
+        heartbeat(Request(place, status={"state": state}).to_json())
     patches = [request for request in server.requests if request == ("PATCH", server.node_path)]
     assert len(patches) == 2
     assert json.loads(server.annotations[STATUS])["state"] == "failed"
 
 
-def test_a_part_that_hangs_does_not_hinder_the_others(server: ApiServer, place: Place) -> None:
+def test_a_part_that_hangs_does_not_hinder_the_others(server: ApiServer, place: PodContext) -> None:
     server.annotations[PAUSE] = "true"
     server.fail("/leases", hang=True)
-    answer = json.loads(beat(Request(place, events=(EVENT,), seconds=2.0).to_json()))
+    answer = json.loads(heartbeat(Request(place, events=(EVENT,), seconds=2.0).to_json()))
     results = {part: found[0] for part, found in answer["parts"].items()}
     assert results == {"node": "ok", "daemonset": "ok", "lease": "failed", "events": "ok"}
     assert answer["paused"] is True
@@ -224,7 +224,7 @@ def relabel(server: ApiServer) -> None:
 
 
 @pytest.mark.parametrize("change", [remove, replace, begin_deletion, select_others, relabel])
-def test_positive_evidence(server: ApiServer, place: Place, change: Callable[[ApiServer], None]) -> None:
+def test_positive_evidence(server: ApiServer, place: PodContext, change: Callable[[ApiServer], None]) -> None:
     seen = uid(server)
     change(server)
     assert json.loads(evidence(Request(place, seen).to_json()))["certain"] is True
@@ -244,7 +244,7 @@ FAULTS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
-def test_no_evidence(server: ApiServer, place: Place, fault: dict[str, Any]) -> None:
+def test_no_evidence(server: ApiServer, place: PodContext, fault: dict[str, Any]) -> None:
     seen = uid(server)
     if fault:
         server.fail(**fault)
@@ -253,7 +253,7 @@ def test_no_evidence(server: ApiServer, place: Place, fault: dict[str, Any]) -> 
     assert answer["why"]
 
 
-def test_a_server_that_is_away_is_no_evidence(server: ApiServer, place: Place) -> None:
+def test_a_server_that_is_away_is_no_evidence(server: ApiServer, place: PodContext) -> None:
     server.go_away()
     answer = json.loads(evidence(Request(place, "uid").to_json()))
     assert answer == {
@@ -266,7 +266,7 @@ def test_a_server_that_is_away_is_no_evidence(server: ApiServer, place: Place) -
 
 
 class Scene:
-    def __init__(self, place: Place, root: Path) -> None:
+    def __init__(self, place: PodContext, root: Path) -> None:
         self.said: list[Event] = []
         self.changes = 0
         self.loop = EventLoop()
@@ -294,14 +294,14 @@ class Scene:
         assert reached(), [event.message for event in self.said]
 
     def report(self, phase: Phase) -> None:
-        self.cluster.report(ResidentState(Mode.INSTALL, phase, phase is Phase.CONVERGED))
+        self.cluster.report(DaemonState(Mode.INSTALL, phase, phase is Phase.CONVERGED))
 
     def kinds(self) -> list[str]:
         return [event.kind for event in self.said]
 
 
 @pytest.fixture
-def scene(place: Place, tmp_path: Path) -> Iterator[Scene]:
+def scene(place: PodContext, tmp_path: Path) -> Iterator[Scene]:
     made = Scene(place, tmp_path)
     yield made
     made.cluster.end()

@@ -25,10 +25,10 @@ from installer.host.disk import Kernel
 from installer.host.files import RootedFiles
 from installer.host.ports import Clock, Host, Systemd
 from installer.host.real import build_host
+from installer.inputs.settings import load_settings
 from installer.model.event import Event
 from installer.model.state import Mode
 from installer.reconcile import Request, look, reconcile
-from installer.settings import load_settings
 from tests.host.node import Node
 
 #: Longer than any run of a test takes.

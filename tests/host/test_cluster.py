@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from installer.cluster.objects import PAUSE, STATUS
+from installer.daemon.cluster.objects import PAUSE, STATUS
+from tests.host.daemon import SOON, Daemon, within
 from tests.host.node import BINARY, GUARD, Node
-from tests.host.resident import SOON, Resident, within
 from tests.throwaway.apiserver import ApiServer
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.snapshot import difference, files
@@ -33,9 +33,9 @@ def server() -> Iterator[ApiServer]:
 
 
 @contextmanager
-def pod(node: Node, server: ApiServer, tmp_path: Path, **environment: str) -> Iterator[Resident]:
+def pod(node: Node, server: ApiServer, tmp_path: Path, **environment: str) -> Iterator[Daemon]:
     """A resident with the environment of a pod."""
-    running = Resident(node, tmp_path / "ready", server.environment() | environment)
+    running = Daemon(node, tmp_path / "ready", server.environment() | environment)
     try:
         yield running
     except BaseException as error:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.host.command import REAL_POLICY, RELAY_FLAG, Command, Ended, untouched
-from tests.host.resident import SOON, within
+from tests.host.daemon import SOON, within
 from tests.throwaway.containers import Mount, create_container
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.kubelet import UNIT, install_kubelet, running_arguments, wait_healthy

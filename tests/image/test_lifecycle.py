@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.host.daemon import SOON, within
 from tests.host.node import BINARY, DROP_IN, FALLBACK, GUARD, PROXY
-from tests.host.resident import SOON, within
 from tests.image.world import NEW, OLD, World, idle
 from tests.throwaway.apiserver import ApiServer
 from tests.throwaway.host import HostError, ThrowawayHost

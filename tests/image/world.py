@@ -103,7 +103,7 @@ class World:
 
 
 def idle(pod: Pod) -> bool:
-    """Whether it has done something, and is doing nothing now."""
+    """Whether it has done something, and is action nothing now."""
     return len(pod.of("pass.ended")) == len(pod.of("pass.started")) > 0
 
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from installer.cluster.objects import (
+from installer.daemon.cluster.decommission import decide
+from installer.daemon.cluster.heartbeat import Heartbeat, Request, find_evidence, parse_request
+from installer.daemon.cluster.objects import (
     PAUSE,
     STATUS,
     build_annotation,
@@ -19,16 +21,14 @@ from installer.cluster.objects import (
     is_paused,
     micro_time,
 )
-from installer.cluster.place import Place, find_place, lease_name
-from installer.cluster.selection import selects
-from installer.cluster.verdict import decide
-from installer.cluster.work import Beat, Request, find_evidence, parse_request
+from installer.daemon.cluster.pod_context import PodContext, find_pod_context, lease_name
+from installer.daemon.cluster.selection import selects
 from installer.errors import InvalidInputError
 from installer.host.kubeapi import Answer
 
 NODE = "worker-7"
 UID = "5f1c-first"
-PLACE = Place("10.0.0.1", 443, "/account", NODE, "ours-x7k2p", "pod", "kube-system", "ours")
+PLACE = PodContext("10.0.0.1", 443, "/account", NODE, "ours-x7k2p", "pod", "kube-system", "ours")
 LABELS = {"os": "linux", "pool": "a", "cores": "16", "word": "many"}
 
 
@@ -220,7 +220,7 @@ def test_without_a_remembered_uid_another_uid_is_none() -> None:
 
 
 def test_without_its_name_nothing_is_asked() -> None:
-    place = Place("10.0.0.1", 443, "/account", NODE)
+    place = PodContext("10.0.0.1", 443, "/account", NODE)
     api = FakeApi({})
     found = find_evidence(Request(place), api)
     assert (found["certain"], api.calls) == (False, [])
@@ -248,33 +248,33 @@ def pod(tmp_path: Path) -> dict[str, str]:
 
 
 def test_the_place_is_what_the_pod_says(pod: dict[str, str], tmp_path: Path) -> None:
-    expected = Place("10.0.0.1", 6443, str(tmp_path), NODE, "ours-x7k2p", "pod", "kube-system", "ours")
-    assert find_place(pod) == expected
+    expected = PodContext("10.0.0.1", 6443, str(tmp_path), NODE, "ours-x7k2p", "pod", "kube-system", "ours")
+    assert find_pod_context(pod) == expected
 
 
 def test_the_secure_port_comes_first(pod: dict[str, str]) -> None:
-    place = find_place({**pod, "KUBERNETES_SERVICE_PORT_HTTPS": "8443"})
+    place = find_pod_context({**pod, "KUBERNETES_SERVICE_PORT_HTTPS": "8443"})
     assert place
     assert place.port == 8443
 
 
 def test_the_namespace_may_come_from_the_service_account(pod: dict[str, str]) -> None:
     del pod["POD_NAMESPACE"]
-    place = find_place(pod)
+    place = find_pod_context(pod)
     assert place
     assert place.namespace == "from-file"
 
 
 def test_outside_a_pod_or_without_a_token_there_is_none(pod: dict[str, str], tmp_path: Path) -> None:
-    assert find_place({}) is None
+    assert find_pod_context({}) is None
     (tmp_path / "token").unlink()
-    assert find_place(pod) is None
+    assert find_pod_context(pod) is None
 
 
 def test_every_fault_of_the_environment_is_named(pod: dict[str, str]) -> None:
     faulty = {**pod, "NODE_NAME": "", "KUBERNETES_SERVICE_PORT": "x", "POD_NAMESPACE": "../etc"}
     with pytest.raises(InvalidInputError) as raised:
-        find_place(faulty)
+        find_pod_context(faulty)
     assert [fault.partition(":")[0] for fault in raised.value.faults] == [
         "KUBERNETES_SERVICE_PORT",
         "POD_NAMESPACE",
@@ -353,7 +353,7 @@ def test_what_fits_is_not_cut() -> None:
     assert cut("ü" * 512, 1024) == "ü" * 512
 
 
-# -- one beat ------------------------------------------------------------------------------
+# -- one heartbeat ------------------------------------------------------------------------------
 
 
 class FakeApi:
@@ -386,7 +386,7 @@ EVENT = {"type": "Normal", "reason": "Converged", "message": "done", "time": 0.0
 
 def test_a_beat_asks_and_tells() -> None:
     api = FakeApi(GOOD)
-    answer = Beat(Request(PLACE, events=(EVENT, EVENT)), api).run()
+    answer = Heartbeat(Request(PLACE, events=(EVENT, EVENT)), api).run()
     assert answer["paused"] is True
     assert answer["uid"] == UID
     assert answer["sent"] == 2
@@ -400,7 +400,7 @@ def test_a_beat_asks_and_tells() -> None:
 
 def test_a_lease_that_is_not_there_is_created() -> None:
     api = FakeApi({("POST", PLACE.leases_path): Answer(201, {"kind": "Lease"})})
-    answer = Beat(Request(PLACE), api).run()
+    answer = Heartbeat(Request(PLACE), api).run()
     assert answer["parts"]["lease"] == ("ok", "")
     assert api.calls[-2:] == [("PATCH", PLACE.lease_path), ("POST", PLACE.leases_path)]
 
@@ -417,7 +417,7 @@ def test_a_lease_that_is_not_there_is_created() -> None:
 )
 def test_no_part_hinders_another(part: str, fault: Answer, result: str) -> None:
     keys = dict(zip(("node", "daemonset", "lease", "events"), GOOD, strict=True))
-    answer = Beat(Request(PLACE, events=(EVENT,)), FakeApi({**GOOD, keys[part]: fault})).run()
+    answer = Heartbeat(Request(PLACE, events=(EVENT,)), FakeApi({**GOOD, keys[part]: fault})).run()
     results = {name: found[0] for name, found in answer["parts"].items()}
     assert results.pop(part) == result
     assert set(results.values()) == {"ok"}
@@ -425,12 +425,12 @@ def test_no_part_hinders_another(part: str, fault: Answer, result: str) -> None:
 
 
 def test_the_first_uid_is_remembered() -> None:
-    assert Beat(Request(PLACE, uid="the first"), FakeApi(GOOD)).run()["uid"] == "the first"
+    assert Heartbeat(Request(PLACE, uid="the first"), FakeApi(GOOD)).run()["uid"] == "the first"
 
 
 def test_before_the_first_pass_nothing_is_written() -> None:
     api = FakeApi(GOOD)
-    Beat(Request(PLACE, ask_only=True, events=(EVENT,)), api).run()
+    Heartbeat(Request(PLACE, ask_only=True, events=(EVENT,)), api).run()
     assert {method for method, _ in api.calls} == {"GET"}
 
 
@@ -438,18 +438,18 @@ def test_the_node_is_annotated_only_if_that_is_enabled() -> None:
     said = {"state": "converged"}
     patched = {**GOOD, ("PATCH", PLACE.node_path): node()}
     silent = FakeApi(patched)
-    Beat(Request(PLACE, status=said), silent).run()
+    Heartbeat(Request(PLACE, status=said), silent).run()
     assert ("PATCH", PLACE.node_path) not in silent.calls
-    place = Place(**{**PLACE.to_json(), "annotate": True})
+    place = PodContext(**{**PLACE.to_json(), "annotate": True})
     telling = FakeApi(patched)
-    answer = Beat(Request(place, status=said), telling).run()
+    answer = Heartbeat(Request(place, status=said), telling).run()
     assert answer["parts"]["annotation"] == ("ok", "")
     assert telling.calls[-1] == ("PATCH", PLACE.node_path)
 
 
 def test_an_event_that_is_refused_for_what_it_says_does_not_hold_up_the_others() -> None:
     refused = {**GOOD, ("POST", "/api/v1/namespaces/default/events"): status(422, "Invalid")}
-    assert Beat(Request(PLACE, events=(EVENT, EVENT)), FakeApi(refused)).run()["sent"] == 2
+    assert Heartbeat(Request(PLACE, events=(EVENT, EVENT)), FakeApi(refused)).run()["sent"] == 2
 
 
 def test_a_request_survives_its_way_through_a_command_line() -> None:

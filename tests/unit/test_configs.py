@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from installer.configs import (
+from installer.errors import InvalidInputError
+from installer.inputs.configs import (
     Configs,
     load_configs,
     parse_extra_options,
     validate_with_binary,
 )
-from installer.errors import InvalidInputError
 
 NONE = b"policy:\n  Active: none\n"
 BALLOONS = b"policy:\n  Active: balloons\n  balloons: {}\n"

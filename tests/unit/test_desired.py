@@ -13,17 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from installer.assets import template_names, unit_text
-from installer.configs import Configs
 from installer.desired import build_desired, carried_generation, is_intact, is_marked, with_generation
-from installer.desired.stamp import stamp
+from installer.desired.header import stamp
 from installer.errors import UnservableHostError
+from installer.inputs.configs import Configs
+from installer.inputs.settings import ConfigsSettings, KubeletSettings, ProxySettings, Settings
 from installer.kubelet import effective
-from installer.kubelet.envfile import parse_environment_file
 from installer.model import paths
 from installer.model.facts import Facts, KubeletFacts, UnitText
 from installer.model.resource import DesiredFile, ExecLine, Part, PayloadFile, UnitDetail, UnitState
 from installer.model.state import Desired, DesiredKubelet, Strategy
-from installer.settings import ConfigsSettings, KubeletSettings, ProxySettings, Settings
+from installer.systemd_syntax.environment_file import parse_environment_file
 
 BINARY = PayloadFile(Path("/payload/opt/intel/bin/cri-resmgr"), "ab" * 32, 38_000_000)
 FRAGMENT = "/etc/systemd/system/kubelet.service"

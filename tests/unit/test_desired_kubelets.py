@@ -18,13 +18,13 @@ import yaml
 from installer.desired.kubelet import kubelet_resources
 from installer.host.files import RootedFiles
 from installer.host.globbing import matching
+from installer.inputs.settings import KubeletSettings, Settings
 from installer.kubelet import Choice, Refusal, base_endpoint, choose_strategy, kubelet_policies
 from installer.kubelet.command import base_argv, base_unit
-from installer.kubelet.envfile import quote
 from installer.model import paths
 from installer.model.facts import KubeletFacts, UnitText
 from installer.model.resource import ProcessState, UnitDetail, UnitState, last_flag
-from installer.settings import KubeletSettings, Settings
+from installer.systemd_syntax.environment_file import quote
 
 CASES = Path(__file__).parent.parent / "cases" / "kubelets"
 FLAVOURS = Path(__file__).parent.parent / "throwaway" / "kubelets"

@@ -9,7 +9,7 @@ import pytest
 
 from installer.diff import diff
 from installer.model import paths
-from installer.model.change import Action, Verb
+from installer.model.change import UnitAction, Verb
 from installer.model.resource import (
     ABSENT,
     DesiredFile,
@@ -20,7 +20,7 @@ from installer.model.resource import (
     UnitState,
 )
 from installer.model.state import Desired, DesiredKubelet, DesiredUnit, Observation, Strategy
-from installer.record import Claim, Original, Record
+from installer.record.schema import Claim, Original, Record
 
 DROP_IN = "/etc/systemd/system/kubelet.service.d/90-cri-resmgr.conf"
 
@@ -95,10 +95,10 @@ def with_file(path: str, state: FileState) -> Observation:
 
 def actions(
     observation: Observation, record: Record = RECORD, desired: Desired = DESIRED
-) -> tuple[Action, Action]:
+) -> tuple[UnitAction, UnitAction]:
     changes = diff(desired, observation, record)
     found = [changes.unit(part) for part in (Part.PROXY, Part.KUBELET)]
-    proxy, kubelet = (change.action if change else Action.NOTHING for change in found)
+    proxy, kubelet = (change.action if change else UnitAction.NOTHING for change in found)
     return proxy, kubelet
 
 
@@ -122,12 +122,12 @@ def test_a_bare_host_needs_every_file_and_both_units() -> None:
     assert [change.path for change in changes.files] == [file.path for file in FILES]
     proxy, kubelet = changes.units
     assert (proxy.action, proxy.enable, proxy.daemon_reload, proxy.disable) == (
-        Action.RESTART,
+        UnitAction.RESTART,
         True,
         True,
         False,
     )
-    assert (kubelet.action, kubelet.enable, kubelet.daemon_reload) == (Action.RESTART, False, True)
+    assert (kubelet.action, kubelet.enable, kubelet.daemon_reload) == (UnitAction.RESTART, False, True)
 
 
 def test_r3_a_new_fallback_restarts_only_the_proxy() -> None:
@@ -136,58 +136,61 @@ def test_r3_a_new_fallback_restarts_only_the_proxy() -> None:
         files=(*FILES[:2], wanted(paths.FALLBACK_CONFIG, b"new", Part.PROXY), *FILES[3:]),
         proxy=replace(PROXY, generation="g1b"),
     )
-    assert actions(CONVERGED, desired=desired) == (Action.RESTART, Action.NOTHING)
+    assert actions(CONVERGED, desired=desired) == (UnitAction.RESTART, UnitAction.NOTHING)
     [unit] = diff(desired, CONVERGED, RECORD).units
     assert unit.why == (f"{paths.FALLBACK_CONFIG} changed",)
     assert not unit.daemon_reload
 
 
 def test_r7_a_restart_that_was_cut_off_is_derived_from_the_running_process() -> None:
-    assert actions(replace(CONVERGED, proxy_process=process("pending-1"))) == (Action.RESTART, Action.NOTHING)
+    assert actions(replace(CONVERGED, proxy_process=process("pending-1"))) == (
+        UnitAction.RESTART,
+        UnitAction.NOTHING,
+    )
     assert actions(replace(CONVERGED, kubelet_process=process("pending-1"))) == (
-        Action.NOTHING,
-        Action.RESTART,
+        UnitAction.NOTHING,
+        UnitAction.RESTART,
     )
 
 
 def test_a_unit_text_that_systemd_has_not_loaded_is_reloaded_without_a_restart() -> None:
     stale = replace(CONVERGED, kubelet=replace(CONVERGED.kubelet, environment=()))
     [unit] = diff(DESIRED, stale, RECORD).units
-    assert (unit.part, unit.action, unit.daemon_reload) == (Part.KUBELET, Action.NOTHING, True)
+    assert (unit.part, unit.action, unit.daemon_reload) == (Part.KUBELET, UnitAction.NOTHING, True)
 
 
 @pytest.mark.parametrize(
     ("path", "state", "expected"),
     [
-        (paths.FALLBACK_CONFIG, there(b"edited"), Action.RESTART),
-        (paths.FALLBACK_CONFIG, ABSENT, Action.NOTHING),
-        (paths.FALLBACK_CONFIG, there(b"fallback", mode=0o600), Action.NOTHING),
-        (paths.FALLBACK_CONFIG, there(b"fallback", uid=1000), Action.NOTHING),
-        (paths.GUARD, there(b"edited"), Action.NOTHING),
-        (paths.PROXY_ENVIRONMENT, there(b"edited"), Action.NOTHING),
-        (DROP_IN, there(b"edited"), Action.NOTHING),
+        (paths.FALLBACK_CONFIG, there(b"edited"), UnitAction.RESTART),
+        (paths.FALLBACK_CONFIG, ABSENT, UnitAction.NOTHING),
+        (paths.FALLBACK_CONFIG, there(b"fallback", mode=0o600), UnitAction.NOTHING),
+        (paths.FALLBACK_CONFIG, there(b"fallback", uid=1000), UnitAction.NOTHING),
+        (paths.GUARD, there(b"edited"), UnitAction.NOTHING),
+        (paths.PROXY_ENVIRONMENT, there(b"edited"), UnitAction.NOTHING),
+        (DROP_IN, there(b"edited"), UnitAction.NOTHING),
     ],
 )
 def test_drift_of_a_file_restarts_the_proxy_only_if_it_may_have_read_it(
-    path: str, state: FileState, expected: Action
+    path: str, state: FileState, expected: UnitAction
 ) -> None:
     observation = with_file(path, state)
     assert [change.path for change in diff(DESIRED, observation, RECORD).files] == [path]
-    assert actions(observation) == (expected, Action.NOTHING)
+    assert actions(observation) == (expected, UnitAction.NOTHING)
 
 
 def test_r7_a_restart_that_only_an_edit_made_necessary_is_owed_until_that_process_ends() -> None:
     owing = replace(RECORD, owed={paths.PROXY_UNIT: "i1"})
-    assert actions(CONVERGED, owing) == (Action.RESTART, Action.NOTHING)
+    assert actions(CONVERGED, owing) == (UnitAction.RESTART, UnitAction.NOTHING)
     restarted = replace(CONVERGED, proxy=replace(CONVERGED.proxy, invocation_id="i9"))
-    assert actions(restarted, owing) == (Action.NOTHING, Action.NOTHING)
+    assert actions(restarted, owing) == (UnitAction.NOTHING, UnitAction.NOTHING)
 
 
 def test_a_new_force_config_is_signalled_once_per_invocation() -> None:
     desired = replace(DESIRED, proxy=replace(PROXY, reload_digest="f2"))
-    assert actions(CONVERGED, desired=desired) == (Action.RELOAD, Action.NOTHING)
-    assert actions(CONVERGED, replace(RECORD, signalled=("i1", "f2")), desired) == (Action.NOTHING,) * 2
-    assert actions(CONVERGED, replace(RECORD, signalled=("i0", "f2")), desired)[0] is Action.RELOAD
+    assert actions(CONVERGED, desired=desired) == (UnitAction.RELOAD, UnitAction.NOTHING)
+    assert actions(CONVERGED, replace(RECORD, signalled=("i1", "f2")), desired) == (UnitAction.NOTHING,) * 2
+    assert actions(CONVERGED, replace(RECORD, signalled=("i0", "f2")), desired)[0] is UnitAction.RELOAD
 
 
 def test_a_force_config_that_somebody_edited_is_signalled_again() -> None:
@@ -198,18 +201,18 @@ def test_a_force_config_that_somebody_edited_is_signalled_again() -> None:
         proxy=replace(PROXY, reload_digest="f2"),
     )
     record = replace(RECORD, signalled=("i1", "f2"))
-    assert actions(with_file(paths.FORCE_CONFIG, there(b"forced")), record, desired)[0] is Action.NOTHING
-    assert actions(with_file(paths.FORCE_CONFIG, there(b"theirs")), record, desired)[0] is Action.RELOAD
+    assert actions(with_file(paths.FORCE_CONFIG, there(b"forced")), record, desired)[0] is UnitAction.NOTHING
+    assert actions(with_file(paths.FORCE_CONFIG, there(b"theirs")), record, desired)[0] is UnitAction.RELOAD
     bare = there(b"forced", mode=0o600)
-    assert actions(with_file(paths.FORCE_CONFIG, bare), record, desired)[0] is Action.NOTHING
+    assert actions(with_file(paths.FORCE_CONFIG, bare), record, desired)[0] is UnitAction.NOTHING
 
 
 def test_a_silent_relay_restarts_the_proxy_not_kubelet() -> None:
-    assert actions(replace(CONVERGED, relay_answers=False)) == (Action.RESTART, Action.NOTHING)
+    assert actions(replace(CONVERGED, relay_answers=False)) == (UnitAction.RESTART, UnitAction.NOTHING)
 
 
 def test_kubelet_that_the_guard_kept_on_its_base_endpoint_is_moved_back() -> None:
-    assert actions(replace(CONVERGED, on_relay=False)) == (Action.NOTHING, Action.RESTART)
+    assert actions(replace(CONVERGED, on_relay=False)) == (UnitAction.NOTHING, UnitAction.RESTART)
 
 
 def test_removal_deletes_what_was_ours_and_restores_what_was_there() -> None:
@@ -224,9 +227,9 @@ def test_removal_deletes_what_was_ours_and_restores_what_was_there() -> None:
     assert set(verbs.values()) == {Verb.DELETE}
     proxy, kubelet = (changes.unit(part) for part in (Part.PROXY, Part.KUBELET))
     assert proxy is not None
-    assert (proxy.action, proxy.disable, proxy.enable) == (Action.STOP, True, False)
+    assert (proxy.action, proxy.disable, proxy.enable) == (UnitAction.STOP, True, False)
     assert kubelet is not None
-    assert (kubelet.action, kubelet.daemon_reload) == (Action.RESTART, True)
+    assert (kubelet.action, kubelet.daemon_reload) == (UnitAction.RESTART, True)
 
 
 def test_removal_of_nothing_is_empty() -> None:
@@ -253,7 +256,7 @@ def test_a_link_that_somebody_has_deleted_by_hand_comes_back_without_a_restart()
     """Systemd goes on saying enabled until it reads its files again."""
     unit = diff(DESIRED, replace(CONVERGED, proxy_wanted=False), RECORD).unit(Part.PROXY)
     assert unit is not None
-    assert (unit.enable, unit.action) == (True, Action.NOTHING)
+    assert (unit.enable, unit.action) == (True, UnitAction.NOTHING)
 
 
 UNIT_RECORD = Record(claims={paths.PROXY_UNIT_FILE: Claim(Part.PROXY)})
@@ -302,7 +305,7 @@ def test_removal_says_that_somebody_edited_a_file_of_ours() -> None:
 
 
 def test_kubelet_on_its_base_endpoint_is_not_restarted_by_a_removal() -> None:
-    assert actions(replace(CONVERGED, on_relay=False), desired=Desired())[1] is Action.NOTHING
+    assert actions(replace(CONVERGED, on_relay=False), desired=Desired())[1] is UnitAction.NOTHING
 
 
 def test_an_enabled_unit_of_somebody_else_is_disabled_before_its_file_is_replaced() -> None:

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as limits
 
 from installer.assets import unit_text
-from installer.kubelet.envfile import parse_environment_file
-from installer.kubelet.unitfile import split_words
+from installer.systemd_syntax.environment_file import parse_environment_file
+from installer.systemd_syntax.unit_file import split_words
 from tests.faults.inputs.texts import hostile_text
 
 DEFAULT_SECONDS = 3  # the whole budget of a test that names no other

@@ -10,22 +10,23 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-MODULE_LINES = 400
+MODULE_LINES = 450  # a module is one thought; where splitting would tear it, it may be this long
 FUNCTION_LINES = 50
 
 # From the top down: a module may import from its own layer's package or from layers below.
 LAYERS = (
     {"cli"},
-    {"resident"},
+    {"daemon"},
     {"reconcile"},
     {"rollback", "diagnostics"},
-    {"aftermath"},
+    {"rollback_report"},
     {"verify"},  # the stage that reuses two others
-    {"intent", "ledger", "preflight", "observe", "diff", "plan", "apply", "manifests", "report"},
+    {"intent", "preflight", "observe", "diff", "plan", "apply", "manifests", "report"},
     {"desired", "record"},
-    {"configs", "payload", "settings", "kubelet", "cluster"},
-    {"render", "yamldoc", "wording"},
-    {"assets"},
+    {"kubelet"},
+    {"inputs"},
+    {"render"},
+    {"assets", "systemd_syntax"},
     {"host"},
     {"model"},
     {"errors"},
@@ -35,8 +36,6 @@ ALLOWED_BETWEEN_STAGES = {("verify", "observe"), ("verify", "diff")}
 # What is beside its layer, with the reason.
 EXCEPTIONS = {
     ("intent", "preflight"),  # the glue before the diff asks preflight
-    ("render", "kubelet"),  # how systemd wants a value quoted
-    ("configs", "kubelet"),  # how systemd reads environment files
 }
 DOORS = {
     "pydbus": {"installer/host/bus.py"},
@@ -49,7 +48,7 @@ DOORS = {
     "ssl": {"installer/host/kubeapi.py"},
     "http": {"installer/host/kubeapi.py"},
 }
-MAY_WRITE_TO_A_TERMINAL = ("installer/report/", "installer/report.py", "installer/cli.py")
+MAY_WRITE_TO_A_TERMINAL = ("installer/report/", "installer/cli/")
 
 MODULES = sorted(path for path in (ROOT / "installer").rglob("*.py"))
 IDS = [str(path.relative_to(ROOT)) for path in MODULES]
@@ -150,7 +149,12 @@ def test_only_reports_write_to_a_terminal(path: Path) -> None:
 @every_module
 def test_only_the_cli_exits(path: Path) -> None:
     called = {ast.unparse(node.func) for node in ast.walk(tree(path)) if isinstance(node, ast.Call)}
-    assert name(path) == "installer/cli.py" or not called & {"sys.exit", "exit", "os._exit", "SystemExit"}
+    assert name(path).startswith("installer/cli/") or not called & {
+        "sys.exit",
+        "exit",
+        "os._exit",
+        "SystemExit",
+    }
 
 
 @every_module

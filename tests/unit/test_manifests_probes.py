@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from installer.daemon.loop import Command
+from installer.inputs.settings import KubeletSettings, ProxySettings, RolloutSettings, Settings
 from installer.manifests.probes import PAUSED_FILE, READY_FILE, build_deadlines, build_probes
-from installer.resident.loop import Command
-from installer.settings import KubeletSettings, ProxySettings, RolloutSettings, Settings
 
 SLOW = Settings(
     proxy=ProxySettings(start_timeout_seconds=500, dead_seconds=900),

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from installer.errors import InvalidInputError
+from installer.inputs.payload import BINARY, load_payload, verify_payload
 from installer.model.resource import Identity
-from installer.payload import BINARY, load_payload, verify_payload
 
 
 def elf(machine: int = 62, wide: bool = True, little: bool = True, segment: int = 40) -> bytes:

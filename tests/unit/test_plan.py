@@ -10,7 +10,7 @@ from installer.model.plan import Plan, StepKind
 from installer.model.resource import DesiredFile, Part, UnitState
 from installer.model.state import Desired, Mode, Observation
 from installer.plan import build_plan
-from installer.record import Record
+from installer.record.schema import Record
 from tests.unit.test_diff import CONVERGED, DESIRED, DROP_IN, RECORD, process
 
 BARE = replace(

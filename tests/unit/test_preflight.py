@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from installer.configs import Configs
+from installer.inputs.configs import Configs
+from installer.inputs.payload import Payload
+from installer.inputs.settings import ConfigsSettings, KubeletSettings, ProxySettings, Settings
 from installer.model import paths
-from installer.model.change import Action, Changes, FileChange, UnitChange, Verb
+from installer.model.change import Changes, FileChange, UnitAction, UnitChange, Verb
 from installer.model.facts import Facts, KubeletFacts, Probe, RunningContainer, UnitText
 from installer.model.finding import Finding, Severity
 from installer.model.resource import (
@@ -24,9 +26,7 @@ from installer.model.resource import (
     UnitState,
 )
 from installer.model.state import Desired, DesiredKubelet, DesiredUnit, Strategy
-from installer.payload import Payload
 from installer.preflight import cached_configuration, check_change, check_host, check_places
-from installer.settings import ConfigsSettings, KubeletSettings, ProxySettings, Settings
 
 MIB = 1 << 20
 SETTINGS = Settings()
@@ -51,11 +51,11 @@ def created(path: str, part: Part) -> FileChange:
 INSTALL = Changes(
     (created(paths.BINARY, Part.PROXY), created(DROP_IN, Part.KUBELET)),
     (
-        UnitChange(paths.PROXY_UNIT, Part.PROXY, Action.RESTART, ("new",), daemon_reload=True),
-        UnitChange("kubelet.service", Part.KUBELET, Action.RESTART, ("new",), daemon_reload=True),
+        UnitChange(paths.PROXY_UNIT, Part.PROXY, UnitAction.RESTART, ("new",), daemon_reload=True),
+        UnitChange("kubelet.service", Part.KUBELET, UnitAction.RESTART, ("new",), daemon_reload=True),
     ),
 )
-RELOAD_ONLY = Changes(units=(UnitChange(paths.PROXY_UNIT, Part.PROXY, Action.RELOAD, ("force.cfg",)),))
+RELOAD_ONLY = Changes(units=(UnitChange(paths.PROXY_UNIT, Part.PROXY, UnitAction.RELOAD, ("force.cfg",)),))
 
 
 def with_unit(unit: UnitState) -> Facts:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from installer.errors import InvalidInputError, RolledBackError
 from installer.model import paths
-from installer.model.change import Action, Changes, FileChange, UnitChange, Verb
+from installer.model.change import Changes, FileChange, UnitAction, UnitChange, Verb
 from installer.model.event import Event
 from installer.model.finding import Finding, Severity
 from installer.model.plan import Plan, Step, StepKind
@@ -56,7 +56,7 @@ def file(
     return FileChange(path, Part.PROXY, verb, before, after, "its content differs")
 
 
-def unit(action: Action, part: Part = Part.PROXY, why: str = "changed") -> UnitChange:
+def unit(action: UnitAction, part: Part = Part.PROXY, why: str = "changed") -> UnitChange:
     name = paths.PROXY_UNIT if part is Part.PROXY else "kubelet.service"
     return UnitChange(name, part, action, (why,))
 
@@ -168,30 +168,30 @@ def created(path: str) -> FileChange:
         (
             Changes(
                 (*map(created, "abcd"), file(there(b"x"), desired("e", b"y"))),
-                (unit(Action.RESTART),),
+                (unit(UnitAction.RESTART),),
             ),
             "4 to create, 1 to change; cri-resource-manager restarts, kubelet does not",
         ),
         (
             Changes(
                 (created(paths.PROXY_UNIT_FILE),),
-                (unit(Action.RESTART), unit(Action.RESTART, Part.KUBELET)),
+                (unit(UnitAction.RESTART), unit(UnitAction.RESTART, Part.KUBELET)),
             ),
             "1 to create; cri-resource-manager starts, kubelet restarts",
         ),
         (
             Changes(
                 (file(there(b""), None, Verb.DELETE), file(there(b""), there(b"x"), Verb.RESTORE)),
-                (unit(Action.STOP), unit(Action.RESTART, Part.KUBELET)),
+                (unit(UnitAction.STOP), unit(UnitAction.RESTART, Part.KUBELET)),
             ),
             "1 to delete, 1 to restore; cri-resource-manager stops, kubelet restarts",
         ),
         (
-            Changes((file(there(b"x"), desired("e", b"y")),), (unit(Action.RELOAD),)),
+            Changes((file(there(b"x"), desired("e", b"y")),), (unit(UnitAction.RELOAD),)),
             "1 to change; cri-resource-manager reloads, kubelet does not restart",
         ),
         (
-            Changes(units=(unit(Action.RESTART, Part.KUBELET),)),
+            Changes(units=(unit(UnitAction.RESTART, Part.KUBELET),)),
             "no file differs; kubelet restarts, cri-resource-manager does not",
         ),
         (Changes((created("a"),)), "1 to create; nothing restarts"),
@@ -204,7 +204,7 @@ def test_the_summary_is_one_line_for_people(changes: Changes, summary: str) -> N
 def test_the_plan_says_units_reasons_strategy_findings_and_the_summary_last() -> None:
     warning = Finding(Severity.WARN, "w", "a warning", "a hint")
     change = UnitChange(
-        "kubelet.service", Part.KUBELET, Action.RESTART, ("one", "two"), daemon_reload=True, enable=True
+        "kubelet.service", Part.KUBELET, UnitAction.RESTART, ("one", "two"), daemon_reload=True, enable=True
     )
     lines = render_plan(plan(units=(change,), findings=(warning,))).splitlines()
     assert lines == [
@@ -220,7 +220,7 @@ def test_the_plan_says_units_reasons_strategy_findings_and_the_summary_last() ->
 
 def test_a_refused_plan_ends_with_that() -> None:
     refusal = Finding(Severity.REFUSE, "r", "cannot be", "do this")
-    text = render_plan(plan(units=(unit(Action.RESTART),), findings=(refusal,)))
+    text = render_plan(plan(units=(unit(UnitAction.RESTART),), findings=(refusal,)))
     assert "refused: cannot be\n    hint: do this\n" in text
     assert text.splitlines()[-1].startswith("nothing will be done, for 1 reason; otherwise: no file")
 
@@ -230,7 +230,7 @@ def test_an_empty_plan_is_one_line() -> None:
 
 
 def test_colour_changes_nothing_but_colour() -> None:
-    sample = plan(file(there(b"a\n"), desired(FALLBACK, b"b\n")), units=(unit(Action.RESTART),))
+    sample = plan(file(there(b"a\n"), desired(FALLBACK, b"b\n")), units=(unit(UnitAction.RESTART),))
     colored = render_plan(sample, color=True)
     assert "\x1b[" in colored
     assert re.sub("\x1b\\[[0-9]*m", "", colored) == render_plan(sample)
@@ -268,7 +268,7 @@ def test_a_plan_as_json_is_one_document_with_stable_keys() -> None:
         file(there(b"a\xff\n"), desired(FALLBACK, b"b\n")),
         file(ABSENT, desired(paths.BINARY, payload, 0o755), Verb.CREATE, paths.BINARY),
         file(there(b""), None, Verb.DELETE),
-        units=(unit(Action.RESTART),),
+        units=(unit(UnitAction.RESTART),),
         findings=(Finding(Severity.WARN, "w", "m", "h"),),
     )
     print_plan(sample, "json", stream)
@@ -355,7 +355,7 @@ def test_an_unhealthy_host_is_exit_3_though_no_file_differs(observation: Observa
 
 
 def test_a_difference_is_exit_3_and_named() -> None:
-    different = plan(file(there(b"a"), desired(FALLBACK, b"b")), units=(unit(Action.RESTART),))
+    different = plan(file(there(b"a"), desired(FALLBACK, b"b")), units=(unit(UnitAction.RESTART),))
     process = ProcessState(5, (), {paths.GENERATION_VARIABLE: "g0"})
     code, text = status(replace(WELL, proxy_process=process), different)
     assert code == 3

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from installer.errors import InvalidInputError
-from installer.settings import KubeletSettings, Settings, load_settings, parse_settings
+from installer.inputs.settings import KubeletSettings, Settings, load_settings, parse_settings
 
 
 def faults(text: str) -> tuple[str, ...]:
@@ -176,7 +176,7 @@ def test_any_bytes_are_settings_or_bad_input(content: bytes) -> None:
 def test_starting_up_imports_neither_yaml_nor_a_heavy_library() -> None:
     """Start-up is what a DaemonSet pays for on every node."""
     script = (
-        "import sys, installer.settings as s; s.load_settings(None);"
+        "import sys, installer.inputs.settings as s; s.load_settings(None);"
         "print(*sorted({'yaml', 'jinja2', 'grpc', 'psutil', 'pydbus'} & set(sys.modules)))"
     )
     root = Path(__file__).parents[2]

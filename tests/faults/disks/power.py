@@ -16,11 +16,11 @@ from itertools import islice
 from pathlib import Path
 
 from installer.errors import InstallerError, RolledBackError
+from installer.inputs.settings import KubeletSettings, Settings
 from installer.model import paths
 from installer.model.event import silent
 from installer.model.state import Mode
 from installer.reconcile import Request, reconcile
-from installer.settings import KubeletSettings, Settings
 from tests.faults import Report
 from tests.faults.disks.crash import Disk, Tree, build, read_tree
 from tests.faults.disks.node import Node, bare_node, program

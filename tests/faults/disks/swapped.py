@@ -15,7 +15,7 @@ from pathlib import Path
 from installer.errors import InstallerError
 from installer.host.cri import SocketCri
 from installer.host.files import RootedFiles
-from installer.host.inotify import Inotify, Spot
+from installer.host.inotify import Inotify, WatchSpec
 from installer.host.lock import host_lock
 from installer.host.netns import host_socket
 from installer.host.process import ProcProcesses
@@ -216,7 +216,7 @@ def _watches(files: RootedFiles) -> bool:
     """The kernel says what it watches (proc(5), fdinfo)."""
     inotify = Inotify()
     try:
-        inotify.watch([Spot(files.root, "/etc/there/below")])
+        inotify.watch([WatchSpec(files.root, "/etc/there/below")])
         watched = Path(f"/proc/self/fdinfo/{inotify.descriptor}").read_text()
         return f" ino:{files.root.with_name('outside').joinpath('below').stat().st_ino:x} " in watched
     finally:

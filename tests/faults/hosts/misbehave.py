@@ -21,8 +21,8 @@ from tests.faults.hosts.misfortunes.case import Reboot
 from tests.faults.hosts.misfortunes.program import argv, clock_environment, set_clock
 from tests.faults.hosts.misfortunes.stage import Stage
 from tests.faults.hosts.misfortunes.table import GROUPS
+from tests.host.daemon import Daemon, within
 from tests.host.node import BINARY, FALLBACK, PROXY, Node
-from tests.host.resident import Resident, within
 from tests.throwaway.host import HostError
 
 _SOON = 1.5  # seconds after a misfortune, in which most of what it leads to happens
@@ -61,7 +61,7 @@ def watch_while_the_clock_is_set(bench: Bench, amount: int) -> Tried:
 def _watch(node: Node, offset: str) -> str:
     node.run("install")
     words = [*argv(clock=True), *node.command.globals(), "--output", "json", "run"]
-    resident = Resident(node, node.scratch / "ready", clock_environment(node), words)
+    resident = Daemon(node, node.scratch / "ready", clock_environment(node), words)
     try:
         resident.settle()
         set_clock(offset)(node)

@@ -6,15 +6,15 @@ import signal
 import time
 from collections.abc import Callable
 
+from tests.host.daemon import Daemon
 from tests.host.node import Node
-from tests.host.resident import Resident
 
 REST_SECONDS = 60.0  # for all that it may have to do after one deed, on a busy machine
 _POLL = 0.1
 _TOLD = 3000  # characters of its last words
 
 
-class Watcher(Resident):
+class Watcher(Daemon):
     """A resident that trusts a relay soon."""
 
     def __init__(self, node: Node) -> None:

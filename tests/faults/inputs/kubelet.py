@@ -11,18 +11,18 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from installer.configs import load_configs, parse_extra_options
+from installer.inputs.configs import load_configs, parse_extra_options
+from installer.inputs.settings import Settings, parse_settings
 from installer.intent import Intent, form_installation
 from installer.kubelet import kubelet_policies
 from installer.kubelet.command import base_argv, base_unit
-from installer.kubelet.envfile import parse_environment_file
-from installer.kubelet.unitfile import parse_exec, parse_unit, split_words
 from installer.model import paths
 from installer.model.facts import Facts, KubeletFacts, UnitText
 from installer.model.resource import DesiredFile, ProcessState, UnitDetail, UnitState
 from installer.model.state import Strategy
-from installer.record import Record
-from installer.settings import Settings, parse_settings
+from installer.record.schema import Record
+from installer.systemd_syntax.environment_file import parse_environment_file
+from installer.systemd_syntax.unit_file import parse_exec, parse_unit, split_words
 from tests.faults.disks.node import program
 from tests.faults.inputs.texts import every_value, hostile_text, spoilt
 from tests.faults.inputs.trial import Trial, end_of

@@ -13,13 +13,13 @@ from typing import Any
 from hypothesis import strategies as st
 
 from installer.host.files import RootedFiles
+from installer.inputs.settings import KubeletSettings, Settings
 from installer.model import paths
 from installer.model.event import silent
 from installer.model.resource import Kind, Part
 from installer.model.state import Mode
 from installer.reconcile import Request, reconcile
-from installer.record import Claim, Original, Record, RecordStatus, dump_record, load_record
-from installer.settings import KubeletSettings, Settings
+from installer.record.schema import Claim, Original, Record, RecordStatus, dump_record, load_record
 from tests.faults.disks.crash import Tree, build, read_tree
 from tests.faults.disks.node import Node, bare_node, program
 from tests.faults.disks.recorder import Careless

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from installer.configs import load_configs
-from installer.settings import load_settings
+from installer.inputs.configs import load_configs
+from installer.inputs.settings import load_settings
 from tests.faults.inputs.texts import every_value, spoilt
 from tests.faults.inputs.trial import Trial, end_of
 

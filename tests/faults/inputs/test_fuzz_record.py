@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from installer.errors import UnservableHostError
+from installer.inputs.settings import KubeletSettings, Settings
 from installer.model.event import Event, silent
 from installer.model.state import Mode
 from installer.reconcile import Request, reconcile
-from installer.settings import KubeletSettings, Settings
 from tests.faults.inputs.record import TRIALS, install
 from tests.faults.inputs.trial import Trial, try_some
 

@@ -17,14 +17,14 @@ from installer.errors import UnservableHostError
 from installer.host.files import RootedFiles
 from installer.host.globbing import matching
 from installer.host.systemd import BusSystemd
+from installer.inputs.settings import KubeletSettings, Settings
 from installer.kubelet import Choice, choose_strategy, effective
 from installer.kubelet.command import base_unit
-from installer.kubelet.envfile import parse_environment_file
-from installer.kubelet.unitfile import ExecCommand
 from installer.model.facts import KubeletFacts, UnitText
 from installer.model.resource import UnitDetail, UnitState
 from installer.observe import observe_environment_files
-from installer.settings import KubeletSettings, Settings
+from installer.systemd_syntax.environment_file import parse_environment_file
+from installer.systemd_syntax.unit_file import ExecCommand
 from tests.faults import Report
 from tests.throwaway.host import ThrowawayHost
 

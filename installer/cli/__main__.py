@@ -1,0 +1,8 @@
+"""`python -m installer.cli`: how `run` starts its child runs."""
+
+import sys
+
+from installer.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""Whether it is certain that a node is no longer to be served. Pure.
+
+Taking the proxy off a node by mistake restarts its kubelet, on all nodes at once if the mistake is
+the API server's. So only what an API server says in so many words counts; every
+doubt keeps the node as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from installer.daemon.cluster.pod_context import PodContext
+from installer.daemon.cluster.selection import selects
+from installer.host.kubeapi import Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Decommission:
+    """`why` is for people, and says what was found or what was missing."""
+
+    certain: bool
+    why: str
+
+
+def decide(place: PodContext, daemonset: Answer, node: Answer, remembered_uid: str) -> Decommission:
+    """Judges what the API says of our DaemonSet and of our node.
+
+    `remembered_uid` is that of our DaemonSet when it was first seen, empty if it never was: then
+    its absence tells nothing, as the name may be wrong.
+    """
+    name = f"DaemonSet {place.namespace}/{place.daemonset}"
+    if not place.namespace or not place.daemonset:
+        return Decommission(False, "the name or namespace of our DaemonSet is not known")
+    if daemonset.code == 404:
+        return _judge_absence(place, name, daemonset, remembered_uid)
+    if not daemonset.ok:
+        return Decommission(False, f"{name} could not be read: {daemonset.failure}")
+    metadata = _metadata(daemonset)
+    if not _is(daemonset, "DaemonSet", place.daemonset) or metadata.get("namespace") != place.namespace:
+        return Decommission(False, f"{name} was asked for, and something else came")
+    uid = metadata.get("uid")
+    if remembered_uid and isinstance(uid, str) and uid and uid != remembered_uid:
+        return Decommission(True, f"{name} is another one now: its UID was {remembered_uid} and is {uid}")
+    if metadata.get("deletionTimestamp"):
+        return Decommission(True, f"{name} is being deleted, since {metadata['deletionTimestamp']}")
+    return _judge_selection(place, name, daemonset, node)
+
+
+def _judge_absence(place: PodContext, name: str, answer: Answer, remembered_uid: str) -> Decommission:
+    """Whether a 404 is the API server's own word on our DaemonSet."""
+    details = answer.body.get("details")
+    said = details.get("name") if isinstance(details, dict) else None
+    kind, reason = answer.body.get("kind"), answer.body.get("reason")
+    if (kind, reason, said) != ("Status", "NotFound", place.daemonset):
+        return Decommission(False, f"a 404 that does not come from an API server that knows {name}")
+    if not remembered_uid:
+        return Decommission(False, f"{name} is not there, and never was seen: its name may be wrong")
+    return Decommission(True, f"{name} is gone")
+
+
+def _judge_selection(place: PodContext, name: str, daemonset: Answer, node: Answer) -> Decommission:
+    """Whether a living DaemonSet still wants this node."""
+    if not node.ok:
+        return Decommission(False, f"{name} is there; node {place.node} could not be read: {node.failure}")
+    if not _is(node, "Node", place.node):
+        return Decommission(
+            False, f"{name} is there; node {place.node} was asked for, and something else came"
+        )
+    labels = _metadata(node).get("labels") or {}
+    spec = daemonset.body.get("spec")
+    template = spec.get("template") if isinstance(spec, dict) else None
+    try:
+        if not isinstance(template, dict) or not isinstance(labels, dict):
+            raise ValueError("no pod template, or no labels")
+        wanted = selects(template, place.node, labels)
+    except ValueError as error:
+        return Decommission(False, f"{name} is there; whom it selects is not understood: {error}")
+    if wanted:
+        return Decommission(False, f"{name} is there and selects this node")
+    return Decommission(True, f"{name} no longer selects node {place.node}")
+
+
+def _metadata(answer: Answer) -> Mapping[str, Any]:
+    metadata = answer.body.get("metadata")
+    return metadata if isinstance(metadata, dict) else {}
+
+
+def _is(answer: Answer, kind: str, name: str) -> bool:
+    return answer.body.get("kind") == kind and _metadata(answer).get("name") == name

@@ -1,0 +1,99 @@
+"""The objects that are written to the API: a Lease, an Event, an annotation's value. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from installer.daemon.cluster.pod_context import PROGRAM, PodContext, lease_name
+
+PAUSE = "cri-resource-manager.intel.com/pause"
+STATUS = "cri-resource-manager.intel.com/installer"
+EVENTS_PATH = "/api/v1/namespaces/default/events"
+LEASE_SECONDS = 120
+
+_MESSAGE_LIMIT = 1024  # bytes, of an Event's note (Kubernetes API reference, events.k8s.io/v1)
+_REASON_LIMIT = 512  # bytes of ours in the annotation: all annotations of a node share 256 KiB
+
+
+def micro_time(when: datetime) -> str:
+    """As the API's MicroTime has it."""
+    return when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def plain_time(seconds: float) -> str:
+    """A time of the epoch as the API's Time has it."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def is_paused(node: Mapping[str, Any]) -> bool:
+    """Whether the annotation is on the node, with any value except "false"."""
+    return PAUSE in _annotations(node) and str(_annotations(node)[PAUSE]) != "false"
+
+
+def build_renewal(place: PodContext, now: datetime) -> dict[str, Any]:
+    """A merge patch of the Lease."""
+    spec = {
+        "holderIdentity": place.pod or place.node,
+        "leaseDurationSeconds": LEASE_SECONDS,
+        "renewTime": micro_time(now),
+    }
+    return {"spec": spec}
+
+
+def build_lease(place: PodContext, now: datetime) -> dict[str, Any]:
+    """Owned by nothing: it outlives the pod, so that a missing installer is seen."""
+    labels = {"app.kubernetes.io/name": PROGRAM}
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": lease_name(place.node), "namespace": place.namespace, "labels": labels},
+        "spec": build_renewal(place, now)["spec"] | {"acquireTime": micro_time(now)},
+    }
+
+
+def build_annotation(node: Mapping[str, Any], status: Mapping[str, str]) -> dict[str, Any] | None:
+    """A merge patch of the node; None if it says that already."""
+    values = {**status, "reason": cut(status.get("reason", ""), _REASON_LIMIT)}
+    text = json.dumps(values, separators=(",", ":"), ensure_ascii=False)
+    if _annotations(node).get(STATUS) == text:
+        return None
+    return {"metadata": {"annotations": {STATUS: text}}}
+
+
+def build_event(place: PodContext, what: Mapping[str, Any]) -> dict[str, Any]:
+    """`what` has `type` (Normal or Warning), `reason`, `message` and `time` (of the epoch).
+
+    It regards the node as kubelet's own events do, its name as UID, so that `kubectl describe node`
+    shows both (kubelet's `nodeRef`; an object without namespace has its events in `default`).
+    """
+    when = plain_time(what["time"])
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": f"{PROGRAM}-", "namespace": "default"},
+        "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": place.node, "uid": place.node},
+        "type": what["type"],
+        "reason": what["reason"],
+        "message": cut(what["message"], _MESSAGE_LIMIT),
+        "source": {"component": PROGRAM, "host": place.node},
+        "reportingComponent": PROGRAM,
+        "reportingInstance": cut(place.pod or place.node, 128),
+        "firstTimestamp": when,
+        "lastTimestamp": when,
+        "count": 1,
+    }
+
+
+def cut(text: str, limit: int) -> str:
+    """At most `limit` bytes of it; what was longer ends in three dots."""
+    raw = text.encode("utf-8", "replace")
+    return text if len(raw) <= limit else raw[: limit - 3].decode("utf-8", "ignore") + "..."
+
+
+def _annotations(node: Mapping[str, Any]) -> Mapping[str, Any]:
+    metadata = node.get("metadata")
+    found = metadata.get("annotations") if isinstance(metadata, dict) else None
+    return found if isinstance(found, dict) else {}

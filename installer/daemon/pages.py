@@ -1,0 +1,76 @@
+"""What the resident tells over HTTP: /healthz, /readyz and /metrics, from its state. Pure.
+
+The text format of Prometheus is written here: its client library weighs as much as all of the
+resident (https://prometheus.io/docs/instrumenting/exposition_formats/).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from installer.host.httpd import Page
+from installer.model.daemon import DaemonState, Phase
+
+_PREFIX = "cri_resmgr_installer_"
+_METRICS = "text/plain; version=0.0.4"
+_COUNTERS = {
+    "all_restarts": ("kubelet_restarts_total", "Restarts of kubelet by the installer."),
+    "passes": ("passes_total", "Passes that compared the host with what should be."),
+    "repairs": ("repairs_total", "Passes after the first that had something to change: drift, new inputs."),
+    "rollbacks": ("rollbacks_total", "Changes that failed and were undone."),
+    "rescues": ("rescues_total", "Times that kubelet was taken away from a dead relay."),
+    "failures": ("failed_passes_total", "Passes that did not converge."),
+}
+
+
+def render_page(path: str, state: DaemonState, version: str) -> Page | None:
+    """The page at `path`: /healthz answers 200 as long as the program runs, /readyz 200 only where the
+    host is converged and healthy, else 503; both tell the state as JSON. None where there is no page."""
+    if path == "/metrics":
+        return Page(200, _METRICS, "".join(_metrics(state, version)))
+    if path in ("/healthz", "/readyz"):
+        status = 200 if path == "/healthz" or state.ready else 503
+        return Page(status, "application/json", json.dumps(state_json(state)) + "\n")
+    return None
+
+
+def state_json(state: DaemonState) -> dict[str, object]:
+    """The state for machines, its keys as in every other JSON of ours: `lastExit`, `allRestarts` ..."""
+    words = ((name.split("_"), value) for name, value in asdict(state).items())
+    return {first + "".join(word.capitalize() for word in rest): value for (first, *rest), value in words}
+
+
+def _metrics(state: DaemonState, version: str) -> Iterator[str]:
+    labels = {
+        "version": version,
+        "mode": state.mode.value,
+        "generation": state.generation,
+        "payload_version": state.payload_version,
+    }
+    pairs = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
+    yield from _metric("info", "gauge", "What runs here.", f"{{{pairs}}} 1")
+    phases = (f'{{phase="{phase.value}"}} {int(phase is state.phase)}' for phase in Phase)
+    yield from _metric("phase", "gauge", "The phase it is in: 1 for that one.", *phases)
+    converged = state.phase in (Phase.CONVERGED, Phase.REMOVED)
+    for name, value, what in (
+        ("ready", int(state.ready), "Whether the host is converged and healthy."),
+        ("converged", int(converged), "Whether nothing differs from what should be."),
+        ("hold", int(bool(state.hold)), "Whether kubelet is held on its base endpoint."),
+        ("kubelet_restarts_last_hour", state.restarts, "What counts towards kubelet.restartsPerHour."),
+        ("last_exit_code", state.last_exit, "Exit code of the last pass, -1 before it."),
+        ("last_pass_seconds", state.last_seconds, "How long the last pass took."),
+    ):
+        yield from _metric(name, "gauge", what, f" {value}")
+    for field, (name, what) in _COUNTERS.items():
+        yield from _metric(name, "counter", what, f" {getattr(state, field)}")
+
+
+def _metric(name: str, kind: str, what: str, *samples: str) -> Iterator[str]:
+    yield f"# HELP {_PREFIX}{name} {what}\n# TYPE {_PREFIX}{name} {kind}\n"
+    yield from (f"{_PREFIX}{name}{sample}\n" for sample in samples)
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")

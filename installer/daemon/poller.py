@@ -1,0 +1,249 @@
+"""What the resident sees of the host at one instant. Only looks; decides nothing.
+
+Cheap on purpose: stat instead of reading, a few D-Bus properties, a SETTINGS exchange on the relay.
+What differs from what should be is for the child to find out: here it only matters whether anything
+is other than it was when the child last found nothing to do.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from installer.daemon.configuration import Configuration
+from installer.errors import InstallerError
+from installer.host.chase import components
+from installer.host.globbing import matching
+from installer.host.inotify import WatchSpec
+from installer.host.ports import Files, Systemd
+from installer.model import paths
+from installer.model.resource import ProcessState, UnitDetail, UnitState
+
+PAUSE = "/etc/cri-resmgr/pause"
+
+Token = tuple[object, ...]
+_OURS = (
+    paths.BINARY,
+    paths.GUARD,
+    paths.PROXY_UNIT_FILE,
+    paths.PROXY_ENVIRONMENT,
+    paths.FALLBACK_CONFIG,
+    paths.FORCE_CONFIG,
+    paths.EXTRA_OPTIONS,
+    paths.KUBELET_ENVIRONMENT,
+    paths.PROXY_WANTED,
+)
+_ANSWER_SECONDS = 1.0
+_RUNTIME_FLAG = re.compile(rb"--runtime-socket=([^\s\"']+)")
+_NO_PROXY, _NO_KUBELET = UnitState(paths.PROXY_UNIT), UnitState("kubelet.service")
+
+
+@dataclass(frozen=True, slots=True)
+class PollSnapshot:
+    """`inputs`, `files` and `units` are compared, never read: other value, other thing.
+
+    `blind` is why the units could not be looked at. `runtime` is only asked while the relay is
+    silent, and taken for answering otherwise. `kubelet` and `proxy` are the units as they are.
+    """
+
+    inputs: Token = ()
+    files: Token = ()
+    units: Token = ()
+    relay: bool = True
+    runtime: bool = True
+    proxy: UnitState = _NO_PROXY
+    kubelet: UnitState = _NO_KUBELET
+    on_relay: bool = False
+    hold: str = ""
+    paused: bool = False
+    superseded: bool = False
+    blind: str = ""
+
+
+class Poller:
+    """Looks at one host. `inputs` are paths of our own file system: configs, settings, payload.
+    `serves` says whether somebody serves HTTP/2 at a socket within so many seconds."""
+
+    def __init__(
+        self,
+        files: Files,
+        systemd: Systemd,
+        configuration: Configuration,
+        inputs: Iterable[Path],
+        serves: Callable[[Path, float], bool],
+    ) -> None:
+        self._serves = serves
+        self._files = files
+        self._systemd = systemd
+        self._inputs = tuple(inputs)
+        self.configuration = configuration
+        self._base: tuple[str, ...] = ()
+        self._seen = PollSnapshot()
+
+    def heartbeat(self) -> PollSnapshot:
+        """The last snapshot, with the relay asked anew."""
+        relay = self._relay_answers()
+        self._seen = replace(self._seen, relay=relay, runtime=relay or self._runtime_answers())
+        return self._seen
+
+    def look(self) -> PollSnapshot:
+        """Everything anew."""
+        blind, proxy, kubelet = "", self._seen.proxy, self._seen.kubelet
+        try:
+            proxy = self._systemd.unit(paths.PROXY_UNIT)
+            kubelet = self._systemd.unit(self.configuration.kubelet_unit)
+            detail = self._systemd.detail(kubelet.name) if kubelet.exists else UnitDetail()
+            self._base = self._base_files(kubelet, detail)
+        except InstallerError as error:
+            blind = error.message
+        on_relay = self._uses_relay(kubelet)
+        self._seen = PollSnapshot(
+            inputs=tuple(_tree(path) for path in self._inputs),
+            files=tuple((path, _mark(self._files.status(path))) for path in self._watched()),
+            units=(*_token(proxy), *_token(kubelet), on_relay),
+            proxy=proxy,
+            kubelet=kubelet,
+            on_relay=on_relay,
+            hold=self._hold(),
+            paused=self._files.status(PAUSE) is not None,
+            blind=blind,
+        )
+        return self.heartbeat()
+
+    def watch_specs(self) -> tuple[WatchSpec, ...]:
+        """Where a change is worth a look. On the way to each path of the host: whether it is there or not,
+        and should a directory be moved away. Of the inputs and of kubelet's drop-ins: everything."""
+        names: dict[str, set[str]] = {}
+        for path in (*self._watched(), PAUSE, paths.HOLD, f"{paths.OUR_RUNTIME}/mode.json"):
+            for directory, name in _way(path):
+                names.setdefault(directory, set()).add(name)
+        root, ours = self._files.root, Path("/")
+        watch_specs = [WatchSpec(root, directory, frozenset(found)) for directory, found in names.items()]
+        watch_specs += [WatchSpec(root, directory) for directory in self._drop_in_directories()]
+        for given in self._inputs:  # a ConfigMap is swapped by the link `..data`
+            beside = frozenset((given.name, "..data"))
+            watch_specs += [WatchSpec(ours, str(given)), WatchSpec(ours, str(given.parent), beside)]
+        return tuple(watch_specs)
+
+    def _drop_in_directories(self) -> tuple[str, ...]:
+        roots = dict.fromkeys((self.configuration.drop_in_directory, *paths.CHANGING_UNIT_DIRECTORIES))
+        return tuple(f"{root}/{self.configuration.kubelet_unit}.d" for root in roots)
+
+    def _watched(self) -> tuple[str, ...]:
+        """Our files, kubelet's, and what lies in its drop-in directories."""
+        drop_in = paths.drop_in(self.configuration.drop_in_directory, self.configuration.kubelet_unit)
+        in_directories = (
+            f"{directory}/{name}"
+            for directory in self._drop_in_directories()
+            for name in self._files.list(directory)
+        )
+        return tuple(dict.fromkeys((*_OURS, drop_in, *self._base, *in_directories)))
+
+    def _base_files(self, kubelet: UnitState, detail: UnitDetail) -> tuple[str, ...]:
+        """Unit files, drop-ins, environment files and configuration of kubelet, without what is composed."""
+        argv = self._argv(kubelet)
+        config = ProcessState(kubelet.main_pid, argv, {}).flag("--config") or ""
+        environment = [path for name, _ in detail.environment_files for path in self._matching(name)]
+        found = (kubelet.fragment_path, *kubelet.drop_in_paths, *environment, config)
+        return tuple(p for p in found if p.startswith("/") and not p.startswith(paths.OUR_RUNTIME))
+
+    def _matching(self, pattern: str) -> tuple[str, ...]:
+        """And the pattern itself: a path that is not there may come."""
+        try:
+            return (pattern, *matching(self._files, pattern))
+        except (InstallerError, OSError):
+            return (pattern,)
+
+    def _argv(self, unit: UnitState) -> tuple[str, ...]:
+        raw = self._read(f"/proc/{unit.main_pid}/cmdline") if unit.main_pid else b""
+        return tuple(word.decode("utf-8", "replace") for word in raw.split(b"\0")[:-1])
+
+    def _uses_relay(self, kubelet: UnitState) -> bool:
+        return ProcessState(kubelet.main_pid, self._argv(kubelet), {}).uses_relay
+
+    def _read(self, path: str) -> bytes:
+        try:
+            return self._files.read(path) or b""
+        except (InstallerError, OSError):  # gone meanwhile, or a link that leads out
+            return b""
+
+    def _hold(self) -> str:
+        if self._files.status(paths.HOLD) is None:
+            return ""
+        reason = self._read(paths.HOLD).decode("utf-8", "replace")
+        return reason.partition("\n")[0].strip() or "no reason is given"
+
+    def _relay_answers(self) -> bool:
+        return self._answers(paths.RELAY_SOCKET)
+
+    def _runtime_answers(self) -> bool:
+        """Whether what stands behind the relay answers; unknown counts as no."""
+        match = _RUNTIME_FLAG.search(self._read(paths.PROXY_ENVIRONMENT))
+        return bool(match) and self._answers(paths.normalise_endpoint(match[1].decode()) if match else "")
+
+    def _answers(self, path: str) -> bool:
+        try:
+            with self._files.opened(path) as place:
+                return self._serves(place, _ANSWER_SECONDS)
+        except (InstallerError, OSError):
+            return False
+
+
+def _token(unit: UnitState) -> Token:
+    """What of a unit is worth a pass when it changes."""
+    return (
+        unit.load_state,
+        unit.active_state,
+        unit.unit_file_state,
+        unit.need_daemon_reload,
+        unit.invocation_id,
+        unit.loaded_digest,
+        unit.fragment_path,
+        unit.drop_in_paths,
+    )
+
+
+def _mark(status: os.stat_result | None) -> Token:
+    """What any write changes; of a directory only which one it is, for others write there, too."""
+    if status is None:
+        return ()
+    if stat.S_ISDIR(status.st_mode):
+        return (status.st_dev, status.st_ino, status.st_mode)
+    return (
+        status.st_ino,
+        status.st_mode,
+        status.st_uid,
+        status.st_gid,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+    )
+
+
+def _tree(path: Path) -> Token:
+    """A file, or a directory's files, links followed: a ConfigMap is swapped by a link."""
+    try:
+        if not path.is_dir():
+            return _followed(path)
+        names = sorted(name for name in os.listdir(path) if not name.startswith(".."))
+        return tuple((name, _followed(path / name)) for name in names)
+    except OSError:
+        return ()
+
+
+def _followed(path: Path) -> Token:
+    try:
+        return _mark(path.stat())
+    except OSError:
+        return ()
+
+
+def _way(path: str) -> Iterable[tuple[str, str]]:
+    """Each directory on the way to `path`, but the root, and the name in it that leads on."""
+    names = components(path)
+    for depth in range(1, len(names)):
+        yield f"/{'/'.join(names[:depth])}", names[depth]

@@ -1,0 +1,1 @@
+"""What people give: settings, configs, payload, YAML. Read and validated, every fault with its place."""

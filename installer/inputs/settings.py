@@ -1,0 +1,269 @@
+"""The operator's settings: YAML in, one frozen value out, every fault named at once.
+
+Holds no value of the host and no command-line option (those, and the
+environment variables that stand for them, are the CLI's). Defaults are the
+contract's.
+
+Start-up is what this module costs: the models stay few and flat, and
+pydantic's search for plugins is switched off, because it reads the metadata of
+every distribution that is installed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from installer.errors import InvalidInputError
+from installer.inputs.wording import closest, kind, reword, shown
+from installer.inputs.yaml_document import Document, KeyPath, parse_document
+from installer.model import paths
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+_SIZE_LIMIT = 1 << 20  # bytes
+_SOCKET_PATH_LIMIT = 107  # bytes, of sun_path in unix(7), without the closing NUL
+_DAY = 86_400  # seconds
+_UNIT_NAME = re.compile(r"[A-Za-z0-9:_.\\@-]{1,247}\.service")
+_HEALTHZ_URL = re.compile(r"http://(\[[0-9A-Fa-f:]+\]|[0-9.]+|localhost)(:[0-9]{1,5})?(/[!-~]*)?")
+_LISTEN = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]*):([0-9]{1,5})")
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+class _Section(BaseModel):
+    """Strict: `"20"` is no number and `yes` no string. Python code uses the attributes' own names."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        alias_generator=_camel,
+        populate_by_name=True,
+        defer_build=True,  # one schema, with the sections in it, instead of one more for each
+    )
+
+
+class ProxySettings(_Section):
+    """What runs between kubelet and the runtime."""
+
+    runtime_endpoint: str = "auto"
+    agent: Literal["enabled", "disabled"] = "enabled"
+    start_timeout_seconds: int = Field(default=20, ge=1, le=_DAY)
+    dead_seconds: int = Field(default=20, ge=1, le=_DAY)
+    accept_repinning: bool = False
+
+    @field_validator("runtime_endpoint")
+    @classmethod
+    def _check_endpoint(cls, endpoint: str) -> str:
+        if endpoint == "auto":
+            return endpoint
+        # It becomes words of a command line, where quotes, backslashes and more would not stay what they are.
+        if not re.fullmatch(r"unix:///[A-Za-z0-9._/@:+-]+", endpoint):
+            raise ValueError(
+                "must be auto or unix:// with an absolute plain path, as unix:///run/containerd/x.sock"
+            )
+        if paths.same_endpoint(endpoint, paths.RELAY_ENDPOINT):
+            raise ValueError("is the proxy's own relay socket; it must be the runtime's")
+        if len(endpoint.removeprefix("unix://").encode()) > _SOCKET_PATH_LIMIT:
+            raise ValueError(f"is longer than the {_SOCKET_PATH_LIMIT} bytes that a socket's path may have")
+        return endpoint
+
+
+class ConfigsSettings(_Section):
+    """What is done about cri-resmgr's own configuration."""
+
+    reset_cached: bool = False
+
+
+class KubeletSettings(_Section):
+    """How kubelet is moved onto the relay, and when that counts as done or failed."""
+
+    unit: str = "kubelet.service"
+    strategy: Literal["auto", "environment", "exec-start"] = "auto"
+    drop_in_directory: str = "/etc/systemd/system"
+    healthz_url: str = "http://127.0.0.1:10248/healthz"
+    start_timeout_seconds: int = Field(default=60, ge=1, le=_DAY)
+    settle_seconds: int = Field(default=10, ge=1, le=_DAY)
+    guard_seconds: int = Field(default=15, ge=3, le=_DAY)
+    restarts_per_hour: int = Field(default=3, ge=1)
+    accept_static_managers: bool = False
+
+    @field_validator("unit")
+    @classmethod
+    def _check_unit(cls, unit: str) -> str:
+        if not _UNIT_NAME.fullmatch(unit):
+            raise ValueError("must be the name of a service, as kubelet.service")
+        if unit == paths.PROXY_UNIT:
+            raise ValueError("is the proxy's own unit; it must be kubelet's")
+        return unit
+
+    @field_validator("drop_in_directory")
+    @classmethod
+    def _check_directory(cls, directory: str) -> str:
+        if directory.rstrip("/") not in paths.UNIT_DIRECTORIES:
+            raise ValueError(f"must be one that systemd reads: {', '.join(paths.UNIT_DIRECTORIES)}")
+        return directory.rstrip("/")
+
+    @field_validator("healthz_url")
+    @classmethod
+    def _check_url(cls, url: str) -> str:
+        # A name would be looked up with our resolver, not the host's; healthz serves no TLS.
+        if url and not _HEALTHZ_URL.fullmatch(url):
+            raise ValueError('must be http://ADDRESS:PORT/PATH with a numeric address, or "" (off)')
+        return url
+
+
+class RemovalSettings(_Section):
+    """What leaves the host, and when."""
+
+    on_termination: Literal["keep", "auto"] = "keep"
+    reset_pinning: bool = True
+
+
+class RolloutSettings(_Section):
+    """How a fleet takes a change."""
+
+    spread_seconds: int = Field(default=0, ge=0, le=_DAY)
+
+
+class StatusSettings(_Section):
+    """Where the resident says how it is; empty: nowhere."""
+
+    listen: str = ""
+
+    @field_validator("listen")
+    @classmethod
+    def _check_listen(cls, listen: str) -> str:
+        match = _LISTEN.fullmatch(listen)
+        if listen and not (match and 0 < int(match[1]) < 65_536):
+            raise ValueError('must be host:port, as 127.0.0.1:8080, or "" (off)')
+        return listen
+
+
+class Settings(_Section):
+    """Everything an operator may set; see the README for what each does."""
+
+    api_version: Literal["cri-resmgr-installer/v1"] = "cri-resmgr-installer/v1"
+    mode: Literal["install", "remove"] = "install"
+    proxy: ProxySettings = Field(default_factory=ProxySettings)
+    configs: ConfigsSettings = Field(default_factory=ConfigsSettings)
+    kubelet: KubeletSettings = Field(default_factory=KubeletSettings)
+    removal: RemovalSettings = Field(default_factory=RemovalSettings)
+    rollout: RolloutSettings = Field(default_factory=RolloutSettings)
+    status: StatusSettings = Field(default_factory=StatusSettings)
+
+
+def load_settings(path: Path | None) -> Settings:
+    """The settings in the file at `path`; the defaults if it is None.
+
+    Raises InvalidInputError with every fault: a file that is not there or cannot
+    be read, and all that `parse_settings` finds.
+    """
+    if path is None:
+        return parse_settings(b"")
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(_SIZE_LIMIT + 1)
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        raise InvalidInputError([f"{path}: {why}"], "this is the file that --config names") from None
+    if len(content) > _SIZE_LIMIT:
+        raise InvalidInputError([f"{path}: larger than {_SIZE_LIMIT >> 20} MiB"])
+    return parse_settings(content, str(path))
+
+
+def parse_settings(content: bytes, name: str = "settings") -> Settings:
+    """The settings that a YAML text gives. An empty text, or a section without keys, is all defaults.
+
+    Raises InvalidInputError with every fault at once, each as `path.in.yaml: what is wrong (name:line)`.
+    """
+    document = parse_document(content, name)
+    data = {} if document.data is None else document.data
+    if not isinstance(data, dict):
+        raise InvalidInputError([f"{name}: must be a mapping of settings, not {kind(data)}"])
+    # Empty sections are filled in here, so that pydantic never builds a schema for one alone.
+    sections: dict[object, object] = {key: {} for key in _SECTIONS if data.get(key) is None}
+    data = {**data, **sections}
+    faults = [*document.faults, *_unknown_keys(data, document, name)]
+    try:
+        settings = Settings.model_validate(data)
+    except ValidationError as error:
+        details = error.errors(include_url=False, include_context=False)
+        faults += [
+            _fault(detail, document, name) for detail in details if detail["type"] not in _NAMED_ALREADY
+        ]
+    if faults:
+        raise InvalidInputError(faults, f"correct {name}; nothing was touched")
+    return settings
+
+
+_NAMED_ALREADY = ("extra_forbidden", "invalid_key")
+
+
+def _fields(model: type[BaseModel]) -> tuple[str, ...]:
+    return tuple(field.alias or name for name, field in model.model_fields.items())
+
+
+_SECTIONS = {
+    name: _fields(field.annotation)
+    for name, field in Settings.model_fields.items()
+    if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+}
+
+
+def _unknown_keys(data: dict[object, object], document: Document, name: str) -> Iterable[str]:
+    """Every key that is not a setting, at both levels; snake_case spellings as well."""
+    yield from _unknown_in(data, (), _fields(Settings), document, name)
+    for key, value in data.items():
+        if isinstance(key, str) and key in _SECTIONS and isinstance(value, dict):
+            yield from _unknown_in(value, (key,), _SECTIONS[key], document, name)
+
+
+def _unknown_in(
+    data: dict[object, object], prefix: KeyPath, known: tuple[str, ...], document: Document, name: str
+) -> Iterable[str]:
+    for key in data:
+        if key not in known:
+            path = (*prefix, str(key))
+            yield f"{'.'.join(path)}: unknown key; {_suggest(str(key), known)}{_where(path, document, name)}"
+
+
+def _suggest(key: str, known: tuple[str, ...]) -> str:
+    if close := closest(key, known):
+        return f"did you mean {close}?"
+    elsewhere = next((section for section, fields in _SECTIONS.items() if key in fields), None)
+    if elsewhere and key not in known:
+        return f"it belongs under {elsewhere}"
+    return f"known are {', '.join(known)}"
+
+
+def _where(path: KeyPath, document: Document, name: str) -> str:
+    line = document.lines.get(path)
+    return f" ({name}:{line})" if line else ""
+
+
+def _fault(detail: ErrorDetails, document: Document, name: str) -> str:
+    path = tuple(str(part) for part in detail["loc"])
+    return f"{'.'.join(path) or name}: {_sentence(detail)}{_where(path, document, name)}"
+
+
+def _sentence(detail: ErrorDetails) -> str:
+    """What is wrong in an operator's words; the types are those of pydantic-core's error list."""
+    value, message = detail["input"], detail["msg"]
+    if value is None:
+        return "has no value; leave the key out for its default"
+    if detail["type"] == "model_type":
+        return f"must be a mapping, not {shown(value)}"
+    return f"{reword(message)}, not {shown(value)}"

@@ -1,5 +1,0 @@
-"""The long-running watcher of the DaemonSet: looks, decides, lets a child converge, waits.
-
-`policy` decides (pure), `sight` looks, `loop` waits and starts children, `marks` remember what has
-to outlive the process, `rescue` is what a child does when the proxy is dead.
-"""

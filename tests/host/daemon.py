@@ -1,0 +1,113 @@
+"""A resident as a process of its own, and all that it says."""
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.host.command import PROGRAM
+from tests.host.node import Node
+
+#: Seconds after which something is not slow but does not happen, also on a machine that runs other
+#: tests. How fast it is, hack/bench says.
+SOON = 30.0
+
+
+def within(seconds: float, true: Callable[[], bool]) -> float:
+    """Waits until it is true and returns how long that took; fails after `seconds`."""
+    started = time.monotonic()
+    while not true():
+        assert time.monotonic() - started < seconds, f"not within {seconds} s"
+        time.sleep(0.005)
+    return time.monotonic() - started
+
+
+class Daemon:
+    """`run` on a node, started at once, with this environment beside the tests' own; who starts it ends it.
+
+    `argv` stands for another program of the same kind. `events` grows while it runs.
+    """
+
+    def __init__(
+        self, node: Node, ready_file: Path, environment: Mapping[str, str], argv: Sequence[str] = ()
+    ) -> None:
+        self.ready_file = ready_file
+        self.paused_file = ready_file.with_name("paused")
+        self.events: list[dict[str, Any]] = []
+        ours = {key: value for key, value in os.environ.items() if not key.startswith("CRI_RESMGR_")}
+        self.process = subprocess.Popen(
+            argv or [str(PROGRAM), *node.command.globals(), "--output", "json", "run"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=ours | {"CRI_RESMGR_INSTALLER_READY_FILE": str(ready_file)} | dict(environment),
+        )
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            try:
+                self.events.append(json.loads(line))
+            except ValueError:
+                self.events.append({"kind": "not json", "message": line, "data": {}})
+
+    def said(self) -> str:
+        return "\n".join(json.dumps(event) for event in self.events)
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        return [event["data"] for event in self.events if event["kind"] == kind]
+
+    def messages(self, kind: str) -> list[str]:
+        return [str(event["message"]) for event in self.events if event["kind"] == kind]
+
+    def ended(self) -> list[dict[str, Any]]:
+        return self.of("pass.ended")
+
+    def phase(self) -> str:
+        states = self.of("state")
+        return str(states[-1]["phase"]) if states else ""
+
+    def reach(self, phase: str, seconds: float = SOON) -> None:
+        within(seconds, lambda: self.phase() == phase)
+
+    def ready(self, seconds: float = SOON) -> None:
+        within(seconds, self.ready_file.exists)
+
+    def settle(self) -> None:
+        """Waits until it is ready, nothing is going on, and it has had its second look."""
+        within(SOON, lambda: self.ready_file.exists() and self._is_at_rest())
+
+    def _is_at_rest(self) -> bool:
+        ended = self.ended()
+        done = len(ended) == len(self.of("pass.started")) > 0
+        return done and ended[-1]["changed"] is False and self.phase() == "converged"
+
+    def restarts(self) -> int:
+        """Kubelet's, by this resident."""
+        return sum(int(data["kubeletRestarts"]) for data in self.ended())
+
+    def rss(self) -> int:
+        """Daemon memory in kilobytes."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.split("VmRSS:")[1].split()[0])
+
+    def end(self, number: int = signal.SIGTERM, seconds: float = 60) -> int:
+        """As kubelet ends a pod; returns the exit code."""
+        self.process.send_signal(number)
+        code = self.process.wait(seconds)
+        self._reader.join()
+        return code
+
+    def kill(self) -> None:
+        """Whatever it is at; one that has ended already is fine."""
+        self.process.kill()
+        self.process.wait()
+        self._reader.join()

@@ -1,0 +1,424 @@
+"""`run`, from outside, on a real host: what it repairs and how fast, what it leaves alone, how it ends."""
+
+import json
+import socket
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.host.daemon import SOON, Daemon, within
+from tests.host.node import BINARY, DROP_IN, FALLBACK, GUARD, KUBELET_ENVIRONMENT, OURS, PROXY, Node
+from tests.throwaway.host import HostError, ThrowawayHost
+from tests.throwaway.kubelet import UNIT, wait_healthy
+from tests.throwaway.snapshot import difference, files
+
+HOLD = "/var/lib/cri-resmgr-installer/hold"
+MARK = "/run/cri-resmgr-installer/mode.json"
+STAMPS = "/run/cri-resmgr-installer/restarts.json"
+
+
+# As the command line builds it, with a cluster that answers what the first argument says.
+WITH_CLUSTER = """
+import sys
+from pathlib import Path
+from installer.model.daemon import NoCluster
+from installer.report.events import build_reporter
+from installer.daemon.loop import Command, Daemon
+
+class Cluster(NoCluster):
+    def removal_evidence(self):
+        return sys.argv[1] == "gone", f"the DaemonSet is {sys.argv[1]}"
+
+host_root, payload, configs, config, ready = map(Path, sys.argv[2:])
+command = Command(host_root, payload, configs, config, ready, "one", 2.0)
+sys.exit(Daemon(command, build_reporter("json", sys.stdout), Cluster()).run())
+"""
+
+
+def start(node: Node, scratch: Path, name: str = "one", cluster: str = "") -> Daemon:
+    """The pod `name`; `cluster` is what WITH_CLUSTER is told."""
+    ready_file = scratch / f"ready-{name}"
+    inputs = node.command.globals()[1::2]
+    argv = [sys.executable, "-c", WITH_CLUSTER, cluster, *inputs, str(ready_file)] if cluster else []
+    pod = {"CRI_RESMGR_INSTALLER_GOOD_SECONDS": "2", "CRI_RESMGR_INSTALLER_POD_UID": name}
+    return Daemon(node, ready_file, pod, argv)
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with ThrowawayHost() as host:
+        node = Node(host, tmp_path_factory.mktemp("node"))
+        yield node
+
+
+@pytest.fixture(autouse=True)
+def lent(node: Node) -> Iterator[None]:
+    """Each test begins with settings of its own and no memory of restarts."""
+    node.path(STAMPS).unlink(missing_ok=True)
+    node.path(MARK).unlink(missing_ok=True)
+    settings(node)
+    yield
+    node.path("/etc/cri-resmgr/pause").unlink(missing_ok=True)
+    node.fault("cri-resmgr", "")
+
+
+def settings(node: Node, **sections: Any) -> None:
+    sections["kubelet"] = {"restartsPerHour": 50, **sections.get("kubelet", {})}
+    sections.setdefault("proxy", {"deadSeconds": 4})
+    node.command.set(**sections)
+
+
+@contextmanager
+def resident(node: Node, tmp_path: Path, name: str = "one", cluster: str = "") -> Iterator[Daemon]:
+    running = start(node, tmp_path, name, cluster)
+    try:
+        yield running
+    except BaseException as error:
+        error.add_note(running.said())
+        raise
+    finally:
+        if running.process.poll() is None:
+            running.end()
+
+
+def test_it_installs_is_small_and_leaves_all_in_place_when_it_ends(node: Node, tmp_path: Path) -> None:
+    with resident(node, tmp_path) as running:
+        running.settle()
+        assert running.restarts() == 1
+        assert running.rss() < 30_000
+        before, state = node.invocations(), files(node.host)
+        assert running.end() == 0
+        assert not running.ready_file.exists()
+    assert node.invocations() == before
+    assert not difference(state, files(node.host))
+    node.expect_good()
+    with resident(node, tmp_path) as running:
+        running.settle()
+        assert [data["changed"] for data in running.ended()] == [False]
+    assert node.invocations() == before
+
+
+@pytest.mark.parametrize("path", [DROP_IN, FALLBACK, GUARD, KUBELET_ENVIRONMENT])
+def test_drift_is_repaired_within_half_a_second_without_a_restart(
+    node: Node, tmp_path: Path, path: str
+) -> None:
+    node.run("install")
+    with resident(node, tmp_path) as running, node.restarts(kubelet=False, proxy=False):
+        running.settle()
+        right = node.path(path).read_bytes()
+        node.path(path).unlink()
+        within(SOON, lambda: node.path(path).exists() and node.path(path).read_bytes() == right)
+        running.settle()
+
+
+def test_a_whole_directory_that_goes_comes_back_and_is_watched_again(node: Node, tmp_path: Path) -> None:
+    node.run("install")
+    with resident(node, tmp_path) as running, node.restarts(kubelet=False, proxy=False):
+        running.settle()
+        for _again in range(2):
+            node.host.run("mv", "/etc/cri-resmgr", "/etc/elsewhere")
+            within(SOON, lambda: node.path(FALLBACK).exists() and node.path(KUBELET_ENVIRONMENT).exists())
+            node.host.run("rm", "-r", "/etc/elsewhere")
+            time.sleep(0.2)
+            running.settle()
+
+
+def test_a_configmap_that_swaps_its_link_is_converged(node: Node, tmp_path: Path) -> None:
+    configs = node.command.configs
+    for name, text in (("..1", "policy:\n  Active: none\n"), ("..2", "policy:\n  Active: podpools\n")):
+        (configs / name).mkdir()
+        (configs / name / "fallback.cfg").write_text(text)
+    (configs / "fallback.cfg").unlink(missing_ok=True)
+    (configs / "..data").symlink_to("..1")
+    (configs / "fallback.cfg").symlink_to("..data/fallback.cfg")
+    with resident(node, tmp_path) as running:
+        running.settle()
+        with node.restarts(kubelet=False, proxy=True):
+            (configs / "..data_tmp").symlink_to("..2")
+            (configs / "..data_tmp").rename(configs / "..data")
+            within(SOON, lambda: b"podpools" in node.path(FALLBACK).read_bytes())
+            running.settle()
+        assert running.phase() == "converged"
+    (configs / "fallback.cfg").unlink()
+
+
+def test_a_wiped_drop_in_directory_and_a_restart_cost_one_restart_more(node: Node, tmp_path: Path) -> None:
+    node.run("install")
+    with resident(node, tmp_path) as running:
+        running.settle()
+        node.host.run(
+            "sh", "-c", f"rm -r {Path(DROP_IN).parent}; systemctl daemon-reload; systemctl restart kubelet"
+        )
+        within(SOON, lambda: node.path(DROP_IN).exists() and on_relay(node))
+        running.settle()
+        assert running.restarts() <= 1
+        node.expect_good()
+
+
+def on_relay(node: Node) -> bool:
+    try:
+        return node.host.show(UNIT, "ActiveState") == "active" and node.on_relay()
+    except (HostError, OSError):  # between two processes
+        return False
+
+
+def off_relay(node: Node) -> bool:
+    try:
+        return node.host.show(UNIT, "ActiveState") == "active" and not node.on_relay()
+    except (HostError, OSError):
+        return False
+
+
+def test_a_killed_proxy_is_systemds_to_restart(node: Node, tmp_path: Path) -> None:
+    node.run("install")
+    with resident(node, tmp_path) as running, node.restarts(kubelet=False, proxy=True):
+        running.settle()
+        node.host.systemctl("kill", "--signal=KILL", PROXY)
+        within(SOON, lambda: len(running.ended()) > 1)
+        running.settle()
+        assert not any(data["changed"] for data in running.ended())
+        assert not node.path(HOLD).exists()
+
+
+def test_a_silent_proxy_is_restarted_once_first(node: Node, tmp_path: Path) -> None:
+    node.run("install")
+    with resident(node, tmp_path) as running, node.restarts(kubelet=False, proxy=True):
+        running.settle()
+        node.host.systemctl("kill", "--signal=STOP", PROXY)
+        within(SOON, lambda: "restart-proxy" in [data["verb"] for data in running.ended()])
+        running.ready()
+        assert "rescue" not in [data["verb"] for data in running.ended()]
+
+
+def test_kubelet_leaves_a_dead_proxy_and_comes_back_when_it_is_good(node: Node, tmp_path: Path) -> None:
+    node.run("install")
+    with resident(node, tmp_path) as running:
+        running.settle()
+        node.fault("cri-resmgr", '{"startup": "exit"}')
+        node.host.systemctl("kill", "--signal=KILL", PROXY)
+        took = within(SOON, lambda: off_relay(node))
+        assert took >= 4, "systemd was not given its chance"
+        wait_healthy(node.host)
+        within(SOON, lambda: running.phase() == "held")
+        assert not running.ready_file.exists()
+        assert "run: " in node.path(HOLD).read_text()
+        within(SOON, lambda: running.restarts() == 1)
+        node.fault("cri-resmgr", "")
+        within(30, lambda: on_relay(node))
+        running.settle()
+        assert running.restarts() == 2
+        assert not node.path(HOLD).exists()
+
+
+def test_while_paused_nothing_is_changed(node: Node, tmp_path: Path) -> None:
+    with resident(node, tmp_path) as running:
+        running.settle()
+        node.path("/etc/cri-resmgr/pause").touch()
+        within(SOON, lambda: running.phase() == "paused")
+        assert running.paused_file.exists()
+        with node.restarts(kubelet=False, proxy=False):
+            node.path(GUARD).unlink()
+            within(SOON, lambda: running.ended()[-1]["verb"] == "plan")
+            time.sleep(1)
+            assert not node.path(GUARD).exists()
+        assert any("1 to create" in str(event["message"]) for event in running.events)
+        node.path("/etc/cri-resmgr/pause").unlink()
+        within(SOON, node.path(GUARD).exists)
+        running.settle()
+        assert not running.paused_file.exists()
+
+
+def test_kubelet_is_not_restarted_more_often_than_allowed(node: Node, tmp_path: Path) -> None:
+    node.run("install")
+    settings(node, kubelet={"restartsPerHour": 2})
+    with resident(node, tmp_path) as running:
+        running.settle()
+        for number in (1, 2, 3):
+            node.host.run(
+                "sh",
+                "-c",
+                f"rm -rf {Path(DROP_IN).parent}; systemctl daemon-reload; systemctl restart kubelet",
+            )
+            if number < 3:
+                within(15, lambda: on_relay(node))
+                running.settle()
+        within(SOON, lambda: running.phase() in ("limited", "held"))
+        time.sleep(2)
+        assert running.restarts() == 2
+        assert not running.ready_file.exists()
+        within(SOON, lambda: off_relay(node))
+        wait_healthy(node.host)
+        passes = len(running.ended())
+        time.sleep(3)
+        assert len(running.ended()) == passes
+    node.run("install")
+
+
+def test_a_run_that_may_not_restart_kubelet_repairs_all_else(node: Node) -> None:
+    node.run("install")
+    node.path(GUARD).unlink()
+    node.fallback("policy:\n  Active: none\nlogger:\n  Debug: other\n")
+    with node.restarts(kubelet=False, proxy=True):
+        node.run("install", "--keep-kubelet")
+    assert node.path(GUARD).exists()
+    node.path(DROP_IN).unlink()
+    node.host.run("sh", "-c", "systemctl daemon-reload; systemctl restart kubelet")
+    before = files(node.host)
+    with node.restarts(kubelet=False, proxy=False):
+        assert "kubelet would have to restart" in node.run("install", "--keep-kubelet", code=3).err
+    assert not difference(before, files(node.host))
+    node.run("install")
+
+
+def test_a_failed_pass_neither_ends_it_nor_spins(node: Node, tmp_path: Path) -> None:
+    with resident(node, tmp_path) as running:
+        running.settle()
+        node.fallback("policy:\n  Active: nonsense\n")
+        within(SOON, lambda: running.ended()[-1]["exitCode"] == 2)
+        passes = len(running.ended())
+        node.path(GUARD).write_bytes(node.path(GUARD).read_bytes() + b"\n# drift\n")
+        time.sleep(4)
+        assert len(running.ended()) == passes
+        assert running.phase() == "failed"
+        assert not running.ready_file.exists()
+        node.fallback("policy:\n  Active: none\n")
+        running.settle()
+        assert running.phase() == "converged"
+
+
+def test_a_broken_upgrade_is_rolled_back_and_tried_once(node: Node, tmp_path: Path) -> None:
+    node.run("install")
+    with resident(node, tmp_path) as running:
+        running.settle()
+        node.upgrade(fault="hang")
+        within(40, lambda: running.ended()[-1]["exitCode"] == 5)
+        passes = len(running.ended())
+        time.sleep(4)
+        assert len(running.ended()) == passes
+        assert running.restarts() == 0
+        node.upgrade(version="v0.9.2")
+        running.settle()
+        assert running.phase() == "converged"
+    node.expect_good()
+
+
+def test_removal_and_installation_that_overlap_do_not_fight(node: Node, tmp_path: Path) -> None:
+    with resident(node, tmp_path, "installation") as installation:
+        installation.settle()
+        settings(node, mode="remove")
+        remove = tmp_path / "remove.yaml"
+        remove.write_text(node.command.config.read_text())
+        settings(node)
+        installation.settle()
+        node.command.config, kept = remove, node.command.config
+        with resident(node, tmp_path, "removal") as removal:
+            node.command.config = kept
+            removal.reach("removed")
+            assert removal.ready_file.exists()
+            within(SOON, lambda: installation.phase() == "yielded")
+            passes = len(installation.ended())
+            time.sleep(3)
+            assert len(installation.ended()) == passes
+            assert not any(node.path(path).exists() for path in OURS)
+            assert not node.on_relay()
+            assert json.loads(node.path(MARK).read_text())["mode"] == "remove"
+            installation.end()
+            # The container of the old pod is started again: still replaced.
+            with resident(node, tmp_path, "installation") as again:
+                within(SOON, lambda: again.phase() == "yielded")
+            node.path("/etc/default/cri-resource-manager").write_text("somebody else's\n")
+            time.sleep(1)
+            assert removal.ready_file.exists()
+            node.path("/etc/default/cri-resource-manager").unlink()
+            with resident(node, tmp_path, "newer") as newer:
+                newer.settle()
+                removal.reach("yielded")
+                assert node.path(BINARY).exists()
+                assert removal.end() == 0
+                newer.settle()
+
+
+def test_its_pages_tell_how_the_host_is(node: Node, tmp_path: Path) -> None:
+    node.run("install")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        settings(node, status={"listen": listen})
+        running = start(node, tmp_path)
+        within(SOON, lambda: bool(running.of("warning")))
+    try:
+        running.settle()
+        within(SOON, lambda: bool(running.of("pages.served")))
+        assert page(listen, "/healthz")[0] == page(listen, "/readyz")[0] == 200
+        node.path(HOLD).write_text("somebody's reason\n")
+        within(SOON, lambda: page(listen, "/readyz")[0] == 503)
+        assert json.loads(page(listen, "/readyz")[1])["hold"] == "somebody's reason"
+        assert "cri_resmgr_installer_hold 1\n" in page(listen, "/metrics")[1]
+        assert page(listen, "/healthz")[0] == 200
+    finally:
+        node.path(HOLD).unlink(missing_ok=True)
+        running.end()
+
+
+def page(listen: str, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://{listen}{path}", timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_a_lost_bus_is_found_again(node: Node, tmp_path: Path) -> None:
+    node.run("install")
+    with resident(node, tmp_path) as running:
+        running.settle()
+        node.host.systemctl("restart", "dbus.service")
+        time.sleep(6)
+        node.host.systemctl("stop", PROXY)
+        within(SOON, lambda: node.host.systemctl("is-active", PROXY, check=False) == "active")
+        running.settle()
+
+
+def test_a_signal_in_the_middle_of_a_pass_ends_it_between_two_steps(node: Node, tmp_path: Path) -> None:
+    node.run("install")
+    with resident(node, tmp_path) as running:
+        running.settle()
+        node.upgrade(version="v0.9.3")
+        within(SOON, lambda: any(data["step"] == "restart" for data in running.of("step.done")))
+        started = time.monotonic()
+        assert running.end() == 0
+        assert time.monotonic() - started < 10
+    with resident(node, tmp_path) as running:
+        running.settle()
+    node.expect_good()
+
+
+@pytest.mark.parametrize("evidence", ["there", "gone"])
+def test_a_signal_removes_only_on_evidence(node: Node, tmp_path: Path, evidence: str) -> None:
+    settings(node, removal={"onTermination": "auto"})
+    node.run("install")
+    with resident(node, tmp_path, cluster=evidence) as running:
+        running.settle()
+        assert running.end() == 0
+        assert running.of("removal.evidence") == [{"certain": evidence == "gone"}]
+    if evidence == "gone":
+        node.expect_untraced(allowed="/var/lib/cri-resmgr-installer")
+    else:
+        node.expect_good()
+
+
+def test_the_first_restart_of_a_fleet_waits_its_turn(node: Node, tmp_path: Path) -> None:
+    node.run("remove")
+    settings(node, rollout={"spreadSeconds": 80_000})
+    with resident(node, tmp_path) as running, node.restarts(kubelet=False, proxy=False):
+        within(SOON, lambda: running.phase() == "waiting")
+        time.sleep(1)
+        assert not running.ended()
+        assert not node.path(BINARY).exists()

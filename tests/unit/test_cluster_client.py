@@ -1,0 +1,392 @@
+"""When the resident talks with the API server, what it believes, and what it says of failures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from installer.daemon.cluster.client import MEMORY, ApiCluster
+from installer.daemon.cluster.heartbeat import Request, parse_request
+from installer.daemon.cluster.pod_context import PodContext
+from installer.host.files import RootedFiles
+from installer.host.run import Finished
+from installer.model.daemon import DaemonState, Phase
+from installer.model.event import Event
+from installer.model.state import Mode
+
+PLACE = PodContext("10.0.0.1", 443, "/account", "worker-7", "ours-x7k2p", "", "kube-system", "ours")
+ALL_OK = {"node": ("ok", ""), "daemonset": ("ok", ""), "lease": ("ok", "")}
+
+
+def answer(
+    paused: bool | None = False,
+    sent: int = 0,
+    uid: str = "uid",
+    parts: Mapping[str, tuple[str, str]] = ALL_OK,
+) -> str:
+    return json.dumps({"paused": paused, "sent": sent, "uid": uid, "parts": parts})
+
+
+class FakeTimers:
+    def __init__(self) -> None:
+        self.due: dict[int, tuple[float, Callable[[], None]]] = {}
+        self._last = 0
+
+    def after(self, seconds: float, call: Callable[[], None]) -> int:
+        self._last += 1
+        self.due[self._last] = (seconds, call)
+        return self._last
+
+    def cancel(self, timer: int) -> None:
+        del self.due[timer]
+
+    def fire(self) -> float:
+        """The one that is due first; how long it was set for."""
+        timer = min(self.due, key=lambda number: self.due[number][0])
+        seconds, call = self.due.pop(timer)
+        call()
+        return seconds
+
+
+class FakeChild:
+    def __init__(
+        self, argv: Sequence[str], on_line: Callable[[str], None], on_end: Callable[[int], None]
+    ) -> None:
+        self.verb, self.request = argv[-2], parse_request(argv[-1])
+        self.signals: list[int] = []
+        self._on_line, self._on_end = on_line, on_end
+
+    def signal(self, number: int) -> None:
+        self.signals.append(number)
+
+    def end(self, output: str = "", code: int = 0) -> None:
+        if output:
+            self._on_line(output)
+        self._on_end(code)
+
+
+class Scene:
+    """An ApiCluster whose children are answered by hand."""
+
+    def __init__(self, files: RootedFiles, pod_uid: str = "pod") -> None:
+        self.said: list[Event] = []
+        self.timers = FakeTimers()
+        self.children: list[FakeChild] = []
+        self.asked: list[tuple[str, Request]] = []
+        self.answers: list[Finished] = []
+        self.changes = 0
+        self.refuse: OSError | None = None
+        place = replace(PLACE, pod_uid=pod_uid)
+        self.cluster = ApiCluster(place, self.said.append, files, self._start, ("program",), self._run)
+
+    def _start(
+        self, argv: Sequence[str], on_line: Callable[[str], None], on_end: Callable[[int], None]
+    ) -> FakeChild:
+        if self.refuse:
+            raise self.refuse
+        self.children.append(FakeChild(argv, on_line, on_end))
+        return self.children[-1]
+
+    def _run(self, argv: Sequence[str], _timeout: float) -> Finished:
+        self.asked.append((argv[-2], parse_request(argv[-1])))
+        return self.answers.pop(0) if self.answers else Finished(tuple(argv), 0, answer())
+
+    def _change(self) -> None:
+        self.changes += 1
+
+    def begin(self, output: str = "", code: int | None = 0) -> None:
+        self.answers.append(Finished((), code, output or answer()))
+        self.cluster.begin(self.timers, self._change)
+
+    def heartbeat(self, output: str, code: int = 0) -> Request:
+        """The next heartbeat, from its timer to its end."""
+        self.timers.fire()
+        child = self.children[-1]
+        child.end(output, code)
+        return child.request
+
+    def kinds(self) -> list[str]:
+        return [event.kind for event in self.said]
+
+
+def state(phase: Phase, reason: str = "", **more: Any) -> DaemonState:
+    return DaemonState(Mode.INSTALL, phase, phase is Phase.CONVERGED, reason, **more)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> RootedFiles:
+    root = tmp_path / "root"
+    root.mkdir()
+    return RootedFiles(root)
+
+
+@pytest.fixture
+def scene(files: RootedFiles) -> Scene:
+    return Scene(files)
+
+
+def test_a_pause_is_known_before_the_first_pass(scene: Scene) -> None:
+    scene.begin(answer(paused=True))
+    assert scene.cluster.paused()
+    assert scene.changes == 0
+    ((verb, request),) = scene.asked
+    assert (verb, request.ask_only) == ("cluster-heartbeat", True)
+
+
+def test_an_api_server_that_is_away_at_the_start_holds_nobody_up(scene: Scene) -> None:
+    scene.begin("", None)
+    assert not scene.cluster.paused()
+    assert scene.kinds() == ["cluster.unreachable"]
+
+
+def test_a_pause_that_comes_and_goes_is_told_at_once(scene: Scene) -> None:
+    scene.begin()
+    scene.heartbeat(answer(paused=True))
+    assert (scene.cluster.paused(), scene.changes) == (True, 1)
+    scene.heartbeat(answer(paused=True))
+    assert scene.changes == 1
+    scene.heartbeat(answer(paused=False))
+    assert (scene.cluster.paused(), scene.changes) == (False, 2)
+
+
+@pytest.mark.parametrize(
+    ("output", "code"), [("", 1), ("nonsense", 0), ("[]", 0), ("{}", 0), (answer(paused=None), 0), ("", 137)]
+)
+def test_while_the_api_server_is_away_a_pause_stays(scene: Scene, output: str, code: int) -> None:
+    scene.begin(answer(paused=True))
+    scene.heartbeat(output, code)
+    assert scene.cluster.paused()
+    assert scene.changes == 0
+
+
+def test_the_uid_that_was_seen_goes_with_every_question(scene: Scene) -> None:
+    scene.begin(answer(uid="first"))
+    assert scene.heartbeat(answer(uid="first")).uid == "first"
+    scene.answers.append(Finished((), 0, '{"certain": true, "why": "gone"}'))
+    assert scene.cluster.removal_evidence() == (True, "gone")
+    assert scene.asked[-1][0] == "cluster-evidence"
+    assert scene.asked[-1][1].uid == "first"
+
+
+@pytest.mark.parametrize(
+    "done",
+    [
+        Finished((), None, '{"certain": true, "why": "gone"}'),
+        Finished((), 1, '{"certain": true, "why": "gone"}'),
+        Finished((), 0, ""),
+        Finished((), 0, "[]"),
+        Finished((), 0, '{"certain": true}'),
+        Finished((), 0, '{"certain": "true", "why": "a string"}'),
+    ],
+)
+def test_a_broken_child_is_no_evidence(scene: Scene, done: Finished) -> None:
+    scene.begin()
+    scene.answers.append(done)
+    certain, why = scene.cluster.removal_evidence()
+    assert not certain
+    assert why
+
+
+def test_beats_come_every_forty_seconds_or_so(scene: Scene) -> None:
+    scene.begin()
+    scene.heartbeat(answer())
+    ((seconds, _),) = scene.timers.due.values()
+    assert 36 <= seconds <= 44
+
+
+def test_a_transition_is_told_at_once_and_once(scene: Scene) -> None:
+    scene.begin()
+    scene.heartbeat(answer())
+    scene.cluster.report(state(Phase.CONVERGED, generation="ab12"))
+    scene.cluster.report(state(Phase.CONVERGED, passes=2))
+    assert scene.timers.fire() <= 1
+    request = scene.children[-1].request
+    assert [event["reason"] for event in request.events] == ["Converged"]
+    assert request.status["state"] == "converged"
+    scene.children[-1].end(answer(sent=1))
+    assert scene.heartbeat(answer()).events == ()
+
+
+def test_the_reasons_of_events(scene: Scene) -> None:
+    scene.begin()
+    told = (
+        state(Phase.CONVERGED),
+        state(Phase.PAUSED),
+        state(Phase.HELD, "kubelet is held", hold="run: silent"),
+        state(Phase.FAILED, "disk is full"),
+        state(Phase.LIMITED),
+        state(Phase.REMOVED),
+    )
+    for each in told:
+        scene.cluster.report(each)
+    events = scene.heartbeat(answer(sent=6)).events
+    assert [(event["type"], event["reason"]) for event in events] == [
+        ("Normal", "Converged"),
+        ("Normal", "Paused"),
+        ("Warning", "HoldSet"),
+        ("Warning", "RepairFailed"),
+        ("Warning", "RestartLimitReached"),
+        ("Normal", "Removed"),
+    ]
+    assert events[3]["message"] == "disk is full"
+
+
+def test_a_failure_that_repeats_is_one_event_until_another_comes(scene: Scene) -> None:
+    scene.begin()
+    for reason in ("disk is full", "disk is full", "no such unit"):
+        scene.cluster.report(state(Phase.STARTING))
+        scene.cluster.report(state(Phase.FAILED, reason))
+    assert [event["message"] for event in scene.heartbeat(answer()).events] == [
+        "disk is full",
+        "no such unit",
+    ]
+
+
+def test_what_comes_of_new_inputs_is_told_again(scene: Scene) -> None:
+    scene.begin()
+    for phase in (Phase.CONVERGED, Phase.CONVERGING, Phase.CONVERGED):
+        scene.cluster.report(state(phase))
+    assert len(scene.heartbeat(answer()).events) == 2
+
+
+def test_one_child_at_a_time_and_the_newest_state_wins(scene: Scene) -> None:
+    scene.begin()
+    scene.timers.fire()
+    for phase in (Phase.FAILED, Phase.HELD, Phase.CONVERGED):
+        scene.cluster.report(state(phase))
+    assert len(scene.children) == 1
+    scene.children[0].end(answer())
+    request = scene.heartbeat(answer(sent=3))
+    assert len(scene.children) == 2
+    assert request.status["state"] == "converged"
+    assert [event["reason"] for event in request.events] == ["RepairFailed", "HoldSet", "Converged"]
+
+
+def test_events_that_were_not_sent_are_sent_later_in_order_and_bounded(scene: Scene) -> None:
+    scene.begin()
+    scene.cluster.report(state(Phase.FAILED, "0"))
+    scene.timers.fire()
+    for number in range(1, 40):
+        scene.cluster.report(state(Phase.FAILED, str(number)))
+    scene.children[-1].end("", 1)
+    assert [event["message"] for event in scene.heartbeat(answer(sent=1)).events] == [
+        str(number) for number in range(24, 40)
+    ]
+    assert scene.heartbeat(answer()).events[0]["message"] == "25"
+
+
+def test_a_request_fits_into_one_argument(scene: Scene) -> None:
+    scene.begin()
+    for number in range(40):
+        scene.cluster.report(state(Phase.FAILED, f"{number}" + "ü" * 5000))
+    assert len(scene.heartbeat(answer()).to_json()) < 128 << 10
+
+
+def test_each_kind_of_failure_is_said_once_and_so_is_its_end(scene: Scene) -> None:
+    scene.begin()
+    denied = {**ALL_OK, "lease": ("denied", "403: Forbidden"), "events": ("denied", "403: Forbidden")}
+    scene.heartbeat(answer(parts=denied))
+    scene.heartbeat(answer(parts=denied))
+    assert scene.kinds() == ["cluster.denied"]
+    assert "lease, events: 403: Forbidden" in scene.said[0].message
+    scene.heartbeat(answer(parts=dict.fromkeys(ALL_OK, ("failed", "no answer in time"))))
+    scene.heartbeat(answer(parts=dict.fromkeys(ALL_OK, ("failed", "Connection refused"))))
+    assert scene.kinds() == ["cluster.denied", "cluster.unreachable"]
+    scene.heartbeat(answer(parts=ALL_OK))
+    scene.heartbeat(answer(parts=ALL_OK))
+    assert scene.kinds() == ["cluster.denied", "cluster.unreachable", "cluster.restored"]
+
+
+def test_a_child_that_hangs_is_killed_and_the_beat_goes_on(scene: Scene) -> None:
+    scene.begin()
+    scene.timers.fire()
+    assert 10 < scene.timers.fire() < 15
+    (killed,) = scene.children[-1].signals
+    assert killed == 9
+    scene.children[-1].end("", 137)
+    assert scene.kinds() == ["cluster.unreachable"]
+    scene.heartbeat(answer())
+    assert scene.kinds() == ["cluster.unreachable", "cluster.restored"]
+
+
+def test_a_process_that_cannot_be_started_does_not_end_the_beat(scene: Scene) -> None:
+    scene.begin()
+    scene.refuse = OSError(11, "Resource temporarily unavailable")
+    scene.cluster.report(state(Phase.CONVERGED))
+    scene.timers.fire()
+    assert scene.kinds() == ["cluster.unreachable"]
+    scene.refuse = None
+    assert len(scene.heartbeat(answer(sent=1)).events) == 1
+
+
+def test_at_the_end_what_was_not_told_is_told_and_no_child_is_left(scene: Scene) -> None:
+    scene.begin()
+    scene.timers.fire()
+    scene.cluster.report(state(Phase.REMOVED))
+    scene.cluster.end()
+    assert scene.children[-1].signals == [9]
+    assert [event["reason"] for event in scene.asked[-1][1].events] == ["Removed"]
+    assert scene.timers.due == {}
+    scene.children[-1].end("", 137)
+    assert scene.timers.due == {}
+
+
+def test_at_the_end_a_dead_api_server_is_not_waited_for(scene: Scene) -> None:
+    scene.begin("", None)
+    scene.cluster.report(state(Phase.REMOVED))
+    scene.cluster.end()
+    assert len(scene.asked) == 1
+
+
+def test_a_pause_outlasts_a_restart_while_the_api_server_is_away(files: RootedFiles) -> None:
+    Scene(files).begin(answer(paused=True))
+    again = Scene(files, "another-pod")
+    again.begin("", 1)
+    assert again.cluster.paused()
+    once_more = Scene(files)
+    once_more.begin(answer(paused=False))
+    assert not once_more.cluster.paused()
+
+
+def test_a_uid_outlasts_a_restart_of_the_same_pod_only(files: RootedFiles) -> None:
+    Scene(files).begin(answer(uid="first"))
+    same, other = Scene(files), Scene(files, "pod-of-the-next-daemonset")
+    same.begin(answer(uid="first"))
+    other.begin(answer(uid="next"))
+    assert same.asked[0][1].uid == "first"
+    assert other.asked[0][1].uid == ""
+
+
+def test_without_a_pods_uid_no_uid_is_believed(files: RootedFiles) -> None:
+    Scene(files, "").begin(answer(uid="first"))
+    again = Scene(files, "")
+    again.begin()
+    assert again.asked[0][1].uid == ""
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"paused": "yes", "pod": "pod"}'])
+def test_an_unreadable_memory_is_none(files: RootedFiles, text: str) -> None:
+    place = files.root / MEMORY[1:]
+    place.parent.mkdir(parents=True)
+    place.write_text(text)
+    scene = Scene(files)
+    scene.begin("", 1)
+    assert (scene.cluster.paused(), scene.asked[0][1].uid) == (False, "")
+
+
+def test_what_does_not_change_is_not_written_again(scene: Scene, files: RootedFiles) -> None:
+    scene.begin()
+    files.remove_tree("/run/cri-resmgr-installer")
+    scene.heartbeat(answer())
+    assert not files.list("/run")
+
+
+def test_a_host_that_takes_no_files_does_not_end_the_beat(scene: Scene, files: RootedFiles) -> None:
+    (files.root / "run").write_text("no directory")
+    scene.begin(answer(paused=True))
+    assert scene.cluster.paused()

@@ -1,0 +1,330 @@
+"""What the resident looks at, what it keeps, what it makes of a child's words, and what it weighs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess  # the subject of one test is a process: what it has imported
+import sys
+from pathlib import Path
+
+import pytest
+
+from installer.daemon.child_run import ChildRun
+from installer.daemon.configuration import Configuration, build_configuration
+from installer.daemon.decision import Action
+from installer.daemon.poller import PAUSE, Poller, PollSnapshot
+from installer.daemon.runtime_state import MODE_MARK, STAMPS, RuntimeState
+from installer.errors import UnservableHostError
+from installer.host.files import RootedFiles
+from installer.inputs.settings import Settings
+from installer.model import paths
+from installer.model.event import Event
+from installer.model.resource import UnitDetail, UnitState
+from installer.model.state import Mode
+from tests.fakes import FakeSystemd
+
+HEAVY = ("pydantic", "jinja2", "psutil", "grpc", "yaml")
+KUBELET = "kubelet.service"
+
+
+def write(root: Path, path: str, text: str = "x") -> Path:
+    place = root / path[1:]
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(text)
+    return place
+
+
+# -- runtime_state -------------------------------------------------------------------------
+
+
+class Wall:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> RootedFiles:
+    root = tmp_path / "root"
+    root.mkdir()
+    return RootedFiles(root)
+
+
+def runtime_state(files: RootedFiles, identity: str, wall: Wall | None = None) -> RuntimeState:
+    return RuntimeState(files, identity, wall or Wall())
+
+
+def test_the_last_that_comes_acts(files: RootedFiles) -> None:
+    old, new = runtime_state(files, "old"), runtime_state(files, "new")
+    assert old.claim(Mode.INSTALL)
+    assert not old.superseded()
+    assert new.claim(Mode.REMOVE)
+    assert (old.superseded(), new.superseded()) == (True, False)
+    assert json.loads(files.read(MODE_MARK) or b"")["mode"] == "remove"
+
+
+def test_one_that_was_replaced_knows_it_after_its_container_is_started_again(files: RootedFiles) -> None:
+    runtime_state(files, "old").claim(Mode.INSTALL)
+    runtime_state(files, "new").claim(Mode.REMOVE)
+    again = runtime_state(files, "old")
+    assert not again.claim(Mode.INSTALL)
+    assert not runtime_state(files, "new").superseded()
+
+
+def test_the_same_one_started_again_acts_on(files: RootedFiles) -> None:
+    runtime_state(files, "one").claim(Mode.INSTALL)
+    assert runtime_state(files, "one").claim(Mode.INSTALL)
+
+
+def test_a_removal_puts_back_its_mark_with_whom_it_replaced(files: RootedFiles) -> None:
+    runtime_state(files, "old").claim(Mode.INSTALL)
+    new = runtime_state(files, "new")
+    new.claim(Mode.REMOVE)
+    files.remove_tree(paths.OUR_RUNTIME)
+    assert not new.superseded()
+    new.restore(Mode.REMOVE)
+    assert not runtime_state(files, "old").claim(Mode.INSTALL)
+
+
+def test_restoring_does_not_overwrite_a_newer_one(files: RootedFiles) -> None:
+    old = runtime_state(files, "old")
+    old.claim(Mode.REMOVE)
+    runtime_state(files, "new").claim(Mode.INSTALL)
+    old.restore(Mode.REMOVE)
+    assert old.superseded()
+
+
+def test_stamps_outlive_the_process(files: RootedFiles) -> None:
+    wall = Wall()
+    runtime_state(files, "one", wall).stamp(1)
+    wall.now = 200.0
+    runtime_state(files, "two", wall).stamp(2)
+    assert runtime_state(files, "three", wall).ages() == (100.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "ages"),
+    [
+        ("[" * 100_000, ()),
+        (f'{{"restarts": [1{"0" * 400}, -1{"0" * 400}, NaN, Infinity, "x", []]}}', (0.0, 100.0, 0.0, 0.0)),
+        ("[]", ()),
+    ],
+)
+def test_damaged_stamps_are_rather_counted_than_forgotten(
+    files: RootedFiles, text: str, ages: tuple[float, ...]
+) -> None:
+    files.make_directory(paths.OUR_RUNTIME)
+    (files.root / STAMPS[1:]).write_text(text)
+    assert runtime_state(files, "one").ages() == ages
+
+
+def test_restarts_are_not_forgotten_by_a_clock_that_was_set_back(files: RootedFiles) -> None:
+    wall = Wall()
+    wall.now = 7200.0
+    runtime_state(files, "one", wall).stamp(3)
+    wall.now = 3600.0
+    assert runtime_state(files, "two", wall).ages() == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"restarts": 3}', '{"by": 4, "replaced": "x"}'])
+def test_unreadable_marks_count_as_none(files: RootedFiles, text: str) -> None:
+    for path in (MODE_MARK, "/run/cri-resmgr-installer/restarts.json"):
+        write(files.root, path, text)
+    assert runtime_state(files, "one").ages() == ()
+    assert runtime_state(files, "one").claim(Mode.INSTALL)
+
+
+# -- snapshot -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def poller(files: RootedFiles, tmp_path: Path) -> Poller:
+    for path in (paths.BINARY, paths.FALLBACK_CONFIG, "/etc/default/kubelet", "/etc/kubelet.service"):
+        write(files.root, path)
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs/fallback.cfg").write_text("a")
+    systemd = FakeSystemd()
+    systemd.units[KUBELET] = UnitState(
+        KUBELET, "loaded", "active", "running", main_pid=7, fragment_path="/etc/kubelet.service"
+    )
+    environment = (("/etc/default/kubelet", True), ("/etc/kubelet/*.env", True))
+    systemd.details[KUBELET] = UnitDetail(environment_files=environment)
+    return Poller(files, systemd, Configuration(), (tmp_path / "configs",), lambda _path, _seconds: True)
+
+
+def test_the_same_twice_is_the_same(poller: Poller) -> None:
+    assert poller.look() == poller.look()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        paths.BINARY,
+        paths.FALLBACK_CONFIG,
+        paths.FORCE_CONFIG,
+        paths.GUARD,
+        "/etc/default/kubelet",
+        "/etc/kubelet/new.env",
+        "/etc/kubelet.service",
+        "/etc/systemd/system/kubelet.service.d/99-theirs.conf",
+        "/run/systemd/system/kubelet.service.d/10-theirs.conf",
+    ],
+)
+def test_any_of_our_files_and_of_kubelets_counts(poller: Poller, files: RootedFiles, path: str) -> None:
+    before = poller.look()
+    write(files.root, path, "other")
+    after = poller.look()
+    assert (before.files != after.files, before.inputs == after.inputs) == (True, True)
+
+
+def test_what_others_put_beside_our_files_does_not_count(poller: Poller, files: RootedFiles) -> None:
+    before = poller.look()
+    write(files.root, "/etc/default/grub")
+    write(files.root, "/run/cri-resmgr-installer/kubelet.env")
+    assert poller.look().files == before.files
+
+
+def test_a_swapped_link_is_another_input(poller: Poller, tmp_path: Path) -> None:
+    configs = tmp_path / "configs"
+    for name in ("..1", "..2"):
+        (configs / name).mkdir()
+        (configs / name / "force.cfg").write_text("same")
+    (configs / "..data").symlink_to("..1")
+    (configs / "force.cfg").symlink_to("..data/force.cfg")
+    before = poller.look()
+    (configs / "new").symlink_to("..2")
+    (configs / "new").rename(configs / "..data")
+    assert poller.look().inputs != before.inputs
+
+
+def test_the_runtime_is_asked_only_while_the_relay_is_silent(files: RootedFiles) -> None:
+    asked: list[str] = []
+
+    def serves(path: Path, _seconds: float) -> bool:
+        asked.append(path.readlink().name)
+        return asked[-1] == "containerd.sock"
+
+    for socket in (paths.RELAY_SOCKET, "/run/containerd.sock"):
+        write(files.root, socket)
+    write(files.root, paths.PROXY_ENVIRONMENT, 'RUNTIME_OPTIONS="--runtime-socket=/run/containerd.sock -x"')
+    seen = Poller(files, FakeSystemd(), Configuration(), (), serves).look()
+    assert (seen.relay, seen.runtime) == (False, True)
+    assert asked == ["cri-resmgr.sock", "containerd.sock"]
+
+
+def test_pause_and_hold_are_seen(poller: Poller, files: RootedFiles) -> None:
+    assert (poller.look().paused, poller.look().hold) == (False, "")
+    write(files.root, PAUSE, "")
+    write(files.root, paths.HOLD, "because\nof this\n")
+    assert (poller.look().paused, poller.look().hold) == (True, "because")
+    write(files.root, paths.HOLD, "")
+    assert poller.look().hold == "no reason is given"
+
+
+def test_kubelets_own_command_line_says_whether_it_is_on_the_relay(
+    poller: Poller, files: RootedFiles
+) -> None:
+    write(files.root, "/proc/7/cmdline", f"kubelet\0--container-runtime-endpoint={paths.RELAY_ENDPOINT}\0")
+    assert poller.look().on_relay
+    write(files.root, "/proc/7/cmdline", "kubelet\0--config=/var/lib/kubelet/config.yaml\0")
+    seen = poller.look()
+    assert not seen.on_relay
+    assert any("/var/lib/kubelet/config.yaml" in str(entry) for entry in seen.files)
+
+
+def test_a_host_without_a_bus_is_looked_at_all_the_same(files: RootedFiles) -> None:
+    class NoBus(FakeSystemd):
+        def unit(self, name: str) -> UnitState:
+            raise UnservableHostError("no bus")
+
+    assert Poller(files, NoBus(), Configuration(), (), lambda _path, _seconds: False).look().blind == "no bus"
+
+
+def test_the_whole_way_to_each_file_is_watched(poller: Poller, tmp_path: Path) -> None:
+    poller.look()
+    names = {spot.directory: spot.names for spot in poller.watch_specs()}
+    assert {"fallback.cfg", "pause"} <= names["/etc/cri-resmgr"]
+    assert "cri-resmgr" in names["/etc"]  # should the directory be moved away
+    assert "kubelet.service.d" in names["/etc/systemd/system"]  # it may come
+    assert names["/etc/systemd/system/kubelet.service.d"] == frozenset()  # anything
+    assert names[str(tmp_path / "configs")] == frozenset()
+    assert "/" not in names
+
+
+# -- a child -----------------------------------------------------------------------
+
+
+def passed(action: Action = Action.INSTALL) -> tuple[ChildRun, list[Event]]:
+    said: list[Event] = []
+    return ChildRun(
+        action, PollSnapshot(kubelet=UnitState(KUBELET, invocation_id="a")), KUBELET, said.append
+    ), said
+
+
+def line(kind: str, message: str, **data: object) -> str:
+    return json.dumps({"time": "t", "kind": kind, "message": message, "data": data})
+
+
+def test_a_childs_events_are_passed_on_and_counted() -> None:
+    work, said = passed()
+    work.line(line("step.done", f"restart {paths.PROXY_UNIT}", step="restart"))
+    work.line(line("step.done", f"restart {KUBELET}", step="restart"))
+    work.line(line("converged", "done", changed=True))
+    work.line("a traceback\n")
+    outcome = work.outcome(0, PollSnapshot())
+    assert (outcome.restarts, outcome.changed) == (1, True)
+    assert [event.kind for event in said] == ["step.done", "step.done", "converged", "child.output"]
+
+
+def test_a_failure_says_why_and_whether_it_is_remembered() -> None:
+    work, _said = passed()
+    work.line(line("error", "it is broken", exitCode=5, remembered=True))
+    outcome = work.outcome(5, work.before)
+    assert (outcome.remembered, outcome.reason, outcome.restarts) == (True, "it is broken", 0)
+
+
+def test_a_restart_that_failed_counts_all_the_same() -> None:
+    work, _said = passed()
+    assert work.outcome(6, PollSnapshot(kubelet=UnitState(KUBELET, invocation_id="b"))).restarts == 1
+
+
+@pytest.mark.parametrize("code", [2, 3, 4, 75])
+def test_a_restart_by_somebody_is_not_one_of_a_pass_that_touched_nothing(code: int) -> None:
+    work, _said = passed()
+    outcome = work.outcome(code, PollSnapshot(kubelet=UnitState(KUBELET, invocation_id="b")))
+    assert (outcome.restarts, outcome.would_restart) == (0, code == 3)
+
+
+@pytest.mark.parametrize("target", [KUBELET, paths.PROXY_UNIT])
+def test_a_plan_says_whether_kubelet_restarts(target: str) -> None:
+    work, _said = passed(Action.PLAN)
+    plan = {"steps": [{"kind": "restart", "target": target}], "summary": "1 to change"}
+    for text in json.dumps(plan, indent=2).splitlines():
+        work.line(text)
+    outcome = work.outcome(3, work.before)
+    assert (outcome.would_restart, outcome.reason) == (target == KUBELET, "pending: 1 to change")
+
+
+# -- configuration and weight ----------------------------------------------------------------
+
+
+def test_the_terms_are_those_of_the_settings() -> None:
+    configuration = build_configuration(json.loads(Settings().model_dump_json(by_alias=True)), 60.0)
+    assert configuration == Configuration()
+
+
+def test_at_rest_no_heavy_library_is_loaded() -> None:
+    ours = "installer.cli, installer.daemon.loop, installer.report.events"
+    code = f"import sys, {ours}; print([m for m in {HEAVY!r} if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+        env=dict(os.environ),
+    )
+    assert done.stdout.strip() == "[]"

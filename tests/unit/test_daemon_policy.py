@@ -1,0 +1,542 @@
+"""The resident's state machine, with the time passed in: no loop, no host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from installer.daemon.configuration import Configuration
+from installer.daemon.decision import Action, Decision, Outcome
+from installer.daemon.policy import HEARTBEAT, HOUR, OUR_HOLD, RESYNC, SILENT_BEAT, Policy
+from installer.daemon.poller import PollSnapshot
+from installer.model.daemon import Phase
+from installer.model.resource import UnitState
+from installer.model.state import Mode
+
+OURS = ("CRI_RESMGR_INSTALLER_UNIT=digest",)
+PROXY = UnitState("p", "loaded", "active", "running", main_pid=2, environment=OURS)
+KUBELET = UnitState("k", "loaded", "active", "running", main_pid=3, environment=OURS)
+GOOD = PollSnapshot(inputs=("i",), files=("f",), units=("u",), proxy=PROXY, kubelet=KUBELET, on_relay=True)
+BARE = replace(GOOD, proxy=UnitState("p"), on_relay=False, relay=False, units=("bare",))
+SILENT = replace(GOOD, relay=False)
+DEAD = replace(SILENT, proxy=replace(PROXY, active_state="activating", main_pid=0), units=("dead",))
+HELD = replace(GOOD, on_relay=False, hold=f"{OUR_HOLD}dead", units=("held",))
+OK, CHANGED = Outcome(0), Outcome(0, changed=True)
+
+
+class Bench:
+    """A policy and its clock. `look` steps, and begins what is decided."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.now = 1000.0
+        self.snapshot = GOOD
+        self.last = Decision(Action.NOTHING)
+
+    def look(self, snapshot: PollSnapshot | None = None, after: float = 0.0) -> Action:
+        self.now += after
+        self.snapshot = snapshot or self.snapshot
+        self.last = self.policy.step(self.now, self.snapshot)
+        if self.last.action not in (Action.NOTHING, Action.STOP):
+            self.policy.begun(self.last.action, self.snapshot)
+        return self.last.action
+
+    def end(self, outcome: Outcome = OK, snapshot: PollSnapshot | None = None, took: float = 1.0) -> None:
+        self.now += took
+        self.snapshot = snapshot or self.snapshot
+        self.policy.ended(self.now, outcome, self.snapshot)
+
+    def settle(self) -> None:
+        assert self.look(GOOD) is Action.INSTALL
+        self.end()
+        assert self.look() is Action.NOTHING
+
+    @property
+    def phase(self) -> Phase:
+        return self.policy.state.phase
+
+    @property
+    def ready(self) -> bool:
+        return self.policy.state.ready
+
+
+Make = Callable[..., Bench]
+
+
+@pytest.fixture
+def make() -> Make:
+    def build(stamps: tuple[float, ...] = (), not_before: float = 0.0, **configuration: Any) -> Bench:
+        return Bench(Policy(Configuration(**configuration), lambda: 0.5, 1000.0, stamps, not_before))
+
+    return build
+
+
+@pytest.fixture
+def settled(make: Make) -> Bench:
+    bench = make()
+    bench.settle()
+    return bench
+
+
+# -- converging -----------------------------------------------------------------
+
+
+def test_the_first_look_converges_and_then_it_rests(settled: Bench) -> None:
+    assert (settled.phase, settled.ready) == (Phase.CONVERGED, True)
+    assert settled.last.wake == settled.now + HEARTBEAT
+    for _heartbeat in range(50):
+        assert settled.look(after=HEARTBEAT) is Action.NOTHING
+
+
+def test_a_resync_comes_when_nothing_else_does(settled: Bench) -> None:
+    assert settled.look(after=RESYNC - 10) is Action.NOTHING
+    assert settled.look(after=11) is Action.INSTALL
+    assert settled.last.why == "resync"
+
+
+@pytest.mark.parametrize("what", ["inputs", "files", "units"])
+def test_whatever_changes_is_converged_at_once(settled: Bench, what: str) -> None:
+    other: dict[str, Any] = {what: ("other",)}
+    assert settled.look(replace(GOOD, **other)) is Action.INSTALL
+
+
+def test_new_inputs_are_not_ready_until_they_are_converged(settled: Bench) -> None:
+    settled.look(replace(GOOD, inputs=("other",)))
+    assert (settled.phase, settled.ready) == (Phase.CONVERGING, False)
+    settled.end(CHANGED)
+    settled.look()
+    assert settled.ready
+
+
+def test_drift_is_repaired_without_a_word(settled: Bench) -> None:
+    settled.look(replace(GOOD, files=("other",)))
+    assert settled.ready
+
+
+def test_after_a_change_of_ours_there_is_one_more_look(settled: Bench) -> None:
+    other = replace(GOOD, files=("drift",))
+    settled.look(other)
+    settled.end(CHANGED, GOOD)
+    assert settled.look() is Action.NOTHING
+    assert settled.ready
+    assert settled.look(after=1.1) is Action.INSTALL
+    settled.end(OK)
+    assert settled.look(after=1.1) is Action.NOTHING
+    assert settled.policy.state.repairs == 1
+
+
+def test_what_changes_before_the_second_look_does_not_wait_for_it(settled: Bench) -> None:
+    settled.look(replace(GOOD, files=("drift",)))
+    settled.end(CHANGED, GOOD)
+    settled.look()
+    assert settled.look(replace(GOOD, files=("drift again",)), after=0.1) is Action.INSTALL
+
+
+def test_what_changes_during_a_pass_that_found_nothing_is_seen(settled: Bench) -> None:
+    settled.look(replace(GOOD, files=("drift",)))
+    settled.end(OK, replace(GOOD, files=("meanwhile",)))
+    assert settled.look() is Action.INSTALL
+
+
+def test_passes_that_chase_each_other_are_slowed_down(settled: Bench) -> None:
+    passes = 0
+    for number in range(600):  # a minute of somebody who writes ten times a second
+        if settled.look(replace(GOOD, files=(number,)), after=0.1) is Action.INSTALL:
+            passes += 1
+            settled.end(CHANGED, took=0.0)
+    assert passes <= 30
+
+
+def test_nothing_is_begun_while_a_child_is_at_work(settled: Bench) -> None:
+    settled.look(replace(GOOD, files=("drift",)))
+    assert settled.look(replace(GOOD, inputs=("new",), relay=False), after=60) is Action.NOTHING
+
+
+# -- somebody else is at work -----------------------------------------------------
+
+
+def test_a_restart_of_kubelet_under_way_is_waited_for(settled: Bench) -> None:
+    starting = replace(GOOD, kubelet=replace(KUBELET, active_state="activating"), units=("starting",))
+    assert settled.look(starting) is Action.NOTHING
+    assert settled.look(replace(GOOD, units=("restarted",)), after=0.3) is Action.INSTALL
+
+
+def test_a_kubelet_that_keeps_starting_is_looked_into(settled: Bench) -> None:
+    starting = replace(GOOD, kubelet=replace(KUBELET, active_state="activating"), units=("starting",))
+    settled.look(starting)
+    assert settled.last.due <= settled.now + 10
+    assert settled.look(after=11) is Action.INSTALL
+
+
+def test_a_kubelet_that_somebody_has_stopped_stays_stopped(settled: Bench) -> None:
+    stopped = replace(GOOD, kubelet=replace(KUBELET, active_state="inactive", main_pid=0), units=("stopped",))
+    assert settled.look(stopped) is Action.NOTHING
+    assert (settled.phase, settled.ready) == (Phase.UNWELL, False)
+
+
+def test_a_proxy_that_systemd_restarts_is_left_to_it(settled: Bench) -> None:
+    assert settled.look(DEAD) is Action.NOTHING
+    assert settled.last.wake == settled.now + SILENT_BEAT
+    assert settled.look(replace(GOOD, units=("again",)), after=1.2) is Action.INSTALL
+
+
+def test_a_proxy_that_somebody_has_stopped_is_started(settled: Bench) -> None:
+    stopped = replace(SILENT, proxy=replace(PROXY, active_state="inactive", main_pid=0), units=("stopped",))
+    assert settled.look(stopped) is Action.INSTALL
+
+
+def test_a_lost_bus_is_said_and_nothing_done(settled: Bench) -> None:
+    assert settled.look(replace(GOOD, blind="no bus", units=("?",))) is Action.NOTHING
+    assert (settled.phase, settled.ready) == (Phase.FAILED, False)
+
+
+# -- failures -----------------------------------------------------------------------
+
+
+def test_an_environment_failure_is_tried_again_ever_more_seldom(settled: Bench) -> None:
+    drift = replace(GOOD, files=("drift",))
+    settled.look(drift)
+    waits = []
+    for _try in range(10):
+        settled.end(Outcome(5, reason="the runtime is down"), drift)
+        assert settled.look() is Action.NOTHING
+        assert (settled.phase, settled.ready) == (Phase.FAILED, False)
+        began = settled.now
+        while settled.look(after=1.0) is Action.NOTHING:
+            pass
+        waits.append(settled.now - began)
+    assert waits[:4] == [5, 10, 20, 40]
+    assert waits[-1] == RESYNC
+
+
+def test_a_remembered_failure_waits_for_an_input(settled: Bench) -> None:
+    new = replace(GOOD, inputs=("new",))
+    settled.look(new)
+    settled.end(Outcome(5, remembered=True, reason="it is broken"), new)
+    for _heartbeat in range(1000):
+        assert settled.look(after=HEARTBEAT) is Action.NOTHING
+    assert settled.look(replace(new, inputs=("newer",))) is Action.INSTALL
+    settled.end(OK)
+    settled.look()
+    assert settled.ready
+
+
+def test_in_a_quarantine_drift_from_the_good_generation_is_mended_once(settled: Bench) -> None:
+    new = replace(GOOD, inputs=("new",))
+    settled.look(new)
+    settled.end(Outcome(5, remembered=True, reason="it is broken"), new)
+    drift = replace(new, files=("drift",))
+    assert settled.look(drift, after=HEARTBEAT) is Action.INSTALL
+    settled.end(Outcome(5, remembered=True, reason="it is broken"), drift)
+    for _heartbeat in range(1000):
+        assert settled.look(after=HEARTBEAT) is Action.NOTHING
+    assert settled.look(new) is Action.INSTALL
+
+
+def test_inputs_that_cannot_be_are_looked_at_again_with_the_resync(settled: Bench) -> None:
+    new = replace(GOOD, inputs=("new",))
+    settled.look(new)
+    settled.end(Outcome(2), new)
+    assert settled.look(after=RESYNC / 2) is Action.NOTHING
+    assert settled.look(after=RESYNC) is Action.INSTALL
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"files": ("other",)},
+        {"proxy": replace(PROXY, load_state="masked")},
+        {"kubelet": replace(KUBELET, need_daemon_reload=True)},
+        {"kubelet": replace(KUBELET, active_state="inactive")},
+    ],
+)
+def test_a_refusal_is_over_as_soon_as_what_was_refused_is_gone(settled: Bench, other: dict[str, Any]) -> None:
+    refused = replace(GOOD, inputs=("new",), **other)
+    settled.look(refused)
+    settled.end(Outcome(4), refused)
+    assert settled.look(after=1.0) is Action.NOTHING
+    assert settled.look(replace(GOOD, inputs=("new",))) is Action.INSTALL
+
+
+def test_a_refusal_for_what_is_not_seen_is_tried_again_ever_more_seldom(settled: Bench) -> None:
+    new = replace(GOOD, inputs=("new",))
+    settled.look(new)
+    for wait in (5.0, 10.0, 20.0):
+        settled.end(Outcome(4, reason="the runtime is down"), new)
+        assert settled.look(after=wait - 0.1) is Action.NOTHING
+        assert settled.look(after=0.2) is Action.INSTALL
+
+
+def test_a_busy_host_is_tried_again_soon_and_is_no_failure(settled: Bench) -> None:
+    settled.look(replace(GOOD, files=("drift",)))
+    settled.end(Outcome(75))
+    assert settled.look() is Action.NOTHING
+    assert settled.look(after=2.1) is Action.INSTALL
+    assert settled.policy.state.failures == 0
+
+
+# -- a dead or silent proxy -----------------------------------------------------------
+
+
+def test_a_silent_proxy_is_restarted_once_and_then_kubelet_leaves_it(settled: Bench) -> None:
+    settled.look(SILENT)
+    assert settled.look(after=9.5) is Action.NOTHING
+    assert settled.look(after=1.0) is Action.RESTART_PROXY
+    settled.end(took=3.0)
+    assert settled.look(after=5.0) is Action.NOTHING
+    assert settled.look(after=2.0) is Action.RESCUE
+    assert settled.now - 1000.0 < 25.0
+    settled.end(Outcome(0, restarts=1), HELD)
+    settled.look()
+    assert (settled.phase, settled.ready, settled.policy.state.rescues) == (Phase.HELD, False, 1)
+
+
+def test_a_proxy_that_comes_back_is_forgiven(settled: Bench) -> None:
+    settled.look(SILENT)
+    settled.look(after=11)
+    settled.end(OK, GOOD)
+    assert settled.look() is Action.NOTHING
+    assert settled.ready
+
+
+def test_a_dead_proxy_is_left_after_dead_seconds(settled: Bench) -> None:
+    settled.look(DEAD)
+    assert settled.look(after=19) is Action.NOTHING
+    assert settled.look(after=1.1) is Action.RESCUE
+
+
+def test_without_the_runtime_no_endpoint_is_better(settled: Bench) -> None:
+    away = replace(SILENT, runtime=False)
+    settled.look(away)
+    assert settled.look(after=100) is Action.NOTHING
+    assert settled.look(SILENT) is Action.RESTART_PROXY
+    settled.end()
+    assert settled.look(after=17) is Action.NOTHING
+    assert settled.look(after=2) is Action.RESCUE
+
+
+def test_a_proxy_that_died_with_the_runtime_gets_its_chance_after_it(settled: Bench) -> None:
+    settled.look(replace(DEAD, runtime=False))
+    settled.look(after=100)
+    assert settled.look(DEAD, after=5) is Action.NOTHING
+    assert settled.look(after=14) is Action.NOTHING
+    assert settled.look(after=6) is Action.RESCUE
+
+
+def test_a_rescue_that_failed_is_tried_again(settled: Bench) -> None:
+    settled.look(DEAD)
+    settled.look(after=21)
+    settled.end(Outcome(6), replace(DEAD, hold=f"{OUR_HOLD}dead"))
+    assert settled.look() is Action.NOTHING
+    assert settled.look(after=2.5) is Action.RESCUE
+
+
+def test_somebody_elses_proxy_is_not_ours_to_restart(settled: Bench) -> None:
+    settled.look(replace(SILENT, proxy=replace(PROXY, environment=())))
+    assert settled.look(after=60) is Action.NOTHING
+
+
+def test_a_retry_does_not_meddle_with_a_rescue(settled: Bench) -> None:
+    settled.look(replace(GOOD, inputs=("new",)))
+    settled.end(Outcome(1))
+    dead = replace(DEAD, inputs=("new",))
+    settled.look(dead, after=1)
+    assert settled.look(after=10) is Action.NOTHING
+    assert settled.look(after=11) is Action.RESCUE
+
+
+# -- the hold and the way forward ------------------------------------------------------
+
+
+def held(bench: Bench, snapshot: PollSnapshot = HELD) -> None:
+    bench.look(DEAD)
+    assert bench.look(after=21) is Action.RESCUE
+    bench.end(Outcome(0, restarts=1), snapshot)
+
+
+def test_the_way_forward_is_taken_once_after_a_good_minute(settled: Bench) -> None:
+    held(settled)
+    assert settled.look() is Action.NOTHING
+    assert settled.look(after=59) is Action.NOTHING
+    assert settled.look(after=2) is Action.INSTALL
+    settled.end(Outcome(0, changed=True, restarts=1), GOOD)
+    settled.look()
+    assert settled.ready
+    settled.look(after=2)
+    settled.end(OK)
+    held(settled)
+    assert settled.look(after=0) is Action.NOTHING
+    assert settled.look(after=600) is Action.NOTHING
+
+
+def test_a_relay_that_falls_silent_again_starts_the_minute_anew(settled: Bench) -> None:
+    held(settled)
+    settled.look()
+    settled.look(replace(HELD, relay=False), after=30)
+    assert settled.look(HELD, after=5) is Action.NOTHING
+    assert settled.look(after=59) is Action.NOTHING
+    assert settled.look(after=2) is Action.INSTALL
+
+
+def test_drift_does_not_end_a_hold_but_a_new_input_may(settled: Bench) -> None:
+    held(settled)
+    assert settled.look(replace(HELD, files=("drift",))) is Action.NOTHING
+    assert settled.look(replace(HELD, inputs=("new",))) is Action.INSTALL
+
+
+def test_a_hold_of_somebody_else_is_not_ours_to_end(settled: Bench) -> None:
+    assert settled.look(replace(HELD, hold="by hand")) is Action.NOTHING
+    assert settled.look(after=500) is Action.NOTHING
+    assert (settled.phase, settled.policy.state.hold) == (Phase.HELD, "by hand")
+
+
+def test_a_new_process_with_our_hold_waits_for_the_relay_to_prove_itself(make: Make) -> None:
+    bench = make()
+    assert bench.look(HELD) is Action.NOTHING
+    assert bench.look(after=61) is Action.INSTALL
+
+
+@pytest.mark.parametrize(
+    "snapshot", [replace(DEAD, on_relay=False, hold=HELD.hold), replace(HELD, hold="by hand")]
+)
+def test_a_new_process_may_bring_what_ends_a_hold(make: Make, snapshot: PollSnapshot) -> None:
+    bench = make()
+    assert bench.look(snapshot) is Action.INSTALL
+    bench.end(Outcome(6), snapshot)
+    assert bench.look(after=30) is Action.NOTHING
+
+
+def test_a_silent_proxy_under_a_hold_is_restarted_ever_more_seldom(settled: Bench) -> None:
+    held(settled, replace(HELD, relay=False))
+    restarts = []
+    for _second in range(200):
+        if settled.look(after=1.0) is Action.RESTART_PROXY:
+            restarts.append(settled.now)
+            settled.end(took=0.0)
+    gaps = [round(later - earlier) for earlier, later in pairwise(restarts)]
+    assert gaps == [10, 20, 40, 80]
+
+
+# -- restarts per hour ---------------------------------------------------------------------
+
+
+def test_too_many_restarts_are_seen_before_they_happen(make: Make) -> None:
+    bench = make(stamps=(800.0, 850.0))
+    bench.settle()
+    off = replace(GOOD, on_relay=False, units=("off",))
+    assert bench.look(off) is Action.INSTALL
+    bench.end(Outcome(0, changed=True, restarts=1), GOOD)
+    bench.look()
+    assert bench.look(off) is Action.PLAN
+    bench.end(Outcome(3, would_restart=True))
+    assert bench.look() is Action.HOLD
+    bench.end(OK, replace(off, hold=f"{OUR_HOLD}3 times"))
+    for _heartbeat in range(100):
+        assert bench.look(after=HEARTBEAT) in (Action.NOTHING, Action.PLAN)
+    assert not bench.ready
+    assert bench.phase is Phase.HELD
+    assert bench.look(after=HOUR) is Action.INSTALL
+
+
+def test_what_needs_no_restart_is_still_repaired(make: Make) -> None:
+    bench = make(stamps=(800.0, 850.0, 900.0))
+    assert bench.look(GOOD) is Action.PLAN
+    bench.end(Outcome(0))
+    assert bench.look() is Action.INSTALL
+    bench.end(OK)
+    assert bench.look() is Action.NOTHING
+    assert bench.ready
+
+
+def test_a_pass_that_finds_that_it_would_have_to_restart_is_no_failure(make: Make) -> None:
+    """Somebody was quicker than the pass that a plan had let begin."""
+    bench = make(stamps=(800.0, 850.0, 900.0))
+    bench.look(GOOD)
+    bench.end(Outcome(0))
+    assert bench.look() is Action.INSTALL
+    off = replace(GOOD, on_relay=False, units=("off",), files=("wiped",))
+    bench.end(Outcome(3, would_restart=True), off)
+    assert bench.look() is Action.PLAN
+    bench.end(Outcome(3, would_restart=True))
+    assert bench.look() is Action.HOLD
+    assert bench.policy.state.failures == 0
+
+
+def test_restarts_are_forgotten_after_an_hour(make: Make) -> None:
+    bench = make(stamps=(800.0, 850.0, 900.0))
+    bench.now += HOUR
+    assert bench.look(GOOD) is Action.INSTALL
+    assert bench.policy.state.restarts == 0
+
+
+def test_kubelet_on_the_relay_is_limited_without_a_hold(make: Make) -> None:
+    bench = make(stamps=(800.0, 850.0, 900.0))
+    bench.look(GOOD)
+    bench.end(Outcome(3, would_restart=True))
+    assert bench.look() is Action.NOTHING
+    assert (bench.phase, bench.ready) == (Phase.LIMITED, False)
+
+
+# -- pause, handover, removal, rollout --------------------------------------------------------
+
+
+def test_while_paused_it_only_plans(settled: Bench) -> None:
+    paused = replace(GOOD, paused=True, files=("drift",))
+    assert settled.look(paused) is Action.PLAN
+    settled.end(Outcome(3, reason="1 to change"))
+    assert settled.look() is Action.NOTHING
+    assert (settled.phase, settled.ready) == (Phase.PAUSED, False)
+    assert settled.look(replace(paused, relay=False, inputs=("new",))) is Action.PLAN
+    settled.end(Outcome(0))
+    assert settled.look(after=100) is Action.NOTHING
+    assert settled.look(replace(GOOD, inputs=("new",))) is Action.INSTALL
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_pause_that_ends_while_it_plans_is_over(settled: Bench, seen: bool) -> None:
+    """Whether the end was seen before the plan's or with it: what it found is repaired."""
+    drifted = replace(GOOD, files=("drift",))
+    assert settled.look(replace(drifted, paused=True)) is Action.PLAN
+    if seen:
+        assert settled.look(drifted) is Action.NOTHING
+    settled.end(Outcome(3), drifted)
+    assert settled.look() is Action.INSTALL
+
+
+def test_a_pause_of_a_healthy_host_stays_ready(settled: Bench) -> None:
+    settled.look(replace(GOOD, paused=True))
+    assert (settled.phase, settled.ready) == (Phase.PAUSED, True)
+
+
+def test_one_that_was_replaced_stays_so_and_stops_its_child(settled: Bench) -> None:
+    settled.look(replace(GOOD, files=("drift",)))
+    assert settled.look(replace(GOOD, superseded=True)) is Action.STOP
+    settled.end(Outcome(143))
+    assert settled.look(replace(DEAD, inputs=("new",)), after=100) is Action.NOTHING
+    assert (settled.phase, settled.ready) == (Phase.YIELDED, False)
+
+
+def test_a_removal_is_done_once_and_repairs_nothing(make: Make) -> None:
+    bench = make(mode=Mode.REMOVE)
+    assert bench.look(GOOD) is Action.REMOVE
+    bench.end(Outcome(1))
+    assert bench.look() is Action.NOTHING
+    assert not bench.ready
+    assert bench.look(after=6) is Action.REMOVE
+    bench.end(CHANGED, BARE)
+    assert bench.look() is Action.NOTHING
+    assert (bench.phase, bench.ready) == (Phase.REMOVED, True)
+    assert bench.look(replace(GOOD, inputs=("new",)), after=10_000) is Action.NOTHING
+    assert bench.last.wake >= bench.now + RESYNC
+
+
+def test_the_first_pass_waits_its_turn(make: Make) -> None:
+    bench = make(not_before=1300.0)
+    assert bench.look(BARE) is Action.NOTHING
+    assert (bench.phase, bench.ready) == (Phase.WAITING, False)
+    assert bench.last.due == 1300.0
+    assert bench.look(after=301) is Action.INSTALL
