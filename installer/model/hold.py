@@ -1,0 +1,16 @@
+"""Who holds kubelet on its base endpoint: the hold file's first line says why, and by its prefix who set it.
+
+A hold that the installer set ends by itself when its cause is gone. One that a person wrote (`echo broken
+CPU map > /var/lib/cri-resmgr-installer/hold`) ends by a person only: `install` by hand, or deleting the file.
+"""
+
+from __future__ import annotations
+
+BY_DAEMON = "run: "
+BY_ROLLBACK = "rollback: "
+_BY_OLDER_ROLLBACK = "the way back failed too"  # how version 0.1.0 began it
+
+
+def is_operators(reason: str) -> bool:
+    """Whether a person set the hold of this reason. No hold (an empty reason) is nobody's."""
+    return bool(reason) and not reason.startswith((BY_DAEMON, BY_ROLLBACK, _BY_OLDER_ROLLBACK))
