@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from hypothesis import strategies as st
 
-from installer.manifests import Request, render_manifests
+from installer.manifests import ManifestOptions, render_manifests
 from tests.faults.inputs.texts import every_value, hostile_text, spoilt
 from tests.faults.inputs.trial import Trial, end_of
 
@@ -73,13 +73,13 @@ configs: {default: "logger: {}"}
 def _check_values(content: bytes, directory: Path) -> str:
     file = directory / "values.yaml"
     file.write_bytes(content)
-    return end_of(lambda: _read(render_manifests(Request(values=file))))
+    return end_of(lambda: _read(render_manifests(ManifestOptions(values=file))))
 
 
 def _check_provider_config(content: bytes, directory: Path) -> str:
     file = directory / "provider.yaml"
     file.write_bytes(content)
-    request = Request(provider_configs=(file,), images=(_IMAGE,), managed_resource=True)
+    request = ManifestOptions(provider_configs=(file,), images=(_IMAGE,), managed_resource=True)
     return end_of(lambda: _read(render_manifests(request)))
 
 
@@ -109,7 +109,7 @@ def _check_texts(texts: tuple[str, str, str], directory: Path) -> str:
     wrong: list[str] = []
 
     def render() -> None:
-        for each in _read(render_manifests(Request(values=file))):
+        for each in _read(render_manifests(ManifestOptions(values=file))):
             wrong.extend(_wrong_object(each, given))
 
     return end_of(render) or next(iter(wrong), "")
