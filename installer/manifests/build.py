@@ -10,7 +10,6 @@ import hashlib
 import json
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from installer.manifests.embedded import split_sections
@@ -28,25 +27,6 @@ _CRITICAL = {"node.gardener.cloud/critical-component": "true"}
 _KEEP = {"resources.gardener.cloud/keep-object": "true"}
 
 
-@dataclass(frozen=True, slots=True)
-class MountedConfigMap:
-    """Mounted in `directory`; `option` of the command line gets `path`, which is that or a file in it."""
-
-    volume: str
-    name: str
-    data: Mapping[str, str]
-    option: str
-    file: str = ""
-
-    @property
-    def directory(self) -> str:
-        return f"/etc/cri-resmgr-installer/{self.volume}"
-
-    @property
-    def path(self) -> str:
-        return f"{self.directory}/{self.file}".rstrip("/")
-
-
 def build_objects(inputs: ManifestInputs) -> list[dict[str, Any]]:
     """Every object, after those that it needs."""
     objects = list(_build_objects(inputs))
@@ -54,30 +34,26 @@ def build_objects(inputs: ManifestInputs) -> list[dict[str, Any]]:
 
 
 def _build_objects(inputs: ManifestInputs) -> Objects:
-    mounted = _mounted_config_maps(inputs)
+    config_maps = _mounted_config_maps(inputs)
     yield from _rbac(inputs)
-    for each in mounted:
-        yield from _render("config-map", **_metadata(inputs, each.name), data=each.data, immutable=True)
+    for name, data in config_maps.values():
+        yield from _render("config-map", **_metadata(inputs, name), data=data, immutable=True)
     if inputs.settings.mode == "install":
         yield from _dynamic_configs(inputs)
         if inputs.values.agent.enabled:
             yield from _agent(inputs)
-    yield from _daemon_set(inputs, mounted)
+    yield from _daemon_set(inputs, {volume: name for volume, (name, _) in config_maps.items()})
 
 
-def _mounted_config_maps(inputs: ManifestInputs) -> list[MountedConfigMap]:
-    """The settings, and the static configs if there are any. A removal needs no configs."""
-    name, configs = inputs.values.name, inputs.values.configs
-    settings = {"settings.yaml": dump(dict(inputs.settings_given))}
-    found = [
-        MountedConfigMap(
-            "settings", f"{name}-settings-{_digest(settings)}", settings, "--config", "settings.yaml"
-        )
-    ]
-    files = {file: configs[key] for key, file in STATIC_CONFIGS.items() if key in configs}
-    if files and inputs.settings.mode == "install":
-        found.append(MountedConfigMap("configs", f"{name}-configs-{_digest(files)}", files, "--configs"))
-    return found
+def _mounted_config_maps(inputs: ManifestInputs) -> dict[str, tuple[str, dict[str, str]]]:
+    """The name and data of the settings, and of the static configs if there are any. A removal needs no
+    configs."""
+    configs = inputs.values.configs
+    mounted = {"settings": {"settings.yaml": dump(dict(inputs.settings_given))}}
+    static = {file: configs[key] for key, file in STATIC_CONFIGS.items() if key in configs}
+    if static and inputs.settings.mode == "install":
+        mounted["configs"] = static
+    return {key: (f"{inputs.values.name}-{key}-{_digest(data)}", data) for key, data in mounted.items()}
 
 
 def _digest(data: object) -> str:
@@ -147,7 +123,7 @@ def _pod_values(inputs: ManifestInputs) -> dict[str, Any]:
     }
 
 
-def _daemon_set(inputs: ManifestInputs, mounted: list[MountedConfigMap]) -> Objects:
+def _daemon_set(inputs: ManifestInputs, config_maps: Mapping[str, str]) -> Objects:
     values, removal = inputs.values, inputs.settings.mode == "remove"
     metadata = _metadata(inputs, f"{values.name}-removal" if removal else values.name)
     # The component tells the pods of our two DaemonSets apart.
@@ -164,7 +140,7 @@ def _daemon_set(inputs: ManifestInputs, mounted: list[MountedConfigMap]) -> Obje
         probes=build_probes(inputs.settings),
         host_mounts=build_host_mounts(values),
         scratch=SCRATCH if restricted else {},
-        mounted=mounted,
+        config_maps=config_maps,
     )
 
 
