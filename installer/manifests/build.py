@@ -86,13 +86,7 @@ def _rbac(inputs: ManifestInputs) -> Objects:
     if inputs.managed_resource:
         metadata["annotations"] |= _KEEP
     yield from _render("service-account", **metadata)
-    yield from _render(
-        "rbac",
-        **metadata,
-        daemonsets=[values.name, f"{values.name}-removal"],
-        node_verbs=["get", "patch"] if values.annotate_node else ["get"],
-        subjects=[{"kind": "ServiceAccount", "name": values.name, "namespace": values.namespace}],
-    )
+    yield from _render("rbac", **metadata, annotate_node=values.annotate_node)
 
 
 def _dynamic_configs(inputs: ManifestInputs) -> Objects:

@@ -89,7 +89,7 @@ def _read(stream: str) -> list[dict[str, Any]]:
 
 
 def _check_texts(texts: tuple[str, str, str], directory: Path) -> str:
-    """Texts of somebody stand in the objects as they came, or were refused."""
+    """The operator's texts arrive in the objects unchanged, or are refused."""
     annotation, comment, word = texts
     given: dict[str, Any] = {
         "images": {"installer": _IMAGE},
@@ -103,7 +103,7 @@ def _check_texts(texts: tuple[str, str, str], directory: Path) -> str:
     }
     for key in ("labels", "name"):
         if not word.isidentifier():
-            del given[key]  # a name or label that is none is refused, and with it all the rest
+            del given[key]  # an invalid name or label would be refused, and all the rest with it
     file = directory / "values.yaml"
     file.write_text(json.dumps(given))
     wrong: list[str] = []
