@@ -19,7 +19,7 @@ from installer.inputs.wording import closest, reword, shown
 from installer.manifests import embedded
 from installer.manifests.provider import load_provider_config
 from installer.manifests.scheduling import affinity_faults
-from installer.manifests.sources import Fault, Source, parse_mapping, read_input
+from installer.manifests.sources import Fault, Source, parse_mapping, read_file
 from installer.manifests.values import Values
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _load_sources(options: ManifestOptions) -> list[Source]:
     faults: list[str] = []
     try:
         if options.values is not None:
-            sources.append(parse_mapping(read_input(options.values), str(options.values)))
+            sources.append(parse_mapping(read_file(options.values), str(options.values)))
     except InvalidInputError as error:
         faults += error.faults
     for path in options.provider_configs:

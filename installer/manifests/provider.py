@@ -15,7 +15,7 @@ from typing import Any
 from installer.errors import InvalidInputError
 from installer.inputs.wording import kind, shown
 from installer.inputs.yaml_document import KeyPath
-from installer.manifests.sources import Fault, Source, parse_mapping, read_input
+from installer.manifests.sources import Fault, Source, parse_mapping, read_file
 
 EXTENSION_TYPE = "cri-resmgr"
 IMAGES = {
@@ -41,7 +41,7 @@ def load_provider_config(path: Path) -> list[Source]:
     """
     faults: list[str] = []
     found: list[Source] = []
-    for text in _split(read_input(path)):
+    for text in _split(read_file(path)):
         try:
             document = parse_mapping(text, str(path))
         except InvalidInputError as error:

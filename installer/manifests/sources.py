@@ -37,8 +37,11 @@ class Source:
         return f"{'.'.join(path)}: {what}" + (f" ({place})" if place else "")
 
 
-def read_input(path: Path) -> bytes:
-    """Raises InvalidInputError when the file cannot be read or is too large."""
+def read_file(path: Path) -> bytes:
+    """Also from a pipe, as in `--values <(...)`, unlike what a node reads.
+
+    Raises InvalidInputError when the file cannot be read or is too large.
+    """
     try:
         with path.open("rb") as stream:
             content = stream.read(_SIZE_LIMIT + 1)

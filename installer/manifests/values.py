@@ -42,7 +42,7 @@ def is_config_key(key: str) -> bool:
 def _check_config_key(key: str) -> str:
     if not is_config_key(key):
         known = ", ".join((*STATIC_CONFIGS, "default", "node.<NODE>", "group.<GROUP>"))
-        raise ValueError(f"unknown key; known are {known}")
+        raise ValueError(f"must be one of {known}")
     return key
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -47,7 +49,7 @@ FAULTS = (
     "configs.fallback: line 3: polcy: unknown key",
     "configs.EXTRA_OPTIONS: line 1: not the EXTRA_OPTIONS= line",
     "configs.node.n1: line 1: logger: must be a mapping, not 3 (values.yaml:13)",
-    "configs.fallbck: unknown key; known are fallback, force, EXTRA_OPTIONS, default, node.<NODE>, group",
+    "configs.fallbck: must be one of fallback, force, EXTRA_OPTIONS, default, node.<NODE>, group.<GROUP>",
     "nodeSelector.kubernetes.io/arch: must be amd64, or left out",
     "labels.app.kubernetes.io/name: is the installer's own; leave it out (values.yaml:16)",
     "labels.a b: must be a valid key, such as name or example.org/name, not 'a b' (values.yaml:16)",
@@ -154,6 +156,16 @@ def test_an_image_with_an_unknown_name(tmp_path: Path) -> None:
     assert faults_of(tmp_path, images=("agnet=example.org/x:1",)) == [
         "--image agnet=example.org/x:1: must be installer=REFERENCE, agent=REFERENCE or a reference"
     ]
+
+
+def test_values_may_come_from_a_pipe(tmp_path: Path) -> None:
+    """As `--values <(...)` or `--provider-config /dev/stdin`."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=("images: {installer: example.org/x:1}\n",))
+    writer.start()
+    assert "image: example.org/x:1" in render_manifests(ManifestOptions(values=pipe)).replace('"', "")
+    writer.join()
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
