@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from installer.errors import InvalidInputError
+from installer.inputs.file import read_input
 from installer.inputs.settings import Settings
-from installer.inputs.wording import closest, kind, reword, shown
+from installer.inputs.wording import kind, reword, shown, suggest
 from installer.inputs.yaml_document import KeyPath, parse_document
 from installer.manifests import embedded
-from installer.manifests.provider import Source, parse_provider_config, read_input
+from installer.manifests.provider import Source, parse_provider_config
 from installer.manifests.text import is_finite
 from installer.manifests.values import Values
 
@@ -196,8 +197,7 @@ def _suggest(loc: tuple[int | str, ...]) -> str:
         fields = {field.alias or name: field for name, field in here.model_fields.items()}
         here = fields[str(part)].annotation
     known = [field.alias or name for name, field in here.model_fields.items()]
-    close = closest(str(loc[-1]), known)
-    return f"did you mean {close}?" if close else f"known are {', '.join(known)}"
+    return suggest(str(loc[-1]), known)
 
 
 def _together(data: Mapping[str, Any]) -> Iterable[tuple[KeyPath, str]]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from installer.errors import InvalidInputError
@@ -30,7 +29,6 @@ OTHER_IMAGES = ("gardener-extension-cri-resmgr",)
 
 _OURS = ("configs", "nodeSelector", "imageVectorOverwrite")
 _SKIPPED = ("ControllerRegistration", "ControllerInstallation")
-_SIZE_LIMIT = 1 << 20  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +37,6 @@ class Source:
 
     data: Mapping[str, Any]
     places: Mapping[KeyPath, str] = field(default_factory=dict)
-
-
-def read_input(path: Path) -> bytes:
-    """A file of the operator's. Raises InvalidInputError when it cannot be read or is no file for people."""
-    try:
-        with path.open("rb") as stream:
-            content = stream.read(_SIZE_LIMIT + 1)
-    except OSError as error:
-        raise InvalidInputError([f"{path}: {error.strerror or type(error).__name__}"]) from None
-    if len(content) > _SIZE_LIMIT:
-        raise InvalidInputError([f"{path}: larger than {_SIZE_LIMIT >> 20} MiB"])
-    return content
 
 
 def parse_provider_config(content: bytes, name: str) -> list[Source]:
