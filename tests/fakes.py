@@ -331,7 +331,7 @@ class FakeLock:
     @contextmanager
     def __call__(self) -> Iterator[None]:
         if self.holder or self.held:
-            raise BusyHostError(f"another run holds the host's lock: {self.holder or 'ourselves'}")
+            raise BusyHostError(f"another run holds the host lock: {self.holder or 'ourselves'}")
         self.held = True
         self.taken += 1
         try:
