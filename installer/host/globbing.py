@@ -1,7 +1,7 @@
 """Which files an EnvironmentFile= pattern means, below the host root.
 
-fnmatch by bytes, for each component: a backslash takes the next character as it is, and a hidden name has to be
-named with its dot, as for glob(3). Not supported, because units of known nodes do not have them: character
+fnmatch by bytes, for each component: a backslash takes the next character as it is, and a hidden name has to
+be named with its dot, as for glob(3). Not supported, because units of known nodes do not have them: character
 classes (`[[:digit:]]`), and a backslash between brackets.
 """
 

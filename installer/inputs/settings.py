@@ -4,20 +4,18 @@ Holds no value of the host and no command-line option (those, and the
 environment variables that stand for them, are the CLI's). Defaults are the
 contract's.
 
-Start-up is what this module costs: the models stay few and flat, and
-pydantic's search for plugins is switched off, because it reads the metadata of
-every distribution that is installed.
+Start-up is what this module costs: the models stay few and flat, one schema is built for all of them, and
+pydantic does not look for plugins.
 """
 
 from __future__ import annotations
 
-import os
 import re
+import sys
 from collections.abc import Iterable
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Literal
-
-os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -29,6 +27,11 @@ from installer.model import paths
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
+
+# pydantic's search for plugins imports importlib.metadata, which takes 14 ms; our schema takes 2 ms.
+_no_plugins = ModuleType("pydantic.plugin._loader")
+_no_plugins.__dict__["get_plugins"] = tuple
+sys.modules.setdefault(_no_plugins.__name__, _no_plugins)
 
 _SOCKET_PATH_LIMIT = 107  # bytes, of sun_path in unix(7), without the closing NUL
 _DAY = 86_400  # seconds

@@ -8,9 +8,9 @@ when the first document is read, so a run without any pays nothing for it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from installer.errors import InvalidInputError
 
@@ -26,15 +26,14 @@ _NUMBER_LENGTH = 100  # characters; Python refuses to print a number of more tha
 _BAD_VALUE = (ValueError, LookupError, AttributeError, TypeError, ArithmeticError, RecursionError)
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(NamedTuple):
     """`data` is what the text says (None if it is empty); `lines` has the line of each key.
 
     `faults` are keys given twice, each with `name:line`.
     """
 
     data: object
-    lines: Mapping[KeyPath, int] = field(default_factory=dict)
+    lines: Mapping[KeyPath, int] = MappingProxyType({})
     faults: tuple[str, ...] = ()
 
 
