@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from installer.desired.build import build_desired
-from installer.desired.header import carried_generation, is_intact, is_marked, with_generation
+from installer.desired.header import with_generation
 
-__all__ = ["build_desired", "carried_generation", "is_intact", "is_marked", "with_generation"]
+__all__ = ["build_desired", "with_generation"]

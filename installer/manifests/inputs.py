@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from installer.errors import InvalidInputError
 from installer.inputs.settings import Settings
-from installer.inputs.wording import closest, reword, shown
+from installer.inputs.wording import reword, shown, suggest
 from installer.manifests import embedded
 from installer.manifests.provider import load_provider_config
 from installer.manifests.scheduling import affinity_faults
@@ -152,7 +152,7 @@ def _sentence(detail: ErrorDetails) -> str:
     """What is wrong in an operator's words; the types are those of pydantic-core's error list."""
     value, kind = detail["input"], detail["type"]
     if kind == "extra_forbidden":
-        return f"unknown key; {_suggest(detail['loc'])}"
+        return f"unknown key; {_suggest_key(detail['loc'])}"
     if kind == "missing" or value is None:
         return "has no value; leave the key out for its default"
     if kind in ("model_type", "dict_type"):
@@ -161,14 +161,12 @@ def _sentence(detail: ErrorDetails) -> str:
     return message if isinstance(value, (dict, list)) else f"{message}, not {shown(value)}"
 
 
-def _suggest(loc: tuple[int | str, ...]) -> str:
+def _suggest_key(loc: tuple[int | str, ...]) -> str:
     model: Any = Values
     for part in loc[:-1]:
         fields = {field.alias or name: field for name, field in model.model_fields.items()}
         model = fields[str(part)].annotation
-    known = [field.alias or name for name, field in model.model_fields.items()]
-    close = closest(str(loc[-1]), known)
-    return f"did you mean {close}?" if close else f"known are {', '.join(known)}"
+    return suggest(str(loc[-1]), [field.alias or name for name, field in model.model_fields.items()])
 
 
 def _combined_faults(data: Mapping[str, Any]) -> Iterable[Fault]:

@@ -47,7 +47,7 @@ FAULTS = (
     "settings.proxy.startTimeoutSeconds: must be a whole number, not '3' (values.yaml:6)",
     "configs.fallback: line 2: policy.Active: unknown policy 'toplogy-aware'",
     "configs.fallback: line 3: polcy: unknown key",
-    "configs.EXTRA_OPTIONS: line 1: not the EXTRA_OPTIONS= line",
+    "configs.EXTRA_OPTIONS: line 1: only one line EXTRA_OPTIONS=... is allowed",
     "configs.node.n1: line 1: logger: must be a mapping, not 3 (values.yaml:13)",
     "configs.fallbck: must be one of fallback, force, EXTRA_OPTIONS, default, node.<NODE>, group.<GROUP>",
     "nodeSelector.kubernetes.io/arch: must be amd64, or left out",
