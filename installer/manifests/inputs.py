@@ -83,31 +83,23 @@ def _load_sources(options: ManifestOptions) -> list[Source]:
             sources += load_provider_config(path)
         except InvalidInputError as error:
             faults += error.faults
-    sources.append(_read_command_line(options, faults))
     if faults:
         raise InvalidInputError(faults, "correct the input; nothing was written")
-    return sources
+    return [*sources, _read_command_line(options)]
 
 
-def _read_command_line(options: ManifestOptions, faults: list[str]) -> Source:
+def _read_command_line(options: ManifestOptions) -> Source:
     data: dict[str, Any] = {}
     if options.profile is not None:
         data["profile"] = options.profile
     if options.nodes is not None:
-        data["nodes"] = [name.strip() for name in options.nodes.split(",") if name.strip()]
-        if not data["nodes"]:
-            faults.append("--nodes: names no node")
+        # No name at all must not become all nodes: "" is refused.
+        data["nodes"] = [name.strip() for name in options.nodes.split(",") if name.strip()] or [""]
     if options.agent is not None:
         data["agent"] = {"enabled": options.agent}
-    images: dict[str, str] = {}
-    for word in options.images:
-        name, equals, reference = word.partition("=")
-        if equals and name not in ("installer", "agent"):
-            faults.append(f"--image {word}: must be installer=REFERENCE, agent=REFERENCE or a reference")
-        else:
-            images[name if equals else "installer"] = reference if equals else word
-    if images:
-        data["images"] = images
+    if options.images:
+        words = (word.rpartition("=") for word in options.images)
+        data["images"] = {name or "installer": reference for name, _, reference in words}
     return Source(data, {(key,): "command line" for key in data})
 
 

@@ -21,7 +21,7 @@ TEMPLATES = Path(__file__).parents[2] / "templates" / "manifests"
 IMAGE = "registry.example.org/cri-resmgr-installer:0.1.0"
 
 
-def request_of(case: str) -> ManifestOptions:
+def options_of(case: str) -> ManifestOptions:
     """values.yaml and options.yaml (fields of ManifestOptions) of a case; both may be missing."""
     directory = CASES / case
     options = directory / "options.yaml"
@@ -33,7 +33,7 @@ def request_of(case: str) -> ManifestOptions:
 
 @cache
 def rendered(case: str) -> str:
-    return render_manifests(request_of(case))
+    return render_manifests(options_of(case))
 
 
 def objects(text: str) -> list[dict[str, Any]]:
@@ -84,7 +84,7 @@ def test_a_case(case: str) -> None:
 
 
 def test_the_same_input_gives_the_same_bytes() -> None:
-    assert render_manifests(request_of("full")) == rendered("full")
+    assert render_manifests(options_of("full")) == rendered("full")
 
 
 def test_the_order_of_what_has_none_makes_no_difference(make: Maker) -> None:

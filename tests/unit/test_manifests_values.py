@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,18 +64,18 @@ FAULTS = (
 )
 
 
-def faults_of(directory: Path, values: str = "", provider: str = "", **options: tuple[str, ...]) -> list[str]:
+def faults_of(directory: Path, values: str = "", provider: str = "", **given: Any) -> list[str]:
     """What is said, with the files called values.yaml and provider.yaml."""
     values_file, provider_file = directory / "values.yaml", directory / "provider.yaml"
     values_file.write_text(values or "images: {installer: example.org/x:1}\n")
     provider_file.write_text(provider)
-    request = ManifestOptions(
+    options = ManifestOptions(
         values=values_file,
         provider_configs=(provider_file,) if provider else (),
-        images=options.get("images", ()),
+        **given,
     )
     with pytest.raises(InvalidInputError) as caught:
-        render_manifests(request)
+        render_manifests(options)
     return [fault.replace(f"{directory}/", "") for fault in caught.value.faults]
 
 
@@ -153,9 +154,12 @@ def test_a_merged_key_has_no_line_of_its_own(tmp_path: Path, entry: str, fault: 
 
 
 def test_an_image_with_an_unknown_name(tmp_path: Path) -> None:
-    assert faults_of(tmp_path, images=("agnet=example.org/x:1",)) == [
-        "--image agnet=example.org/x:1: must be installer=REFERENCE, agent=REFERENCE or a reference"
-    ]
+    found = faults_of(tmp_path, images=("agnet=example.org/x:1",))
+    assert found == ["images.agnet: unknown key; did you mean agent? (command line)"]
+
+
+def test_an_empty_list_of_nodes_does_not_mean_all_nodes(tmp_path: Path) -> None:
+    assert any(fault.startswith("nodes.0: must be") for fault in faults_of(tmp_path, nodes=" ,"))
 
 
 def test_values_may_come_from_a_pipe(tmp_path: Path) -> None:

@@ -79,8 +79,8 @@ def _check_values(content: bytes, directory: Path) -> str:
 def _check_provider_config(content: bytes, directory: Path) -> str:
     file = directory / "provider.yaml"
     file.write_bytes(content)
-    request = ManifestOptions(provider_configs=(file,), images=(_IMAGE,), managed_resource=True)
-    return end_of(lambda: _read(render_manifests(request)))
+    options = ManifestOptions(provider_configs=(file,), images=(_IMAGE,), managed_resource=True)
+    return end_of(lambda: _read(render_manifests(options)))
 
 
 def _read(stream: str) -> list[dict[str, Any]]:
