@@ -103,15 +103,25 @@ class InterruptedRunError(InstallerError):
 
 _REMEDIES = {
     errno.ENOSPC: "the disk is full: `df -h` and `df -i` on the host show where; free some space there",
-    errno.EDQUOT: "the quota of root on this disk is used up: free some space there, or raise it",
-    errno.EROFS: "the disk has become read-only: `dmesg` and `findmnt` on the host say why; remount it",
-    errno.EIO: "the disk gives errors: `dmesg` on the host says more; repair or replace it",
-    errno.EPERM: "the disk refuses the change: `lsattr -d` shows whether somebody has set the file or its "
-    "directory immutable, and `chattr -i` ends that",
+    errno.EDQUOT: "root's disk quota is used up: free some space there, or raise the quota",
+    errno.EROFS: "the file system is read-only: `dmesg` and `findmnt` on the host say why; remount it",
+    errno.EIO: "the disk returns I/O errors: `dmesg` on the host says more; repair or replace it",
+    errno.EPERM: "the file system refuses the change: `lsattr -d` shows whether the file or its directory is "
+    "immutable, and `chattr -i` ends that",
+    errno.EMFILE: "this process has too many files open: raise LimitNOFILE= of its service or container",
+    errno.ENFILE: "the host has too many files open: raise fs.file-max (`sysctl fs.file-nr` shows the use)",
+    errno.EAGAIN: "no process or thread can be started: raise the limit of the pids cgroup (pids.max, "
+    "TasksMax=) or of processes (`ulimit -u`), or end what uses it up",
+    errno.ENOMEM: "memory is used up: raise the memory limit of the container, or free memory on the host",
 }
 
 
+def remedy_for(error: OSError) -> str:
+    """What helps against an error of the host's own resources; empty for any other error."""
+    return _REMEDIES.get(error.errno or 0, "")
+
+
 def failed_on_disk(what: str, error: OSError) -> StepFailedError:
-    """The failure of `what` by the host's disk, with what would help. No generation is to blame for it."""
-    remedy = _REMEDIES.get(error.errno or 0, "look at the host's disk: `df -h`, `dmesg`")
+    """`what` failed for lack of a resource of the host; the hint says what helps. Blames no generation."""
+    remedy = remedy_for(error) or "`dmesg` on the host may say more"
     return StepFailedError(f"{what}: {error}", remedy, interfered=True)

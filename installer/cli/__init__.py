@@ -268,9 +268,9 @@ def _help_resident(arguments: argparse.Namespace, options: Options, settings: Se
 
 
 def _print_manifests(arguments: argparse.Namespace) -> int:
-    from installer.manifests import Request, render_manifests
+    from installer.manifests import ManifestOptions, render_manifests
 
-    request = Request(
+    options = ManifestOptions(
         values=arguments.values,
         provider_configs=tuple(arguments.provider_config),
         mode=arguments.mode,
@@ -280,7 +280,7 @@ def _print_manifests(arguments: argparse.Namespace) -> int:
         images=tuple(arguments.image),
         managed_resource=arguments.managed_resource,
     )
-    sys.stdout.write(render_manifests(request))
+    sys.stdout.write(render_manifests(options))
     return 0
 
 

@@ -52,7 +52,6 @@ def _manager_xml() -> str:
         _method("Reload"),
         _method("LoadUnit", "s", "o"),
         _method("GetUnitFileState", "s", "s"),
-        _method("StartUnit", "s s", "o"),
         _method("StopUnit", "s s", "o"),
         _method("RestartUnit", "s s", "o"),
         _method("CancelJob", "u"),

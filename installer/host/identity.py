@@ -1,6 +1,6 @@
 """Which machine the host is: its architecture, machine-id and name, as its own files say.
 
-The architecture is that of the host's programs: ours may be another's under emulation.
+The architecture is that of the host's programs: this process may run under emulation.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def host_identity(files: RootedFiles) -> Mapping[str, str]:
 
 
 def machine_of_elf(header: bytes) -> str:
-    """The architecture of an ELF file by its first 20 bytes, empty if it is none that we know."""
+    """The architecture of an ELF file by its first 20 bytes; empty if it is not one."""
     if len(header) < 20 or header[:4] != b"\x7fELF":
         return ""
     little = header[5] == 1
     number = int.from_bytes(header[18:20], "little" if little else "big")
-    return _MACHINES.get((number, little), "")
+    return _MACHINES.get((number, little), f"ELF machine {number}")
 
 
 def _machine(files: RootedFiles) -> str:
@@ -54,7 +54,7 @@ def _machine(files: RootedFiles) -> str:
 
 
 def _line(files: RootedFiles, path: str) -> str:
-    """The first line that is no comment."""
+    """The first line that is not a comment."""
     try:
         text = (files.read(path) or b"").decode("utf-8", "replace")
     except (OSError, UnservableHostError):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from installer.model.resource import FileState, HostPath, Identity, ProcessState, UnitDetail, UnitState
 from installer.model.snapshot import RunningContainer
@@ -123,18 +123,14 @@ class Systemd(Protocol):
         """`systemctl daemon-reload`; returns when the manager answers again."""
         ...
 
-    def start(self, name: str, timeout: float) -> str:
-        """`systemctl start NAME`. Returns the job's result: `done`, `failed`, `timeout`,
+    def restart(self, name: str, timeout: float) -> str:
+        """`systemctl restart NAME`. Returns the job's result: `done`, `failed`, `timeout`,
         `canceled`, `dependency`, `skipped`...; raises SystemdError when refused (start limit,
         masked, not found) or when `timeout` passes (the job is then cancelled)."""
         ...
 
     def stop(self, name: str, timeout: float) -> str:
-        """`systemctl stop NAME`; as `start`."""
-        ...
-
-    def restart(self, name: str, timeout: float) -> str:
-        """`systemctl restart NAME`; as `start`."""
+        """`systemctl stop NAME`; as `restart`."""
         ...
 
     def enable(self, name: str) -> None:
@@ -160,8 +156,7 @@ class Processes(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class RuntimeStatus:
+class RuntimeStatus(NamedTuple):
     """CRI Version and Status. `reason` says why the runtime is not ready."""
 
     name: str

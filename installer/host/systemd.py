@@ -122,9 +122,6 @@ class BusSystemd:
 
     # -- jobs -------------------------------------------------------------------
 
-    def start(self, name: str, timeout: float) -> str:
-        return self._job("StartUnit", "start", name, timeout)
-
     def stop(self, name: str, timeout: float) -> str:
         return self._job("StopUnit", "stop", name, timeout)
 

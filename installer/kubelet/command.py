@@ -5,8 +5,8 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import takewhile
+from typing import NamedTuple
 
 from installer.model.paths import DROP_IN_NAME
 from installer.model.snapshot import KubeletBase, UnitText
@@ -27,8 +27,7 @@ _SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "zsh"})
 _SCRIPT_OPTION = re.compile(r"-[A-Za-z]*c[A-Za-z]*")
 
 
-@dataclass(frozen=True, slots=True)
-class BaseUnit:
+class BaseUnit(NamedTuple):
     """The assignments of the base in systemd's order of reading; `later` are those of drop-ins
     whose name sorts behind ours, which therefore have the last word over our lines."""
 

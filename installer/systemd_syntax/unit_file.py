@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from installer.model.snapshot import UnitText
 
@@ -29,8 +29,7 @@ _BARE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
+class Assignment(NamedTuple):
     """One `Key=value` line, continuations joined; `value` is raw otherwise."""
 
     path: str
@@ -39,8 +38,7 @@ class Assignment:
     value: str
 
 
-@dataclass(frozen=True, slots=True)
-class ExecCommand:
+class ExecCommand(NamedTuple):
     """One Exec line: `prefixes` are systemd's (`-@:+!`), `raw` the whole value as written. `several`:
     more commands follow behind a `;`, and are not among the words."""
 

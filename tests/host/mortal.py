@@ -135,10 +135,6 @@ class MortalSystemd:
         with self._effect():
             self._systemd.daemon_reload(timeout)
 
-    def start(self, name: str, timeout: float) -> str:
-        with self._effect():
-            return self._systemd.start(name, timeout)
-
     def stop(self, name: str, timeout: float) -> str:
         with self._effect():
             return self._systemd.stop(name, timeout)

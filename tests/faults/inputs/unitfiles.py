@@ -311,11 +311,11 @@ _NAMES = _each(
     " ¦ * ¦ a*b ¦ \\ ¦ \xe9.env ¦ d/a.env ¦ d/b.env ¦ e/a.env ¦ e/.a.env ¦ .d/a.env ¦ ~ ¦ {a,b} ¦ a b"
 )
 _PATTERNS = _each(
-    "* ¦ *.env ¦ ?.env ¦ ??.env ¦ [ab].env ¦ [!ab].env ¦ [^a]* ¦ [a-z]* ¦ [[:upper:]]* ¦ [[:digit:]]*.env"
+    "* ¦ *.env ¦ ?.env ¦ ??.env ¦ [ab].env ¦ [!ab].env ¦ [^a]* ¦ [a-z]*"
     " ¦ [1-2]*.env ¦ .* ¦ .*.env ¦ */a.env ¦ */* ¦ ?/?.env ¦ .d/* ¦ d/*.env ¦ [ ¦ [a ¦ []] ¦ []a]* ¦ [[]"
     " ¦ a.env ¦ none ¦ none* ¦ none/* ¦ */none ¦ dangling ¦ dang* ¦ d ¦ d* ¦ a[*]b ¦ {a,b} ¦ {a,b}* ¦ ~ ¦ a-?"
-    " ¦ [z-a]* ¦ [a-]* ¦ [!-a]* ¦ *a* ¦ **.env ¦ ./*.env ¦ */ ¦ d/ ¦ \xe9* ¦ ??? ¦ [[:nonsense:]]* ¦ ?"
-    " ¦ a\\*b ¦ \\[a\\] ¦ [\\]]* ¦ [a\\-z]* ¦ \\.env ¦ \\a.env ¦ [.]env"
+    " ¦ [z-a]* ¦ [a-]* ¦ [!-a]* ¦ *a* ¦ **.env ¦ ./*.env ¦ */ ¦ d/ ¦ \xe9* ¦ ??? ¦ ?"
+    " ¦ a\\*b ¦ \\[a\\] ¦ \\.env ¦ \\a.env ¦ [.]env"
 )
 _VALUES = _each(
     "x ¦ a b ¦  a  ¦ \xe9\u20ac ¦ \u2028 ¦ \xa0 ¦ \x85 ¦ \x0c ¦ \x1b ¦ # ¦ ; ¦ = ¦ $V ¦ ${V} ¦ `id`"
