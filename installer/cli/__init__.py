@@ -12,14 +12,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
+from installer.cli.daemon import DAEMON_VERBS, ENVIRONMENT_PREFIX, add_verbs, run_verb
 from installer.errors import InstallerError, InvalidInputError, UnservableHostError
 
-if TYPE_CHECKING:
-    from installer.inputs.settings import Settings
-
-_ENVIRONMENT_PREFIX = "CRI_RESMGR_INSTALLER_"
 _DEFAULTS = {
     "config": "",
     "host_root": "/",
@@ -94,10 +91,9 @@ def build_parser() -> argparse.ArgumentParser:
     remove.add_argument(
         "--without-record", action="store_true", help="without a usable record: delete all at our paths"
     )
-    verbs.add_parser("run", parents=[shared], help="resident: converge, then watch (settings' mode)")
+    add_verbs(verbs, shared)
     verbs.add_parser("status", parents=[shared], help="what is there, unit by unit")
     _add_manifests(verbs, shared)
-    _add_verbs_of_the_resident(verbs, shared)
     return parser
 
 
@@ -126,25 +122,14 @@ def _add_manifests(verbs: Any, shared: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_verbs_of_the_resident(verbs: Any, shared: argparse.ArgumentParser) -> None:
-    """What `run` asks of its children; without help, so that they are not listed."""
-    verbs.add_parser("settings", parents=[shared])
-    rescue = verbs.add_parser("rescue", parents=[shared])
-    rescue.add_argument("--reason", default="")
-    rescue.add_argument("--hold-only", action="store_true")
-    rescue.add_argument("--restart-proxy", action="store_true")
-    for talk in ("cluster-heartbeat", "cluster-evidence"):
-        verbs.add_parser(talk, parents=[shared]).add_argument("request")
-
-
 def _options(arguments: argparse.Namespace) -> Options:
     def chosen(name: str) -> str:
-        default = os.environ.get(_ENVIRONMENT_PREFIX + name.upper(), _DEFAULTS[name])
+        default = os.environ.get(ENVIRONMENT_PREFIX + name.upper(), _DEFAULTS[name])
         return str(getattr(arguments, name, default))
 
     output = chosen("output")
     if output not in ("text", "json"):
-        raise InvalidInputError([f"{_ENVIRONMENT_PREFIX}OUTPUT: must be text or json, not {output!r}"])
+        raise InvalidInputError([f"{ENVIRONMENT_PREFIX}OUTPUT: must be text or json, not {output!r}"])
     return Options(
         config=Path(chosen("config")) if chosen("config") else None,
         host_root=Path(chosen("host_root")),
@@ -162,7 +147,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         return build_parser().parse_args(argv)
     except UsageError as error:
         output = argparse.ArgumentParser(add_help=False, exit_on_error=False)
-        output.add_argument("--output", default=os.environ.get(f"{_ENVIRONMENT_PREFIX}OUTPUT"))
+        output.add_argument("--output", default=os.environ.get(f"{ENVIRONMENT_PREFIX}OUTPUT"))
         with contextlib.suppress(argparse.ArgumentError):
             if output.parse_known_args(argv)[0].output == "json":
                 raise
@@ -199,74 +184,6 @@ def _fail(error: InstallerError, output: str) -> int:
     return error.exit_code
 
 
-def _stay(options: Options) -> int:
-    """The verb `run`: a process that loads no more than it needs for the rest of its life."""
-    from installer.daemon.cluster.client import ApiCluster
-    from installer.daemon.cluster.pod_context import find_pod_context
-    from installer.daemon.loop import Command, Daemon
-    from installer.host.files import RootedFiles
-    from installer.host.watch import Child
-    from installer.model.daemon import NoCluster
-    from installer.report.events import build_reporter
-
-    if os.geteuid() != 0:
-        raise UnservableHostError("this has to run as root", "sudo, or a privileged container")
-    given = {
-        name: os.environ[_ENVIRONMENT_PREFIX + name.upper()]
-        for name in ("ready_file", "pod_uid", "good_seconds")
-        if _ENVIRONMENT_PREFIX + name.upper() in os.environ
-    }
-    command = Command(
-        options.host_root,
-        options.payload,
-        options.configs,
-        options.config,
-        Path(given.get("ready_file", "/run/cri-resmgr-installer/ready")),
-        given.get("pod_uid", ""),
-        _seconds(given.get("good_seconds", "60")),
-    )
-    emit = build_reporter(options.output, sys.stdout, options.verbose)
-    place = find_pod_context(os.environ)
-    cluster = ApiCluster(place, emit, RootedFiles(options.host_root), Child) if place else NoCluster()
-    return Daemon(command, emit, cluster).run()
-
-
-def _talk(arguments: argparse.Namespace) -> int:
-    """A child of `run` that asks and tells the API server; loads nothing else."""
-    from installer.daemon.cluster import evidence, heartbeat
-
-    talk = heartbeat if arguments.command == "cluster-heartbeat" else evidence
-    print(talk(arguments.request))
-    return 0
-
-
-def _seconds(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        name = f"{_ENVIRONMENT_PREFIX}GOOD_SECONDS"
-        raise InvalidInputError([f"{name}: must be a number of seconds, not {text!r}"]) from None
-
-
-def _help_resident(arguments: argparse.Namespace, options: Options, settings: Settings) -> int:
-    """The verbs that only `run` uses, in its children."""
-    from installer.daemon.rescue import hold_kubelet, restart_proxy
-    from installer.host.clock import install_signal_handlers
-    from installer.host.real import build_host
-    from installer.report import build_reporter
-
-    if arguments.command == "settings":
-        print(settings.model_dump_json(by_alias=True))
-        return 0
-    install_signal_handlers()
-    host, emit = build_host(options.host_root), build_reporter(options.output, sys.stdout, options.verbose)
-    if arguments.restart_proxy:
-        restart_proxy(settings, host, emit)
-    else:
-        hold_kubelet(settings, host, emit, arguments.reason, restart=not arguments.hold_only)
-    return 0
-
-
 def _print_manifests(arguments: argparse.Namespace) -> int:
     from installer.manifests import ManifestOptions, render_manifests
 
@@ -285,10 +202,8 @@ def _print_manifests(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace, options: Options) -> int:
-    if arguments.command == "run":
-        return _stay(options)
-    if arguments.command in ("cluster-heartbeat", "cluster-evidence"):
-        return _talk(arguments)
+    if arguments.command in DAEMON_VERBS:
+        return run_verb(arguments, options)
     if arguments.command == "manifests":
         return _print_manifests(arguments)
 
@@ -304,8 +219,6 @@ def _run(arguments: argparse.Namespace, options: Options) -> int:
     if os.geteuid() != 0:
         raise UnservableHostError("this has to run as root", "sudo, or a privileged container")
     command = arguments.command
-    if command in ("settings", "rescue"):
-        return _help_resident(arguments, options, settings)
     install_signal_handlers()
     mode = Mode.REMOVE if command == "remove" else Mode.INSTALL
     if command == "plan":

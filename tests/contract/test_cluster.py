@@ -29,7 +29,7 @@ from tests.throwaway.apiserver import ApiServer
 CHILD = """
 import sys
 from installer.daemon.cluster import heartbeat, evidence
-print({"cluster-heartbeat": heartbeat, "cluster-evidence": evidence}[sys.argv[1]](sys.argv[2]))
+print({"cluster-heartbeat": heartbeat, "cluster-decommission": evidence}[sys.argv[1]](sys.argv[2]))
 """
 PROGRAM = (sys.executable, "-P", "-c", CHILD)
 EVENT = {"type": "Normal", "reason": "Converged", "message": "done", "time": 0.0}

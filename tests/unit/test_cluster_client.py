@@ -169,7 +169,7 @@ def test_the_uid_that_was_seen_goes_with_every_question(scene: Scene) -> None:
     assert scene.heartbeat(answer(uid="first")).uid == "first"
     scene.answers.append(Finished((), 0, '{"certain": true, "why": "gone"}'))
     assert scene.cluster.removal_evidence() == (True, "gone")
-    assert scene.asked[-1][0] == "cluster-evidence"
+    assert scene.asked[-1][0] == "cluster-decommission"
     assert scene.asked[-1][1].uid == "first"
 
 

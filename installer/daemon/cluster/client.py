@@ -64,7 +64,7 @@ RunChild = Callable[[Sequence[str], float], Finished]
 
 class ApiCluster:
     """The Cluster port. `start_child` starts a process beside the main loop, `run_child` waits for one.
-    `program` is what is started, with the verb `cluster-heartbeat` or `cluster-evidence` and one JSON text.
+    `program` is what is started, with a verb of the command line (`cluster-...`) and one JSON text.
 
     What was heard is kept on the host below /run, for a container that starts again while the API server
     is away or our DaemonSet is already gone. A crash before it is written loses that alone."""
@@ -115,7 +115,7 @@ class ApiCluster:
     def removal_evidence(self) -> tuple[bool, str]:
         """See the port."""
         request = Request(self._place, self._uid)
-        done = self._run_child(self._argv("cluster-evidence", request), HEARTBEAT_SECONDS + _GRACE)
+        done = self._run_child(self._argv("cluster-decommission", request), HEARTBEAT_SECONDS + _GRACE)
         try:
             if done.code != 0:
                 raise ValueError

@@ -1,0 +1,111 @@
+"""The verb `run`, and the hidden verbs that `run` starts as its child processes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from installer.errors import InvalidInputError, UnservableHostError
+
+if TYPE_CHECKING:
+    from installer.cli import Options
+
+ENVIRONMENT_PREFIX = "CRI_RESMGR_INSTALLER_"
+DAEMON_VERBS = ("run", "settings", "rescue", "cluster-heartbeat", "cluster-decommission")
+
+
+def add_verbs(verbs: Any, shared: argparse.ArgumentParser) -> None:
+    """Only `run` has a help text: verbs without one are not listed."""
+    verbs.add_parser("run", parents=[shared], help="daemon: converge, then watch (settings' mode)")
+    verbs.add_parser("settings", parents=[shared])
+    rescue = verbs.add_parser("rescue", parents=[shared])
+    rescue.add_argument("--reason", default="")
+    rescue.add_argument("--hold-only", action="store_true")
+    rescue.add_argument("--restart-proxy", action="store_true")
+    for verb in ("cluster-heartbeat", "cluster-decommission"):
+        verbs.add_parser(verb, parents=[shared]).add_argument("request")
+
+
+def run_verb(arguments: argparse.Namespace, options: Options) -> int:
+    """Runs one of DAEMON_VERBS and returns its exit code."""
+    if arguments.command == "run":
+        return _run_daemon(options)
+    if arguments.command in ("cluster-heartbeat", "cluster-decommission"):
+        return _talk_to_cluster(arguments)
+    return _run_child(arguments, options)
+
+
+def _run_daemon(options: Options) -> int:
+    """Stays until a signal comes, and so loads no library that it does not need all the time."""
+    from installer.daemon.cluster.client import ApiCluster
+    from installer.daemon.cluster.pod_context import find_pod_context
+    from installer.daemon.loop import Command, Daemon
+    from installer.host.files import RootedFiles
+    from installer.host.watch import Child
+    from installer.model.daemon import NoCluster
+    from installer.report.events import build_reporter
+
+    _require_root()
+    given = {
+        name: os.environ[ENVIRONMENT_PREFIX + name.upper()]
+        for name in ("ready_file", "pod_uid", "good_seconds")
+        if ENVIRONMENT_PREFIX + name.upper() in os.environ
+    }
+    command = Command(
+        options.host_root,
+        options.payload,
+        options.configs,
+        options.config,
+        Path(given.get("ready_file", "/run/cri-resmgr-installer/ready")),
+        given.get("pod_uid", ""),
+        _seconds(given.get("good_seconds", "60")),
+    )
+    emit = build_reporter(options.output, sys.stdout, options.verbose)
+    context = find_pod_context(os.environ)
+    cluster = ApiCluster(context, emit, RootedFiles(options.host_root), Child) if context else NoCluster()
+    return Daemon(command, emit, cluster).run()
+
+
+def _talk_to_cluster(arguments: argparse.Namespace) -> int:
+    from installer.daemon.cluster import evidence, heartbeat
+
+    talk = heartbeat if arguments.command == "cluster-heartbeat" else evidence
+    print(talk(arguments.request))
+    return 0
+
+
+def _run_child(arguments: argparse.Namespace, options: Options) -> int:
+    from installer.daemon.rescue import hold_kubelet, restart_proxy
+    from installer.host.clock import install_signal_handlers
+    from installer.host.real import build_host
+    from installer.inputs.settings import load_settings
+    from installer.report import build_reporter
+
+    settings = load_settings(options.config)
+    _require_root()
+    if arguments.command == "settings":
+        print(settings.model_dump_json(by_alias=True))
+        return 0
+    install_signal_handlers()
+    host, emit = build_host(options.host_root), build_reporter(options.output, sys.stdout, options.verbose)
+    if arguments.restart_proxy:
+        restart_proxy(settings, host, emit)
+    else:
+        hold_kubelet(settings, host, emit, arguments.reason, restart=not arguments.hold_only)
+    return 0
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        name = f"{ENVIRONMENT_PREFIX}GOOD_SECONDS"
+        raise InvalidInputError([f"{name}: must be a number of seconds, not {text!r}"]) from None
+
+
+def _require_root() -> None:
+    if os.geteuid() != 0:
+        raise UnservableHostError("this has to run as root", "sudo, or a privileged container")
