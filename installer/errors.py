@@ -101,17 +101,20 @@ class InterruptedRunError(InstallerError):
         self.exit_code = 128 + signal_number
 
 
+_IMMUTABLE = (
+    "the file system refuses the change: `lsattr -d` shows whether the file or its directory is immutable, "
+    "and `chattr -i` ends that"
+)
 _REMEDIES = {
     errno.ENOSPC: "the disk is full: `df -h` and `df -i` on the host show where; free some space there",
     errno.EDQUOT: "root's disk quota is used up: free some space there, or raise the quota",
     errno.EROFS: "the file system is read-only: `dmesg` and `findmnt` on the host say why; remount it",
     errno.EIO: "the disk returns I/O errors: `dmesg` on the host says more; repair or replace it",
-    errno.EPERM: "the file system refuses the change: `lsattr -d` shows whether the file or its directory is "
-    "immutable, and `chattr -i` ends that",
     errno.EMFILE: "this process has too many files open: raise LimitNOFILE= of its service or container",
     errno.ENFILE: "the host has too many files open: raise fs.file-max (`sysctl fs.file-nr` shows the use)",
     errno.EAGAIN: "no process or thread can be started: raise the limit of the pids cgroup (pids.max, "
     "TasksMax=) or of processes (`ulimit -u`), or end what uses it up",
+    errno.ENOBUFS: "the network buffers of the host are used up: free memory on the host",
     errno.ENOMEM: "memory is used up: raise the memory limit of the container, or free memory on the host",
 }
 
@@ -121,7 +124,14 @@ def remedy_for(error: OSError) -> str:
     return _REMEDIES.get(error.errno or 0, "")
 
 
+def is_shortage(error: OSError) -> bool:
+    """Whether this process or the host ran out of descriptors or memory: the error says nothing about the
+    file, process or socket that was asked for."""
+    return error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
+
+
 def failed_on_disk(what: str, error: OSError) -> StepFailedError:
     """`what` failed for lack of a resource of the host; the hint says what helps. Blames no generation."""
-    remedy = remedy_for(error) or "`dmesg` on the host may say more"
+    immutable = error.errno == errno.EPERM  # which elsewhere means a missing capability
+    remedy = _IMMUTABLE if immutable else remedy_for(error) or "`dmesg` on the host may say more"
     return StepFailedError(f"{what}: {error}", remedy, interfered=True)

@@ -1,4 +1,4 @@
-"""Which machine the host is: its architecture, machine-id and name, as its own files say.
+"""Which machine the host is: its architecture, machine-id and name, from its own files.
 
 The architecture is that of the host's programs: this process may run under emulation.
 """
@@ -27,7 +27,7 @@ _MACHINES = {
 
 
 def host_identity(files: RootedFiles) -> Mapping[str, str]:
-    """`machine`, `machine_id` (empty if it has none yet) and `hostname`."""
+    """`machine`, `machine_id` (empty if it has none yet) and `hostname`. Raises OSError."""
     machine_id = _line(files, "/etc/machine-id")
     kernel_name = _line(files, "/proc/sys/kernel/hostname")
     return {
@@ -57,7 +57,7 @@ def _line(files: RootedFiles, path: str) -> str:
     """The first line that is not a comment."""
     try:
         text = (files.read(path) or b"").decode("utf-8", "replace")
-    except (OSError, UnservableHostError):
+    except UnservableHostError:  # a symlink that leads out of the root
         return ""
     lines = (line.strip() for line in text.splitlines())
     return next((line for line in lines if line and not line.startswith("#")), "")

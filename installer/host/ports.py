@@ -152,7 +152,7 @@ class Systemd(Protocol):
 
 class Processes(Protocol):
     def get(self, pid: int) -> ProcessState | None:
-        """The process, or None when it is gone (also while being read)."""
+        """The process, or None when it has ended (also while being read). Raises OSError."""
         ...
 
 
