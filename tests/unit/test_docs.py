@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from installer.cli import main
 from installer.daemon.pages import render_page
 from installer.errors import InstallerError
 from installer.inputs.settings import Settings, parse_settings
-from installer.manifests import Request, render_manifests
 from installer.manifests.values import Values
 from installer.model.daemon import DaemonState, Phase
 from installer.model.state import Mode
@@ -67,10 +67,13 @@ def test_each_setting_is_explained() -> None:
     assert first_cells(section("Settings")) == names
 
 
-def test_the_values_shown_are_all_values_and_are_taken(tmp_path: Path) -> None:
+def test_the_values_shown_are_all_values_and_are_taken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     block = yaml_block(section("Values of the manifests"))
     (tmp_path / "values.yaml").write_text(block)
-    assert render_manifests(Request(values=tmp_path / "values.yaml"))
+    assert main(["manifests", "--values", str(tmp_path / "values.yaml")]) == 0
+    assert "kind: DaemonSet" in capsys.readouterr().out
     shown = re.findall(r"(?m)^(\w+):", block)
     assert shown == [field.alias or name for name, field in Values.model_fields.items()]
 
