@@ -1,4 +1,4 @@
-"""What is there, unit by unit, against what should be."""
+"""The state of the host, unit by unit, against the desired one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SCHEMA = 1
 
 
 class Seen(Protocol):
-    """What a look at the host brings: the plan that would remove all differences, and the host."""
+    """The host, and the plan that would remove all differences."""
 
     @property
     def plan(self) -> Plan: ...
@@ -38,7 +38,7 @@ def is_well(seen: Seen) -> bool:
 
 
 def complaints(seen: Seen) -> list[str]:
-    """What is not healthy, whether or not a file or a unit differs."""
+    """What is not healthy, whether or not a file or unit differs."""
     observation, installed = seen.observation, seen.plan.mode is Mode.INSTALL
     found = []
     if installed and not observation.proxy.running:
@@ -48,14 +48,14 @@ def complaints(seen: Seen) -> list[str]:
     if not observation.kubelet_healthy:
         found.append(f"{observation.kubelet.name} is not healthy")
     if installed and not observation.on_relay:
-        found.append("kubelet runs on its own endpoint, not on the relay")
+        found.append("kubelet runs on its base endpoint, not on the relay")
     if not installed and observation.on_relay:
         found.append("kubelet still runs on the relay")
     return found
 
 
 def render_status(seen: Seen, color: bool = False) -> str:
-    """For people; the last line says whether all is well."""
+    """For people; the last line is the verdict."""
     observation, plan = seen.observation, seen.plan
     wanted_proxy, wanted_kubelet = _wanted(plan.desired)
     lines = [
@@ -63,14 +63,14 @@ def render_status(seen: Seen, color: bool = False) -> str:
         f"    relay: {'answers' if observation.relay_answers else 'does not answer'}",
         *_generation_lines(observation.proxy_process, wanted_proxy),
         _unit_line(observation.kubelet, color),
-        f"    endpoint: {'the relay' if observation.on_relay else 'its own'}",
+        f"    endpoint: {'relay' if observation.on_relay else 'base endpoint'}",
         f"    health: {'ok' if observation.kubelet_healthy else 'not ok'}",
     ]
     lines += _generation_lines(observation.kubelet_process, wanted_kubelet)
     lines += _file_lines(seen)
     if seen.hold:
-        where = f"kubelet is held on its own endpoint at its next start ({HOLD}): {one_line(seen.hold)}"
-        lines.append(paint(where, YELLOW, color))
+        held = f"kubelet is held on its base endpoint from its next start on ({HOLD}): {one_line(seen.hold)}"
+        lines.append(paint(held, YELLOW, color))
     if seen.remembered_failure:
         reason = one_line(seen.remembered_failure)
         lines.append(paint(f"this generation failed here and is not tried again: {reason}", YELLOW, color))
@@ -81,7 +81,7 @@ def render_status(seen: Seen, color: bool = False) -> str:
 
 
 def _wanted(desired: Desired) -> tuple[str, str]:
-    """The generations that the proxy and kubelet should run from; empty: none of ours."""
+    """The generations that the proxy and kubelet should have been started from; empty: none."""
     proxy, kubelet = desired.proxy, desired.kubelet
     return proxy.generation if proxy else "", kubelet.unit.generation if kubelet else ""
 
@@ -99,28 +99,27 @@ def _last_line(seen: Seen, color: bool) -> str:
 def _unit_line(unit: UnitState, color: bool) -> str:
     name = paint(unit.name, BOLD, color)
     if not unit.exists:
-        return f"{name}: not there"
+        return f"{name}: not found"
     said = [f"{unit.active_state} ({unit.sub_state})"]
     said += [f"pid {unit.main_pid}"] if unit.main_pid else []
     said += [unit.unit_file_state] if unit.unit_file_state else []
     said += [f"restarted by systemd {unit.n_restarts} times"] if unit.n_restarts else []
     said += [f"result {unit.result}"] if unit.result not in ("success", "") else []
-    said += ["systemd has not re-read its files"] if unit.need_daemon_reload else []
+    said += ["daemon-reload required"] if unit.need_daemon_reload else []
     return f"{name}: {', '.join(said)}"
 
 
 def _generation_lines(process: ProcessState | None, wanted: str) -> Iterator[str]:
     running = process.generation if process is not None else ""
-    if running and wanted:
-        yield f"    generation: {one_line(running)}" + ("" if running == wanted else f", should be {wanted}")
-    elif running or wanted:
-        yield f"    generation: {one_line(running) or 'none of ours'}, should be {wanted or 'none'}"
+    if running or wanted:
+        expected = "" if running == wanted else f" (expected {wanted or 'none'})"
+        yield f"    generation: {one_line(running) or 'not started by this installer'}{expected}"
 
 
 def _file_lines(seen: Seen) -> Iterator[str]:
     changes = seen.plan.changes.files
-    right = len(seen.observation.files) - len(changes)
-    yield f"files: {right} as they should be, {len(changes)} not"
+    correct = len(seen.observation.files) - len(changes)
+    yield f"files: {correct} correct, {len(changes)} differ"
     for change in changes:
         yield f"    {one_line(change.path)}: {one_line(change.why)}"
 
@@ -129,7 +128,7 @@ def status_json(seen: Seen) -> dict[str, object]:
     """For machines; keys are stable:
 
     schema, converged, healthy, complaints [text], summary, relayAnswers, kubeletOnRelay,
-    kubeletHealthy, hold, rememberedFailure (both text, empty if there is none), units [{name,
+    kubeletHealthy, hold, rememberedFailure (both text, empty if none), units [{name,
     loadState, activeState, subState, unitFileState, mainPid, restarts, result, invocationId,
     needDaemonReload, generation, wantedGeneration}],
     differences [{path, part, verb, why}], findings [{severity, code, message, hint}].
