@@ -1,4 +1,4 @@
-"""Every way a run can end other than well: a message, what would help, and the exit code.
+"""Every way a run can fail: a message, what would help, and the exit code.
 
 Only the CLI turns these into an exit; nothing else in the package exits.
 """
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 
 class InstallerError(Exception):
-    """The root of the tree. `message` says what is wrong and where, `hint` what would help."""
+    """The base class. `message` says what is wrong and where, `hint` what would help."""
 
     exit_code = 1
 
@@ -41,8 +41,8 @@ class UnservableHostError(InstallerError):
 
 
 class SystemdError(InstallerError):
-    """A call to systemd failed or its deadline passed. `name` is the D-Bus error name, if any; `lost`
-    says that the bus or systemd did not answer, so that nobody knows what became of the call."""
+    """A call to systemd failed or its deadline passed. `name` is the D-Bus error name, if any; `lost`: the bus
+    or systemd did not answer, and the effect of the call is unknown."""
 
     def __init__(self, message: str, hint: str = "", name: str = "", lost: bool = False) -> None:
         super().__init__(message, hint)
@@ -51,10 +51,10 @@ class SystemdError(InstallerError):
 
 
 class StepFailedError(InstallerError):
-    """A step of a plan did not have its effect; caught by the rollback, never seen by a user.
+    """A step of a plan failed; caught by the rollback, never seen by a user.
 
-    `interfered`: it is the host's doing or somebody else's (a full disk, a lost bus, an edit of what was
-    just applied), so no generation is to blame.
+    `interfered`: the cause is outside of the generation (a full disk, a lost bus, an edit of a file that was
+    just applied), so it is not blamed.
     """
 
     def __init__(self, message: str, hint: str = "", interfered: bool = False) -> None:
@@ -63,7 +63,7 @@ class StepFailedError(InstallerError):
 
 
 class RolledBackError(InstallerError):
-    """The run failed and the previous state is in place (exit 5). `remembered`: the same is not tried
+    """The run failed and the previous state is in place (exit 5). `remembered`: this generation is not tried
     again until an input changes."""
 
     exit_code = 5
@@ -74,7 +74,7 @@ class RolledBackError(InstallerError):
 
 
 class RollbackFailedError(InstallerError):
-    """The run failed and so did the way back (exit 6): `hint` says what to do by hand."""
+    """The run failed and so did its rollback (exit 6): `hint` says what to do by hand."""
 
     exit_code = 6
 
@@ -96,7 +96,7 @@ class InterruptedRunError(InstallerError):
 
     def __init__(self, signal_number: int) -> None:
         super().__init__(
-            f"ended by signal {signal_number} between two steps", "run the same command again: it goes on"
+            f"ended by signal {signal_number} between two steps", "run the same command again: it continues"
         )
         self.exit_code = 128 + signal_number
 

@@ -1,6 +1,6 @@
-"""Renders templates/: strict, so that a value nobody gave is an error and never an empty string.
+"""Renders templates/: strict, so that a missing value is an error and never an empty string.
 
-Imports jinja2 only when something is rendered: it is the dearest import after D-Bus.
+Imports jinja2 only when something is rendered: its import is among the slowest.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ class KubeApi:
         return _build_answer(response.status, raw)
 
     def _read(self, response: Any) -> bytes:
-        """Raises OSError when the deadline passes or the body is no API object's size."""
+        """Raises OSError when the deadline passes or the body is too large for an API object."""
         raw = b""
         while chunk := response.read1(65536):
             raw += chunk

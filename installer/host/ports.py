@@ -25,12 +25,12 @@ class Files(Protocol):
     root: Path
 
     def opened(self, path: str) -> AbstractContextManager[Path]:
-        """What is at `path`, links followed below the root (an absolute target starts at the root again), as
-        a path for this process and its children: to connect to, run, or hand on. It stays the same file
-        or directory, whatever happens to `path`, and is good while the block lasts.
+        """The object at `path`, symlinks followed below the root (an absolute target starts at the root again),
+        as a path for this process and its children: to connect to, run, or pass on. It stays the same file or
+        directory, whatever happens to `path`, and is valid while the block lasts.
 
-        Raises FileNotFoundError, and UnservableHostError where a link leads out of the root through `..`
-        or there are too many links."""
+        Raises FileNotFoundError, and UnservableHostError where a symlink leads out of the root through `..` or
+        there are too many symlinks."""
         ...
 
     def status(self, path: str, *, follow: bool = False) -> os.stat_result | None:
@@ -65,7 +65,7 @@ class Files(Protocol):
         ...
 
     def remove(self, path: str) -> None:
-        """Removes a file or link, and makes that durable. Absent is fine."""
+        """Removes a file or symlink, and makes that durable. Absent is fine."""
         ...
 
     def make_directory(self, path: str, mode: int = 0o755) -> tuple[str, ...]:
@@ -85,13 +85,12 @@ class Files(Protocol):
         ...
 
     def sync(self, directory: str) -> None:
-        """Makes durable what somebody else has put into a directory or taken from it (names, not
-        contents). Absent is fine."""
+        """Makes the names in a directory durable (not the contents), whoever changed them. Absent is fine."""
         ...
 
     def sweep(self, directory: str) -> None:
-        """Clears away what a write that was killed half-way has left beside its target. Absent is fine.
-        For who holds the host's lock: what another process is writing there would go, too."""
+        """Removes the temp files of writes that were killed. Absent is fine. Only for the lock holder: the temp
+        file of another process would be removed, too."""
         ...
 
     def list(self, path: str) -> tuple[str, ...]:
@@ -170,7 +169,7 @@ class Cri(Protocol):
     """CRI v1 at a unix socket below the host root; endpoints as kubelet writes them."""
 
     def answers(self, endpoint: str, timeout: float = 1.0) -> bool:
-        """Whether something completes an HTTP/2 SETTINGS exchange there: cheap, no gRPC."""
+        """Whether an HTTP/2 SETTINGS exchange completes there: cheap, no gRPC. Raises OSError in a shortage."""
         ...
 
     def status(self, endpoint: str, timeout: float = 2.0) -> RuntimeStatus:

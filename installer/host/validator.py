@@ -63,16 +63,16 @@ class BinaryValidator:
         """Exists while the block lasts, with the parents that were made for it. If this process is killed,
         the next check, a removal or a boot clears it away. Raises UnservableHostError."""
         files = self._files
+        made: tuple[str, ...] = ()
         try:
             made = files.make_directory(OUR_RUNTIME)
             files.remove_tree(_PRIVATE)
             files.make_directory(_PRIVATE, 0o700)
-        except OSError as error:
-            failure = failed_on_disk("cannot make a directory to check the configuration in", error)
-            raise UnservableHostError(failure.message, f"{failure.hint}; nothing was touched") from error
-        try:
             with files.opened(_PRIVATE) as place:
                 yield str(place)
+        except OSError as error:
+            failure = failed_on_disk(f"cannot check the configuration in {_PRIVATE}", error)
+            raise UnservableHostError(failure.message, f"{failure.hint}; nothing was touched") from error
         finally:
             with contextlib.suppress(OSError):
                 files.remove_tree(_PRIVATE)

@@ -26,7 +26,7 @@ def reword(message: str) -> str:
 
 
 def shown(value: object) -> str:
-    """The value as people recognise it, cut where it is long; of what is no scalar only its kind."""
+    """The value as people recognise it, cut where it is long; of a mapping or list only its kind."""
     if isinstance(value, bool):
         return "true" if value else "false"
     text = repr(value) if isinstance(value, (str, int, float)) else kind(value)

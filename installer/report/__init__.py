@@ -1,7 +1,7 @@
-"""Turns what the core hands over (events, plans, errors) into text for people or JSON for machines.
+"""Turns events, plans, status and errors into text for people or JSON for machines.
 
-The only place besides the CLI that writes to a terminal. Decides nothing and
-looks at no host: everything shown is in the value that is shown.
+The only place besides the CLI that writes to a terminal. Decides nothing and does not read the host:
+everything shown is in the value that is shown.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def print_plan(plan: Plan, output: str, stream: TextIO) -> None:
 
 
 def print_status(seen: Assessment, output: str, stream: TextIO) -> int:
-    """Writes the status to `stream`; returns the exit code: 0, or 3 where it is not as it should be."""
+    """Writes the status to `stream`; returns the exit code: 0, or 3 where not converged or not healthy."""
     if output == "json":
         _write_document(status_json(seen), stream)
     else:

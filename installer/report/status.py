@@ -1,4 +1,4 @@
-"""What is there, unit by unit, against what should be."""
+"""The state of the host, unit by unit, against the desired one."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def complaints(seen: Assessment) -> list[str]:
     if not snapshot.kubelet.healthy:
         found.append(f"{snapshot.kubelet.unit.name} is not healthy")
     if installed and not snapshot.kubelet.on_relay:
-        found.append("kubelet runs on its own endpoint, not on the relay")
+        found.append("kubelet runs on its base endpoint, not on the relay")
     if not installed and snapshot.kubelet.on_relay:
         found.append("kubelet still runs on the relay")
     return found
 
 
 def render_status(seen: Assessment, color: bool = False) -> str:
-    """For people; the last line says whether all is well."""
+    """For people; the last line is the verdict."""
     snapshot, plan = seen.snapshot, seen.plan
     wanted_proxy, wanted_kubelet = _wanted(plan.desired)
     lines = [
@@ -46,16 +46,15 @@ def render_status(seen: Assessment, color: bool = False) -> str:
         f"    relay: {'answers' if snapshot.proxy.relay_answers else 'does not answer'}",
         *_generation_lines(snapshot.proxy.process, wanted_proxy),
         _unit_line(snapshot.kubelet.unit, color),
-        f"    endpoint: {'the relay' if snapshot.kubelet.on_relay else 'its own'}",
+        f"    endpoint: {'relay' if snapshot.kubelet.on_relay else 'base endpoint'}",
         f"    health: {'ok' if snapshot.kubelet.healthy else 'not ok'}",
     ]
     lines += _generation_lines(snapshot.kubelet.process, wanted_kubelet)
     lines += _file_lines(seen)
     if seen.snapshot.hold:
-        where = (
-            f"kubelet is held on its own endpoint at its next start ({HOLD}): {one_line(seen.snapshot.hold)}"
-        )
-        lines.append(paint(where, YELLOW, color))
+        reason = one_line(seen.snapshot.hold)
+        held = f"kubelet is held on its base endpoint from its next start on ({HOLD}): {reason}"
+        lines.append(paint(held, YELLOW, color))
     if seen.remembered_failure:
         reason = one_line(seen.remembered_failure)
         lines.append(paint(f"this generation failed here and is not tried again: {reason}", YELLOW, color))
@@ -66,7 +65,7 @@ def render_status(seen: Assessment, color: bool = False) -> str:
 
 
 def _wanted(desired: Desired) -> tuple[str, str]:
-    """The generations that the proxy and kubelet should run from; empty: none of ours."""
+    """The generations that the proxy and kubelet should have been started from; empty: none."""
     proxy, kubelet = desired.proxy, desired.kubelet
     return proxy.generation if proxy else "", kubelet.unit.generation if kubelet else ""
 
@@ -84,29 +83,28 @@ def _last_line(seen: Assessment, color: bool) -> str:
 def _unit_line(unit: UnitState, color: bool) -> str:
     name = paint(unit.name, BOLD, color)
     if not unit.exists:
-        return f"{name}: not there"
+        return f"{name}: not found"
     said = [f"{unit.active_state} ({unit.sub_state})"]
     said += [f"pid {unit.main_pid}"] if unit.main_pid else []
     said += [unit.unit_file_state] if unit.unit_file_state else []
     said += [f"restarted by systemd {unit.n_restarts} times"] if unit.n_restarts else []
     said += [f"result {unit.result}"] if unit.result not in ("success", "") else []
-    said += ["systemd has not re-read its files"] if unit.need_daemon_reload else []
+    said += ["daemon-reload required"] if unit.need_daemon_reload else []
     return f"{name}: {', '.join(said)}"
 
 
 def _generation_lines(process: ProcessState | None, wanted: str) -> Iterator[str]:
     running = process.generation if process is not None else ""
-    if running and wanted:
-        yield f"    generation: {one_line(running)}" + ("" if running == wanted else f", should be {wanted}")
-    elif running or wanted:
-        yield f"    generation: {one_line(running) or 'none of ours'}, should be {wanted or 'none'}"
+    if running or wanted:
+        expected = "" if running == wanted else f" (expected {wanted or 'none'})"
+        yield f"    generation: {one_line(running) or 'not started by this installer'}{expected}"
 
 
 def _file_lines(seen: Assessment) -> Iterator[str]:
     changes = seen.plan.changes.files
     changed = {change.path for change in changes}
-    right = sum(file.path not in changed for file in seen.plan.desired.files)
-    yield f"files: {right} as they should be, {len(changes)} not"
+    correct = sum(file.path not in changed for file in seen.plan.desired.files)
+    yield f"files: {correct} correct, {len(changes)} differ"
     for change in changes:
         yield f"    {one_line(change.path)}: {one_line(change.why)}"
 
@@ -115,7 +113,7 @@ def status_json(seen: Assessment) -> dict[str, object]:
     """For machines; keys are stable:
 
     schema, converged, healthy, complaints [text], summary, relayAnswers, kubeletOnRelay,
-    kubeletHealthy, hold, rememberedFailure (both text, empty if there is none), units [{name,
+    kubeletHealthy, hold, rememberedFailure (both text, empty if none), units [{name,
     loadState, activeState, subState, unitFileState, mainPid, restarts, result, invocationId,
     needDaemonReload, generation, wantedGeneration}],
     differences [{path, part, verb, why}], findings [{severity, code, message, hint}].

@@ -1,4 +1,4 @@
-"""What may be sent to a terminal: printable text, and colour where somebody looks."""
+"""What may be sent to a terminal: printable text, and colour on a terminal only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ RED, GREEN, YELLOW, CYAN, BOLD = "31", "32", "33", "36", "1"
 _LINE_LIMIT = 500  # characters of one line
 
 # C0 but tab and newline, DEL, C1, lone surrogates (bytes that are not UTF-8), and what turns the
-# direction of writing, breaks lines or cannot be seen.
+# direction of writing, breaks lines or is invisible.
 _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
 )
@@ -36,7 +36,7 @@ def one_line(text: str) -> str:
 
 
 def cut(line: str) -> str:
-    """An endless line's beginning, with how much is missing."""
+    """The beginning of a very long line, and how much was cut."""
     more = len(line) - _LINE_LIMIT
     return line if more <= 0 else f"{line[:_LINE_LIMIT]}... ({more} more characters)"
 
@@ -46,7 +46,7 @@ def paint(text: str, color: str, enabled: bool) -> str:
 
 
 def wants_color(stream: TextIO) -> bool:
-    """A terminal, and nobody has set NO_COLOR (https://no-color.org)."""
+    """Whether it is a terminal, and NO_COLOR is not set (https://no-color.org)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 

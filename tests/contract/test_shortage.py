@@ -81,6 +81,15 @@ def test_a_binary_is_not_blamed_for_processes_that_are_used_up(
     assert "limit" in caught.value.hint
 
 
+def test_a_full_file_system_is_not_the_binarys_fault(tmp_path: Path, mocker: MockerFixture) -> None:
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    mocker.patch("pathlib.Path.write_bytes", side_effect=full)
+    with pytest.raises(UnservableHostError, match=os.strerror(errno.ENOSPC)) as caught:
+        BinaryValidator(RootedFiles(tmp_path)).validate(tmp_path / "x", b"")
+    assert "the disk is full" in caught.value.hint
+    assert list(tmp_path.iterdir()) in ([], [tmp_path / "run"])
+
+
 def test_a_thread_that_cannot_start_is_told_before_glib_aborts(tmp_path: Path, mocker: MockerFixture) -> None:
     mocker.patch.object(threading.Timer, "start", side_effect=RuntimeError("can't start new thread"))
     with pytest.raises(OSError, match="cannot start a thread") as caught:

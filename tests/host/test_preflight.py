@@ -291,7 +291,7 @@ def test_all_at_once(node: Node) -> None:
     assert "a directory is in the way" in said
     planned = node.command("plan")
     assert planned.code == 4
-    assert "nothing will be done, for 6 reasons" in planned.out
+    assert "refused (6 reasons)" in planned.out
 
 
 CONFIG = """\

@@ -205,7 +205,7 @@ def test_extra_options_are_split_as_systemd_does(tmp_path: Path, text: str, word
         (b"export EXTRA_OPTIONS=--a\n", "EXTRA_OPTIONS.cfg:1: only one line EXTRA_OPTIONS="),
         (b'EXTRA_OPTIONS="--a\n', "EXTRA_OPTIONS.cfg:1: an unclosed quote"),
         (b"EXTRA_OPTIONS=--a \\\n --b\n", "EXTRA_OPTIONS.cfg:1: a backslash at its end"),
-        (b'EXTRA_OPTIONS="--a=\'x"\n', "EXTRA_OPTIONS.cfg:1: in the value, the quote ' is not closed"),
+        (b'EXTRA_OPTIONS="--a=\'x"\n', "EXTRA_OPTIONS.cfg:1: in the value, unclosed quote '"),
         (b"# why \\\nEXTRA_OPTIONS=--a\n", "EXTRA_OPTIONS.cfg:1: a comment that ends with a backslash"),
         (b"EXTRA_OPTIONS=word\n", "EXTRA_OPTIONS.cfg:1: 'word' is not a flag"),
         (b"EXTRA_OPTIONS=--a -- b\n", "EXTRA_OPTIONS.cfg:1: a lone dash ends the flags"),

@@ -225,7 +225,7 @@ def test_a_refused_plan_ends_with_that() -> None:
     refusal = Finding(Severity.REFUSE, "r", "cannot be", "do this")
     text = render_plan(plan(units=(unit(UnitAction.RESTART),), findings=(refusal,)))
     assert "refused: cannot be\n    hint: do this\n" in text
-    assert text.splitlines()[-1].startswith("nothing will be done, for 1 reason; otherwise: no file")
+    assert text.splitlines()[-1].startswith("refused (1 reason); otherwise: no file")
 
 
 def test_an_empty_plan_is_one_line() -> None:
@@ -326,8 +326,8 @@ def test_a_converged_and_healthy_host() -> None:
     assert code == 0
     assert text.splitlines()[-1] == "converged and healthy"
     assert "cri-resource-manager.service: active (running), pid 5, enabled" in text
-    assert "endpoint: the relay" in text
-    assert "files: 1 as they should be, 0 not" in text
+    assert "endpoint: relay" in text
+    assert "files: 1 correct, 0 differ" in text
 
 
 @pytest.mark.parametrize(
@@ -335,7 +335,7 @@ def test_a_converged_and_healthy_host() -> None:
     [
         (but(WELL, relay_answers=False), "not healthy: the relay does not answer"),
         (but(WELL, kubelet_healthy=False), "not healthy: kubelet.service is not healthy"),
-        (but(WELL, on_relay=False), "not healthy: kubelet runs on its own endpoint, not on the relay"),
+        (but(WELL, on_relay=False), "not healthy: kubelet runs on its base endpoint, not on the relay"),
         (
             but(WELL, proxy=UnitState(paths.PROXY_UNIT)),
             "not healthy: cri-resource-manager.service is not running",
@@ -354,7 +354,7 @@ def test_a_difference_is_exit_3_and_named() -> None:
     code, text = status(but(WELL, proxy_process=process), different)
     assert code == 3
     assert f"    {FALLBACK}: its content differs" in text
-    assert "generation: g0, should be g1" in text
+    assert "generation: g0 (expected g1)" in text
     assert "not converged: 1 to change; cri-resource-manager restarts" in text
 
 
@@ -365,6 +365,14 @@ def test_a_refusal_is_not_well() -> None:
     assert text.splitlines()[-1] == "refused: kubelet-masked"
 
 
+def test_a_unit_that_somebody_else_started_says_so() -> None:
+    _code, text = status(but(WELL, proxy_process=None), plan())
+    assert "generation: not started by this installer (expected g1)" in text
+    stream = io.StringIO()
+    print_status(Assessment(plan(), WELL), "text", stream)
+    assert "generation: g1 (expected none)" in stream.getvalue()
+
+
 def test_a_removed_host_is_well_without_a_proxy() -> None:
     gone = but(
         WELL, proxy=UnitState(paths.PROXY_UNIT), proxy_process=None, relay_answers=False, on_relay=False
@@ -372,7 +380,7 @@ def test_a_removed_host_is_well_without_a_proxy() -> None:
     look = Assessment(replace(plan(), mode=Mode.REMOVE), gone)
     stream = io.StringIO()
     assert print_status(look, "text", stream) == 0
-    assert "cri-resource-manager.service: not there" in stream.getvalue()
+    assert "cri-resource-manager.service: not found" in stream.getvalue()
 
 
 def test_status_as_json_is_one_document() -> None:
@@ -456,6 +464,6 @@ def test_status_tells_of_a_hold_and_of_a_remembered_failure() -> None:
         remembered_failure="2024-01-01T00:00:00Z: it exits",
     )
     print_status(look, "text", stream)
-    assert "held on its own endpoint" in stream.getvalue()
+    assert "held on its base endpoint" in stream.getvalue()
     assert "the proxy \\x1b[2J died" in stream.getvalue()
     assert "not tried again: 2024-01-01T00:00:00Z: it exits" in stream.getvalue()

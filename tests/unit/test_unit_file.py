@@ -116,7 +116,7 @@ def test_words_of_a_value(text: str, words: tuple[str, ...]) -> None:
 
 
 def test_an_open_quote() -> None:
-    with pytest.raises(ValueError, match="not closed"):
+    with pytest.raises(ValueError, match="unclosed quote"):
         split_words('a "b c')
     assert split_words('a "b c', relaxed=True) == ("a", "b c")
 
