@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from installer.model.facts import RunningContainer
 from installer.model.resource import FileState, HostPath, Identity, ProcessState, UnitDetail, UnitState
+from installer.model.snapshot import RunningContainer
 
 KnownDigest = Callable[[str, Identity], str | None]
 """(path, identity) -> the digest of a file that need not be read again, or None."""

@@ -3,73 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
 
+from installer.model.assessment import Assessment
 from installer.model.change import FileChange
 from installer.model.paths import HOLD
-from installer.model.plan import Plan
 from installer.model.resource import ProcessState, UnitState
-from installer.model.state import Desired, Mode, Observation
+from installer.model.state import Desired, Mode
 from installer.report.planned import finding_lines, findings_json, summarise
 from installer.report.terminal import BOLD, GREEN, RED, YELLOW, one_line, paint
 
 _SCHEMA = 1
 
 
-class Seen(Protocol):
-    """What a look at the host brings: the plan that would remove all differences, and the host."""
-
-    @property
-    def plan(self) -> Plan: ...
-
-    @property
-    def observation(self) -> Observation: ...
-
-    @property
-    def hold(self) -> str: ...
-
-    @property
-    def remembered_failure(self) -> str: ...
-
-
-def is_well(seen: Seen) -> bool:
+def is_well(seen: Assessment) -> bool:
     """Converged, healthy, and nothing that would keep us from serving this host."""
     return not seen.plan.steps and not seen.plan.refusals and not complaints(seen)
 
 
-def complaints(seen: Seen) -> list[str]:
+def complaints(seen: Assessment) -> list[str]:
     """What is not healthy, whether or not a file or a unit differs."""
-    observation, installed = seen.observation, seen.plan.mode is Mode.INSTALL
+    snapshot, installed = seen.snapshot, seen.plan.mode is Mode.INSTALL
     found = []
-    if installed and not observation.proxy.running:
-        found.append(f"{observation.proxy.name} is not running")
-    elif installed and not observation.relay_answers:
+    if installed and not snapshot.proxy.unit.running:
+        found.append(f"{snapshot.proxy.unit.name} is not running")
+    elif installed and not snapshot.proxy.relay_answers:
         found.append("the relay does not answer")
-    if not observation.kubelet_healthy:
-        found.append(f"{observation.kubelet.name} is not healthy")
-    if installed and not observation.on_relay:
+    if not snapshot.kubelet.healthy:
+        found.append(f"{snapshot.kubelet.unit.name} is not healthy")
+    if installed and not snapshot.kubelet.on_relay:
         found.append("kubelet runs on its own endpoint, not on the relay")
-    if not installed and observation.on_relay:
+    if not installed and snapshot.kubelet.on_relay:
         found.append("kubelet still runs on the relay")
     return found
 
 
-def render_status(seen: Seen, color: bool = False) -> str:
+def render_status(seen: Assessment, color: bool = False) -> str:
     """For people; the last line says whether all is well."""
-    observation, plan = seen.observation, seen.plan
+    snapshot, plan = seen.snapshot, seen.plan
     wanted_proxy, wanted_kubelet = _wanted(plan.desired)
     lines = [
-        _unit_line(observation.proxy, color),
-        f"    relay: {'answers' if observation.relay_answers else 'does not answer'}",
-        *_generation_lines(observation.proxy_process, wanted_proxy),
-        _unit_line(observation.kubelet, color),
-        f"    endpoint: {'the relay' if observation.on_relay else 'its own'}",
-        f"    health: {'ok' if observation.kubelet_healthy else 'not ok'}",
+        _unit_line(snapshot.proxy.unit, color),
+        f"    relay: {'answers' if snapshot.proxy.relay_answers else 'does not answer'}",
+        *_generation_lines(snapshot.proxy.process, wanted_proxy),
+        _unit_line(snapshot.kubelet.unit, color),
+        f"    endpoint: {'the relay' if snapshot.kubelet.on_relay else 'its own'}",
+        f"    health: {'ok' if snapshot.kubelet.healthy else 'not ok'}",
     ]
-    lines += _generation_lines(observation.kubelet_process, wanted_kubelet)
+    lines += _generation_lines(snapshot.kubelet.process, wanted_kubelet)
     lines += _file_lines(seen)
-    if seen.hold:
-        where = f"kubelet is held on its own endpoint at its next start ({HOLD}): {one_line(seen.hold)}"
+    if seen.snapshot.hold:
+        where = (
+            f"kubelet is held on its own endpoint at its next start ({HOLD}): {one_line(seen.snapshot.hold)}"
+        )
         lines.append(paint(where, YELLOW, color))
     if seen.remembered_failure:
         reason = one_line(seen.remembered_failure)
@@ -86,7 +71,7 @@ def _wanted(desired: Desired) -> tuple[str, str]:
     return proxy.generation if proxy else "", kubelet.unit.generation if kubelet else ""
 
 
-def _last_line(seen: Seen, color: bool) -> str:
+def _last_line(seen: Assessment, color: bool) -> str:
     plan = seen.plan
     if is_well(seen):
         return paint("converged and healthy", GREEN, color)
@@ -117,15 +102,16 @@ def _generation_lines(process: ProcessState | None, wanted: str) -> Iterator[str
         yield f"    generation: {one_line(running) or 'none of ours'}, should be {wanted or 'none'}"
 
 
-def _file_lines(seen: Seen) -> Iterator[str]:
+def _file_lines(seen: Assessment) -> Iterator[str]:
     changes = seen.plan.changes.files
-    right = len(seen.observation.files) - len(changes)
+    changed = {change.path for change in changes}
+    right = sum(file.path not in changed for file in seen.plan.desired.files)
     yield f"files: {right} as they should be, {len(changes)} not"
     for change in changes:
         yield f"    {one_line(change.path)}: {one_line(change.why)}"
 
 
-def status_json(seen: Seen) -> dict[str, object]:
+def status_json(seen: Assessment) -> dict[str, object]:
     """For machines; keys are stable:
 
     schema, converged, healthy, complaints [text], summary, relayAnswers, kubeletOnRelay,
@@ -134,7 +120,7 @@ def status_json(seen: Seen) -> dict[str, object]:
     needDaemonReload, generation, wantedGeneration}],
     differences [{path, part, verb, why}], findings [{severity, code, message, hint}].
     """
-    observation, plan = seen.observation, seen.plan
+    snapshot, plan = seen.snapshot, seen.plan
     wanted_proxy, wanted_kubelet = _wanted(plan.desired)
     return {
         "schema": _SCHEMA,
@@ -142,14 +128,14 @@ def status_json(seen: Seen) -> dict[str, object]:
         "healthy": not complaints(seen),
         "complaints": complaints(seen),
         "summary": summarise(plan.changes, plan.kubelet_unit),
-        "relayAnswers": observation.relay_answers,
-        "kubeletOnRelay": observation.on_relay,
-        "kubeletHealthy": observation.kubelet_healthy,
-        "hold": seen.hold,
+        "relayAnswers": snapshot.proxy.relay_answers,
+        "kubeletOnRelay": snapshot.kubelet.on_relay,
+        "kubeletHealthy": snapshot.kubelet.healthy,
+        "hold": seen.snapshot.hold,
         "rememberedFailure": seen.remembered_failure,
         "units": [
-            _unit_json(observation.proxy, observation.proxy_process, wanted_proxy),
-            _unit_json(observation.kubelet, observation.kubelet_process, wanted_kubelet),
+            _unit_json(snapshot.proxy.unit, snapshot.proxy.process, wanted_proxy),
+            _unit_json(snapshot.kubelet.unit, snapshot.kubelet.process, wanted_kubelet),
         ],
         "differences": [_difference_json(change) for change in plan.changes.files],
         "findings": findings_json(plan.findings),
