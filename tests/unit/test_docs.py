@@ -18,14 +18,15 @@ from installer.model.state import Mode
 
 ROOT = Path(__file__).parents[2]
 OPERATIONS = (ROOT / "docs/operations.md").read_text()
+ARCHITECTURE = (ROOT / "docs/architecture.md").read_text()
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 SOURCES = "\n".join(path.read_text() for path in sorted((ROOT / "installer").rglob("*.py")))
 
 
-def section(title: str) -> str:
-    """The text of OPERATIONS below the heading `title`, down to the next heading."""
-    match = re.search(rf"(?ms)^#+ {re.escape(title)}$(.*?)(?=^#|\Z)", OPERATIONS)
-    assert match, f"docs/operations.md has no section {title}"
+def section(title: str, page: str = OPERATIONS) -> str:
+    """The text of the page below the heading `title`, down to the next heading."""
+    match = re.search(rf"(?ms)^#+ {re.escape(title)}$(.*?)(?=^#|\Z)", page)
+    assert match, f"no section {title}"
     return match[1]
 
 
@@ -113,6 +114,12 @@ def test_every_kind_of_event_is_listed() -> None:
     }
     assert len(kinds) > 5
     assert kinds <= set(first_cells(section("Logs")))
+
+
+def test_every_room_is_described_and_no_other() -> None:
+    rooms = {entry.name + "/" * entry.is_dir() for entry in (ROOT / "installer").glob("[a-z]*")}
+    beside = {"units/", "templates/", "tests/", "daemon/cluster/"}
+    assert set(first_cells(section("The rooms", ARCHITECTURE))) == rooms | beside
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
