@@ -16,13 +16,15 @@ from installer.manifests.embedded import split_sections
 from installer.manifests.inputs import ManifestInputs
 from installer.manifests.probes import build_probes
 from installer.manifests.scheduling import build_affinity, build_node_selector
-from installer.manifests.security import APPARMOR, SCRATCH, build_host_mounts
 from installer.manifests.text import dump, dump_objects, parse_objects, quote
 from installer.manifests.values import STATIC_CONFIGS
 from installer.render import render
 
 Objects = Iterable[dict[str, Any]]
 
+# A runtime's default profile hides other processes. Kubernetes has a field for it since 1.30, and still reads
+# the annotation.
+_APPARMOR = {"container.apparmor.security.beta.kubernetes.io/installer": "unconfined"}
 _CRITICAL = {"node.gardener.cloud/critical-component": "true"}
 _KEEP = {"resources.gardener.cloud/keep-object": "true"}
 
@@ -124,16 +126,13 @@ def _daemon_set(inputs: ManifestInputs, config_maps: Mapping[str, str]) -> Objec
     component = "removal" if removal else "installation"
     selector = {**_selector(inputs), "app.kubernetes.io/component": component}
     metadata["labels"] = {**values.labels, **selector, **(_CRITICAL if values.gardener else {})}
-    restricted = values.profile == "restricted"
     yield from _render(
         "daemon-set",
         **metadata,
         **_pod_values(inputs),
         selector=selector,
-        pod_annotations={**values.annotations, **(APPARMOR if restricted else {})},
+        pod_annotations={**values.annotations, **(_APPARMOR if values.profile == "restricted" else {})},
         probes=build_probes(inputs.settings),
-        host_mounts=build_host_mounts(values),
-        scratch=SCRATCH if restricted else {},
         config_maps=config_maps,
     )
 

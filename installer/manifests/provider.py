@@ -86,9 +86,8 @@ def _find(document: Source, faults: list[str]) -> list[KeyPath]:
 def _at(data: Any, path: KeyPath) -> Any:
     for key in path:
         if isinstance(data, list):
-            data = data[int(key)]
-        else:
-            data = data.get(key) if isinstance(data, Mapping) else None
+            data = {str(index): item for index, item in enumerate(data)}
+        data = data.get(key) if isinstance(data, Mapping) else None
     return data
 
 

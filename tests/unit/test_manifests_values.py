@@ -116,6 +116,7 @@ def test_bad_yaml_is_no_traceback(tmp_path: Path, values: str, fault: str) -> No
             "kind: Shoot\nspec: {extensions: [{type: other}]}\n",
             "spec.extensions: has none of type cri-resmgr (provider.yaml:2)",
         ),
+        ("kind: Shoot\nspec: [extensions]\n", "spec.extensions: has none of type cri-resmgr"),
         ("config: {}\n", "config: unknown key; known are configs, nodeSelector"),
         ("configs: [a]\n", "configs: must be a mapping, not a list (provider.yaml:1)"),
         (
