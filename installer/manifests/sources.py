@@ -12,10 +12,10 @@ from installer.inputs.wording import kind
 from installer.inputs.yaml_document import KeyPath, parse_document
 
 _SIZE_LIMIT = 1 << 20  # bytes
-_DEPTH, _NODES = 100, 100_000
+_DEPTH, _WIDTH = 100, 100_000  # levels of a document, items on one level: far more than any object has
 
 Fault = tuple[KeyPath, str]
-"""The path in the values, and what is wrong there."""
+"""A path in the values, and what is wrong there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def parse_mapping(content: bytes, name: str) -> Source:
 
 
 def _is_finite(value: object) -> bool:
-    """Level by level, because YAML's aliases can build what never ends when it is written out."""
+    """Whether it can be written out: YAML's aliases can build what never ends, or is endlessly large."""
     level: list[object] = [value]
     for _ in range(_DEPTH):
         below: list[object] = []
@@ -80,7 +80,7 @@ def _is_finite(value: object) -> bool:
                 below += item.values() if isinstance(item, dict) else item
         if not below:
             return True
-        if len(below) > _NODES:
+        if len(below) > _WIDTH:
             return False
         level = below
     return False

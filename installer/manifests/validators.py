@@ -42,7 +42,7 @@ def _check_json(value: object) -> object:
     return value
 
 
-def _check_share(count: object) -> object:
+def _check_count(count: object) -> object:
     if not re.fullmatch(r"[1-9][0-9]{0,8}|([1-9][0-9]?|100)%", str(count)):
         raise ValueError("must be a number above 0, or a percentage such as 10%")
     return int(count) if isinstance(count, str) and count.isdecimal() else count
@@ -64,6 +64,7 @@ LabelKey = Annotated[
 LabelValue = Annotated[
     str, _form(rf"({_QUALIFIED})?", "a valid label value (at most 63 letters, digits, '-', '_' and '.')")
 ]
+NonEmptyLabelValue = Annotated[str, _form(_QUALIFIED, "a valid label value, such as containerd")]
 ImageReference = Annotated[
     str,
     _form(
@@ -77,5 +78,5 @@ Quantity = Annotated[
     BeforeValidator(_number_as_text),
     _form(r"[0-9]+(\.[0-9]+)?([munkMGTPE]|[KMGTPE]i)?", "a quantity, such as 100m or 64Mi"),
 ]
-CountOrPercentage = Annotated[Any, AfterValidator(_check_share)]
+CountOrPercentage = Annotated[Any, AfterValidator(_check_count)]
 JsonMapping = Annotated[dict[str, Any], AfterValidator(_check_json)]

@@ -21,6 +21,7 @@ from installer.manifests.validators import (
     JsonMapping,
     LabelKey,
     LabelValue,
+    NonEmptyLabelValue,
     ObjectNames,
     OptionalDnsLabel,
     Quantity,
@@ -111,7 +112,7 @@ class Values(_Section):
     arch: Literal["amd64", "arm64"] = "amd64"
     control_plane: bool = False
     gardener: bool = False
-    cri_name: LabelValue = "containerd"
+    cri_name: NonEmptyLabelValue = "containerd"
     resources: Resources = Field(default_factory=Resources)
     update_strategy: UpdateStrategy = Field(default_factory=UpdateStrategy)
     agent: Agent = Field(default_factory=Agent)

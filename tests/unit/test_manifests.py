@@ -79,7 +79,7 @@ def make(tmp_path: Path) -> Maker:
 
 @pytest.mark.parametrize("case", NAMES)
 def test_a_case(case: str) -> None:
-    """After a change that is meant: print it with the verb `manifests`, and read the difference."""
+    """After an intended change, `python -m tests.unit.test_manifests` writes them; read the difference."""
     assert rendered(case) == (CASES / case / "expected.yaml").read_text()
 
 
@@ -381,3 +381,8 @@ def test_an_operator_who_says_keep_is_heard(make: Maker) -> None:
     inner = objects(b64decode(the(outer, "Secret")["data"]["objects.yaml"]).decode())
     settings = next(each for each in inner if "settings.yaml" in each.get("data", {}))
     assert yaml.safe_load(settings["data"]["settings.yaml"])["removal"] == {"onTermination": "keep"}
+
+
+if __name__ == "__main__":
+    for each in NAMES:
+        (CASES / each / "expected.yaml").write_text(rendered(each))
