@@ -24,10 +24,10 @@ def _run_daemon(options: Options) -> int:
     """Stays until a signal comes, and so loads no library that it does not need all the time."""
     from installer.daemon.cluster.client import ApiCluster
     from installer.daemon.cluster.pod_context import find_pod_context
-    from installer.daemon.loop import Command, Daemon
+    from installer.daemon.configuration import Command
+    from installer.daemon.loop import Daemon
     from installer.host.files import RootedFiles
-    from installer.host.watch import Child
-    from installer.model.daemon import NoCluster
+    from installer.model.daemon import READY_FILE, NoCluster
     from installer.report.events import build_reporter
 
     _require_root()
@@ -41,36 +41,40 @@ def _run_daemon(options: Options) -> int:
         options.payload,
         options.configs,
         options.config,
-        Path(given.get("ready_file", "/run/cri-resmgr-installer/ready")),
+        Path(given.get("ready_file", READY_FILE)),
         given.get("pod_uid", ""),
         _seconds(given.get("good_seconds", "60")),
     )
     emit = build_reporter(options.output, sys.stdout, options.verbose)
     context = find_pod_context(os.environ)
-    cluster = ApiCluster(context, emit, RootedFiles(options.host_root), Child) if context else NoCluster()
+    cluster = ApiCluster(context, emit, RootedFiles(options.host_root)) if context else NoCluster()
     return Daemon(command, emit, cluster).run()
 
 
 def _talk_to_cluster(arguments: argparse.Namespace) -> int:
-    from installer.daemon.cluster import evidence, heartbeat
+    from installer.daemon.cluster import decommission, heartbeat
 
-    talk = heartbeat if arguments.command == "cluster-heartbeat" else evidence
+    talk = heartbeat if arguments.command == "cluster-heartbeat" else decommission
     print(talk(arguments.request))
     return 0
 
 
 def _run_child(arguments: argparse.Namespace, options: Options) -> int:
-    from installer.daemon.rescue import hold_kubelet, restart_proxy
-    from installer.host.clock import install_signal_handlers
-    from installer.host.real import build_host
     from installer.inputs.settings import load_settings
-    from installer.report import build_reporter
 
     settings = load_settings(options.config)
     _require_root()
     if arguments.command == "settings":
-        print(settings.model_dump_json(by_alias=True))
+        from installer.daemon.configuration import build_configuration, print_configuration
+
+        print(print_configuration(build_configuration(settings)))
         return 0
+
+    from installer.daemon.rescue import hold_kubelet, restart_proxy
+    from installer.host.clock import install_signal_handlers
+    from installer.host.real import build_host
+    from installer.report import build_reporter
+
     install_signal_handlers()
     host, emit = build_host(options.host_root), build_reporter(options.output, sys.stdout, options.verbose)
     if arguments.restart_proxy:
