@@ -15,6 +15,7 @@ from installer.host.globbing import matching
 from installer.host.ports import Files, Host
 from installer.inputs.settings import Settings
 from installer.model import paths
+from installer.model.hold import reason_in
 from installer.model.resource import FileState, Kind, ProcessState, UnitDetail, UnitState, last_flag
 from installer.model.snapshot import (
     HostSnapshot,
@@ -158,9 +159,7 @@ def _exists(files: Files, path: str) -> bool:
 def read_hold(files: Files) -> str:
     """Why kubelet is held on its base endpoint; empty if it is not held."""
     raw = files.read(paths.HOLD)
-    if raw is None:
-        return ""
-    return raw.decode("utf-8", "replace").partition("\n")[0].strip() or "no reason given"
+    return "" if raw is None else reason_in(raw)
 
 
 # -- kubelet's base -------------------------------------------------------------------
