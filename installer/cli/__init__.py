@@ -58,7 +58,7 @@ def _unforeseen(error: Exception) -> InstallerError:
 
 
 def _fail(error: InstallerError, output: str) -> int:
-    from installer.report import report_error
+    from installer.report.events import report_error
 
     report_error(error, output, sys.stdout if output == "json" else sys.stderr)
     return error.exit_code
@@ -95,7 +95,9 @@ def _run(arguments: argparse.Namespace, options: Options) -> int:
     from installer.inputs.settings import load_settings
     from installer.model.state import Mode
     from installer.reconcile import look, reconcile
-    from installer.report import build_reporter, print_plan, print_status
+    from installer.report.events import build_reporter
+    from installer.report.planned import print_plan
+    from installer.report.status import print_status
 
     settings = load_settings(options.config)
     if os.geteuid() != 0:

@@ -73,7 +73,7 @@ def _run_child(arguments: argparse.Namespace, options: Options) -> int:
     from installer.daemon.rescue import hold_kubelet, restart_proxy
     from installer.host.clock import install_signal_handlers
     from installer.host.real import build_host
-    from installer.report import build_reporter
+    from installer.report.events import build_reporter
 
     install_signal_handlers()
     host, emit = build_host(options.host_root), build_reporter(options.output, sys.stdout, options.verbose)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
+from collections.abc import Mapping
 from typing import Any, TextIO
 
 RED, GREEN, YELLOW, CYAN, BOLD = "31", "32", "33", "36", "1"
@@ -43,6 +45,11 @@ def cut(line: str) -> str:
 
 def paint(text: str, color: str, enabled: bool) -> str:
     return f"\x1b[{color}m{text}\x1b[0m" if enabled and text else text
+
+
+def write_json(document: Mapping[str, object], stream: TextIO) -> None:
+    """One document, for machines."""
+    stream.write(json.dumps(document, indent=2) + "\n")
 
 
 def wants_color(stream: TextIO) -> bool:
