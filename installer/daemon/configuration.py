@@ -75,7 +75,8 @@ def parse_configuration(text: str, good_seconds: float) -> Configuration:
 @dataclass(frozen=True, slots=True)
 class Command:
     """The global options as a child is given them. `ready_file` is in our own file system; `identity`
-    names this daemon on the host, the same after a restart of its container."""
+    names this daemon on the host, the same after a restart of its container. `program` is what a child
+    runs."""
 
     host_root: Path
     payload: Path
@@ -84,12 +85,13 @@ class Command:
     ready_file: Path = Path(READY_FILE)
     identity: str = ""
     good_seconds: float = 60.0
+    program: tuple[str, ...] = OURSELVES
 
     def argv(self, *verb: str) -> tuple[str, ...]:
         words = [f"--host-root={absolute(self.host_root)}", f"--payload={absolute(self.payload)}"]
         words += [f"--configs={absolute(self.configs)}"] if self.configs else []
         words += [f"--config={absolute(self.config)}"] if self.config else []
-        return (*OURSELVES, *words, "--output=json", *verb)
+        return (*self.program, *words, "--output=json", *verb)
 
     @property
     def alive_file(self) -> Path:

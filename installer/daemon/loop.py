@@ -20,6 +20,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from installer import __version__
 from installer.daemon.child_run import ChildOutcome, ChildRun
@@ -40,6 +41,7 @@ from installer.host.bus import require_bus
 from installer.host.files import RootedFiles
 from installer.host.http2 import serves
 from installer.host.httpd import Page, PageServer
+from installer.host.ports import WatchedSystemd
 from installer.host.run import Finished, describe_exit
 from installer.host.systemd import BusSystemd
 from installer.host.watch import Child, EventLoop
@@ -64,14 +66,22 @@ def _since_boot() -> float:
 
 
 class Daemon:
-    """One host, until a signal comes. `cluster` is asked and told from the loop."""
+    """One host, until a signal comes. `cluster` is asked and told from the loop. `serves` says whether
+    HTTP/2 is served at a socket within so many seconds."""
 
-    def __init__(self, command: Command, emit: Emit, cluster: Cluster) -> None:
+    def __init__(
+        self,
+        command: Command,
+        emit: Emit,
+        cluster: Cluster,
+        systemd: WatchedSystemd | None = None,
+        serves: Callable[[Path, float], bool] = serves,
+    ) -> None:
         self._command, self._emit, self._cluster = command, emit, cluster
         self._files = RootedFiles(command.host_root)
-        self._systemd = BusSystemd(self._files)
+        self._systemd: WatchedSystemd = systemd or BusSystemd(self._files)
         identity = command.identity or f"process {os.getpid()} {time.time():.3f}"
-        self._runtime_state = RuntimeState(self._files, identity, _since_boot, emit)
+        self._runtime_state = RuntimeState(self._files, identity, _since_boot, self._log)
         self._settings_seen = self._settings_token()
         configuration = load_configuration(command)
         self._poller = Poller(self._files, self._systemd, configuration, command.inputs, serves)
@@ -120,8 +130,11 @@ class Daemon:
         return 0
 
     def _say(self, kind: str, message: str, **data: object) -> None:
+        self._log(Event(kind, message, data))
+
+    def _log(self, event: Event) -> None:
         with contextlib.suppress(OSError, ValueError):  # a log that takes nothing does not end the watch
-            self._emit(Event(kind, message, data))
+            self._emit(event)
 
     def _say_once(self, message: str, hint: str = "") -> None:
         if self._is_news(message):
@@ -137,7 +150,8 @@ class Daemon:
 
     def _recover(self, error: Exception) -> None:
         """A callback has raised: the policy must not wait for a child that does not exist, and there has to
-        be a next look. Until one succeeds the files of our probes grow old."""
+        be a next look, a full one. Until it succeeds the files of our probes grow old."""
+        self._due = 0.0
         with contextlib.suppress(Exception):
             message = f"{type(error).__name__}: {error}"
             if self._is_news(message):
@@ -262,7 +276,7 @@ class Daemon:
         self._say("pass.started", f"{action.value}: {decision.why}", verb=action.value, why=decision.why)
         self._policy.begun(action, snapshot)
         unit = self._policy.configuration.kubelet_unit
-        child_run = ChildRun(action, snapshot, unit, self._emit, self._policy.moved)
+        child_run = ChildRun(action, snapshot, unit, self._log, self._policy.moved)
         argv = self._command.argv(*_words(decision, self._policy.spent))
         deadline, grace = _bounds(action, self._policy.configuration)
         try:
