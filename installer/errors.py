@@ -41,8 +41,8 @@ class UnservableHostError(InstallerError):
 
 
 class SystemdError(InstallerError):
-    """A call to systemd failed or its deadline passed. `name` is the D-Bus error name, if any; `lost`: the bus
-    or systemd did not answer, and the effect of the call is unknown."""
+    """A call to systemd failed or its deadline passed. `name` is the D-Bus error name, if any; `lost`: the
+    bus or systemd did not answer, and the effect of the call is unknown."""
 
     def __init__(self, message: str, hint: str = "", name: str = "", lost: bool = False) -> None:
         super().__init__(message, hint)

@@ -16,9 +16,9 @@ from installer.errors import BusyHostError, InterruptedRunError, StepFailedError
 from installer.host.disk import Kernel
 from installer.host.files import RootedFiles
 from installer.host.ports import Host, RuntimeStatus
-from installer.model.facts import RunningContainer
 from installer.model.paths import normalise_endpoint
 from installer.model.resource import HostPath, ProcessState, UnitDetail, UnitState
+from installer.model.snapshot import RunningContainer
 
 NO_SUCH_UNIT = "org.freedesktop.systemd1.NoSuchUnit"
 UNIT_MASKED = "org.freedesktop.systemd1.UnitMasked"

@@ -89,6 +89,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--accept-pending", action="store_true", help="make somebody's pending edit of kubelet's unit live"
     )
     install.add_argument("--keep-kubelet", action="store_true", help=argparse.SUPPRESS)
+    install.add_argument("--unattended", action="store_true", help=argparse.SUPPRESS)
     remove = verbs.add_parser("remove", parents=[shared], help="converge the host to removed, once")
     remove.add_argument(
         "--without-record", action="store_true", help="without a usable record: delete all at our paths"
@@ -293,9 +294,10 @@ def _run(arguments: argparse.Namespace, options: Options) -> int:
 
     from installer.host.clock import install_signal_handlers
     from installer.host.real import build_host
+    from installer.inputs.load import Request
     from installer.inputs.settings import load_settings
     from installer.model.state import Mode
-    from installer.reconcile import Request, look, reconcile
+    from installer.reconcile import look, reconcile
     from installer.report import build_reporter, print_plan, print_status
 
     settings = load_settings(options.config)
@@ -317,14 +319,15 @@ def _run(arguments: argparse.Namespace, options: Options) -> int:
         accept_pending=getattr(arguments, "accept_pending", False),
         without_record=getattr(arguments, "without_record", False),
         keep_kubelet=getattr(arguments, "keep_kubelet", False),
+        unattended=getattr(arguments, "unattended", False),
     )
     host = build_host(options.host_root)
     if command == "plan":
-        situation = look(request, host)
-        print_plan(situation.plan, options.output, sys.stdout)
-        if situation.plan.refusals:
+        plan = look(request, host).plan
+        print_plan(plan, options.output, sys.stdout)
+        if plan.refusals:
             return UnservableHostError.exit_code
-        return 3 if situation.plan.steps else 0
+        return 3 if plan.steps else 0
     if command == "status":
         return print_status(look(request, host), options.output, sys.stdout)
     reconcile(request, host, build_reporter(options.output, sys.stdout, options.verbose))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from installer.desired.header import digest_of, stamp, with_generation
+from installer.header import digest_of, with_generation, with_header
 from installer.kubelet.strategy import Choice
 from installer.model import paths
 from installer.model.resource import DesiredFile, Part, UnitDetail
@@ -29,7 +29,7 @@ def kubelet_resources(
     and its deadline are not part of it: they matter at the next start only, so
     the mildest sufficient action for them is nothing.
     """
-    drop_in, unit_digest = stamp(
+    drop_in, unit_digest = with_header(
         render(
             "kubelet-drop-in.conf.j2",
             proxy_unit=paths.PROXY_UNIT,
@@ -47,7 +47,7 @@ def kubelet_resources(
         flag=_FLAG,
         guard_seconds=guard_seconds(settings, detail),
     )
-    carrier = with_generation(stamp(environment.encode())[0], generation)
+    carrier = with_generation(with_header(environment.encode())[0], generation)
     path = paths.drop_in(settings.kubelet.drop_in_directory, settings.kubelet.unit)
     files = (
         DesiredFile(path, drop_in, 0o644, Part.KUBELET, sha256(drop_in).hexdigest()),

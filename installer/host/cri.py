@@ -28,9 +28,9 @@ from installer.host.protobuf import (
     messages,
     text,
 )
-from installer.model.facts import RunningContainer
 from installer.model.jsontext import parse_json
 from installer.model.paths import normalise_endpoint
+from installer.model.snapshot import RunningContainer
 
 _SERVICE = "/runtime.v1.RuntimeService"
 _MOUNT_OF_PROXY = "/.cri-resmgr"

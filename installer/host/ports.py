@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from installer.model.facts import RunningContainer
 from installer.model.resource import FileState, HostPath, Identity, ProcessState, UnitDetail, UnitState
+from installer.model.snapshot import RunningContainer
 
 KnownDigest = Callable[[str, Identity], str | None]
 """(path, identity) -> the digest of a file that need not be read again, or None."""
@@ -25,12 +25,12 @@ class Files(Protocol):
     root: Path
 
     def opened(self, path: str) -> AbstractContextManager[Path]:
-        """The object at `path`, symlinks followed below the root (an absolute target starts at the root again),
-        as a path for this process and its children: to connect to, run, or pass on. It stays the same file or
-        directory, whatever happens to `path`, and is valid while the block lasts.
+        """The object at `path`, symlinks followed below the root (an absolute target starts at the root
+        again), as a path for this process and its children: to connect to, run, or pass on. It stays the same
+        file or directory, whatever happens to `path`, and is valid while the block lasts.
 
-        Raises FileNotFoundError, and UnservableHostError where a symlink leads out of the root through `..` or
-        there are too many symlinks."""
+        Raises FileNotFoundError, and UnservableHostError where a symlink leads out of the root through `..`
+        or there are too many symlinks."""
         ...
 
     def status(self, path: str, *, follow: bool = False) -> os.stat_result | None:
@@ -89,8 +89,8 @@ class Files(Protocol):
         ...
 
     def sweep(self, directory: str) -> None:
-        """Removes the temp files of writes that were killed. Absent is fine. Only for the lock holder: the temp
-        file of another process would be removed, too."""
+        """Removes the temp files of writes that were killed. Absent is fine. Only for the lock holder: the
+        temp file of another process would be removed, too."""
         ...
 
     def list(self, path: str) -> tuple[str, ...]:
@@ -169,7 +169,7 @@ class Cri(Protocol):
     """CRI v1 at a unix socket below the host root; endpoints as kubelet writes them."""
 
     def answers(self, endpoint: str, timeout: float = 1.0) -> bool:
-        """Whether an HTTP/2 SETTINGS exchange completes there: cheap, no gRPC. Raises OSError in a shortage."""
+        """Whether an HTTP/2 SETTINGS exchange completes: cheap, no gRPC. Raises OSError in a shortage."""
         ...
 
     def status(self, endpoint: str, timeout: float = 2.0) -> RuntimeStatus:

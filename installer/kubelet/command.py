@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from itertools import takewhile
 from typing import NamedTuple
 
-from installer.model.facts import KubeletFacts, UnitText
 from installer.model.paths import DROP_IN_NAME
+from installer.model.snapshot import KubeletBase, UnitText
 from installer.systemd_syntax.environment_file import parse_environment_file
 from installer.systemd_syntax.unit_file import (
     Assignment,
@@ -81,11 +81,11 @@ def _simplified(path: str) -> str:
     return "/" + "/".join(name for name in path.split("/") if name not in ("", "."))
 
 
-def base_unit(kubelet: KubeletFacts) -> BaseUnit:
-    """The base from the facts (our drop-in is not among their texts)."""
+def parse_base(base: KubeletBase) -> BaseUnit:
+    """The unit that `base` describes (our drop-in is not among its texts)."""
     assignments: list[Assignment] = []
     later: list[Assignment] = []
-    for text in kubelet.texts:
+    for text in base.texts:
         lines = parse_unit(text)
         assignments += lines
         # systemd sorts the drop-ins of all unit directories by file name.
@@ -94,16 +94,13 @@ def base_unit(kubelet: KubeletFacts) -> BaseUnit:
     return BaseUnit(tuple(assignments), tuple(later))
 
 
-def base_argv(kubelet: KubeletFacts) -> tuple[str, ...]:
+def next_command_line(unit: BaseUnit, base: KubeletBase) -> tuple[str, ...]:
     """The command line of kubelet's next start without our part, or nothing if it cannot be known."""
-    unit = base_unit(kubelet)
     try:
         commands = unit.commands()
     except ValueError:
         return ()
-    if len(commands) != 1:
-        return ()
-    return expand(commands[0], unit.environment(kubelet.environment_files or {}))
+    return expand(commands[0], unit.environment(base.environment_files)) if len(commands) == 1 else ()
 
 
 def is_shell_wrapper(command: ExecCommand) -> bool:

@@ -20,6 +20,17 @@ KUBELET_ENVIRONMENT = "/etc/cri-resmgr/kubelet.env"
 KUBELET_COMPOSED = "/run/cri-resmgr-installer/kubelet.env"
 KUBELET_USED = f"{KUBELET_COMPOSED}.used"  # its name as soon as kubelet has read it
 DROP_IN_NAME = "90-cri-resmgr.conf"
+OUR_FILES = (
+    BINARY,
+    GUARD,
+    PROXY_UNIT_FILE,
+    PROXY_ENVIRONMENT,
+    FALLBACK_CONFIG,
+    FORCE_CONFIG,
+    EXTRA_OPTIONS,
+    KUBELET_ENVIRONMENT,
+)
+"""All that may be installed, except the drop-in, whose path the settings decide."""
 
 RELAY_SOCKET = "/var/run/cri-resmgr/cri-resmgr.sock"
 RELAY_ENDPOINT = f"unix://{RELAY_SOCKET}"

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 from typing import TextIO
 
+from installer.model.assessment import Assessment
 from installer.model.plan import Plan
 from installer.report.events import build_reporter, report_error
 from installer.report.planned import plan_json, render_plan, summarise
-from installer.report.status import Seen, is_well, render_status, status_json
+from installer.report.status import is_well, render_status, status_json
 from installer.report.terminal import wants_color
 
 __all__ = [
@@ -36,7 +37,7 @@ def print_plan(plan: Plan, output: str, stream: TextIO) -> None:
         stream.write(render_plan(plan, wants_color(stream)))
 
 
-def print_status(seen: Seen, output: str, stream: TextIO) -> int:
+def print_status(seen: Assessment, output: str, stream: TextIO) -> int:
     """Writes the status to `stream`; returns the exit code: 0, or 3 where not converged or not healthy."""
     if output == "json":
         _write_document(status_json(seen), stream)

@@ -3,73 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
 
+from installer.model.assessment import Assessment
 from installer.model.change import FileChange
 from installer.model.paths import HOLD
-from installer.model.plan import Plan
 from installer.model.resource import ProcessState, UnitState
-from installer.model.state import Desired, Mode, Observation
+from installer.model.state import Desired, Mode
 from installer.report.planned import finding_lines, findings_json, summarise
 from installer.report.terminal import BOLD, GREEN, RED, YELLOW, one_line, paint
 
 _SCHEMA = 1
 
 
-class Seen(Protocol):
-    """The host, and the plan that would remove all differences."""
-
-    @property
-    def plan(self) -> Plan: ...
-
-    @property
-    def observation(self) -> Observation: ...
-
-    @property
-    def hold(self) -> str: ...
-
-    @property
-    def remembered_failure(self) -> str: ...
-
-
-def is_well(seen: Seen) -> bool:
+def is_well(seen: Assessment) -> bool:
     """Converged, healthy, and nothing that would keep us from serving this host."""
     return not seen.plan.steps and not seen.plan.refusals and not complaints(seen)
 
 
-def complaints(seen: Seen) -> list[str]:
+def complaints(seen: Assessment) -> list[str]:
     """What is not healthy, whether or not a file or unit differs."""
-    observation, installed = seen.observation, seen.plan.mode is Mode.INSTALL
+    snapshot, installed = seen.snapshot, seen.plan.mode is Mode.INSTALL
     found = []
-    if installed and not observation.proxy.running:
-        found.append(f"{observation.proxy.name} is not running")
-    elif installed and not observation.relay_answers:
+    if installed and not snapshot.proxy.unit.running:
+        found.append(f"{snapshot.proxy.unit.name} is not running")
+    elif installed and not snapshot.proxy.relay_answers:
         found.append("the relay does not answer")
-    if not observation.kubelet_healthy:
-        found.append(f"{observation.kubelet.name} is not healthy")
-    if installed and not observation.on_relay:
+    if not snapshot.kubelet.healthy:
+        found.append(f"{snapshot.kubelet.unit.name} is not healthy")
+    if installed and not snapshot.kubelet.on_relay:
         found.append("kubelet runs on its base endpoint, not on the relay")
-    if not installed and observation.on_relay:
+    if not installed and snapshot.kubelet.on_relay:
         found.append("kubelet still runs on the relay")
     return found
 
 
-def render_status(seen: Seen, color: bool = False) -> str:
+def render_status(seen: Assessment, color: bool = False) -> str:
     """For people; the last line is the verdict."""
-    observation, plan = seen.observation, seen.plan
+    snapshot, plan = seen.snapshot, seen.plan
     wanted_proxy, wanted_kubelet = _wanted(plan.desired)
     lines = [
-        _unit_line(observation.proxy, color),
-        f"    relay: {'answers' if observation.relay_answers else 'does not answer'}",
-        *_generation_lines(observation.proxy_process, wanted_proxy),
-        _unit_line(observation.kubelet, color),
-        f"    endpoint: {'relay' if observation.on_relay else 'base endpoint'}",
-        f"    health: {'ok' if observation.kubelet_healthy else 'not ok'}",
+        _unit_line(snapshot.proxy.unit, color),
+        f"    relay: {'answers' if snapshot.proxy.relay_answers else 'does not answer'}",
+        *_generation_lines(snapshot.proxy.process, wanted_proxy),
+        _unit_line(snapshot.kubelet.unit, color),
+        f"    endpoint: {'relay' if snapshot.kubelet.on_relay else 'base endpoint'}",
+        f"    health: {'ok' if snapshot.kubelet.healthy else 'not ok'}",
     ]
-    lines += _generation_lines(observation.kubelet_process, wanted_kubelet)
+    lines += _generation_lines(snapshot.kubelet.process, wanted_kubelet)
     lines += _file_lines(seen)
-    if seen.hold:
-        held = f"kubelet is held on its base endpoint from its next start on ({HOLD}): {one_line(seen.hold)}"
+    if seen.snapshot.hold:
+        hold = one_line(seen.snapshot.hold)
+        held = f"kubelet is held on its base endpoint from its next start on ({HOLD}): {hold}"
         lines.append(paint(held, YELLOW, color))
     if seen.remembered_failure:
         reason = one_line(seen.remembered_failure)
@@ -86,7 +70,7 @@ def _wanted(desired: Desired) -> tuple[str, str]:
     return proxy.generation if proxy else "", kubelet.unit.generation if kubelet else ""
 
 
-def _last_line(seen: Seen, color: bool) -> str:
+def _last_line(seen: Assessment, color: bool) -> str:
     plan = seen.plan
     if is_well(seen):
         return paint("converged and healthy", GREEN, color)
@@ -116,15 +100,16 @@ def _generation_lines(process: ProcessState | None, wanted: str) -> Iterator[str
         yield f"    generation: {one_line(running) or 'not started by this installer'}{expected}"
 
 
-def _file_lines(seen: Seen) -> Iterator[str]:
+def _file_lines(seen: Assessment) -> Iterator[str]:
     changes = seen.plan.changes.files
-    correct = len(seen.observation.files) - len(changes)
+    changed = {change.path for change in changes}
+    correct = sum(file.path not in changed for file in seen.plan.desired.files)
     yield f"files: {correct} correct, {len(changes)} differ"
     for change in changes:
         yield f"    {one_line(change.path)}: {one_line(change.why)}"
 
 
-def status_json(seen: Seen) -> dict[str, object]:
+def status_json(seen: Assessment) -> dict[str, object]:
     """For machines; keys are stable:
 
     schema, converged, healthy, complaints [text], summary, relayAnswers, kubeletOnRelay,
@@ -133,7 +118,7 @@ def status_json(seen: Seen) -> dict[str, object]:
     needDaemonReload, generation, wantedGeneration}],
     differences [{path, part, verb, why}], findings [{severity, code, message, hint}].
     """
-    observation, plan = seen.observation, seen.plan
+    snapshot, plan = seen.snapshot, seen.plan
     wanted_proxy, wanted_kubelet = _wanted(plan.desired)
     return {
         "schema": _SCHEMA,
@@ -141,14 +126,14 @@ def status_json(seen: Seen) -> dict[str, object]:
         "healthy": not complaints(seen),
         "complaints": complaints(seen),
         "summary": summarise(plan.changes, plan.kubelet_unit),
-        "relayAnswers": observation.relay_answers,
-        "kubeletOnRelay": observation.on_relay,
-        "kubeletHealthy": observation.kubelet_healthy,
-        "hold": seen.hold,
+        "relayAnswers": snapshot.proxy.relay_answers,
+        "kubeletOnRelay": snapshot.kubelet.on_relay,
+        "kubeletHealthy": snapshot.kubelet.healthy,
+        "hold": seen.snapshot.hold,
         "rememberedFailure": seen.remembered_failure,
         "units": [
-            _unit_json(observation.proxy, observation.proxy_process, wanted_proxy),
-            _unit_json(observation.kubelet, observation.kubelet_process, wanted_kubelet),
+            _unit_json(snapshot.proxy.unit, snapshot.proxy.process, wanted_proxy),
+            _unit_json(snapshot.kubelet.unit, snapshot.kubelet.process, wanted_kubelet),
         ],
         "differences": [_difference_json(change) for change in plan.changes.files],
         "findings": findings_json(plan.findings),

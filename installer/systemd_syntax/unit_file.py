@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from installer.model.facts import UnitText
+from installer.model.snapshot import UnitText
 
 _WHITESPACE = " \t\n\r"
 _LINE_END = re.compile("(?:\n\r?|\r\n?)\0?|\0")

@@ -1,4 +1,4 @@
-"""The marks in our files: the header line, the digest in it, and the generation of a carrier.
+"""The header line of our files, the digest in it, and the generation of an environment file.
 
 A file's digest is that of its text with both digests and the generation left out,
 so it can be checked on any host with nothing but the file.
@@ -30,7 +30,7 @@ def digest_of(*parts: str | bytes) -> str:
     return total.hexdigest()[:_LENGTH]
 
 
-def stamp(content: bytes) -> tuple[bytes, str]:
+def with_header(content: bytes) -> tuple[bytes, str]:
     """The content with its header line and digests filled in, and the digest.
 
     The header goes to the place kept for it (behind a `#!` line), or in front of
@@ -39,13 +39,13 @@ def stamp(content: bytes) -> tuple[bytes, str]:
     if not _KEPT_PLACE.match(content):
         # A byte order mark may stand at the very beginning only, so not behind our line.
         content = _PLACE + content.removeprefix(b"\xef\xbb\xbf")
-    digest = digest_of(_undated(content))
+    digest = digest_of(_without_digests(content))
     header = f"# {_OWNER} {digest}\n".encode()
     content = _KEPT_PLACE.sub(lambda found: (found.group(1) or b"") + header, content)
     return _UNIT_LINE.sub(rb"\g<1>" + digest.encode(), content), digest
 
 
-def _undated(content: bytes) -> bytes:
+def _without_digests(content: bytes) -> bytes:
     """The content without its unit digest and generation."""
     return _UNIT_LINE.sub(rb"\g<1>", _GENERATION_LINE.sub(rb"\g<1>", content))
 
