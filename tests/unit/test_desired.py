@@ -287,9 +287,8 @@ def test_with_generation_refuses_what_it_cannot_do() -> None:
 @given(st.binary(max_size=200))
 def test_any_content_gets_a_header_with_its_digest_and_stays_as_it_is(raw: bytes) -> None:
     content, digest = with_header(raw)
-    found = re.match(
-        rb"\A(#!.*\n)?(# Managed by cri-resmgr-installer, .*\. Digest: ([0-9a-f]{16}))\n", content
-    )
+    pattern = rb"\A(#!.*\n)?(# Managed by cri-resmgr-installer, .*\. Digest: ([0-9a-f]{16}))\n"
+    found = re.match(pattern, content)
     assert found
     assert found[3].decode() == digest
     assert with_header(content.replace(found[2], b"# @HEADER@", 1)) == (content, digest)
