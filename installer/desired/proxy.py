@@ -10,7 +10,8 @@ from installer.header import digest_of, with_generation, with_header
 from installer.model import paths
 from installer.model.resource import DesiredFile, Part
 from installer.model.state import DesiredUnit
-from installer.render import render
+from installer.render import fill
+from installer.systemd_syntax.environment_file import quote
 
 if TYPE_CHECKING:
     from installer.inputs.configs import Configs
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from installer.inputs.settings import Settings
 
 _DEFAULT_FALLBACK = b"policy:\n  Active: none\n"  # never a policy that nobody chose
+_NO_EXTRA_OPTIONS = '# None were given: an EXTRA_OPTIONS.cfg of others has no effect.\nEXTRA_OPTIONS=""'
 _GUARD_SECONDS = "CRI_RESMGR_GUARD_SECONDS="
 
 
@@ -66,14 +68,16 @@ def proxy_resources(
 def _environment(settings: Settings, configs: Configs, endpoint: str) -> str:
     """The EnvironmentFile, its generation still empty."""
     forced = configs.force is not None
-    return render(
-        "cri-resource-manager.env.j2",
-        config_flag="--force-config" if forced else "--fallback-config",
-        config_file=paths.FORCE_CONFIG if forced else paths.FALLBACK_CONFIG,
-        # Normalised: another spelling of the same socket in kubelet's files restarts nothing.
-        runtime_socket=paths.normalise_endpoint(endpoint),
-        agent=str(settings.proxy.agent) == "enabled",
-        extra_options=configs.extra_options is not None,
+    config_flag = "--force-config" if forced else "--fallback-config"
+    # Normalised: another spelling of the same socket in kubelet's files restarts nothing.
+    runtime = paths.normalise_endpoint(endpoint)
+    agent = str(settings.proxy.agent) == "enabled"
+    return fill(
+        "cri-resource-manager.env.in",
+        config_options=quote(f"{config_flag} {paths.FORCE_CONFIG if forced else paths.FALLBACK_CONFIG}"),
+        runtime_options=quote(f"--runtime-socket={runtime} --image-socket={runtime}"),
+        agent_options=quote("" if agent else "--agent-socket=disabled"),
+        extra_options=_NO_EXTRA_OPTIONS if configs.extra_options is None else "",
         guard_seconds=settings.kubelet.guard_seconds,
     )
 

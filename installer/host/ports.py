@@ -25,9 +25,9 @@ class Files(Protocol):
     root: Path
 
     def opened(self, path: str) -> AbstractContextManager[Path]:
-        """The object at `path`, symlinks followed below the root (an absolute target starts at the root again),
-        as a path for this process and its children: to connect to, run, or pass on. It stays the same file or
-        directory, whatever happens to `path`, and is valid while the block lasts.
+        """The object at `path`, symlinks followed below the root (an absolute target starts at the root
+        again), as a path for this process and its children: to connect to, run, or pass on. It stays the same
+        file or directory, whatever happens to `path`, and is valid while the block lasts.
 
         Raises FileNotFoundError, and UnservableHostError where a symlink leads out of the root through `..`
         or there are too many symlinks."""
@@ -183,8 +183,7 @@ class Cri(Protocol):
     """CRI v1 at a unix socket below the host root; endpoints as kubelet writes them."""
 
     def answers(self, endpoint: str, timeout: float = 1.0) -> bool:
-        """Whether an HTTP/2 SETTINGS exchange completes there: cheap, no gRPC. Raises OSError in a
-        shortage."""
+        """Whether an HTTP/2 SETTINGS exchange completes: cheap, no gRPC. Raises OSError in a shortage."""
         ...
 
     def status(self, endpoint: str, timeout: float = 2.0) -> RuntimeStatus:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal
@@ -190,20 +189,16 @@ def parse_settings(content: bytes, name: str = "settings") -> Settings:
     # Empty sections are filled in here, so that pydantic never builds a schema for one alone.
     sections: dict[object, object] = {key: {} for key in _SECTIONS if data.get(key) is None}
     data = {**data, **sections}
-    faults = [*document.faults, *_unknown_keys(data, document, name)]
+    faults = list(document.faults)
     try:
-        settings = Settings.model_validate(data)
+        # By alias only: a key in snake_case is not a setting.
+        settings = Settings.model_validate(data, by_alias=True, by_name=False)
     except ValidationError as error:
         details = error.errors(include_url=False, include_context=False)
-        faults += [
-            _fault(detail, document, name) for detail in details if detail["type"] not in _NAMED_ALREADY
-        ]
+        faults += [_fault(detail, document, name) for detail in details]
     if faults:
         raise InvalidInputError(faults, f"correct {name}; nothing was touched")
     return settings
-
-
-_NAMED_ALREADY = ("extra_forbidden", "invalid_key")
 
 
 def _fields(model: type[BaseModel]) -> tuple[str, ...]:
@@ -217,28 +212,6 @@ _SECTIONS = {
 }
 
 
-def _unknown_keys(data: dict[object, object], document: Document, name: str) -> Iterable[str]:
-    """Every key that is not a setting, at both levels; snake_case spellings as well."""
-    yield from _unknown_in(data, (), _fields(Settings), document, name)
-    for key, value in data.items():
-        if isinstance(key, str) and key in _SECTIONS and isinstance(value, dict):
-            yield from _unknown_in(value, (key,), _SECTIONS[key], document, name)
-
-
-def _unknown_in(
-    data: dict[object, object], prefix: KeyPath, known: tuple[str, ...], document: Document, name: str
-) -> Iterable[str]:
-    for key in data:
-        if key not in known:
-            path = (*prefix, str(key))
-            yield f"{'.'.join(path)}: unknown key; {_suggest(str(key), known)}{_where(path, document, name)}"
-
-
-def _suggest(key: str, known: tuple[str, ...]) -> str:
-    section = next((section for section, fields in _SECTIONS.items() if key in fields), None)
-    return f"it belongs under {section}" if section else suggest(key, known)
-
-
 def _where(path: KeyPath, document: Document, name: str) -> str:
     line = document.lines.get(path)
     return f" ({name}:{line})" if line else ""
@@ -249,9 +222,19 @@ def _fault(detail: ErrorDetails, document: Document, name: str) -> str:
     return f"{'.'.join(path) or name}: {_sentence(detail)}{_where(path, document, name)}"
 
 
+def _suggest(key: str, known: tuple[str, ...]) -> str:
+    section = next((section for section, fields in _SECTIONS.items() if key in fields), None)
+    return f"it belongs under {section}" if section else suggest(key, known)
+
+
 def _sentence(detail: ErrorDetails) -> str:
     """What is wrong in an operator's words; the types are those of pydantic-core's error list."""
     value, message = detail["input"], detail["msg"]
+    if detail["type"] in ("extra_forbidden", "invalid_key"):
+        *section, key = map(str, detail["loc"])
+        return (
+            f"unknown key; {_suggest(key, _SECTIONS.get(section[0], ()) if section else _fields(Settings))}"
+        )
     if value is None:
         return "has no value; leave the key out for its default"
     if detail["type"] == "model_type":
