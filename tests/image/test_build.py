@@ -191,7 +191,7 @@ def test_a_payload_is_downloaded_when_its_digest_is_known(release: Path, tmp_pat
         assert (tmp_path / "good/opt/intel/bin/cri-resmgr").exists()
         done = unpack(tmp_path / "bad", payload_url=url, payload_sha256="0" * 64)
         assert done.returncode != 0
-        assert f"its sha256 is {digest}, but it should be {'0' * 64}" in done.stderr
+        assert f"its sha256 is {digest}, expected {'0' * 64}" in done.stderr
         assert not (tmp_path / "bad").exists()
         done = unpack(tmp_path / "unknown", payload_url=url)
         assert "PAYLOAD_URL without PAYLOAD_SHA256" in done.stderr
