@@ -181,7 +181,7 @@ def _check_policy(data: dict[object, object], document: Document, name: str) -> 
     if active == "topology-aware" and not (isinstance(reserved, dict) and reserved.get("CPU") is not None):
         yield (
             f"{name}:{line}: policy.Active: topology-aware needs policy.ReservedResources.CPU, "
-            "the CPUs kept for the system, as 750m"
+            "the CPUs kept for the system, such as 750m"
         )
     for key in policy:
         if key not in POLICIES and (close := _case_slip(str(key))):

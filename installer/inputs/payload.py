@@ -86,7 +86,7 @@ def verify_payload(payload: Payload) -> None:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     if digest != payload.binary.digest:
         raise InvalidInputError(
-            [f"{source}: its sha256 is {digest}, but it should be {payload.binary.digest}"],
+            [f"{source}: its sha256 is {digest}, expected {payload.binary.digest}"],
             f"it was damaged or changed after {payload.directory / DIGESTS} was made: unpack it again",
         )
 
@@ -94,7 +94,7 @@ def verify_payload(payload: Payload) -> None:
 def _hint(directory: Path) -> str:
     return (
         f"--payload must name the unpacked archive cri-resource-manager-<version>.<machine>.tar.gz, "
-        f"so that {directory / BINARY} is its whole, executable binary; unpack it again with tar -xzf"
+        f"with a complete, executable {directory / BINARY}; unpack it again with tar -xzf"
     )
 
 

@@ -74,7 +74,7 @@ class ProxySettings(_Section):
         # It becomes words of a command line, where quotes, backslashes and more would not stay what they are.
         if not re.fullmatch(r"unix:///[A-Za-z0-9._/@:+-]+", endpoint):
             raise ValueError(
-                "must be auto or unix:// with an absolute plain path, as unix:///run/containerd/x.sock"
+                "must be auto or unix:// with an absolute plain path, such as unix:///run/containerd/x.sock"
             )
         if paths.same_endpoint(endpoint, paths.RELAY_ENDPOINT):
             raise ValueError("is the proxy's own relay socket; it must be the runtime's")
@@ -106,7 +106,7 @@ class KubeletSettings(_Section):
     @classmethod
     def _check_unit(cls, unit: str) -> str:
         if not _UNIT_NAME.fullmatch(unit):
-            raise ValueError("must be the name of a service, as kubelet.service")
+            raise ValueError("must be the name of a service, such as kubelet.service")
         if unit == paths.PROXY_UNIT:
             raise ValueError("is the proxy's own unit; it must be kubelet's")
         return unit
@@ -150,7 +150,7 @@ class StatusSettings(_Section):
     def _check_listen(cls, listen: str) -> str:
         match = _LISTEN.fullmatch(listen)
         if listen and not (match and 0 < int(match[1]) < 65_536):
-            raise ValueError('must be host:port, as 127.0.0.1:8080, or "" (off)')
+            raise ValueError('must be host:port, such as 127.0.0.1:8080, or "" (off)')
         return listen
 
 

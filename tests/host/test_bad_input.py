@@ -197,7 +197,7 @@ def test_payload_that_is_not_what_its_digest_says(command: Command) -> None:
     (command.payload / "SHA256SUMS").write_text(f"{'0' * 64}  {BINARY}\n")
     said = refused(command, 2)
     assert "its sha256 is " in said
-    assert "but it should be 000" in said
+    assert "expected 000" in said
 
 
 def test_payload_whose_binary_does_not_start(command: Command) -> None:

@@ -101,7 +101,7 @@ def test_the_payloads_own_digest_saves_reading_and_is_checked_before_a_write(tmp
     (tmp_path / "SHA256SUMS").write_text(f"{'0' * 64}  {BINARY}\n")
     payload = load_payload(tmp_path, lambda _path, _identity: pytest.fail("asked although it is listed"))
     assert payload.binary.digest == "0" * 64
-    with pytest.raises(InvalidInputError, match=f"its sha256 is {right}, but it should be 0000") as caught:
+    with pytest.raises(InvalidInputError, match=f"its sha256 is {right}, expected 0000") as caught:
         verify_payload(payload)
     assert "unpack it again" in caught.value.hint
 
