@@ -56,7 +56,7 @@ _PROXY_SLACK = 15.0  # seconds, on top of what a restart of the proxy waits itse
 _GRACE = 10.0  # seconds from SIGTERM to SIGKILL for a child that changes little
 _RETRY = 10.0  # seconds until the port of the pages, or the settings, are tried again
 _KEPT = 100  # messages that are not said again
-_UNATTENDED: tuple[str, ...] = ()  # the flags of an installation that no person has asked for
+_UNATTENDED = ("--unattended",)  # no person has asked for it: an operator's hold stays
 _ERROR_PAGE = Page(500, "text/plain", "internal error; the log of the daemon says more\n")
 
 
