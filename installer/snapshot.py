@@ -78,7 +78,7 @@ def read_units(host: Host, settings: Settings) -> HostSnapshot:
 
 def refresh(snapshot: HostSnapshot, host: Host, settings: Settings, record: Record) -> HostSnapshot:
     """The same host now: units, processes, files. What a run does not change (the machine, kubelet's base,
-    the probe) stays as it was read: somebody's edit of kubelet's base meanwhile is for the next run."""
+    the probe) stays as it was read: an edit of kubelet's base meanwhile is for the next run."""
     now = read_units(host, settings)
     proxy, kubelet = now.proxy, now.kubelet
     return replace(

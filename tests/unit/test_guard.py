@@ -308,7 +308,7 @@ def test_compose_does_not_wait_for_what_is_not_there(node: Node) -> None:
     began = time.monotonic()
     done = node.guard("compose")
     assert elapsed(began) < DEFAULT_SECONDS
-    assert "there is no cri-resmgr to wait for" in done.stdout
+    assert "cri-resmgr is not installed" in done.stdout
 
 
 @pytest.mark.parametrize("seconds", ["", "-1", "015", "x", "1000000"])
