@@ -29,7 +29,7 @@ from installer.model.plan import Plan, StepKind
 from installer.model.snapshot import HostSnapshot
 from installer.model.state import Mode
 from installer.plan import build_plan
-from installer.record.schema import RecordStatus, good_desired, is_open
+from installer.record.schema import RecordStatus, good_desired, is_open, load_record
 from installer.record.store import RecordStore
 from installer.rollback import roll_back
 from installer.snapshot import read_machine, take_snapshot, with_probe
@@ -74,7 +74,7 @@ def look(request: Request, host: Host) -> Assessment:
 def _look(request: Request, host: Host, emit: Emit) -> tuple[Run, Inputs, Assessment]:
     try:
         machine = read_machine(host)
-        store = RecordStore(host.files, machine.machine_id, machine.hostname)
+        store = RecordStore(host.files, load_record(host.files, machine.machine_id, machine.hostname))
         inputs = load_inputs(request, store.record.known_digest)
         kubelet = request.settings.kubelet
         if store.status not in (RecordStatus.OK, RecordStatus.FOREIGN):

@@ -22,10 +22,9 @@ from installer.snapshot import read_units
 
 def hold_kubelet(settings: Settings, host: Host, emit: Emit, reason: str, *, restart: bool) -> None:
     """Holds kubelet on its base endpoint from its next start on, and with `restart`, if it uses the relay,
-    from now on. Raises BusyHostError; RollbackFailedError if kubelet does not become healthy."""
+    from now on. The record is neither needed nor read: it may be on a sick disk. Raises BusyHostError;
+    RollbackFailedError if kubelet does not become healthy."""
     with host.lock():
-        identity = host.identity()
-        store = RecordStore(host.files, identity["machine_id"], identity["hostname"])
         units = read_units(host, settings)
         kubelet = units.kubelet
         moves = restart and (kubelet.process is None or kubelet.on_relay)
@@ -33,7 +32,7 @@ def hold_kubelet(settings: Settings, host: Host, emit: Emit, reason: str, *, res
         found = capture_units(host, plan.kubelet_unit)
         limits = rescue_limits(build_limits(settings, hanging=True))
         try:
-            converge(plan, units, Run(host, store, settings, emit), limits, Progress())
+            converge(plan, units, Run(host, RecordStore(host.files), settings, emit), limits, Progress())
         except InstallerError as error:
             emit(diagnose(error.message, found, host, plan.kubelet_unit))
             hint = error.hint or f"`journalctl -u {plan.kubelet_unit} -n 50`"

@@ -374,9 +374,9 @@ def _check_pending(
 
 
 def _pending_is_ours(unit: UnitState, desired: Desired, changes: Changes) -> bool:
-    """Whether our own drop-in explains the pending daemon-reload, because systemd has loaded another text than
-    the file has: a run of ours died between the write and the reload, or the drop-in was removed, replaced or
-    edited. All of these are ours to repair (R7)."""
+    """Whether our own drop-in explains the pending daemon-reload, because systemd has loaded another text
+    than the file has: a run of ours died between the write and the reload, or the drop-in was removed,
+    replaced or edited. All of these are ours to repair (R7)."""
     if desired.kubelet is None:
         return False
     ours = desired.kubelet.unit

@@ -159,6 +159,9 @@ class LoadedRecord(NamedTuple):
     orphans: tuple[str, ...] = ()
 
 
+NOTHING_LOADED = LoadedRecord(Record(), RecordStatus.MISSING)
+
+
 def load_record(files: Files, machine_id: str, hostname: str) -> LoadedRecord:
     """The host's record and whether it can be believed.
 
@@ -166,7 +169,7 @@ def load_record(files: Files, machine_id: str, hostname: str) -> LoadedRecord:
     provably still ours; of anything else that is not OK nothing is kept.
     """
     raw = files.read(paths.RECORD, _RECORD_LIMIT)
-    nothing = Record(machine_id=machine_id)
+    nothing = Record(machine_id=machine_id, hostname=hostname)
     if raw is None:
         return LoadedRecord(nothing, RecordStatus.MISSING)
     from pydantic import ValidationError
@@ -183,9 +186,9 @@ def load_record(files: Files, machine_id: str, hostname: str) -> LoadedRecord:
     if not _is_whole(raw) or not _is_sensible(record):
         return LoadedRecord(nothing, RecordStatus.CORRUPT)
     if record.machine_id != machine_id or record.hostname not in ("", hostname):
-        return _recheck(record, files, machine_id)
+        return _recheck(record, files, machine_id, hostname)
     # What the next version added is not kept: what we write is of our schema, whatever it was.
-    return LoadedRecord(replace(record, schema=SCHEMA), RecordStatus.OK)
+    return LoadedRecord(replace(record, schema=SCHEMA, hostname=hostname), RecordStatus.OK)
 
 
 def _is_whole(raw: bytes) -> bool:
@@ -213,7 +216,7 @@ def _is_sensible(record: Record) -> bool:
     )
 
 
-def _recheck(record: Record, files: Files, machine_id: str) -> LoadedRecord:
+def _recheck(record: Record, files: Files, machine_id: str, hostname: str) -> LoadedRecord:
     ours = {
         path: claim
         for path, claim in record.claims.items()
@@ -222,6 +225,7 @@ def _recheck(record: Record, files: Files, machine_id: str) -> LoadedRecord:
     dropped = (claim.before.digest for path, claim in record.claims.items() if path not in ours)
     rechecked = Record(
         machine_id=machine_id,
+        hostname=hostname,
         claims=ours,
         directories=record.directories,
         unit_files=record.unit_files,

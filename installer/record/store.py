@@ -21,9 +21,11 @@ from installer.model.resource import ABSENT, DesiredFile, HostPath, Identity, Ki
 from installer.model.snapshot import HostSnapshot
 from installer.model.state import Desired
 from installer.record.schema import (
+    NOTHING_LOADED,
     Claim,
     Digest,
     Failure,
+    LoadedRecord,
     Original,
     Record,
     RecordStatus,
@@ -32,7 +34,6 @@ from installer.record.schema import (
     is_ours,
     keep_contents,
     keep_object,
-    load_record,
     object_path,
     objects_of,
     save_record,
@@ -58,12 +59,10 @@ class RecordStore:
     """`record` is the record as it stands; `status` how it was found; `unclaimed` what lies at our paths
     without proof that it is ours (only looked for if the record cannot be believed)."""
 
-    def __init__(self, files: Files, machine_id: str, hostname: str) -> None:
+    def __init__(self, files: Files, loaded: LoadedRecord = NOTHING_LOADED) -> None:
         self._files = files
-        loaded = load_record(files, machine_id, hostname)
-        self.status = loaded.status
+        self.record, self.status = loaded.record, loaded.status
         self._on_disk = loaded.record if loaded.status is RecordStatus.OK else None
-        self.record = replace(loaded.record, hostname=hostname)
         self.unclaimed: tuple[str, ...] = ()
         self._orphans = loaded.orphans  # kept originals that only the lost record knew how to give back
 
