@@ -28,6 +28,7 @@ from installer.host.protobuf import decode, encode, integer, mapping, messages, 
 from installer.host.run import run
 from installer.host.validator import BinaryValidator
 from installer.model.paths import OUR_RUNTIME
+from tests.rules import rule
 
 HERE = Path("/")
 
@@ -56,6 +57,7 @@ def test_run_has_no_stdin_and_a_clean_environment() -> None:
     assert run(("sh", "-c", "cat; env"), 5).output.count("=") == 3  # PATH, LC_ALL and sh's own PWD
 
 
+@rule("R9")
 def test_run_ends_at_its_deadline_with_all_it_started() -> None:
     started = time.monotonic()
     finished = run(("sh", "-c", "sleep 54321 & echo $!; sleep 54321"), 0.3)
@@ -214,6 +216,7 @@ def test_healthz(server: str, own_namespace: Path) -> None:
     assert not healthz.ok(f"{server}/other")
 
 
+@rule("R9")
 def test_healthz_of_nobody_and_of_the_silent(own_namespace: Path) -> None:
     healthz = HostHealthz(own_namespace)
     with socket.create_server(("127.0.0.1", 0)) as silent:

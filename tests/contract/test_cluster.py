@@ -24,6 +24,7 @@ from installer.host.watch import EventLoop
 from installer.model.daemon import DaemonState, Phase
 from installer.model.event import Event
 from installer.model.state import Mode
+from tests.rules import rule
 from tests.throwaway.apiserver import ApiServer
 
 CHILD = """
@@ -122,6 +123,7 @@ def test_a_server_that_is_away_is_not_tried_again(server: ApiServer, api: KubeAp
     assert "refused" in api.call("GET", server.node_path).failure
 
 
+@rule("R9")
 def test_a_client_has_one_deadline_for_all(server: ApiServer, context: PodContext) -> None:
     client = KubeApi(context.host, context.port, Path(context.account), time.monotonic() + 0.3)
     server.fail(hang=True)
@@ -186,6 +188,7 @@ def test_a_beat_leaves_a_lease_and_an_event(server: ApiServer, context: PodConte
     assert [event["reason"] for event in server.events] == ["Converged"]
 
 
+@rule("R2")
 def test_the_annotation_is_written_only_when_it_differs(server: ApiServer) -> None:
     context = find_pod_context({**server.environment(), "CRI_RESMGR_INSTALLER_ANNOTATE_NODE": "true"})
     assert context
@@ -342,6 +345,7 @@ def test_a_pause_outlasts_an_api_server_that_is_away(server: ApiServer, scene: S
     assert scene.kinds() == ["cluster.unreachable", "cluster.restored"]
 
 
+@rule("R13")
 def test_transitions_arrive_in_order_and_the_lease_is_renewed(server: ApiServer, scene: Scene) -> None:
     scene.begin()
     for phase in (Phase.FAILED, Phase.HELD, Phase.CONVERGED):

@@ -17,6 +17,7 @@ from installer.host.cri import SocketCri
 from installer.host.files import RootedFiles
 from installer.host.ports import Cri
 from tests.fakes import CONTAINERD, FakeCri
+from tests.rules import rule
 from tests.throwaway.containers import Mount, create_container
 from tests.throwaway.host import ThrowawayHost
 
@@ -101,6 +102,7 @@ def test_a_call_to_nobody_fails_with_the_reason(served: Callable[[bytes | None],
         cri.containers("unix:///run/r.sock")
 
 
+@rule("R9")
 def test_a_call_to_the_silent_has_a_deadline(tmp_path: Path) -> None:
     world = real(b"", tmp_path)
     started = time.monotonic()

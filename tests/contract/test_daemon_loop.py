@@ -30,6 +30,7 @@ from installer.model.event import Event
 from installer.model.resource import UnitState
 from installer.model.state import Mode
 from tests.fakes import FakeSystemd
+from tests.rules import rule
 
 SOON = 20.0
 KUBELET = "kubelet.service"
@@ -175,6 +176,7 @@ def refuse(mocker: MockerFixture, *verbs: str) -> list[str]:
 # -- children -------------------------------------------------------------------------------
 
 
+@rule("R15")
 def test_a_child_that_cannot_be_started_is_tried_again(scene: Scene, mocker: MockerFixture) -> None:
     refused = refuse(mocker, "install")
 
@@ -196,6 +198,7 @@ def test_a_child_that_cannot_be_started_is_tried_again(scene: Scene, mocker: Moc
     scene.play(body)
 
 
+@rule("R15")
 def test_a_rescue_that_cannot_be_started_is_tried_again_soon(scene: Scene, mocker: MockerFixture) -> None:
     refused = refuse(mocker)
 
@@ -222,6 +225,7 @@ def test_a_child_that_is_killed_says_by_what(scene: Scene) -> None:
     scene.play(body)
 
 
+@rule("R15")
 def test_a_child_that_hangs_is_ended_at_its_deadline(scene: Scene) -> None:
     scene.settings(converge_seconds=1.0)
     scene.does("install", STUBBORN)
@@ -236,6 +240,7 @@ def test_a_child_that_hangs_is_ended_at_its_deadline(scene: Scene) -> None:
     scene.play(body)
 
 
+@rule("R15")
 @pytest.mark.parametrize("work", ["os.kill(os.getpid(), signal.SIGSTOP)", STUBBORN])
 def test_a_rescue_does_not_wait_for_a_repair_that_hangs(scene: Scene, work: str) -> None:
     def body() -> None:
@@ -267,6 +272,7 @@ def test_a_repair_that_moves_things_is_not_stopped_for_a_rescue(scene: Scene) ->
 # -- what cannot be written -------------------------------------------------------------------
 
 
+@rule("R15")
 def test_runtime_state_that_cannot_be_written_is_said_once(scene: Scene) -> None:
     for path in (MODE_FILE, STAMPS):
         scene.path(path).mkdir(parents=True)
@@ -299,6 +305,7 @@ def test_the_claim_of_a_daemon_that_is_gone_does_not_bind_one_that_cannot_write(
     assert any(MODE_FILE in event.message for event in scene.of("warning"))
 
 
+@rule("R15")
 def test_probe_files_that_cannot_be_written_end_nothing(scene: Scene) -> None:
     scene.command.ready_file.mkdir(parents=True)
     scene.command.alive_file.parent.mkdir(exist_ok=True)
@@ -316,6 +323,7 @@ def take_nothing(_event: Event) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
+@rule("R15")
 def test_a_log_that_takes_nothing_ends_nothing(scene: Scene) -> None:
     def body() -> None:
         scene.reaches("converged")
@@ -334,6 +342,7 @@ def test_a_log_that_takes_nothing_ends_nothing(scene: Scene) -> None:
 # -- what a callback raises ----------------------------------------------------------------------
 
 
+@rule("R15")
 def test_a_look_that_fails_is_logged_once_and_there_is_a_next_one(scene: Scene) -> None:
     def body() -> None:
         scene.reaches("converged")
@@ -355,6 +364,7 @@ def test_a_look_that_fails_is_logged_once_and_there_is_a_next_one(scene: Scene) 
     scene.play(body)
 
 
+@rule("R15")
 def test_a_look_that_fails_when_a_child_ends_leaves_no_policy_waiting(scene: Scene) -> None:
     scene.does("install", "time.sleep(1); say('converged', changed=False)")
 
@@ -389,6 +399,7 @@ def test_settings_are_read_again_beside_the_loop(scene: Scene) -> None:
     scene.play(body)
 
 
+@rule("R15")
 def test_settings_that_cannot_be_read_now_are_read_later(scene: Scene, mocker: MockerFixture) -> None:
     refused = refuse(mocker)
 

@@ -18,8 +18,10 @@ from installer.errors import BusyHostError, UnservableHostError
 from installer.host.files import RootedFiles
 from installer.host.lock import host_lock
 from installer.model.paths import LOCK, LOCK_OF_ROOT
+from tests.rules import rule
 
 
+@rule("R10")
 def test_the_lock_survives_a_killed_holder(tmp_path: Path) -> None:
     files = RootedFiles(tmp_path)
     code = (
@@ -59,6 +61,7 @@ def make_hard_link(place: Path) -> None:
     os.link(place.parents[2] / "victim", place)
 
 
+@rule("R10")
 @pytest.mark.parametrize(
     "make",
     [
@@ -101,6 +104,7 @@ def test_another_object_in_place_of_the_lock_does_not_block_it(
     assert aside == (["theirs"] if make is make_directory_of_nobody else [])
 
 
+@rule("R10")
 def test_the_holder_of_either_lock_is_the_holder(tmp_path: Path) -> None:
     files = RootedFiles(tmp_path)
     files.make_directory("/run/lock")

@@ -11,6 +11,7 @@ from installer.errors import BusyHostError, UnservableHostError
 from installer.host.ports import Host
 from installer.host.real import build_host
 from tests.fakes import FakeHost
+from tests.rules import rule
 from tests.throwaway.host import ThrowawayHost
 
 
@@ -42,6 +43,7 @@ def test_sleeping_takes_as_long_as_it_says(host: Host) -> None:
     host.clock.check()
 
 
+@rule("R10")
 def test_the_lock_is_for_one(host: Host) -> None:
     with host.lock():
         with pytest.raises(BusyHostError), host.lock():
@@ -52,6 +54,7 @@ def test_the_lock_is_for_one(host: Host) -> None:
         pass
 
 
+@rule("R10")
 def test_the_lock_goes_with_an_error(host: Host) -> None:
     with pytest.raises(RuntimeError), host.lock():
         raise RuntimeError

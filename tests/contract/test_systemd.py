@@ -16,6 +16,7 @@ from installer.host.systemd import BusSystemd
 from installer.model.paths import UNIT_VARIABLE
 from installer.model.resource import ExecLine, UnitDetail, UnitState
 from tests.fakes import NO_SUCH_UNIT, TIMEOUT, UNIT_MASKED, FakeSystemd, failed, timed_out
+from tests.rules import rule
 from tests.throwaway.host import ThrowawayHost
 
 ABSENT = "contract-absent.service"
@@ -193,6 +194,7 @@ def test_a_failed_start_says_so_and_can_be_forgotten(world: World) -> None:
     assert world.systemd.unit(name).active_state == "inactive"
 
 
+@rule("R9")
 def test_a_start_that_takes_too_long_is_an_error(world: World) -> None:
     name = world.endless()
     with pytest.raises(SystemdError) as caught:

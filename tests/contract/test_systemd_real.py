@@ -15,6 +15,7 @@ import pytest
 from installer.errors import SystemdError, UnservableHostError
 from installer.host.files import RootedFiles
 from installer.host.systemd import BusSystemd
+from tests.rules import rule
 from tests.throwaway.host import ThrowawayHost
 
 UNIT = "contract-sleeper.service"
@@ -91,6 +92,7 @@ def test_python_signal_handlers_run_while_a_job_is_awaited(
     assert came[0] - started < 0.5
 
 
+@rule("R9")
 def test_a_deadline_cancels_the_job(systemd: BusSystemd, throwaway: ThrowawayHost) -> None:
     RootedFiles(throwaway.root).write(FILE, b"[Service]\nType=oneshot\nExecStart=/bin/sleep 1000\n", 0o644)
     systemd.daemon_reload()
@@ -121,6 +123,7 @@ def test_no_bus_below_the_root_is_an_unservable_host(tmp_path: Path) -> None:
     assert "mount" in caught.value.hint
 
 
+@rule("R9")
 def test_a_bus_that_never_answers_has_a_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import socket
 
@@ -179,6 +182,7 @@ def test_a_job_outlives_a_bus_daemon_that_is_restarted(systemd: BusSystemd, thro
         drop_in.parent.rmdir()
 
 
+@rule("R9")
 def test_a_frozen_bus_daemon_is_waited_for_once(systemd: BusSystemd, throwaway: ThrowawayHost) -> None:
     assert systemd.restart(UNIT, timeout=15) == "done"
     throwaway.systemctl("kill", "--signal=STOP", "dbus.service")

@@ -13,6 +13,7 @@ import pytest
 from gi.repository import GLib
 
 from installer.host.watch import Child, EventLoop, WatchSpec
+from tests.rules import rule
 
 SOON = 15.0
 
@@ -154,6 +155,7 @@ def test_links_are_followed_below_the_root(tmp_path: Path, scene: Scene) -> None
 # -- callbacks ------------------------------------------------------------------------
 
 
+@rule("R15")
 def test_whatever_a_callback_raises_the_loop_works_on() -> None:
     scene = Scene()
 
@@ -200,6 +202,7 @@ def sources() -> set[int]:
     return {number for number in range(1, newest) if context.find_source_by_id(number) is not None}
 
 
+@rule("R15")
 def test_children_whose_last_output_and_end_fall_together_leave_no_source(scene: Scene) -> None:
     """Whichever of the two the loop takes first; with a source left over it would spin for ever, and the
     next child's lines, on the same descriptor, would be the old one's."""
@@ -222,6 +225,7 @@ def test_children_whose_last_output_and_end_fall_together_leave_no_source(scene:
 STUBBORN = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up', flush=True)\ntime.sleep(60)"
 
 
+@rule("R15")
 def test_a_child_that_does_not_end_in_time_is_asked_and_then_killed(scene: Scene) -> None:
     child = scene.start(STUBBORN, deadline=1.0, grace=0.5)
     started = time.monotonic()

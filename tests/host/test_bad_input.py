@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.host.command import RELAY_FLAG, Command, Ended, execute, untouched
+from tests.rules import rule
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.kubelet import install_kubelet, running_arguments
 from tests.throwaway.payload import build_payload
@@ -342,6 +343,7 @@ def test_record_that_is_something_else(own: Command, target: str) -> None:
     assert f"/{RECORD} is in the way: a directory is needed there" in refused(own, 4)
 
 
+@rule("R6")
 def test_files_of_somebody_else_are_kept_and_given_back(own: Command) -> None:
     root = own.host.root
     for path, mode in {

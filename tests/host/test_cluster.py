@@ -13,6 +13,7 @@ import pytest
 from installer.daemon.cluster.objects import PAUSE, STATUS
 from tests.host.daemon import SOON, Daemon, within
 from tests.host.node import BINARY, GUARD, Node
+from tests.rules import rule
 from tests.throwaway.apiserver import ApiServer
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.snapshot import difference, files
@@ -155,6 +156,7 @@ def show_a_page(server: ApiServer) -> None:
     server.fail(code=404, page=True)
 
 
+@rule("R11")
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("change", [stay, forbid, go_away, show_a_page])
 def test_the_end_of_a_pod_is_no_reason_to_remove(
@@ -178,6 +180,7 @@ def select_others(server: ApiServer) -> None:
     server.daemonset["spec"]["template"]["spec"]["nodeSelector"] = {"pool": "another"}
 
 
+@rule("R6")
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("change", [delete, select_others])
 def test_evidence_removes_without_a_trace(

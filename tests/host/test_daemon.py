@@ -15,6 +15,7 @@ import pytest
 
 from tests.host.daemon import SOON, Daemon, within
 from tests.host.node import BINARY, DROP_IN, FALLBACK, GUARD, KUBELET_ENVIRONMENT, OURS, PROXY, Node
+from tests.rules import rule
 from tests.throwaway.host import HostError, ThrowawayHost
 from tests.throwaway.kubelet import UNIT, wait_healthy
 from tests.throwaway.snapshot import difference, files
@@ -105,6 +106,7 @@ def test_it_installs_is_small_and_leaves_all_in_place_when_it_ends(node: Node, t
     assert node.invocations() == before
 
 
+@rule("R3")
 @pytest.mark.parametrize("path", [DROP_IN, FALLBACK, GUARD, KUBELET_ENVIRONMENT])
 def test_drift_is_repaired_within_half_a_second_without_a_restart(
     node: Node, tmp_path: Path, path: str
@@ -197,6 +199,7 @@ def test_a_silent_proxy_is_restarted_once_first(node: Node, tmp_path: Path) -> N
         assert "rescue" not in [data["verb"] for data in running.ended()]
 
 
+@rule("R4")
 def test_kubelet_leaves_a_dead_proxy_and_comes_back_when_it_is_good(node: Node, tmp_path: Path) -> None:
     node.run("install")
     with resident(node, tmp_path) as running:
@@ -277,6 +280,7 @@ def test_a_run_that_may_not_restart_kubelet_repairs_all_else(node: Node) -> None
     node.run("install")
 
 
+@rule("R15")
 def test_a_failed_pass_neither_ends_it_nor_spins(node: Node, tmp_path: Path) -> None:
     with resident(node, tmp_path) as running:
         running.settle()
@@ -293,6 +297,7 @@ def test_a_failed_pass_neither_ends_it_nor_spins(node: Node, tmp_path: Path) -> 
         assert running.phase() == "converged"
 
 
+@rule("R8")
 def test_a_broken_upgrade_is_rolled_back_and_tried_once(node: Node, tmp_path: Path) -> None:
     node.run("install")
     with resident(node, tmp_path) as running:
@@ -309,6 +314,7 @@ def test_a_broken_upgrade_is_rolled_back_and_tried_once(node: Node, tmp_path: Pa
     node.expect_good()
 
 
+@rule("R10")
 def test_removal_and_installation_that_overlap_do_not_fight(node: Node, tmp_path: Path) -> None:
     with resident(node, tmp_path, "installation") as installation:
         installation.settle()
@@ -345,6 +351,7 @@ def test_removal_and_installation_that_overlap_do_not_fight(node: Node, tmp_path
                 newer.settle()
 
 
+@rule("R13")
 def test_its_pages_tell_how_the_host_is(node: Node, tmp_path: Path) -> None:
     node.run("install")
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -375,6 +382,7 @@ def page(listen: str, path: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
+@rule("R15")
 def test_a_lost_bus_is_found_again(node: Node, tmp_path: Path) -> None:
     node.run("install")
     with resident(node, tmp_path) as running:
@@ -386,6 +394,7 @@ def test_a_lost_bus_is_found_again(node: Node, tmp_path: Path) -> None:
         running.settle()
 
 
+@rule("R11")
 def test_a_signal_in_the_middle_of_a_pass_ends_it_between_two_steps(node: Node, tmp_path: Path) -> None:
     node.run("install")
     with resident(node, tmp_path) as running:

@@ -16,6 +16,7 @@ from tests.host.command import untouched
 from tests.host.mortal import DieAfter, converge
 from tests.host.node import DROP_IN, FALLBACK, OURS, PROXY, PROXY_UNIT, STATE, Node
 from tests.host.product import put_right
+from tests.rules import rule
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.kubelet import UNIT, running_arguments
 
@@ -33,6 +34,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         found.expect_untraced(allowed=STATE)
 
 
+@rule("R3")
 @pytest.mark.parametrize("path", OURS)
 def test_owner_and_mode_are_mended_without_a_restart(node: Node, path: str) -> None:
     right = node.path(path).stat()
@@ -85,6 +87,7 @@ def test_an_edit_of_the_proxys_unit_that_is_live_costs_the_proxy_a_restart(node:
     node.expect_good()
 
 
+@rule("R7")
 def test_an_older_time_stamp_does_not_hide_that_systemd_has_another_text_loaded(node: Node) -> None:
     """NeedDaemonReload says no then; systemd's own copy of our digest does not lie."""
     right, status = node.path(PROXY_UNIT).read_text(), node.path(PROXY_UNIT).stat()
@@ -110,6 +113,7 @@ def test_a_wiped_drop_in_directory_costs_no_restart_while_kubelet_still_runs_on_
     node.expect_good()
 
 
+@rule("R3")
 def test_a_unit_that_is_only_disabled_is_enabled_and_not_restarted(node: Node) -> None:
     node.host.systemctl("disable", PROXY)
     with node.restarts(kubelet=False, proxy=False):
@@ -150,6 +154,7 @@ def die_between_write_and_signal(node: Node) -> None:
     assert converge(node, Mode.INSTALL, listen=DieAfter(f"write {FORCE}")) == "killed"
 
 
+@rule("R3")
 def test_r3_the_content_of_a_force_config_is_only_signalled_and_the_proxy_has_noticed(node: Node) -> None:
     force = node.command.configs / "force.cfg"
     force.write_text("policy:\n  Active: none\n")
@@ -178,6 +183,7 @@ def test_r3_the_content_of_a_force_config_is_only_signalled_and_the_proxy_has_no
     node.expect_good()
 
 
+@rule("R3")
 def test_r3_new_flags_of_kubelet_by_somebody_else_live_beside_ours_with_nothing_to_mend(node: Node) -> None:
     base = node.path("/etc/default/kubelet")
     theirs, status = base.read_text(), base.stat()

@@ -14,6 +14,7 @@ from tests.faults.hosts import killed, reboots
 from tests.faults.hosts.bench import Bench
 from tests.faults.hosts.ways import WAYS, Way
 from tests.host.mortal import DieAfterStep, MortalKernel, MortalSystemd, converge
+from tests.rules import rule
 
 STRIDE = 37  # odd, so that it is before one effect and after the next
 SEED = 1
@@ -25,6 +26,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         yield found
 
 
+@rule("R7")
 @pytest.mark.parametrize(("mortal", "port"), [(MortalKernel, Kernel), (MortalSystemd, Systemd)])
 def test_no_effect_is_left_out(mortal: type, port: type) -> None:
     """What a run is not killed at is what changes nothing that outlives it."""
@@ -32,6 +34,7 @@ def test_no_effect_is_left_out(mortal: type, port: type) -> None:
     assert left <= {"sync", "unit", "detail"}
 
 
+@rule("R7")
 @pytest.mark.parametrize("way", WAYS, ids=[way.name.replace(" ", "-").replace(",", "") for way in WAYS])
 def test_r7_killed_before_or_after_an_effect_the_next_run_goes_on(bench: Bench, way: Way) -> None:
     tried = killed.at_each_instant(bench, way, STRIDE, first=WAYS.index(way) * 11 % STRIDE)
@@ -39,11 +42,13 @@ def test_r7_killed_before_or_after_an_effect_the_next_run_goes_on(bench: Bench, 
     assert tried.count
 
 
+@rule("R7", "R12")
 def test_r12_after_a_power_cut_at_a_random_instant_the_node_comes_up_by_itself(bench: Bench) -> None:
     tried = reboots.at_random(bench, 4, SEED)
     assert not tried.bad, "\n".join(tried.bad)
 
 
+@rule("R8")
 def test_r8_a_first_install_that_was_cut_off_is_good_all_the_same_and_can_come_back(bench: Bench) -> None:
     """Killed between the last step and the record: the next run has nothing to do but to keep it."""
     node = bench.node

@@ -9,6 +9,7 @@ import pytest
 
 from tests.faults.hosts import killed
 from tests.faults.hosts.bench import Bench
+from tests.rules import rule
 
 EACH = 25
 SEEDS = range(8)
@@ -20,6 +21,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         yield found
 
 
+@rule("R7")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_r7_killed_at_random_instants_the_next_run_goes_on(bench: Bench, seed: int) -> None:
     tried = killed.at_random(bench, EACH, seed)

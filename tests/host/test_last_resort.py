@@ -10,6 +10,7 @@ import pytest
 from installer.record.schema import SCHEMA
 from tests.host.command import PROGRAM
 from tests.host.node import BINARY, GUARD, PROXY, PROXY_ENVIRONMENT, STATE, Node
+from tests.rules import rule
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.kubelet import healthz, wait_healthy
 
@@ -26,6 +27,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield found
 
 
+@rule("R8")
 def test_r8_without_a_runtime_nothing_more_is_touched_and_what_to_type_brings_kubelet_back(
     node: Node,
 ) -> None:
@@ -53,6 +55,7 @@ def test_r8_without_a_runtime_nothing_more_is_touched_and_what_to_type_brings_ku
     node.expect_good()
 
 
+@rule("R8")
 def test_r8_drift_in_a_quarantine_is_mended_towards_the_good_generation(node: Node) -> None:
     node.run("install")
     good = {path: node.path(path).read_bytes() for path in (BINARY, GUARD, PROXY_ENVIRONMENT)}

@@ -6,11 +6,13 @@ import pytest
 
 from tests.faults.hosts.life import Life
 from tests.faults.hosts.lives import live
+from tests.rules import rule
 
 AMOUNT = 2
 STEPS = 8
 
 
+@rule("R2", "R3", "R4", "R6", "R12")
 @pytest.mark.parametrize("flavour", ["gardener-set", "quoted"])
 def test_random_lives_of_a_node(tmp_path: Path, flavour: str) -> None:
     life = Life(tmp_path, flavour)

@@ -12,6 +12,7 @@ import pytest
 from tests.faults.hosts.misfortunes.case import Case, Reboot
 from tests.faults.hosts.misfortunes.stage import Stage
 from tests.faults.hosts.misfortunes.table import GROUPS
+from tests.rules import rule
 
 REBOOTED = (
     ("disk", "an immutable binary of ours", Reboot.AFTERWARDS),
@@ -55,6 +56,7 @@ def theatre(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Theatre]:
     found.close()
 
 
+@rule("R7", "R8", "R9", "R12")
 @pytest.mark.parametrize(
     ("group", "case", "reboot"), PLAYED, ids=[f"{group}: {case.name}, {how}" for group, case, how in PLAYED]
 )

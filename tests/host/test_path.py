@@ -7,6 +7,7 @@ import pytest
 
 from tests.host.command import untouched
 from tests.host.node import BINARY, DROP_IN, FALLBACK, OURS, PROXY, PROXY_ENVIRONMENT, Node
+from tests.rules import rule
 from tests.throwaway.host import ThrowawayHost
 
 
@@ -27,6 +28,7 @@ def stamps(node: Node) -> dict[str, tuple[int, int, int]]:
     return found
 
 
+@rule("R1")
 def test_r1_a_plan_names_every_file_and_unit_and_writes_nothing(node: Node) -> None:
     with untouched(node.host):
         said = node.run("plan", code=3).out
@@ -47,6 +49,7 @@ def test_a_first_install_starts_the_proxy_and_restarts_kubelet_once(node: Node) 
     node.expect_good()
 
 
+@rule("R5")
 def test_r5_files_have_the_owner_and_mode_that_was_planned(node: Node) -> None:
     for path in OURS:
         status = node.path(path).stat()
@@ -55,6 +58,7 @@ def test_r5_files_have_the_owner_and_mode_that_was_planned(node: Node) -> None:
     assert not [path for path in node.path("/etc/cri-resmgr").iterdir() if path.name.startswith(".")]
 
 
+@rule("R2")
 def test_r2_a_second_install_writes_nothing_and_touches_no_unit(node: Node) -> None:
     before = stamps(node)
     with node.restarts(kubelet=False, proxy=False), untouched(node.host):
@@ -64,6 +68,7 @@ def test_r2_a_second_install_writes_nothing_and_touches_no_unit(node: Node) -> N
     assert stamps(node) == before
 
 
+@rule("R3")
 def test_r3_a_new_fallback_restarts_only_the_proxy(node: Node) -> None:
     node.fallback("policy:\n  Active: topology-aware\n  ReservedResources:\n    CPU: 750m\n")
     said = node.run("plan", code=3).out
@@ -75,6 +80,7 @@ def test_r3_a_new_fallback_restarts_only_the_proxy(node: Node) -> None:
     node.expect_good()
 
 
+@rule("R3")
 def test_r3_a_new_binary_restarts_only_the_proxy(node: Node) -> None:
     node.upgrade()
     with node.restarts(kubelet=False, proxy=True):
@@ -83,6 +89,7 @@ def test_r3_a_new_binary_restarts_only_the_proxy(node: Node) -> None:
     node.expect_good()
 
 
+@rule("R3")
 def test_r3_a_force_config_restarts_the_proxy_and_its_new_content_is_only_signalled(node: Node) -> None:
     force = node.command.configs / "force.cfg"
     force.write_text("policy:\n  Active: none\n")
@@ -102,6 +109,7 @@ def test_r3_a_force_config_restarts_the_proxy_and_its_new_content_is_only_signal
     node.expect_good()
 
 
+@rule("R6")
 @pytest.mark.parametrize(
     ("path", "proxy"),
     [(path, path in (BINARY, FALLBACK)) for path in OURS if path not in (DROP_IN, OURS[2])],
@@ -118,6 +126,7 @@ def test_an_edited_file_is_mended_and_the_edit_kept(node: Node, path: str, proxy
     node.expect_good()
 
 
+@rule("R3")
 @pytest.mark.parametrize("path", OURS)
 def test_a_deleted_file_comes_back_without_a_restart(node: Node, path: str) -> None:
     node.path(path).unlink()
@@ -144,6 +153,7 @@ def test_a_stopped_and_disabled_proxy_runs_again(node: Node) -> None:
     node.expect_good()
 
 
+@rule("R6")
 def test_r6_a_removal_restarts_kubelet_once_and_leaves_only_what_somebody_had_written(node: Node) -> None:
     with untouched(node.host):
         said = node.run("plan", "--mode", "remove", code=3).out

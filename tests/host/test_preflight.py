@@ -8,6 +8,7 @@ import pytest
 
 from tests.host.command import REAL_POLICY, RELAY_FLAG, Command, Ended, untouched
 from tests.host.daemon import SOON, within
+from tests.rules import rule
 from tests.throwaway.containers import Mount, create_container
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.kubelet import UNIT, install_kubelet, running_arguments, wait_healthy
@@ -176,6 +177,7 @@ def test_static_manager_by_flag(node: Node) -> None:
     assert "CPU manager" in node.refused("static-managers")
 
 
+@rule("R14")
 def test_containers_that_would_be_repinned(node: Node) -> None:
     runtime = node.host.runtime_socket
     for name in ("web-0", "db-0"):
@@ -206,6 +208,7 @@ def test_containers_and_a_policy_of_none(node: Node) -> None:
     assert "web-0" in node.installed().out
 
 
+@rule("R14")
 def test_container_created_through_the_proxy_is_no_obstacle(node: Node) -> None:
     (node.host.root / "var/lib/throwaway-mount").mkdir()
     mount = Mount("/.cri-resmgr", "/var/lib/throwaway-mount", readonly=True)

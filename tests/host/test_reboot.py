@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.host.node import BINARY, GUARD, KUBELET_ENVIRONMENT, PROXY, Node
+from tests.rules import rule
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.kubelet import wait_healthy
 
@@ -35,6 +36,7 @@ def boot(node: Node) -> float:
     return (active - begun) / 1e6
 
 
+@rule("R12")
 def test_a_good_proxy_is_used_from_the_first_start_on(node: Node) -> None:
     boot(node)
     assert node.on_relay()
@@ -43,6 +45,7 @@ def test_a_good_proxy_is_used_from_the_first_start_on(node: Node) -> None:
     node.expect_good()
 
 
+@rule("R12")
 @pytest.mark.parametrize("startup", ["exit", "hang", "listen-only"])
 def test_a_proxy_that_is_not_ready_in_time_is_gone_without(node: Node, startup: str) -> None:
     node.fault("cri-resmgr", f'{{"startup": "{startup}"}}')
@@ -54,6 +57,7 @@ def test_a_proxy_that_is_not_ready_in_time_is_gone_without(node: Node, startup: 
     node.fault("cri-resmgr", "")
 
 
+@rule("R12")
 @pytest.mark.parametrize("path", [BINARY, GUARD, KUBELET_ENVIRONMENT])
 def test_a_missing_part_of_ours_does_not_keep_kubelet_from_starting(node: Node, path: str) -> None:
     content, mode = node.path(path).read_bytes(), node.path(path).stat().st_mode
@@ -64,6 +68,7 @@ def test_a_missing_part_of_ours_does_not_keep_kubelet_from_starting(node: Node, 
     node.path(path).chmod(mode)
 
 
+@rule("R12")
 @pytest.mark.parametrize("theirs", ["[Service]\nExecStartPre=\n", ""], ids=["drop-in", "no guard"])
 def test_a_start_that_nobody_guards_goes_without_a_dead_proxy(node: Node, theirs: str) -> None:
     """Somebody's drop-in, after ours, has emptied the list that the guard is in; or the guard is deleted."""
@@ -94,6 +99,7 @@ def test_the_next_install_takes_the_way_forward_again(node: Node) -> None:
     node.expect_good()
 
 
+@rule("R7", "R12")
 def test_after_power_loss_all_is_as_it_was(node: Node) -> None:
     node.host.kill()
     node.host.boot()

@@ -19,6 +19,7 @@ from tests.host.node import (
     STATE,
     Node,
 )
+from tests.rules import rule
 from tests.throwaway.containers import create_container
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.kubelet import UNIT
@@ -51,6 +52,7 @@ def put(node: Node, path: str, content: str, mode: int = 0o640, owner: int = 12)
     os.chown(file, owner, owner)
 
 
+@rule("R6")
 def test_r6_files_links_and_units_of_somebody_else_come_back(node: Node) -> None:
     """Whatever of ours has come and gone in between."""
     for path in (BINARY, "/etc/default/cri-resource-manager", KUBELET_ENVIRONMENT):
@@ -91,6 +93,7 @@ def test_r6_files_links_and_units_of_somebody_else_come_back(node: Node) -> None
     node.expect_untraced(allowed="/var/lib/cri-resmgr")
 
 
+@rule("R5")
 def test_r5_a_linked_directory_is_written_through_and_kept(node: Node) -> None:
     node.path("/srv/elsewhere").mkdir(parents=True)
     node.path("/etc/cri-resmgr").symlink_to("/srv/elsewhere")
@@ -103,6 +106,7 @@ def test_r5_a_linked_directory_is_written_through_and_kept(node: Node) -> None:
     node.expect_untraced()
 
 
+@rule("R6")
 @pytest.mark.parametrize("damage", ["missing", "corrupt", "future"])
 def test_without_a_usable_record_what_is_evidently_ours_goes(node: Node, damage: str) -> None:
     node.run("install")
@@ -147,6 +151,7 @@ def test_a_record_of_a_newer_installer_is_refused_not_overwritten(node: Node) ->
         assert "newer installer" in node.run("install", code=4).err
 
 
+@rule("R6")
 @pytest.mark.parametrize("file", ["/etc/machine-id", "/etc/hostname"])
 def test_on_a_cloned_disk_only_what_is_really_ours_is_believed(node: Node, file: str) -> None:
     node.run("install")
@@ -188,6 +193,7 @@ def test_containers_that_stay_pinned_are_named(node: Node) -> None:
     assert "free-one" not in said
 
 
+@rule("R6")
 @pytest.mark.parametrize("runtime", [False, True])
 def test_what_somebody_has_masked_is_removed_with_its_enablement(node: Node, runtime: bool) -> None:
     """Systemd itself leaves the link of a masked unit."""
@@ -211,6 +217,7 @@ def test_a_masked_kubelet_is_not_taken_from_the_proxy_before_it_may_restart(node
     node.expect_untraced()
 
 
+@rule("R14")
 def test_a_cached_configuration_of_the_agent_is_reset_by_the_binary_and_the_cache_kept(node: Node) -> None:
     node.run("install")
     cache = node.path("/var/lib/cri-resmgr/cache")

@@ -13,6 +13,7 @@ from tests.host.command import REAL_POLICY
 from tests.host.mortal import Instant, PowerCut, StopRuntime, converge
 from tests.host.node import PROXY, STATE, Node
 from tests.host.product import changed_since, lent, offer_broken, offer_good
+from tests.rules import rule
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.kubelet import healthz, wait_healthy
 from tests.throwaway.snapshot import files
@@ -34,6 +35,7 @@ def node(booted: Node) -> Iterator[Node]:
         yield booted
 
 
+@rule("R4", "R8")
 def test_r4_a_first_install_whose_proxy_exits_at_once_is_undone_to_the_last_file(node: Node) -> None:
     node.fault("cri-resmgr", '{"startup": "exit"}')
     before = files(node.host)
@@ -45,6 +47,7 @@ def test_r4_a_first_install_whose_proxy_exits_at_once_is_undone_to_the_last_file
     assert healthz(node.host) == "ok"
 
 
+@rule("R8")
 def test_r8_after_an_upgrade_that_fails_every_file_is_as_it_was(node: Node) -> None:
     node.run("install")
     before = files(node.host)
@@ -61,6 +64,7 @@ def test_r8_after_an_upgrade_that_fails_every_file_is_as_it_was(node: Node) -> N
     node.expect_good()
 
 
+@rule("R8")
 def test_r8_with_the_default_deadlines_kubelet_leaves_two_hanging_proxies_within_30_s(node: Node) -> None:
     node.command.set()
     node.run("install")
@@ -82,6 +86,7 @@ def test_r8_with_the_default_deadlines_kubelet_leaves_two_hanging_proxies_within
     node.expect_good()
 
 
+@rule("R8", "R13")
 @pytest.mark.parametrize(
     "fault",
     [
@@ -107,6 +112,7 @@ def test_r8_a_kubelet_that_did_not_come_up_on_the_relay_is_healthy_when_we_say_s
     assert "not tried again" in node.run("install", code=5).err
 
 
+@rule("R8")
 @pytest.mark.parametrize("installed", [False, True], ids=["first-install", "upgrade"])
 def test_r8_a_runtime_that_stops_meanwhile_is_blamed_and_not_the_generation(
     node: Node, installed: bool
@@ -127,6 +133,7 @@ def test_r8_a_runtime_that_stops_meanwhile_is_blamed_and_not_the_generation(
     node.expect_good()
 
 
+@rule("R4")
 @pytest.mark.parametrize("after", [2.6, 3.4])
 def test_r4_kubelet_does_not_stay_on_a_relay_that_dies_while_it_settles(node: Node, after: float) -> None:
     """The proxy outlives its own time on probation, but not kubelet's."""
@@ -140,6 +147,7 @@ def test_r4_kubelet_does_not_stay_on_a_relay_that_dies_while_it_settles(node: No
     assert not changed_since(before, node)
 
 
+@rule("R8")
 def test_r8_an_install_that_goes_on_after_a_kill_and_then_fails_is_undone_whole(node: Node) -> None:
     """Also what only the run before it had done: nothing of that was ever good."""
     assert converge(node, Mode.INSTALL, listen=PowerCut(1)) == "killed"
@@ -150,6 +158,7 @@ def test_r8_an_install_that_goes_on_after_a_kill_and_then_fails_is_undone_whole(
     node.expect_untraced(allowed=STATE)
 
 
+@rule("R7")
 def test_r7_a_kubelet_that_a_killed_way_back_left_down_is_brought_back(node: Node) -> None:
     """It does not stay up, and that is no reason to refuse: it is us who keep it down."""
     node.fault("kubelet", '{"onRelay": {"startup": "exit"}}')

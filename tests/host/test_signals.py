@@ -11,6 +11,7 @@ from tests.faults.hosts import signals
 from tests.faults.hosts.bench import Bench
 from tests.faults.hosts.command import start_command
 from tests.faults.hosts.ways import Way
+from tests.rules import rule
 
 STRIDE = 7  # so that both signals come, and now and then twice
 SEED = 1
@@ -22,17 +23,20 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         yield found
 
 
+@rule("R11")
 @pytest.mark.parametrize("way", signals.WAYS, ids=[way.name.replace(" ", "-") for way in signals.WAYS])
 def test_r11_a_signal_ends_the_run_between_two_steps_and_the_next_one_goes_on(bench: Bench, way: Way) -> None:
     tried = signals.at_each_step(bench, way, SEED, STRIDE, first=signals.WAYS.index(way))
     assert not tried.bad, "\n".join(tried.bad)
 
 
+@rule("R10")
 def test_r10_of_several_at_once_one_works_and_the_others_say_who(bench: Bench) -> None:
     tried = signals.several(bench, 2)
     assert not tried.bad, "\n".join(tried.bad)
 
 
+@rule("R11")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_r11_a_run_that_waits_ends_at_once_when_asked_and_plan_needs_no_lock(
     bench: Bench, number: signal.Signals

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.host.node import BINARY, PROXY, PROXY_ENVIRONMENT, STATE, Node
+from tests.rules import rule
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.kubelet import wait_healthy
 
@@ -27,6 +28,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield found
 
 
+@rule("R4")
 @pytest.mark.parametrize("fault", ["hang", "listen-only", CRASHES])
 def test_a_first_install_of_a_proxy_that_does_not_serve_never_touches_kubelet(
     node: Node, fault: str | dict[str, object]
@@ -51,6 +53,7 @@ def test_a_first_install_of_a_proxy_that_does_not_serve_never_touches_kubelet(
     node.expect_untraced()
 
 
+@rule("R8")
 @pytest.mark.parametrize("fault", ["hang", "listen-only", CRASHES])
 def test_an_upgrade_that_fails_brings_the_good_version_back_while_kubelet_stays(
     installed: Node, fault: str | dict[str, object]
@@ -79,6 +82,7 @@ def test_an_upgrade_that_fails_brings_the_good_version_back_while_kubelet_stays(
     node.expect_good()
 
 
+@rule("R8")
 @pytest.mark.parametrize("fault", ['{"exitOnRelay": true}', '{"onRelay": {"exitAfterSeconds": 0.5}}'])
 def test_a_kubelet_that_does_not_come_up_on_the_relay_goes_back(node: Node, fault: str) -> None:
     node.fault("kubelet", fault)
@@ -93,6 +97,7 @@ def test_a_kubelet_that_does_not_come_up_on_the_relay_goes_back(node: Node, faul
     node.expect_good()
 
 
+@rule("R8")
 def test_r8_when_the_way_back_fails_too_kubelet_is_held_on_its_base_endpoint(node: Node) -> None:
     node.run("install")
     node.fault("cri-resmgr", '{"startup": "exit"}')

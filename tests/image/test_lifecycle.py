@@ -11,6 +11,7 @@ import pytest
 from tests.host.daemon import SOON, within
 from tests.host.node import BINARY, DROP_IN, FALLBACK, GUARD, PROXY
 from tests.image.world import NEW, OLD, World, idle
+from tests.rules import rule
 from tests.throwaway.apiserver import ApiServer
 from tests.throwaway.host import HostError, ThrowawayHost
 from tests.throwaway.kubelet import UNIT, wait_healthy
@@ -69,6 +70,7 @@ def moved(world: World, on_relay: bool) -> bool:
         return False
 
 
+@rule("R11")
 def test_it_installs_and_what_a_rollout_ends_and_begins_changes_nothing(
     world: World, record_property: Callable[[str, object], None]
 ) -> None:
@@ -97,6 +99,7 @@ def test_the_container_may_do_what_its_profile_says_and_no_more(world: World, pr
         assert writes == (profile == "privileged")
 
 
+@rule("R3")
 def test_new_configs_restart_the_proxy_alone(world: World) -> None:
     other = "policy:\n  Active: none\nlogger:\n  Debug: cache\n"
     with world.rollout() as pod:
@@ -106,6 +109,7 @@ def test_new_configs_restart_the_proxy_alone(world: World) -> None:
         world.expect_good(pod)
 
 
+@rule("R3")
 def test_drift_is_repaired_without_a_restart(world: World) -> None:
     with world.rollout() as pod, world.node.restarts(kubelet=False, proxy=False):
         for path in (GUARD, FALLBACK, DROP_IN):
@@ -145,6 +149,7 @@ def test_while_paused_nothing_is_changed(world: World) -> None:
         world.expect_good(pod)
 
 
+@rule("R4")
 def test_kubelet_leaves_a_dead_proxy_and_nobody_kills_the_rescuer(world: World) -> None:
     with world.rollout() as pod:
         world.node.fault("cri-resmgr", '{"startup": "exit"}')
@@ -163,6 +168,7 @@ def test_kubelet_leaves_a_dead_proxy_and_nobody_kills_the_rescuer(world: World) 
         world.expect_good(pod)
 
 
+@rule("R8")
 def test_an_upgrade_and_the_way_back_restart_the_proxy_alone(world: World) -> None:
     with world.rollout() as pod:
         world.expect_payload(OLD)
@@ -174,6 +180,7 @@ def test_an_upgrade_and_the_way_back_restart_the_proxy_alone(world: World) -> No
             pod.terminate()
 
 
+@rule("R7", "R11")
 def test_killed_in_the_middle_its_next_container_goes_on(world: World) -> None:
     with world.rollout() as pod:
         pod.terminate()
@@ -186,6 +193,7 @@ def test_killed_in_the_middle_its_next_container_goes_on(world: World) -> None:
         world.expect_payload(NEW)
 
 
+@rule("R10")
 def test_removal_and_installation_that_overlap_do_not_fight(world: World) -> None:
     node = world.node
     with (
@@ -229,6 +237,7 @@ def test_it_tells_the_cluster_and_removes_only_on_its_word(world: World) -> None
         node.expect_untraced(allowed=RUNTIME)
 
 
+@rule("R6")
 def test_removal_leaves_no_trace(world: World) -> None:
     with world.rollout() as pod:
         pod.terminate()

@@ -15,6 +15,7 @@ from installer.model.plan import Plan, Step, StepKind
 from installer.model.resource import DesiredFile, Part, UnitState
 from installer.model.state import Desired, DesiredKubelet, DesiredUnit, Mode, Strategy
 from tests.fakes import CONTAINERD, FakeHost
+from tests.rules import rule
 
 PATH = "/etc/cri-resmgr/fallback.cfg"
 LIMITS = Limits(proxy_start=1, kubelet_start=1, settle=1, guard=1, healthz_url="")
@@ -46,6 +47,7 @@ def test_directory_that_went_away_meanwhile(tmp_path: Path) -> None:
     assert write(tmp_path).touched == {Part.PROXY}
 
 
+@rule("R8")
 @pytest.mark.parametrize(("state", "interfered"), [("deactivating", True), ("activating", False)])
 def test_kubelet_that_does_not_stop_in_time_is_no_fault_of_what_was_to_be_started(
     tmp_path: Path, state: str, interfered: bool
@@ -61,6 +63,7 @@ def test_kubelet_that_does_not_stop_in_time_is_no_fault_of_what_was_to_be_starte
     assert ("TimeoutStopUSec" in failure.value.hint) is interfered
 
 
+@rule("R4")
 def test_proxy_that_dies_while_kubelet_restarts_is_no_proxy_to_leave_kubelet_on(tmp_path: Path) -> None:
     """It is back, and the relay answers again, before kubelet has come up."""
     name, proxy = "kubelet.service", UnitState(paths.PROXY_UNIT, "loaded", "active", "running", main_pid=7)

@@ -18,6 +18,7 @@ from installer.host.run import Finished
 from installer.model.daemon import DaemonState, Phase
 from installer.model.event import Event
 from installer.model.state import Mode
+from tests.rules import rule
 
 CONTEXT = PodContext("10.0.0.1", 443, "/account", "worker-7", "ours-x7k2p", "", "kube-system", "ours")
 ALL_OK = {"node": ("ok", ""), "daemonset": ("ok", ""), "lease": ("ok", "")}
@@ -209,6 +210,7 @@ def test_heartbeats_come_every_forty_seconds_or_so(scene: Scene) -> None:
     assert 36 <= seconds <= 44
 
 
+@rule("R13")
 def test_a_transition_is_told_at_once_and_once(scene: Scene) -> None:
     scene.begin()
     scene.heartbeat(answer())
@@ -312,6 +314,7 @@ def test_each_kind_of_failure_is_said_once_and_so_is_its_end(scene: Scene) -> No
     assert scene.kinds() == ["cluster.denied", "cluster.unreachable", "cluster.restored"]
 
 
+@rule("R15")
 def test_a_child_that_hangs_is_killed_and_the_heartbeats_go_on(scene: Scene) -> None:
     scene.begin()
     scene.loop.fire()
@@ -323,6 +326,7 @@ def test_a_child_that_hangs_is_killed_and_the_heartbeats_go_on(scene: Scene) -> 
     assert scene.kinds() == ["cluster.unreachable", "cluster.restored"]
 
 
+@rule("R15")
 def test_a_log_that_fails_does_not_end_the_heartbeats(files: RootedFiles) -> None:
     def full(_event: Event) -> None:
         raise OSError(28, "No space left on device")
@@ -336,6 +340,7 @@ def test_a_log_that_fails_does_not_end_the_heartbeats(files: RootedFiles) -> Non
     assert len(scene.loop.due) == 1
 
 
+@rule("R15")
 def test_a_process_that_cannot_be_started_does_not_end_the_heartbeats(scene: Scene) -> None:
     scene.begin()
     scene.loop.refuse = OSError(11, "Resource temporarily unavailable")
@@ -408,6 +413,7 @@ def test_what_does_not_change_is_not_written_again(scene: Scene, files: RootedFi
     assert not files.list("/run")
 
 
+@rule("R15")
 def test_a_host_that_takes_no_files_does_not_end_the_heartbeats(scene: Scene, files: RootedFiles) -> None:
     (files.root / "run").write_text("no directory")
     scene.begin(answer(paused=True))

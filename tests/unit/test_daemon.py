@@ -28,6 +28,7 @@ from installer.model.event import Emit, Event, silent
 from installer.model.resource import UnitDetail, UnitState
 from installer.model.state import Mode
 from tests.fakes import FakeSystemd
+from tests.rules import rule
 
 HEAVY = ("pydantic", "jinja2", "psutil", "grpc", "yaml")
 KUBELET = "kubelet.service"
@@ -64,6 +65,7 @@ def runtime_state(
     return RuntimeState(files, identity, wall or Wall(), emit)
 
 
+@rule("R10")
 def test_the_last_that_comes_acts(files: RootedFiles) -> None:
     old, new = runtime_state(files, "old"), runtime_state(files, "new")
     assert old.claim(Mode.INSTALL)

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from installer.daemon.pages import render_page
 from installer.model.daemon import DaemonState, Phase
 from installer.model.state import Mode
+from tests.rules import rule
 
 STATE = DaemonState(
     Mode.INSTALL,
@@ -62,6 +63,7 @@ def test_just_one_phase_is_true(phase: Phase) -> None:
     assert found["cri_resmgr_installer_converged"] == (phase in (Phase.CONVERGED, Phase.REMOVED))
 
 
+@rule("R13")
 @pytest.mark.parametrize(
     ("path", "ready", "status"),
     [("/healthz", True, 200), ("/healthz", False, 200), ("/readyz", True, 200), ("/readyz", False, 503)],

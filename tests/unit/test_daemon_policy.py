@@ -26,6 +26,7 @@ from installer.model.daemon import Phase
 from installer.model.hold import BY_DAEMON, BY_ROLLBACK
 from installer.model.resource import UnitState
 from installer.model.state import Mode
+from tests.rules import rule
 
 OURS = ("CRI_RESMGR_INSTALLER_UNIT=digest",)
 PROXY = UnitState("p", "loaded", "active", "running", main_pid=2, environment=OURS)
@@ -116,6 +117,7 @@ def test_whatever_changes_is_converged_at_once(settled: Bench, what: str) -> Non
     assert settled.look(replace(GOOD, **other)) is Action.INSTALL
 
 
+@rule("R13")
 def test_new_inputs_are_not_ready_until_they_are_converged(settled: Bench) -> None:
     settled.look(replace(GOOD, inputs=("other",)))
     assert (settled.phase, settled.ready) == (Phase.CONVERGING, False)
@@ -209,6 +211,7 @@ def test_a_lost_bus_is_said_and_nothing_done(settled: Bench) -> None:
 # -- failures -----------------------------------------------------------------------
 
 
+@rule("R8")
 def test_an_environment_failure_is_tried_again_ever_more_seldom(settled: Bench) -> None:
     drift = replace(GOOD, files=("drift",))
     settled.look(drift)
@@ -225,6 +228,7 @@ def test_an_environment_failure_is_tried_again_ever_more_seldom(settled: Bench) 
     assert waits[-1] == RESYNC
 
 
+@rule("R8")
 def test_a_remembered_failure_waits_for_an_input(settled: Bench) -> None:
     new = replace(GOOD, inputs=("new",))
     settled.look(new)
@@ -237,6 +241,7 @@ def test_a_remembered_failure_waits_for_an_input(settled: Bench) -> None:
     assert settled.ready
 
 
+@rule("R8")
 def test_in_a_quarantine_drift_from_the_good_generation_is_mended_once(settled: Bench) -> None:
     new = replace(GOOD, inputs=("new",))
     settled.look(new)
@@ -294,6 +299,7 @@ def test_a_busy_host_is_tried_again_soon_and_is_no_failure(settled: Bench) -> No
 # -- a dead or silent proxy -----------------------------------------------------------
 
 
+@rule("R4")
 def test_a_silent_proxy_is_restarted_once_and_then_kubelet_leaves_it(settled: Bench) -> None:
     settled.look(SILENT)
     assert settled.look(after=9.5) is Action.NOTHING
@@ -315,6 +321,7 @@ def test_a_proxy_that_comes_back_is_forgiven(settled: Bench) -> None:
     assert settled.ready
 
 
+@rule("R4")
 def test_a_dead_proxy_is_left_after_dead_seconds(settled: Bench) -> None:
     settled.look(DEAD)
     assert settled.look(after=19) is Action.NOTHING
@@ -599,6 +606,7 @@ def test_the_first_pass_waits_its_turn(make: Make) -> None:
 # -- children that do not start, do not end, or are in the way -------------------------------------
 
 
+@rule("R15")
 @pytest.mark.parametrize("snapshot", [GOOD, replace(GOOD, inputs=("new",)), replace(GOOD, files=("drift",))])
 @pytest.mark.parametrize("fresh", [True, False])
 def test_a_child_that_cannot_be_started_is_a_failure_with_back_off(
@@ -636,6 +644,7 @@ def test_a_plan_that_tells_nothing_is_tried_again_later(make: Make, paused: bool
         assert bench.look(after=0.2) is Action.PLAN
 
 
+@rule("R15")
 def test_a_hold_that_cannot_be_set_does_not_spin(make: Make) -> None:
     bench = make(stamps=(800.0, 850.0, 900.0))
     off = replace(GOOD, on_relay=False, units=("off",))
@@ -664,6 +673,7 @@ def test_a_week_of_a_silent_proxy_is_no_longer_than_the_longest_wait(settled: Be
         settled.end(took=0.0)
 
 
+@rule("R15")
 @pytest.mark.parametrize("fresh", [True, False])
 def test_a_rescue_does_not_wait_for_a_repair_that_changes_nothing(make: Make, fresh: bool) -> None:
     bench = make()

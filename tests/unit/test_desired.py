@@ -25,6 +25,7 @@ from installer.model.resource import DesiredFile, ExecLine, Part, PayloadFile, U
 from installer.model.snapshot import HostSnapshot, KubeletBase, KubeletSnapshot, ProxySnapshot, UnitText
 from installer.model.state import Desired, DesiredKubelet, Strategy
 from installer.systemd_syntax.environment_file import parse_environment_file
+from tests.rules import rule
 
 BINARY = PayloadFile(Path("/payload/opt/intel/bin/cri-resmgr"), "ab" * 32, 38_000_000)
 FRAGMENT = "/etc/systemd/system/kubelet.service"
@@ -169,6 +170,7 @@ def test_a_cached_configuration_is_reset_by_asking_for_it_alone() -> None:
     assert generations(other)[1] == generations(build())[1]
 
 
+@rule("R12")
 def test_drop_in_has_exactly_the_lines_of_the_contract() -> None:
     desired = build()
     assert desired.kubelet
@@ -205,6 +207,7 @@ def test_kubelet_environment_file() -> None:
     }
 
 
+@rule("R12")
 @pytest.mark.parametrize(
     ("usec", "seconds"), [(0, 15), (2**64 - 1, 15), (90_000_000, 15), (10_000_000, 8), (1_000_000, 1)]
 )
@@ -217,6 +220,7 @@ BASE = Configs(fallback=b"policy:\n  Active: none\n")
 FORCED = Configs(force=b"policy:\n  Active: none\n")
 
 
+@rule("R3")
 @pytest.mark.parametrize(
     ("before", "after", "proxy", "kubelet"),
     [
@@ -242,6 +246,7 @@ def test_generation_changes_with_what_needs_a_restart(
     assert changed == [proxy, kubelet]
 
 
+@rule("R3")
 def test_only_the_content_of_force_cfg_is_a_reload() -> None:
     before, after = build(None, FORCED).proxy, build(None, replace(FORCED, force=b"# new\n")).proxy
     assert before
@@ -262,6 +267,7 @@ def test_nothing_is_desired_of_a_kubelet_that_cannot_be_served(command: str) -> 
     assert build(host=kubelet(command)) == Desired()
 
 
+@rule("R7")
 def test_carriers_carry_their_units_generation_and_another_on_demand() -> None:
     desired = build()
     for carrier, generation in zip(

@@ -22,6 +22,7 @@ from installer.model.resource import (
 from installer.model.snapshot import HostSnapshot
 from installer.model.state import Desired, DesiredKubelet, DesiredUnit, Strategy
 from installer.record.schema import Claim, Original, Record
+from tests.rules import rule
 from tests.snapshots import but, snapshot
 
 DROP_IN = "/etc/systemd/system/kubelet.service.d/90-cri-resmgr.conf"
@@ -104,6 +105,7 @@ def actions(
     return proxy, kubelet
 
 
+@rule("R2")
 def test_r2_a_converged_host_has_no_difference() -> None:
     assert not diff(DESIRED, CONVERGED, RECORD)
 
@@ -132,6 +134,7 @@ def test_a_bare_host_needs_every_file_and_both_units() -> None:
     assert (kubelet.action, kubelet.enable, kubelet.daemon_reload) == (UnitAction.RESTART, False, True)
 
 
+@rule("R3")
 def test_r3_a_new_fallback_restarts_only_the_proxy() -> None:
     desired = replace(
         DESIRED,
@@ -144,6 +147,7 @@ def test_r3_a_new_fallback_restarts_only_the_proxy() -> None:
     assert not unit.daemon_reload
 
 
+@rule("R7")
 def test_r7_a_restart_that_was_cut_off_is_derived_from_the_running_process() -> None:
     assert actions(but(CONVERGED, proxy_process=process("pending-1"))) == (
         UnitAction.RESTART,
@@ -155,6 +159,7 @@ def test_r7_a_restart_that_was_cut_off_is_derived_from_the_running_process() -> 
     )
 
 
+@rule("R3")
 def test_a_unit_text_that_systemd_has_not_loaded_is_reloaded_without_a_restart() -> None:
     stale = but(CONVERGED, kubelet=replace(CONVERGED.kubelet.unit, environment=()))
     [unit] = diff(DESIRED, stale, RECORD).units
@@ -181,6 +186,7 @@ def test_drift_of_a_file_restarts_the_proxy_only_if_it_may_have_read_it(
     assert actions(snapshot) == (expected, UnitAction.NOTHING)
 
 
+@rule("R7")
 def test_r7_a_restart_that_only_an_edit_made_necessary_is_owed_until_that_process_ends() -> None:
     owing = replace(RECORD, owed={paths.PROXY_UNIT: "i1"})
     assert actions(CONVERGED, owing) == (UnitAction.RESTART, UnitAction.NOTHING)
@@ -188,6 +194,7 @@ def test_r7_a_restart_that_only_an_edit_made_necessary_is_owed_until_that_proces
     assert actions(restarted, owing) == (UnitAction.NOTHING, UnitAction.NOTHING)
 
 
+@rule("R7")
 def test_a_new_force_config_is_signalled_once_per_invocation() -> None:
     desired = replace(DESIRED, proxy=replace(PROXY, reload_digest="f2"))
     assert actions(CONVERGED, desired=desired) == (UnitAction.RELOAD, UnitAction.NOTHING)
@@ -209,6 +216,7 @@ def test_a_force_config_that_somebody_edited_is_signalled_again() -> None:
     assert actions(with_file(paths.FORCE_CONFIG, bare), record, desired)[0] is UnitAction.NOTHING
 
 
+@rule("R3")
 def test_a_silent_relay_restarts_the_proxy_not_kubelet() -> None:
     assert actions(but(CONVERGED, relay_answers=False)) == (UnitAction.RESTART, UnitAction.NOTHING)
 
@@ -217,6 +225,7 @@ def test_kubelet_that_the_guard_kept_on_its_base_endpoint_is_moved_back() -> Non
     assert actions(but(CONVERGED, on_relay=False)) == (UnitAction.NOTHING, UnitAction.RESTART)
 
 
+@rule("R6")
 def test_removal_deletes_what_was_ours_and_restores_what_was_there() -> None:
     original = Original(Kind.FILE, 0o640, 5, 6, 3, "d")
     record = replace(
@@ -234,6 +243,7 @@ def test_removal_deletes_what_was_ours_and_restores_what_was_there() -> None:
     assert (kubelet.action, kubelet.daemon_reload) == (UnitAction.RESTART, True)
 
 
+@rule("R2")
 def test_removal_of_nothing_is_empty() -> None:
     bare = but(
         CONVERGED,
@@ -284,6 +294,7 @@ def test_a_unit_of_a_package_that_ours_has_hidden_is_none_of_ours() -> None:
         assert unit.daemon_reload
 
 
+@rule("R7")
 def test_r7_a_unit_that_was_enabled_before_us_is_enabled_again_by_the_next_run() -> None:
     """Killed after its file was given back and before its link was."""
     original = there(b"somebody's")
@@ -299,6 +310,7 @@ def test_r7_a_unit_that_was_enabled_before_us_is_enabled_again_by_the_next_run()
     assert diff(Desired(), enabled, record).unit(Part.PROXY) is None
 
 
+@rule("R6")
 def test_removal_says_that_somebody_edited_a_file_of_ours() -> None:
     changes = diff(Desired(), with_file(paths.FALLBACK_CONFIG, there(b"mine")), RECORD)
     why = {change.path: change.why for change in changes.files}
@@ -306,6 +318,7 @@ def test_removal_says_that_somebody_edited_a_file_of_ours() -> None:
     assert "edited" not in why[paths.GUARD]
 
 
+@rule("R3")
 def test_kubelet_on_its_base_endpoint_is_not_restarted_by_a_removal() -> None:
     assert actions(but(CONVERGED, on_relay=False), desired=Desired())[1] is UnitAction.NOTHING
 

@@ -14,6 +14,7 @@ from installer.errors import InstallerError, UnservableHostError
 from installer.host.disk import Kernel
 from installer.host.files import KEPT_BYTES, RootedFiles
 from installer.model.resource import ABSENT, HostPath, Identity, Kind
+from tests.rules import rule
 
 UID, GID = os.geteuid(), os.getegid()
 
@@ -72,6 +73,7 @@ def test_what_is_not_there_cannot_be_opened(files: RootedFiles) -> None:
             pass
 
 
+@rule("R5")
 @pytest.mark.parametrize("target", ["../..", "../../../etc", "/../etc"])
 def test_a_link_out_of_the_root_is_refused(files: RootedFiles, target: str) -> None:
     (files.root / "out").symlink_to(target)
@@ -150,6 +152,7 @@ def test_reading(files: RootedFiles) -> None:
 # -- writing --------------------------------------------------------------------
 
 
+@rule("R5")
 @pytest.mark.parametrize("mask", [0o000, 0o077])
 def test_mode_and_owner_whatever_the_umask(files: RootedFiles, mask: int) -> None:
     before = os.umask(mask)
@@ -163,6 +166,7 @@ def test_mode_and_owner_whatever_the_umask(files: RootedFiles, mask: int) -> Non
     assert stat.S_IMODE((files.root / "a/b").stat().st_mode) == 0o750
 
 
+@rule("R6")
 def test_extended_attributes_are_seen_and_given(tmp_path: Path) -> None:
     """With a kernel that keeps them itself: not every file system takes some."""
     given: list[tuple[str, bytes]] = []
@@ -192,6 +196,7 @@ def test_an_attribute_that_is_refused_does_not_keep_the_file_from_being_written(
     assert files.read("/x") == b"1"
 
 
+@rule("R5")
 def test_a_write_replaces_a_link_and_not_its_target(files: RootedFiles) -> None:
     write(files, "/etc/target", b"theirs")
     (files.root / "etc/x").symlink_to("/etc/target")
@@ -200,6 +205,7 @@ def test_a_write_replaces_a_link_and_not_its_target(files: RootedFiles) -> None:
     assert files.read("/etc/target") == b"theirs"
 
 
+@rule("R5")
 def test_a_running_program_can_be_replaced(files: RootedFiles, tmp_path: Path) -> None:
     write(files, "/etc/x", b"old")
     with open(files.root / "etc/x", "rb") as still_open:
@@ -228,6 +234,7 @@ def test_a_file_of_the_host_is_copied_but_no_link_to_one(files: RootedFiles, tmp
         write(files, "/etc/x", HostPath("/etc/link"))
 
 
+@rule("R5")
 def test_a_failed_write_leaves_no_trace(files: RootedFiles) -> None:
     (files.root / "etc/x").mkdir()
     for written in (True, False):
@@ -239,6 +246,7 @@ def test_a_failed_write_leaves_no_trace(files: RootedFiles) -> None:
     assert files.list("/etc") == ("x",)
 
 
+@rule("R5")
 @pytest.mark.parametrize("then", ["write", "link", "remove", "remove_empty_directory"])
 def test_what_a_killed_run_left_is_cleared(files: RootedFiles, then: str) -> None:
     dead, ours = 4_194_305, os.getpid()  # above the kernel's highest pid
@@ -301,6 +309,7 @@ def test_what_stands_where_a_directory_should_be(files: RootedFiles) -> None:
             files.make_directory(path)
 
 
+@rule("R6")
 def test_a_tree_goes_and_what_it_links_to_stays(files: RootedFiles, tmp_path: Path) -> None:
     files.make_directory("/etc/tree/deep/deeper")
     files.make_directory("/keep")

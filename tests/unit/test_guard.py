@@ -18,6 +18,7 @@ from installer.assets import unit_text
 from installer.systemd_syntax.environment_file import parse_environment_file
 from installer.systemd_syntax.unit_file import split_words
 from tests.faults.inputs.texts import hostile_text
+from tests.rules import rule
 
 DEFAULT_SECONDS = 3  # the whole budget of a test that names no other
 SHELLS = {"dash": ["dash"], "bash": ["bash", "--posix"], "busybox": ["busybox", "sh"]}
@@ -145,6 +146,7 @@ def test_a_value_that_would_swallow_the_flag(node: Node, value: str) -> None:
     assert not node.composed.exists()
 
 
+@rule("R12")
 @limits(max_examples=60, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(value=hostile_text.map(lambda text: text.replace("\0", "").encode("utf-8", "surrogatepass")))
 def test_no_value_of_the_base_breaks_out(dash: Node, value: bytes) -> None:
@@ -248,6 +250,7 @@ def test_ready_needs_the_live_process_of_the_pid_file(node: Node, comm: str, pid
     assert node.composed.exists() is ready
 
 
+@rule("R12")
 def test_compose_waits_for_the_relay(dash: Node) -> None:
     later = threading.Timer(0.5, dash.serve)
     later.start()
@@ -257,6 +260,7 @@ def test_compose_waits_for_the_relay(dash: Node) -> None:
     assert dash.composed_value() == f"--v=2 {FLAG}"
 
 
+@rule("R12")
 def test_compose_gives_up_in_time_and_takes_the_old_file_away(dash: Node) -> None:
     dash.run.mkdir()
     dash.composed.write_text("ARGS=old\n")
@@ -268,6 +272,7 @@ def test_compose_gives_up_in_time_and_takes_the_old_file_away(dash: Node) -> Non
     assert not dash.composed.exists()
 
 
+@rule("R12")
 def test_compose_has_what_the_start_of_the_proxy_left_of_the_budget(dash: Node) -> None:
     dash.run.mkdir()
     (dash.run / "proxy-start").write_text(f"{int(uptime() * 100) - 250}\n")
@@ -276,6 +281,7 @@ def test_compose_has_what_the_start_of_the_proxy_left_of_the_budget(dash: Node) 
     assert 0.3 < elapsed(began) < DEFAULT_SECONDS - 0.5
 
 
+@rule("R12")
 @pytest.mark.parametrize("start", ["99999999999999"])
 def test_compose_has_the_whole_budget_otherwise(dash: Node, start: str) -> None:
     dash.run.mkdir()
@@ -285,6 +291,7 @@ def test_compose_has_the_whole_budget_otherwise(dash: Node, start: str) -> None:
     assert elapsed(began) > 0.9
 
 
+@rule("R12")
 def test_compose_goes_without_at_once_on_hold(node: Node) -> None:
     node.serve()
     node.hold.write_text("paused by the operator\nmore\n")
@@ -303,6 +310,7 @@ def test_a_hold_without_a_line_end_or_a_reason_holds(node: Node) -> None:
         assert f"held: {content or 'no reason given'}" in node.guard("compose").stdout
 
 
+@rule("R12")
 def test_compose_does_not_wait_for_what_is_not_there(node: Node) -> None:
     node.binary.unlink()
     began = time.monotonic()
@@ -319,6 +327,7 @@ def test_a_deadline_that_is_none_is_said(node: Node, seconds: str) -> None:
     assert node.composed.exists()
 
 
+@rule("R12")
 def test_compose_that_cannot_write_leaves_nothing(node: Node) -> None:
     node.serve()
     node.run.write_text("a file in the way")
@@ -339,6 +348,7 @@ def test_reset_removes_what_was_composed(node: Node) -> None:
         assert list(node.run.iterdir()) == []
 
 
+@rule("R12")
 def test_what_was_composed_is_for_one_start(node: Node) -> None:
     assert node.guard("retire").returncode == 0
     node.serve()
@@ -368,6 +378,7 @@ def test_await_relay_returns_as_soon_as_it_serves(dash: Node) -> None:
     assert elapsed(began) < 10
 
 
+@rule("R12")
 def test_await_relay_gives_up_at_once_when_the_process_is_gone(dash: Node) -> None:
     (dash.root / "proc/41").mkdir()
     later = threading.Timer(0.3, (dash.root / "proc/41").rmdir)
@@ -392,6 +403,7 @@ def test_await_relay_does_not_keep_a_held_kubelet_waiting(dash: Node) -> None:
     assert elapsed(began) < 10
 
 
+@rule("R12")
 @pytest.mark.parametrize(("seconds", "waits"), [("3", 0.5)])
 def test_await_relay_leaves_time_for_the_stop(dash: Node, seconds: str, waits: float) -> None:
     (dash.root / "proc/41").mkdir()

@@ -15,6 +15,7 @@ from installer.inputs.deadlines import build_deadlines
 from installer.inputs.settings import KubeletSettings, ProxySettings, RolloutSettings, Settings
 from installer.manifests.probes import FRESH, build_probes
 from installer.model.daemon import ALIVE_FILE, PAUSED_FILE, READY_FILE
+from tests.rules import rule
 
 SLOW = Settings(
     proxy=ProxySettings(start_timeout_seconds=500, dead_seconds=900),
@@ -101,6 +102,7 @@ def age(file: Path, seconds: float) -> None:
     os.utime(file, (then, then))
 
 
+@rule("R13")
 @pytest.mark.parametrize("excused", [False, True])
 def test_a_daemon_that_hangs_is_not_alive_whatever_else_is_so(liveness: Liveness, excused: bool) -> None:
     if excused:
@@ -113,6 +115,7 @@ def test_a_daemon_that_hangs_is_not_alive_whatever_else_is_so(liveness: Liveness
     assert liveness.run(0)[0] == 1
 
 
+@rule("R13")
 @pytest.mark.parametrize("mode", ["install", "remove"])
 def test_ready_is_what_a_daemon_that_works_says(tmp_path: Path, mode: Literal["install", "remove"]) -> None:
     shell, option, script = build_probes(Settings(mode=mode))["readinessProbe"]["exec"]["command"]

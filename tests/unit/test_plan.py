@@ -12,6 +12,7 @@ from installer.model.snapshot import HostSnapshot
 from installer.model.state import Desired, Mode
 from installer.plan import build_plan
 from installer.record.schema import Record
+from tests.rules import rule
 from tests.snapshots import but
 from tests.unit.test_diff import CONVERGED, DESIRED, DROP_IN, RECORD, process
 
@@ -52,6 +53,7 @@ def story(found: Plan) -> list[tuple[StepKind, str]]:
     return [(step.kind, step.target) for step in found.steps]
 
 
+@rule("R7")
 def test_a_first_install_follows_the_write_law_in_both_parts() -> None:
     assert story(plan(BARE, Record())) == [
         (StepKind.MARK_PENDING, paths.PROXY_ENVIRONMENT),
@@ -73,6 +75,7 @@ def test_a_first_install_follows_the_write_law_in_both_parts() -> None:
     ]
 
 
+@rule("R7")
 def test_the_pending_carrier_differs_from_run_to_run() -> None:
     step = next(s for s in plan(BARE, Record()).steps if s.kind is StepKind.MARK_PENDING)
     assert isinstance(step.file, DesiredFile)
@@ -80,6 +83,7 @@ def test_the_pending_carrier_differs_from_run_to_run() -> None:
     assert step.file.content.endswith(b"pending-0a1b\n")
 
 
+@rule("R2")
 def test_r2_no_changes_no_steps() -> None:
     assert plan(CONVERGED, RECORD).steps == ()
 
@@ -93,6 +97,7 @@ def test_removal_moves_kubelet_before_the_proxy_stops() -> None:
     assert steps[-2:] == [(StepKind.DELETE_STATE, path) for path in STATE]
 
 
+@rule("R7")
 def test_r7_a_removal_that_was_cut_off_late_still_takes_the_proxys_state() -> None:
     bare = story(plan(BARE, Record(), Desired(), leftovers=STATE))
     assert bare == [(StepKind.DELETE_STATE, path) for path in STATE]
@@ -104,6 +109,7 @@ def test_a_hold_ends_just_before_kubelet_moves() -> None:
     assert kinds == [StepKind.CLEAR_HOLD, StepKind.RESTART, StepKind.AWAIT_KUBELET]
 
 
+@rule("R3")
 def test_proxy_steps_only_when_only_the_proxy_changed() -> None:
     found = plan(but(CONVERGED, proxy_process=process("old")), RECORD)
     assert {step.part for step in found.steps} == {Part.PROXY}

@@ -38,6 +38,7 @@ from installer.model.state import Desired, DesiredKubelet, DesiredUnit, Mode, St
 from installer.preflight import check as preflight
 from installer.preflight.check import cached_configuration, check_change
 from installer.preflight.file_system import check_places
+from tests.rules import rule
 
 MIB = 1 << 20
 SETTINGS = Settings()
@@ -372,6 +373,7 @@ def test_a_long_list_of_names_is_cut_with_a_count() -> None:
     assert finding.message.endswith("ns/pod09/c09 and 24 more")
 
 
+@rule("R14")
 @pytest.mark.parametrize(
     ("running", "policy", "changes", "refused"),
     [

@@ -13,6 +13,7 @@ from installer.model import paths
 from installer.model.resource import UnitState
 from installer.model.state import Desired
 from installer.rollback_report import RollbackReport, failed_twice, rolled_back
+from tests.rules import rule
 from tests.snapshots import but, snapshot
 
 CONTAINERD = "unix:///run/containerd/containerd.sock"
@@ -35,6 +36,7 @@ def lines(after: RollbackReport, second: Exception = FAILURE) -> list[str]:
     return found
 
 
+@rule("R8")
 @pytest.mark.parametrize(
     ("after", "now", "typed"),
     [

@@ -13,6 +13,7 @@ from installer.host.files import RootedFiles
 from tests.faults.disks.crash import Disk, Tree, read_tree
 from tests.faults.disks.power import PLANS, Bench, Crash, Plan, crashes, describe, find_bad
 from tests.faults.disks.recorder import Operation, Recorder, Verb
+from tests.rules import rule
 
 DISKS = 4  # of each plan
 NAMES = [plan.name for plan in PLANS]
@@ -26,6 +27,7 @@ def possible(log: Iterable[Operation], start: Tree) -> list[Tree]:
     return list(disk.crashes())
 
 
+@rule("R7")
 @pytest.mark.parametrize("plan", PLANS, ids=NAMES)
 def test_r7_the_next_run_converges_on_what_a_power_loss_has_left(plan: Plan, tmp_path: Path) -> None:
     bench = Bench(tmp_path)
@@ -54,6 +56,7 @@ def test_a_forgotten_fsync_is_found(forgotten: str, tmp_path: Path) -> None:
     assert any(found), "no disk was bad"
 
 
+@rule("R5")
 def test_a_write_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"old")
     start = read_tree(tmp_path)

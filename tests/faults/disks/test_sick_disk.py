@@ -8,10 +8,12 @@ import pytest
 
 from tests.faults.disks.power import PLANS, Plan
 from tests.faults.disks.sick import SICKNESSES, Sickness, Ward, find_bad
+from tests.rules import rule
 
 TRIED = 2  # operations of each plan
 
 
+@rule("R8")
 @pytest.mark.parametrize("sickness", SICKNESSES, ids=[sickness.name for sickness in SICKNESSES])
 @pytest.mark.parametrize("plan", PLANS, ids=[plan.name for plan in PLANS])
 def test_r8_a_sick_disk_is_named_and_blames_no_version(

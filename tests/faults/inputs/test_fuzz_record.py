@@ -14,6 +14,7 @@ from installer.model.state import Mode
 from installer.reconcile import reconcile
 from tests.faults.inputs.record import TRIALS, install
 from tests.faults.inputs.trial import Trial, try_some
+from tests.rules import rule
 
 EXAMPLES = {"the record, read": 1_000, "the record, removal": 100}
 
@@ -23,6 +24,7 @@ def test_every_run_ends_as_the_contract_says(trial: Trial, tmp_path: Path) -> No
     assert not try_some(trial, EXAMPLES[trial.name], tmp_path)
 
 
+@rule("R6")
 def test_originals_without_a_usable_record_are_kept_and_named(tmp_path: Path) -> None:
     first, root = install(tmp_path), tmp_path / "root"
     node = first.lay(root, first.record[:-100])

@@ -1,0 +1,39 @@
+"""Each rule that is built has a test that names it; `hack/test --rules` lists them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import rules
+from tests.rules import rule
+
+TESTS = Path(__file__).parents[1]
+PROVED = [f"R{number}" for number in range(1, 13)]
+
+
+def marked() -> Iterator[str]:
+    """The rules that decorators of tests name, read and not run: no level needs root for that."""
+    for path in TESTS.rglob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text(), str(path))):
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                for decorator in node.decorator_list:
+                    if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "rule":
+                        yield from (ast.literal_eval(name) for name in decorator.args)
+
+
+def test_each_rule_has_a_test() -> None:
+    proved = set(marked())
+    assert [name for name in PROVED if name not in proved] == []
+
+
+def test_the_documentation_has_every_rule() -> None:
+    assert list(rules.titles()) == [f"R{number}" for number in range(1, 16)]
+
+
+def test_a_rule_that_does_not_exist_is_an_error() -> None:
+    with pytest.raises(ValueError, match="R99"):
+        rule("R99")
