@@ -288,7 +288,7 @@ def test_directories_and_the_like_in_our_place(own: Command) -> None:
         ("/etc/default/cri-resource-manager", "a directory"),
         ("/etc/systemd/system/cri-resource-manager.service", "a special file"),
     ):
-        assert f"{path} cannot be ours: {what} is in the way" in said
+        assert f"{path} cannot be installed: {what} is in the way" in said
 
 
 @pytest.mark.parametrize("target", ["../../../outside", "../../../../../../etc/passwd"])
@@ -429,7 +429,7 @@ def test_errors_as_json(command: Command) -> None:
         assert event["time"].endswith("Z")
         assert event["data"]["error"] == "InvalidInputError"
         assert event["data"]["exitCode"] == 2
-        assert [fault.split(":")[0] for fault in event["data"]["faults"]] == ["kublet", "mode"]
+        assert [fault.split(":")[0] for fault in event["data"]["faults"]] == ["mode", "kublet"]
         assert "nothing was touched" in event["data"]["hint"]
 
 
