@@ -2,7 +2,7 @@
 
 A restart is derived, never remembered: the running process testifies which
 generation it was started from, systemd which text it has loaded. Only what a
-process cannot testify (that it read a file which somebody had edited) is owed
+process cannot testify (that it read a file which had been edited) is owed
 by the record, by the invocation that has to end.
 """
 

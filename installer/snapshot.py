@@ -15,6 +15,7 @@ from installer.host.globbing import matching
 from installer.host.ports import Files, Host
 from installer.inputs.settings import Settings
 from installer.model import paths
+from installer.model.hold import reason_in
 from installer.model.resource import FileState, Kind, ProcessState, UnitDetail, UnitState, last_flag
 from installer.model.snapshot import (
     HostSnapshot,
@@ -77,7 +78,7 @@ def read_units(host: Host, settings: Settings) -> HostSnapshot:
 
 def refresh(snapshot: HostSnapshot, host: Host, settings: Settings, record: Record) -> HostSnapshot:
     """The same host now: units, processes, files. What a run does not change (the machine, kubelet's base,
-    the probe) stays as it was read: somebody's edit of kubelet's base meanwhile is for the next run."""
+    the probe) stays as it was read: an edit of kubelet's base meanwhile is for the next run."""
     now = read_units(host, settings)
     proxy, kubelet = now.proxy, now.kubelet
     return replace(
@@ -158,9 +159,7 @@ def _exists(files: Files, path: str) -> bool:
 def read_hold(files: Files) -> str:
     """Why kubelet is held on its base endpoint; empty if it is not held."""
     raw = files.read(paths.HOLD)
-    if raw is None:
-        return ""
-    return raw.decode("utf-8", "replace").partition("\n")[0].strip() or "no reason given"
+    return "" if raw is None else reason_in(raw)
 
 
 # -- kubelet's base -------------------------------------------------------------------

@@ -1,12 +1,14 @@
-"""One child of the resident: its words passed on to the log, and what they amount to."""
+"""One child of the daemon: its words passed on to the log, and what they amount to."""
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from installer.daemon.decision import Action, Outcome
+from installer.daemon.policy import Action
 from installer.daemon.poller import PollSnapshot
 from installer.errors import KubeletKeptError
 from installer.model.event import Emit, Event
@@ -16,12 +18,33 @@ _KEPT = KubeletKeptError.exit_code
 _TOUCHED_NOTHING = (0, 2, _KEPT, 4, 75)  # or told of each restart
 
 
-class ChildRun:
-    """`before` is what was seen when it began."""
+@dataclass(frozen=True, slots=True)
+class ChildOutcome:
+    """How a child ended. `remembered`: the failure is not to be tried again until an input changes.
+    `restarts`: those of kubelet. `would_restart`: a plan with a restart of kubelet. `generation` and
+    `payload_version` are told by a pass that converged."""
 
-    def __init__(self, action: Action, before: PollSnapshot, kubelet_unit: str, emit: Emit) -> None:
+    code: int
+    changed: bool = False
+    remembered: bool = False
+    rolled_back: bool = False
+    restarts: int = 0
+    would_restart: bool = False
+    reason: str = ""
+    seconds: float = 0.0
+    generation: str = ""
+    payload_version: str = ""
+
+
+class ChildRun:
+    """`before` is what was seen when it began. `moved` is called whenever it has changed something on the
+    host."""
+
+    def __init__(
+        self, action: Action, before: PollSnapshot, kubelet_unit: str, emit: Emit, moved: Callable[[], None]
+    ) -> None:
         self.action, self.before = action, before
-        self._emit = emit
+        self._emit, self._moved = emit, moved
         self._restart = f"restart {kubelet_unit}"
         self._unit = kubelet_unit
         self._started = time.monotonic()
@@ -43,36 +66,39 @@ class ChildRun:
         try:
             found = json.loads(text)
             kind, message, data = found["kind"], found["message"], found["data"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, LookupError, TypeError):
             if text.strip():
                 self._emit(Event("child.output", text))
             return
         if kind == "converged":
             self._changed, self._converged = bool(data.get("changed")), data
             if not self._changed:
-                return  # said once by the state, not at each resync
+                return  # the state says it once; a resync need not repeat it
         elif kind == "error":
             self._error = {**data, "message": message}
         elif kind == "rollback.started":
             self._rolled_back = True
-        elif kind == "step.done" and data.get("step") == "restart" and message == self._restart:
-            self._restarts += 1
+            self._moved()
+        elif kind == "step.done":
+            self._restarts += data.get("step") == "restart" and message == self._restart
+            self._moved()
         self._emit(Event(kind, message, data))
 
-    def outcome(self, code: int, after: PollSnapshot) -> Outcome:
-        """When it has ended. A restart that failed is told by nobody: kubelet's own start tells."""
+    def outcome(self, code: int, after: PollSnapshot, failure: str = "") -> ChildOutcome:
+        """When it has ended. `failure` is why we ended it, or could not start it. A restart that failed has
+        no event: a new start of kubelet tells it."""
         started_anew = after.kubelet.invocation_id != self.before.kubelet.invocation_id
         if code not in _TOUCHED_NOTHING and not self._restarts and started_anew:
             self._restarts = 1
         would_restart, reason = self._planned() if self.action is Action.PLAN else (code == _KEPT, "")
-        return Outcome(
+        return ChildOutcome(
             code,
             changed=self._changed,
             remembered=bool(self._error.get("remembered")),
             rolled_back=self._rolled_back,
             restarts=self._restarts,
             would_restart=would_restart,
-            reason=reason or str(self._error.get("message", "")).partition("\n")[0],
+            reason=reason or str(self._error.get("message", "")).partition("\n")[0] or failure,
             seconds=round(time.monotonic() - self._started, 3),
             generation=str(self._converged.get("generation", "")),
             payload_version=str(self._converged.get("payloadVersion", "")),
@@ -83,7 +109,7 @@ class ChildRun:
         try:
             plan = json.loads(self._plan)
             steps = [(step["kind"], step["target"]) for step in plan["steps"]]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, LookupError, TypeError):
             for text in self._plan.splitlines():
                 self._event(text)
             return False, ""

@@ -1,18 +1,33 @@
-"""The few settings that the resident itself needs, as a child tells them: loading them costs 10 MB."""
+"""What the daemon is told: the options of its command line, and the few settings that it needs itself.
+
+A child reads the settings: loading what validates them would cost the daemon 10 MB.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from installer.errors import InstallerError, InvalidInputError
+from installer.host.run import OURSELVES, Finished, run
+from installer.model.daemon import ALIVE_FILE, PAUSED_FILE, READY_FILE
 from installer.model.state import Mode
+
+if TYPE_CHECKING:
+    from installer.inputs.settings import Settings
+
+
+SETTINGS_SECONDS = 60.0
+_BINARY = "opt/intel/bin/cri-resmgr"
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """Times in seconds. `good_seconds`: how long a relay has to be good before kubelet goes back to it.
-    `listen`: host:port of the pages, or nothing."""
+    """Times in seconds. `converge_seconds` and `kubelet_seconds` bound a pass and a restart of kubelet.
+    `good_seconds`: how long a relay has to be good before kubelet goes back to it. `listen`: host:port of
+    the pages, or nothing."""
 
     mode: Mode = Mode.INSTALL
     kubelet_unit: str = "kubelet.service"
@@ -21,21 +36,101 @@ class Configuration:
     restarts_per_hour: int = 3
     remove_on_evidence: bool = False
     spread_seconds: float = 0.0
-    good_seconds: float = 60.0
     listen: str = ""
+    converge_seconds: float = 197.0
+    kubelet_seconds: float = 115.0
+    good_seconds: float = 60.0
 
 
-def build_configuration(document: Mapping[str, Any], good_seconds: float) -> Configuration:
-    """From the settings as they stand in the operator's file, defaults filled in."""
-    kubelet, removal = document["kubelet"], document["removal"]
+def build_configuration(settings: Settings) -> Configuration:
+    """In the child, where the settings are."""
+    from installer.inputs.deadlines import build_deadlines
+
+    deadlines = build_deadlines(settings)
     return Configuration(
-        mode=Mode(document["mode"]),
-        kubelet_unit=kubelet["unit"],
-        drop_in_directory=kubelet["dropInDirectory"],
-        dead_seconds=float(document["proxy"]["deadSeconds"]),
-        restarts_per_hour=kubelet["restartsPerHour"],
-        remove_on_evidence=removal["onTermination"] == "auto",
-        spread_seconds=float(document["rollout"]["spreadSeconds"]),
-        good_seconds=good_seconds,
-        listen=document["status"]["listen"],
+        mode=Mode(settings.mode),
+        kubelet_unit=settings.kubelet.unit,
+        drop_in_directory=settings.kubelet.drop_in_directory,
+        dead_seconds=float(settings.proxy.dead_seconds),
+        restarts_per_hour=settings.kubelet.restarts_per_hour,
+        remove_on_evidence=settings.removal.on_termination == "auto",
+        spread_seconds=float(settings.rollout.spread_seconds),
+        listen=settings.status.listen,
+        converge_seconds=float(deadlines.converge),
+        kubelet_seconds=float(deadlines.kubelet),
     )
+
+
+def print_configuration(configuration: Configuration) -> str:
+    """One line of JSON, as `parse_configuration` reads it."""
+    return json.dumps(asdict(configuration))
+
+
+def parse_configuration(text: str, good_seconds: float) -> Configuration:
+    """Raises ValueError, TypeError or LookupError for anything that is not `print_configuration`'s."""
+    found = json.loads(text)
+    return Configuration(**found | {"mode": Mode(found["mode"]), "good_seconds": good_seconds})
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """The global options as a child is given them. `ready_file` is in our own file system; `identity`
+    names this daemon on the host, the same after a restart of its container. `program` is what a child
+    runs."""
+
+    host_root: Path
+    payload: Path
+    configs: Path | None
+    config: Path | None
+    ready_file: Path = Path(READY_FILE)
+    identity: str = ""
+    good_seconds: float = 60.0
+    program: tuple[str, ...] = OURSELVES
+
+    def argv(self, *verb: str) -> tuple[str, ...]:
+        words = [f"--host-root={absolute(self.host_root)}", f"--payload={absolute(self.payload)}"]
+        words += [f"--configs={absolute(self.configs)}"] if self.configs else []
+        words += [f"--config={absolute(self.config)}"] if self.config else []
+        return (*self.program, *words, "--output=json", *verb)
+
+    @property
+    def alive_file(self) -> Path:
+        """Its age tells when the last look was that succeeded and was on time."""
+        return self.ready_file.with_name(Path(ALIVE_FILE).name)
+
+    @property
+    def paused_file(self) -> Path:
+        """Exists while the node is paused, in whatever way."""
+        return self.ready_file.with_name(Path(PAUSED_FILE).name)
+
+    @property
+    def inputs(self) -> tuple[Path, ...]:
+        given = (self.configs, self.config, self.payload / _BINARY)
+        return tuple(absolute(path) for path in given if path is not None)
+
+
+def absolute(path: Path) -> Path:
+    """As a child in another directory has to spell it."""
+    return path if path.is_absolute() else Path.cwd() / path
+
+
+def load_configuration(command: Command) -> Configuration:
+    """Asks a child, and waits for it. Raises as `read_answer`."""
+    return read_answer(command, run(command.argv("settings"), SETTINGS_SECONDS))
+
+
+def read_answer(command: Command, done: Finished) -> Configuration:
+    """What the child has said of the settings. Raises InvalidInputError with their faults, and InstallerError
+    where it has said nothing of them."""
+    last = done.lines[-1] if done.lines else ""
+    try:
+        if done.code == 0:
+            return parse_configuration(last, command.good_seconds)
+        answer = json.loads(last)
+        message, data = str(answer["message"]), answer["data"]
+        faults, hint, code = data["faults"], str(data["hint"]), data["exitCode"]
+    except (ValueError, LookupError, TypeError):
+        raise InstallerError(f"the settings could not be read: {done.failure}") from None
+    if code == InvalidInputError.exit_code:
+        raise InvalidInputError(faults or [message], hint)
+    raise InstallerError(message, hint)

@@ -1,37 +1,48 @@
-"""The resident: looks, lets the policy decide, starts a child for it, and waits for the next event.
+"""The daemon: looks, lets the policy decide, starts a child for it, and waits for the next event.
 
-It changes nothing of the host itself but its runtime_state; all converging is a child's, in whose
-process the libraries are loaded that would weigh on every node for ever.
+It changes nothing of the host itself but its runtime state; all converging is a child's, in whose process
+the libraries are loaded that would weigh on every node for ever.
+
+Nothing that fails ends it or its watch: each callback of the loop is guarded, a child that does not start
+or does not end in time is a failed outcome, and there is always a next timer. Kubelet sees that it works by
+the age of two files, which are touched only while its looks succeed and are on time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import json
 import os
 import random
 import signal
-import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from installer import __version__
-from installer.daemon.child_run import ChildRun
-from installer.daemon.configuration import Configuration, build_configuration
-from installer.daemon.decision import Action, Decision
+from installer.daemon.child_run import ChildOutcome, ChildRun
+from installer.daemon.configuration import (
+    SETTINGS_SECONDS,
+    Command,
+    Configuration,
+    absolute,
+    load_configuration,
+    read_answer,
+)
 from installer.daemon.pages import render_page
-from installer.daemon.policy import HOUR, Policy
-from installer.daemon.poller import Poller, PollSnapshot
+from installer.daemon.policy import HEARTBEAT, HOUR, Action, Decision, Policy
+from installer.daemon.poller import Poller, PollSnapshot, file_token
 from installer.daemon.runtime_state import RuntimeState
 from installer.errors import InstallerError, InvalidInputError
 from installer.host.bus import require_bus
 from installer.host.files import RootedFiles
 from installer.host.http2 import serves
 from installer.host.httpd import Page, PageServer
-from installer.host.run import run
+from installer.host.ports import WatchedSystemd
+from installer.host.run import Finished, describe_exit
 from installer.host.systemd import BusSystemd
 from installer.host.watch import Child, EventLoop
 from installer.model import paths
@@ -39,63 +50,14 @@ from installer.model.daemon import Cluster, DaemonState
 from installer.model.event import Emit, Event
 from installer.model.state import Mode
 
-READY_FILE = "/run/cri-resmgr-installer/ready"
-
-_PROGRAM = (sys.executable, "-P", "-m", "installer.cli")
 _DEBOUNCE = 0.05  # seconds; what comes together is looked at once
-_SETTINGS_SECONDS = 60.0
-_LISTEN_RETRY = 10.0  # seconds: the pod before us may not have let go of the port yet
-_END_SECONDS = 30.0  # what a child may take to stop between two steps
-_BINARY = "opt/intel/bin/cri-resmgr"
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """The global options as a child is given them. `ready_file` is in our own file system; `identity`
-    names this resident on the host, the same after a restart of its container."""
-
-    host_root: Path
-    payload: Path
-    configs: Path | None
-    config: Path | None
-    ready_file: Path = Path(READY_FILE)
-    identity: str = ""
-    good_seconds: float = 60.0
-
-    def argv(self, *verb: str) -> tuple[str, ...]:
-        words = [f"--host-root={absolute(self.host_root)}", f"--payload={absolute(self.payload)}"]
-        words += [f"--configs={absolute(self.configs)}"] if self.configs else []
-        words += [f"--config={absolute(self.config)}"] if self.config else []
-        return (*_PROGRAM, *words, "--output=json", *verb)
-
-    @property
-    def paused_file(self) -> Path:
-        """Is there while somebody has paused this node, in whatever way."""
-        return self.ready_file.with_name("paused")
-
-    @property
-    def inputs(self) -> tuple[Path, ...]:
-        given = (self.configs, self.config, self.payload / _BINARY)
-        return tuple(absolute(path) for path in given if path is not None)
-
-
-def absolute(path: Path) -> Path:
-    """As a child in another directory has to spell it."""
-    return path if path.is_absolute() else Path.cwd() / path
-
-
-def load_configuration(command: Command) -> Configuration:
-    """Asks a child, which refuses bad settings. Raises InvalidInputError with its faults."""
-    done = run(command.argv("settings"), _SETTINGS_SECONDS)
-    try:
-        answer: Mapping[str, Any] = json.loads(done.lines[-1])
-    except (ValueError, IndexError):
-        raise InvalidInputError([f"the settings could not be read: {done.failure}"]) from None
-    if done.code != 0:
-        data = answer.get("data", {})
-        faults = data.get("faults") or [answer.get("message", done.failure)]
-        raise InvalidInputError(faults, data.get("hint", ""))
-    return build_configuration(answer, command.good_seconds)
+_PLAN_SECONDS = 120.0
+_PROXY_SLACK = 15.0  # seconds, on top of what a restart of the proxy waits itself
+_GRACE = 10.0  # seconds from SIGTERM to SIGKILL for a child that changes little
+_RETRY = 10.0  # seconds until the port of the pages, or the settings, are tried again
+_KEPT = 100  # messages that are not said again
+_UNATTENDED = ("--unattended",)  # no person has asked for it: an operator's hold stays
+_ERROR_PAGE = Page(500, "text/plain", "internal error; the log of the daemon says more\n")
 
 
 def _since_boot() -> float:
@@ -104,27 +66,36 @@ def _since_boot() -> float:
 
 
 class Daemon:
-    """One host, until a signal comes. `cluster` is asked and told from the loop."""
+    """One host, until a signal comes. `cluster` is asked and told from the loop. `serves` says whether
+    HTTP/2 is served at a socket within so many seconds."""
 
-    def __init__(self, command: Command, emit: Emit, cluster: Cluster) -> None:
+    def __init__(
+        self,
+        command: Command,
+        emit: Emit,
+        cluster: Cluster,
+        systemd: WatchedSystemd | None = None,
+        serves: Callable[[Path, float], bool] = serves,
+    ) -> None:
         self._command, self._emit, self._cluster = command, emit, cluster
         self._files = RootedFiles(command.host_root)
-        self._systemd = BusSystemd(self._files)
+        self._systemd: WatchedSystemd = systemd or BusSystemd(self._files)
         identity = command.identity or f"process {os.getpid()} {time.time():.3f}"
-        self._runtime_state = RuntimeState(self._files, identity, _since_boot)
+        self._runtime_state = RuntimeState(self._files, identity, _since_boot, self._log)
+        self._settings_seen = self._settings_token()
         configuration = load_configuration(command)
         self._poller = Poller(self._files, self._systemd, configuration, command.inputs, serves)
         self._policy = self._build_policy(configuration)
-        self._loop = EventLoop()
+        self._loop = EventLoop(self._recover)
         self._snapshot = PollSnapshot()
         self._claimed = False
         self._child: Child | None = None
         self._timer = self._debounce = 0
-        self._due = 0.0
+        self._wake = self._due = 0.0
         self._ending = self._removing = False
         self._published: DaemonState | None = None
         self._pages: PageServer | None = None
-        self._listen_said = False
+        self._said: set[str] = set()
 
     def _build_policy(self, configuration: Configuration) -> Policy:
         now = time.monotonic()
@@ -136,30 +107,63 @@ class Daemon:
         return Policy(configuration, random.random, now, stamps, now + wait if wait else 0.0)
 
     def run(self) -> int:
-        """Returns the exit code, when a signal has come. Raises UnservableHostError, OSError."""
-        require_bus(self._files)  # below a root that is no host, not even a directory is made
+        """Returns the exit code, when a signal has come. Raises UnservableHostError."""
+        require_bus(self._files)  # below a root that is not a host's, not even a directory is made
         mode = self._policy.configuration.mode
-        self._show(ready=False, paused=False)
-        self._loop.on_signal(signal.SIGTERM, self._terminate)
-        self._loop.on_signal(signal.SIGINT, self._terminate)
+        for ending in (signal.SIGTERM, signal.SIGINT):
+            self._loop.on_signal(ending, partial(self._terminate, ending.name))
         self._loop.on_signal(signal.SIGHUP, self._stir)
+        self._show(alive=True)
         self._claimed = self._runtime_state.claim(mode)
-        self._say("resident.started", f"resident: mode {mode}", mode=mode.value, pid=os.getpid())
-        self._cluster.begin(self._loop, self._stir)
+        self._say("daemon.started", f"daemon started, mode {mode}", mode=mode.value, pid=os.getpid())
+        self._guarded(lambda: self._cluster.begin(self._loop, self._stir))
         self._timer = self._loop.after(0.0, self._on_time)
         self._serve_pages()
         try:
             self._loop.run()
         finally:
-            self._show(ready=False, paused=False)
-            self._cluster.end()
+            self._show()
+            self._guarded(self._cluster.end)
             if self._pages is not None:
                 self._pages.close()
-        self._say("resident.ended", "resident: ended; nothing on the host was undone for that")
+        self._say("daemon.ended", "stopped; host left unchanged")
         return 0
 
     def _say(self, kind: str, message: str, **data: object) -> None:
-        self._emit(Event(kind, message, data))
+        self._log(Event(kind, message, data))
+
+    def _log(self, event: Event) -> None:
+        with contextlib.suppress(OSError, ValueError):  # a log that takes nothing does not end the watch
+            self._emit(event)
+
+    def _say_once(self, message: str, hint: str = "") -> None:
+        if self._is_news(message):
+            self._say("warning", message, hint=hint)
+
+    def _is_news(self, message: str) -> bool:
+        known = message in self._said
+        self._said = (self._said if len(self._said) < _KEPT else set()) | {message}
+        return not known
+
+    def _guarded(self, call: Callable[[], None]) -> None:
+        self._loop.guarded(call, None)()
+
+    def _recover(self, error: Exception) -> None:
+        """A callback has raised: the policy must not wait for a child that does not exist, and there has to
+        be a next look, a full one. Until it succeeds the files of our probes grow old."""
+        self._due = 0.0
+        with contextlib.suppress(Exception):
+            message = f"{type(error).__name__}: {error}"
+            if self._is_news(message):
+                trace = "".join(traceback.format_exception(error))
+                self._say("daemon.error", f"{message} (a bug; the daemon works on)", trace=trace)
+            if self._child is None and self._policy.working:
+                outcome = ChildOutcome(1, reason=f"the daemon failed: {message}")
+                self._policy.ended(time.monotonic(), outcome, self._snapshot)
+        if self._ending and self._child is None:
+            self._loop.quit()
+        elif not self._timer:
+            self._set_timer(HEARTBEAT)
 
     # -- events -----------------------------------------------------------------------
 
@@ -174,8 +178,19 @@ class Daemon:
 
     def _on_time(self) -> None:
         self._timer = 0
-        due = not self._snapshot.relay or time.monotonic() >= self._due
+        now = time.monotonic()
+        if now < self._wake - _DEBOUNCE:  # the policy waits for long: only the probes want to hear of us
+            self._show(alive=True)
+            self._set_timer(self._wake - now)
+            return
+        due = not self._snapshot.relay or now >= self._due
         self._turn(full=due or not self._systemd.is_listening)
+
+    def _set_timer(self, seconds: float) -> None:
+        timer, self._timer = self._timer, 0
+        if timer:
+            self._loop.cancel(timer)
+        self._timer = self._loop.after(min(seconds, HEARTBEAT), self._on_time)
 
     def _turn(self, full: bool) -> None:
         """Looks, decides, acts, and sets the next time to look."""
@@ -186,15 +201,15 @@ class Daemon:
             snapshot = self._look(full=True)
         now = time.monotonic()
         decision = self._policy.step(now, snapshot)
-        self._due = decision.due
+        self._wake, self._due = decision.wake, decision.due
         if decision.action is Action.STOP and self._child is not None:
-            self._child.signal(signal.SIGTERM)
+            if not self._child.stopping:
+                self._say("pass.stopped", f"stopping {self._policy.working.value}: {decision.why}")
+            self._child.stop(decision.grace)
         elif decision.action is not Action.NOTHING:
             self._begin(decision, snapshot)
         self._publish()
-        if self._timer:
-            self._loop.cancel(self._timer)
-        self._timer = self._loop.after(decision.wake - now, self._on_time)
+        self._set_timer(self._wake - now)
 
     def _look(self, full: bool) -> PollSnapshot:
         before = self._snapshot
@@ -209,26 +224,50 @@ class Daemon:
         paused = snapshot.paused or self._cluster.paused()
         superseded = not self._claimed or self._runtime_state.superseded()
         self._snapshot = replace(snapshot, paused=paused, superseded=superseded)
-        self._reload(before)
+        if full and self._settings_token() != self._settings_seen:
+            self._reload()
         return self._snapshot
 
     def _listen(self) -> None:
-        try:
-            self._systemd.listen((paths.PROXY_UNIT, self._policy.configuration.kubelet_unit), self._stir)
-        except InstallerError:
-            return  # the look that follows says why
+        units = (paths.PROXY_UNIT, self._policy.configuration.kubelet_unit)
+        with contextlib.suppress(InstallerError):  # the look that follows says why
+            self._systemd.listen(units, self._loop.guarded(self._stir, None))
 
-    def _reload(self, before: PollSnapshot) -> None:
-        """The settings may have changed in place; bad ones are refused by the pass that follows."""
-        config = self._command.config
-        if config is None or not before.inputs or before.inputs == self._snapshot.inputs:
+    # -- settings that change in place ------------------------------------------------------
+
+    def _settings_token(self) -> object:
+        return file_token(absolute(self._command.config)) if self._command.config else ()
+
+    def _reload(self) -> None:
+        """Asks a child for the new settings; the old configuration stays until it has answered."""
+        if self._policy.reloading or self._ending:
             return
-        place = self._command.inputs.index(absolute(config))
-        if before.inputs[place] != self._snapshot.inputs[place]:
-            try:
-                self._policy.configuration = self._poller.configuration = load_configuration(self._command)
-            except InvalidInputError as error:
-                self._say("warning", f"the old settings stay: {error.message}", hint=error.hint)
+        self._settings_seen = self._settings_token()
+        argv, lines = self._command.argv("settings"), list[str]()
+        try:
+            self._loop.start(
+                argv, lines.append, lambda code: self._reloaded(argv, lines, code), SETTINGS_SECONDS, _GRACE
+            )
+            self._policy.reloading = True
+        except OSError as error:
+            self._keep_settings(InstallerError(f"no process could be started: {error}"))
+
+    def _reloaded(self, argv: tuple[str, ...], lines: list[str], code: int) -> None:
+        self._policy.reloading = False
+        try:
+            configuration = read_answer(self._command, Finished(argv, code, "\n".join(lines)))
+        except InstallerError as error:
+            self._keep_settings(error)
+        else:
+            self._policy.configuration = self._poller.configuration = configuration
+        self._stir()
+
+    def _keep_settings(self, error: InstallerError) -> None:
+        """Bad settings stay bad until they change, and the pass that follows refuses them."""
+        self._say("warning", f"the old settings stay: {error.message}", hint=error.hint)
+        if not isinstance(error, InvalidInputError):
+            self._settings_seen = None
+            self._loop.after(_RETRY, self._stir)
 
     # -- children -----------------------------------------------------------------------
 
@@ -236,25 +275,27 @@ class Daemon:
         action = decision.action
         self._say("pass.started", f"{action.value}: {decision.why}", verb=action.value, why=decision.why)
         self._policy.begun(action, snapshot)
-        work = ChildRun(action, snapshot, self._policy.configuration.kubelet_unit, self._emit)
+        unit = self._policy.configuration.kubelet_unit
+        child_run = ChildRun(action, snapshot, unit, self._log, self._policy.moved)
         argv = self._command.argv(*_words(decision, self._policy.spent))
-        self._child = Child(argv, work.line, lambda code: self._ended(work, code))
+        deadline, grace = _bounds(action, self._policy.configuration)
+        try:
+            self._child = self._loop.start(
+                argv, child_run.line, lambda code: self._ended(child_run, code, deadline), deadline, grace
+            )
+        except OSError as error:
+            self._settle(child_run, 1, f"`{action.value}` could not be started: {error}")
+            self._wake = time.monotonic()
+            if self._ending:
+                self._loop.quit()
 
-    def _ended(self, work: ChildRun, code: int) -> None:
-        self._child = None
-        outcome = work.outcome(code, self._look(full=True))
-        self._say(
-            "pass.ended",
-            f"{work.action.value}: exit code {code}",
-            verb=work.action.value,
-            exitCode=code,
-            seconds=outcome.seconds,
-            changed=outcome.changed,
-            kubeletRestarts=outcome.restarts,
-        )
-        if outcome.restarts and work.action is not Action.REMOVE:  # which leaves nothing behind
-            self._runtime_state.stamp(outcome.restarts)
-        self._policy.ended(time.monotonic(), outcome, self._snapshot)
+    def _ended(self, child_run: ChildRun, code: int, deadline: float) -> None:
+        child, self._child = self._child, None
+        failure = f"`{child_run.action.value}`: {describe_exit(code)}" if code else ""
+        if child is not None and child.overdue:
+            failure = f"`{child_run.action.value}` did not end within {deadline:.0f} s and was stopped"
+        self._look(full=True)
+        self._settle(child_run, code, failure)
         if self._ending:
             self._finish()
             return
@@ -262,11 +303,21 @@ class Daemon:
             self._runtime_state.restore(self._policy.configuration.mode)
         self._turn(full=True)
 
+    def _settle(self, child_run: ChildRun, code: int, failure: str) -> None:
+        """Tells the log, the stamps and the policy how a child has ended, or that it could not be started."""
+        action = child_run.action
+        outcome = child_run.outcome(code, self._snapshot, failure)
+        message = failure or f"{action.value}: {describe_exit(code)}"
+        data = {"exitCode": code, "seconds": outcome.seconds, "changed": outcome.changed}
+        self._say("pass.ended", message, verb=action.value, kubeletRestarts=outcome.restarts, **data)
+        if outcome.restarts and action is not Action.REMOVE:  # which leaves nothing behind
+            self._runtime_state.stamp(outcome.restarts)
+        self._policy.ended(time.monotonic(), outcome, self._snapshot)
+
     # -- what others see ------------------------------------------------------------------
 
     def _publish(self) -> None:
         state, before = self._policy.state, self._published
-        self._show(ready=state.ready, paused=self._snapshot.paused)
         if before is None or (state.phase, state.ready, state.reason) != (
             before.phase,
             before.ready,
@@ -277,47 +328,52 @@ class Daemon:
         if state != before:
             self._cluster.report(state)
         self._published = state
+        self._show(alive=True)
 
     def _serve_pages(self) -> None:
         listen = self._policy.configuration.listen
         if not listen or self._pages is not None:
             return
         try:
-            self._pages = PageServer(listen, self._page)
+            self._pages = PageServer(listen, self._loop.guarded(self._page, _ERROR_PAGE))
             self._say("pages.served", f"/healthz, /readyz and /metrics are served on {listen}")
         except InstallerError as error:
-            if not self._listen_said:
-                self._say("warning", error.message, hint="tried again until somebody lets go of it")
-            self._listen_said = True
-            self._loop.after(_LISTEN_RETRY, self._serve_pages)
+            self._say_once(error.message, f"tried again each {_RETRY:.0f} s")
+            self._loop.after(_RETRY, self._serve_pages)
 
     def _page(self, path: str) -> Page | None:
         return render_page(path, self._policy.state, __version__)
 
-    def _show(self, *, ready: bool, paused: bool) -> None:
-        """The runtime_state that the probes of our container look for."""
-        for file, wanted in ((self._command.ready_file, ready), (self._command.paused_file, paused)):
-            if wanted and not file.exists():
-                file.parent.mkdir(parents=True, exist_ok=True)
-                file.touch()
-            elif not wanted:
-                file.unlink(missing_ok=True)
+    def _show(self, *, alive: bool = False) -> None:
+        """The files that the probes of our container look for: the age of `alive` and `ready` counts."""
+        ready = alive and self._published is not None and self._published.ready
+        paused = alive and self._snapshot.paused
+        command = self._command
+        wanted = {command.alive_file: alive, command.ready_file: ready, command.paused_file: paused}
+        for file, exists in wanted.items():
+            try:
+                if exists:
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    file.touch()
+                else:
+                    file.unlink(missing_ok=True)
+            except OSError as error:
+                self._say_once(f"cannot show the probes how the node is: {error}")
 
     # -- the end ----------------------------------------------------------------------------
 
-    def _terminate(self) -> None:
+    def _terminate(self, name: str) -> None:
         """A removal or a rescue is finished, anything else stops between two steps. The second signal
         ends at once."""
         if self._ending:
             self._loop.quit()
             return
         self._ending = True
-        self._say("resident.ending", "a signal asks the resident to end")
+        self._say("daemon.ending", f"received {name}, stopping")
         if self._child is None:
             self._finish()
         elif self._policy.working not in (Action.REMOVE, Action.RESCUE, Action.HOLD):
-            self._child.signal(signal.SIGTERM)
-            self._loop.after(_END_SECONDS, self._loop.quit)
+            self._child.stop()
 
     def _finish(self) -> None:
         """Nothing is undone, unless it is certain that this node is no longer to be served."""
@@ -348,6 +404,18 @@ def _words(decision: Decision, spent: bool) -> tuple[str, ...]:
     if decision.action in (Action.RESCUE, Action.HOLD):
         hold_only = ("--hold-only",) if decision.action is Action.HOLD else ()
         return ("rescue", f"--reason={decision.why}", *hold_only)
-    if decision.action is Action.INSTALL and spent:
-        return (decision.action.value, "--keep-kubelet")
+    if decision.action is Action.INSTALL:
+        return (decision.action.value, *_UNATTENDED, *(("--keep-kubelet",) if spent else ()))
     return (decision.action.value,)
+
+
+def _bounds(action: Action, configuration: Configuration) -> tuple[float, float]:
+    """Seconds until a child gets SIGTERM, and from then on until SIGKILL. A pass may take all its time and
+    then roll back, which no SIGTERM ends, and which may take that time again."""
+    if action in (Action.INSTALL, Action.REMOVE):
+        return configuration.converge_seconds, configuration.converge_seconds
+    if action in (Action.RESCUE, Action.HOLD):
+        return configuration.kubelet_seconds, _GRACE
+    if action is Action.RESTART_PROXY:
+        return configuration.dead_seconds / 2 + _PROXY_SLACK, _GRACE
+    return _PLAN_SECONDS, _GRACE

@@ -1,7 +1,7 @@
-"""What the resident tells over HTTP: /healthz, /readyz and /metrics, from its state. Pure.
+"""What the daemon tells over HTTP: /healthz, /readyz and /metrics, from its state. Pure.
 
 The text format of Prometheus is written here: its client library weighs as much as all of the
-resident (https://prometheus.io/docs/instrumenting/exposition_formats/).
+daemon (https://prometheus.io/docs/instrumenting/exposition_formats/).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PREFIX = "cri_resmgr_installer_"
 _METRICS = "text/plain; version=0.0.4"
 _COUNTERS = {
     "all_restarts": ("kubelet_restarts_total", "Restarts of kubelet by the installer."),
-    "passes": ("passes_total", "Passes that compared the host with what should be."),
+    "passes": ("passes_total", "Passes that compared the host with the desired state."),
     "repairs": ("repairs_total", "Passes after the first that had something to change: drift, new inputs."),
     "rollbacks": ("rollbacks_total", "Changes that failed and were undone."),
     "rescues": ("rescues_total", "Times that kubelet was taken away from a dead relay."),
@@ -50,13 +50,13 @@ def _metrics(state: DaemonState, version: str) -> Iterator[str]:
         "payload_version": state.payload_version,
     }
     pairs = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
-    yield from _metric("info", "gauge", "What runs here.", f"{{{pairs}}} 1")
+    yield from _metric("info", "gauge", "Version and mode.", f"{{{pairs}}} 1")
     phases = (f'{{phase="{phase.value}"}} {int(phase is state.phase)}' for phase in Phase)
     yield from _metric("phase", "gauge", "The phase it is in: 1 for that one.", *phases)
     converged = state.phase in (Phase.CONVERGED, Phase.REMOVED)
     for name, value, what in (
         ("ready", int(state.ready), "Whether the host is converged and healthy."),
-        ("converged", int(converged), "Whether nothing differs from what should be."),
+        ("converged", int(converged), "Whether the host is as desired."),
         ("hold", int(bool(state.hold)), "Whether kubelet is held on its base endpoint."),
         ("kubelet_restarts_last_hour", state.restarts, "What counts towards kubelet.restartsPerHour."),
         ("last_exit_code", state.last_exit, "Exit code of the last pass, -1 before it."),

@@ -1,52 +1,83 @@
-"""When the resident does what: a state machine without clock, loop or host.
+"""When the daemon does what: a state machine without clock, loop or host.
 
-`step` is told the time and what is seen, and answers with one action and when to look again at the
-latest; `begun` and `ended` tell it what became of the action. Nothing here waits or writes.
+`step` is told the time and what was seen, and answers with one action and the latest time of the next
+look. `begun`, `moved` and `ended` tell it what became of the action. Nothing here waits or writes.
 
-The rules, most important first: a resident that a newer one has replaced does nothing; a pause
-means that nothing is changed; a kubelet that hangs on a dead relay is brought away from it; a hold
-is kept until the relay has been good for a while; then only, what differs is converged. A pass is
-not begun while systemd is still busy (the proxy between two tries, kubelet starting).
+The rules, most important first. A daemon that a newer one has replaced does nothing. A pause means that
+nothing is changed. A kubelet that hangs on a dead relay is brought away from it, and no repair is waited
+for. A hold that a person has set is ended by a person. Any other hold is kept until the relay has been good
+for a while. Only then, what differs is converged, and not while systemd is still busy (the proxy between
+two tries, kubelet starting).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from installer.daemon.configuration import Configuration
-from installer.daemon.decision import (
-    Action,
-    Decision,
-    Outcome,
-    complaint,
-    everything,
-    proxy_is_coming,
-    refusable,
-)
 from installer.daemon.poller import PollSnapshot, Token
+from installer.host.run import describe_exit
 from installer.model.daemon import DaemonState, Phase
+from installer.model.hold import BY_DAEMON, is_operators
 from installer.model.state import Mode
 
+if TYPE_CHECKING:
+    from installer.daemon.child_run import ChildOutcome
+
 HEARTBEAT = 5.0  # seconds between two questions to the relay
-SILENT_BEAT = 1.0  # the same while it does not answer
+SILENT_HEARTBEAT = 1.0  # the same while the relay does not answer
 RESYNC = 600.0  # seconds between two passes that nothing called for
 HOUR = 3600.0
-OUR_HOLD = "run: "  # how the reason of a hold begins that the resident itself has set
+REPAIR_BOUND = 30.0  # seconds that a repair and its rollback may take while kubelet hangs (R8)
+STOP_GRACE = 10.0  # seconds from SIGTERM to SIGKILL for a child that delays a rescue
 
-_KUBELET_PATIENCE = 10.0  # seconds that somebody's restart of kubelet may take before we look into it
+_KUBELET_PATIENCE = 10.0  # seconds that a restart of kubelet by others may take before a pass looks into it
 _BUSY_RETRY = 2.0
-_LONG_SILENCE = 60.0  # from then on it is asked as seldom as one that answers
+_LONG_SILENCE = 60.0  # from then on the relay is asked as seldom as one that answers
 _BACKOFF = (5.0, RESYNC)  # the first and the longest
-_CALM_PASSES = 20  # a minute; what comes on top of them is slowed down
+_RESCUE_RETRY = 2.0
+_CALM_PASSES = 20  # a minute; passes beyond them are slowed down
 _SECOND_LOOK = 1.0  # after a pass that changed something
 _JITTER = 0.25
 _COUNTED = ("all_restarts", "passes", "repairs", "rollbacks", "rescues", "failures")
-_BUSY, _INVALID, _UNSERVABLE = 75, 2, 4
+_BUSY, _INVALID, _PENDING, _UNSERVABLE = 75, 2, 3, 4
+
+
+class Action(StrEnum):
+    NOTHING = ""
+    INSTALL = "install"
+    REMOVE = "remove"
+    PLAN = "plan"
+    RESTART_PROXY = "restart-proxy"
+    RESCUE = "rescue"  # hold, and kubelet back to its base endpoint
+    HOLD = "hold"
+    STOP = "stop"  # the child gets SIGTERM, which ends it between two steps, and after a grace SIGKILL
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """`wake`: the latest time of the next look; `due`: from when on that has to be a full look, because
+    there may be something to do. Both on the clock of `now`. `grace` belongs to STOP: seconds until
+    SIGKILL, 0 where the child's own bound counts."""
+
+    action: Action
+    why: str = ""
+    wake: float = 0.0
+    due: float = 0.0
+    grace: float = 0.0
+
+
+_Choice = tuple[Action, str]  # and why
+_NOTHING: _Choice = (Action.NOTHING, "")
 
 
 class Policy:
-    """`stamps` are the times of kubelet restarts by earlier residents, on the clock of `now`;
-    `not_before` is when the turn of this node comes in the rollout."""
+    """`stamps` are the times of kubelet restarts by earlier daemons, on the clock of `now`. `not_before`
+    is when the turn of this node comes in the rollout. While `reloading`, new settings are being read, and
+    no pass begins. `working` is the action of the child that runs."""
 
     def __init__(
         self,
@@ -57,32 +88,29 @@ class Policy:
         not_before: float = 0.0,
     ) -> None:
         self.configuration = configuration
+        self.reloading = False
         self.stamps = list(stamps)
         self._random = random
         self._not_before = not_before
         self._phase, self._reason = Phase.STARTING, ""
         self._now = now
-        self._working = Action.NOTHING
-        self._before = PollSnapshot()  # as it was when the work began
-        self._settled: PollSnapshot | None = None  # as it was when a pass last found or left nothing to do
+        self.working = Action.NOTHING
+        self._begun_at, self._moved = now, False  # whether the child has changed something on the host
+        self._before = PollSnapshot()  # what was seen when the child began
+        self._settled: PollSnapshot | None = None  # seen when a pass last found or left nothing to do
         self._second_look = 0.0
-        self._quarantine: PollSnapshot | None = (
-            None  # as it was when a pass said that its generation is remembered
-        )
-        self._refused: Token | None = None  # what a pass has refused that may have been about
+        self._quarantine: PollSnapshot | None = None  # seen when a pass said that its generation is blamed
+        self._refused: Token | None = None  # what the last refusal may have been about
         self._tried: Token | None = None  # the inputs of the last pass
-        self._well = False  # the last pass found or left everything as it should be
+        self._well = False  # the last pass found or left everything correct
         self._failures = 0  # in a row
-        self._retry_at = 0.0
-        self._resync_at = now
+        self._retry_at, self._rescue_at, self._resync_at = 0.0, 0.0, now
         self._passes: list[float] = []
         self._good_since: float | None = None
         self._silent_since: float | None = None
         self._starting_since: float | None = None
         self._runtime_since = now  # since when the runtime has answered
-        self._proxy_restarts = 0  # of a silent proxy, since it last answered
-        self._proxy_restart_at = 0.0
-        self._rescue_at = 0.0
+        self._proxy_restarts, self._proxy_restart_at = 0, 0.0  # of a silent proxy, since it last answered
         self._forward_at = -HOUR
         self._yielded = self._removed = self._was_paused = False
         self._checked: Token | None = None  # for which the plan has said whether kubelet restarts
@@ -90,8 +118,7 @@ class Policy:
         self._counts = dict.fromkeys(_COUNTED, 0)
         self._last = (-1, 0.0)
         self._serving = ("", "")  # generation and version of the payload
-        self._hold = ""
-        self._fit = False
+        self._hold, self._fit = "", False
 
     # -- what is told -------------------------------------------------------------
 
@@ -113,21 +140,17 @@ class Policy:
         )
 
     @property
-    def working(self) -> Action:
-        """What has begun and not ended."""
-        return self._working
-
-    @property
     def spent(self) -> bool:
-        """Whether kubelet may not be restarted by us now. The pass is told, too: what a plan before it has
-        found may be so no longer."""
+        """Whether we may not restart kubelet now. The pass is told, too: what an earlier plan has found may
+        have changed since."""
         return self._used() >= self.configuration.restarts_per_hour
 
     def begun(self, action: Action, snapshot: PollSnapshot) -> None:
-        """The action has been started, on what was seen."""
-        self._working, self._before = action, snapshot
+        """The action begins, on what was seen. `ended` follows, also where no child could be started."""
+        self.working, self._before = action, snapshot
+        self._moved, self._begun_at = False, self._now
         if action is Action.RESTART_PROXY:
-            wait = self.configuration.dead_seconds / 2 * 2.0**self._proxy_restarts
+            wait = self.configuration.dead_seconds / 2 * 2.0 ** min(20, self._proxy_restarts)
             self._proxy_restarts += 1
             self._proxy_restart_at = self._now + min(RESYNC, wait)
         if action in (Action.INSTALL, Action.REMOVE, Action.PLAN):
@@ -136,27 +159,35 @@ class Policy:
                 self._passes.append(self._now)
         self._judge(self._now, snapshot)
 
-    def ended(self, now: float, outcome: Outcome, after: PollSnapshot) -> None:
-        """The action that had begun has ended; `after` is what is seen then."""
+    def moved(self) -> None:
+        """The child has changed something on the host: it, and its rollback, get the time that R8 bounds."""
+        self._moved = True
+
+    def ended(self, now: float, outcome: ChildOutcome, after: PollSnapshot) -> None:
+        """The action that had begun has ended, or could not begin; `after` is what is seen then."""
         self._now = now
-        action, self._working = self._working, Action.NOTHING
+        action, self.working = self.working, Action.NOTHING
         self.stamps += [now] * outcome.restarts
         self._counts["all_restarts"] += outcome.restarts
         self._counts["rollbacks"] += outcome.rolled_back
         if outcome.code == _BUSY:
             self._retry_at = self._rescue_at = now + _BUSY_RETRY
-            self._reason = "another run is at work on this host"
+            self._reason = "another run holds the host's lock"
         elif action is Action.PLAN or outcome.would_restart:
             self._end_plan(outcome, after)
         elif action in (Action.INSTALL, Action.REMOVE):
             self._last = (outcome.code, outcome.seconds)
-            self._end_pass(now, outcome, after)
-        elif action is Action.RESCUE:
-            self._counts["rescues"] += outcome.code == 0
-            self._rescue_at = now + self._backoff(2.0, 1)
+            self._end_pass(outcome, after)
+        elif action in (Action.RESCUE, Action.HOLD):
+            self._counts["rescues"] += action is Action.RESCUE and outcome.code == 0
+            self._rescue_at = now + self._spread(_RESCUE_RETRY)
 
-    def _end_plan(self, outcome: Outcome, after: PollSnapshot) -> None:
-        self._checked, self._would_restart = everything(self._before), outcome.would_restart
+    def _end_plan(self, outcome: ChildOutcome, after: PollSnapshot) -> None:
+        if outcome.code not in (0, _INVALID, _PENDING, _UNSERVABLE):  # it tells nothing of the host
+            self._tried = self._before.inputs
+            self._fail(outcome)
+            return
+        self._checked, self._would_restart = self._before.everything, outcome.would_restart
         # A pause that has ended meanwhile: what was only looked at is to be repaired now.
         if not self._before.paused or not after.paused:
             return
@@ -164,42 +195,46 @@ class Policy:
         self._well, self._failures, self._reason = outcome.code == 0, 0, outcome.reason
         self._resync_at = self._now + self._spread(RESYNC)
 
-    def _end_pass(self, now: float, outcome: Outcome, after: PollSnapshot) -> None:
+    def _end_pass(self, outcome: ChildOutcome, after: PollSnapshot) -> None:
         self._tried = self._before.inputs
-        self._resync_at = now + self._spread(RESYNC)
-        self._well = outcome.code == 0
-        if self._well:
+        self._resync_at = self._now + self._spread(RESYNC)
+        if outcome.code == 0:
+            self._well = True
             self._serving = (outcome.generation, outcome.payload_version)
             self._counts["repairs"] += outcome.changed and self._settled is not None
-            # What we did ourselves differs from what was seen before, and somebody may have done something
-            # meanwhile: one more pass says that all is well.
+            # Our own changes differ from what was seen before, and others may have changed something
+            # meanwhile: a verification pass follows.
             self._settled = after if outcome.changed else self._before
-            self._second_look = now + _SECOND_LOOK if outcome.changed else 0.0
+            self._second_look = self._now + _SECOND_LOOK if outcome.changed else 0.0
             self._failures, self._retry_at, self._reason = 0, 0.0, ""
             self._quarantine = self._refused = None
             self._removed = self.configuration.mode is Mode.REMOVE
             return
+        self._fail(outcome)
+        self._quarantine = after if outcome.remembered else None
+        self._refused = after.refusable if outcome.code == _UNSERVABLE else None
+        if outcome.remembered or outcome.code == _INVALID:
+            self._retry_at = float("inf") if outcome.remembered else self._resync_at
+
+    def _fail(self, outcome: ChildOutcome) -> None:
+        self._well = False
         self._failures += 1
         self._counts["failures"] += 1
-        self._reason = outcome.reason or f"a pass ended with exit code {outcome.code}"
-        self._quarantine = after if outcome.remembered else None
-        self._refused = refusable(after) if outcome.code == _UNSERVABLE else None
-        lasting = outcome.remembered or outcome.code == _INVALID
-        self._retry_at = self._resync_at if lasting else now + self._backoff(_BACKOFF[0], self._failures)
-        if outcome.remembered:
-            self._retry_at = float("inf")
+        self._reason = outcome.reason or f"a pass failed: {describe_exit(outcome.code)}"
+        self._retry_at = self._now + self._backoff()
 
     # -- what to do ---------------------------------------------------------------
 
     def step(self, now: float, snapshot: PollSnapshot) -> Decision:
-        """One action for what is seen now, if nothing is being done already."""
+        """One action for what is seen now. While a child runs, only whether it has to stop."""
         self._now, self._hold = now, snapshot.hold
         self._track(now, snapshot)
-        action, why = self._choose(now, snapshot)
+        action, why = self._interrupt(now, snapshot) if self.working else self._choose(now, snapshot)
         if action is Action.NOTHING:
             self._judge(now, snapshot)
         due = self._due(now)
-        return Decision(action, why, min(due, now + self._heartbeat(now)), due)
+        grace = STOP_GRACE if action is Action.STOP and not self._yielded else 0.0
+        return Decision(action, why, min(due, now + self._heartbeat(now)), due, grace)
 
     def _track(self, now: float, snapshot: PollSnapshot) -> None:
         if snapshot.relay:
@@ -210,90 +245,106 @@ class Policy:
             self._good_since = None
         if not snapshot.runtime:
             self._runtime_since = now
-        starting = snapshot.kubelet.active_state in ("activating", "deactivating")
-        if not starting:
+        if snapshot.kubelet.active_state not in ("activating", "deactivating"):
             self._starting_since = None
         elif self._starting_since is None:
             self._starting_since = now
         self._yielded = self._yielded or snapshot.superseded
         if self._was_paused and not snapshot.paused:
-            self._settled = self._checked = None  # whatever was done meanwhile: look at it
+            self._settled = self._checked = None  # a person may have changed anything meanwhile
         self._was_paused = snapshot.paused
 
-    def _choose(self, now: float, snapshot: PollSnapshot) -> tuple[Action, str]:
-        nothing = (Action.NOTHING, "")
-        if self._working:
-            stop = self._yielded and self._working is Action.INSTALL
-            return (Action.STOP, "a newer resident has taken over") if stop else nothing
+    def _interrupt(self, now: float, snapshot: PollSnapshot) -> _Choice:
+        """Whether the child that runs has to stop."""
+        if self._yielded:
+            taken = (Action.STOP, "a newer daemon has taken over")
+            return taken if self.working is Action.INSTALL else _NOTHING
+        if self.working not in (Action.INSTALL, Action.PLAN, Action.RESTART_PROXY) or snapshot.paused:
+            return _NOTHING
+        if self._silent_since is None or not self._relay_is_dead(now, snapshot):
+            return _NOTHING
+        bound = 0.0
+        if self.working is Action.RESTART_PROXY:
+            bound = self._begun_at + self.configuration.dead_seconds
+        elif self._moved:
+            bound = max(self._begun_at, self._silent_since) + REPAIR_BOUND
+        why = f"kubelet hangs on a relay that has been silent for {now - self._silent_since:.0f} s"
+        return (Action.STOP, why) if now >= bound else _NOTHING
+
+    def _choose(self, now: float, snapshot: PollSnapshot) -> _Choice:
         if self._yielded or now < self._not_before:
-            return nothing
+            return _NOTHING
         if snapshot.paused:
             why = self._why(now, snapshot)
-            return (Action.PLAN, f"paused; {why}") if why and now >= self._calm_at(now) else nothing
+            return (Action.PLAN, f"paused; {why}") if why and now >= self._calm_at(now) else _NOTHING
         if self.configuration.mode is Mode.REMOVE:
-            due = not self._removed and now >= self._retry_at
-            return (Action.REMOVE, "not removed yet") if due else nothing
+            due = not self._removed and now >= self._retry_at and not self.reloading
+            return (Action.REMOVE, "not removed yet") if due else _NOTHING
         if snapshot.blind:
-            return nothing
+            return _NOTHING
         rescue = self._rescue(now, snapshot)
-        if rescue[0] is not Action.NOTHING:
+        if rescue[0] is not Action.NOTHING or self.reloading:
             return rescue
-        return self._held(now, snapshot) if snapshot.hold else self._converge(now, snapshot)
+        if snapshot.hold:
+            return self._held(now, snapshot)
+        why = self._why(now, snapshot) if now >= self._calm_at(now) else ""
+        return self._allowed(now, snapshot, why) if why else _NOTHING
 
-    def _rescue(self, now: float, snapshot: PollSnapshot) -> tuple[Action, str]:
-        """A dead or silent relay, after systemd was given its chance; nothing while the runtime is away,
-        for then no endpoint is any better."""
-        if self._silent_since is None or not snapshot.runtime or self._tried is None:
-            return Action.NOTHING, ""
-        if not snapshot.proxy.loaded_digest:
-            return Action.NOTHING, ""  # somebody else's proxy
+    def _relay_is_dead(self, now: float, snapshot: PollSnapshot) -> bool:
+        """Whether kubelet hangs on a relay of ours that has been silent for long enough. Nothing is better
+        while the runtime is away, so the time counts from its return: the proxy may need a while."""
+        ours = snapshot.proxy.loaded_digest and not snapshot.blind and self.configuration.mode is Mode.INSTALL
+        if self._silent_since is None or not ours or not snapshot.runtime or not snapshot.on_relay:
+            return False
+        return now - max(self._silent_since, self._runtime_since) >= self.configuration.dead_seconds
+
+    def _rescue(self, now: float, snapshot: PollSnapshot) -> _Choice:
+        """A dead or silent relay, after systemd was given its chance."""
+        persons = is_operators(snapshot.hold)
+        if self._silent_since is None or not snapshot.runtime or not snapshot.proxy.loaded_digest:
+            return _NOTHING
+        if self._tried is None and not persons:
+            return _NOTHING  # the first pass comes first, and does all that is needed
         silent = now - self._silent_since
-        # Counted from the runtime's return: the proxy may need a while, and until then nothing could help.
-        dead = now - max(self._silent_since, self._runtime_since) >= self.configuration.dead_seconds
         untried = snapshot.proxy.running and not self._proxy_restarts
-        if dead and snapshot.on_relay and not untried and now >= max(self._rescue_at, self._first_chance()):
-            return Action.RESCUE, f"{OUR_HOLD}the relay has been silent for {silent:.0f} s"
+        first_chance = self._proxy_restart_at if self._proxy_restarts == 1 else 0.0
+        chance = max(self._rescue_at, first_chance)
+        if self._relay_is_dead(now, snapshot) and not untried and now >= chance:
+            # With a person's hold the child only restarts kubelet, which the hold then takes to its base.
+            return Action.RESCUE, f"{BY_DAEMON}the relay has been silent for {silent:.0f} s"
         half = silent >= self.configuration.dead_seconds / 2 and now >= self._proxy_restart_at
-        if half and snapshot.proxy.running and (untried or not snapshot.on_relay):
+        wanted = untried if persons else untried or not snapshot.on_relay
+        if half and snapshot.proxy.running and wanted and (snapshot.on_relay or not persons):
             return Action.RESTART_PROXY, f"it runs, and its relay has been silent for {silent:.0f} s"
-        return Action.NOTHING, ""
+        return _NOTHING
 
-    def _first_chance(self) -> float:
-        """Until when the first restart of a silent proxy may show its effect."""
-        return self._proxy_restart_at if self._proxy_restarts == 1 else 0.0
-
-    def _held(self, now: float, snapshot: PollSnapshot) -> tuple[Action, str]:
-        ours = snapshot.hold.startswith(OUR_HOLD)
+    def _held(self, now: float, snapshot: PollSnapshot) -> _Choice:
+        if is_operators(snapshot.hold):
+            return _NOTHING  # ended by `install` by hand, or with the file
+        ours = snapshot.hold.startswith(BY_DAEMON)
         good = self._good_since is not None and now - self._good_since >= self.configuration.good_seconds
         if self._tried is None and not (ours and snapshot.relay):
             return self._allowed(now, snapshot, "start, with a hold")
         if self._tried is not None and snapshot.inputs != self._tried:
             return self._allowed(now, snapshot, "the inputs have changed")
         if ours and good and now - self._forward_at >= HOUR and now >= self._retry_at:
-            action = self._allowed(now, snapshot, "the relay is good again")
-            if action[0] is Action.INSTALL:
-                self._forward_at = now
-            return action
-        return Action.NOTHING, ""
+            choice = self._allowed(now, snapshot, "the relay is good again")
+            self._forward_at = now if choice[0] is Action.INSTALL else self._forward_at
+            return choice
+        return _NOTHING
 
-    def _converge(self, now: float, snapshot: PollSnapshot) -> tuple[Action, str]:
-        why = self._why(now, snapshot)
-        if not why or now < self._calm_at(now):
-            return Action.NOTHING, ""
-        return self._allowed(now, snapshot, why)
-
-    def _allowed(self, now: float, snapshot: PollSnapshot, why: str) -> tuple[Action, str]:
-        """A pass, unless it would restart kubelet once too often: then a plan says so first."""
+    def _allowed(self, now: float, snapshot: PollSnapshot, why: str) -> _Choice:
+        """A pass, unless it would restart kubelet once too often: a plan says first whether it would."""
         if not self.spent:
             return Action.INSTALL, why
-        if self._checked != everything(snapshot):
-            return Action.PLAN, f"{why}; kubelet may not be restarted"
+        if self._checked != snapshot.everything:
+            return Action.PLAN, f"{why}; not allowed now: hourly restart limit reached"
         if not self._would_restart:
             self._checked = None
             return Action.INSTALL, why
-        if not snapshot.hold and not snapshot.on_relay:
-            return Action.HOLD, f"{OUR_HOLD}kubelet was restarted {self._used()} times within an hour"
-        return Action.NOTHING, ""
+        if not snapshot.hold and not snapshot.on_relay and now >= self._rescue_at:
+            return Action.HOLD, f"{BY_DAEMON}kubelet was restarted {self._used()} times within an hour"
+        return _NOTHING
 
     def _why(self, now: float, snapshot: PollSnapshot) -> str:
         """What calls for a pass; empty if nothing does."""
@@ -302,43 +353,43 @@ class Policy:
         if snapshot.inputs != self._tried:
             return "the inputs have changed"
         if self._failures:
-            waits = snapshot.on_relay and proxy_is_coming(snapshot)
+            waits = snapshot.on_relay and snapshot.proxy_is_coming
             if self._quarantine is not None and snapshot.files != self._quarantine.files:
                 return "a file of the good generation has changed"
-            if self._refused is not None and self._refused != refusable(snapshot):
-                return "what stood in the way has changed"
+            if self._refused is not None and self._refused != snapshot.refusable:
+                return "the cause of the refusal has changed"
             return "another try" if now >= self._retry_at and not waits else ""
         if now < self._retry_at or self._systemd_is_busy(now, snapshot):
             return ""
         settled = self._settled
         if settled is not None and snapshot.files != settled.files:
             return "a file has changed"
-        if proxy_is_coming(snapshot):
+        if snapshot.proxy_is_coming:
             return ""
         if settled is None or 0.0 < self._second_look <= now:
-            return "to see that all is well"
+            return "verification pass"
         if snapshot.units != settled.units:
             return "a unit has changed"
         return "resync" if now >= self._resync_at else ""
 
     def _systemd_is_busy(self, now: float, snapshot: PollSnapshot) -> bool:
-        """Somebody's restart of kubelet is under way, or somebody has stopped it: not ours to start."""
+        """Another party restarts kubelet just now, or has stopped it, which is not ours to undo."""
         if self._starting_since is not None:
             return now - self._starting_since < _KUBELET_PATIENCE
         return snapshot.kubelet.active_state == "inactive"
 
-    # -- how it is ------------------------------------------------------------------
+    # -- phase ------------------------------------------------------------------
 
     def _judge(self, now: float, snapshot: PollSnapshot) -> None:
-        """Sets phase and reason, while nothing is being done."""
-        sick = complaint(snapshot, now - self._silent_since if self._silent_since is not None else 0.0)
+        """Sets phase and reason."""
+        sick = snapshot.complaint(now - self._silent_since if self._silent_since is not None else 0.0)
         self._fit = self._well and not sick
         if self._yielded:
-            self._be(Phase.YIELDED, "a newer resident has taken over this host")
+            self._be(Phase.YIELDED, "a newer daemon has taken over this host")
         elif now < self._not_before:
-            self._be(Phase.WAITING, "its turn in the rollout has not come")
+            self._be(Phase.WAITING, "the turn of this node in the rollout has not come")
         elif snapshot.paused:
-            self._be(Phase.PAUSED, self._reason or "nothing is changed while the pause lasts")
+            self._be(Phase.PAUSED, self._reason or "paused: nothing is changed")
         elif self.configuration.mode is Mode.REMOVE:
             unfinished = Phase.FAILED if self._failures else Phase.STARTING
             self._be(Phase.REMOVED if self._removed else unfinished, self._reason)
@@ -346,22 +397,19 @@ class Policy:
             self._be(Phase.FAILED, snapshot.blind)
         elif snapshot.hold:
             self._be(Phase.HELD, f"kubelet is held on its base endpoint: {snapshot.hold}")
-        elif self._is_limited(snapshot):
-            times = f"{self._used()} times within an hour"
-            self._be(Phase.LIMITED, f"kubelet would have to restart, and we have restarted it {times}")
+        elif self.spent and self._would_restart and self._checked == snapshot.everything:
+            times = f"restarted {self._used()} times within an hour"
+            self._be(Phase.LIMITED, f"a repair needs a restart of kubelet, not allowed now: {times}")
         elif self._failures:
             self._be(Phase.FAILED, self._reason)
         elif self._tried is None:
             self._be(Phase.STARTING, self._reason)
         elif sick:
             self._be(Phase.UNWELL, sick)
-        elif self._working is Action.INSTALL and self._before.inputs != self._tried:
+        elif self.working is Action.INSTALL and self._before.inputs != self._tried:
             self._be(Phase.CONVERGING, "the inputs have changed")
         else:
             self._be(Phase.CONVERGED, "")
-
-    def _is_limited(self, snapshot: PollSnapshot) -> bool:
-        return self.spent and self._would_restart and self._checked == everything(snapshot)
 
     def _be(self, phase: Phase, reason: str) -> None:
         self._phase, self._reason = phase, reason
@@ -372,12 +420,12 @@ class Policy:
         if self.configuration.mode is Mode.REMOVE or self._yielded:
             return RESYNC
         silent = self._silent_since is not None and now - self._silent_since < _LONG_SILENCE
-        return SILENT_BEAT if silent else HEARTBEAT
+        return SILENT_HEARTBEAT if silent else HEARTBEAT
 
     def _due(self, now: float) -> float:
-        """When something is to be done, if nothing happens until then."""
+        """When there may be something to do, if nothing happens until then."""
         times = [now + RESYNC, self._not_before, self._retry_at, self._resync_at, self._calm_at(now)]
-        times.append(self._second_look)
+        times += [self._second_look, self._rescue_at]
         if self.stamps:
             times.append(min(self.stamps) + HOUR + 1.0)
         if self._starting_since is not None:
@@ -389,13 +437,13 @@ class Policy:
         return len(self.stamps)
 
     def _calm_at(self, now: float) -> float:
-        """Passes that chase each other are slowed down, and nothing is lost by it."""
+        """From when on the next pass may begin: many passes within a minute are slowed down, not lost."""
         self._passes = [at for at in self._passes if now - at < 60.0]
         extra = len(self._passes) - _CALM_PASSES
         return self._passes[-1] + min(30.0, 2.0**extra) if extra > 0 else 0.0
 
-    def _backoff(self, first: float, times: int) -> float:
-        return self._spread(min(_BACKOFF[1], first * 2.0 ** (times - 1)))
+    def _backoff(self) -> float:
+        return self._spread(min(_BACKOFF[1], _BACKOFF[0] * 2.0 ** min(20, self._failures - 1)))
 
     def _spread(self, seconds: float) -> float:
         return seconds * (1 + _JITTER * (2 * self._random() - 1))

@@ -1,8 +1,8 @@
-"""What the resident sees of the host at one instant. Only looks; decides nothing.
+"""What the daemon sees of the host at one instant. Only looks; decides nothing.
 
-Cheap on purpose: stat instead of reading, a few D-Bus properties, a SETTINGS exchange on the relay.
-What differs from what should be is for the child to find out: here it only matters whether anything
-is other than it was when the child last found nothing to do.
+Cheap on purpose: stat instead of reading, a few D-Bus properties, a SETTINGS exchange on the relay. What
+differs from the desired state is for a child to find out: here it only matters whether anything has changed
+since the child last found nothing to do.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from installer.daemon.configuration import Configuration
 from installer.errors import InstallerError
 from installer.host.chase import components
 from installer.host.globbing import matching
-from installer.host.inotify import WatchSpec
 from installer.host.ports import Files, Systemd
+from installer.host.watch import WatchSpec
 from installer.model import paths
+from installer.model.hold import reason_in
 from installer.model.resource import ProcessState, UnitDetail, UnitState
 
 PAUSE = "/etc/cri-resmgr/pause"
@@ -38,16 +39,17 @@ _OURS = (
     paths.PROXY_WANTED,
 )
 _ANSWER_SECONDS = 1.0
+_SHORT_SILENCE = 2.0  # seconds: a restart of the proxy, not yet worth a word
 _RUNTIME_FLAG = re.compile(rb"--runtime-socket=([^\s\"']+)")
 _NO_PROXY, _NO_KUBELET = UnitState(paths.PROXY_UNIT), UnitState("kubelet.service")
 
 
 @dataclass(frozen=True, slots=True)
 class PollSnapshot:
-    """`inputs`, `files` and `units` are compared, never read: other value, other thing.
+    """`inputs`, `files` and `units` are only compared: another value means a change.
 
-    `blind` is why the units could not be looked at. `runtime` is only asked while the relay is
-    silent, and taken for answering otherwise. `kubelet` and `proxy` are the units as they are.
+    `blind` is why the units could not be looked at. `runtime` is only asked while the relay is silent, and
+    taken for answering otherwise.
     """
 
     inputs: Token = ()
@@ -63,10 +65,39 @@ class PollSnapshot:
     superseded: bool = False
     blind: str = ""
 
+    @property
+    def everything(self) -> Token:
+        return (self.inputs, self.files, self.units)
+
+    @property
+    def refusable(self) -> Token:
+        """What preflight may refuse and a look sees: once it has changed, a refusal is tried again."""
+        proxy, kubelet = self.proxy, self.kubelet
+        return (
+            self.files,
+            (proxy.load_state, proxy.drop_in_paths),
+            (kubelet.load_state, kubelet.active_state == "inactive", kubelet.need_daemon_reload),
+        )
+
+    @property
+    def proxy_is_coming(self) -> bool:
+        """Systemd tries again by itself, or a rescue will: a pass now would blame the good generation."""
+        trying = self.proxy.active_state in ("activating", "deactivating")
+        return trying or (self.proxy.running and not self.relay)
+
+    def complaint(self, silent: float) -> str:
+        """What is not healthy; empty if all is. `silent`: seconds since the relay last answered."""
+        for unit in (self.proxy, self.kubelet):
+            if not unit.running and not (unit is self.proxy and silent < _SHORT_SILENCE):
+                return f"{unit.name} is {unit.active_state}"
+        if silent >= _SHORT_SILENCE:
+            return "the relay does not answer" + ("" if self.runtime else ", nor does the runtime")
+        return "" if self.on_relay else "kubelet runs on its base endpoint"
+
 
 class Poller:
     """Looks at one host. `inputs` are paths of our own file system: configs, settings, payload.
-    `serves` says whether somebody serves HTTP/2 at a socket within so many seconds."""
+    `serves` says whether HTTP/2 is served at a socket within so many seconds."""
 
     def __init__(
         self,
@@ -85,13 +116,13 @@ class Poller:
         self._seen = PollSnapshot()
 
     def heartbeat(self) -> PollSnapshot:
-        """The last snapshot, with the relay asked anew."""
+        """The last snapshot, with the relay asked again."""
         relay = self._relay_answers()
         self._seen = replace(self._seen, relay=relay, runtime=relay or self._runtime_answers())
         return self._seen
 
     def look(self) -> PollSnapshot:
-        """Everything anew."""
+        """A complete snapshot."""
         blind, proxy, kubelet = "", self._seen.proxy, self._seen.kubelet
         try:
             proxy = self._systemd.unit(paths.PROXY_UNIT)
@@ -102,7 +133,7 @@ class Poller:
             blind = error.message
         on_relay = self._uses_relay(kubelet)
         self._seen = PollSnapshot(
-            inputs=tuple(_tree(path) for path in self._inputs),
+            inputs=tuple(file_token(path) for path in self._inputs),
             files=tuple((path, _mark(self._files.status(path))) for path in self._watched()),
             units=(*_token(proxy), *_token(kubelet), on_relay),
             proxy=proxy,
@@ -115,8 +146,8 @@ class Poller:
         return self.heartbeat()
 
     def watch_specs(self) -> tuple[WatchSpec, ...]:
-        """Where a change is worth a look. On the way to each path of the host: whether it is there or not,
-        and should a directory be moved away. Of the inputs and of kubelet's drop-ins: everything."""
+        """Where a change is worth a look: each directory on the way to a path of the host, for a path may
+        come and a directory may be moved away. Of the inputs and of kubelet's drop-ins: everything."""
         names: dict[str, set[str]] = {}
         for path in (*self._watched(), PAUSE, paths.HOLD, f"{paths.OUR_RUNTIME}/mode.json"):
             for directory, name in _way(path):
@@ -152,7 +183,7 @@ class Poller:
         return tuple(p for p in found if p.startswith("/") and not p.startswith(paths.OUR_RUNTIME))
 
     def _matching(self, pattern: str) -> tuple[str, ...]:
-        """And the pattern itself: a path that is not there may come."""
+        """And the pattern itself: a path that does not exist may come."""
         try:
             return (pattern, *matching(self._files, pattern))
         except (InstallerError, OSError):
@@ -168,20 +199,18 @@ class Poller:
     def _read(self, path: str) -> bytes:
         try:
             return self._files.read(path) or b""
-        except (InstallerError, OSError):  # gone meanwhile, or a link that leads out
+        except (InstallerError, OSError):  # gone meanwhile, or a link that leads out of the root
             return b""
 
     def _hold(self) -> str:
-        if self._files.status(paths.HOLD) is None:
-            return ""
-        reason = self._read(paths.HOLD).decode("utf-8", "replace")
-        return reason.partition("\n")[0].strip() or "no reason is given"
+        held = self._files.status(paths.HOLD) is not None
+        return reason_in(self._read(paths.HOLD)) if held else ""
 
     def _relay_answers(self) -> bool:
         return self._answers(paths.RELAY_SOCKET)
 
     def _runtime_answers(self) -> bool:
-        """Whether what stands behind the relay answers; unknown counts as no."""
+        """Whether the runtime behind the relay answers; unknown counts as no."""
         match = _RUNTIME_FLAG.search(self._read(paths.PROXY_ENVIRONMENT))
         return bool(match) and self._answers(paths.normalise_endpoint(match[1].decode()) if match else "")
 
@@ -194,7 +223,7 @@ class Poller:
 
 
 def _token(unit: UnitState) -> Token:
-    """What of a unit is worth a pass when it changes."""
+    """The properties of a unit whose change is worth a pass."""
     return (
         unit.load_state,
         unit.active_state,
@@ -208,7 +237,7 @@ def _token(unit: UnitState) -> Token:
 
 
 def _mark(status: os.stat_result | None) -> Token:
-    """What any write changes; of a directory only which one it is, for others write there, too."""
+    """What any write changes; of a directory only its identity, for others write there, too."""
     if status is None:
         return ()
     if stat.S_ISDIR(status.st_mode):
@@ -224,8 +253,9 @@ def _mark(status: os.stat_result | None) -> Token:
     )
 
 
-def _tree(path: Path) -> Token:
-    """A file, or a directory's files, links followed: a ConfigMap is swapped by a link."""
+def file_token(path: Path) -> Token:
+    """What changes with a file, or with a directory's files, links followed: a ConfigMap is swapped by a
+    link. Nothing is opened: a FIFO would wait for its other end."""
     try:
         if not path.is_dir():
             return _followed(path)

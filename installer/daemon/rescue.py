@@ -36,7 +36,8 @@ def hold_kubelet(settings: Settings, host: Host, emit: Emit, reason: str, *, res
             converge(plan, units, Run(host, store, settings, emit), limits, Progress())
         except InstallerError as error:
             emit(diagnose(error.message, found, host, plan.kubelet_unit))
-            raise RollbackFailedError(error.message, f"`journalctl -u {plan.kubelet_unit} -n 50`") from error
+            hint = error.hint or f"`journalctl -u {plan.kubelet_unit} -n 50`"
+            raise RollbackFailedError(error.message, hint) from error
         if moves:
             emit(diagnose(reason, found, host, plan.kubelet_unit))
 

@@ -1,9 +1,11 @@
-"""What has to outlive the resident's process, below the host's /run: gone at the next boot.
+"""What has to outlive the daemon's process, below the host's /run: gone at the next boot.
 
-The mode mark says which resident acts on this host: the last that came. One that finds another's
-mark has been replaced and stays so, also after a restart of its container: the mark lists whom it
-replaced. The stamps say when kubelet was restarted by us. A crash between two writes loses the
-newest stamp at worst; an unreadable file counts as none.
+The file of the mode says which daemon acts on this host: the last that came. One that finds another's name
+in it has been replaced, and stays so when its container starts again: the file lists whom its writer
+replaced. The stamps say when we restarted kubelet. A crash between two writes loses the newest stamp at
+worst; an unreadable file counts as none.
+
+Best effort: where nothing can be written, that is said once and the daemon works on without.
 """
 
 from __future__ import annotations
@@ -15,28 +17,31 @@ from typing import Any
 from installer.errors import InstallerError
 from installer.host.ports import Files
 from installer.model import paths
+from installer.model.event import Emit, Event
 from installer.model.jsontext import parse_json
 from installer.model.state import Mode
 
-MODE_MARK = f"{paths.OUR_RUNTIME}/mode.json"
+MODE_FILE = f"{paths.OUR_RUNTIME}/mode.json"
 STAMPS = f"{paths.OUR_RUNTIME}/restarts.json"
 _KEPT = 20  # of those replaced, and of stamps
 
 
 class RuntimeState:
-    """`identity` names this resident (a pod's UID): the same after a restart of its container.
-    `now` is a clock in seconds that all processes of this boot share and nobody sets: a wall clock that
-    is set back would make us forget how often kubelet was restarted."""
+    """`identity` names this daemon (a pod's UID): the same when its container starts again. `now` is a
+    clock in seconds that all processes of this boot share and nobody sets: a wall clock that is set back
+    would make us forget how often kubelet was restarted. No method raises."""
 
-    def __init__(self, files: Files, identity: str, now: Callable[[], float]) -> None:
+    def __init__(self, files: Files, identity: str, now: Callable[[], float], emit: Emit) -> None:
         self._files = files
         self._identity = identity
         self._now = now
+        self._emit = emit
         self._replaced: tuple[str, ...] = ()
+        self._unwritten: set[str] = set()
 
     def claim(self, mode: Mode) -> bool:
         """Says that we act from now on; returns False, and writes nothing, if we were replaced before."""
-        found = self._load(MODE_MARK)
+        found = self._load(MODE_FILE)
         by, replaced = str(found.get("by", "")), _strings(found.get("replaced"))
         if by != self._identity:
             if self._identity in replaced:
@@ -47,22 +52,23 @@ class RuntimeState:
         return True
 
     def restore(self, mode: Mode) -> None:
-        """Writes our mark again if it is gone: a removal takes it along."""
-        if not self._load(MODE_MARK):
+        """Writes our claim again if it is gone: a removal takes it along."""
+        if not self._load(MODE_FILE):
             self._write(mode)
 
     def _write(self, mode: Mode) -> None:
-        mark = {"mode": mode.value, "when": self._now(), "by": self._identity, "replaced": self._replaced}
-        self._save(MODE_MARK, mark)
+        claim = {"mode": mode.value, "when": self._now(), "by": self._identity, "replaced": self._replaced}
+        self._save(MODE_FILE, claim)
 
     def superseded(self) -> bool:
-        """Whether another resident has come since our claim."""
-        by = self._load(MODE_MARK).get("by", self._identity)
-        return bool(by != self._identity)
+        """Whether another daemon has come since our claim. Those we replaced have not, also where our own
+        claim could not be written."""
+        by = self._load(MODE_FILE).get("by", self._identity)
+        return by != self._identity and by not in self._replaced
 
     def ages(self) -> tuple[float, ...]:
-        """How long ago kubelet was restarted by us, in seconds, longest first. A stamp of a time that has
-        not come is of just now: restarts are rather counted twice than forgotten."""
+        """How long ago we restarted kubelet, in seconds, longest first. A stamp from the future counts as of
+        just now: restarts are rather counted twice than forgotten."""
         now = self._now()
         return tuple(max(0.0, now - stamp) for stamp in self._stamps())
 
@@ -70,7 +76,6 @@ class RuntimeState:
         found = self._load(STAMPS).get("restarts")
         found = found if isinstance(found, list) else []
         now = self._now()
-        # Whatever number stands there: one of no time that has been is of now.
         return tuple(float(max(0, min(now, stamp))) for stamp in found if isinstance(stamp, (int, float)))
 
     def stamp(self, count: int) -> None:
@@ -85,8 +90,16 @@ class RuntimeState:
         return found if isinstance(found, dict) else {}
 
     def _save(self, path: str, document: dict[str, Any]) -> None:
-        self._files.make_directory(paths.OUR_RUNTIME)
-        self._files.write(path, json.dumps(document).encode() + b"\n", 0o644)
+        try:
+            self._files.make_directory(paths.OUR_RUNTIME)
+            self._files.write(path, json.dumps(document).encode() + b"\n", 0o644)
+        except (InstallerError, OSError) as error:
+            if path not in self._unwritten:
+                hint = "the daemon works on; after a restart it does not know what it did before"
+                self._emit(Event("warning", f"cannot write {path}: {error}", {"hint": hint}))
+            self._unwritten.add(path)
+        else:
+            self._unwritten.discard(path)
 
 
 def _strings(value: object) -> tuple[str, ...]:

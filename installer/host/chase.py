@@ -53,6 +53,17 @@ def opened(root: Path, path: str, *, follow: bool) -> Iterator[tuple[str, os.sta
         way.close()
 
 
+def resolved(root: Path, path: str) -> tuple[str, os.stat_result]:
+    """Where `path` is after all links, as a process outside the root spells it, and what is there. For who
+    can live with a link that comes into this way afterwards. Raises as `parent_of`."""
+    way = _Way(root, path)
+    try:
+        _place, status = way.to_end(follow=True)
+        return way.outside(), status
+    finally:
+        way.close()
+
+
 def link_target(place: str) -> str:
     """The target of the symlink that `opened` has found at `place`."""
     return os.readlink("", dir_fd=int(place.rpartition("/")[2]))
@@ -140,6 +151,9 @@ class _Way:
         while target.startswith("/") and self._names:
             self._leave()
         self._pending.extend(components(target)[::-1])
+
+    def outside(self) -> str:
+        return self._outside(self._names)
 
     def _outside(self, names: list[str]) -> str:
         return f"{str(self._root).rstrip('/')}/{'/'.join(names)}"

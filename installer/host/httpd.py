@@ -17,12 +17,18 @@ from installer.errors import InstallerError
 _REQUEST_LIMIT = 8192  # bytes
 _CONNECTIONS = 32
 _SECONDS = 5
-_PHRASES = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}  # RFC 9110
+_PHRASES = {  # RFC 9110
+    200: "OK",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """`status` is 200 or 503."""
+    """`status` is 200, 500 or 503."""
 
     status: int
     content_type: str

@@ -149,6 +149,20 @@ class Systemd(Protocol):
         ...
 
 
+class WatchedSystemd(Systemd, Protocol):
+    """A system manager whose units are watched by the default main loop."""
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether what `listen` was asked for still arrives."""
+        ...
+
+    def listen(self, names: Iterable[str], changed: Callable[[], None]) -> None:
+        """`changed` is called when a property of one of these units changes, and when systemd reloads.
+        Cheap to repeat: only a new connection listens again."""
+        ...
+
+
 class Processes(Protocol):
     def get(self, pid: int) -> ProcessState | None:
         """The process, or None when it has ended (also while being read). Raises OSError."""

@@ -10,19 +10,21 @@ import os
 import selectors
 import shlex
 import signal
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 _ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
+OURSELVES = (sys.executable, "-P", "-m", "installer.cli")
 _KEPT_BYTES = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """How a process ended. `code` is None when it was killed at its deadline or because it had
-    said what was waited for (`seen`); 127 when it could not be started, with why in `output`."""
+    """How a process ended. `code` is None when it was killed at its deadline or because its output had
+    what was waited for (`seen`); 127 when it could not be started, with why in `output`."""
 
     argv: tuple[str, ...]
     code: int | None
@@ -37,14 +39,24 @@ class Finished:
     @property
     def failure(self) -> str:
         """One line: the command as one would type it, how it ended, its last words."""
-        how = "did not end in time" if self.code is None else f"exit code {self.code}"
+        how = "did not end in time" if self.code is None else describe_exit(self.code)
         last = next((line.strip() for line in reversed(self.lines) if line.strip()), "")
         return f"`{shlex.join(self.argv)}`: {how}" + (f": {last}" if last else "")
 
 
+def describe_exit(code: int) -> str:
+    """For people: what became of a process that ended with this code (-n or 128 + n after signal n)."""
+    number = -code if code < 0 else code - 128
+    if not 0 < number < signal.NSIG:
+        return f"exit code {code}"
+    if number == signal.SIGKILL:
+        return "killed by signal 9 (out of memory?)"
+    return f"ended by signal {number}"
+
+
 def start(argv: Sequence[str]) -> Any:
-    """Starts `argv` and returns the Popen at once: error goes into standard output, which is a pipe.
-    Who starts it sees to its end. Raises OSError."""
+    """Starts `argv` in a session of its own and returns the Popen at once. Standard output is a pipe, and
+    error goes there, too. The caller sees to its end. Raises OSError."""
     import subprocess
 
     return subprocess.Popen(

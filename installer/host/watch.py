@@ -1,77 +1,53 @@
 """Waiting for whatever comes first: a file, a signal, a time, a child's word. One GLib main loop.
 
-It says that something happened, never what: who is told looks again.
+It says that something happened, never what: who is told looks again. Whatever a callback raises is handed
+to one function, and the loop works on: PyGObject would print it and drop the timer or watch.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
+import stat
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
 
-from gi.repository import GLib
+from gi.repository import Gio, GLib
 
-from installer.host.inotify import Inotify, WatchSpec
+from installer.errors import UnservableHostError
+from installer.host.chase import resolved
 from installer.host.run import start
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
-class Child:
-    """A process that runs beside the loop; `on_line` gets each line of its output, `on_end` its exit
-    code (128 + n after signal n) when it has ended and all is read."""
+_CHUNK = 65536
+_LAST_CHUNKS = 16  # a pipe holds 1 MiB at most (pipe(7)), unless another process writes on
+_REAP_SECONDS = 5.0  # what a killed process may take to disappear
+_RATE_MILLISECONDS = 50  # between two words of one file that is written all the time
 
-    def __init__(
-        self, argv: Sequence[str], on_line: Callable[[str], None], on_end: Callable[[int], None]
-    ) -> None:
-        self._process: Any = start(argv)
-        self._on_line, self._on_end = on_line, on_end
-        self._rest = b""
-        self._descriptor = self._process.stdout.fileno()
-        os.set_blocking(self._descriptor, False)
-        self._source = GLib.io_add_watch(
-            self._descriptor, GLib.PRIORITY_DEFAULT, GLib.IO_IN | GLib.IO_HUP, self._read
-        )
-        GLib.child_watch_add(GLib.PRIORITY_DEFAULT, self._process.pid, self._ended)
 
-    def signal(self, number: int) -> None:
-        """Sends it a signal; it may just have ended."""
-        if self._process.returncode is None:
-            os.kill(self._process.pid, number)
+@dataclass(frozen=True, slots=True)
+class WatchSpec:
+    """A directory below a root, and the names in it that matter; without names: all."""
 
-    def _read(self, *_: object) -> bool:
-        try:
-            chunk = os.read(self._descriptor, 65536)
-        except BlockingIOError:
-            return True
-        if not chunk:
-            self._source = 0
-            return False
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
-        for line in lines:
-            self._on_line(line.decode("utf-8", "replace"))
-        return True
-
-    def _ended(self, _pid: int, status: int) -> None:
-        code = os.waitstatus_to_exitcode(status)
-        self._process.returncode = code
-        # What it had started may hold the pipe open: what is there now is all that counts.
-        while self._source and (before := self._rest) is not None and self._read():
-            if self._rest == before:
-                break
-        if self._source:
-            GLib.source_remove(self._source)
-        self._process.stdout.close()
-        if self._rest:
-            self._on_line(self._rest.decode("utf-8", "replace"))
-        self._on_end(code if code >= 0 else 128 - code)
+    root: Path
+    directory: str
+    names: frozenset[str] = frozenset()
 
 
 class EventLoop:
-    """The default main loop; everything is called from inside `run`, one thing at a time."""
+    """The default main loop; everything is called from inside `run`, one thing at a time. `failed` is
+    called with what a callback has raised."""
 
-    def __init__(self) -> None:
+    def __init__(self, failed: Callable[[Exception], None]) -> None:
         self._loop = GLib.MainLoop()
-        self._inotify: Inotify | None = None
-        self._changed: Callable[[], None] = lambda: None
+        self._failed = failed
+        self._monitors: dict[tuple[str, int, int], Any] = {}
+        self._names: dict[tuple[str, int, int], frozenset[str]] = {}
 
     def run(self) -> None:
         self._loop.run()
@@ -79,41 +55,188 @@ class EventLoop:
     def quit(self) -> None:
         self._loop.quit()
 
+    def guarded(self, call: Callable[_P, _T], otherwise: _T) -> Callable[_P, _T]:
+        """`call`, which returns `otherwise` where it would raise."""
+
+        def run(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+            try:
+                return call(*args, **kwargs)
+            except Exception as error:
+                self._failed(error)
+                return otherwise
+
+        return run
+
     def after(self, seconds: float, call: Callable[[], None]) -> int:
         """Calls once, in `seconds`; what is returned may be handed to `cancel` until then."""
-
-        def once() -> bool:
-            call()
-            return False
-
-        source: int = GLib.timeout_add(max(1, round(seconds * 1000)), once)
-        return source
+        guarded = self.guarded(call, None)
+        timer: int = GLib.timeout_add(max(1, round(seconds * 1000)), lambda: bool(guarded()))
+        return timer
 
     def cancel(self, timer: int) -> None:
         GLib.source_remove(timer)
 
     def on_signal(self, number: int, call: Callable[[], None]) -> None:
-        def again() -> bool:
-            call()
+        guarded = self.guarded(call, None)
+        GLib.unix_signal_add(GLib.PRIORITY_HIGH, number, lambda: not guarded())
+
+    def start(
+        self,
+        argv: Sequence[str],
+        on_line: Callable[[str], None],
+        on_end: Callable[[int], None],
+        deadline: float,
+        grace: float,
+    ) -> Child:
+        """Starts a process beside the loop; see Child. Raises OSError."""
+        return Child(self, argv, on_line, on_end, deadline, grace)
+
+    def watch(self, specs: Iterable[WatchSpec], changed: Callable[[], None]) -> None:
+        """From now on exactly these are watched, as far as they exist. A directory that is moved away or
+        replaced is watched again with the next call. A link that replaces one meanwhile may lead the
+        monitor out of the root: that costs a needless call of `changed`, for its path is never used."""
+        found: dict[tuple[str, int, int], frozenset[str]] = {}
+        for spec in specs:
+            with contextlib.suppress(OSError, UnservableHostError):
+                path, status = resolved(spec.root, spec.directory)
+                if stat.S_ISDIR(status.st_mode):
+                    key = (path, status.st_dev, status.st_ino)
+                    before = found.get(key, spec.names)
+                    found[key] = before | spec.names if before and spec.names else frozenset()
+        # Before a new one for the same path: GIO keeps one watch for each path.
+        for key in self._monitors.keys() - found.keys():
+            self._monitors.pop(key).cancel()
+        self._names = found
+        for key in found.keys() - self._monitors.keys():
+            with contextlib.suppress(GLib.Error):  # the kernel has no more to give: the next call tries again
+                self._monitors[key] = self._monitor(key, changed)
+
+    def _monitor(self, key: tuple[str, int, int], changed: Callable[[], None]) -> Any:
+        def told(_monitor: Any, file: Any, *_: object) -> None:
+            names = self._names.get(key)
+            if names is not None and (not names or file.get_basename() in names or file.get_path() == key[0]):
+                changed()
+
+        monitor = Gio.File.new_for_path(key[0]).monitor_directory(Gio.FileMonitorFlags.NONE, None)
+        monitor.set_rate_limit(_RATE_MILLISECONDS)
+        monitor.connect("changed", self.guarded(told, None))
+        return monitor
+
+
+class Child:
+    """A process that runs beside the loop, in a session of its own; `on_line` gets each line of its output,
+    `on_end` its exit code (128 + n after signal n) when it has ended and all is read.
+
+    `deadline` seconds after its start it gets SIGTERM, and `grace` seconds later its process group SIGKILL.
+    One that even SIGKILL does not end (its system call hangs) counts as ended with 137, and is reaped
+    later. Raises OSError where it cannot be started."""
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        argv: Sequence[str],
+        on_line: Callable[[str], None],
+        on_end: Callable[[int], None],
+        deadline: float,
+        grace: float,
+    ) -> None:
+        self.overdue = False
+        self._loop = loop
+        self._on_line, self._on_end = loop.guarded(on_line, None), loop.guarded(on_end, None)
+        self._rest = b""
+        self._told = self.stopping = False
+        self._process: Any = start(argv)
+        self._descriptor = self._process.stdout.fileno()
+        os.set_blocking(self._descriptor, False)
+        self._output = GLib.io_add_watch(
+            self._descriptor, GLib.PRIORITY_DEFAULT, GLib.IO_IN | GLib.IO_HUP, self._readable
+        )
+        GLib.child_watch_add(GLib.PRIORITY_DEFAULT, self._process.pid, self._reaped)
+        self._grace = grace
+        self._timer = loop.after(deadline, self._deadline_passed)
+
+    def stop(self, grace: float = 0.0) -> None:
+        """SIGTERM, and SIGKILL after `grace` seconds (0: its own grace). The second call does nothing: a
+        second SIGTERM would end an installation in the middle of a step. One that is stopped by SIGSTOP
+        is continued, so that it may end by itself."""
+        if self.stopping or self._told:
+            return
+        self.stopping = True
+        self._signal(os.kill, signal.SIGTERM)
+        self._signal(os.kill, signal.SIGCONT)
+        self._set_timer(grace or self._grace, self._kill)
+
+    def kill(self) -> None:
+        """SIGKILL, at once."""
+        if not self._told:
+            self.stopping = True
+            self._kill()
+
+    def _deadline_passed(self) -> None:
+        self._timer = 0
+        self.overdue = True
+        self.stop()
+
+    def _kill(self) -> None:
+        self._signal(os.killpg, signal.SIGKILL)
+        self._set_timer(_REAP_SECONDS, self._give_up)
+
+    def _give_up(self) -> None:
+        self._timer = 0
+        self._tell(-signal.SIGKILL)
+
+    def _signal(self, send: Callable[[int, int], None], number: int) -> None:
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                send(self._process.pid, number)
+
+    def _set_timer(self, seconds: float, call: Callable[[], None]) -> None:
+        self._cancel_timer()
+        self._timer = self._loop.after(seconds, call)
+
+    def _cancel_timer(self) -> None:
+        timer, self._timer = self._timer, 0
+        if timer:
+            self._loop.cancel(timer)
+
+    def _readable(self, *_: object) -> bool:
+        if self._read() is not None:
             return True
+        self._output = 0  # returning False removes the source
+        return False
 
-        GLib.unix_signal_add(GLib.PRIORITY_HIGH, number, again)
-
-    def watch(self, spots: Iterable[WatchSpec], changed: Callable[[], None]) -> None:
-        """From now on exactly these are watched. Where the kernel has no more to give it is tried again with
-        the next call."""
-        if self._inotify is None:
-            try:
-                self._inotify = Inotify()
-            except OSError:
-                return
-            GLib.io_add_watch(
-                self._inotify.descriptor, GLib.PRIORITY_DEFAULT, GLib.IO_IN, self._told, self._inotify
-            )
-        self._changed = changed
-        self._inotify.watch(spots)
-
-    def _told(self, _descriptor: int, _condition: object, inotify: Inotify) -> bool:
-        if inotify.changed():
-            self._changed()
+    def _read(self) -> bool | None:
+        """One chunk of output: whether there was one, None at its end."""
+        try:
+            chunk = os.read(self._descriptor, _CHUNK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return None
+        if not chunk:
+            return None
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        for line in lines:
+            self._on_line(line.decode("utf-8", "replace"))
         return True
+
+    def _reaped(self, _pid: int, status: int) -> None:
+        self._process.returncode = os.waitstatus_to_exitcode(status)
+        self._tell(self._process.returncode)
+
+    def _tell(self, code: int) -> None:
+        """Processes that it has started may hold the pipe open: what can be read now is all that counts."""
+        if self._told:
+            return
+        self._told = True
+        for _ in range(_LAST_CHUNKS):
+            if not self._read():
+                break
+        output, self._output = self._output, 0
+        if output:
+            GLib.source_remove(output)
+        self._cancel_timer()
+        self._process.stdout.close()
+        if self._rest:
+            self._on_line(self._rest.decode("utf-8", "replace"))
+        self._on_end(code if code >= 0 else 128 - code)

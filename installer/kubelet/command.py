@@ -95,7 +95,7 @@ def parse_base(base: KubeletBase) -> BaseUnit:
 
 
 def next_command_line(unit: BaseUnit, base: KubeletBase) -> tuple[str, ...]:
-    """The command line of kubelet's next start without our part, or nothing if it cannot be known."""
+    """The command line of kubelet's next start without us, or nothing if it cannot be known."""
     try:
         commands = unit.commands()
     except ValueError:

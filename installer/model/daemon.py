@@ -1,36 +1,41 @@
-"""How the resident is, and what it may ask of and tell a cluster. No effects, no I/O."""
+"""The state of the daemon, and what it may ask of and tell a cluster. No effects, no I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
 from installer.model.state import Mode
 
+# In the daemon's own file system, for the probes of its container: the age of the first two counts.
+READY_FILE = "/run/cri-resmgr-installer/ready"
+ALIVE_FILE = "/run/cri-resmgr-installer/alive"
+PAUSED_FILE = "/run/cri-resmgr-installer/paused"  # whether by a file on the node or by its annotation
+
 
 class Phase(StrEnum):
     STARTING = "starting"
-    WAITING = "waiting"  # its turn in the rollout has not come
-    CONVERGING = "converging"  # its inputs have changed, and a pass is at work on it
+    WAITING = "waiting"  # the turn of this node in the rollout has not come
+    CONVERGING = "converging"  # the inputs have changed, and a pass runs for it
     CONVERGED = "converged"
     REMOVED = "removed"
-    UNWELL = "unwell"  # converged, but the relay or a unit is not as it should be
+    UNWELL = "unwell"  # converged, but the relay or a unit is not healthy
     FAILED = "failed"
-    HELD = "held"  # kubelet is kept on its base endpoint
+    HELD = "held"  # kubelet is held on its base endpoint
     LIMITED = "limited"  # kubelet would have to be restarted more often than allowed
     PAUSED = "paused"
-    YIELDED = "yielded"  # a newer resident has taken over
+    YIELDED = "yielded"  # a newer daemon has taken over
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonState:
-    """`reason` is for people and says why it is not ready, or what goes on. `hold` is why kubelet is
-    held on its base endpoint. `last_exit` is the exit code of the last pass (-1: none has ended),
-    `generation` and `payload_version` those of the last pass that converged. `restarts` are kubelet's by
-    us within the last hour; `all_restarts`, `passes`, `repairs` (passes that changed something after the
-    first), `rollbacks`, `rescues` and `failures` count since the process began."""
+    """`reason` is for people and says why the node is not ready. `hold` is why kubelet is held on its base
+    endpoint. `last_exit` is the exit code of the last pass (-1: none has ended), `generation` and
+    `payload_version` those of the last pass that converged. `restarts` are our restarts of kubelet within
+    the last hour; `all_restarts`, `passes`, `repairs` (passes that changed something after the first),
+    `rollbacks`, `rescues` and `failures` count since the process began."""
 
     mode: Mode
     phase: Phase
@@ -50,8 +55,16 @@ class DaemonState:
     failures: int = 0
 
 
-class Timers(Protocol):
-    """The part of the main loop that calls later."""
+class RunningChild(Protocol):
+    """A process beside the main loop."""
+
+    def kill(self) -> None:
+        """SIGKILL, at once."""
+        ...
+
+
+class Loop(Protocol):
+    """The part of the main loop that calls later and starts processes."""
 
     def after(self, seconds: float, call: Callable[[], None]) -> int:
         """Calls once, in `seconds`; what is returned may be handed to `cancel` until then."""
@@ -59,15 +72,27 @@ class Timers(Protocol):
 
     def cancel(self, timer: int) -> None: ...
 
+    def start(
+        self,
+        argv: Sequence[str],
+        on_line: Callable[[str], None],
+        on_end: Callable[[int], None],
+        deadline: float,
+        grace: float,
+    ) -> RunningChild:
+        """Starts a process that has `deadline` seconds, and `grace` more after SIGTERM. `on_end` gets its
+        exit code. Raises OSError."""
+        ...
+
 
 class Cluster(Protocol):
-    """What the API server knows. Called from the resident's loop: every method returns at once, with
-    what is known by then, but for `begin`, `removal_evidence` and `end`, which may take a few seconds.
-    None raises."""
+    """What the API server knows. Called from the daemon's loop: every method returns at once, with what is
+    known by then, but for `begin`, `removal_evidence` and `end`, which may take a few seconds. None
+    raises."""
 
-    def begin(self, timers: Timers, changed: Callable[[], None]) -> None:
+    def begin(self, loop: Loop, changed: Callable[[], None]) -> None:
         """Called once, before anything is asked. On return `paused` is true to the node, if the API
-        server answers within 3 s. `changed` is called whenever it becomes another."""
+        server answers within 3 s. `changed` is called whenever `paused` has changed."""
         ...
 
     def paused(self) -> bool:
@@ -79,18 +104,18 @@ class Cluster(Protocol):
         ...
 
     def report(self, state: DaemonState) -> None:
-        """Told at each transition, and now and then in between."""
+        """Called at each transition, and now and then in between."""
         ...
 
     def end(self) -> None:
-        """What has not been told yet is told, and nothing more is done."""
+        """Tells what has not been told yet, and does nothing more."""
         ...
 
 
 class NoCluster:
-    """Nobody to ask: never paused from there, and never evidence to remove."""
+    """No cluster: never paused by it, and never evidence to remove."""
 
-    def begin(self, timers: Timers, changed: Callable[[], None]) -> None:
+    def begin(self, loop: Loop, changed: Callable[[], None]) -> None:
         """Nothing changes."""
 
     def paused(self) -> bool:
@@ -100,7 +125,7 @@ class NoCluster:
         return False, "there is no cluster to ask"
 
     def report(self, state: DaemonState) -> None:
-        """Nobody listens."""
+        """Nobody to report to."""
 
     def end(self) -> None:
-        """Nothing is left to be told."""
+        """Nothing is left to tell."""

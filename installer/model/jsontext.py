@@ -1,4 +1,4 @@
-"""JSON that somebody may have damaged: whatever is wrong with it is one kind of error."""
+"""JSON that may be damaged: every fault is one kind of error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files and units, as they should be and as they are."""
+"""Files, units and processes: the values that snapshots and desired states are made of."""
 
 from __future__ import annotations
 

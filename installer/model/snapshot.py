@@ -10,7 +10,7 @@ from installer.model.resource import FileState, ProcessState, UnitDetail, UnitSt
 
 @dataclass(frozen=True, slots=True)
 class UnitText:
-    """A file of somebody else's configuration as text, with the host path it was read from."""
+    """A text file of the host that is not ours, with the host path it was read from."""
 
     path: str
     text: str

@@ -245,7 +245,7 @@ def _check_running(unit: UnitState, moved: bool) -> Iterable[Finding]:
         )
     elif unit.flapping:
         if moved:
-            return  # it may be us who keep it down, and then only the way forward, or back, helps
+            return  # our own change may keep it down: then only going on, or rolling back, helps
         yield refusal(
             "kubelet-crash-looping",
             f"{unit.name} keeps crashing ({unit.active_state}/{unit.sub_state}, result {unit.result}, "
@@ -253,7 +253,7 @@ def _check_running(unit: UnitState, moved: bool) -> Iterable[Finding]:
             f"repair kubelet first; `journalctl -u {unit.name} -n 50` says why",
         )
     elif unit.active_state == "inactive":
-        # Activating or deactivating is no refusal: it may be the restart of a run of ours that died (R7).
+        # Activating or deactivating is not refused: it may be a restart by a run of ours that died (R7).
         yield refusal(
             "kubelet-stopped",
             f"{unit.name} is {unit.active_state} ({unit.sub_state}), so no kubelet runs that could be moved",
@@ -272,7 +272,7 @@ def _check_mask(unit: UnitState) -> Iterable[Finding]:
 
 
 def _check_proxy_drop_ins(probe: Probe) -> Iterable[Finding]:
-    """Lines of the proxy's unit that somebody takes away: a failure would be blamed on what is installed."""
+    """Drop-ins that take lines from the proxy's unit: a failure would be blamed on what is installed."""
     for text in probe.proxy_drop_ins:
         lines = [line for line in parse_unit(text) if line.section == "Service"]
         lost = {line.key for line in lines if line.key in _PROXY_ALONE}
@@ -374,9 +374,9 @@ def _check_pending(
 
 
 def _pending_is_ours(unit: UnitState, desired: Desired, changes: Changes) -> bool:
-    """Whether our own drop-in explains the pending reload, because systemd has loaded another one than lies
-    there: a run of ours died between the write and the reload, or somebody has removed, replaced or edited
-    the drop-in. All are for us to repair (R7)."""
+    """Whether our own drop-in explains the pending daemon-reload, because systemd has loaded another text than
+    the file has: a run of ours died between the write and the reload, or the drop-in was removed, replaced or
+    edited. All of these are ours to repair (R7)."""
     if desired.kubelet is None:
         return False
     ours = desired.kubelet.unit

@@ -130,7 +130,7 @@ class Record:
     """`unit_files` has the UnitFileState of units of ours before us; `directories` what we made,
     outermost first; `foreign_state` the directories of cri-resmgr that were there before us.
     `owed` names the invocation of a unit that has to end, because it may have been started from
-    a file that somebody edited; `signalled` is (invocation, digest of the force.cfg it re-read)."""
+    an edited file; `signalled` is (invocation, digest of the force.cfg it re-read)."""
 
     schema: int = SCHEMA
     machine_id: str = ""

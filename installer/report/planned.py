@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TextIO
 
 from installer.model import paths
 from installer.model.change import Changes, FileChange, UnitAction, UnitChange, Verb
 from installer.model.finding import Finding
 from installer.model.plan import Plan, StepKind
 from installer.model.resource import DesiredFile, FileState, Kind, Part, PayloadFile
-from installer.report.terminal import BOLD, CYAN, GREEN, RED, YELLOW, cut, one_line, paint
+from installer.report.terminal import (
+    BOLD,
+    CYAN,
+    GREEN,
+    RED,
+    YELLOW,
+    cut,
+    one_line,
+    paint,
+    wants_color,
+    write_json,
+)
 
 _DIFF_LINES = 200  # shown of one file
 _DIFF_INPUT = 256 << 10  # bytes; comparing more line by line takes seconds
@@ -21,6 +33,14 @@ _BESIDES = {
     StepKind.RESET_CACHE: "clear   the agent's configuration in",
 }
 """Effects besides files and units."""
+
+
+def print_plan(plan: Plan, output: str, stream: TextIO) -> None:
+    """Writes the plan to `stream`; `output` is text or json (one document)."""
+    if output == "json":
+        write_json(plan_json(plan), stream)
+    else:
+        stream.write(render_plan(plan, wants_color(stream)))
 
 
 def render_plan(plan: Plan, color: bool = False) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TextIO
 
 from installer.model.assessment import Assessment
 from installer.model.change import FileChange
@@ -10,9 +11,18 @@ from installer.model.paths import HOLD
 from installer.model.resource import ProcessState, UnitState
 from installer.model.state import Desired, Mode
 from installer.report.planned import finding_lines, findings_json, summarise
-from installer.report.terminal import BOLD, GREEN, RED, YELLOW, one_line, paint
+from installer.report.terminal import BOLD, GREEN, RED, YELLOW, one_line, paint, wants_color, write_json
 
 _SCHEMA = 1
+
+
+def print_status(seen: Assessment, output: str, stream: TextIO) -> int:
+    """Writes the status to `stream`; returns the exit code: 0, or 3 where not converged or not healthy."""
+    if output == "json":
+        write_json(status_json(seen), stream)
+    else:
+        stream.write(render_status(seen, wants_color(stream)))
+    return 0 if is_well(seen) else 3
 
 
 def is_well(seen: Assessment) -> bool:
@@ -21,7 +31,7 @@ def is_well(seen: Assessment) -> bool:
 
 
 def complaints(seen: Assessment) -> list[str]:
-    """What is not healthy, whether or not a file or unit differs."""
+    """What is not healthy, whether or not a file or a unit differs."""
     snapshot, installed = seen.snapshot, seen.plan.mode is Mode.INSTALL
     found = []
     if installed and not snapshot.proxy.unit.running:
@@ -52,8 +62,8 @@ def render_status(seen: Assessment, color: bool = False) -> str:
     lines += _generation_lines(snapshot.kubelet.process, wanted_kubelet)
     lines += _file_lines(seen)
     if seen.snapshot.hold:
-        hold = one_line(seen.snapshot.hold)
-        held = f"kubelet is held on its base endpoint from its next start on ({HOLD}): {hold}"
+        reason = one_line(seen.snapshot.hold)
+        held = f"kubelet is held on its base endpoint from its next start on ({HOLD}): {reason}"
         lines.append(paint(held, YELLOW, color))
     if seen.remembered_failure:
         reason = one_line(seen.remembered_failure)

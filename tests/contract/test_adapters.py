@@ -23,7 +23,6 @@ from installer.host.clock import SystemClock
 from installer.host.files import RootedFiles
 from installer.host.healthz import HostHealthz
 from installer.host.identity import host_identity
-from installer.host.inotify import Inotify, WatchSpec
 from installer.host.process import ProcProcesses
 from installer.host.protobuf import decode, encode, integer, mapping, messages, text
 from installer.host.run import run
@@ -325,66 +324,6 @@ def test_reset_config_puts_a_file_at_the_relay_socket(tmp_path: Path) -> None:
         )
         == "F: no"
     )
-
-
-# -- watching ---------------------------------------------------------------------
-
-
-@pytest.fixture
-def inotify() -> Iterator[Inotify]:
-    made = Inotify()
-    yield made
-    os.close(made.descriptor)
-
-
-def test_what_comes_changes_and_goes_in_a_directory_is_told(tmp_path: Path, inotify: Inotify) -> None:
-    inotify.watch([WatchSpec(tmp_path, "/etc"), WatchSpec(tmp_path, "/nowhere")])
-    assert not inotify.changed()
-    (tmp_path / "etc").mkdir()
-    inotify.watch([WatchSpec(tmp_path, "/etc")])
-    file, other = tmp_path / "etc/x", tmp_path / "etc/y"
-    changes: tuple[Callable[[], object], ...] = (
-        file.touch,
-        lambda: file.write_text("x"),
-        lambda: file.chmod(0o600),
-        lambda: file.rename(other),
-        other.unlink,
-        (tmp_path / "etc").rmdir,
-    )
-    for change in changes:
-        change()
-        assert inotify.changed()
-        assert not inotify.changed()
-
-
-def test_other_names_and_other_directories_are_no_news(tmp_path: Path, inotify: Inotify) -> None:
-    for directory in ("a", "b"):
-        (tmp_path / directory).mkdir()
-    inotify.watch([WatchSpec(tmp_path, "/a", frozenset("x")), WatchSpec(tmp_path, "/b")])
-    (tmp_path / "a/y").touch()
-    assert not inotify.changed()
-    inotify.watch([WatchSpec(tmp_path, "/a", frozenset("x")), WatchSpec(tmp_path, "/a", frozenset("z"))])
-    (tmp_path / "b/x").touch()
-    assert not inotify.changed()
-    for name in "xz":
-        (tmp_path / "a" / name).touch()
-        assert inotify.changed()
-
-
-def test_a_directory_in_anothers_place_is_watched_from_the_next_time_on(
-    tmp_path: Path, inotify: Inotify
-) -> None:
-    spots = [WatchSpec(tmp_path, "/etc", frozenset({"d"})), WatchSpec(tmp_path, "/etc/d", frozenset("x"))]
-    (tmp_path / "etc/d").mkdir(parents=True)
-    inotify.watch(spots)
-    (tmp_path / "etc/d").rename(tmp_path / "etc/old")
-    (tmp_path / "etc/d").mkdir()
-    assert inotify.changed()
-    inotify.watch(spots)
-    (tmp_path / "etc/old/x").touch()
-    assert not inotify.changed()
-    (tmp_path / "etc/d/x").touch()
-    assert inotify.changed()
 
 
 # -- wire format, sockets -------------------------------------------------------

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 import trustme
 
-from installer.daemon.cluster import evidence, heartbeat
+from installer.daemon.cluster import decommission, heartbeat
 from installer.daemon.cluster.client import ApiCluster
-from installer.daemon.cluster.heartbeat import Request
+from installer.daemon.cluster.heartbeat import HeartbeatRequest
 from installer.daemon.cluster.objects import PAUSE, STATUS
 from installer.daemon.cluster.pod_context import PodContext, find_pod_context
 from installer.host.files import RootedFiles
 from installer.host.kubeapi import KubeApi
-from installer.host.watch import Child, EventLoop
+from installer.host.watch import EventLoop
 from installer.model.daemon import DaemonState, Phase
 from installer.model.event import Event
 from installer.model.state import Mode
@@ -28,8 +28,8 @@ from tests.throwaway.apiserver import ApiServer
 
 CHILD = """
 import sys
-from installer.daemon.cluster import heartbeat, evidence
-print({"cluster-heartbeat": heartbeat, "cluster-evidence": evidence}[sys.argv[1]](sys.argv[2]))
+from installer.daemon.cluster import heartbeat, decommission
+print({"cluster-heartbeat": heartbeat, "cluster-decommission": decommission}[sys.argv[1]](sys.argv[2]))
 """
 PROGRAM = (sys.executable, "-P", "-c", CHILD)
 EVENT = {"type": "Normal", "reason": "Converged", "message": "done", "time": 0.0}
@@ -42,15 +42,15 @@ def server() -> Iterator[ApiServer]:
 
 
 @pytest.fixture
-def place(server: ApiServer) -> PodContext:
+def context(server: ApiServer) -> PodContext:
     found = find_pod_context(server.environment())
     assert found
     return found
 
 
 @pytest.fixture
-def api(place: PodContext) -> Iterator[KubeApi]:
-    client = KubeApi(place.host, place.port, Path(place.account), time.monotonic() + 10)
+def api(context: PodContext) -> Iterator[KubeApi]:
+    client = KubeApi(context.host, context.port, Path(context.account), time.monotonic() + 10)
     yield client
     client.close()
 
@@ -106,8 +106,8 @@ def test_a_slow_server_is_waited_for(server: ApiServer, api: KubeApi) -> None:
     assert api.call("GET", server.node_path).ok
 
 
-def test_a_server_that_hangs_costs_one_answer_not_the_next(server: ApiServer, place: PodContext) -> None:
-    client = KubeApi(place.host, place.port, Path(place.account), time.monotonic() + 2)
+def test_a_server_that_hangs_costs_one_answer_not_the_next(server: ApiServer, context: PodContext) -> None:
+    client = KubeApi(context.host, context.port, Path(context.account), time.monotonic() + 2)
     server.fail("/nodes", hang=True)
     answer = client.call("GET", server.node_path)
     assert (answer.code, answer.failure) == (0, "no answer in time")
@@ -122,8 +122,8 @@ def test_a_server_that_is_away_is_not_tried_again(server: ApiServer, api: KubeAp
     assert "refused" in api.call("GET", server.node_path).failure
 
 
-def test_a_client_has_one_deadline_for_all(server: ApiServer, place: PodContext) -> None:
-    client = KubeApi(place.host, place.port, Path(place.account), time.monotonic() + 0.3)
+def test_a_client_has_one_deadline_for_all(server: ApiServer, context: PodContext) -> None:
+    client = KubeApi(context.host, context.port, Path(context.account), time.monotonic() + 0.3)
     server.fail(hang=True)
     started = time.monotonic()
     for _ in range(3):
@@ -132,15 +132,15 @@ def test_a_client_has_one_deadline_for_all(server: ApiServer, place: PodContext)
     client.close()
 
 
-def test_a_rotated_token_is_read_anew(server: ApiServer, place: PodContext) -> None:
-    assert json.loads(heartbeat(Request(place).to_json()))["parts"]["node"] == ["ok", ""]
+def test_a_rotated_token_is_read_anew(server: ApiServer, context: PodContext) -> None:
+    assert json.loads(heartbeat(HeartbeatRequest(context).to_json()))["parts"]["node"] == ["ok", ""]
     server.rotate_token()
-    assert json.loads(heartbeat(Request(place).to_json()))["parts"]["node"] == ["ok", ""]
+    assert json.loads(heartbeat(HeartbeatRequest(context).to_json()))["parts"]["node"] == ["ok", ""]
 
 
-def test_an_old_token_is_denied(server: ApiServer, place: PodContext) -> None:
+def test_an_old_token_is_denied(server: ApiServer, context: PodContext) -> None:
     server.token = "another"
-    answer = json.loads(heartbeat(Request(place).to_json()))
+    answer = json.loads(heartbeat(HeartbeatRequest(context).to_json()))
     assert {found[0] for found in answer["parts"].values()} == {"denied"}
     assert answer["paused"] is None
 
@@ -151,15 +151,17 @@ def test_a_server_with_anothers_certificate_gets_no_token(server: ApiServer, api
     assert server.requests == []
 
 
-def test_a_certificate_for_another_address_is_refused(server: ApiServer, place: PodContext) -> None:
-    client = KubeApi("localhost", place.port, Path(place.account), time.monotonic() + 10)
+def test_a_certificate_for_another_address_is_refused(server: ApiServer, context: PodContext) -> None:
+    client = KubeApi("localhost", context.port, Path(context.account), time.monotonic() + 10)
     assert "certificate" in client.call("GET", server.node_path).failure
     assert server.requests == []
 
 
-def test_what_is_not_tls_is_a_failure(place: PodContext) -> None:
+def test_what_is_not_tls_is_a_failure(context: PodContext) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        client = KubeApi("127.0.0.1", listener.getsockname()[1], Path(place.account), time.monotonic() + 0.5)
+        client = KubeApi(
+            "127.0.0.1", listener.getsockname()[1], Path(context.account), time.monotonic() + 0.5
+        )
         assert client.call("GET", "/").code == 0
 
 
@@ -172,32 +174,32 @@ def test_a_service_account_that_lacks_a_file_is_a_failure(server: ApiServer, api
 # -- a heartbeat and the evidence ------------------------------------------------------------------
 
 
-def test_a_beat_leaves_a_lease_and_an_event(server: ApiServer, place: PodContext) -> None:
-    answer = json.loads(heartbeat(Request(place, events=(EVENT,)).to_json()))
+def test_a_beat_leaves_a_lease_and_an_event(server: ApiServer, context: PodContext) -> None:
+    answer = json.loads(heartbeat(HeartbeatRequest(context, events=(EVENT,)).to_json()))
     assert (answer["paused"], answer["uid"], answer["sent"]) == (False, uid(server), 1)
     assert server.lease
     first = server.lease["spec"]
-    assert (first["holderIdentity"], first["leaseDurationSeconds"]) == (place.pod, 120)
-    heartbeat(Request(place).to_json())
+    assert (first["holderIdentity"], first["leaseDurationSeconds"]) == (context.pod, 120)
+    heartbeat(HeartbeatRequest(context).to_json())
     assert server.lease["spec"]["renewTime"] > first["renewTime"]
     assert server.lease["spec"]["acquireTime"] == first["acquireTime"]
     assert [event["reason"] for event in server.events] == ["Converged"]
 
 
 def test_the_annotation_is_written_only_when_it_differs(server: ApiServer) -> None:
-    place = find_pod_context({**server.environment(), "CRI_RESMGR_INSTALLER_ANNOTATE_NODE": "true"})
-    assert place
+    context = find_pod_context({**server.environment(), "CRI_RESMGR_INSTALLER_ANNOTATE_NODE": "true"})
+    assert context
     for state in ("converged", "converged", "failed"):
-        heartbeat(Request(place, status={"state": state}).to_json())
+        heartbeat(HeartbeatRequest(context, status={"state": state}).to_json())
     patches = [request for request in server.requests if request == ("PATCH", server.node_path)]
     assert len(patches) == 2
     assert json.loads(server.annotations[STATUS])["state"] == "failed"
 
 
-def test_a_part_that_hangs_does_not_hinder_the_others(server: ApiServer, place: PodContext) -> None:
+def test_a_part_that_hangs_does_not_hinder_the_others(server: ApiServer, context: PodContext) -> None:
     server.annotations[PAUSE] = "true"
     server.fail("/leases", hang=True)
-    answer = json.loads(heartbeat(Request(place, events=(EVENT,), seconds=2.0).to_json()))
+    answer = json.loads(heartbeat(HeartbeatRequest(context, events=(EVENT,), seconds=2.0).to_json()))
     results = {part: found[0] for part, found in answer["parts"].items()}
     assert results == {"node": "ok", "daemonset": "ok", "lease": "failed", "events": "ok"}
     assert answer["paused"] is True
@@ -224,10 +226,12 @@ def relabel(server: ApiServer) -> None:
 
 
 @pytest.mark.parametrize("change", [remove, replace, begin_deletion, select_others, relabel])
-def test_positive_evidence(server: ApiServer, place: PodContext, change: Callable[[ApiServer], None]) -> None:
+def test_positive_evidence(
+    server: ApiServer, context: PodContext, change: Callable[[ApiServer], None]
+) -> None:
     seen = uid(server)
     change(server)
-    assert json.loads(evidence(Request(place, seen).to_json()))["certain"] is True
+    assert json.loads(decommission(HeartbeatRequest(context, seen).to_json()))["certain"] is True
 
 
 FAULTS: list[dict[str, Any]] = [
@@ -244,33 +248,34 @@ FAULTS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
-def test_no_evidence(server: ApiServer, place: PodContext, fault: dict[str, Any]) -> None:
+def test_no_evidence(server: ApiServer, context: PodContext, fault: dict[str, Any]) -> None:
     seen = uid(server)
     if fault:
         server.fail(**fault)
-    answer = json.loads(evidence(Request(place, seen, seconds=1.0).to_json()))
+    answer = json.loads(decommission(HeartbeatRequest(context, seen, seconds=1.0).to_json()))
     assert answer["certain"] is False
     assert answer["why"]
 
 
-def test_a_server_that_is_away_is_no_evidence(server: ApiServer, place: PodContext) -> None:
+def test_a_server_that_is_away_is_no_evidence(server: ApiServer, context: PodContext) -> None:
     server.go_away()
-    answer = json.loads(evidence(Request(place, "uid").to_json()))
+    answer = json.loads(decommission(HeartbeatRequest(context, "uid").to_json()))
     assert answer == {
         "certain": False,
         "why": "DaemonSet kube-system/cri-resmgr-installer could not be read: Connection refused",
     }
 
 
-# -- the resident's side, with children --------------------------------------------------------
+# -- the daemon's side, with children --------------------------------------------------------
 
 
 class Scene:
-    def __init__(self, place: PodContext, root: Path) -> None:
+    def __init__(self, context: PodContext, root: Path) -> None:
         self.said: list[Event] = []
         self.changes = 0
-        self.loop = EventLoop()
-        self.cluster = ApiCluster(place, self.said.append, RootedFiles(root), Child, PROGRAM, period=0.2)
+        self.failures: list[Exception] = []
+        self.loop = EventLoop(self.failures.append)
+        self.cluster = ApiCluster(context, self.said.append, RootedFiles(root), PROGRAM, period=0.2)
 
     def begin(self) -> None:
         self.cluster.begin(self.loop, self._change)
@@ -301,10 +306,11 @@ class Scene:
 
 
 @pytest.fixture
-def scene(place: PodContext, tmp_path: Path) -> Iterator[Scene]:
-    made = Scene(place, tmp_path)
+def scene(context: PodContext, tmp_path: Path) -> Iterator[Scene]:
+    made = Scene(context, tmp_path)
     yield made
     made.cluster.end()
+    assert not made.failures
 
 
 def test_a_paused_node_is_paused_from_the_start(server: ApiServer, scene: Scene) -> None:

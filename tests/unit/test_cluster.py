@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from installer.daemon.cluster.decommission import decide
-from installer.daemon.cluster.heartbeat import Heartbeat, Request, find_evidence, parse_request
+from installer.daemon.cluster.heartbeat import Heartbeat, HeartbeatRequest, check_decommission, parse_request
 from installer.daemon.cluster.objects import (
     PAUSE,
     STATUS,
@@ -28,7 +29,7 @@ from installer.host.kubeapi import Answer
 
 NODE = "worker-7"
 UID = "5f1c-first"
-PLACE = PodContext("10.0.0.1", 443, "/account", NODE, "ours-x7k2p", "pod", "kube-system", "ours")
+CONTEXT = PodContext("10.0.0.1", 443, "/account", NODE, "ours-x7k2p", "pod", "kube-system", "ours")
 LABELS = {"os": "linux", "pool": "a", "cores": "16", "word": "many"}
 
 
@@ -135,7 +136,7 @@ NOT_UNDERSTOOD: list[dict[str, Any]] = [
 def test_what_is_not_understood_is_no_no(what: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         selects(what, NODE, LABELS)
-    found = decide(PLACE, daemonset(template=what), node(), UID)
+    found = decide(CONTEXT, daemonset(template=what), node(), UID)
     assert not found.certain
     assert "not understood" in found.why
 
@@ -159,7 +160,7 @@ def status(code: int, reason: str, name: str = "ours") -> Answer:
 
 
 def test_a_daemonset_that_wants_the_node_is_no_evidence() -> None:
-    found = decide(PLACE, daemonset(), node(), UID)
+    found = decide(CONTEXT, daemonset(), node(), UID)
     assert (found.certain, "selects this node" in found.why) == (False, True)
 
 
@@ -167,7 +168,7 @@ def test_a_daemonset_that_wants_the_node_is_no_evidence() -> None:
     ("answer", "node_answer", "word"),
     [
         (status(404, "NotFound"), Answer(0), "is gone"),
-        (daemonset(uid="another"), Answer(0), "another one"),
+        (daemonset(uid="another"), Answer(0), "was replaced"),
         (daemonset(deletionTimestamp="2026-01-01T00:00:00Z"), Answer(0), "being deleted"),
         (daemonset(template=template(selector={"os": "plan9"})), node(), "no longer selects"),
         (daemonset(template=template({})), node(), "no longer selects"),
@@ -175,7 +176,7 @@ def test_a_daemonset_that_wants_the_node_is_no_evidence() -> None:
     ],
 )
 def test_evidence(answer: Answer, node_answer: Answer, word: str) -> None:
-    found = decide(PLACE, answer, node_answer, UID)
+    found = decide(CONTEXT, answer, node_answer, UID)
     assert found.certain
     assert word in found.why
 
@@ -193,41 +194,41 @@ def test_evidence(answer: Answer, node_answer: Answer, word: str) -> None:
         (status(404, "NotFound", "other"), node(), "does not come"),
         (status(404, "Unknown"), node(), "does not come"),
         (Answer(200, {}, "200, with something else"), node(), "something else"),
-        (Answer(200, {"kind": "DaemonSetList", "metadata": {}}), node(), "something else came"),
-        (daemonset(name="other"), node(), "something else came"),
-        (daemonset(namespace="other"), node(), "something else came"),
+        (Answer(200, {"kind": "DaemonSetList", "metadata": {}}), node(), "another object came"),
+        (daemonset(name="other"), node(), "another object came"),
+        (daemonset(namespace="other"), node(), "another object came"),
         (daemonset(), status(403, "Forbidden"), "could not be read"),
         (daemonset(), status(404, "NotFound", NODE), "could not be read"),
         (daemonset(), Answer(0, failure="no answer in time"), "no answer in time"),
-        (daemonset(), node(name="worker-8", labels={}), "something else came"),
+        (daemonset(), node(name="worker-8", labels={}), "another object came"),
         (daemonset(), node(labels=["os"]), "not understood"),
     ],
 )
 def test_doubt_keeps_the_node(answer: Answer, node_answer: Answer, word: str) -> None:
-    found = decide(PLACE, answer, node_answer, UID)
+    found = decide(CONTEXT, answer, node_answer, UID)
     assert not found.certain
     assert word in found.why
 
 
 def test_a_daemonset_that_never_was_seen_may_have_another_name() -> None:
-    found = decide(PLACE, status(404, "NotFound"), node(), "")
+    found = decide(CONTEXT, status(404, "NotFound"), node(), "")
     assert not found.certain
-    assert "never was seen" in found.why
+    assert "was never seen" in found.why
 
 
 def test_without_a_remembered_uid_another_uid_is_none() -> None:
-    assert not decide(PLACE, daemonset(uid="another"), node(), "").certain
+    assert not decide(CONTEXT, daemonset(uid="another"), node(), "").certain
 
 
 def test_without_its_name_nothing_is_asked() -> None:
-    place = PodContext("10.0.0.1", 443, "/account", NODE)
+    context = PodContext("10.0.0.1", 443, "/account", NODE)
     api = FakeApi({})
-    found = find_evidence(Request(place), api)
+    found = check_decommission(HeartbeatRequest(context), api)
     assert (found["certain"], api.calls) == (False, [])
     assert "not known" in found["why"]
 
 
-# -- place and names ----------------------------------------------------------------------
+# -- context and names ----------------------------------------------------------------------
 
 POD = {
     "KUBERNETES_SERVICE_HOST": "10.0.0.1",
@@ -247,22 +248,22 @@ def pod(tmp_path: Path) -> dict[str, str]:
     return {**POD, "CRI_RESMGR_INSTALLER_SERVICE_ACCOUNT": str(tmp_path)}
 
 
-def test_the_place_is_what_the_pod_says(pod: dict[str, str], tmp_path: Path) -> None:
+def test_the_context_is_what_the_pod_says(pod: dict[str, str], tmp_path: Path) -> None:
     expected = PodContext("10.0.0.1", 6443, str(tmp_path), NODE, "ours-x7k2p", "pod", "kube-system", "ours")
     assert find_pod_context(pod) == expected
 
 
 def test_the_secure_port_comes_first(pod: dict[str, str]) -> None:
-    place = find_pod_context({**pod, "KUBERNETES_SERVICE_PORT_HTTPS": "8443"})
-    assert place
-    assert place.port == 8443
+    context = find_pod_context({**pod, "KUBERNETES_SERVICE_PORT_HTTPS": "8443"})
+    assert context
+    assert context.port == 8443
 
 
 def test_the_namespace_may_come_from_the_service_account(pod: dict[str, str]) -> None:
     del pod["POD_NAMESPACE"]
-    place = find_pod_context(pod)
-    assert place
-    assert place.namespace == "from-file"
+    context = find_pod_context(pod)
+    assert context
+    assert context.namespace == "from-file"
 
 
 def test_outside_a_pod_or_without_a_token_there_is_none(pod: dict[str, str], tmp_path: Path) -> None:
@@ -316,7 +317,7 @@ def test_any_value_but_false_pauses(annotations: object, paused: bool) -> None:
 
 
 def test_a_lease_belongs_to_nobody_and_says_who_holds_it() -> None:
-    lease = build_lease(PLACE, NOON)
+    lease = build_lease(CONTEXT, NOON)
     assert "ownerReferences" not in lease["metadata"]
     assert lease["spec"] == {
         "holderIdentity": "ours-x7k2p",
@@ -341,7 +342,7 @@ def test_an_annotation_is_patched_only_when_it_differs() -> None:
 
 def test_an_event_regards_the_node_as_kubelets_do() -> None:
     what = {"type": "Warning", "reason": "HoldSet", "message": "ü" * 2000, "time": NOON.timestamp()}
-    event = build_event(PLACE, what)
+    event = build_event(CONTEXT, what)
     assert event["involvedObject"] == {"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": NODE}
     assert event["metadata"]["namespace"] == "default"
     assert event["firstTimestamp"] == "2026-01-02T12:00:00Z"
@@ -376,9 +377,9 @@ class FakeApi:
 
 
 GOOD = {
-    ("GET", PLACE.node_path): node(annotations={PAUSE: "yes"}),
-    ("GET", PLACE.daemonset_path): daemonset(),
-    ("PATCH", PLACE.lease_path): Answer(200, {"kind": "Lease"}),
+    ("GET", CONTEXT.node_path): node(annotations={PAUSE: "yes"}),
+    ("GET", CONTEXT.daemonset_path): daemonset(),
+    ("PATCH", CONTEXT.lease_path): Answer(200, {"kind": "Lease"}),
     ("POST", "/api/v1/namespaces/default/events"): Answer(201, {"kind": "Event"}),
 }
 EVENT = {"type": "Normal", "reason": "Converged", "message": "done", "time": 0.0}
@@ -386,7 +387,7 @@ EVENT = {"type": "Normal", "reason": "Converged", "message": "done", "time": 0.0
 
 def test_a_beat_asks_and_tells() -> None:
     api = FakeApi(GOOD)
-    answer = Heartbeat(Request(PLACE, events=(EVENT, EVENT)), api).run()
+    answer = Heartbeat(HeartbeatRequest(CONTEXT, events=(EVENT, EVENT)), api).run()
     assert answer["paused"] is True
     assert answer["uid"] == UID
     assert answer["sent"] == 2
@@ -399,10 +400,10 @@ def test_a_beat_asks_and_tells() -> None:
 
 
 def test_a_lease_that_is_not_there_is_created() -> None:
-    api = FakeApi({("POST", PLACE.leases_path): Answer(201, {"kind": "Lease"})})
-    answer = Heartbeat(Request(PLACE), api).run()
+    api = FakeApi({("POST", CONTEXT.leases_path): Answer(201, {"kind": "Lease"})})
+    answer = Heartbeat(HeartbeatRequest(CONTEXT), api).run()
     assert answer["parts"]["lease"] == ("ok", "")
-    assert api.calls[-2:] == [("PATCH", PLACE.lease_path), ("POST", PLACE.leases_path)]
+    assert api.calls[-2:] == [("PATCH", CONTEXT.lease_path), ("POST", CONTEXT.leases_path)]
 
 
 @pytest.mark.parametrize("part", ["node", "daemonset", "lease", "events"])
@@ -417,7 +418,7 @@ def test_a_lease_that_is_not_there_is_created() -> None:
 )
 def test_no_part_hinders_another(part: str, fault: Answer, result: str) -> None:
     keys = dict(zip(("node", "daemonset", "lease", "events"), GOOD, strict=True))
-    answer = Heartbeat(Request(PLACE, events=(EVENT,)), FakeApi({**GOOD, keys[part]: fault})).run()
+    answer = Heartbeat(HeartbeatRequest(CONTEXT, events=(EVENT,)), FakeApi({**GOOD, keys[part]: fault})).run()
     results = {name: found[0] for name, found in answer["parts"].items()}
     assert results.pop(part) == result
     assert set(results.values()) == {"ok"}
@@ -425,40 +426,40 @@ def test_no_part_hinders_another(part: str, fault: Answer, result: str) -> None:
 
 
 def test_the_first_uid_is_remembered() -> None:
-    assert Heartbeat(Request(PLACE, uid="the first"), FakeApi(GOOD)).run()["uid"] == "the first"
+    assert Heartbeat(HeartbeatRequest(CONTEXT, uid="the first"), FakeApi(GOOD)).run()["uid"] == "the first"
 
 
 def test_before_the_first_pass_nothing_is_written() -> None:
     api = FakeApi(GOOD)
-    Heartbeat(Request(PLACE, ask_only=True, events=(EVENT,)), api).run()
+    Heartbeat(HeartbeatRequest(CONTEXT, ask_only=True, events=(EVENT,)), api).run()
     assert {method for method, _ in api.calls} == {"GET"}
 
 
 def test_the_node_is_annotated_only_if_that_is_enabled() -> None:
     said = {"state": "converged"}
-    patched = {**GOOD, ("PATCH", PLACE.node_path): node()}
+    patched = {**GOOD, ("PATCH", CONTEXT.node_path): node()}
     silent = FakeApi(patched)
-    Heartbeat(Request(PLACE, status=said), silent).run()
-    assert ("PATCH", PLACE.node_path) not in silent.calls
-    place = PodContext(**{**PLACE.to_json(), "annotate": True})
+    Heartbeat(HeartbeatRequest(CONTEXT, status=said), silent).run()
+    assert ("PATCH", CONTEXT.node_path) not in silent.calls
+    context = replace(CONTEXT, annotate=True)
     telling = FakeApi(patched)
-    answer = Heartbeat(Request(place, status=said), telling).run()
+    answer = Heartbeat(HeartbeatRequest(context, status=said), telling).run()
     assert answer["parts"]["annotation"] == ("ok", "")
-    assert telling.calls[-1] == ("PATCH", PLACE.node_path)
+    assert telling.calls[-1] == ("PATCH", CONTEXT.node_path)
 
 
 def test_an_event_that_is_refused_for_what_it_says_does_not_hold_up_the_others() -> None:
     refused = {**GOOD, ("POST", "/api/v1/namespaces/default/events"): status(422, "Invalid")}
-    assert Heartbeat(Request(PLACE, events=(EVENT, EVENT)), FakeApi(refused)).run()["sent"] == 2
+    assert Heartbeat(HeartbeatRequest(CONTEXT, events=(EVENT, EVENT)), FakeApi(refused)).run()["sent"] == 2
 
 
 def test_a_request_survives_its_way_through_a_command_line() -> None:
-    request = Request(PLACE, UID, 3.0, True, {"state": "paused"}, (EVENT,))
+    request = HeartbeatRequest(CONTEXT, UID, 3.0, True, {"state": "paused"}, (EVENT,))
     assert parse_request(request.to_json()) == request
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "{}", '{"place": {}, "events": []}', '{"place": 1, "events": 2}']
+    "text", ["", "{", "[]", "{}", '{"context": {}, "events": []}', '{"context": 1, "events": 2}']
 )
 def test_a_request_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InvalidInputError):

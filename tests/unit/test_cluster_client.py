@@ -1,4 +1,4 @@
-"""When the resident talks with the API server, what it believes, and what it says of failures."""
+"""When the daemon talks with the API server, what it believes, and what it says of failures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from installer.daemon.cluster.client import MEMORY, ApiCluster
-from installer.daemon.cluster.heartbeat import Request, parse_request
+from installer.daemon.cluster.heartbeat import HeartbeatRequest, parse_request
 from installer.daemon.cluster.pod_context import PodContext
 from installer.host.files import RootedFiles
 from installer.host.run import Finished
@@ -19,7 +19,7 @@ from installer.model.daemon import DaemonState, Phase
 from installer.model.event import Event
 from installer.model.state import Mode
 
-PLACE = PodContext("10.0.0.1", 443, "/account", "worker-7", "ours-x7k2p", "", "kube-system", "ours")
+CONTEXT = PodContext("10.0.0.1", 443, "/account", "worker-7", "ours-x7k2p", "", "kube-system", "ours")
 ALL_OK = {"node": ("ok", ""), "daemonset": ("ok", ""), "lease": ("ok", "")}
 
 
@@ -32,8 +32,10 @@ def answer(
     return json.dumps({"paused": paused, "sent": sent, "uid": uid, "parts": parts})
 
 
-class FakeTimers:
+class FakeLoop:
     def __init__(self) -> None:
+        self.children: list[FakeChild] = []
+        self.refuse: OSError | None = None
         self.due: dict[int, tuple[float, Callable[[], None]]] = {}
         self._last = 0
 
@@ -45,6 +47,19 @@ class FakeTimers:
     def cancel(self, timer: int) -> None:
         del self.due[timer]
 
+    def start(
+        self,
+        argv: Sequence[str],
+        on_line: Callable[[str], None],
+        on_end: Callable[[int], None],
+        deadline: float,
+        grace: float,
+    ) -> FakeChild:
+        if self.refuse:
+            raise self.refuse
+        self.children.append(FakeChild(argv, on_line, on_end, deadline + grace))
+        return self.children[-1]
+
     def fire(self) -> float:
         """The one that is due first; how long it was set for."""
         timer = min(self.due, key=lambda number: self.due[number][0])
@@ -55,14 +70,18 @@ class FakeTimers:
 
 class FakeChild:
     def __init__(
-        self, argv: Sequence[str], on_line: Callable[[str], None], on_end: Callable[[int], None]
+        self,
+        argv: Sequence[str],
+        on_line: Callable[[str], None],
+        on_end: Callable[[int], None],
+        seconds: float,
     ) -> None:
-        self.verb, self.request = argv[-2], parse_request(argv[-1])
-        self.signals: list[int] = []
+        self.verb, self.request, self.seconds = argv[-2], parse_request(argv[-1]), seconds
+        self.killed = False
         self._on_line, self._on_end = on_line, on_end
 
-    def signal(self, number: int) -> None:
-        self.signals.append(number)
+    def kill(self) -> None:
+        self.killed = True
 
     def end(self, output: str = "", code: int = 0) -> None:
         if output:
@@ -75,22 +94,13 @@ class Scene:
 
     def __init__(self, files: RootedFiles, pod_uid: str = "pod") -> None:
         self.said: list[Event] = []
-        self.timers = FakeTimers()
-        self.children: list[FakeChild] = []
-        self.asked: list[tuple[str, Request]] = []
+        self.loop = FakeLoop()
+        self.children = self.loop.children
+        self.asked: list[tuple[str, HeartbeatRequest]] = []
         self.answers: list[Finished] = []
         self.changes = 0
-        self.refuse: OSError | None = None
-        place = replace(PLACE, pod_uid=pod_uid)
-        self.cluster = ApiCluster(place, self.said.append, files, self._start, ("program",), self._run)
-
-    def _start(
-        self, argv: Sequence[str], on_line: Callable[[str], None], on_end: Callable[[int], None]
-    ) -> FakeChild:
-        if self.refuse:
-            raise self.refuse
-        self.children.append(FakeChild(argv, on_line, on_end))
-        return self.children[-1]
+        context = replace(CONTEXT, pod_uid=pod_uid)
+        self.cluster = ApiCluster(context, self.said.append, files, ("program",), self._run)
 
     def _run(self, argv: Sequence[str], _timeout: float) -> Finished:
         self.asked.append((argv[-2], parse_request(argv[-1])))
@@ -101,11 +111,11 @@ class Scene:
 
     def begin(self, output: str = "", code: int | None = 0) -> None:
         self.answers.append(Finished((), code, output or answer()))
-        self.cluster.begin(self.timers, self._change)
+        self.cluster.begin(self.loop, self._change)
 
-    def heartbeat(self, output: str, code: int = 0) -> Request:
+    def heartbeat(self, output: str, code: int = 0) -> HeartbeatRequest:
         """The next heartbeat, from its timer to its end."""
-        self.timers.fire()
+        self.loop.fire()
         child = self.children[-1]
         child.end(output, code)
         return child.request
@@ -169,7 +179,7 @@ def test_the_uid_that_was_seen_goes_with_every_question(scene: Scene) -> None:
     assert scene.heartbeat(answer(uid="first")).uid == "first"
     scene.answers.append(Finished((), 0, '{"certain": true, "why": "gone"}'))
     assert scene.cluster.removal_evidence() == (True, "gone")
-    assert scene.asked[-1][0] == "cluster-evidence"
+    assert scene.asked[-1][0] == "cluster-decommission"
     assert scene.asked[-1][1].uid == "first"
 
 
@@ -192,10 +202,10 @@ def test_a_broken_child_is_no_evidence(scene: Scene, done: Finished) -> None:
     assert why
 
 
-def test_beats_come_every_forty_seconds_or_so(scene: Scene) -> None:
+def test_heartbeats_come_every_forty_seconds_or_so(scene: Scene) -> None:
     scene.begin()
     scene.heartbeat(answer())
-    ((seconds, _),) = scene.timers.due.values()
+    ((seconds, _),) = scene.loop.due.values()
     assert 36 <= seconds <= 44
 
 
@@ -204,7 +214,7 @@ def test_a_transition_is_told_at_once_and_once(scene: Scene) -> None:
     scene.heartbeat(answer())
     scene.cluster.report(state(Phase.CONVERGED, generation="ab12"))
     scene.cluster.report(state(Phase.CONVERGED, passes=2))
-    assert scene.timers.fire() <= 1
+    assert scene.loop.fire() <= 1
     request = scene.children[-1].request
     assert [event["reason"] for event in request.events] == ["Converged"]
     assert request.status["state"] == "converged"
@@ -256,7 +266,7 @@ def test_what_comes_of_new_inputs_is_told_again(scene: Scene) -> None:
 
 def test_one_child_at_a_time_and_the_newest_state_wins(scene: Scene) -> None:
     scene.begin()
-    scene.timers.fire()
+    scene.loop.fire()
     for phase in (Phase.FAILED, Phase.HELD, Phase.CONVERGED):
         scene.cluster.report(state(phase))
     assert len(scene.children) == 1
@@ -270,7 +280,7 @@ def test_one_child_at_a_time_and_the_newest_state_wins(scene: Scene) -> None:
 def test_events_that_were_not_sent_are_sent_later_in_order_and_bounded(scene: Scene) -> None:
     scene.begin()
     scene.cluster.report(state(Phase.FAILED, "0"))
-    scene.timers.fire()
+    scene.loop.fire()
     for number in range(1, 40):
         scene.cluster.report(state(Phase.FAILED, str(number)))
     scene.children[-1].end("", 1)
@@ -302,38 +312,50 @@ def test_each_kind_of_failure_is_said_once_and_so_is_its_end(scene: Scene) -> No
     assert scene.kinds() == ["cluster.denied", "cluster.unreachable", "cluster.restored"]
 
 
-def test_a_child_that_hangs_is_killed_and_the_beat_goes_on(scene: Scene) -> None:
+def test_a_child_that_hangs_is_killed_and_the_heartbeats_go_on(scene: Scene) -> None:
     scene.begin()
-    scene.timers.fire()
-    assert 10 < scene.timers.fire() < 15
-    (killed,) = scene.children[-1].signals
-    assert killed == 9
+    scene.loop.fire()
+    assert 10 < scene.children[-1].seconds < 15
     scene.children[-1].end("", 137)
     assert scene.kinds() == ["cluster.unreachable"]
+    assert "killed by signal 9 (out of memory?)" in scene.said[-1].message
     scene.heartbeat(answer())
     assert scene.kinds() == ["cluster.unreachable", "cluster.restored"]
 
 
-def test_a_process_that_cannot_be_started_does_not_end_the_beat(scene: Scene) -> None:
+def test_a_log_that_fails_does_not_end_the_heartbeats(files: RootedFiles) -> None:
+    def full(_event: Event) -> None:
+        raise OSError(28, "No space left on device")
+
+    scene = Scene(files)
     scene.begin()
-    scene.refuse = OSError(11, "Resource temporarily unavailable")
+    scene.cluster._emit = full
+    scene.loop.fire()
+    with pytest.raises(OSError, match="No space"):  # the loop's guard takes it
+        scene.children[-1].end("", 1)
+    assert len(scene.loop.due) == 1
+
+
+def test_a_process_that_cannot_be_started_does_not_end_the_heartbeats(scene: Scene) -> None:
+    scene.begin()
+    scene.loop.refuse = OSError(11, "Resource temporarily unavailable")
     scene.cluster.report(state(Phase.CONVERGED))
-    scene.timers.fire()
+    scene.loop.fire()
     assert scene.kinds() == ["cluster.unreachable"]
-    scene.refuse = None
+    scene.loop.refuse = None
     assert len(scene.heartbeat(answer(sent=1)).events) == 1
 
 
 def test_at_the_end_what_was_not_told_is_told_and_no_child_is_left(scene: Scene) -> None:
     scene.begin()
-    scene.timers.fire()
+    scene.loop.fire()
     scene.cluster.report(state(Phase.REMOVED))
     scene.cluster.end()
-    assert scene.children[-1].signals == [9]
+    assert scene.children[-1].killed
     assert [event["reason"] for event in scene.asked[-1][1].events] == ["Removed"]
-    assert scene.timers.due == {}
+    assert scene.loop.due == {}
     scene.children[-1].end("", 137)
-    assert scene.timers.due == {}
+    assert scene.loop.due == {}
 
 
 def test_at_the_end_a_dead_api_server_is_not_waited_for(scene: Scene) -> None:
@@ -386,7 +408,7 @@ def test_what_does_not_change_is_not_written_again(scene: Scene, files: RootedFi
     assert not files.list("/run")
 
 
-def test_a_host_that_takes_no_files_does_not_end_the_beat(scene: Scene, files: RootedFiles) -> None:
+def test_a_host_that_takes_no_files_does_not_end_the_heartbeats(scene: Scene, files: RootedFiles) -> None:
     (files.root / "run").write_text("no directory")
     scene.begin(answer(paused=True))
     assert scene.cluster.paused()

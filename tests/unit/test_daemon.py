@@ -1,4 +1,4 @@
-"""What the resident looks at, what it keeps, what it makes of a child's words, and what it weighs."""
+"""What the daemon looks at, what it keeps, what it makes of a child's words, and what it weighs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,20 @@ from pathlib import Path
 import pytest
 
 from installer.daemon.child_run import ChildRun
-from installer.daemon.configuration import Configuration, build_configuration
-from installer.daemon.decision import Action
+from installer.daemon.configuration import (
+    Configuration,
+    build_configuration,
+    parse_configuration,
+    print_configuration,
+)
+from installer.daemon.policy import Action
 from installer.daemon.poller import PAUSE, Poller, PollSnapshot
-from installer.daemon.runtime_state import MODE_MARK, STAMPS, RuntimeState
+from installer.daemon.runtime_state import MODE_FILE, STAMPS, RuntimeState
 from installer.errors import UnservableHostError
 from installer.host.files import RootedFiles
 from installer.inputs.settings import Settings
 from installer.model import paths
-from installer.model.event import Event
+from installer.model.event import Emit, Event, silent
 from installer.model.resource import UnitDetail, UnitState
 from installer.model.state import Mode
 from tests.fakes import FakeSystemd
@@ -53,8 +58,10 @@ def files(tmp_path: Path) -> RootedFiles:
     return RootedFiles(root)
 
 
-def runtime_state(files: RootedFiles, identity: str, wall: Wall | None = None) -> RuntimeState:
-    return RuntimeState(files, identity, wall or Wall())
+def runtime_state(
+    files: RootedFiles, identity: str, wall: Wall | None = None, emit: Emit = silent
+) -> RuntimeState:
+    return RuntimeState(files, identity, wall or Wall(), emit)
 
 
 def test_the_last_that_comes_acts(files: RootedFiles) -> None:
@@ -63,7 +70,7 @@ def test_the_last_that_comes_acts(files: RootedFiles) -> None:
     assert not old.superseded()
     assert new.claim(Mode.REMOVE)
     assert (old.superseded(), new.superseded()) == (True, False)
-    assert json.loads(files.read(MODE_MARK) or b"")["mode"] == "remove"
+    assert json.loads(files.read(MODE_FILE) or b"")["mode"] == "remove"
 
 
 def test_one_that_was_replaced_knows_it_after_its_container_is_started_again(files: RootedFiles) -> None:
@@ -131,7 +138,7 @@ def test_restarts_are_not_forgotten_by_a_clock_that_was_set_back(files: RootedFi
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"restarts": 3}', '{"by": 4, "replaced": "x"}'])
 def test_unreadable_marks_count_as_none(files: RootedFiles, text: str) -> None:
-    for path in (MODE_MARK, "/run/cri-resmgr-installer/restarts.json"):
+    for path in (MODE_FILE, "/run/cri-resmgr-installer/restarts.json"):
         write(files.root, path, text)
     assert runtime_state(files, "one").ages() == ()
     assert runtime_state(files, "one").claim(Mode.INSTALL)
@@ -221,7 +228,7 @@ def test_pause_and_hold_are_seen(poller: Poller, files: RootedFiles) -> None:
     write(files.root, paths.HOLD, "because\nof this\n")
     assert (poller.look().paused, poller.look().hold) == (True, "because")
     write(files.root, paths.HOLD, "")
-    assert poller.look().hold == "no reason is given"
+    assert poller.look().hold == "no reason given"
 
 
 def test_kubelets_own_command_line_says_whether_it_is_on_the_relay(
@@ -259,9 +266,8 @@ def test_the_whole_way_to_each_file_is_watched(poller: Poller, tmp_path: Path) -
 
 def passed(action: Action = Action.INSTALL) -> tuple[ChildRun, list[Event]]:
     said: list[Event] = []
-    return ChildRun(
-        action, PollSnapshot(kubelet=UnitState(KUBELET, invocation_id="a")), KUBELET, said.append
-    ), said
+    before = PollSnapshot(kubelet=UnitState(KUBELET, invocation_id="a"))
+    return ChildRun(action, before, KUBELET, said.append, lambda: None), said
 
 
 def line(kind: str, message: str, **data: object) -> str:
@@ -311,9 +317,9 @@ def test_a_plan_says_whether_kubelet_restarts(target: str) -> None:
 # -- configuration and weight ----------------------------------------------------------------
 
 
-def test_the_terms_are_those_of_the_settings() -> None:
-    configuration = build_configuration(json.loads(Settings().model_dump_json(by_alias=True)), 60.0)
-    assert configuration == Configuration()
+def test_the_configuration_is_that_of_the_settings() -> None:
+    told = print_configuration(build_configuration(Settings()))
+    assert parse_configuration(told, 60.0) == Configuration()
 
 
 def test_at_rest_no_heavy_library_is_loaded() -> None:

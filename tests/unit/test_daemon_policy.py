@@ -1,4 +1,4 @@
-"""The resident's state machine, with the time passed in: no loop, no host."""
+"""The daemon's state machine, with the time passed in: no loop, no host."""
 
 from __future__ import annotations
 
@@ -9,11 +9,21 @@ from typing import Any
 
 import pytest
 
+from installer.daemon.child_run import ChildOutcome
 from installer.daemon.configuration import Configuration
-from installer.daemon.decision import Action, Decision, Outcome
-from installer.daemon.policy import HEARTBEAT, HOUR, OUR_HOLD, RESYNC, SILENT_BEAT, Policy
+from installer.daemon.policy import (
+    HEARTBEAT,
+    HOUR,
+    RESYNC,
+    SILENT_HEARTBEAT,
+    STOP_GRACE,
+    Action,
+    Decision,
+    Policy,
+)
 from installer.daemon.poller import PollSnapshot
 from installer.model.daemon import Phase
+from installer.model.hold import BY_DAEMON, BY_ROLLBACK
 from installer.model.resource import UnitState
 from installer.model.state import Mode
 
@@ -24,8 +34,8 @@ GOOD = PollSnapshot(inputs=("i",), files=("f",), units=("u",), proxy=PROXY, kube
 BARE = replace(GOOD, proxy=UnitState("p"), on_relay=False, relay=False, units=("bare",))
 SILENT = replace(GOOD, relay=False)
 DEAD = replace(SILENT, proxy=replace(PROXY, active_state="activating", main_pid=0), units=("dead",))
-HELD = replace(GOOD, on_relay=False, hold=f"{OUR_HOLD}dead", units=("held",))
-OK, CHANGED = Outcome(0), Outcome(0, changed=True)
+HELD = replace(GOOD, on_relay=False, hold=f"{BY_DAEMON}dead", units=("held",))
+OK, CHANGED = ChildOutcome(0), ChildOutcome(0, changed=True)
 
 
 class Bench:
@@ -45,7 +55,9 @@ class Bench:
             self.policy.begun(self.last.action, self.snapshot)
         return self.last.action
 
-    def end(self, outcome: Outcome = OK, snapshot: PollSnapshot | None = None, took: float = 1.0) -> None:
+    def end(
+        self, outcome: ChildOutcome = OK, snapshot: PollSnapshot | None = None, took: float = 1.0
+    ) -> None:
         self.now += took
         self.snapshot = snapshot or self.snapshot
         self.policy.ended(self.now, outcome, self.snapshot)
@@ -180,7 +192,7 @@ def test_a_kubelet_that_somebody_has_stopped_stays_stopped(settled: Bench) -> No
 
 def test_a_proxy_that_systemd_restarts_is_left_to_it(settled: Bench) -> None:
     assert settled.look(DEAD) is Action.NOTHING
-    assert settled.last.wake == settled.now + SILENT_BEAT
+    assert settled.last.wake == settled.now + SILENT_HEARTBEAT
     assert settled.look(replace(GOOD, units=("again",)), after=1.2) is Action.INSTALL
 
 
@@ -202,7 +214,7 @@ def test_an_environment_failure_is_tried_again_ever_more_seldom(settled: Bench) 
     settled.look(drift)
     waits = []
     for _try in range(10):
-        settled.end(Outcome(5, reason="the runtime is down"), drift)
+        settled.end(ChildOutcome(5, reason="the runtime is down"), drift)
         assert settled.look() is Action.NOTHING
         assert (settled.phase, settled.ready) == (Phase.FAILED, False)
         began = settled.now
@@ -216,7 +228,7 @@ def test_an_environment_failure_is_tried_again_ever_more_seldom(settled: Bench) 
 def test_a_remembered_failure_waits_for_an_input(settled: Bench) -> None:
     new = replace(GOOD, inputs=("new",))
     settled.look(new)
-    settled.end(Outcome(5, remembered=True, reason="it is broken"), new)
+    settled.end(ChildOutcome(5, remembered=True, reason="it is broken"), new)
     for _heartbeat in range(1000):
         assert settled.look(after=HEARTBEAT) is Action.NOTHING
     assert settled.look(replace(new, inputs=("newer",))) is Action.INSTALL
@@ -228,10 +240,10 @@ def test_a_remembered_failure_waits_for_an_input(settled: Bench) -> None:
 def test_in_a_quarantine_drift_from_the_good_generation_is_mended_once(settled: Bench) -> None:
     new = replace(GOOD, inputs=("new",))
     settled.look(new)
-    settled.end(Outcome(5, remembered=True, reason="it is broken"), new)
+    settled.end(ChildOutcome(5, remembered=True, reason="it is broken"), new)
     drift = replace(new, files=("drift",))
     assert settled.look(drift, after=HEARTBEAT) is Action.INSTALL
-    settled.end(Outcome(5, remembered=True, reason="it is broken"), drift)
+    settled.end(ChildOutcome(5, remembered=True, reason="it is broken"), drift)
     for _heartbeat in range(1000):
         assert settled.look(after=HEARTBEAT) is Action.NOTHING
     assert settled.look(new) is Action.INSTALL
@@ -240,7 +252,7 @@ def test_in_a_quarantine_drift_from_the_good_generation_is_mended_once(settled: 
 def test_inputs_that_cannot_be_are_looked_at_again_with_the_resync(settled: Bench) -> None:
     new = replace(GOOD, inputs=("new",))
     settled.look(new)
-    settled.end(Outcome(2), new)
+    settled.end(ChildOutcome(2), new)
     assert settled.look(after=RESYNC / 2) is Action.NOTHING
     assert settled.look(after=RESYNC) is Action.INSTALL
 
@@ -257,7 +269,7 @@ def test_inputs_that_cannot_be_are_looked_at_again_with_the_resync(settled: Benc
 def test_a_refusal_is_over_as_soon_as_what_was_refused_is_gone(settled: Bench, other: dict[str, Any]) -> None:
     refused = replace(GOOD, inputs=("new",), **other)
     settled.look(refused)
-    settled.end(Outcome(4), refused)
+    settled.end(ChildOutcome(4), refused)
     assert settled.look(after=1.0) is Action.NOTHING
     assert settled.look(replace(GOOD, inputs=("new",))) is Action.INSTALL
 
@@ -266,14 +278,14 @@ def test_a_refusal_for_what_is_not_seen_is_tried_again_ever_more_seldom(settled:
     new = replace(GOOD, inputs=("new",))
     settled.look(new)
     for wait in (5.0, 10.0, 20.0):
-        settled.end(Outcome(4, reason="the runtime is down"), new)
+        settled.end(ChildOutcome(4, reason="the runtime is down"), new)
         assert settled.look(after=wait - 0.1) is Action.NOTHING
         assert settled.look(after=0.2) is Action.INSTALL
 
 
 def test_a_busy_host_is_tried_again_soon_and_is_no_failure(settled: Bench) -> None:
     settled.look(replace(GOOD, files=("drift",)))
-    settled.end(Outcome(75))
+    settled.end(ChildOutcome(75))
     assert settled.look() is Action.NOTHING
     assert settled.look(after=2.1) is Action.INSTALL
     assert settled.policy.state.failures == 0
@@ -290,7 +302,7 @@ def test_a_silent_proxy_is_restarted_once_and_then_kubelet_leaves_it(settled: Be
     assert settled.look(after=5.0) is Action.NOTHING
     assert settled.look(after=2.0) is Action.RESCUE
     assert settled.now - 1000.0 < 25.0
-    settled.end(Outcome(0, restarts=1), HELD)
+    settled.end(ChildOutcome(0, restarts=1), HELD)
     settled.look()
     assert (settled.phase, settled.ready, settled.policy.state.rescues) == (Phase.HELD, False, 1)
 
@@ -330,7 +342,7 @@ def test_a_proxy_that_died_with_the_runtime_gets_its_chance_after_it(settled: Be
 def test_a_rescue_that_failed_is_tried_again(settled: Bench) -> None:
     settled.look(DEAD)
     settled.look(after=21)
-    settled.end(Outcome(6), replace(DEAD, hold=f"{OUR_HOLD}dead"))
+    settled.end(ChildOutcome(6), replace(DEAD, hold=f"{BY_DAEMON}dead"))
     assert settled.look() is Action.NOTHING
     assert settled.look(after=2.5) is Action.RESCUE
 
@@ -342,7 +354,7 @@ def test_somebody_elses_proxy_is_not_ours_to_restart(settled: Bench) -> None:
 
 def test_a_retry_does_not_meddle_with_a_rescue(settled: Bench) -> None:
     settled.look(replace(GOOD, inputs=("new",)))
-    settled.end(Outcome(1))
+    settled.end(ChildOutcome(1))
     dead = replace(DEAD, inputs=("new",))
     settled.look(dead, after=1)
     assert settled.look(after=10) is Action.NOTHING
@@ -355,7 +367,7 @@ def test_a_retry_does_not_meddle_with_a_rescue(settled: Bench) -> None:
 def held(bench: Bench, snapshot: PollSnapshot = HELD) -> None:
     bench.look(DEAD)
     assert bench.look(after=21) is Action.RESCUE
-    bench.end(Outcome(0, restarts=1), snapshot)
+    bench.end(ChildOutcome(0, restarts=1), snapshot)
 
 
 def test_the_way_forward_is_taken_once_after_a_good_minute(settled: Bench) -> None:
@@ -363,7 +375,7 @@ def test_the_way_forward_is_taken_once_after_a_good_minute(settled: Bench) -> No
     assert settled.look() is Action.NOTHING
     assert settled.look(after=59) is Action.NOTHING
     assert settled.look(after=2) is Action.INSTALL
-    settled.end(Outcome(0, changed=True, restarts=1), GOOD)
+    settled.end(ChildOutcome(0, changed=True, restarts=1), GOOD)
     settled.look()
     assert settled.ready
     settled.look(after=2)
@@ -400,14 +412,56 @@ def test_a_new_process_with_our_hold_waits_for_the_relay_to_prove_itself(make: M
     assert bench.look(after=61) is Action.INSTALL
 
 
-@pytest.mark.parametrize(
-    "snapshot", [replace(DEAD, on_relay=False, hold=HELD.hold), replace(HELD, hold="by hand")]
-)
-def test_a_new_process_may_bring_what_ends_a_hold(make: Make, snapshot: PollSnapshot) -> None:
+@pytest.mark.parametrize("hold", [HELD.hold, f"{BY_ROLLBACK}kubelet did not start"])
+def test_a_new_process_may_bring_what_ends_a_hold_of_ours(make: Make, hold: str) -> None:
+    snapshot = replace(DEAD, on_relay=False, hold=hold)
     bench = make()
     assert bench.look(snapshot) is Action.INSTALL
-    bench.end(Outcome(6), snapshot)
+    bench.end(ChildOutcome(6), snapshot)
     assert bench.look(after=30) is Action.NOTHING
+
+
+BY_HAND = replace(HELD, hold="broken CPU map")
+
+
+@pytest.mark.parametrize(
+    "change", [{}, {"inputs": ("new",)}, {"files": ("drift",)}, {"units": ("other",)}, {"relay": False}]
+)
+@pytest.mark.parametrize("fresh", [True, False])
+def test_a_persons_hold_is_ended_by_a_person(make: Make, fresh: bool, change: dict[str, Any]) -> None:
+    """Neither by a new pod, nor by new inputs, nor after a good while."""
+    bench = make()
+    if not fresh:
+        bench.settle()
+    for _heartbeat in range(200):
+        assert bench.look(replace(BY_HAND, **change), after=HEARTBEAT) is Action.NOTHING
+    assert (bench.phase, bench.ready) == (Phase.HELD, False)
+    assert bench.look(GOOD) is Action.INSTALL
+
+
+def test_under_a_persons_hold_not_even_a_plan_looks_for_restarts(make: Make) -> None:
+    bench = make(stamps=(800.0, 850.0, 900.0))
+    for _heartbeat in range(200):
+        assert bench.look(BY_HAND, after=HEARTBEAT) is Action.NOTHING
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_kubelet_on_a_dead_relay_is_restarted_for_a_persons_hold_to_take_effect(
+    make: Make, fresh: bool
+) -> None:
+    bench = make()
+    if not fresh:
+        bench.settle()
+    hanging = replace(DEAD, hold="broken CPU map")
+    assert bench.look(hanging) is Action.NOTHING
+    assert bench.look(after=21) is Action.RESCUE
+    bench.end(ChildOutcome(0, restarts=1), replace(hanging, on_relay=False))
+    for _heartbeat in range(200):
+        assert bench.look(after=HEARTBEAT) is Action.NOTHING
+
+
+def test_a_persons_hold_does_not_keep_a_removal(make: Make) -> None:
+    assert make(mode=Mode.REMOVE).look(BY_HAND) is Action.REMOVE
 
 
 def test_a_silent_proxy_under_a_hold_is_restarted_ever_more_seldom(settled: Bench) -> None:
@@ -429,12 +483,12 @@ def test_too_many_restarts_are_seen_before_they_happen(make: Make) -> None:
     bench.settle()
     off = replace(GOOD, on_relay=False, units=("off",))
     assert bench.look(off) is Action.INSTALL
-    bench.end(Outcome(0, changed=True, restarts=1), GOOD)
+    bench.end(ChildOutcome(0, changed=True, restarts=1), GOOD)
     bench.look()
     assert bench.look(off) is Action.PLAN
-    bench.end(Outcome(3, would_restart=True))
+    bench.end(ChildOutcome(3, would_restart=True))
     assert bench.look() is Action.HOLD
-    bench.end(OK, replace(off, hold=f"{OUR_HOLD}3 times"))
+    bench.end(OK, replace(off, hold=f"{BY_DAEMON}3 times"))
     for _heartbeat in range(100):
         assert bench.look(after=HEARTBEAT) in (Action.NOTHING, Action.PLAN)
     assert not bench.ready
@@ -445,7 +499,7 @@ def test_too_many_restarts_are_seen_before_they_happen(make: Make) -> None:
 def test_what_needs_no_restart_is_still_repaired(make: Make) -> None:
     bench = make(stamps=(800.0, 850.0, 900.0))
     assert bench.look(GOOD) is Action.PLAN
-    bench.end(Outcome(0))
+    bench.end(ChildOutcome(0))
     assert bench.look() is Action.INSTALL
     bench.end(OK)
     assert bench.look() is Action.NOTHING
@@ -456,12 +510,12 @@ def test_a_pass_that_finds_that_it_would_have_to_restart_is_no_failure(make: Mak
     """Somebody was quicker than the pass that a plan had let begin."""
     bench = make(stamps=(800.0, 850.0, 900.0))
     bench.look(GOOD)
-    bench.end(Outcome(0))
+    bench.end(ChildOutcome(0))
     assert bench.look() is Action.INSTALL
     off = replace(GOOD, on_relay=False, units=("off",), files=("wiped",))
-    bench.end(Outcome(3, would_restart=True), off)
+    bench.end(ChildOutcome(3, would_restart=True), off)
     assert bench.look() is Action.PLAN
-    bench.end(Outcome(3, would_restart=True))
+    bench.end(ChildOutcome(3, would_restart=True))
     assert bench.look() is Action.HOLD
     assert bench.policy.state.failures == 0
 
@@ -476,7 +530,7 @@ def test_restarts_are_forgotten_after_an_hour(make: Make) -> None:
 def test_kubelet_on_the_relay_is_limited_without_a_hold(make: Make) -> None:
     bench = make(stamps=(800.0, 850.0, 900.0))
     bench.look(GOOD)
-    bench.end(Outcome(3, would_restart=True))
+    bench.end(ChildOutcome(3, would_restart=True))
     assert bench.look() is Action.NOTHING
     assert (bench.phase, bench.ready) == (Phase.LIMITED, False)
 
@@ -487,11 +541,11 @@ def test_kubelet_on_the_relay_is_limited_without_a_hold(make: Make) -> None:
 def test_while_paused_it_only_plans(settled: Bench) -> None:
     paused = replace(GOOD, paused=True, files=("drift",))
     assert settled.look(paused) is Action.PLAN
-    settled.end(Outcome(3, reason="1 to change"))
+    settled.end(ChildOutcome(3, reason="1 to change"))
     assert settled.look() is Action.NOTHING
     assert (settled.phase, settled.ready) == (Phase.PAUSED, False)
     assert settled.look(replace(paused, relay=False, inputs=("new",))) is Action.PLAN
-    settled.end(Outcome(0))
+    settled.end(ChildOutcome(0))
     assert settled.look(after=100) is Action.NOTHING
     assert settled.look(replace(GOOD, inputs=("new",))) is Action.INSTALL
 
@@ -503,7 +557,7 @@ def test_a_pause_that_ends_while_it_plans_is_over(settled: Bench, seen: bool) ->
     assert settled.look(replace(drifted, paused=True)) is Action.PLAN
     if seen:
         assert settled.look(drifted) is Action.NOTHING
-    settled.end(Outcome(3), drifted)
+    settled.end(ChildOutcome(3), drifted)
     assert settled.look() is Action.INSTALL
 
 
@@ -515,7 +569,7 @@ def test_a_pause_of_a_healthy_host_stays_ready(settled: Bench) -> None:
 def test_one_that_was_replaced_stays_so_and_stops_its_child(settled: Bench) -> None:
     settled.look(replace(GOOD, files=("drift",)))
     assert settled.look(replace(GOOD, superseded=True)) is Action.STOP
-    settled.end(Outcome(143))
+    settled.end(ChildOutcome(143))
     assert settled.look(replace(DEAD, inputs=("new",)), after=100) is Action.NOTHING
     assert (settled.phase, settled.ready) == (Phase.YIELDED, False)
 
@@ -523,7 +577,7 @@ def test_one_that_was_replaced_stays_so_and_stops_its_child(settled: Bench) -> N
 def test_a_removal_is_done_once_and_repairs_nothing(make: Make) -> None:
     bench = make(mode=Mode.REMOVE)
     assert bench.look(GOOD) is Action.REMOVE
-    bench.end(Outcome(1))
+    bench.end(ChildOutcome(1))
     assert bench.look() is Action.NOTHING
     assert not bench.ready
     assert bench.look(after=6) is Action.REMOVE
@@ -540,3 +594,130 @@ def test_the_first_pass_waits_its_turn(make: Make) -> None:
     assert (bench.phase, bench.ready) == (Phase.WAITING, False)
     assert bench.last.due == 1300.0
     assert bench.look(after=301) is Action.INSTALL
+
+
+# -- children that do not start, do not end, or are in the way -------------------------------------
+
+
+@pytest.mark.parametrize("snapshot", [GOOD, replace(GOOD, inputs=("new",)), replace(GOOD, files=("drift",))])
+@pytest.mark.parametrize("fresh", [True, False])
+def test_a_child_that_cannot_be_started_is_a_failure_with_back_off(
+    make: Make, fresh: bool, snapshot: PollSnapshot
+) -> None:
+    bench = make()
+    if not fresh:
+        bench.settle()
+        bench.now += RESYNC * 1.3
+    waits = []
+    assert bench.look(snapshot) is Action.INSTALL
+    for _try in range(3):
+        bench.end(ChildOutcome(1, reason="no process could be started"), snapshot, took=0.0)
+        assert bench.look() is Action.NOTHING
+        assert (bench.phase, bench.ready) == (Phase.FAILED, False)
+        began = bench.now
+        while bench.look(after=1.0) is Action.NOTHING:
+            pass
+        waits.append(bench.now - began)
+    assert waits == [5, 10, 20]
+    bench.end(OK)
+    bench.look()
+    assert bench.ready
+
+
+@pytest.mark.parametrize("paused", [True, False])
+def test_a_plan_that_tells_nothing_is_tried_again_later(make: Make, paused: bool) -> None:
+    bench = make(stamps=(800.0, 850.0, 900.0))
+    other = replace(GOOD, paused=paused)
+    assert bench.look(other) is Action.PLAN
+    for wait in (5.0, 10.0):
+        bench.end(ChildOutcome(137), other, took=0.0)
+        assert bench.look(after=wait - 0.1) is Action.NOTHING
+        assert not bench.ready
+        assert bench.look(after=0.2) is Action.PLAN
+
+
+def test_a_hold_that_cannot_be_set_does_not_spin(make: Make) -> None:
+    bench = make(stamps=(800.0, 850.0, 900.0))
+    off = replace(GOOD, on_relay=False, units=("off",))
+    bench.look(off)
+    bench.end(ChildOutcome(3, would_restart=True))
+    assert bench.look() is Action.HOLD
+    bench.end(ChildOutcome(1), took=0.0)
+    assert bench.look() is Action.NOTHING
+    assert bench.last.wake <= bench.now + 3.0
+    assert bench.look(after=2.5) is Action.HOLD
+
+
+def test_a_week_of_failures_is_no_longer_than_the_longest_wait(settled: Bench) -> None:
+    drift = replace(GOOD, files=("drift",))
+    settled.look(drift)
+    for _failure in range(2000):
+        settled.end(ChildOutcome(1), drift)
+        assert settled.look(after=RESYNC) is Action.INSTALL
+
+
+def test_a_week_of_a_silent_proxy_is_no_longer_than_the_longest_wait(settled: Bench) -> None:
+    held(settled, replace(HELD, relay=False))
+    for _restart in range(2000):
+        while settled.look(after=RESYNC) is not Action.RESTART_PROXY:
+            pass
+        settled.end(took=0.0)
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_a_rescue_does_not_wait_for_a_repair_that_changes_nothing(make: Make, fresh: bool) -> None:
+    bench = make()
+    if not fresh:
+        bench.settle()
+    assert bench.look(replace(GOOD, files=("drift",))) is Action.INSTALL
+    dead = replace(DEAD, files=("drift",))
+    assert bench.look(dead, after=100) is Action.NOTHING
+    assert bench.look(after=19) is Action.NOTHING
+    assert bench.look(after=1.1) is Action.STOP
+    assert bench.last.grace == STOP_GRACE
+    bench.end(ChildOutcome(137), dead, took=10.0)
+    assert bench.look() is Action.RESCUE
+
+
+def test_a_repair_that_moves_things_has_the_time_for_its_rollback(settled: Bench) -> None:
+    settled.look(replace(GOOD, inputs=("new",)))
+    settled.policy.moved()
+    dead = replace(DEAD, inputs=("new",))
+    assert settled.look(dead, after=40) is Action.NOTHING
+    assert settled.look(after=29.5) is Action.NOTHING
+    assert settled.look(after=1.0) is Action.STOP
+    settled.end(ChildOutcome(137), dead)
+    assert settled.look() is Action.RESCUE
+
+
+def test_a_proxy_that_is_being_restarted_has_the_time_for_it(settled: Bench) -> None:
+    settled.look(SILENT)
+    assert settled.look(after=10.5) is Action.RESTART_PROXY
+    assert settled.look(after=19.5) is Action.NOTHING
+    assert settled.look(after=1.0) is Action.STOP
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"on_relay": False},
+        {"runtime": False},
+        {"paused": True},
+        {"blind": "no bus"},
+        {"proxy": replace(PROXY, environment=())},
+    ],
+)
+def test_a_repair_is_not_stopped_where_no_rescue_would_follow(settled: Bench, change: dict[str, Any]) -> None:
+    settled.look(replace(GOOD, files=("drift",)))
+    settled.look(replace(SILENT, **change), after=1)
+    assert settled.look(after=500) is Action.NOTHING
+
+
+def test_while_settings_are_read_only_a_rescue_begins(settled: Bench) -> None:
+    settled.policy.reloading = True
+    assert settled.look(replace(GOOD, inputs=("new",))) is Action.NOTHING
+    settled.look(DEAD)
+    assert settled.look(after=21) is Action.RESCUE
+    settled.end(ChildOutcome(0, restarts=1), GOOD)
+    settled.policy.reloading = False
+    assert settled.look(replace(GOOD, inputs=("new",))) is Action.INSTALL

@@ -300,7 +300,7 @@ def test_a_hold_without_a_line_end_or_a_reason_holds(node: Node) -> None:
     node.serve()
     for content in ("", "one line without an end"):
         node.hold.write_text(content)
-        assert f"held: {content or 'no reason is given'}" in node.guard("compose").stdout
+        assert f"held: {content or 'no reason given'}" in node.guard("compose").stdout
 
 
 def test_compose_does_not_wait_for_what_is_not_there(node: Node) -> None:
@@ -308,7 +308,7 @@ def test_compose_does_not_wait_for_what_is_not_there(node: Node) -> None:
     began = time.monotonic()
     done = node.guard("compose")
     assert elapsed(began) < DEFAULT_SECONDS
-    assert "there is no cri-resmgr to wait for" in done.stdout
+    assert "cri-resmgr is not installed" in done.stdout
 
 
 @pytest.mark.parametrize("seconds", ["", "-1", "015", "x", "1000000"])

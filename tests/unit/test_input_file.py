@@ -16,7 +16,6 @@ from installer.inputs.configs import EXTRA_OPTIONS, FALLBACK, FORCE, load_config
 from installer.inputs.file import read_if_present, read_input
 from installer.inputs.payload import BINARY, DIGESTS, load_payload
 from installer.inputs.settings import load_settings
-from installer.manifests.inputs import Request, load_inputs
 from tests.unit.test_payload import elf, unpack
 
 KINDS: dict[str, Callable[[Path], object]] = {
@@ -33,7 +32,6 @@ READERS: dict[str, Callable[[Path], object]] = {
     DIGESTS: load_payload,
     "VERSION": load_payload,
     BINARY: load_payload,
-    "values": lambda directory: load_inputs(Request(values=directory / "values")),
 }
 
 

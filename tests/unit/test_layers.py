@@ -39,7 +39,7 @@ DOORS = {
     "psutil": {"installer/host/process.py"},
     "subprocess": {"installer/host/run.py"},
     "grpc": {"installer/host/cri.py"},
-    "ctypes": {"installer/host/inotify.py", "installer/host/netns.py"},
+    "ctypes": {"installer/host/netns.py"},
     "fcntl": {"installer/host/disk.py", "installer/host/lock.py"},
     "ssl": {"installer/host/kubeapi.py"},
     "http": {"installer/host/kubeapi.py"},

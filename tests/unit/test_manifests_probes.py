@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
-from installer.daemon.loop import Command
+from installer.daemon.configuration import Command
+from installer.inputs.deadlines import build_deadlines
 from installer.inputs.settings import KubeletSettings, ProxySettings, RolloutSettings, Settings
-from installer.manifests.probes import PAUSED_FILE, READY_FILE, build_deadlines, build_probes
+from installer.manifests.probes import FRESH, build_probes
+from installer.model.daemon import ALIVE_FILE, PAUSED_FILE, READY_FILE
 
 SLOW = Settings(
     proxy=ProxySettings(start_timeout_seconds=500, dead_seconds=900),
@@ -54,6 +58,8 @@ class Liveness:
     was asked for and ends as told."""
 
     def __init__(self, directory: Path) -> None:
+        self.alive = directory / "alive"
+        self.alive.touch()
         self.host = directory / "host"
         self.paused = directory / "paused"
         self._said = directory / "said"
@@ -65,6 +71,7 @@ class Liveness:
         chroot.write_text(f'#!/bin/sh\necho "$*" >"{self._said}"\nexit {status}\n')
         chroot.chmod(0o755)
         shell, option, script = build_probes(Settings())["livenessProbe"]["exec"]["command"]
+        script = script.replace(ALIVE_FILE, str(self.alive))
         script = script.replace("/host", str(self.host)).replace(PAUSED_FILE, str(self.paused))
         environment = {"PATH": f"{self._programs}:/usr/bin:/bin"}
         done = subprocess.run([shell, option, script], env=environment, timeout=20, check=False)
@@ -89,9 +96,45 @@ def test_alive_while_kubelet_is_held(liveness: Liveness) -> None:
     assert liveness.run(3) == (0, "")
 
 
-def test_run_leaves_its_marks_where_the_probes_look() -> None:
+def age(file: Path, seconds: float) -> None:
+    then = time.time() - seconds
+    os.utime(file, (then, then))
+
+
+@pytest.mark.parametrize("excused", [False, True])
+def test_a_daemon_that_hangs_is_not_alive_whatever_else_is_so(liveness: Liveness, excused: bool) -> None:
+    if excused:
+        liveness.paused.touch()
+    age(liveness.alive, FRESH - 10)
+    assert liveness.run(0)[0] == 0
+    age(liveness.alive, FRESH + 10)
+    assert liveness.run(0)[0] == 1
+    liveness.alive.unlink()
+    assert liveness.run(0)[0] == 1
+
+
+@pytest.mark.parametrize("mode", ["install", "remove"])
+def test_ready_is_what_a_daemon_that_works_says(tmp_path: Path, mode: Literal["install", "remove"]) -> None:
+    shell, option, script = build_probes(Settings(mode=mode))["readinessProbe"]["exec"]["command"]
+    ready = tmp_path / "ready"
+
+    def run() -> int:
+        probe = [shell, option, script.replace(READY_FILE, str(ready))]
+        return subprocess.run(probe, timeout=20, check=False, capture_output=True).returncode
+
+    assert run() == 1
+    ready.touch()
+    assert run() == 0
+    age(ready, FRESH - 10)
+    assert run() == 0
+    age(ready, FRESH + 10)
+    assert run() == 1
+
+
+def test_run_leaves_its_files_where_the_probes_look() -> None:
     command = Command(Path("/host"), Path("/payload"), None, None)
-    assert (str(command.ready_file), str(command.paused_file)) == (READY_FILE, PAUSED_FILE)
+    files = (command.ready_file, command.alive_file, command.paused_file)
+    assert tuple(map(str, files)) == (READY_FILE, ALIVE_FILE, PAUSED_FILE)
 
 
 def test_alive_while_the_node_is_paused(liveness: Liveness) -> None:

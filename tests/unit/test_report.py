@@ -32,9 +32,9 @@ from installer.model.resource import (
 )
 from installer.model.snapshot import HostSnapshot
 from installer.model.state import Desired, DesiredUnit, Mode
-from installer.report import build_reporter, plan_json, print_plan, print_status, render_plan, report_error
-from installer.report.events import JsonReporter
-from installer.report.planned import summarise
+from installer.report.events import JsonReporter, build_reporter, report_error
+from installer.report.planned import plan_json, print_plan, render_plan, summarise
+from installer.report.status import print_status
 from installer.report.terminal import cut, escape, one_line, wants_color
 from tests.snapshots import but, snapshot
 

@@ -1,8 +1,7 @@
 """Whether it is certain that a node is no longer to be served. Pure.
 
-Taking the proxy off a node by mistake restarts its kubelet, on all nodes at once if the mistake is
-the API server's. So only what an API server says in so many words counts; every
-doubt keeps the node as it is.
+Taking the proxy off a node by mistake restarts its kubelet, on all nodes at once if the mistake is the API
+server's. So only the explicit word of an API server counts; every doubt keeps the node as it is.
 """
 
 from __future__ import annotations
@@ -18,55 +17,56 @@ from installer.host.kubeapi import Answer
 
 @dataclass(frozen=True, slots=True)
 class Decommission:
-    """`why` is for people, and says what was found or what was missing."""
+    """Whether the node is `certain` to be decommissioned. `why` is for people, and says what was found or
+    what was missing."""
 
     certain: bool
     why: str
 
 
-def decide(place: PodContext, daemonset: Answer, node: Answer, remembered_uid: str) -> Decommission:
+def decide(context: PodContext, daemonset: Answer, node: Answer, remembered_uid: str) -> Decommission:
     """Judges what the API says of our DaemonSet and of our node.
 
     `remembered_uid` is that of our DaemonSet when it was first seen, empty if it never was: then
     its absence tells nothing, as the name may be wrong.
     """
-    name = f"DaemonSet {place.namespace}/{place.daemonset}"
-    if not place.namespace or not place.daemonset:
+    name = f"DaemonSet {context.namespace}/{context.daemonset}"
+    if not context.namespace or not context.daemonset:
         return Decommission(False, "the name or namespace of our DaemonSet is not known")
     if daemonset.code == 404:
-        return _judge_absence(place, name, daemonset, remembered_uid)
+        return _judge_absence(context, name, daemonset, remembered_uid)
     if not daemonset.ok:
         return Decommission(False, f"{name} could not be read: {daemonset.failure}")
     metadata = _metadata(daemonset)
-    if not _is(daemonset, "DaemonSet", place.daemonset) or metadata.get("namespace") != place.namespace:
-        return Decommission(False, f"{name} was asked for, and something else came")
+    if not _is(daemonset, "DaemonSet", context.daemonset) or metadata.get("namespace") != context.namespace:
+        return Decommission(False, f"{name} was asked for, and another object came")
     uid = metadata.get("uid")
     if remembered_uid and isinstance(uid, str) and uid and uid != remembered_uid:
-        return Decommission(True, f"{name} is another one now: its UID was {remembered_uid} and is {uid}")
+        return Decommission(True, f"{name} was replaced: its UID was {remembered_uid} and is {uid}")
     if metadata.get("deletionTimestamp"):
         return Decommission(True, f"{name} is being deleted, since {metadata['deletionTimestamp']}")
-    return _judge_selection(place, name, daemonset, node)
+    return _judge_selection(context, name, daemonset, node)
 
 
-def _judge_absence(place: PodContext, name: str, answer: Answer, remembered_uid: str) -> Decommission:
+def _judge_absence(context: PodContext, name: str, answer: Answer, remembered_uid: str) -> Decommission:
     """Whether a 404 is the API server's own word on our DaemonSet."""
     details = answer.body.get("details")
     said = details.get("name") if isinstance(details, dict) else None
     kind, reason = answer.body.get("kind"), answer.body.get("reason")
-    if (kind, reason, said) != ("Status", "NotFound", place.daemonset):
+    if (kind, reason, said) != ("Status", "NotFound", context.daemonset):
         return Decommission(False, f"a 404 that does not come from an API server that knows {name}")
     if not remembered_uid:
-        return Decommission(False, f"{name} is not there, and never was seen: its name may be wrong")
+        return Decommission(False, f"{name} does not exist and was never seen: its name may be wrong")
     return Decommission(True, f"{name} is gone")
 
 
-def _judge_selection(place: PodContext, name: str, daemonset: Answer, node: Answer) -> Decommission:
-    """Whether a living DaemonSet still wants this node."""
+def _judge_selection(context: PodContext, name: str, daemonset: Answer, node: Answer) -> Decommission:
+    """Whether a DaemonSet that exists still selects this node."""
     if not node.ok:
-        return Decommission(False, f"{name} is there; node {place.node} could not be read: {node.failure}")
-    if not _is(node, "Node", place.node):
+        return Decommission(False, f"{name} exists; node {context.node} could not be read: {node.failure}")
+    if not _is(node, "Node", context.node):
         return Decommission(
-            False, f"{name} is there; node {place.node} was asked for, and something else came"
+            False, f"{name} exists; node {context.node} was asked for, and another object came"
         )
     labels = _metadata(node).get("labels") or {}
     spec = daemonset.body.get("spec")
@@ -74,12 +74,12 @@ def _judge_selection(place: PodContext, name: str, daemonset: Answer, node: Answ
     try:
         if not isinstance(template, dict) or not isinstance(labels, dict):
             raise ValueError("no pod template, or no labels")
-        wanted = selects(template, place.node, labels)
+        wanted = selects(template, context.node, labels)
     except ValueError as error:
-        return Decommission(False, f"{name} is there; whom it selects is not understood: {error}")
+        return Decommission(False, f"{name} exists; its node selection is not understood: {error}")
     if wanted:
-        return Decommission(False, f"{name} is there and selects this node")
-    return Decommission(True, f"{name} no longer selects node {place.node}")
+        return Decommission(False, f"{name} exists and selects this node")
+    return Decommission(True, f"{name} no longer selects node {context.node}")
 
 
 def _metadata(answer: Answer) -> Mapping[str, Any]:

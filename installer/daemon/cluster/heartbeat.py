@@ -1,7 +1,7 @@
-"""One heartbeat, and one search for evidence: the requests, in order, and what they amount to.
+"""One heartbeat, and one check for a decommission: the requests, in order, and what they amount to.
 
-No part hinders another: each has its own result. What an RBAC role has to allow for them is
-DaemonSet get, Node get (and patch for the annotation), Lease patch and create, Event create.
+No part hinders another: each has its own result. What an RBAC role has to allow for them is DaemonSet get,
+Node get (and patch for the annotation), Lease patch and create, Event create.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,8 @@ from installer.host.kubeapi import Answer, Api, KubeApi
 
 HEARTBEAT_SECONDS = 10.0
 _CACHED = "?resourceVersion=0"
-"""From the API server's own memory, not from etcd (Kubernetes API concepts, "Resource versions"): a
-fleet that beats must not be felt. May be a moment old."""
+"""From the API server's own memory, not from etcd (Kubernetes API concepts, "Resource versions"): the
+heartbeats of a fleet must not be felt. May be a moment old."""
 
 Result = tuple[str, str]
 """ok, denied or failed; and why."""
@@ -39,11 +39,11 @@ _OK: Result = ("ok", "")
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """What the resident wants of a child. `status` is what the annotation says; `ask_only`: nothing
-    is written. `seconds` is the deadline of all of it."""
+class HeartbeatRequest:
+    """What the daemon wants of a child. `status` is what the annotation says; `ask_only`: nothing is
+    written. `seconds` is the deadline of all of it."""
 
-    place: PodContext
+    context: PodContext
     uid: str = ""
     seconds: float = HEARTBEAT_SECONDS
     ask_only: bool = False
@@ -51,78 +51,68 @@ class Request:
     events: tuple[Mapping[str, Any], ...] = ()
 
     def to_json(self) -> str:
-        return json.dumps(
-            {
-                "place": self.place.to_json(),
-                "uid": self.uid,
-                "seconds": self.seconds,
-                "ask_only": self.ask_only,
-                "status": dict(self.status),
-                "events": [dict(event) for event in self.events],
-            }
-        )
+        return json.dumps(asdict(self))
 
 
-def parse_request(text: str) -> Request:
+def parse_request(text: str) -> HeartbeatRequest:
     """Raises InvalidInputError."""
     try:
         data = json.loads(text)
-        events = tuple(data.pop("events"))
-        return Request(place=PodContext(**data.pop("place")), events=events, **data)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InvalidInputError([f"the request is not one of the resident's: {error}"]) from None
+        context, events = PodContext(**data.pop("context")), tuple(data.pop("events"))
+        return HeartbeatRequest(context=context, events=events, **data)
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise InvalidInputError([f"the request is not one of the daemon's: {error}"]) from None
 
 
 def heartbeat(text: str) -> str:
     """Asks and tells the API. The answer has `paused` (null if not known), `uid` of our DaemonSet,
     `sent` (how many of the events are done with), and `parts` with the result of each.
 
-    Raises InvalidInputError for a text that is not `Request.to_json`'s.
+    Raises InvalidInputError for a text that is not `HeartbeatRequest.to_json`'s.
     """
     return _with_api(text, lambda request, api: Heartbeat(request, api).run())
 
 
-def evidence(text: str) -> str:
+def decommission(text: str) -> str:
     """Whether it is certain that this node is no longer to be served: `certain` and `why`.
 
-    Raises InvalidInputError for a text that is not `Request.to_json`'s.
+    Raises InvalidInputError for a text that is not `HeartbeatRequest.to_json`'s.
     """
-    return _with_api(text, find_evidence)
+    return _with_api(text, check_decommission)
 
 
-def find_evidence(request: Request, api: Api) -> dict[str, Any]:
-    place = request.place
-    known = place.namespace and place.daemonset
-    daemonset = api.call("GET", place.daemonset_path) if known else Answer(0)
-    node = api.call("GET", place.node_path) if daemonset.ok else Answer(0, failure="not asked for")
-    found = decide(place, daemonset, node, request.uid)
-    return {"certain": found.certain, "why": found.why}
+def check_decommission(request: HeartbeatRequest, api: Api) -> dict[str, Any]:
+    context = request.context
+    known = context.namespace and context.daemonset
+    daemonset = api.call("GET", context.daemonset_path) if known else Answer(0)
+    node = api.call("GET", context.node_path) if daemonset.ok else Answer(0, failure="not asked for")
+    return asdict(decide(context, daemonset, node, request.uid))
 
 
-def _with_api(text: str, work: Callable[[Request, Api], Mapping[str, Any]]) -> str:
+def _with_api(text: str, talk: Callable[[HeartbeatRequest, Api], Mapping[str, Any]]) -> str:
     request = parse_request(text)
-    place, deadline = request.place, time.monotonic() + request.seconds
-    api = KubeApi(place.host, place.port, Path(place.account), deadline)
+    context, deadline = request.context, time.monotonic() + request.seconds
+    api = KubeApi(context.host, context.port, Path(context.account), deadline)
     try:
-        return json.dumps(work(request, api))
+        return json.dumps(talk(request, api))
     finally:
         api.close()
 
 
 class Heartbeat:
-    """What matters most comes first: the time may not be enough for all."""
+    """The most important request comes first: the time may not be enough for all."""
 
-    def __init__(self, request: Request, api: Api) -> None:
-        self._request, self._place, self._api = request, request.place, api
+    def __init__(self, request: HeartbeatRequest, api: Api) -> None:
+        self._request, self._context, self._api = request, request.context, api
         self._parts: dict[str, Result] = {}
         self._uid = request.uid
-        self._cached = "" if request.ask_only else _CACHED  # before the first pass it has to be true
+        self._cached = "" if request.ask_only else _CACHED  # the first has to be new
         self._sent = 0
 
     def run(self) -> dict[str, Any]:
-        node = self._api.call("GET", self._place.node_path + self._cached)
+        node = self._api.call("GET", self._context.node_path + self._cached)
         self._parts["node"] = _result(node)
-        if self._place.namespace and self._place.daemonset:
+        if self._context.namespace and self._context.daemonset:
             self._parts["daemonset"] = self._see_daemonset()
         if not self._request.ask_only:
             self._tell(node)
@@ -134,16 +124,16 @@ class Heartbeat:
         }
 
     def _tell(self, node: Answer) -> None:
-        if self._place.namespace:
+        if self._context.namespace:
             self._parts["lease"] = self._renew_lease()
         if self._request.events:
             self._parts["events"] = self._send_events()
-        if self._place.annotate and self._request.status and node.ok:
+        if self._context.annotate and self._request.status and node.ok:
             self._parts["annotation"] = self._annotate(node)
 
     def _see_daemonset(self) -> Result:
-        """Its UID is what it was when it was first seen: another one later is evidence."""
-        answer = self._api.call("GET", self._place.daemonset_path + self._cached)
+        """Its UID is that of the first answer: another one later is evidence for a decommission."""
+        answer = self._api.call("GET", self._context.daemonset_path + self._cached)
         metadata = answer.body.get("metadata")
         uid = metadata.get("uid") if answer.ok and isinstance(metadata, dict) else None
         if isinstance(uid, str) and answer.body.get("kind") == "DaemonSet":
@@ -152,20 +142,20 @@ class Heartbeat:
 
     def _renew_lease(self) -> Result:
         now = datetime.now(UTC)
-        answer = self._api.call("PATCH", self._place.lease_path, build_renewal(self._place, now))
+        answer = self._api.call("PATCH", self._context.lease_path, build_renewal(self._context, now))
         if answer.code == 404:
-            answer = self._api.call("POST", self._place.leases_path, build_lease(self._place, now))
+            answer = self._api.call("POST", self._context.leases_path, build_lease(self._context, now))
         return _result(answer)
 
     def _annotate(self, node: Answer) -> Result:
         patch = build_annotation(node.body, self._request.status)
-        return _OK if patch is None else _result(self._api.call("PATCH", self._place.node_path, patch))
+        return _OK if patch is None else _result(self._api.call("PATCH", self._context.node_path, patch))
 
     def _send_events(self) -> Result:
-        """In order. One that the server refuses for what it says is not sent again."""
+        """In order. One whose content the server refuses is not sent again."""
         result = _OK
         for event in self._request.events:
-            answer = self._api.call("POST", EVENTS_PATH, build_event(self._place, event))
+            answer = self._api.call("POST", EVENTS_PATH, build_event(self._context, event))
             result = _result(answer)
             if not answer.ok and answer.code not in (400, 422):
                 break

@@ -33,24 +33,24 @@ def is_paused(node: Mapping[str, Any]) -> bool:
     return PAUSE in _annotations(node) and str(_annotations(node)[PAUSE]) != "false"
 
 
-def build_renewal(place: PodContext, now: datetime) -> dict[str, Any]:
+def build_renewal(context: PodContext, now: datetime) -> dict[str, Any]:
     """A merge patch of the Lease."""
     spec = {
-        "holderIdentity": place.pod or place.node,
+        "holderIdentity": context.pod or context.node,
         "leaseDurationSeconds": LEASE_SECONDS,
         "renewTime": micro_time(now),
     }
     return {"spec": spec}
 
 
-def build_lease(place: PodContext, now: datetime) -> dict[str, Any]:
+def build_lease(context: PodContext, now: datetime) -> dict[str, Any]:
     """Owned by nothing: it outlives the pod, so that a missing installer is seen."""
     labels = {"app.kubernetes.io/name": PROGRAM}
     return {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
-        "metadata": {"name": lease_name(place.node), "namespace": place.namespace, "labels": labels},
-        "spec": build_renewal(place, now)["spec"] | {"acquireTime": micro_time(now)},
+        "metadata": {"name": lease_name(context.node), "namespace": context.namespace, "labels": labels},
+        "spec": build_renewal(context, now)["spec"] | {"acquireTime": micro_time(now)},
     }
 
 
@@ -63,7 +63,7 @@ def build_annotation(node: Mapping[str, Any], status: Mapping[str, str]) -> dict
     return {"metadata": {"annotations": {STATUS: text}}}
 
 
-def build_event(place: PodContext, what: Mapping[str, Any]) -> dict[str, Any]:
+def build_event(context: PodContext, what: Mapping[str, Any]) -> dict[str, Any]:
     """`what` has `type` (Normal or Warning), `reason`, `message` and `time` (of the epoch).
 
     It regards the node as kubelet's own events do, its name as UID, so that `kubectl describe node`
@@ -74,13 +74,13 @@ def build_event(place: PodContext, what: Mapping[str, Any]) -> dict[str, Any]:
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {"generateName": f"{PROGRAM}-", "namespace": "default"},
-        "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": place.node, "uid": place.node},
+        "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": context.node, "uid": context.node},
         "type": what["type"],
         "reason": what["reason"],
         "message": cut(what["message"], _MESSAGE_LIMIT),
-        "source": {"component": PROGRAM, "host": place.node},
+        "source": {"component": PROGRAM, "host": context.node},
         "reportingComponent": PROGRAM,
-        "reportingInstance": cut(place.pod or place.node, 128),
+        "reportingInstance": cut(context.pod or context.node, 128),
         "firstTimestamp": when,
         "lastTimestamp": when,
         "count": 1,

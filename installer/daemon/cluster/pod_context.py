@@ -1,12 +1,11 @@
-"""Where the API is and who we are in it: what a pod's environment and files tell."""
+"""The pod context: where the API is and who we are in it, from the pod's environment and files."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from installer.errors import InvalidInputError
 
@@ -48,9 +47,6 @@ class PodContext:
     def lease_path(self) -> str:
         return f"{self.leases_path}/{lease_name(self.node)}"
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def find_pod_context(environment: Mapping[str, str]) -> PodContext | None:
     """None outside a pod, and in one without a token.
@@ -68,7 +64,7 @@ def find_pod_context(environment: Mapping[str, str]) -> PodContext | None:
     if not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
         faults.append(f"KUBERNETES_SERVICE_PORT: must be a port, not {port!r}")
     faults += [
-        f"{name}: {environment.get(name)!r} is no name of an object"
+        f"{name}: {environment.get(name)!r} is not a name of an object"
         for name in ("NODE_NAME", "POD_NAMESPACE", "CRI_RESMGR_INSTALLER_DAEMONSET")
         if environment.get(name) and not is_name(environment[name])
     ]

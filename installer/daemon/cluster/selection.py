@@ -1,8 +1,7 @@
 """Whether a pod template wants a node: nodeSelector and required node affinity. Pure.
 
-As the DaemonSet controller decides it (Kubernetes documentation, "Assigning Pods to Nodes"), but for
-taints and what is only preferred: they never count. Whatever is not understood raises
-ValueError, so that nobody takes it for a no.
+As the DaemonSet controller decides it (Kubernetes documentation, "Assigning Pods to Nodes"), without taints
+and preferences. Whatever is not understood raises ValueError, so that nobody takes it for a no.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def _matches(expression: Mapping[str, Any], labels: Mapping[str, Any]) -> bool:
     key, operator = expression.get("key"), expression.get("operator")
     values = _list(expression.get("values") or [], "values")
     if not isinstance(key, str) or not all(isinstance(value, str) for value in values):
-        raise ValueError("an expression without a key, or with values that are no strings")
+        raise ValueError("an expression without a key, or with values that are not strings")
     if operator in ("Exists", "DoesNotExist") and not values:
         return (key in labels) is (operator == "Exists")
     if operator in ("In", "NotIn") and values:
@@ -62,10 +61,10 @@ def _matches(expression: Mapping[str, Any], labels: Mapping[str, Any]) -> bool:
 
 
 def _compares(label: object, value: str, *, greater: bool) -> bool:
-    """As whole numbers; a label that is none, or is not there, does not match."""
+    """As whole numbers; a label that is missing or not a whole number does not match."""
     bound = _number(value)
     if bound is None:
-        raise ValueError(f"{value!r} is to be compared with a label, and is no whole number")
+        raise ValueError(f"{value!r} is to be compared with a label, and is not a whole number")
     number = _number(label) if isinstance(label, str) else None
     return number is not None and (number > bound if greater else number < bound)
 
@@ -76,11 +75,11 @@ def _number(text: str) -> int | None:
 
 def _mapping(value: object, what: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError(f"{what} is no mapping")
+        raise ValueError(f"{what} is not a mapping")
     return value
 
 
 def _list(value: object, what: str) -> list[Any]:
     if not isinstance(value, list):
-        raise ValueError(f"{what} is no list")
+        raise ValueError(f"{what} is not a list")
     return value

@@ -1,0 +1,97 @@
+"""The verb `run`, and the hidden verbs that `run` starts as its child processes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from installer.cli.options import ENVIRONMENT_PREFIX, Options
+from installer.errors import InvalidInputError, UnservableHostError
+
+
+def run_verb(arguments: argparse.Namespace, options: Options) -> int:
+    """Runs one of DAEMON_VERBS and returns its exit code."""
+    if arguments.command == "run":
+        return _run_daemon(options)
+    if arguments.command in ("cluster-heartbeat", "cluster-decommission"):
+        return _talk_to_cluster(arguments)
+    return _run_child(arguments, options)
+
+
+def _run_daemon(options: Options) -> int:
+    """Stays until a signal comes, and so loads no library that it does not need all the time."""
+    from installer.daemon.cluster.client import ApiCluster
+    from installer.daemon.cluster.pod_context import find_pod_context
+    from installer.daemon.configuration import Command
+    from installer.daemon.loop import Daemon
+    from installer.host.files import RootedFiles
+    from installer.model.daemon import READY_FILE, NoCluster
+    from installer.report.events import build_reporter
+
+    _require_root()
+    given = {
+        name: os.environ[ENVIRONMENT_PREFIX + name.upper()]
+        for name in ("ready_file", "pod_uid", "good_seconds")
+        if ENVIRONMENT_PREFIX + name.upper() in os.environ
+    }
+    command = Command(
+        options.host_root,
+        options.payload,
+        options.configs,
+        options.config,
+        Path(given.get("ready_file", READY_FILE)),
+        given.get("pod_uid", ""),
+        _seconds(given.get("good_seconds", "60")),
+    )
+    emit = build_reporter(options.output, sys.stdout, options.verbose)
+    context = find_pod_context(os.environ)
+    cluster = ApiCluster(context, emit, RootedFiles(options.host_root)) if context else NoCluster()
+    return Daemon(command, emit, cluster).run()
+
+
+def _talk_to_cluster(arguments: argparse.Namespace) -> int:
+    from installer.daemon.cluster import decommission, heartbeat
+
+    talk = heartbeat if arguments.command == "cluster-heartbeat" else decommission
+    print(talk(arguments.request))
+    return 0
+
+
+def _run_child(arguments: argparse.Namespace, options: Options) -> int:
+    from installer.inputs.settings import load_settings
+
+    settings = load_settings(options.config)
+    _require_root()
+    if arguments.command == "settings":
+        from installer.daemon.configuration import build_configuration, print_configuration
+
+        print(print_configuration(build_configuration(settings)))
+        return 0
+
+    from installer.daemon.rescue import hold_kubelet, restart_proxy
+    from installer.host.clock import install_signal_handlers
+    from installer.host.real import build_host
+    from installer.report.events import build_reporter
+
+    install_signal_handlers()
+    host, emit = build_host(options.host_root), build_reporter(options.output, sys.stdout, options.verbose)
+    if arguments.restart_proxy:
+        restart_proxy(settings, host, emit)
+    else:
+        hold_kubelet(settings, host, emit, arguments.reason, restart=not arguments.hold_only)
+    return 0
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        name = f"{ENVIRONMENT_PREFIX}GOOD_SECONDS"
+        raise InvalidInputError([f"{name}: must be a number of seconds, not {text!r}"]) from None
+
+
+def _require_root() -> None:
+    if os.geteuid() != 0:
+        raise UnservableHostError("this has to run as root", "sudo, or a privileged container")

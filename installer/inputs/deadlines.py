@@ -1,0 +1,38 @@
+"""How long a pass may take, computed from the settings that bound its parts. Pure; times in seconds.
+
+The daemon ends a child by these, and the pods' probes are patient for them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from installer.inputs.settings import Settings
+from installer.model.plan import JOB_SLACK, PROXY_SETTLE
+
+_ROLLBACK = 30  # R8: the attempt and its rollback while kubelet hangs on the relay
+_BEGIN = 60  # until the first pass: the container's start, the API server, the host's lock
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """`converge`: the longest that one pass may take. `kubelet`: a restart of kubelet in it, until it has
+    settled. `start`: from the start of a container to the end of its first pass. `absent`: the longest that
+    the proxy's unit may be inactive on a healthy node."""
+
+    converge: int
+    kubelet: int
+    start: int
+    absent: int
+
+
+def build_deadlines(settings: Settings) -> Deadlines:
+    """From the settings, each time the most that they allow."""
+    proxy, kubelet = settings.proxy, settings.kubelet
+    start_proxy = proxy.start_timeout_seconds + round(JOB_SLACK + PROXY_SETTLE)
+    start_kubelet = (
+        kubelet.guard_seconds + kubelet.start_timeout_seconds + round(JOB_SLACK) + kubelet.settle_seconds
+    )
+    converge = start_proxy + start_kubelet + _ROLLBACK
+    absent = max(converge, proxy.dead_seconds + start_proxy + _ROLLBACK)
+    return Deadlines(converge, start_kubelet, settings.rollout.spread_seconds + _BEGIN + converge, absent)

@@ -1,0 +1,278 @@
+"""The main loop on the real kernel: what it tells of directories, and what becomes of its children."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from gi.repository import GLib
+
+from installer.host.watch import Child, EventLoop, WatchSpec
+
+SOON = 15.0
+
+
+class Scene:
+    """A loop that runs until something is so. `failures` are what callbacks have raised."""
+
+    def __init__(self) -> None:
+        self.failures: list[Exception] = []
+        self.loop = EventLoop(self.failures.append)
+        self.told = 0
+        self.lines: list[str] = []
+        self.ends: list[int] = []
+
+    def changed(self) -> None:
+        self.told += 1
+
+    def until(self, reached: Callable[[], bool], seconds: float = SOON) -> bool:
+        deadline = time.monotonic() + seconds
+
+        def look() -> None:
+            if reached() or time.monotonic() > deadline:
+                self.loop.quit()
+            else:
+                self.loop.after(0.005, look)
+
+        self.loop.after(0.0, look)
+        self.loop.run()
+        return reached()
+
+    def rest(self, seconds: float = 0.3) -> None:
+        self.until(lambda: False, seconds)
+
+    def hears(self) -> bool:
+        """Whether anything is told from now on, and then nothing more."""
+        heard = self.until(lambda: self.told > 0)
+        self.rest()
+        self.told = 0
+        return heard
+
+    def hears_nothing(self) -> bool:
+        self.rest()
+        return self.told == 0
+
+    def start(self, code: str, deadline: float = 60.0, grace: float = 60.0) -> Child:
+        argv = (sys.executable, "-c", f"import os, signal, sys, time\n{code}")
+        return self.loop.start(argv, self.lines.append, self.ends.append, deadline, grace)
+
+    def ended(self) -> bool:
+        return bool(self.ends)
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    made = Scene()
+    yield made
+    made.loop.watch((), made.changed)
+    assert not made.failures
+
+
+# -- directories ----------------------------------------------------------------------
+
+
+def test_what_comes_changes_and_goes_in_a_directory_is_told(tmp_path: Path, scene: Scene) -> None:
+    scene.loop.watch([WatchSpec(tmp_path, "/etc"), WatchSpec(tmp_path, "/nowhere")], scene.changed)
+    assert scene.hears_nothing()
+    (tmp_path / "etc").mkdir()
+    scene.loop.watch([WatchSpec(tmp_path, "/etc")], scene.changed)
+    file, other = tmp_path / "etc/x", tmp_path / "etc/y"
+    changes: tuple[Callable[[], object], ...] = (
+        file.touch,
+        lambda: file.write_text("x"),
+        lambda: file.chmod(0o600),
+        lambda: file.rename(other),
+        other.unlink,
+        (tmp_path / "etc").rmdir,
+    )
+    for change in changes:
+        change()
+        assert scene.hears()
+
+
+def test_a_change_is_told_at_once(tmp_path: Path, scene: Scene) -> None:
+    scene.loop.watch([WatchSpec(tmp_path, "/")], scene.changed)
+    for change in ((tmp_path / "x").touch, (tmp_path / "x").unlink):
+        started = time.monotonic()
+        change()
+        assert scene.until(lambda: scene.told > 0)
+        assert time.monotonic() - started < 0.4
+        assert scene.hears()
+
+
+def test_other_names_and_other_directories_are_not_told(tmp_path: Path, scene: Scene) -> None:
+    for directory in ("a", "b"):
+        (tmp_path / directory).mkdir()
+    scene.loop.watch([WatchSpec(tmp_path, "/a", frozenset("x")), WatchSpec(tmp_path, "/b")], scene.changed)
+    (tmp_path / "a/y").touch()
+    assert scene.hears_nothing()
+    specs = [WatchSpec(tmp_path, "/a", frozenset("x")), WatchSpec(tmp_path, "/a", frozenset("z"))]
+    scene.loop.watch(specs, scene.changed)
+    (tmp_path / "b/x").touch()
+    assert scene.hears_nothing()
+    for name in "xz":
+        (tmp_path / "a" / name).touch()
+        assert scene.hears()
+
+
+def test_a_directory_that_replaces_another_is_watched_from_the_next_call_on(
+    tmp_path: Path, scene: Scene
+) -> None:
+    specs = [WatchSpec(tmp_path, "/etc", frozenset({"d"})), WatchSpec(tmp_path, "/etc/d", frozenset("x"))]
+    (tmp_path / "etc/d").mkdir(parents=True)
+    scene.loop.watch(specs, scene.changed)
+    for turn in range(3):
+        (tmp_path / "etc/d").rename(tmp_path / f"etc/old{turn}")
+        (tmp_path / "etc/d").mkdir()
+        assert scene.hears()
+        scene.loop.watch(specs, scene.changed)
+        assert scene.hears_nothing()
+        (tmp_path / f"etc/old{turn}/x").touch()
+        assert scene.hears_nothing()
+        (tmp_path / "etc/d/x").touch()
+        assert scene.hears()
+
+
+def test_links_are_followed_below_the_root(tmp_path: Path, scene: Scene) -> None:
+    root = tmp_path / "root"
+    (root / "run/ours").mkdir(parents=True)
+    (root / "var").mkdir()
+    (root / "var/run").symlink_to("/run")  # below the root, whatever /run is outside
+    (root / "out").symlink_to("../..")
+    scene.loop.watch([WatchSpec(root, "/var/run/ours"), WatchSpec(root, "/out")], scene.changed)
+    (tmp_path / "outside").touch()
+    assert scene.hears_nothing()
+    (root / "run/ours/x").touch()
+    assert scene.hears()
+
+
+# -- callbacks ------------------------------------------------------------------------
+
+
+def test_whatever_a_callback_raises_the_loop_works_on() -> None:
+    scene = Scene()
+
+    def fail(*_: object) -> None:
+        raise ValueError("a bug")
+
+    scene.loop.on_signal(signal.SIGUSR1, fail)
+    scene.loop.after(0.0, fail)
+    scene.loop.start((sys.executable, "-c", "print(1); print(2)"), fail, fail, 60, 60)
+    assert scene.until(lambda: len(scene.failures) == 4)
+    for count in (5, 6):  # the signal's source is still there
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert scene.until(lambda count=count: len(scene.failures) == count)  # type: ignore[misc]
+    assert scene.loop.guarded(fail, "instead")() == "instead"
+
+
+# -- children ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "end"),
+    [("", 0), ("sys.exit(5)", 5), ("os.kill(os.getpid(), signal.SIGKILL)", 137)],
+)
+def test_a_child_tells_its_lines_and_its_end(scene: Scene, code: str, end: int) -> None:
+    scene.start(f"print('one'); print('two', end='', flush=True); {code}")
+    assert scene.until(scene.ended)
+    assert (scene.lines, scene.ends) == (["one", "two"], [end])
+
+
+def test_the_end_is_told_also_while_a_grandchild_holds_the_pipe(scene: Scene) -> None:
+    code = "print('last', flush=True)\nif os.fork(): os._exit(0)\ntime.sleep(3)"
+    started = time.monotonic()
+    scene.start(code)
+    assert scene.until(scene.ended)
+    assert time.monotonic() - started < 2.5
+    assert scene.lines == ["last"]
+
+
+def sources() -> set[int]:
+    """The numbers of the default context's sources, up to the newest."""
+    newest = GLib.timeout_add(60_000, lambda: False)
+    GLib.source_remove(newest)
+    context = GLib.MainContext.default()
+    return {number for number in range(1, newest) if context.find_source_by_id(number) is not None}
+
+
+def test_children_whose_last_output_and_end_fall_together_leave_no_source(scene: Scene) -> None:
+    """Whichever of the two the loop takes first; with a source left over it would spin for ever, and the
+    next child's lines, on the same descriptor, would be the old one's."""
+    before = sources()
+    for number in range(60):
+        self_lines: list[str] = []
+        ends: list[int] = []
+        code = "import os; os.write(1, b'x\\n' * 50)"
+        scene.loop.start((sys.executable, "-S", "-c", code), self_lines.append, ends.append, 60, 60)
+        if number % 2:  # both are pending when the loop looks
+            time.sleep(0.05)
+        assert scene.until(lambda ends=ends: bool(ends))  # type: ignore[misc]
+        assert (self_lines, ends) == (["x"] * 50, [0])
+    assert sources() == before
+    spent = time.process_time()
+    scene.rest(1.0)
+    assert time.process_time() - spent < 0.3
+
+
+STUBBORN = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up', flush=True)\ntime.sleep(60)"
+
+
+def test_a_child_that_does_not_end_in_time_is_asked_and_then_killed(scene: Scene) -> None:
+    child = scene.start(STUBBORN, deadline=1.0, grace=0.5)
+    started = time.monotonic()
+    assert scene.until(scene.ended)
+    assert time.monotonic() - started > 1.4
+    assert (scene.lines, scene.ends, child.overdue) == (["up"], [137], True)
+
+
+def test_a_child_that_ends_when_asked_is_not_killed(scene: Scene) -> None:
+    child = scene.start("print('up', flush=True)\ntime.sleep(60)")
+    assert scene.until(lambda: bool(scene.lines))
+    child.stop()
+    assert scene.until(scene.ended)
+    assert (scene.ends, child.overdue) == ([143], False)
+
+
+def test_a_child_is_asked_once(scene: Scene) -> None:
+    """An installation takes a second SIGTERM as an order to end at once."""
+    code = (
+        "asked = []\nsignal.signal(signal.SIGTERM, lambda *_: asked.append(1))\nprint('up', flush=True)\n"
+        "end = time.monotonic() + 1\nwhile time.monotonic() < end: time.sleep(0.05)\nsys.exit(len(asked))"
+    )
+    child = scene.start(code)
+    assert scene.until(lambda: bool(scene.lines))
+    for _ in range(3):
+        child.stop()
+        scene.rest(0.1)
+    assert scene.until(scene.ended)
+    assert scene.ends == [1]
+
+
+def test_a_stopped_child_is_continued_so_that_it_can_end(scene: Scene) -> None:
+    child = scene.start("print(os.getpid(), flush=True)\ntime.sleep(60)")
+    assert scene.until(lambda: bool(scene.lines))
+    os.kill(int(scene.lines[0]), signal.SIGSTOP)
+    child.stop()
+    assert scene.until(scene.ended)
+    assert scene.ends == [143]
+
+
+def test_what_a_killed_child_has_started_in_its_group_goes_with_it(scene: Scene) -> None:
+    child = scene.start(f"print(os.fork(), flush=True)\n{STUBBORN}")
+    assert scene.until(lambda: scene.lines.count("up") == 2)
+    grandchild = next(int(line) for line in scene.lines if line not in ("up", "0"))
+    child.kill()
+    assert scene.until(scene.ended)
+
+    def is_gone() -> bool:
+        try:
+            return "(zombie)" in Path(f"/proc/{grandchild}/status").read_text()
+        except FileNotFoundError:
+            return True
+
+    assert scene.until(is_gone)
