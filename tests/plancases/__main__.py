@@ -1,4 +1,4 @@
-"""`python -m tests.plancases [NAME...]` writes what is planned now into `expected` of those cases, or of all.
+"""`python -m tests.plancases [NAME...]` writes the present plan into `expected` of those cases, or of all.
 
 Not a test: tests write nothing here. Read the difference then (`git diff`), for the code may be wrong.
 """
