@@ -1,0 +1,199 @@
+"""A host of values: what each step of a plan leaves behind, with systemd, guard and processes as far as a
+plan depends on them. Cut off between two steps, it is what a killed run leaves (R7)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from installer.inputs.settings import Settings
+from installer.kubelet.command import next_command_line, parse_base
+from installer.model import paths
+from installer.model.plan import Step, StepKind
+from installer.model.resource import (
+    ABSENT,
+    DesiredFile,
+    FileState,
+    Kind,
+    PayloadFile,
+    ProcessState,
+    UnitState,
+)
+from installer.model.snapshot import HostSnapshot, KubeletBase, KubeletSnapshot, Machine, Probe, ProxySnapshot
+from installer.record.schema import Record
+from installer.systemd_syntax.environment_file import parse_environment_file
+from tests.plancases.files import MemoryFiles
+
+KUBELET = "kubelet.service"
+_MARK = re.compile(rf"^Environment=({paths.UNIT_VARIABLE}=\w+)$", re.M)
+_GIB = 1 << 30
+
+
+@dataclass
+class MemoryHost:
+    """A host whose kubelet runs on `base`, and everything of ours that steps bring."""
+
+    base: KubeletBase
+    files: MemoryFiles = field(default_factory=lambda: MemoryFiles({}))
+    machine: Machine = field(default_factory=lambda: Machine("x86_64", "machine-1", "node-1"))
+    probe: Probe = field(default_factory=lambda: Probe(free_bytes={"/opt/intel/bin": _GIB}))
+    proxy: UnitState = field(default_factory=lambda: UnitState(paths.PROXY_UNIT))
+    kubelet: UnitState = field(
+        default_factory=lambda: UnitState(KUBELET, "loaded", unit_file_state="enabled")
+    )
+    proxy_process: ProcessState | None = None
+    kubelet_process: ProcessState | None = None
+    answers: bool = False
+    healthy: bool = True
+    hold: str = ""
+    composed: bool = False
+    leftovers: tuple[str, ...] = ()
+    edited_base: bool = False
+    _starts: int = 0
+    _loaded: Mapping[str, FileState] = field(default_factory=dict)  # what systemd has read of our unit texts
+
+    def copy(self) -> MemoryHost:
+        return replace(self, files=MemoryFiles(copy(self.files.at)))
+
+    def snapshot(self, settings: Settings, record: Record) -> HostSnapshot:
+        if not self.proxy.exists:  # systemd looks again for what it has not found
+            self._load_proxy()
+        drop_in = paths.drop_in(settings.kubelet.drop_in_directory, settings.kubelet.unit)
+        texts = self._texts()
+        proxy, kubelet = self.proxy, self.kubelet
+        if proxy.exists and self._loaded.get(paths.PROXY_UNIT_FILE) != texts.get(paths.PROXY_UNIT_FILE):
+            proxy = replace(proxy, need_daemon_reload=True)
+        if self.edited_base or self._drop_in(self._loaded) != self._drop_in(texts):
+            kubelet = replace(kubelet, need_daemon_reload=True)
+        base = self.base
+        if self.kubelet_process is None:  # its command line says where its configuration is
+            base = replace(base, config=None, config_dir=())
+        wanted = {*paths.OUR_FILES, drop_in, *record.claims}
+        return HostSnapshot(
+            ProxySnapshot(proxy, self.proxy_process, self.linked, self.answers),
+            KubeletSnapshot(kubelet, self.kubelet_process, self.healthy and kubelet.running),
+            {path: self.files.state(path) for path in sorted(wanted)},
+            self.hold,
+            self.composed,
+            self.leftovers,
+            self.machine,
+            base,
+        )
+
+    def do(self, step: Step) -> None:
+        """What the step changes. Steps that only wait change nothing."""
+        match step.kind:
+            case StepKind.WRITE | StepKind.MARK_PENDING:
+                assert isinstance(step.file, DesiredFile)
+                content, mode = step.file.content, step.file.mode
+                source = Path("payload") if isinstance(content, PayloadFile) else content
+                self.files.write(step.target, source, mode, digest=step.file.digest)
+            case StepKind.RESTORE:
+                assert isinstance(step.file, FileState)
+                kept = self.files.state(f"{paths.OBJECTS}/{step.file.digest}").content
+                self.files.at[step.target] = replace(step.file, content=kept)
+            case StepKind.DELETE:
+                self.files.remove(step.target)
+            case StepKind.DELETE_STATE:
+                self.leftovers = tuple(path for path in self.leftovers if path != step.target)
+            case StepKind.CLEAR_HOLD:
+                self.hold = ""
+            case StepKind.RESET_CACHE:
+                self.machine = replace(self.machine, cache="")
+            case StepKind.ENABLE | StepKind.DISABLE:
+                self._link(step.kind is StepKind.ENABLE)
+                self.proxy = replace(self.proxy, unit_file_state="enabled" if self.linked else "disabled")
+            case StepKind.DAEMON_RELOAD:
+                self.reload()
+            case StepKind.STOP:
+                self.proxy = replace(self.proxy, active_state="inactive", sub_state="dead", main_pid=0)
+                self.proxy_process, self.answers = None, False
+            case StepKind.RESTART if step.target == paths.PROXY_UNIT:
+                self.start_proxy()
+            case StepKind.RESTART:
+                self.start_kubelet()
+
+    @property
+    def linked(self) -> bool:
+        return self.files.state(paths.PROXY_WANTED).kind is Kind.SYMLINK
+
+    def _link(self, linked: bool) -> None:
+        if linked:
+            self.files.link(paths.PROXY_WANTED, paths.PROXY_UNIT_FILE)
+        else:
+            self.files.remove(paths.PROXY_WANTED)
+
+    def reload(self) -> None:
+        self.edited_base = False
+        self._load_proxy()
+        texts = self._texts()
+        path = self._drop_in(texts)[0]
+        own = (path,) if path else ()
+        base = tuple(text.path for text in self.base.texts[1:])
+        self._loaded = texts
+        if self.kubelet.load_state == "loaded":
+            self.kubelet = replace(
+                self.kubelet,
+                environment=self._mark(path),
+                drop_in_paths=(*base, *own),
+                need_daemon_reload=False,
+            )
+
+    def start_proxy(self) -> None:
+        self.proxy, pid = self._started(self.proxy)
+        argv, variables = (paths.BINARY,), self._variables(paths.PROXY_ENVIRONMENT)
+        self.proxy_process = ProcessState(pid, argv, variables)
+        self.answers, self.leftovers = True, paths.PROXY_STATE
+
+    def start_kubelet(self) -> None:
+        """Its guard included: a proxy that does not answer, or a hold, means the base endpoint."""
+        self.kubelet, pid = self._started(self.kubelet)
+        argv = next_command_line(parse_base(self.base), self.base)
+        variables = self._variables(paths.KUBELET_ENVIRONMENT) if self.kubelet.loaded_digest else {}
+        guard = self.files.state(paths.GUARD).kind is Kind.FILE
+        self.composed = bool(variables) and guard and self.answers and not self.hold
+        if self.composed:
+            argv = (*argv, variables["CRI_RESMGR_GUARD_FLAG"])
+        self.kubelet_process = ProcessState(pid, argv, variables)
+
+    def _started(self, unit: UnitState) -> tuple[UnitState, int]:
+        self._starts += 1
+        pid = 100 + self._starts
+        ran = replace(unit, active_state="active", sub_state="running", result="success", main_pid=pid)
+        return replace(ran, invocation_id=f"invocation-{pid}"), pid
+
+    def _load_proxy(self) -> None:
+        there = self.files.state(paths.PROXY_UNIT_FILE)
+        state = ("enabled" if self.linked else "disabled") if there.kind is Kind.FILE else ""
+        if self.proxy.load_state != "masked":
+            load = "loaded" if there.kind is Kind.FILE else "not-found"
+            mark = self._mark(paths.PROXY_UNIT_FILE)
+            self.proxy = replace(
+                self.proxy, load_state=load, environment=mark, unit_file_state=state, need_daemon_reload=False
+            )
+        self._loaded = {**self._loaded, paths.PROXY_UNIT_FILE: there}
+
+    def _texts(self) -> dict[str, FileState]:
+        ours = (
+            paths.PROXY_UNIT_FILE,
+            *(paths.drop_in(directory, KUBELET) for directory in paths.UNIT_DIRECTORIES),
+        )
+        return {path: self.files.state(path) for path in ours}
+
+    @staticmethod
+    def _drop_in(texts: Mapping[str, FileState]) -> tuple[str, str]:
+        """Of two directories' drop-ins of one name the first one's counts."""
+        named = (
+            (path, texts.get(path, ABSENT))
+            for path in (paths.drop_in(d, KUBELET) for d in paths.UNIT_DIRECTORIES)
+        )
+        return next(((path, state.digest) for path, state in named if state.kind is Kind.FILE), ("", ""))
+
+    def _mark(self, path: str) -> tuple[str, ...]:
+        return tuple(_MARK.findall((self.files.read(path) or b"").decode("utf-8", "replace")))
+
+    def _variables(self, path: str) -> dict[str, str]:
+        return parse_environment_file((self.files.read(path) or b"").decode("utf-8", "replace"))

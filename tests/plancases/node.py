@@ -1,0 +1,75 @@
+"""A run on a host of values: looks as reconcile does, claims, does the steps, closes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from installer.assess import assess, needs_probe, probed_endpoint
+from installer.inputs.load import Inputs
+from installer.model import paths
+from installer.model.assessment import Assessment
+from installer.model.state import Mode
+from installer.record.schema import RecordStatus
+from installer.record.store import RecordStore
+from tests.plancases.case import CaseError, line_of
+from tests.plancases.host import MemoryHost
+
+
+class Node:
+    """A host of values and a run on it; `assess` does what reconcile does before it changes anything."""
+
+    def __init__(self, host: MemoryHost, inputs: Inputs) -> None:
+        self.host, self.inputs = host, inputs
+
+    def copy(self) -> Node:
+        """The same node, to go another way from here."""
+        return Node(self.host.copy(), self.inputs)
+
+    def look(self) -> Assessment:
+        """What the run would do."""
+        return self._look("0a1b")[1]
+
+    def _look(self, nonce: str) -> tuple[RecordStore, Assessment]:
+        host, inputs = self.host, self.inputs
+        settings, known = inputs.request.settings, host.machine
+        store = RecordStore(host.files, known.machine_id, known.hostname)
+        if store.status not in (RecordStatus.OK, RecordStatus.FOREIGN):
+            drop_in = paths.drop_in(settings.kubelet.drop_in_directory, settings.kubelet.unit)
+            store.adopt(drop_in, inputs.payload_digest, inputs.request.without_record)
+        snapshot = host.snapshot(settings, store.record)
+        found = assess(inputs, snapshot, store.record, store.status, nonce)
+        if needs_probe(found):
+            asked = bool(probed_endpoint(found))
+            probe = host.probe if asked else replace(host.probe, runtime_error="", containers=())
+            found = assess(inputs, replace(snapshot, probe=probe), store.record, store.status, nonce)
+        return store, found
+
+    def run(self, until: str = "", steps: int | None = None) -> Assessment:
+        """Everything that is to be done; or cut off after the step that reads like `until` (`claim`: before
+        the first), or after so many steps. Raises CaseError."""
+        store, found = self._look("beef")
+        plan = found.plan
+        if plan.refusals:
+            raise CaseError(f"refused: {', '.join(finding.code for finding in plan.refusals)}")
+        if plan.steps:
+            store.claim(plan, found.snapshot)
+        if until:
+            lines = ["claim", *map(line_of, plan.steps)]
+            if until not in lines:
+                raise CaseError(f"no step {until!r} among: {', '.join(lines)}")
+            steps = lines.index(until)
+        for step in plan.steps[:steps]:
+            self.host.do(step)
+        if steps is None:
+            self.close(store, found)
+        return found
+
+    def close(self, store: RecordStore, found: Assessment) -> None:
+        """What follows the last step."""
+        store.note_applied(found.plan, self.host.proxy.invocation_id)
+        if found.plan.mode is Mode.REMOVE:
+            store.close_removed()
+            self.host.hold, self.host.composed = "", False
+        else:
+            after = self.host.snapshot(self.inputs.request.settings, store.record)
+            store.close_installed(found.plan.desired, after, "")
