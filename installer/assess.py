@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from installer.desired.build import build_desired, runtime_endpoint
 from installer.diff import diff
-from installer.inputs.load import Inputs
+from installer.inputs.load import Inputs, Request
 from installer.kubelet.analysis import KubeletAnalysis, analyse_kubelet
 from installer.model import paths
 from installer.model.assessment import Assessment
@@ -37,7 +37,7 @@ def assess(
     moved = was_moving_kubelet(record, snapshot)
     findings = check(inputs, snapshot, kubelet, desired, changes, moved=moved)
     if changes or not removing:
-        findings = (*_record_findings(status, request.mode), *findings)
+        findings = (*_record_findings(status, request), *findings)
     plan = build_plan(
         request.mode,
         desired,
@@ -46,6 +46,7 @@ def assess(
         kubelet_unit=settings.kubelet.unit,
         findings=findings,
         hold=bool(snapshot.hold),
+        ends_hold=not request.unattended,
         reset_cache=settings.configs.reset_cached and cached_configuration(snapshot.machine.cache),
         leftovers=leftovers_of_ours(record, snapshot) if removing else (),
     )
@@ -66,13 +67,14 @@ def _desired(inputs: Inputs, snapshot: HostSnapshot, kubelet: KubeletAnalysis) -
     return build_desired(inputs.request.settings, inputs.configs, inputs.payload, kubelet, detail)
 
 
-def _record_findings(status: RecordStatus, mode: Mode) -> Iterable[Finding]:
-    code = "record-unusable"
+def _record_findings(status: RecordStatus, request: Request) -> Iterable[Finding]:
+    code, mode = "record-unusable", request.mode
     if status is RecordStatus.OK or (status is RecordStatus.MISSING and mode is Mode.INSTALL):
         return
     what = f"the record ({paths.RECORD}) is {status.value}"
     if mode is Mode.REMOVE:
-        yield warning(code, f"{what}: only files provably ours will be removed")
+        removed = "every file at our paths" if request.without_record else "only files provably ours"
+        yield warning(code, f"{what}: {removed} will be removed")
     elif status is RecordStatus.FUTURE:
         hint = "use the installer that wrote it, or a newer one"
         yield refusal(code, f"{what}: a newer installer works on this node", hint)

@@ -180,10 +180,16 @@ def _with_reload(
 ) -> UnitChange | None:
     """The change with the daemon-reload that it needs; None if nothing is to be done."""
     reload = state.need_daemon_reload or state.loaded_digest != unit.unit_digest
-    reload = reload or any(file.path == unit.unit_file for file in files)
+    reload = reload or any(_is_unit_text(file, change.part, unit) for file in files)
     if not (change.action or change.enable or reload):
         return None
     return replace(change, why=change.why or ("daemon-reload required",), daemon_reload=reload)
+
+
+def _is_unit_text(file: FileChange, part: Part, unit: DesiredUnit) -> bool:
+    """Whether a daemon-reload has to follow this change. A drop-in that moves to another directory is deleted
+    in the old one."""
+    return file.path == unit.unit_file or (part is file.part and file.path.endswith(paths.DROP_IN_NAME))
 
 
 def _generation_reason(running: str, part: Part, files: tuple[FileChange, ...]) -> str:
@@ -225,8 +231,10 @@ def _diff_no_kubelet(snapshot: HostSnapshot, files: tuple[FileChange, ...]) -> U
     reload = bool(state.loaded_digest) or any(
         c.part is Part.KUBELET and c.path.endswith(paths.DROP_IN_NAME) for c in files
     )
-    if not reload and not snapshot.kubelet.on_relay:
+    # A start that is under way, and for which the guard has composed the relay, ends up on it.
+    moving = snapshot.composed and state.active_state == "activating" and not state.flapping
+    if not reload and not snapshot.kubelet.on_relay and not moving:
         return None
-    action = UnitAction.RESTART if snapshot.kubelet.on_relay else UnitAction.NOTHING
+    action = UnitAction.RESTART if snapshot.kubelet.on_relay or moving else UnitAction.NOTHING
     why = "it goes back to its base endpoint" if action else "daemon-reload required"
     return UnitChange(state.name, Part.KUBELET, action, (why,), daemon_reload=reload)

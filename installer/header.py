@@ -14,6 +14,7 @@ from installer.model.paths import GENERATION_VARIABLE, UNIT_VARIABLE
 _LENGTH = 16  # hex digits
 _PLACE = b"# @HEADER@\n"
 _OWNER = "Managed by cri-resmgr-installer, changes to this file do not last. Digest:"
+_HEADER = re.compile(rb"^# Managed by [^\n]* Digest: [0-9a-f]{%d}\n" % _LENGTH, re.M)
 _KEPT_PLACE = re.compile(rb"\A(#!.*\n)?" + _PLACE)
 _UNIT_LINE = re.compile(
     rb"^(Environment=" + UNIT_VARIABLE.encode() + rb"=)(?:[0-9a-f]{%d}|@DIGEST@)$" % _LENGTH, re.M
@@ -43,6 +44,11 @@ def with_header(content: bytes) -> tuple[bytes, str]:
     header = f"# {_OWNER} {digest}\n".encode()
     content = _KEPT_PLACE.sub(lambda found: (found.group(1) or b"") + header, content)
     return _UNIT_LINE.sub(rb"\g<1>" + digest.encode(), content), digest
+
+
+def digest_within(content: bytes) -> str:
+    """The digest of a text of ours as it is now: another one than it carries, if it was edited."""
+    return digest_of(_without_digests(_HEADER.sub(_PLACE, content, count=1)))
 
 
 def _without_digests(content: bytes) -> bytes:

@@ -32,18 +32,24 @@ def build_plan(
     kubelet_unit: str,
     findings: tuple[Finding, ...] = (),
     hold: bool = False,
+    ends_hold: bool = False,
     reset_cache: bool = False,
     leftovers: tuple[str, ...] = (),
 ) -> Plan:
     """The plan that removes `changes`.
 
     `nonce` makes this run's pending generation unlike any other. `hold`: kubelet is held on its base
-    endpoint, which ends with a move to the relay. `leftovers` are what cri-resmgr itself has left behind:
-    they are deleted last, and also if nothing else is left to remove.
+    endpoint, which ends with a move to the relay; with `ends_hold`, also if kubelet is on the relay already.
+    `leftovers` are what cri-resmgr itself has left behind: they are deleted last, and also if nothing else is
+    to be removed.
     """
     builder = _Builder(desired, changes, f"pending-{nonce}")
     if desired.proxy is not None:
-        steps = [*builder.proxy_forward(reset_cache), *builder.kubelet_forward(hold)]
+        steps = [*builder.proxy_forward(reset_cache)]
+        answered = any(step.kind is StepKind.AWAIT_RELAY for step in steps)
+        steps += builder.kubelet_forward(hold, answered=answered)
+        if hold and ends_hold and not any(step.kind is StepKind.CLEAR_HOLD for step in steps):
+            steps.append(Step(StepKind.CLEAR_HOLD, paths.HOLD, Part.KUBELET))
     else:
         steps = [*builder.kubelet_back(), *builder.proxy_back()]
         steps += [Step(StepKind.DELETE_STATE, path, Part.PROXY) for path in leftovers]
@@ -105,12 +111,16 @@ class _Builder:
         if unit.action:
             yield Step(StepKind.AWAIT_RELAY, paths.RELAY_ENDPOINT, Part.PROXY)
 
-    def kubelet_forward(self, hold: bool) -> Iterable[Step]:
+    def kubelet_forward(self, hold: bool, *, answered: bool) -> Iterable[Step]:
+        """`answered`: the plan has just seen the relay answer. Else that is seen before kubelet moves
+        (R4)."""
         unit = self._changes.unit(Part.KUBELET)
         if unit is None and not self._files(Part.KUBELET):
             return
         yield from self._forward(Part.KUBELET, unit)
         if unit is not None and unit.action is UnitAction.RESTART:
+            if not answered:
+                yield Step(StepKind.AWAIT_RELAY, paths.RELAY_ENDPOINT, Part.KUBELET)
             if hold:
                 yield Step(StepKind.CLEAR_HOLD, paths.HOLD, Part.KUBELET)
             yield from restart_kubelet(unit.name)
@@ -121,8 +131,10 @@ class _Builder:
         carriers = [file for file in self._desired.files if file.part is part and file.generation_carrier]
         restarts = unit is not None and unit.action is UnitAction.RESTART
         others = [c for c in changed if not (isinstance(c.after, DesiredFile) and c.after.generation_carrier)]
-        late = restarts and bool(others)
-        if late:
+        reloads = unit is not None and (unit.daemon_reload or unit.enable)
+        changes_carrier = len(others) < len(changed)
+        late = restarts and (bool(others) or (reloads and changes_carrier))
+        if late and others:
             for carrier in carriers:
                 yield Step(StepKind.MARK_PENDING, carrier.path, part, self._as_pending(carrier))
         for change in others:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from installer.daemon.configuration import Configuration
-from installer.errors import InstallerError
+from installer.errors import InstallerError, is_shortage
 from installer.host.chase import components
 from installer.host.globbing import matching
 from installer.host.ports import Files, Systemd
@@ -215,10 +215,15 @@ class Poller:
         return bool(match) and self._answers(paths.normalise_endpoint(match[1].decode()) if match else "")
 
     def _answers(self, path: str) -> bool:
+        """Raises OSError if it could not be asked for lack of descriptors or memory: that is no silence."""
         try:
             with self._files.opened(path) as place:
                 return self._serves(place, _ANSWER_SECONDS)
-        except (InstallerError, OSError):
+        except InstallerError:
+            return False
+        except OSError as error:
+            if is_shortage(error):
+                raise
             return False
 
 

@@ -155,7 +155,7 @@ class StatusSettings(_Section):
 
 
 class Settings(_Section):
-    """Everything an operator may set; see the README for what each does."""
+    """Everything an operator may set; docs/operations.md has an example of each."""
 
     api_version: Literal["cri-resmgr-installer/v1"] = "cri-resmgr-installer/v1"
     mode: Literal["install", "remove"] = "install"

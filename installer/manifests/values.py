@@ -95,7 +95,7 @@ class ManagedResource(_Section):
 
 
 class Values(_Section):
-    """Everything that shapes the manifests; the README says what each does."""
+    """Everything that shapes the manifests; docs/operations.md says what each does."""
 
     api_version: Literal["cri-resmgr-installer/v1"] = "cri-resmgr-installer/v1"
     name: BaseName = "cri-resmgr-installer"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from installer.header import digest_within
 from installer.model import paths
 from installer.model.change import Changes, UnitAction
 from installer.model.finding import Finding, refusal, warning
@@ -382,13 +383,15 @@ def _pending_is_ours(unit: UnitState, desired: Desired, changes: Changes) -> boo
     ours = desired.kubelet.unit
     change_at = {change.path: change for change in changes.files}
 
-    def lies_at(path: str) -> bytes:
+    def lies_at(path: str) -> str:
+        """The digest of the text at `path`, empty if none lies there."""
         if path in change_at:
-            return change_at[path].before.content or b""
-        return ours.unit_digest.encode() if path == ours.unit_file else b""
+            content = change_at[path].before.content
+            return digest_within(content) if content else ""
+        return ours.unit_digest if path == ours.unit_file else ""
 
     of_our_name = [path for path in unit.drop_in_paths if path.endswith(f"/{paths.DROP_IN_NAME}")]
     loaded = of_our_name[0] if of_our_name else ""
     if loaded != ours.unit_file and lies_at(ours.unit_file):
         return True
-    return bool(loaded) and not (unit.loaded_digest and unit.loaded_digest.encode() in lies_at(loaded))
+    return bool(loaded) and not (unit.loaded_digest and unit.loaded_digest == lies_at(loaded))

@@ -63,10 +63,17 @@ def render_plan(plan: Plan, color: bool = False) -> str:
     return "\n".join(lines) + "\n"
 
 
+def summarise_plan(plan: Plan) -> str:
+    """The plan in one line, also if no file and no unit differs."""
+    if plan.changes or not plan.steps:
+        return summarise(plan.changes, plan.kubelet_unit)
+    if any(step.kind is StepKind.CLEAR_HOLD for step in plan.steps):
+        return "only the hold on kubelet is ended; nothing restarts"
+    return "only cri-resmgr's own state is deleted; nothing restarts"
+
+
 def _last_line(plan: Plan) -> str:
-    summary = summarise(plan.changes, plan.kubelet_unit)
-    if plan.steps and not plan.changes:
-        summary = "only cri-resmgr's own state is deleted; nothing restarts"
+    summary = summarise_plan(plan)
     refusals = len(plan.refusals)
     if not refusals:
         return summary
@@ -248,7 +255,7 @@ def plan_json(plan: Plan) -> dict[str, object]:
         "schema": _SCHEMA,
         "mode": plan.mode.value,
         "converged": not plan.steps,
-        "summary": summarise(plan.changes, plan.kubelet_unit),
+        "summary": summarise_plan(plan),
         "kubelet": {"unit": plan.kubelet_unit, "strategy": plan.strategy, "why": plan.strategy_why},
         "files": [_file_json(change) for change in plan.changes.files],
         "units": [_unit_json(unit) for unit in plan.changes.units],

@@ -10,7 +10,7 @@ from installer.model.change import FileChange
 from installer.model.paths import HOLD
 from installer.model.resource import ProcessState, UnitState
 from installer.model.state import Desired, Mode
-from installer.report.planned import finding_lines, findings_json, summarise
+from installer.report.planned import finding_lines, findings_json, summarise_plan
 from installer.report.terminal import BOLD, GREEN, RED, YELLOW, one_line, paint, wants_color, write_json
 
 _SCHEMA = 1
@@ -84,7 +84,7 @@ def _last_line(seen: Assessment, color: bool) -> str:
     plan = seen.plan
     if is_well(seen):
         return paint("converged and healthy", GREEN, color)
-    said = [f"not converged: {summarise(plan.changes, plan.kubelet_unit)}"] if plan.steps else []
+    said = [f"not converged: {summarise_plan(plan)}"] if plan.steps else []
     said += [f"not healthy: {complaint}" for complaint in complaints(seen)]
     said += [f"refused: {refusal.code}" for refusal in plan.refusals]
     return paint("; ".join(said), RED, color)
@@ -135,7 +135,7 @@ def status_json(seen: Assessment) -> dict[str, object]:
         "converged": not plan.steps,
         "healthy": not complaints(seen),
         "complaints": complaints(seen),
-        "summary": summarise(plan.changes, plan.kubelet_unit),
+        "summary": summarise_plan(plan),
         "relayAnswers": snapshot.proxy.relay_answers,
         "kubeletOnRelay": snapshot.kubelet.on_relay,
         "kubeletHealthy": snapshot.kubelet.healthy,

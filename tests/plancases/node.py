@@ -9,7 +9,7 @@ from installer.inputs.load import Inputs
 from installer.model import paths
 from installer.model.assessment import Assessment
 from installer.model.state import Mode
-from installer.record.schema import RecordStatus
+from installer.record.schema import RecordStatus, load_record
 from installer.record.store import RecordStore
 from tests.plancases.case import CaseError, line_of
 from tests.plancases.host import MemoryHost
@@ -32,7 +32,7 @@ class Node:
     def _look(self, nonce: str) -> tuple[RecordStore, Assessment]:
         host, inputs = self.host, self.inputs
         settings, known = inputs.request.settings, host.machine
-        store = RecordStore(host.files, known.machine_id, known.hostname)
+        store = RecordStore(host.files, load_record(host.files, known.machine_id, known.hostname))
         if store.status not in (RecordStatus.OK, RecordStatus.FOREIGN):
             drop_in = paths.drop_in(settings.kubelet.drop_in_directory, settings.kubelet.unit)
             store.adopt(drop_in, inputs.payload_digest, inputs.request.without_record)

@@ -15,8 +15,7 @@ from installer.model import paths
 from installer.model.resource import FileState, Kind
 from installer.model.snapshot import KubeletBase, Probe, RunningContainer, UnitText
 from installer.model.state import Mode
-from installer.record.schema import Failure, RecordStatus, dump_record
-from installer.record.store import RecordStore
+from installer.record.schema import Failure, RecordStatus, dump_record, load_record
 from tests.plancases.case import ASKED, Case, CaseError, inputs_of
 from tests.plancases.files import file_state
 from tests.plancases.host import KUBELET, MemoryHost
@@ -238,7 +237,7 @@ def _change_record(node: Node, given: dict[str, Any]) -> None:
     if not given:
         return
     known = host.machine
-    record = RecordStore(files, known.machine_id, known.hostname).record
+    record = load_record(files, known.machine_id, known.hostname).record
     if "owed" in given:
         record = replace(record, owed={paths.PROXY_UNIT: given["owed"]})
     if given.get("signalled") == "never":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess  # the subject of one test is a process: what it has imported
@@ -222,6 +223,17 @@ def test_the_runtime_is_asked_only_while_the_relay_is_silent(files: RootedFiles)
     seen = Poller(files, FakeSystemd(), Configuration(), (), serves).look()
     assert (seen.relay, seen.runtime) == (False, True)
     assert asked == ["cri-resmgr.sock", "containerd.sock"]
+
+
+def test_a_shortage_of_descriptors_is_not_a_silent_relay(files: RootedFiles) -> None:
+    """Kubelet would be taken off a relay that works."""
+
+    def serves(_path: Path, _seconds: float) -> bool:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    write(files.root, paths.RELAY_SOCKET)
+    with pytest.raises(OSError, match="Too many open files"):
+        Poller(files, FakeSystemd(), Configuration(), (), serves).look()
 
 
 def test_pause_and_hold_are_seen(poller: Poller, files: RootedFiles) -> None:

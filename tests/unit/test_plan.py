@@ -106,7 +106,12 @@ def test_r7_a_removal_that_was_cut_off_late_still_takes_the_proxys_state() -> No
 def test_a_hold_ends_just_before_kubelet_moves() -> None:
     base = but(CONVERGED, on_relay=False)
     kinds = [kind for kind, _target in story(plan(base, RECORD, hold=True))]
-    assert kinds == [StepKind.CLEAR_HOLD, StepKind.RESTART, StepKind.AWAIT_KUBELET]
+    assert kinds == [
+        StepKind.AWAIT_RELAY,
+        StepKind.CLEAR_HOLD,
+        StepKind.RESTART,
+        StepKind.AWAIT_KUBELET,
+    ]
 
 
 @rule("R3")

@@ -90,7 +90,7 @@ def test_r7_cut_off_after_any_step_the_next_run_finishes(case: Case, prepare: Pr
     for number in range(len(lines)):
         node = start.copy()
         node.run(steps=number)
-        node.run()
+        check_write_law(node.run().plan)
         again = describe(node.look())
         assert again.get("converged"), f"{case.path}: cut off after {number} steps: {as_yaml(again)}"
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from installer.header import with_header
 from installer.inputs.configs import Configs
 from installer.inputs.load import Inputs, Request
 from installer.inputs.payload import Payload
@@ -410,6 +411,7 @@ def drop_in_lies_there(content: bytes) -> Changes:
     return replace(INSTALL, files=(file,))
 
 
+OLDER, OLDER_DIGEST = with_header(b"# @HEADER@\n[Service]\nEnvironment=CRI_RESMGR_INSTALLER_UNIT=@DIGEST@\n")
 NO_FILES = replace(INSTALL, files=())
 
 
@@ -425,7 +427,8 @@ NO_FILES = replace(INSTALL, files=())
         (loaded(PENDING, "digest-1"), NO_FILES, False),
         (loaded(PENDING, "digest-2"), INSTALL, False),  # ours was loaded, and somebody removed it
         (replace(loaded(PENDING, ""), environment=()), INSTALL, False),  # so was what lay in its place
-        (loaded(PENDING, "digest-1"), drop_in_lies_there(b"digest-1"), True),  # an older one, loaded as it is
+        (loaded(PENDING, OLDER_DIGEST), drop_in_lies_there(OLDER), True),  # an older one, loaded as it is
+        (loaded(PENDING, OLDER_DIGEST), drop_in_lies_there(OLDER + b"# edited\n"), False),
         (loaded(PENDING, "digest-1"), drop_in_lies_there(b"edited"), False),
     ],
 )
