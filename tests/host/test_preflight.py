@@ -247,7 +247,7 @@ def make_read_only(host: ThrowawayHost, directory: str) -> None:
 def test_drop_in_directory_that_reads_only(node: Node) -> None:
     make_read_only(node.host, DROP_INS)
     said = node.refused("unit-directory-read-only")
-    assert f"nothing can be written to {DROP_INS}: " in said
+    assert f"{DROP_INS} cannot be written to: " in said
     assert "kubelet.dropInDirectory" in said
 
     node.command.set(kubelet={"dropInDirectory": "/usr/local/lib/systemd/system"})
@@ -260,7 +260,7 @@ def test_every_directory_that_reads_only(node: Node) -> None:
         make_read_only(node.host, directory)
     said = node.refused("unit-directory-read-only", "directory-not-writable")
     for directory in ("/opt/intel/bin", "/etc/cri-resmgr", "/etc/default", "/etc/systemd/system"):
-        assert f"nothing can be written to {directory}: " in said
+        assert f"{directory} cannot be written to: " in said
 
 
 @pytest.mark.parametrize("directory", ["/opt/intel/bin", "/var/lib/cri-resmgr-installer"])

@@ -69,7 +69,7 @@ BUS = (
         both(fault("cri-resmgr", _SLOW), soon("systemctl stop dbus.socket dbus.service")),
         both(fault("cri-resmgr", ""), shell("systemctl start dbus.socket dbus.service")),
         6,
-        ("system bus", "kubelet says that it is healthy", "systemctl restart dbus.service"),
+        ("system bus", "kubelet reports healthy", "systemctl restart dbus.service"),
         when=_STARTING,
     ),
     Case(
@@ -77,7 +77,7 @@ BUS = (
         both(fault("cri-resmgr", _SLOW), soon("systemctl kill --signal=STOP dbus.service")),
         both(fault("cri-resmgr", ""), shell("systemctl kill --signal=CONT dbus.service")),
         6,
-        ("has not answered", "kubelet says that it is healthy", "systemctl restart dbus.service"),
+        ("has not answered", "kubelet reports healthy", "systemctl restart dbus.service"),
         when=_STARTING,
     ),
 )

@@ -44,7 +44,7 @@ SICK = (
         both(_CRASHING, fault("kubelet", '{"healthz": false}')),
         both(fault("kubelet", ""), good_version),
         5,
-        ("does not stay up", "nothing is blamed"),
+        ("keeps crashing", "this generation is not blamed"),
         kubelet=Kubelet.SICK,
     ),
     Case(
@@ -64,7 +64,11 @@ SICK = (
         ),
         both(fault("cri-resmgr", ""), shell(_RUNTIME_IS_BACK), wait_until_healthy),
         5,
-        ("the container runtime does not answer", "nothing is blamed", "systemctl status containerd"),
+        (
+            "the container runtime does not answer",
+            "this generation is not blamed",
+            "systemctl status containerd",
+        ),
         when=_STARTING,
     ),
     Case(
@@ -117,7 +121,11 @@ SICK = (
         ),
         both(fault("cri-resmgr", ""), shell(_SOCKET_IS_BACK)),
         5,
-        ("the container runtime does not answer", "nothing is blamed", "systemctl status containerd"),
+        (
+            "the container runtime does not answer",
+            "this generation is not blamed",
+            "systemctl status containerd",
+        ),
         when=_STARTING,
         rare=True,
     ),
@@ -134,7 +142,7 @@ SICK = (
         written(_THEIR_PROXY_DROP_IN, "[Service]\nExecStart=\nExecStart=/bin/sleep 1000\n"),
         both(unlinked(_THEIR_PROXY_DROP_IN), good_version),
         4,
-        (_THEIR_PROXY_DROP_IN, "takes away", "ExecStart"),
+        (_THEIR_PROXY_DROP_IN, "overrides", "ExecStart"),
         theirs=(posixpath.dirname(_THEIR_PROXY_DROP_IN),),
     ),
     Case(
@@ -142,7 +150,7 @@ SICK = (
         written(_THEIR_PROXY_DROP_IN, "[Service]\nExecStart=\nExecStart=/bin/sleep 1000\n"),
         both(unlinked(_THEIR_PROXY_DROP_IN), good_version),
         4,
-        (_THEIR_PROXY_DROP_IN, "takes away", "ExecStart"),
+        (_THEIR_PROXY_DROP_IN, "overrides", "ExecStart"),
         before=Before.BARE,
         theirs=(posixpath.dirname(_THEIR_PROXY_DROP_IN),),
         rare=True,
