@@ -170,7 +170,8 @@ class Ward(Bench):
             return "the exit is neither 5 nor 6"
         if os.strerror(sickness.number) not in error.message:
             return "the message does not name the cause"
-        if not error.hint or "disk" not in error.hint + error.message:
+        said = error.hint + error.message
+        if not error.hint or ("disk" not in said and "file system" not in said):
             return "no word of what helps"
         return "it was blamed" if isinstance(error, RolledBackError) and error.remembered else ""
 
