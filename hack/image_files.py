@@ -1,9 +1,9 @@
-"""What is in an image: its files, and what they weigh. Reads an archive as `docker save` writes it.
+"""The files of an image and their sizes. Reads an archive as `docker save` writes it.
 
-    image_files.py ARCHIVE          how large, and what makes it so
-    image_files.py --list ARCHIVE   each path: mode, owner, what it holds
+    image_files.py ARCHIVE          the size of the image and of its parts
+    image_files.py --list ARCHIVE   each path: mode, owner, content
 
-Times are left out: two images with the same list do the same. Standard library only: it runs
+Times are left out: two images with the same list behave the same. Standard library only, because it runs
 wherever an image is built.
 """
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-#: Where the bytes are, in the order in which a path is looked up.
+#: Path -> part of the image; the first prefix that matches counts.
 PARTS = {
     "opt/cri-resmgr-installer": "the program and its libraries",
     "payload": "the payload",
@@ -31,14 +31,14 @@ WHITEOUT = ".wh."
 OPAQUE = ".wh..wh..opq"
 MIB = 1 << 20
 
-#: The flags in compiled Python, which say here that the source is never looked at (PEP 552).
+#: The flags of a compiled file that never checks its source (PEP 552: unchecked hash).
 UNCHECKED = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One path of the image; `content` is a digest, the target of a link, or empty. `stale` is compiled
-    Python that is only good as long as its source has the time that it had."""
+    Python that is valid only while its source keeps its time."""
 
     kind: str
     mode: int
@@ -50,7 +50,7 @@ class Entry:
 
 
 def read_image(archive: Path) -> dict[str, Entry]:
-    """Every path of the image, without a leading slash, as the layers on each other give it."""
+    """Every path of the image, without a leading slash, after all layers."""
     found: dict[str, Entry] = {}
     with tarfile.open(archive) as image:
         manifest = _json(image, "manifest.json")

@@ -17,14 +17,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from installer.diff import diff
 from installer.host.ports import Host
 from installer.host.real import build_host
+from installer.inputs.load import Request
 from installer.inputs.settings import Settings
 from installer.model import paths
 from installer.model.state import Mode
-from installer.observe import observe
-from installer.reconcile import Request, look
+from installer.reconcile import look
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.kubelet import install_kubelet, wait_healthy
 from tests.throwaway.payload import build_payload
@@ -124,19 +123,15 @@ def whole_process(bench: Bench) -> None:
 
 def one_pass(bench: Bench) -> None:
     request = Request(Mode.INSTALL, Settings(), bench.payload, bench.configs)
-    situation = look(request, bench.door)
-    record, desired = situation.ledger.record, situation.plan.desired
-    wanted = [file.path for file in desired.files]
 
     def once() -> float:
         started = time.perf_counter()
-        seen = observe(bench.door, record, wanted, KUBELET, Settings().kubelet.healthz_url)
-        if diff(desired, seen, record):
+        if look(request, bench.door).plan.steps:
             raise SystemExit("the host is not converged")
         return time.perf_counter() - started
 
     once()
-    row("observe + diff, converged, 80 MB binary", f"{bench.median(once) * 1000:.1f} ms")
+    row("snapshot + assess, converged, 80 MB binary", f"{bench.median(once) * 1000:.1f} ms")
 
 
 def kubelet_gap(bench: Bench) -> None:

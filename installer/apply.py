@@ -20,7 +20,7 @@ from installer.errors import (
     failed_on_disk,
 )
 from installer.host.ports import Host
-from installer.kubelet import effective
+from installer.kubelet.effective import effective
 from installer.model import paths
 from installer.model.event import Emit, Event
 from installer.model.plan import JOB_SLACK, PROXY_SETTLE, Plan, Step, StepKind
@@ -69,7 +69,7 @@ def apply_plan(plan: Plan, host: Host, limits: Limits, emit: Emit, progress: Pro
     Raises StepFailedError naming what failed (`progress.failed_unit` is the unit
     whose journal tells more), InterruptedRunError between two steps.
     """
-    worker = _Worker(plan, host, limits, progress)
+    worker = _Worker(plan, host, limits, emit, progress)
     for step in plan.steps:
         host.clock.check()
         started = host.clock.monotonic()
@@ -79,8 +79,9 @@ def apply_plan(plan: Plan, host: Host, limits: Limits, emit: Emit, progress: Pro
 
 
 class _Worker:
-    def __init__(self, plan: Plan, host: Host, limits: Limits, progress: Progress) -> None:
+    def __init__(self, plan: Plan, host: Host, limits: Limits, emit: Emit, progress: Progress) -> None:
         self._plan = plan
+        self._emit = emit
         self._host = host
         self._limits = limits
         self._progress = progress
@@ -91,6 +92,7 @@ class _Worker:
             StepKind.MARK_PENDING: self._write,
             StepKind.DELETE: lambda step: host.files.remove(step.target),
             StepKind.RESTORE: self._restore,
+            StepKind.SET_HOLD: self._set_hold,
             StepKind.CLEAR_HOLD: lambda step: host.files.remove(step.target),
             StepKind.DISABLE: lambda step: self._link(self._disable, step),
             StepKind.ENABLE: lambda step: self._link(host.systemd.enable, step),
@@ -111,14 +113,14 @@ class _Worker:
             self._verbs[step.kind](step)
         except SystemdError as error:
             self._progress.failed_unit = step.target if step.target.endswith(".service") else ""
-            # What systemd refuses but a job is no fault of what is installed.
+            # Whatever systemd refuses, except a job, is not the fault of what was installed.
             blameless = error.lost or step.kind not in _JOBS
             raise StepFailedError(f"{step.describe}: {error.message}", error.hint, blameless) from error
         except (StepFailedError, InterruptedRunError):
             raise
         except InstallerError as error:
-            # A link that somebody puts in our way meanwhile, a source that changes while it is copied, a bus
-            # that goes away.
+            # A symlink that appears in the path meanwhile, a source that changes while it is copied, a lost
+            # bus.
             raise StepFailedError(f"{step.describe}: {error.message}", error.hint, True) from error
         except OSError as error:
             raise failed_on_disk(step.describe, error) from error
@@ -128,6 +130,25 @@ class _Worker:
         assert isinstance(file, DesiredFile)
         content = file.content.source if isinstance(file.content, PayloadFile) else file.content
         self._host.files.write(file.path, content, file.mode, digest=file.digest)
+
+    def _set_hold(self, step: Step) -> None:
+        """A disk that takes no hold must not keep kubelet on a dead relay: the guard starts it without
+        one."""
+        file = step.file
+        assert isinstance(file, DesiredFile)
+        assert isinstance(file.content, bytes)
+        reason = file.content.decode("utf-8", "replace").strip()
+        try:
+            self._host.files.make_directory(paths.OUR_STATE, 0o700)
+            self._host.files.write(step.target, file.content, file.mode)
+        except OSError as error:
+            if not self._plan.restarts_kubelet:
+                raise
+            failure = failed_on_disk("the hold could not be written", error)
+            self._emit(Event("warning", failure.message, {"code": "hold-unwritten", "hint": failure.hint}))
+        else:
+            message = f"kubelet is held on its base endpoint: {reason}"
+            self._emit(Event("hold.set", message, {"reason": reason}))
 
     def _restore(self, step: Step) -> None:
         original = step.file
@@ -141,8 +162,8 @@ class _Worker:
             files.write(step.target, kept, original.mode, *owner, original.digest, original.attributes)
 
     def _link(self, change: Callable[[str], None], step: Step) -> None:
-        """Enables or disables, durably: systemd 252 syncs nothing (seen with strace), and a link that
-        comes back with a power loss after a removal would be nobody's."""
+        """Enables or disables, durably: systemd 252 syncs nothing (seen with strace), and nobody would own a
+        link that comes back with a power loss after a removal."""
         change(step.target)
         files = self._host.files
         for directory in (_LINKS, *(f"{_LINKS}/{name}" for name in files.list(_LINKS))):
@@ -150,7 +171,7 @@ class _Worker:
                 files.sync(directory)
 
     def _disable(self, name: str) -> None:
-        """Also where systemd leaves the link, because somebody has masked the unit."""
+        """Also if systemd leaves the link, because the unit is masked."""
         self._host.systemd.disable(name)
         self._host.files.remove(paths.PROXY_WANTED)
 
@@ -186,7 +207,7 @@ class _Worker:
             raise self._failure(step.target, f"systemd could not start it: the job ended as '{result}'")
 
     def _check_stopped(self, step: Step, error: SystemdError) -> None:
-        """What has not ended when its restart should be over says nothing about what was to be started."""
+        """A unit that is still stopping at the deadline says nothing about what was to be started."""
         if not error.lost and self._host.systemd.unit(step.target).active_state == "deactivating":
             raise StepFailedError(
                 f"{step.describe}: {error.message}: it is still stopping",
@@ -207,7 +228,8 @@ class _Worker:
         return StepFailedError(f"{unit}: {why}")
 
     def _await_relay(self, step: Step) -> None:
-        """R4: the relay has to answer a CRI Version and a Status before kubelet may use it, and to last."""
+        """R4: the relay has to answer CRI Version and Status, and keep answering, before kubelet may use
+        it."""
         unit = self._await_status(step)
         settled = self._host.clock.monotonic() + PROXY_SETTLE
         while (left := settled - self._host.clock.monotonic()) > 0:
@@ -218,7 +240,7 @@ class _Worker:
         self._proxy = unit
 
     def _await_status(self, step: Step) -> UnitState:
-        # What the start itself took is part of the time that the relay may take.
+        # The start itself is part of the time that the relay may take.
         deadline = self._relay_deadline or self._host.clock.monotonic() + self._limits.proxy_start
         unit = self._host.systemd.unit(paths.PROXY_UNIT)
         reason = "it did not answer"
@@ -238,7 +260,7 @@ class _Worker:
     def _check_steady(self, before: UnitState, now: UnitState) -> None:
         if now.flapping or not now.main_pid or now.main_pid != before.main_pid:
             state = f"{now.active_state}/{now.sub_state}, {now.result}"
-            raise self._failure(now.name, f"it does not stay up (now {state})")
+            raise self._failure(now.name, f"it keeps crashing ({state})")
 
     def _check_effective(self, step: Step) -> None:
         kubelet = self._plan.desired.kubelet
@@ -247,7 +269,7 @@ class _Worker:
         systemd = self._host.systemd
         wrong = effective(systemd.detail(step.target), systemd.unit(step.target), kubelet)
         if wrong:
-            raise self._failure(step.target, f"our lines are not in effect: {wrong}")
+            raise self._failure(step.target, f"our lines have no effect: {wrong}")
 
     def _await_kubelet(self, step: Step) -> None:
         """Healthy, then the same process, healthy, for the settle time, on the right endpoint."""
@@ -287,6 +309,6 @@ class _Worker:
         process = self._host.processes.get(now.main_pid)
         if process is None or process.uses_relay is not relay:
             found = process.flag("--container-runtime-endpoint") if process else None
-            wanted = "the relay" if relay else "its own endpoint"
+            wanted = "the relay" if relay else "its base endpoint"
             has = found or "no endpoint"
             raise self._failure(name, f"it did not start on {wanted}: its command line has {has}")

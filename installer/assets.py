@@ -27,12 +27,6 @@ def template_text(name: str) -> str:
     return _read("templates", name)
 
 
-def template_names(directory: str = "") -> tuple[str, ...]:
-    """The templates below `directory`, sorted, as `template_text` takes them."""
-    base = _base() / "templates"
-    return tuple(sorted(str(path.relative_to(base)) for path in (base / directory).rglob("*.j2")))
-
-
 def _read(kind: str, name: str) -> str:
     path = _base() / kind / name
     try:

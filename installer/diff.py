@@ -9,35 +9,37 @@ by the record, by the invocation that has to end.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from installer.model import paths
 from installer.model.change import Changes, FileChange, UnitAction, UnitChange, Verb
 from installer.model.resource import ABSENT, DesiredFile, FileState, Kind, Part, UnitState
-from installer.model.state import Desired, DesiredUnit, Observation
+from installer.model.snapshot import HostSnapshot, ProxySnapshot
+from installer.model.state import Desired, DesiredUnit
 from installer.record.schema import Record
 
 # Read when kubelet or the proxy starts next; a running process does not depend on it.
 _NO_RUNTIME_EFFECT = frozenset({paths.GUARD})
 
 
-def diff(desired: Desired, observation: Observation, record: Record) -> Changes:
+def diff(desired: Desired, snapshot: HostSnapshot, record: Record) -> Changes:
     """Every difference; empty means converged."""
-    files = (*_diff_desired(desired, observation), *_diff_owned(desired, observation, record))
+    files = (*_diff_desired(desired, snapshot), *_diff_owned(desired, snapshot, record))
     units = []
     if desired.proxy is not None:
-        units.append(_diff_proxy(desired.proxy, observation, record, files))
+        units.append(_diff_proxy(desired.proxy, snapshot, record, files))
     else:
-        units.append(_diff_no_proxy(observation, record))
+        units.append(_diff_no_proxy(snapshot, record))
     if desired.kubelet is not None:
-        units.append(_diff_kubelet(desired.kubelet.unit, observation, files))
+        units.append(_diff_kubelet(desired.kubelet.unit, snapshot, files))
     elif desired.proxy is None:
-        units.append(_diff_no_kubelet(observation, files))
+        units.append(_diff_no_kubelet(snapshot, files))
     return Changes(files, tuple(unit for unit in units if unit is not None))
 
 
-def _diff_desired(desired: Desired, observation: Observation) -> Iterable[FileChange]:
+def _diff_desired(desired: Desired, snapshot: HostSnapshot) -> Iterable[FileChange]:
     for file in desired.files:
-        before = observation.files.get(file.path, ABSENT)
+        before = snapshot.files.get(file.path, ABSENT)
         why = _why_different(file, before)
         if why:
             verb = Verb.CREATE if before.kind is Kind.ABSENT else Verb.CHANGE
@@ -58,18 +60,18 @@ def _why_different(file: DesiredFile, before: FileState) -> str:
     return ""
 
 
-def _diff_owned(desired: Desired, observation: Observation, record: Record) -> Iterable[FileChange]:
+def _diff_owned(desired: Desired, snapshot: HostSnapshot, record: Record) -> Iterable[FileChange]:
     """Owned but not desired: the original returns, or nothing remains."""
     wanted = {file.path for file in desired.files}
     for path, claim in sorted(record.claims.items()):
         if path in wanted or (desired.kubelet is None and desired.proxy and claim.part is Part.KUBELET):
             continue
-        before = observation.files.get(path, ABSENT)
+        before = snapshot.files.get(path, ABSENT)
         original = claim.before.state
         if before == original:
             continue
         edited = before.kind is not Kind.ABSENT and before.digest not in claim.wrote
-        why = "no longer wanted" + (", and somebody has edited it" if edited else "")
+        why = "no longer wanted" + (" (edited since it was installed)" if edited else "")
         if original.kind is Kind.ABSENT:
             yield FileChange(path, claim.part, Verb.DELETE, before, None, why)
         else:
@@ -77,36 +79,46 @@ def _diff_owned(desired: Desired, observation: Observation, record: Record) -> I
 
 
 def _diff_proxy(
-    unit: DesiredUnit, observation: Observation, record: Record, files: tuple[FileChange, ...]
+    unit: DesiredUnit, snapshot: HostSnapshot, record: Record, files: tuple[FileChange, ...]
 ) -> UnitChange | None:
-    state, process = observation.proxy, observation.proxy_process
-    reasons = []
-    if not state.running or process is None:
-        reasons.append("it is not running" if not state.flapping else "it does not stay up")
-    elif process.generation != unit.generation:
-        reasons.append(_generation_reason(process.generation, Part.PROXY, files))
-    elif not observation.relay_answers:
-        reasons.append("its relay does not answer")
-    if process is not None and record.owed.get(unit.name, "") == state.invocation_id != "":
-        reasons.append("it may have been started from a file that somebody had edited")
-    elif not reasons:
-        unread = _unread(unit, state, record)
-        edited = drifted(files, unread)
-        reasons += [f"{path} was edited, and it may have been started from that" for path in edited]
+    state = snapshot.proxy.unit
+    reasons = _restart_reasons(unit, snapshot.proxy, record, files)
     action = UnitAction.RESTART if reasons else UnitAction.NOTHING
     reread = record.signalled == (state.invocation_id, unit.reload_digest) and not _force_edited(files)
     if action is UnitAction.NOTHING and unit.reload_digest and not reread:
         action, reasons = UnitAction.RELOAD, [f"{paths.FORCE_CONFIG} changed"]
     foreign = _foreign_enabled(state, record)
-    # Systemd keeps what it has once read of a unit file's state: a link that was deleted by hand is enabled.
-    enable = foreign or state.unit_file_state != "enabled" or not observation.proxy_wanted
+    # Systemd caches the state of a unit file it has read once: a link that was deleted by hand is still
+    # enabled.
+    enable = foreign or state.unit_file_state != "enabled" or not snapshot.proxy.linked
     if enable:
-        reasons.append("it is enabled in somebody else's way" if foreign else "it is not enabled")
-    return _unit_change(unit, Part.PROXY, state, files, action, reasons, enable, foreign)
+        reasons.append("a unit of this name that is not ours is enabled" if foreign else "it is not enabled")
+    change = UnitChange(unit.name, Part.PROXY, action, tuple(reasons), enable=enable, disable=foreign)
+    return _with_reload(change, unit, state, files)
+
+
+def _restart_reasons(
+    unit: DesiredUnit, proxy: ProxySnapshot, record: Record, files: tuple[FileChange, ...]
+) -> list[str]:
+    """Why the proxy has to restart; empty if it has not."""
+    state, process = proxy.unit, proxy.process
+    reasons = []
+    if not state.running or process is None:
+        reasons.append("it is not running" if not state.flapping else f"it keeps crashing ({state.result})")
+    elif process.generation != unit.generation:
+        reasons.append(_generation_reason(process.generation, Part.PROXY, files))
+    elif not proxy.relay_answers:
+        reasons.append("its relay does not answer")
+    if process is not None and record.owed.get(unit.name, "") == state.invocation_id != "":
+        reasons.append("it may have been started from an edited file")
+    elif not reasons:
+        edited = drifted(files, _unread(unit, state, record))
+        reasons += [f"{path} was edited, and it may have been started from that" for path in edited]
+    return reasons
 
 
 def _force_edited(files: Iterable[FileChange]) -> bool:
-    """Whether force.cfg has somebody's content: with a signal of theirs, it is in the running proxy."""
+    """Whether force.cfg was edited: after a signal by hand, the running proxy uses that."""
     return any(
         change.path == paths.FORCE_CONFIG
         and isinstance(change.after, DesiredFile)
@@ -116,7 +128,7 @@ def _force_edited(files: Iterable[FileChange]) -> bool:
 
 
 def _foreign_enabled(state: UnitState, record: Record) -> bool:
-    """Whether somebody else's unit of our name is enabled: its links go before its [Install] does."""
+    """Whether a unit of our name that is not ours is enabled: its links go before its [Install] does."""
     return state.unit_file_state == "enabled" and paths.PROXY_UNIT_FILE not in record.claims
 
 
@@ -148,37 +160,30 @@ def drifted(files: Iterable[FileChange], unread: frozenset[str]) -> tuple[str, .
 
 
 def _diff_kubelet(
-    unit: DesiredUnit, observation: Observation, files: tuple[FileChange, ...]
+    unit: DesiredUnit, snapshot: HostSnapshot, files: tuple[FileChange, ...]
 ) -> UnitChange | None:
-    state, process = observation.kubelet, observation.kubelet_process
-    reasons = []
+    state, process = snapshot.kubelet.unit, snapshot.kubelet.process
+    reason = ""
     if process is None or not state.running:
-        reasons.append("it is not running")
-    elif not observation.on_relay:
-        reasons.append("it runs on its base endpoint, not on the relay")
+        reason = "it is not running"
+    elif not snapshot.kubelet.on_relay:
+        reason = "it runs on its base endpoint, not on the relay"
     elif process.generation != unit.generation:
-        reasons.append(_generation_reason(process.generation, Part.KUBELET, files))
-    action = UnitAction.RESTART if reasons else UnitAction.NOTHING
-    return _unit_change(unit, Part.KUBELET, state, files, action, reasons)
+        reason = _generation_reason(process.generation, Part.KUBELET, files)
+    action = UnitAction.RESTART if reason else UnitAction.NOTHING
+    change = UnitChange(unit.name, Part.KUBELET, action, (reason,) if reason else ())
+    return _with_reload(change, unit, state, files)
 
 
-def _unit_change(
-    unit: DesiredUnit,
-    part: Part,
-    state: UnitState,
-    files: tuple[FileChange, ...],
-    action: UnitAction,
-    reasons: list[str],
-    enable: bool = False,
-    disable: bool = False,
+def _with_reload(
+    change: UnitChange, unit: DesiredUnit, state: UnitState, files: tuple[FileChange, ...]
 ) -> UnitChange | None:
+    """The change with the daemon-reload that it needs; None if nothing is to be done."""
     reload = state.need_daemon_reload or state.loaded_digest != unit.unit_digest
-    reload = reload or any(change.path == unit.unit_file for change in files)
-    if not (action or enable or reload):
+    reload = reload or any(file.path == unit.unit_file for file in files)
+    if not (change.action or change.enable or reload):
         return None
-    if reload and not reasons:
-        reasons = ["systemd has to read its files again"]
-    return UnitChange(unit.name, part, action, tuple(reasons), reload, enable, disable)
+    return replace(change, why=change.why or ("daemon-reload required",), daemon_reload=reload)
 
 
 def _generation_reason(running: str, part: Part, files: tuple[FileChange, ...]) -> str:
@@ -190,18 +195,18 @@ def _generation_reason(running: str, part: Part, files: tuple[FileChange, ...]) 
     return "it was started from an older generation"
 
 
-def _diff_no_proxy(observation: Observation, record: Record) -> UnitChange | None:
-    state = observation.proxy
+def _diff_no_proxy(snapshot: HostSnapshot, record: Record) -> UnitChange | None:
+    state = snapshot.proxy.unit
     claim = record.claims.get(paths.PROXY_UNIT_FILE)
     if claim is None:
         return None
     up = state.running or state.flapping or state.active_state == "activating"
     original = claim.before.state
-    disable = state.unit_file_state == "enabled" or observation.proxy_wanted
+    disable = state.unit_file_state == "enabled" or snapshot.proxy.linked
     enable = record.unit_files.get(state.name) == "enabled"
-    # Ours is not what systemd has loaded any more; without it there may be another, in a later directory.
+    # systemd has unloaded our unit; another of the same name may lie in a later unit directory.
     read = not (state.loaded_digest or state.need_daemon_reload)
-    returned = observation.files.get(paths.PROXY_UNIT_FILE, ABSENT) == original
+    returned = snapshot.files.get(paths.PROXY_UNIT_FILE, ABSENT) == original
     if not up and read and returned and disable == enable:
         return None
     return UnitChange(
@@ -215,13 +220,13 @@ def _diff_no_proxy(observation: Observation, record: Record) -> UnitChange | Non
     )
 
 
-def _diff_no_kubelet(observation: Observation, files: tuple[FileChange, ...]) -> UnitChange | None:
-    state = observation.kubelet
+def _diff_no_kubelet(snapshot: HostSnapshot, files: tuple[FileChange, ...]) -> UnitChange | None:
+    state = snapshot.kubelet.unit
     reload = bool(state.loaded_digest) or any(
         c.part is Part.KUBELET and c.path.endswith(paths.DROP_IN_NAME) for c in files
     )
-    if not reload and not observation.on_relay:
+    if not reload and not snapshot.kubelet.on_relay:
         return None
-    action = UnitAction.RESTART if observation.on_relay else UnitAction.NOTHING
-    why = "it goes back to its own endpoint" if action else "systemd has to read its files again"
+    action = UnitAction.RESTART if snapshot.kubelet.on_relay else UnitAction.NOTHING
+    why = "it goes back to its base endpoint" if action else "daemon-reload required"
     return UnitChange(state.name, Part.KUBELET, action, (why,), daemon_reload=reload)

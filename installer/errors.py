@@ -1,4 +1,4 @@
-"""Every way a run can end other than well: a message, what would help, and the exit code.
+"""Every way a run can fail: a message, what would help, and the exit code.
 
 Only the CLI turns these into an exit; nothing else in the package exits.
 """
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 
 class InstallerError(Exception):
-    """The root of the tree. `message` says what is wrong and where, `hint` what would help."""
+    """The base class. `message` says what is wrong and where, `hint` what would help."""
 
     exit_code = 1
 
@@ -41,8 +41,8 @@ class UnservableHostError(InstallerError):
 
 
 class SystemdError(InstallerError):
-    """A call to systemd failed or its deadline passed. `name` is the D-Bus error name, if any; `lost`
-    says that the bus or systemd did not answer, so that nobody knows what became of the call."""
+    """A call to systemd failed or its deadline passed. `name` is the D-Bus error name, if any; `lost`: the
+    bus or systemd did not answer, and the effect of the call is unknown."""
 
     def __init__(self, message: str, hint: str = "", name: str = "", lost: bool = False) -> None:
         super().__init__(message, hint)
@@ -51,10 +51,10 @@ class SystemdError(InstallerError):
 
 
 class StepFailedError(InstallerError):
-    """A step of a plan did not have its effect; caught by the rollback, never seen by a user.
+    """A step of a plan failed; caught by the rollback, never seen by a user.
 
-    `interfered`: it is the host's doing or somebody else's (a full disk, a lost bus, an edit of what was
-    just applied), so no generation is to blame.
+    `interfered`: the cause is outside of the generation (a full disk, a lost bus, an edit of a file that was
+    just applied), so it is not blamed.
     """
 
     def __init__(self, message: str, hint: str = "", interfered: bool = False) -> None:
@@ -63,7 +63,7 @@ class StepFailedError(InstallerError):
 
 
 class RolledBackError(InstallerError):
-    """The run failed and the previous state is in place (exit 5). `remembered`: the same is not tried
+    """The run failed and the previous state is in place (exit 5). `remembered`: this generation is not tried
     again until an input changes."""
 
     exit_code = 5
@@ -74,7 +74,7 @@ class RolledBackError(InstallerError):
 
 
 class RollbackFailedError(InstallerError):
-    """The run failed and so did the way back (exit 6): `hint` says what to do by hand."""
+    """The run failed and so did its rollback (exit 6): `hint` says what to do by hand."""
 
     exit_code = 6
 
@@ -96,22 +96,42 @@ class InterruptedRunError(InstallerError):
 
     def __init__(self, signal_number: int) -> None:
         super().__init__(
-            f"ended by signal {signal_number} between two steps", "run the same command again: it goes on"
+            f"ended by signal {signal_number} between two steps", "run the same command again: it continues"
         )
         self.exit_code = 128 + signal_number
 
 
+_IMMUTABLE = (
+    "the file system refuses the change: `lsattr -d` shows whether the file or its directory is immutable, "
+    "and `chattr -i` ends that"
+)
 _REMEDIES = {
     errno.ENOSPC: "the disk is full: `df -h` and `df -i` on the host show where; free some space there",
-    errno.EDQUOT: "the quota of root on this disk is used up: free some space there, or raise it",
-    errno.EROFS: "the disk has become read-only: `dmesg` and `findmnt` on the host say why; remount it",
-    errno.EIO: "the disk gives errors: `dmesg` on the host says more; repair or replace it",
-    errno.EPERM: "the disk refuses the change: `lsattr -d` shows whether somebody has set the file or its "
-    "directory immutable, and `chattr -i` ends that",
+    errno.EDQUOT: "root's disk quota is used up: free some space there, or raise the quota",
+    errno.EROFS: "the file system is read-only: `dmesg` and `findmnt` on the host say why; remount it",
+    errno.EIO: "the disk returns I/O errors: `dmesg` on the host says more; repair or replace it",
+    errno.EMFILE: "this process has too many files open: raise LimitNOFILE= of its service or container",
+    errno.ENFILE: "the host has too many files open: raise fs.file-max (`sysctl fs.file-nr` shows the use)",
+    errno.EAGAIN: "no process or thread can be started: raise the limit of the pids cgroup (pids.max, "
+    "TasksMax=) or of processes (`ulimit -u`), or end what uses it up",
+    errno.ENOBUFS: "the network buffers of the host are used up: free memory on the host",
+    errno.ENOMEM: "memory is used up: raise the memory limit of the container, or free memory on the host",
 }
 
 
+def remedy_for(error: OSError) -> str:
+    """What helps against an error of the host's own resources; empty for any other error."""
+    return _REMEDIES.get(error.errno or 0, "")
+
+
+def is_shortage(error: OSError) -> bool:
+    """Whether this process or the host ran out of descriptors or memory: the error says nothing about the
+    file, process or socket that was asked for."""
+    return error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
+
+
 def failed_on_disk(what: str, error: OSError) -> StepFailedError:
-    """The failure of `what` by the host's disk, with what would help. No generation is to blame for it."""
-    remedy = _REMEDIES.get(error.errno or 0, "look at the host's disk: `df -h`, `dmesg`")
+    """`what` failed for lack of a resource of the host; the hint says what helps. Blames no generation."""
+    immutable = error.errno == errno.EPERM  # which elsewhere means a missing capability
+    remedy = _IMMUTABLE if immutable else remedy_for(error) or "`dmesg` on the host may say more"
     return StepFailedError(f"{what}: {error}", remedy, interfered=True)

@@ -8,66 +8,81 @@ then the other files, then the reload, then the carrier with its real generation
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from hashlib import sha256
 
+from installer.header import with_generation
 from installer.model import paths
 from installer.model.change import Changes, FileChange, UnitAction, UnitChange, Verb
 from installer.model.finding import Finding
+from installer.model.hold import is_operators
 from installer.model.plan import Plan, Step, StepKind
 from installer.model.resource import DesiredFile, FileState, Part
+from installer.model.snapshot import HostSnapshot
 from installer.model.state import Desired, Mode
-
-WithGeneration = Callable[[bytes, str], bytes]
 
 
 def build_plan(
     mode: Mode,
     desired: Desired,
     changes: Changes,
-    findings: tuple[Finding, ...],
-    nonce: str,
-    with_generation: WithGeneration,
     *,
+    nonce: str,
     kubelet_unit: str,
+    findings: tuple[Finding, ...] = (),
     hold: bool = False,
     reset_cache: bool = False,
-    state: tuple[str, ...] = (),
+    leftovers: tuple[str, ...] = (),
 ) -> Plan:
     """The plan that removes `changes`.
 
-    `nonce` makes this run's pending generation unlike any other. `hold`: kubelet
-    is held on its base endpoint, which ends with a move to the relay. `state` is what cri-resmgr
-    itself has left behind: it goes last, and also where nothing else is left to remove.
+    `nonce` makes this run's pending generation unlike any other. `hold`: kubelet is held on its base
+    endpoint, which ends with a move to the relay. `leftovers` are what cri-resmgr itself has left behind:
+    they are deleted last, and also if nothing else is left to remove.
     """
-    builder = _Builder(desired, changes, f"pending-{nonce}", with_generation)
+    builder = _Builder(desired, changes, f"pending-{nonce}")
     if desired.proxy is not None:
         steps = [*builder.proxy_forward(reset_cache), *builder.kubelet_forward(hold)]
     else:
         steps = [*builder.kubelet_back(), *builder.proxy_back()]
-        steps += [Step(StepKind.DELETE_STATE, path, Part.PROXY) for path in state]
+        steps += [Step(StepKind.DELETE_STATE, path, Part.PROXY) for path in leftovers]
     kubelet = desired.kubelet
     return Plan(
-        mode,
-        desired,
-        changes,
-        kubelet_unit,
-        tuple(steps),
-        kubelet.strategy.value if kubelet else "",
-        kubelet.why if kubelet else "",
-        findings,
+        mode=mode,
+        desired=desired,
+        changes=changes,
+        kubelet_unit=kubelet_unit,
+        steps=tuple(steps),
+        strategy=kubelet.strategy.value if kubelet else "",
+        strategy_why=kubelet.why if kubelet else "",
+        findings=findings,
     )
 
 
+def build_hold_plan(snapshot: HostSnapshot, reason: str, *, restart: bool) -> Plan:
+    """Holds kubelet on its base endpoint from its next start on; with `restart`, from now on. A person's hold
+    keeps its reason: it is theirs to end."""
+    unit = snapshot.kubelet.unit.name
+    steps: tuple[Step, ...] = ()
+    if not is_operators(snapshot.hold):
+        content = reason.replace("\n", " ").encode() + b"\n"
+        hold = DesiredFile(paths.HOLD, content, 0o644, Part.KUBELET, sha256(content).hexdigest())
+        steps = (Step(StepKind.SET_HOLD, paths.HOLD, Part.KUBELET, hold),)
+    steps += restart_kubelet(unit) if restart else ()
+    return Plan(Mode.INSTALL, Desired(), Changes(), unit, steps, parts=frozenset())
+
+
+def restart_kubelet(unit: str) -> tuple[Step, ...]:
+    """The steps of a restart: it counts only when kubelet is healthy again."""
+    return tuple(Step(kind, unit, Part.KUBELET) for kind in (StepKind.RESTART, StepKind.AWAIT_KUBELET))
+
+
 class _Builder:
-    def __init__(
-        self, desired: Desired, changes: Changes, pending: str, with_generation: WithGeneration
-    ) -> None:
+    def __init__(self, desired: Desired, changes: Changes, pending: str) -> None:
         self._desired = desired
         self._changes = changes
         self._pending = pending
-        self._with_generation = with_generation
 
     def _files(self, part: Part) -> tuple[FileChange, ...]:
         return tuple(change for change in self._changes.files if change.part is part)
@@ -98,8 +113,7 @@ class _Builder:
         if unit is not None and unit.action is UnitAction.RESTART:
             if hold:
                 yield Step(StepKind.CLEAR_HOLD, paths.HOLD, Part.KUBELET)
-            yield Step(StepKind.RESTART, unit.name, Part.KUBELET)
-            yield Step(StepKind.AWAIT_KUBELET, unit.name, Part.KUBELET)
+            yield from restart_kubelet(unit.name)
 
     def _forward(self, part: Part, unit: UnitChange | None) -> Iterable[Step]:
         """Files, enablement, reload and the carrier last, as the law says."""
@@ -129,7 +143,7 @@ class _Builder:
 
     def _as_pending(self, carrier: DesiredFile) -> DesiredFile:
         assert isinstance(carrier.content, bytes)
-        content = self._with_generation(carrier.content, self._pending)
+        content = with_generation(carrier.content, self._pending)
         return replace(carrier, content=content, digest=sha256(content).hexdigest())
 
     def kubelet_back(self) -> Iterable[Step]:
@@ -141,8 +155,7 @@ class _Builder:
         if unit is not None and unit.daemon_reload:
             yield Step(StepKind.DAEMON_RELOAD, "", Part.KUBELET)
         if unit is not None and unit.action is UnitAction.RESTART:
-            yield Step(StepKind.RESTART, unit.name, Part.KUBELET)
-            yield Step(StepKind.AWAIT_KUBELET, unit.name, Part.KUBELET)
+            yield from restart_kubelet(unit.name)
 
     def proxy_back(self) -> Iterable[Step]:
         unit = self._changes.unit(Part.PROXY)

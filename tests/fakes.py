@@ -16,9 +16,9 @@ from installer.errors import BusyHostError, InterruptedRunError, StepFailedError
 from installer.host.disk import Kernel
 from installer.host.files import RootedFiles
 from installer.host.ports import Host, RuntimeStatus
-from installer.model.facts import RunningContainer
 from installer.model.paths import normalise_endpoint
 from installer.model.resource import HostPath, ProcessState, UnitDetail, UnitState
+from installer.model.snapshot import RunningContainer
 
 NO_SUCH_UNIT = "org.freedesktop.systemd1.NoSuchUnit"
 UNIT_MASKED = "org.freedesktop.systemd1.UnitMasked"
@@ -89,7 +89,7 @@ class FakeFiles(RootedFiles):
 
 
 OnJob = Callable[[str, UnitState], tuple[str, UnitState]]
-"""(start | stop | restart, unit before) -> (the job's result, unit after)."""
+"""(stop | restart, unit before) -> (the job's result, unit after)."""
 
 
 @dataclass
@@ -99,7 +99,7 @@ class FakeSystemd:
     `units` and `details` are what it has loaded. `on_disk` gives the unit as a daemon-reload would
     load it; without an entry a reload only clears NeedDaemonReload. `on_job` scripts what a
     unit's jobs do; without an entry they succeed and give a new main process. `errors` maps
-    (method, unit) to what is raised, e.g. ("start", "kubelet.service").
+    (method, unit) to what is raised, e.g. ("restart", "kubelet.service").
     """
 
     units: dict[str, UnitState] = field(default_factory=dict)
@@ -124,9 +124,6 @@ class FakeSystemd:
         for name, load in self.on_disk.items():
             self.units[name] = load(self.unit(name))
         self.units = {name: replace(unit, need_daemon_reload=False) for name, unit in self.units.items()}
-
-    def start(self, name: str, timeout: float) -> str:
-        return self._job("start", name)
 
     def stop(self, name: str, timeout: float) -> str:
         return self._job("stop", name)
@@ -172,8 +169,6 @@ class FakeSystemd:
     def _succeed(self, method: str, unit: UnitState) -> tuple[str, UnitState]:
         if method == "stop":
             return "done", replace(unit, active_state="inactive", sub_state="dead", main_pid=0)
-        if method == "start" and unit.running:
-            return "done", unit
         return "done", self.started(unit)
 
     def started(self, unit: UnitState) -> UnitState:
@@ -331,7 +326,7 @@ class FakeLock:
     @contextmanager
     def __call__(self) -> Iterator[None]:
         if self.holder or self.held:
-            raise BusyHostError(f"another run holds the host's lock: {self.holder or 'ourselves'}")
+            raise BusyHostError(f"another run holds the host lock: {self.holder or 'ourselves'}")
         self.held = True
         self.taken += 1
         try:

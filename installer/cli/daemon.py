@@ -6,27 +6,9 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
+from installer.cli.options import ENVIRONMENT_PREFIX, Options
 from installer.errors import InvalidInputError, UnservableHostError
-
-if TYPE_CHECKING:
-    from installer.cli import Options
-
-ENVIRONMENT_PREFIX = "CRI_RESMGR_INSTALLER_"
-DAEMON_VERBS = ("run", "settings", "rescue", "cluster-heartbeat", "cluster-decommission")
-
-
-def add_verbs(verbs: Any, shared: argparse.ArgumentParser) -> None:
-    """Only `run` has a help text: verbs without one are not listed."""
-    verbs.add_parser("run", parents=[shared], help="daemon: converge, then watch (settings' mode)")
-    verbs.add_parser("settings", parents=[shared])
-    rescue = verbs.add_parser("rescue", parents=[shared])
-    rescue.add_argument("--reason", default="")
-    rescue.add_argument("--hold-only", action="store_true")
-    rescue.add_argument("--restart-proxy", action="store_true")
-    for verb in ("cluster-heartbeat", "cluster-decommission"):
-        verbs.add_parser(verb, parents=[shared]).add_argument("request")
 
 
 def run_verb(arguments: argparse.Namespace, options: Options) -> int:
@@ -91,7 +73,7 @@ def _run_child(arguments: argparse.Namespace, options: Options) -> int:
     from installer.daemon.rescue import hold_kubelet, restart_proxy
     from installer.host.clock import install_signal_handlers
     from installer.host.real import build_host
-    from installer.report import build_reporter
+    from installer.report.events import build_reporter
 
     install_signal_handlers()
     host, emit = build_host(options.host_root), build_reporter(options.output, sys.stdout, options.verbose)

@@ -21,6 +21,7 @@ from installer.host.globbing import matching
 from installer.host.ports import Files, Systemd
 from installer.host.watch import WatchSpec
 from installer.model import paths
+from installer.model.hold import reason_in
 from installer.model.resource import ProcessState, UnitDetail, UnitState
 
 PAUSE = "/etc/cri-resmgr/pause"
@@ -202,10 +203,8 @@ class Poller:
             return b""
 
     def _hold(self) -> str:
-        if self._files.status(paths.HOLD) is None:
-            return ""
-        reason = self._read(paths.HOLD).decode("utf-8", "replace")
-        return reason.partition("\n")[0].strip() or "no reason is given"
+        held = self._files.status(paths.HOLD) is not None
+        return reason_in(self._read(paths.HOLD)) if held else ""
 
     def _relay_answers(self) -> bool:
         return self._answers(paths.RELAY_SOCKET)

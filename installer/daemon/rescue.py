@@ -1,63 +1,58 @@
-"""What a child of the resident does when the proxy is dead: under the host's lock, with no plan made.
+"""What a child run of the daemon does when the proxy is dead: away from the relay comes first.
 
-Away from the relay comes first: the hold is written before kubelet is restarted, so that whoever
-restarts it, the guard takes it to its base endpoint. A crash in between leaves the hold, and the
-resident tries again.
+The hold is written before kubelet is restarted, so that whoever restarts kubelet, the guard takes it to its
+base endpoint. A crash in between leaves the hold, and the daemon tries again.
 """
 
 from __future__ import annotations
 
-import contextlib
-from dataclasses import replace
-
-from installer.apply import Progress, apply_plan
+from installer.apply import Progress
+from installer.converge import Run, build_limits, converge
 from installer.diagnostics import capture_units, diagnose
 from installer.errors import InstallerError, RollbackFailedError, SystemdError
 from installer.host.ports import Host
 from installer.inputs.settings import Settings
 from installer.model import paths
-from installer.model.change import Changes
 from installer.model.event import Emit, Event
-from installer.model.plan import Plan, Step, StepKind
-from installer.model.resource import Part
-from installer.model.state import Desired, Mode
-from installer.reconcile import build_limits
+from installer.plan import build_hold_plan
 from installer.record.store import RecordStore
-
-_SETTLE = 2.0  # seconds
+from installer.rollback import rescue_limits
+from installer.snapshot import read_units
 
 
 def hold_kubelet(settings: Settings, host: Host, emit: Emit, reason: str, *, restart: bool) -> None:
-    """Holds kubelet on its base endpoint from its next start on, and with `restart`, if it runs on the
-    relay, from now on. Raises BusyHostError; RollbackFailedError where kubelet does not get well."""
+    """Holds kubelet on its base endpoint from its next start on, and with `restart`, if it uses the relay,
+    from now on. Raises BusyHostError; RollbackFailedError if kubelet does not become healthy."""
     with host.lock():
         identity = host.identity()
-        RecordStore(host.files, identity["machine_id"], identity["hostname"]).hold(reason)
-        emit(Event("hold.set", f"kubelet is held on its base endpoint: {reason}", {"reason": reason}))
-        scene = capture_units(host, settings.kubelet.unit)
-        unit = host.systemd.unit(settings.kubelet.unit)
-        process = host.processes.get(unit.main_pid) if unit.main_pid else None
-        if not restart or (process is not None and not process.uses_relay):
-            return
-        kinds = (StepKind.RESTART, StepKind.AWAIT_KUBELET)
-        steps = tuple(Step(kind, unit.name, Part.KUBELET) for kind in kinds)
-        plan = Plan(Mode.INSTALL, Desired(), Changes(), unit.name, steps)
-        limits = build_limits(settings, hanging=True)
+        store = RecordStore(host.files, identity["machine_id"], identity["hostname"])
+        units = read_units(host, settings)
+        kubelet = units.kubelet
+        moves = restart and (kubelet.process is None or kubelet.on_relay)
+        plan = build_hold_plan(units, reason, restart=moves)
+        found = capture_units(host, plan.kubelet_unit)
+        limits = rescue_limits(build_limits(settings, hanging=True))
         try:
-            apply_plan(plan, host, replace(limits, settle=min(limits.settle, _SETTLE)), emit, Progress())
-            emit(diagnose(reason, scene, host, unit.name))
+            converge(plan, units, Run(host, store, settings, emit), limits, Progress())
         except InstallerError as error:
-            emit(diagnose(error.message, scene, host, unit.name))
-            raise RollbackFailedError(error.message, f"`journalctl -u {unit.name} -n 50`") from error
+            emit(diagnose(error.message, found, host, plan.kubelet_unit))
+            hint = error.hint or f"`journalctl -u {plan.kubelet_unit} -n 50`"
+            raise RollbackFailedError(error.message, hint) from error
+        if moves:
+            emit(diagnose(reason, found, host, plan.kubelet_unit))
 
 
 def restart_proxy(settings: Settings, host: Host, emit: Emit) -> None:
-    """Restarts a proxy that runs and is silent; whether that helped is for others to see.
-
-    Raises BusyHostError.
-    """
+    """Restarts a proxy that runs and is silent. A restart that takes too long is told and not raised: the
+    rescue comes next. Raises BusyHostError."""
     with host.lock():
-        with contextlib.suppress(SystemdError):  # it takes too long: the rescue comes next
+        try:
             host.systemd.reset_failed(paths.PROXY_UNIT)
-            host.systemd.restart(paths.PROXY_UNIT, settings.proxy.dead_seconds / 2)
-        emit(Event("proxy.restarted", f"{paths.PROXY_UNIT} was restarted: its relay was silent"))
+            result = host.systemd.restart(paths.PROXY_UNIT, settings.proxy.dead_seconds / 2)
+        except SystemdError as error:
+            result = error.message
+        if result == "done":
+            emit(Event("proxy.restarted", f"{paths.PROXY_UNIT} was restarted: its relay was silent"))
+        else:
+            message = f"{paths.PROXY_UNIT} was silent, and its restart failed: {result}"
+            emit(Event("proxy.restart.failed", message, {"result": result}))

@@ -1,8 +1,1 @@
-"""The desired state: a pure function of settings, host facts, configs and payload."""
-
-from __future__ import annotations
-
-from installer.desired.build import build_desired
-from installer.desired.header import carried_generation, is_intact, is_marked, with_generation
-
-__all__ = ["build_desired", "carried_generation", "is_intact", "is_marked", "with_generation"]
+"""The desired state: a pure function of settings, configs, payload and what kubelet's base is."""

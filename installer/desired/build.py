@@ -1,4 +1,4 @@
-"""Puts the desired state together. Pure; what it needs to know about the host is in the facts."""
+"""Puts the desired state together. Pure: everything about the host is in the analysis and in `detail`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING
 
 from installer.desired.kubelet import kubelet_resources
 from installer.desired.proxy import proxy_resources
-from installer.errors import UnservableHostError
-from installer.kubelet import Refusal, base_endpoint, choose_strategy
-from installer.model.facts import Facts
-from installer.model.paths import RELAY_ENDPOINT, same_endpoint
+from installer.kubelet.analysis import KubeletAnalysis
+from installer.model.resource import UnitDetail
 from installer.model.state import Desired
 
 if TYPE_CHECKING:
@@ -18,34 +16,22 @@ if TYPE_CHECKING:
     from installer.inputs.settings import Settings
 
 
-def build_desired(settings: Settings, facts: Facts, configs: Configs, payload: Payload) -> Desired:
-    """Everything that should be there for `install`.
+def build_desired(
+    settings: Settings, configs: Configs, payload: Payload, kubelet: KubeletAnalysis, detail: UnitDetail
+) -> Desired:
+    """Everything that should be there for `install`; nothing if kubelet cannot be served.
 
-    Files are in the order of writing: what a unit starts before the unit that
-    starts it. Raises UnservableHostError for a kubelet that cannot be served
-    (preflight has said so before, with everything else it found).
+    Files are in the order of writing: what a unit starts before the unit that starts it.
     """
-    endpoint = runtime_endpoint(settings, facts)
-    choice = choose_strategy(facts.kubelet, settings)
-    for refusal in (endpoint, choice):
-        if isinstance(refusal, Refusal):
-            raise UnservableHostError(refusal.message, refusal.hint)
-    assert not isinstance(endpoint, Refusal)
-    assert not isinstance(choice, Refusal)
+    endpoint = runtime_endpoint(settings, kubelet)
+    if kubelet.refusals or kubelet.choice is None or not endpoint:
+        return Desired()
     proxy_files, proxy = proxy_resources(settings, configs, payload, endpoint)
-    kubelet_files, kubelet = kubelet_resources(settings, facts.kubelet.detail, choice)
-    return Desired((*proxy_files, *kubelet_files), proxy, kubelet)
+    kubelet_files, wanted = kubelet_resources(settings, detail, kubelet.choice)
+    return Desired((*proxy_files, *kubelet_files), proxy, wanted)
 
 
-def runtime_endpoint(settings: Settings, facts: Facts) -> str | Refusal:
-    """Where the proxy finds the runtime: what settings say, or what kubelet uses without us."""
+def runtime_endpoint(settings: Settings, kubelet: KubeletAnalysis) -> str:
+    """Where the proxy finds the runtime: what settings say, or kubelet's base endpoint; empty if unknown."""
     wanted = settings.proxy.runtime_endpoint
-    if wanted == "auto":
-        return base_endpoint(facts.kubelet)
-    if same_endpoint(wanted, RELAY_ENDPOINT):
-        return Refusal(
-            "runtime-is-relay",
-            "proxy.runtimeEndpoint is the relay itself",
-            "give it the endpoint of the container runtime, or `auto`",
-        )
-    return wanted
+    return kubelet.endpoint if wanted == "auto" else wanted

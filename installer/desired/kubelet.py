@@ -5,12 +5,13 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from installer.desired.header import digest_of, stamp, with_generation
+from installer.header import digest_of, with_generation, with_header
 from installer.kubelet.strategy import Choice
 from installer.model import paths
 from installer.model.resource import DesiredFile, Part, UnitDetail
 from installer.model.state import DesiredKubelet, DesiredUnit
-from installer.render import render
+from installer.render import fill
+from installer.systemd_syntax.environment_file import quote
 
 if TYPE_CHECKING:
     from installer.inputs.settings import Settings
@@ -29,25 +30,24 @@ def kubelet_resources(
     and its deadline are not part of it: they matter at the next start only, so
     the mildest sufficient action for them is nothing.
     """
-    drop_in, unit_digest = stamp(
-        render(
-            "kubelet-drop-in.conf.j2",
+    drop_in, unit_digest = with_header(
+        fill(
+            "kubelet-drop-in.conf.in",
             proxy_unit=paths.PROXY_UNIT,
             guard=paths.GUARD,
             static_file=paths.KUBELET_ENVIRONMENT,
             composed_file=paths.KUBELET_COMPOSED,
-            exec_start=choice.exec_start,
-            variable=choice.variable,
+            exec_start=_exec_start(choice),
         ).encode("utf-8", "surrogateescape")
     )
     generation = digest_of(unit_digest, choice.variable, _FLAG)
-    environment = render(
-        "kubelet.env.j2",
+    environment = fill(
+        "kubelet.env.in",
         variable=choice.variable,
-        flag=_FLAG,
+        flag=quote(_FLAG),
         guard_seconds=guard_seconds(settings, detail),
     )
-    carrier = with_generation(stamp(environment.encode())[0], generation)
+    carrier = with_generation(with_header(environment.encode())[0], generation)
     path = paths.drop_in(settings.kubelet.drop_in_directory, settings.kubelet.unit)
     files = (
         DesiredFile(path, drop_in, 0o644, Part.KUBELET, sha256(drop_in).hexdigest()),
@@ -63,6 +63,11 @@ def kubelet_resources(
         (paths.KUBELET_ENVIRONMENT, paths.KUBELET_COMPOSED),
     )
     return files, desired
+
+
+def _exec_start(choice: Choice) -> str:
+    """The lines that repeat the base's command line with our variable; empty if the base has one."""
+    return f"ExecStart=\nExecStart={choice.exec_start} ${choice.variable}" if choice.exec_start else ""
 
 
 def guard_seconds(settings: Settings, detail: UnitDetail) -> int:

@@ -6,11 +6,12 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from installer.assets import unit_text
-from installer.desired.header import digest_of, stamp, with_generation
+from installer.header import digest_of, with_generation, with_header
 from installer.model import paths
 from installer.model.resource import DesiredFile, Part
 from installer.model.state import DesiredUnit
-from installer.render import render
+from installer.render import fill
+from installer.systemd_syntax.environment_file import quote
 
 if TYPE_CHECKING:
     from installer.inputs.configs import Configs
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from installer.inputs.settings import Settings
 
 _DEFAULT_FALLBACK = b"policy:\n  Active: none\n"  # never a policy that nobody chose
+_NO_EXTRA_OPTIONS = '# None were given: an EXTRA_OPTIONS.cfg of others has no effect.\nEXTRA_OPTIONS=""'
 _GUARD_SECONDS = "CRI_RESMGR_GUARD_SECONDS="
 
 
@@ -31,7 +33,7 @@ def proxy_resources(
     cleared at a start, so to ask for that has to be the reason of one.
     """
     fallback = _DEFAULT_FALLBACK if configs.fallback is None else configs.fallback
-    unit, unit_digest = stamp(unit_text(paths.PROXY_UNIT).encode())
+    unit, unit_digest = with_header(unit_text(paths.PROXY_UNIT).encode())
     environment = _environment(settings, configs, endpoint)
     if configs.force is None:
         configuration = digest_of("fallback", fallback)
@@ -45,19 +47,19 @@ def proxy_resources(
         configs.extra_options or "",
         *(["reset cached"] if settings.configs.reset_cached else []),
     )
-    carrier = with_generation(stamp(environment.encode())[0], generation)
+    carrier = with_generation(with_header(environment.encode())[0], generation)
     files = [
         DesiredFile(paths.BINARY, payload.binary, 0o755, Part.PROXY, payload.binary.digest),
-        _file(paths.GUARD, stamp(unit_text("cri-resmgr-kubelet-guard").encode())[0], 0o755),
-        _file(paths.FALLBACK_CONFIG, stamp(fallback)[0]),
+        _file(paths.GUARD, with_header(unit_text("cri-resmgr-kubelet-guard").encode())[0], 0o755),
+        _file(paths.FALLBACK_CONFIG, with_header(fallback)[0]),
     ]
     reload_digest = ""
     if configs.force is not None:
-        force = _file(paths.FORCE_CONFIG, stamp(configs.force)[0])
+        force = _file(paths.FORCE_CONFIG, with_header(configs.force)[0])
         reload_digest = force.digest
         files.append(force)
     if configs.extra_options is not None:
-        files.append(_file(paths.EXTRA_OPTIONS, stamp(configs.extra_options.encode())[0]))
+        files.append(_file(paths.EXTRA_OPTIONS, with_header(configs.extra_options.encode())[0]))
     files += [_file(paths.PROXY_UNIT_FILE, unit), _file(paths.PROXY_ENVIRONMENT, carrier, carrier=True)]
     desired = DesiredUnit(paths.PROXY_UNIT, paths.PROXY_UNIT_FILE, unit_digest, generation, reload_digest)
     return tuple(files), desired
@@ -66,14 +68,16 @@ def proxy_resources(
 def _environment(settings: Settings, configs: Configs, endpoint: str) -> str:
     """The EnvironmentFile, its generation still empty."""
     forced = configs.force is not None
-    return render(
-        "cri-resource-manager.env.j2",
-        config_flag="--force-config" if forced else "--fallback-config",
-        config_file=paths.FORCE_CONFIG if forced else paths.FALLBACK_CONFIG,
-        # Normalised: another spelling of the same socket in kubelet's files restarts nothing.
-        runtime_socket=paths.normalise_endpoint(endpoint),
-        agent=str(settings.proxy.agent) == "enabled",
-        extra_options=configs.extra_options is not None,
+    config_flag = "--force-config" if forced else "--fallback-config"
+    # Normalised: another spelling of the same socket in kubelet's files restarts nothing.
+    runtime = paths.normalise_endpoint(endpoint)
+    agent = str(settings.proxy.agent) == "enabled"
+    return fill(
+        "cri-resource-manager.env.in",
+        config_options=quote(f"{config_flag} {paths.FORCE_CONFIG if forced else paths.FALLBACK_CONFIG}"),
+        runtime_options=quote(f"--runtime-socket={runtime} --image-socket={runtime}"),
+        agent_options=quote("" if agent else "--agent-socket=disabled"),
+        extra_options=_NO_EXTRA_OPTIONS if configs.extra_options is None else "",
         guard_seconds=settings.kubelet.guard_seconds,
     )
 

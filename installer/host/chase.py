@@ -1,8 +1,8 @@
-"""The way to a path below a root, every directory on it held open.
+"""Resolves a path below a root, as systemd's chase() does, with every directory of it held open.
 
-Between a look and a deed somebody may put a link in a directory's place. What is open stays what it is:
-each component is opened from the one before it, links are read and followed here, below the root, and
-the deed names what is open. No path is ever handed to the kernel to resolve by itself.
+Between a check and the call that relies on it, a directory may be replaced by a symlink. An open directory
+stays the same: each component is opened relative to the one before, symlinks are read and followed here,
+below the root, and the call names the open directory. The kernel never resolves a whole path by itself.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _ANYTHING = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @contextmanager
 def parent_of(root: Path, path: str) -> Iterator[str]:
-    """The place of `path` for a system call that does not follow the last component: its directory is open.
+    """The place of `path`, in its open directory, for a system call that does not follow the last component.
 
     Raises FileNotFoundError and NotADirectoryError for what is in the way, UnservableHostError where a
-    link leads out of the root through `..` or there are too many. An OSError of the block names the path
+    symlink leads out of the root through `..` or there are too many. An OSError of the block names the path
     as a process outside the root would spell it.
     """
     way = _Way(root, path)
@@ -41,8 +41,8 @@ def parent_of(root: Path, path: str) -> Iterator[str]:
 
 @contextmanager
 def opened(root: Path, path: str, *, follow: bool) -> Iterator[tuple[str, os.stat_result]]:
-    """What is at `path`, open for no more than being named (O_PATH): its place and status. A link itself,
-    unless `follow`; its place can be read with `os.readlink` only. Raises as `parent_of`."""
+    """The object at `path`, opened with O_PATH: its place and status. A symlink itself, unless `follow`; for
+    that, see `link_target`. Raises as `parent_of`."""
     way = _Way(root, path)
     try:
         yield way.to_end(follow)
@@ -65,7 +65,7 @@ def resolved(root: Path, path: str) -> tuple[str, os.stat_result]:
 
 
 def link_target(place: str) -> str:
-    """Where the link leads that `opened` has found at `place`."""
+    """The target of the symlink that `opened` has found at `place`."""
     return os.readlink("", dir_fd=int(place.rpartition("/")[2]))
 
 
@@ -139,7 +139,7 @@ class _Way:
         if not self._names:
             raise UnservableHostError(
                 f"{self._path} leads out of the host root {self._root}",
-                "a symlink in the way, or the path itself, has too many `..`",
+                "the path, or a symlink in it, has too many `..`",
             )
         self._names.pop()
         os.close(self._open.pop())
@@ -147,7 +147,7 @@ class _Way:
     def _follow(self, target: str) -> None:
         self._links += 1
         if self._links > _LINK_LIMIT:
-            raise UnservableHostError(f"{self._path} goes through too many symlinks", "is there a loop?")
+            raise UnservableHostError(f"{self._path} goes through too many symlinks", "look for a loop")
         while target.startswith("/") and self._names:
             self._leave()
         self._pending.extend(components(target)[::-1])
@@ -159,7 +159,7 @@ class _Way:
         return f"{str(self._root).rstrip('/')}/{'/'.join(names)}"
 
     def name_in(self, error: OSError) -> None:
-        """Puts the path into the error, where the error has only the number of what is open."""
+        """Puts the path into the error, where the error has only the descriptor's number."""
         open_place = _place(self._open[-1])
         for attribute in ("filename", "filename2"):
             named = getattr(error, attribute)
@@ -168,5 +168,5 @@ class _Way:
 
 
 def _place(descriptor: int) -> str:
-    """A path that leads to what is open, wherever it is by now (proc(5))."""
+    """A path that leads to the open object, even if it was renamed (proc(5))."""
     return f"/proc/self/fd/{descriptor}"

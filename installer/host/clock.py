@@ -1,7 +1,7 @@
-"""Time, and the wish of somebody that the run should end.
+"""Time, and requests to stop.
 
-A signal only sets a flag, which is honoured between two steps and while sleeping: never inside
-a step. The second signal of the same kind has its default effect at once.
+A signal only sets a flag, which is honoured between two steps and while sleeping, never inside a step. The
+second signal of the same kind has its default effect at once.
 """
 
 from __future__ import annotations
@@ -16,11 +16,8 @@ from installer.errors import InterruptedRunError
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-class _Wish:
-    """The first signal that came, and a pipe that is readable from then on.
-
-    Of the whole process, as signals are.
-    """
+class _StopRequest:
+    """The first signal received, and a pipe that is readable from then on. One for the whole process."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -30,16 +27,16 @@ class _Wish:
         if self.pipe is None:
             self.pipe = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         for number in _SIGNALS:
-            signal.signal(number, self._come)
+            signal.signal(number, self._receive)
 
-    def _come(self, number: int, _frame: object) -> None:
+    def _receive(self, number: int, _frame: object) -> None:
         signal.signal(number, signal.SIG_DFL)
         self.number = self.number or number
         if self.pipe is not None:
             os.write(self.pipe[1], b"!")
 
     def forget(self) -> None:
-        """Back to no handlers and no wish: for tests, and for a child that has its own life."""
+        """Back to no handlers and no request: for tests, and for a forked child."""
         for number in _SIGNALS:
             signal.signal(number, signal.SIG_DFL)
         if self.pipe is not None:
@@ -48,17 +45,17 @@ class _Wish:
         self.number, self.pipe = 0, None
 
 
-_wish = _Wish()
+_stop = _StopRequest()
 
 
 def install_signal_handlers() -> None:
     """From now on SIGTERM, SIGINT and SIGHUP make `check` and `sleep` raise. Main thread only."""
-    _wish.listen()
+    _stop.listen()
 
 
 def remove_signal_handlers() -> None:
-    """Undoes `install_signal_handlers`, and forgets a signal that has come."""
-    _wish.forget()
+    """Undoes `install_signal_handlers`, and forgets a received signal."""
+    _stop.forget()
 
 
 class SystemClock:
@@ -72,14 +69,14 @@ class SystemClock:
 
     def sleep(self, seconds: float) -> None:
         self.check()
-        if _wish.pipe is None:
+        if _stop.pipe is None:
             time.sleep(max(0.0, seconds))
         else:
             poll = select.poll()
-            poll.register(_wish.pipe[0], select.POLLIN)
+            poll.register(_stop.pipe[0], select.POLLIN)
             poll.poll(max(0.0, seconds) * 1000)
         self.check()
 
     def check(self) -> None:
-        if _wish.number:
-            raise InterruptedRunError(_wish.number)
+        if _stop.number:
+            raise InterruptedRunError(_stop.number)

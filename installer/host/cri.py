@@ -1,4 +1,4 @@
-"""CRI v1 at unix sockets below the host root: is somebody there, is it ready, what runs.
+"""CRI v1 at unix sockets below the host root: does it answer, is it ready, which containers run.
 
 Only asks: no call here changes a container. Field numbers are those of
 k8s.io/cri-api/pkg/apis/runtime/v1/api.proto; grpcio carries the bytes and is imported only
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
 
-from installer.errors import StepFailedError
+from installer.errors import StepFailedError, is_shortage, remedy_for
 from installer.host import http2
 from installer.host.files import RootedFiles
 from installer.host.ports import RuntimeStatus
@@ -28,9 +28,9 @@ from installer.host.protobuf import (
     messages,
     text,
 )
-from installer.model.facts import RunningContainer
 from installer.model.jsontext import parse_json
 from installer.model.paths import normalise_endpoint
+from installer.model.snapshot import RunningContainer
 
 _SERVICE = "/runtime.v1.RuntimeService"
 _MOUNT_OF_PROXY = "/.cri-resmgr"
@@ -62,7 +62,9 @@ class SocketCri:
         try:
             with self._files.opened(path) as place:
                 return http2.serves(place, timeout)
-        except OSError:
+        except OSError as error:
+            if is_shortage(error):
+                raise
             return False
 
     def status(self, endpoint: str, timeout: float = 2.0) -> RuntimeStatus:
@@ -93,7 +95,7 @@ class SocketCri:
         return tuple(container for container in found if container)
 
     def _container(self, call: Call, listed: Fields, all_cpus: str) -> RunningContainer | None:
-        """One container in detail, or None if it is gone meanwhile."""
+        """One container in detail, or None if it has ended meanwhile."""
         identifier = text(listed, 1)
         try:
             answer = call("ContainerStatus", encode(1, identifier.encode()) + encode(2, 1))
@@ -115,7 +117,7 @@ class SocketCri:
         )
 
     def _cpus(self, pid: int) -> str:
-        """The CPUs that a process of the host may use, as the kernel lists them; empty if it is gone."""
+        """The CPUs that a process of the host may use, as the kernel lists them; empty if it has ended."""
         status = self._files.read(f"/proc/{pid}/status") if pid else None
         for line in (status or b"").splitlines():
             if line.startswith(b"Cpus_allowed_list:"):
@@ -125,7 +127,7 @@ class SocketCri:
     @contextmanager
     def _channel(self, endpoint: str, timeout: float) -> Iterator[Call]:
         """A connection whose calls end `timeout` seconds from now. Raises StepFailedError for
-        whatever goes wrong with it in the block."""
+        whatever fails in the block."""
         path = normalise_endpoint(endpoint)
         if not path.startswith("/"):
             raise StepFailedError(f"{endpoint}: not a unix socket", "CRI is served at a unix:// endpoint")
@@ -145,7 +147,8 @@ class SocketCri:
                 f"{endpoint}: {error}", "is the container runtime running, with CRI v1?"
             ) from error
         except (OSError, ValueError) as error:
-            raise StepFailedError(f"{endpoint}: {error}") from error
+            remedy = remedy_for(error) if isinstance(error, OSError) else ""
+            raise StepFailedError(f"{endpoint}: {error}", remedy) from error
 
 
 @contextmanager

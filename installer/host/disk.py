@@ -1,7 +1,7 @@
-"""What `files` does to places that are already resolved: temp files, durability, trees, space.
+"""What `files` does to paths that are already resolved: temp files, durability, trees, space.
 
-Paths here are as this process sees them; nothing here knows of a host root. Every change of a tree
-is one call of `Kernel`, so that who takes its place sees them all, in order.
+Paths here are as this process sees them; nothing here knows of a host root. Every change of a tree is one
+call of `Kernel`, so that a test's double sees all of them, in order.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ def temporary_name(place: str) -> str:
 
 
 def sweep(directory: str, kernel: Kernel, *, alone: bool = False) -> None:
-    """Removes temp files in `directory` that a killed run left: of our own pid (a restarted container
-    counts from 1 again), of a pid that does not live, or older than ten minutes; all of them where nobody
-    else can be writing (`alone`). That lasts: the run that would sweep again may have no reason to come."""
+    """Removes temp files in `directory` that a killed run left: those of our own pid (a restarted container
+    counts from 1 again), of a pid that does not live, or older than ten minutes; all of them if no other
+    process can be writing there (`alone`). The removal is synced: there may never be another sweep."""
     swept = False
     with contextlib.suppress(OSError):
         for name in os.listdir(directory):
@@ -108,7 +108,7 @@ def copy(content: bytes | Path, file: BinaryIO) -> str:
     if isinstance(content, bytes):
         file.write(content)
         return hashlib.sha256(content).hexdigest()
-    # Through our own hands, not copy_file_range: the digest is of the very bytes written.
+    # Not copy_file_range(2): the digest has to be of the very bytes that are written.
     digest = hashlib.sha256()
     buffer = memoryview(bytearray(_CHUNK))
     with open(content, "rb", buffering=0) as source:
@@ -126,8 +126,8 @@ def own(descriptor: int, uid: int, gid: int, kernel: Kernel) -> None:
 
 
 def attributes(place: str) -> tuple[tuple[str, str], ...]:
-    """A file's extended attributes, values in hex; those that the kernel derives from the content are
-    left out, and so are all of a file system that has none."""
+    """A file's extended attributes, values in hex, without those that the kernel derives from the content;
+    none where the file system does not support them."""
     with contextlib.suppress(OSError):
         names = sorted(name for name in os.listxattr(place) if not name.startswith(_DERIVED))
         return tuple((name, os.getxattr(place, name).hex()) for name in names)
@@ -135,7 +135,7 @@ def attributes(place: str) -> tuple[tuple[str, str], ...]:
 
 
 def give_attributes(descriptor: int, given: Iterable[tuple[str, str]], kernel: Kernel) -> None:
-    """Sets what the file system takes: an original without its label is better than none."""
+    """Sets those that the file system accepts: an original without its label is better than none."""
     for name, value in given:
         with contextlib.suppress(OSError, ValueError):
             kernel.attribute(descriptor, name, bytes.fromhex(value))
@@ -143,7 +143,7 @@ def give_attributes(descriptor: int, given: Iterable[tuple[str, str]], kernel: K
 
 @contextlib.contextmanager
 def open_directory(place: str) -> Iterator[int]:
-    """A directory itself, open for reading; a link is none. Raises OSError."""
+    """A directory, open for reading; a symlink to one is refused. Raises OSError."""
     descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         yield descriptor
@@ -163,7 +163,7 @@ def sync_directory(directory: str, kernel: Kernel) -> None:
 
 @contextlib.contextmanager
 def named(place: str) -> Iterator[None]:
-    """A failure of an open file names it, as that of a path does."""
+    """An error of a descriptor gets the file's path, as an error of a path has it."""
     try:
         yield
     except OSError as error:
@@ -173,8 +173,8 @@ def named(place: str) -> Iterator[None]:
 
 
 def remove_tree(place: str, kernel: Kernel) -> None:
-    """Removes a file, link or directory with all below. Links are removed, not followed. Where
-    something is mounted, that stays: the rest goes, then OSError (EBUSY) is raised."""
+    """Removes a file, symlink or directory with all below; symlinks are not followed. A mount stays: the rest
+    is removed, then OSError (EBUSY) is raised."""
     try:
         descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except NotADirectoryError:
@@ -203,7 +203,7 @@ def remove_tree(place: str, kernel: Kernel) -> None:
 
 
 def _empty(descriptor: int, place: str, mount: str, mounts: list[str], kernel: Kernel) -> None:
-    """Empties an open directory; adds to `mounts` what could not go."""
+    """Empties an open directory; adds to `mounts` the mounts that stay."""
     with os.scandir(descriptor) as entries:
         found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
     for name, is_directory in found:
@@ -226,13 +226,13 @@ def _empty(descriptor: int, place: str, mount: str, mounts: list[str], kernel: K
 
 
 def _mount_id(descriptor: int) -> str:
-    """Which mount an open directory is of. Device numbers would miss a bind mount."""
+    """The mount that an open directory belongs to. Device numbers would miss a bind mount."""
     with open(f"/proc/self/fdinfo/{descriptor}") as info:
         return next(line for line in info if line.startswith("mnt_id:"))
 
 
 def free_bytes(place: str) -> int:
-    """Bytes that root may still write there; none, where no file can be added."""
+    """Bytes that root may still write there; 0 if no file can be added."""
     status = os.statvfs(place)
     if status.f_files and not status.f_ffree:
         return 0
@@ -245,13 +245,13 @@ def unwritable(place: str) -> str:
         return "it is not a directory"
     if os.statvfs(place).f_flag & os.ST_RDONLY:
         return "its file system is mounted read-only"
-    if _immutable(place):  # before access(2), which says no there
+    if _immutable(place):  # before access(2), which refuses there, too
         return "it is immutable (chattr +i)"
     return "" if os.access(place, os.W_OK | os.X_OK) else "no permission to write to it"
 
 
 def _immutable(place: str) -> bool:
-    """Whether the directory has the immutable flag (the `/` of an ostree host has it)."""
+    """Whether the directory has the immutable flag, as the `/` of an ostree host."""
     import fcntl
 
     flags = array.array("l", [0])

@@ -1,10 +1,10 @@
 """Files of the host: every write is atomic and durable, every path is resolved below the root.
 
-The root may be `/`, a mount (`/host`) or another process's view (`/proc/<pid>/root`): how a path is
-found below it, see `below`.
+The root may be `/`, a mount (`/host`) or another process's view (`/proc/<pid>/root`); `chase` resolves the
+paths below it.
 
-It does not decide what is ours, keeps no originals and takes no lock. Failures of the
-disk (full, read-only, I/O) are raised as OSError, which names the path.
+It does not decide what is ours, keeps no originals and takes no lock. Failures of the file system (full,
+read-only, I/O) are raised as OSError, which names the path.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class RootedFiles:
         self.root = root
         self._kernel = kernel or disk.Kernel()
 
-    # -- looking ----------------------------------------------------------------
+    # -- reading ----------------------------------------------------------------
 
     @contextlib.contextmanager
     def opened(self, path: str) -> Iterator[Path]:
         """See the port."""
         with opened(self.root, path, follow=True) as (place, _status):
-            # Not through `self`, which is another one for a child.
+            # Not through /proc/self, which is another process for a child.
             yield Path(place.replace("self", os.readlink("/proc/self"), 1))
 
     def status(self, path: str, *, follow: bool = False) -> os.stat_result | None:
@@ -108,8 +108,8 @@ class RootedFiles:
         digest: str = "",
         attributes: Iterable[tuple[str, str]] = (),
     ) -> None:
-        """Replaces `path`; see the port. A crash leaves the old or the new file, never a part, and
-        at worst a temp file beside it, which the next write or removal there clears away."""
+        """Replaces `path`; see the port. A crash leaves the old or the new file, never a part of one, and at
+        worst a temp file beside it, which the next write or removal there sweeps away."""
         with (
             self._source(content) as source,
             parent_of(self.root, path) as place,
@@ -125,7 +125,7 @@ class RootedFiles:
                 file.flush()
                 disk.own(file.fileno(), uid, gid, self._kernel)
                 self._kernel.chmod(file.fileno(), mode)
-                # After the owner and the mode, which take capabilities away and change an ACL.
+                # After the owner and the mode: they remove capabilities and change an ACL.
                 disk.give_attributes(file.fileno(), attributes, self._kernel)
                 self._kernel.sync(file.fileno())
             self._kernel.rename(temporary, place)
@@ -137,7 +137,7 @@ class RootedFiles:
             return
         with opened(self.root, content.path, follow=False) as (place, status):
             if not stat.S_ISREG(status.st_mode):
-                raise InstallerError(f"{content.path} is no file any more")
+                raise InstallerError(f"{content.path} is not a file now")
             yield Path(place)
 
     def link(self, path: str, target: str, uid: int = 0, gid: int = 0) -> None:
@@ -150,8 +150,8 @@ class RootedFiles:
 
     @contextlib.contextmanager
     def _temporary(self, place: str) -> Iterator[str]:
-        """The name that the block makes something of and then renames to `place`. What others have left is
-        cleared away before, and what a block that fails leaves."""
+        """The name of a temp file that the block creates and renames to `place`. Sweeps before, and removes
+        the temp file of a block that fails."""
         directory = os.path.dirname(place)
         disk.sweep(directory, self._kernel)
         temporary = disk.temporary_name(place)
@@ -171,12 +171,12 @@ class RootedFiles:
             disk.sweep(directory, self._kernel)
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 self._kernel.unlink(place)
-            # Also where nothing was there to be removed: a run that was killed may have removed it.
+            # Even if nothing was removed: a run that was killed may have removed it, and not synced.
             disk.sync_directory(directory, self._kernel)
 
     @contextlib.contextmanager
     def _parent_if_any(self, path: str) -> Iterator[str | None]:
-        """`parent_of`, or None where a directory on the way is not there."""
+        """`parent_of`, or None where a parent does not exist."""
         with contextlib.ExitStack() as stack:
             try:
                 place = stack.enter_context(parent_of(self.root, path))
@@ -206,7 +206,7 @@ class RootedFiles:
             with parent_of(self.root, directory) as place:
                 self._kernel.mkdir(place, mode)
                 with disk.open_directory(place) as descriptor:
-                    self._kernel.chmod(descriptor, mode)  # whatever our umask is
+                    self._kernel.chmod(descriptor, mode)  # whatever the umask is
                 disk.sync_directory(os.path.dirname(place), self._kernel)
         return missing
 
@@ -222,7 +222,7 @@ class RootedFiles:
             if status is not None or self.status(prefix, follow=False) is not None:
                 raise UnservableHostError(
                     f"{prefix} is in the way: a directory is needed there",
-                    "it is a file, or a symlink to a directory that does not exist",
+                    "it is a file or a dangling symlink",
                 )
             missing.append(prefix)
         return tuple(missing)
@@ -244,7 +244,7 @@ class RootedFiles:
             return removed
 
     def remove_tree(self, path: str) -> None:
-        """See the port. Raises OSError (busy) when a mount below is in the way, after the rest is gone."""
+        """See the port. Raises OSError (busy) when a mount below is in the way, after the rest is removed."""
         with self._parent_if_any(path) as place:
             if place is None:
                 return

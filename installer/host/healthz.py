@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
-from installer.errors import InvalidInputError
+from installer.errors import InvalidInputError, is_shortage
 from installer.host.netns import host_socket
 
 
@@ -23,7 +23,7 @@ class HostHealthz:
         self._root = root
 
     def ok(self, url: str, timeout: float = 1.0) -> bool:
-        """See the port. Raises UnservableHostError when the namespace may not be entered."""
+        """See the port. Raises UnservableHostError when the network namespace cannot be entered."""
         if not url:
             return True
         address = _parse(url)
@@ -38,7 +38,9 @@ class HostHealthz:
                 stream.connect((host, port))
                 stream.sendall(request.encode("ascii"))
                 return _status(stream, deadline) == 200
-            except OSError:  # refused, hung up, timed out
+            except OSError as error:  # refused, hung up, timed out
+                if is_shortage(error):
+                    raise
                 return False
 
 

@@ -1,6 +1,6 @@
-"""Whether somebody serves HTTP/2 at a unix socket: the cheapest sign of life of a gRPC server.
+"""Whether HTTP/2 is served at a unix socket: the cheapest sign of life of a gRPC server.
 
-No request is made, so it says that the server runs its connections, not that what stands behind it
+No request is made, so it says that the server handles connections, not that the runtime behind it
 answers (RFC 9113, sections 3.4 and 6.5).
 """
 
@@ -9,6 +9,8 @@ from __future__ import annotations
 import socket
 import time
 from pathlib import Path
+
+from installer.errors import is_shortage
 
 _EMPTY_SETTINGS = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _EMPTY_SETTINGS
@@ -21,7 +23,8 @@ _LONGEST_FRAME = 1 << 14  # what a server may send before it knows better
 def serves(path: Path, timeout: float) -> bool:
     """Whether the server's own SETTINGS frame arrives within `timeout` seconds.
 
-    A socket that only accepts, as cri-resmgr's does before it serves, gives False.
+    A socket that only accepts, as cri-resmgr's does before it serves, gives False. Raises OSError where a
+    shortage on this side keeps the answer unknown.
     """
     deadline = time.monotonic() + timeout
     try:
@@ -30,7 +33,9 @@ def serves(path: Path, timeout: float) -> bool:
             stream.connect(str(path))
             stream.sendall(_PREFACE)
             return _first_frame_is_settings(stream, deadline)
-    except OSError:  # nobody there, nobody listening, hung up, timed out
+    except OSError as error:  # missing, nobody listening, hung up, timed out
+        if is_shortage(error):
+            raise
         return False
 
 

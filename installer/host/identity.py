@@ -1,6 +1,6 @@
-"""Which machine the host is: its architecture, machine-id and name, as its own files say.
+"""Which machine the host is: its architecture, machine-id and name, from its own files.
 
-The architecture is that of the host's programs: ours may be another's under emulation.
+The architecture is that of the host's programs: this process may run under emulation.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MACHINES = {
 
 
 def host_identity(files: RootedFiles) -> Mapping[str, str]:
-    """`machine`, `machine_id` (empty if it has none yet) and `hostname`."""
+    """`machine`, `machine_id` (empty if it has none yet) and `hostname`. Raises OSError."""
     machine_id = _line(files, "/etc/machine-id")
     kernel_name = _line(files, "/proc/sys/kernel/hostname")
     return {
@@ -38,12 +38,12 @@ def host_identity(files: RootedFiles) -> Mapping[str, str]:
 
 
 def machine_of_elf(header: bytes) -> str:
-    """The architecture of an ELF file by its first 20 bytes, empty if it is none that we know."""
+    """The architecture of an ELF file by its first 20 bytes; empty if it is not one."""
     if len(header) < 20 or header[:4] != b"\x7fELF":
         return ""
     little = header[5] == 1
     number = int.from_bytes(header[18:20], "little" if little else "big")
-    return _MACHINES.get((number, little), "")
+    return _MACHINES.get((number, little), f"ELF machine {number}")
 
 
 def _machine(files: RootedFiles) -> str:
@@ -54,10 +54,10 @@ def _machine(files: RootedFiles) -> str:
 
 
 def _line(files: RootedFiles, path: str) -> str:
-    """The first line that is no comment."""
+    """The first line that is not a comment."""
     try:
         text = (files.read(path) or b"").decode("utf-8", "replace")
-    except (OSError, UnservableHostError):
+    except UnservableHostError:  # a symlink that leads out of the root
         return ""
     lines = (line.strip() for line in text.splitlines())
     return next((line for line in lines if line and not line.startswith("#")), "")

@@ -1,5 +1,5 @@
 """The last lines of a unit's journal, for messages: read with the host's own journalctl, which knows
-the host's journal format. A message about a failure must not fail itself: no error is raised here.
+the host's journal format. A message about a failure must not fail itself: errors are returned as a line.
 """
 
 from __future__ import annotations

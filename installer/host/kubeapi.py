@@ -21,8 +21,8 @@ _KINDS = {"PATCH": "application/merge-patch+json"}
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the server said. `code` is 0 when it said nothing, `body` empty when that was no JSON
-    object; `failure` says for people why it is not what was asked for, empty if it is."""
+    """The server's answer. `code` is 0 when there was none, `body` empty when it was not a JSON object;
+    `failure` says for people why the call failed, empty if it did not."""
 
     code: int
     body: Mapping[str, Any] = field(default_factory=dict)
@@ -48,8 +48,8 @@ class Api(Protocol):
 class KubeApi:
     """The Api at `host`:`port`. `account` has `token` and `ca.crt` as kubelet mounts them (Kubernetes
     documentation, "Accessing the Kubernetes API from a Pod"); both are read here, for the token
-    is replaced before it expires. `deadline` (monotonic seconds) ends all of it; one answer that does
-    not come takes half of the time at most, so that another may."""
+    is replaced before it expires. `deadline` (monotonic seconds) is for all calls together; one call that
+    gets no answer takes half of the time at most, so that another one is possible."""
 
     def __init__(self, host: str, port: int, account: Path, deadline: float) -> None:
         self._host, self._port, self._account = host, port, account
@@ -127,7 +127,7 @@ class KubeApi:
         return _build_answer(response.status, raw)
 
     def _read(self, response: Any) -> bytes:
-        """Raises OSError when the deadline passes or the body is no API object's size."""
+        """Raises OSError when the deadline passes or the body is too large for an API object."""
         raw = b""
         while chunk := response.read1(65536):
             raw += chunk
@@ -148,7 +148,7 @@ def _build_answer(code: int, raw: bytes) -> Answer:
         said = body.get("message") if body.get("kind") == "Status" else None
         return Answer(code, body, f"{code}: {said}" if isinstance(said, str) and said else f"{code}")
     if not body:
-        return Answer(code, failure=f"{code}, with something else than an object of the API")
+        return Answer(code, failure=f"{code}, but the body is not an object of the API")
     return Answer(code, body)
 
 
@@ -156,7 +156,7 @@ def _why(error: Exception) -> str:
     """In one line, without what differs from one time to the next."""
     verify = getattr(error, "verify_message", "")
     if verify:
-        return f"its certificate is not good: {verify}"
+        return f"its certificate is not valid: {verify}"
     if isinstance(error, TimeoutError):
         return "no answer in time"
     text = (error.strerror if isinstance(error, OSError) else str(error)) or str(error)

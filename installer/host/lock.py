@@ -1,96 +1,144 @@
-"""One actor per host: a flock below the host's /run/lock, so that it ends with whoever holds it.
+"""One actor per host: two locks of flock(2), which end with the process that holds them.
 
-The file is removed when the lock is released, and says who holds it meanwhile.
+The one below /run/lock is the contract; every release of this program takes it. But /run/lock is writable for
+everybody: a directory at the lock's path, or a full file system, must not keep the host from an installation,
+a removal or a rescue. Therefore the same lock is also taken in /run, where only root can write, and one of
+the two is enough. Each file names its holder and is removed when the lock is released.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import posixpath
 import shlex
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from installer.errors import BusyHostError, UnservableHostError, failed_on_disk
+from installer.errors import BusyHostError, UnservableHostError, remedy_for
 from installer.host.chase import parent_of
 from installer.host.files import RootedFiles
-from installer.model.paths import LOCK
+from installer.model.paths import LOCK, LOCK_OF_ROOT
 
 _ATTEMPTS = 100
+_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @contextmanager
 def host_lock(files: RootedFiles) -> Iterator[None]:
     """Holds the lock while the block lasts. Raises BusyHostError at once when another run has it,
-    UnservableHostError where there is no room for one."""
-    try:
-        with contextlib.ExitStack() as opened:
-            files.make_directory(posixpath.dirname(LOCK))
-            place = opened.enter_context(parent_of(files.root, LOCK))
-            descriptor = _acquire(place)
-            directory = opened.pop_all()  # stays open as long as the lock is held
-    except OSError as error:
-        failure = failed_on_disk("the host's lock cannot be had", error)
-        raise UnservableHostError(failure.message, f"{failure.hint}; nothing was touched") from error
-    with directory:
+    UnservableHostError where neither of the two can be acquired."""
+    failures: list[OSError | UnservableHostError] = []
+    with contextlib.ExitStack() as held:
+        for path in (LOCK_OF_ROOT, LOCK):
+            try:
+                held.enter_context(_locked(files, path))
+            except (OSError, UnservableHostError) as error:
+                failures.append(error)
+        if len(failures) == 2:
+            hint = next((remedy_for(error) for error in failures if isinstance(error, OSError)), "")
+            raise UnservableHostError(
+                f"cannot acquire the host lock: {'; '.join(map(str, failures))}",
+                f"{hint or 'clear the path'}; nothing was touched",
+            )
+        yield
+
+
+@contextmanager
+def _locked(files: RootedFiles, path: str) -> Iterator[None]:
+    """Raises OSError, UnservableHostError, BusyHostError."""
+    files.make_directory(posixpath.dirname(path))
+    with parent_of(files.root, path) as place:
+        descriptor = _acquire(place, path)
         try:
-            with contextlib.suppress(OSError):  # who holds it is for people; that it is held does not need it
+            with contextlib.suppress(OSError):  # the name is for people only
                 os.ftruncate(descriptor, 0)
                 os.write(descriptor, _ourselves().encode("utf-8", "surrogateescape"))
             yield
         finally:
-            # Before the lock goes: afterwards it might be the next one's file.
-            with contextlib.suppress(FileNotFoundError):
+            # Unlinked before it is released: afterwards the file might be the next holder's.
+            with contextlib.suppress(OSError):
                 os.unlink(place)
             os.close(descriptor)
 
 
-def _acquire(place: str) -> int:
+def _acquire(place: str, path: str) -> int:
     for _ in range(_ATTEMPTS):
-        descriptor = _open(place)
-        if descriptor is None:
-            continue
+        _clear(place)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            descriptor = _open(place)
+        except (IsADirectoryError, FileNotFoundError):
+            continue  # replaced since it was cleared
+        with contextlib.ExitStack() as closing:
+            closing.callback(os.close, descriptor)
+            locked = _lock(descriptor)
+            if not _is_at(descriptor, place):
+                continue  # removed by its last holder, or replaced, since it was opened
+            if locked:
+                closing.pop_all()
+                return descriptor
             holder = os.pread(descriptor, 4096, 0).decode("utf-8", "replace").strip()
-            os.close(descriptor)
             raise BusyHostError(
-                f"another run holds the host's lock {LOCK}: {holder or 'it has not said who it is'}",
-                "wait until it has ended, or end it: the lock goes with its process",
-            ) from None
-        if _is(descriptor, place):
-            return descriptor
-        os.close(descriptor)  # released and removed between our open and our lock
-    raise BusyHostError(f"the host's lock {LOCK} could not be had: others come and go", "try again")
+                f"another run holds the host lock {path}: {holder or 'holder unknown'}",
+                "wait until it has ended, or end it: the lock ends with its process",
+            )
+    raise OSError(errno.EBUSY, "replaced again and again", path)
 
 
-def _open(place: str) -> int | None:
-    """The lock file, or None if what lay there had to be cleared away first: /run/lock may be
-    writable for all, and a file of another user's is neither to be trusted nor, by root, to be opened."""
+def _clear(place: str) -> None:
+    """Removes an object that is not a lock file of root's; a directory with content is moved aside. Links are
+    not followed."""
     try:
-        descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    except OSError:
         status = os.lstat(place)
-        if status.st_uid == os.geteuid() and not os.path.islink(place):
-            raise
-        os.unlink(place)
-        return None
-    if os.fstat(descriptor).st_uid != os.geteuid():
-        os.close(descriptor)
-        os.unlink(place)
-        return None
-    return descriptor
+    except FileNotFoundError:
+        return
+    if _is_trusted(status):
+        return
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISDIR(status.st_mode):
+            os.unlink(place)
+            return
+        try:
+            os.rmdir(place)
+        except OSError:
+            os.rename(place, f"{place}.aside-{os.urandom(4).hex()}")
 
 
-def _is(descriptor: int, place: str) -> bool:
+def _is_trusted(status: os.stat_result) -> bool:
+    """Whether only root can have made it, and for this purpose: another name of it might be a file that
+    must not be written to."""
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_nlink == 1
+
+
+def _open(place: str) -> int:
     try:
-        return os.path.samestat(os.fstat(descriptor), os.lstat(place))
+        return os.open(place, os.O_RDWR | os.O_CREAT | _FLAGS, 0o600)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EACCES, errno.EROFS):
+            raise
+        # An immutable file, or one on a read-only file system: flock(2) does not need to write.
+        return os.open(place, os.O_RDONLY | _FLAGS)
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_at(descriptor: int, place: str) -> bool:
+    """Whether the open file is the one at `place`, and still one to trust."""
+    try:
+        status = os.lstat(place)
     except FileNotFoundError:
         return False
+    return _is_trusted(status) and os.path.samestat(os.fstat(descriptor), status)
 
 
 def _ourselves() -> str:

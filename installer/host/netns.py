@@ -11,7 +11,7 @@ import os
 import socket
 from pathlib import Path
 
-from installer.errors import UnservableHostError
+from installer.errors import UnservableHostError, remedy_for
 from installer.host.chase import opened
 
 _CLONE_NEWNET = 0x40000000  # linux/sched.h
@@ -42,7 +42,8 @@ def host_socket(root: Path, family: socket.AddressFamily) -> socket.socket:
     except OSError as error:
         raise UnservableHostError(
             f"cannot enter the host's network namespace ({root}/proc/1/ns/net): {error}",
-            "run as root in a privileged container that sees the host's /proc, or with hostNetwork: true",
+            remedy_for(error)
+            or "run as root in a privileged container with the host's /proc, or with hostNetwork: true",
         ) from error
 
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from installer.model.facts import RunningContainer
 from installer.model.resource import FileState, HostPath, Identity, ProcessState, UnitDetail, UnitState
+from installer.model.snapshot import RunningContainer
 
 KnownDigest = Callable[[str, Identity], str | None]
 """(path, identity) -> the digest of a file that need not be read again, or None."""
@@ -25,12 +25,12 @@ class Files(Protocol):
     root: Path
 
     def opened(self, path: str) -> AbstractContextManager[Path]:
-        """What is at `path`, links followed below the root (an absolute target starts at the root again), as
-        a path for this process and its children: to connect to, run, or hand on. It stays the same file
-        or directory, whatever happens to `path`, and is good while the block lasts.
+        """The object at `path`, symlinks followed below the root (an absolute target starts at the root
+        again), as a path for this process and its children: to connect to, run, or pass on. It stays the same
+        file or directory, whatever happens to `path`, and is valid while the block lasts.
 
-        Raises FileNotFoundError, and UnservableHostError where a link leads out of the root through `..`
-        or there are too many links."""
+        Raises FileNotFoundError, and UnservableHostError where a symlink leads out of the root through `..`
+        or there are too many symlinks."""
         ...
 
     def status(self, path: str, *, follow: bool = False) -> os.stat_result | None:
@@ -65,7 +65,7 @@ class Files(Protocol):
         ...
 
     def remove(self, path: str) -> None:
-        """Removes a file or link, and makes that durable. Absent is fine."""
+        """Removes a file or symlink, and makes that durable. Absent is fine."""
         ...
 
     def make_directory(self, path: str, mode: int = 0o755) -> tuple[str, ...]:
@@ -85,13 +85,12 @@ class Files(Protocol):
         ...
 
     def sync(self, directory: str) -> None:
-        """Makes durable what somebody else has put into a directory or taken from it (names, not
-        contents). Absent is fine."""
+        """Makes the names in a directory durable (not the contents), whoever changed them. Absent is fine."""
         ...
 
     def sweep(self, directory: str) -> None:
-        """Clears away what a write that was killed half-way has left beside its target. Absent is fine.
-        For who holds the host's lock: what another process is writing there would go, too."""
+        """Removes the temp files of writes that were killed. Absent is fine. Only for the lock holder: the
+        temp file of another process would be removed, too."""
         ...
 
     def list(self, path: str) -> tuple[str, ...]:
@@ -123,18 +122,14 @@ class Systemd(Protocol):
         """`systemctl daemon-reload`; returns when the manager answers again."""
         ...
 
-    def start(self, name: str, timeout: float) -> str:
-        """`systemctl start NAME`. Returns the job's result: `done`, `failed`, `timeout`,
+    def restart(self, name: str, timeout: float) -> str:
+        """`systemctl restart NAME`. Returns the job's result: `done`, `failed`, `timeout`,
         `canceled`, `dependency`, `skipped`...; raises SystemdError when refused (start limit,
         masked, not found) or when `timeout` passes (the job is then cancelled)."""
         ...
 
     def stop(self, name: str, timeout: float) -> str:
-        """`systemctl stop NAME`; as `start`."""
-        ...
-
-    def restart(self, name: str, timeout: float) -> str:
-        """`systemctl restart NAME`; as `start`."""
+        """`systemctl stop NAME`; as `restart`."""
         ...
 
     def enable(self, name: str) -> None:
@@ -170,12 +165,11 @@ class WatchedSystemd(Systemd, Protocol):
 
 class Processes(Protocol):
     def get(self, pid: int) -> ProcessState | None:
-        """The process, or None when it is gone (also while being read)."""
+        """The process, or None when it has ended (also while being read). Raises OSError."""
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class RuntimeStatus:
+class RuntimeStatus(NamedTuple):
     """CRI Version and Status. `reason` says why the runtime is not ready."""
 
     name: str
@@ -189,7 +183,7 @@ class Cri(Protocol):
     """CRI v1 at a unix socket below the host root; endpoints as kubelet writes them."""
 
     def answers(self, endpoint: str, timeout: float = 1.0) -> bool:
-        """Whether something completes an HTTP/2 SETTINGS exchange there: cheap, no gRPC."""
+        """Whether an HTTP/2 SETTINGS exchange completes: cheap, no gRPC. Raises OSError in a shortage."""
         ...
 
     def status(self, endpoint: str, timeout: float = 2.0) -> RuntimeStatus:

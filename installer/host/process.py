@@ -5,6 +5,7 @@ It only reads, and only what a process testifies of itself: command line, enviro
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 from installer.errors import UnservableHostError
@@ -19,16 +20,16 @@ class ProcProcesses:
         self._root = root
 
     def get(self, pid: int) -> ProcessState | None:
-        """See the port; a zombie is gone. Raises UnservableHostError when not allowed to look."""
+        """See the port; a zombie has ended. Raises OSError, UnservableHostError when not allowed to."""
         import psutil
 
         try:
             with opened(self._root, "/proc", follow=True) as (place, _status):
-                # A global of psutil's: set each time, two hosts may be looked at from one process.
+                # A global of psutil: set each time, because one process may observe two hosts.
                 psutil.PROCFS_PATH = place
                 process = psutil.Process(pid)
                 argv, environ = process.cmdline(), process.environ()
-                # Empty for a kernel thread, and of a process that ends just now.
+                # Empty for a kernel thread, and for a process that is ending.
                 return ProcessState(pid, tuple(argv), environ, process.exe()) if argv else None
         except (psutil.NoSuchProcess, ValueError):  # ValueError: no such pid ever
             return None
@@ -37,5 +38,7 @@ class ProcProcesses:
                 f"not allowed to read process {pid} in {self._root}/proc",
                 "reading another process's environment needs CAP_SYS_PTRACE: run as root, privileged",
             ) from error
-        except OSError:  # gone between two reads
-            return None
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ESRCH):
+                raise
+            return None  # it ended between two reads

@@ -45,7 +45,7 @@ def _walk(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 def decode(data: bytes) -> Fields:
     """Field number -> its values in order: int for varints, bytes for all else.
 
-    Raises ValueError for what is no message.
+    Raises ValueError if it is not a message.
     """
     fields: Fields = {}
     try:

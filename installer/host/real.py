@@ -39,7 +39,7 @@ def build_host(root: Path) -> Host:
 
 @contextmanager
 def _lock(files: RootedFiles) -> Iterator[None]:
-    """The lock of a host that is there: below a root that is none, not even its directory is made.
+    """The lock of a host. Below a root that is not a host's, not even the lock's directory is made.
 
     Raises UnservableHostError, BusyHostError.
     """

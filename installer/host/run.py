@@ -30,6 +30,7 @@ class Finished:
     code: int | None
     output: str
     seen: bool = False
+    errno: int = 0  # why it could not be started
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -75,7 +76,7 @@ def run(argv: Sequence[str], timeout: float, until: str = "") -> Finished:
     try:
         process = start(argv)
     except OSError as error:
-        return Finished(tuple(argv), 127, f"{error.strerror or error}")
+        return Finished(tuple(argv), 127, f"{error.strerror or error}", errno=error.errno or 0)
     with process:
         try:
             output, ended = _follow(process, time.monotonic() + timeout, until.encode())

@@ -1,8 +1,7 @@
 """The host's system manager: units, jobs and reloads over D-Bus.
 
 Jobs are awaited to their result, every call has a deadline. It does not judge: a job that
-is `done` says that a unit started, not that it stayed up, and whether that is good enough
-is for `apply` and `verify` to say.
+is `done` says that a unit started, not that it stayed up.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from installer.host.bus import CALL_SECONDS, SERVICE, TIMEOUT, UNIT, SystemBus
 from installer.host.files import RootedFiles
 from installer.model.resource import ExecLine, UnitDetail, UnitState
 
-_NO_UNIT = "cri-resmgr-installer-looks-for-nothing.service"
+_NO_UNIT = "cri-resmgr-installer-looks-for-nothing.service"  # does not exist
 _CANCEL_SECONDS = 2.0
-_NOT_SAID = "org.freedesktop.DBus.Error.InvalidArgs"  # of a property that D-Bus cannot carry
-_LOST_REPLY_GRACE = 1.0  # s after systemd said that it has reloaded, for the reply to come after all
+_UNPRINTABLE = "org.freedesktop.DBus.Error.InvalidArgs"  # a property that D-Bus cannot carry
+_LOST_REPLY_GRACE = 1.0  # s after the signal that systemd has reloaded, for the reply to arrive
 
 
 class BusSystemd:
-    """The Systemd port over the system bus below a host root. Connects when first used; every
-    method may then raise UnservableHostError where there is no bus or no systemd behind it."""
+    """The Systemd port over the system bus below a host root. Connects when first used; every method may then
+    raise UnservableHostError where the bus or systemd cannot be reached, and OSError."""
 
     def __init__(self, files: RootedFiles) -> None:
         self._bus = SystemBus(files)
@@ -36,12 +35,12 @@ class BusSystemd:
 
     def listen(self, names: Iterable[str], changed: Callable[[], None]) -> None:
         """Calls `changed`, from the default main loop, when one of these units changes or systemd reloads.
-        To be called again now and then: a lost connection is made anew."""
+        To be called again now and then: it connects again after a lost connection."""
         self._bus.listen([self._load(name) for name in names], changed)
 
     @property
     def is_listening(self) -> bool:
-        """Whether `listen` is in force; not when the connection was lost."""
+        """Whether `listen` is in force: not after a lost connection."""
         return self._bus.is_listening
 
     # -- reading ----------------------------------------------------------------
@@ -49,9 +48,9 @@ class BusSystemd:
     def unit(self, name: str) -> UnitState:
         path = self._load(name)
         # Up to systemd 252 at least, NeedDaemonReload misses a drop-in whose directory is newer than
-        # systemd's list of unit directories, which it brings up to date when it looks for a unit in vain.
+        # systemd's list of unit directories. A search for a unit that does not exist refreshes that list.
         self._load(_NO_UNIT)
-        # In one call, so that it is one instant: asked by name, a restart could fall between.
+        # In one call, and so of one instant: a restart could fall between several.
         of_unit = self._bus.read(name, lambda: self._bus.unit(path).GetAll(UNIT, timeout=CALL_SECONDS))
         if of_unit["LoadState"] == "not-found" and of_unit["ActiveState"] == "inactive":
             return UnitState(name)
@@ -77,15 +76,15 @@ class BusSystemd:
         )
 
     def _enablement(self, name: str) -> str:
-        """As the links on the disk have it. The unit's own property is what it was when it was last looked
-        at since the last reload: of a run that died before it, it would tell nothing."""
+        """From the links on disk. The unit's own property is from the last reload, and misses the links
+        that a run made which was killed before its reload."""
         what, manager = f"systemctl is-enabled {name}", self._bus.manager
         try:
             state: str = self._bus.read(what, lambda: manager.GetUnitFileState(name, timeout=CALL_SECONDS))
         except SystemdError as error:
             if error.lost:
                 raise
-            return ""  # it has no file
+            return ""  # it has no unit file
         return state
 
     def detail(self, name: str) -> UnitDetail:
@@ -93,11 +92,11 @@ class BusSystemd:
         try:
             return self._detail(path)
         except SystemdError as error:
-            if error.name != _NOT_SAID:
+            if error.name != _UNPRINTABLE:
                 raise
             raise UnservableHostError(
-                f"systemd cannot say what {name} runs: it has bytes there that are not UTF-8",
-                "in its unit files, write the characters themselves and not escapes as \\xe9",
+                f"systemd cannot say what {name} runs: its command lines contain bytes that are not UTF-8",
+                "write the characters themselves in its unit files, not escapes like \\xe9",
             ) from error
 
     def _detail(self, path: str) -> UnitDetail:
@@ -111,7 +110,7 @@ class BusSystemd:
         )
 
     def _load(self, name: str) -> str:
-        """The object path of a unit, which is loaded if it was not; what does not exist has one, too."""
+        """The object path of a unit, loaded if necessary; one that does not exist has a path, too."""
         path: str = self._bus.read(name, lambda: self._bus.manager.LoadUnit(name, timeout=CALL_SECONDS))
         return path
 
@@ -121,9 +120,6 @@ class BusSystemd:
         )
 
     # -- jobs -------------------------------------------------------------------
-
-    def start(self, name: str, timeout: float) -> str:
-        return self._job("StartUnit", "start", name, timeout)
 
     def stop(self, name: str, timeout: float) -> str:
         return self._job("StopUnit", "stop", name, timeout)
@@ -135,7 +131,7 @@ class BusSystemd:
         """Queues a job and waits for its result; a job is cancelled when `timeout` passes."""
         bus = self._bus
         deadline = time.monotonic() + timeout
-        # First of all: a short job may be gone before the reply to our call is here.
+        # Before the call: a short job may be over before the reply to it arrives.
         bus.subscribe()
         bus.job_results.clear()
         queue = getattr(bus.manager, method)
@@ -154,11 +150,11 @@ class BusSystemd:
         result = bus.job_results.get(job, "")
         if result in ("", "canceled"):
             raise _not_done(what, name, timeout, lost=not answers)
-        return result  # it ended in the last moment
+        return result  # it ended just before it was cancelled
 
     def _follow(self, what: str, verb: str, name: str, job: str, deadline: float) -> str:
-        """The result of a job whose signal was lost with the bus daemon: once the unit has that job no
-        more, how the unit is tells it."""
+        """The result of a job whose signal was lost with the bus daemon: the unit's state tells it, as soon
+        as the job is not the unit's current one."""
         while True:
             with contextlib.suppress(SystemdError, UnservableHostError):
                 if self._current_job(name) != job:
@@ -167,7 +163,7 @@ class BusSystemd:
                     return "done" if state in good else "failed"
             if time.monotonic() > deadline:
                 raise SystemdError(
-                    f"{what}: the connection to the bus was lost meanwhile, and nobody has said how it ended",
+                    f"{what}: the connection to the bus was lost, and the result of the job is unknown",
                     "see `systemctl status dbus` on the host",
                     lost=True,
                 )
@@ -181,21 +177,21 @@ class BusSystemd:
         return str(number_and_path[1])
 
     def _cancel(self, job: str) -> bool:
-        """Says whether systemd answers."""
+        """Whether systemd answers."""
         number = int(job.rpartition("/")[2])
         manager = self._bus.manager
         try:
             self._bus.call(f"cancel {number}", lambda: manager.CancelJob(number, timeout=_CANCEL_SECONDS))
         except SystemdError as error:
-            # Gone by now, or not to be cancelled: the error that matters is the deadline's.
+            # It has ended, or cannot be cancelled: the error that matters is the deadline's.
             return not error.lost
         return True
 
     # -- the manager ------------------------------------------------------------
 
     def daemon_reload(self, timeout: float = 30.0) -> None:
-        """See the port. The reply may be lost while systemd reloads: then its signal that it has
-        done so, and an answer to a question, count."""
+        """See the port. The reply may be lost while systemd reloads: then its signal that it has reloaded
+        and the answer to a ping count."""
         bus = self._bus
         deadline = time.monotonic() + timeout
         bus.subscribe()
@@ -203,7 +199,7 @@ class BusSystemd:
         reply = bus.begin_reload()
         answered = bus.wait(lambda: reply()[0] or bus.reloading is False, deadline)
         if bus.is_closed and (left := deadline - time.monotonic()) > 0:
-            # Whether systemd has heard us, nobody knows; once more does no harm.
+            # Whether systemd got the call is unknown; a second reload does no harm.
             self.daemon_reload(left)
             return
         if not answered:

@@ -1,31 +1,32 @@
 """cri-resmgr's own binary as the judge of its configuration, run where it can touch nothing.
 
-All its sockets and its state are in a private directory that goes with it, below our own in the host's
-/run, and the runtime that it would need is not there: with a good configuration it says that it waits for
-it, and is killed then. An `HTTPEndpoint` in the configuration must not take the port of the proxy
-that runs: it gets a network namespace of its own, where we may make one. It dies with us.
+All its sockets and its state are in a private directory below our own in the host's /run, which is removed
+afterwards. The runtime's socket does not exist there: with a good configuration the binary says that it waits
+for the runtime, and is killed then. It gets a network namespace of its own where one can be made, so that an
+`HTTPEndpoint` does not take the port of the running proxy. It dies with this process.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from installer.errors import UnservableHostError, failed_on_disk
+from installer.errors import UnservableHostError, failed_on_disk, remedy_for
 from installer.host.files import RootedFiles
 from installer.host.run import Finished, run
 from installer.model.paths import OUR_RUNTIME
 
 _SECONDS = 5.0
 _PRIVATE = f"{OUR_RUNTIME}/check"
-# With a good configuration it waits for ever: who waits for it may be killed meanwhile, and nobody else
-# would end it. That may be before the first word is carried out: so the second asks whether we still live.
+# With a good configuration it waits for ever, so it must die with this process. setpriv(1) arranges that; the
+# shell behind it looks whether this process died even before that.
 _DYING_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--", "sh", "-c", '[ "$PPID" = "$0" ] && exec "$@"')
 _OWN_NETWORK = ("unshare", "--net", "--")
-_OF_A_WAY = ("setpriv:", "unshare:")  # how they begin if they cannot: not installed, not allowed
+_WRAPPER_FAILED = ("setpriv:", "unshare:")  # how they complain when they are not allowed to
 _ACCEPTED = "waiting for image services"
 # How its last words begin: its own logger, the Go runtime, Go's flag package.
 _FATAL = ("F: ", "panic: ", "fatal error: ", "flag provided")
@@ -52,26 +53,26 @@ class BinaryValidator:
 
     def reset_config(self, binary: Path, state_directory: Path) -> str:
         with self._private_directory() as private:
-            # Without a file there it says, falsely, that an instance is active.
+            # Without this file it says, falsely, that an instance is active.
             Path(private, "relay.sock").touch()
-            finished = run((*_flags(binary, private, str(state_directory)), "--reset-config"), _SECONDS)
+            finished = _run((*_flags(binary, private, str(state_directory)), "--reset-config"))
             return "" if finished.code == 0 else _complaint(finished, private)
 
     @contextmanager
     def _private_directory(self) -> Iterator[str]:
-        """Goes with the block, with the directories that were made for it. Where we are killed it stays, to
-        go with the next check, with a removal, or at the next boot. Raises UnservableHostError."""
+        """Exists while the block lasts, with the parents that were made for it. If this process is killed,
+        the next check, a removal or a boot clears it away. Raises UnservableHostError."""
         files = self._files
+        made: tuple[str, ...] = ()
         try:
             made = files.make_directory(OUR_RUNTIME)
             files.remove_tree(_PRIVATE)
             files.make_directory(_PRIVATE, 0o700)
-        except OSError as error:
-            failure = failed_on_disk("there is no place to try the configuration out", error)
-            raise UnservableHostError(failure.message, f"{failure.hint}; nothing was touched") from error
-        try:
             with files.opened(_PRIVATE) as place:
                 yield str(place)
+        except OSError as error:
+            failure = failed_on_disk(f"cannot check the configuration in {_PRIVATE}", error)
+            raise UnservableHostError(failure.message, f"{failure.hint}; nothing was touched") from error
         finally:
             with contextlib.suppress(OSError):
                 files.remove_tree(_PRIVATE)
@@ -94,14 +95,26 @@ def _run_apart(argv: tuple[str, ...], until: str) -> Finished:
     dying_with_us = (*_DYING_WITH_US, str(os.getpid()))
     ways = (dying_with_us + _OWN_NETWORK, _OWN_NETWORK) if os.geteuid() == 0 else ()
     for way in (*ways, dying_with_us):
-        finished = run(way + argv, _SECONDS, until)
-        if finished.code != 127 and not (finished.code == 1 and finished.output.startswith(_OF_A_WAY)):
+        finished = _run(way + argv, until)
+        if finished.code != 127 and not (finished.code == 1 and finished.output.startswith(_WRAPPER_FAILED)):
             return finished
-    return run(argv, _SECONDS, until)
+    return _run(argv, until)
+
+
+def _run(argv: tuple[str, ...], until: str = "") -> Finished:
+    """Raises UnservableHostError where the host has no process or memory left: the binary is not to blame."""
+    finished = run(argv, _SECONDS, until)
+    if finished.errno in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE):
+        error = OSError(finished.errno, finished.output)
+        raise UnservableHostError(
+            f"cannot start cri-resmgr to check its configuration: {error.strerror}",
+            f"{remedy_for(error)}; nothing was touched",
+        )
+    return finished
 
 
 def _complaint(finished: Finished, private: str) -> str:
-    """What it said is wrong: its fatal lines, else its last three; our private paths are left out."""
+    """Its fatal lines, else its last three; the private directory is left out."""
     said = [line.strip() for line in finished.lines if line.strip()]
     fatal = [line for line in said if line.startswith(_FATAL)]
     if finished.code is None:

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from installer.errors import InvalidInputError
 from installer.host.ports import Validator
-from installer.inputs.wording import kind, shown
+from installer.inputs.file import read_if_present
+from installer.inputs.wording import kind, shown, suggest
 from installer.inputs.yaml_document import Document, parse_document
 from installer.model.finding import Finding, Severity
 from installer.systemd_syntax.environment_file import parse_environment_file
@@ -45,7 +46,6 @@ _OUR_FLAGS = (
     "agent-socket",
     "host-root",
 )
-_SIZE_LIMIT = 1 << 20  # bytes: the most that a ConfigMap may hold
 _HINT = "correct the configs (the ConfigMap's keys, or the files of --configs); nothing was touched"
 
 
@@ -53,8 +53,8 @@ _HINT = "correct the configs (the ConfigMap's keys, or the files of --configs); 
 class Configs:
     """The files as they came, None where not given. `policy` is what cri-resmgr would activate.
 
-    `extra_options` is the text of EXTRA_OPTIONS.cfg. `warnings` are what works but
-    should not surprise anybody.
+    `extra_options` is the text of EXTRA_OPTIONS.cfg. `warnings` name what works but has
+    side effects that an operator should know.
     """
 
     fallback: bytes | None = None
@@ -65,7 +65,7 @@ class Configs:
 
 
 def load_configs(directory: Path | None) -> Configs:
-    """The configs in `directory`. None, a directory that is not there, or an empty one: no configs.
+    """The configs in `directory`. None, a missing directory, or an empty one: no configs.
 
     Symlinks are followed: a ConfigMap volume is made of them. Raises
     InvalidInputError with every fault in every file, each with `file:line` or its key.
@@ -94,7 +94,7 @@ def load_configs(directory: Path | None) -> Configs:
 
 
 def find_faults(name: str, content: bytes) -> list[str]:
-    """What our schema has against one text, each fault with `name:line` or its key. Pure.
+    """What our schema finds wrong in one text, each fault with `name:line` or its key. Pure.
 
     The name of EXTRA_OPTIONS.cfg makes it that file, any other a YAML configuration.
     """
@@ -107,7 +107,7 @@ def find_faults(name: str, content: bytes) -> list[str]:
 
 
 def validate_with_binary(configs: Configs, binary: Path, validator: Validator) -> list[str]:
-    """What the payload's own binary has against the configs: faults as `file: complaint`.
+    """What the payload's own binary finds wrong in the configs: faults as `file: complaint`.
 
     Knows the fields of its version, which our schema does not. Runs processes:
     asked only when something is to be written. Touches nothing of the host.
@@ -122,23 +122,14 @@ def validate_with_binary(configs: Configs, binary: Path, validator: Validator) -
 
 def _read(path: Path, faults: list[str]) -> bytes | None:
     try:
-        with path.open("rb") as stream:
-            content = stream.read(_SIZE_LIMIT + 1)
-    except (FileNotFoundError, NotADirectoryError):
-        if path.is_symlink():
-            faults.append(f"{path}: a link to nothing")
+        return read_if_present(path)
+    except InvalidInputError as error:
+        faults += error.faults
         return None
-    except OSError as error:
-        faults.append(f"{path}: {error.strerror}")
-        return None
-    if len(content) > _SIZE_LIMIT:
-        faults.append(f"{path}: larger than {_SIZE_LIMIT >> 20} MiB")
-        return None
-    return content
 
 
 def _check_config(content: bytes, name: str, faults: list[str]) -> Document:
-    """One YAML configuration; what is wrong goes to `faults`. An empty one is fine: policy none."""
+    """One YAML configuration; faults are added to `faults`. An empty one is valid: policy none."""
     try:
         if b"\0" in content:
             line = content[: content.index(b"\0")].count(b"\n") + 1
@@ -155,9 +146,7 @@ def _check_config(content: bytes, name: str, faults: list[str]) -> Document:
         faults.append(f"{name}:1: must be a mapping of {', '.join(SECTIONS)}, not {kind(data)}")
         return document
     if data.get("kind") == "ConfigMap" or ("apiVersion" in data and "data" in data):
-        faults.append(
-            f"{name}:1: is a whole ConfigMap; cri-resmgr wants what stands in its data under {name} only"
-        )
+        faults.append(f"{name}:1: is a whole ConfigMap; give only the text that its data has under {name}")
         return document
     faults += _check_sections(data, document, name)
     faults += _check_policy(data, document, name)
@@ -169,7 +158,7 @@ def _check_sections(data: dict[object, object], document: Document, name: str) -
         line = document.lines.get((str(key),), 1)
         section = str(key).partition(".")[0]
         if section not in SECTIONS:
-            yield f"{name}:{line}: {key}: unknown key; {_suggest(section, SECTIONS)}"
+            yield f"{name}:{line}: {key}: unknown key; {suggest(section, SECTIONS)}"
         elif value is not None and not isinstance(value, dict) and "." not in str(key):
             yield f"{name}:{line}: {key}: must be a mapping, not {shown(value)}"
 
@@ -183,7 +172,7 @@ def _check_policy(data: dict[object, object], document: Document, name: str) -> 
     if active is not None and not isinstance(active, str):
         yield f"{name}:{line}: policy.Active: must be a string, not {shown(active)}"
     elif active is not None and active not in POLICIES:
-        yield f"{name}:{line}: policy.Active: unknown policy {shown(active)}; {_suggest(active, POLICIES)}"
+        yield f"{name}:{line}: policy.Active: unknown policy {shown(active)}; {suggest(active, POLICIES)}"
     for field in ("ReservedResources", "AvailableResources"):
         if not isinstance(policy.get(field), (dict, type(None))):
             where = _line(document, ("policy", field))
@@ -205,14 +194,6 @@ def _case_slip(key: str) -> str:
     fields = {name.lower(): name for name in ("Active", "AvailableResources", "ReservedResources")}
     match = fields.get(key.lower(), "")
     return "" if match == key else match
-
-
-def _suggest(word: str, known: Iterable[str]) -> str:
-    from difflib import get_close_matches  # late: costs every run that has no fault
-
-    names = tuple(known)
-    close = get_close_matches(word, names, n=1)
-    return (f"did you mean {close[0]}? " if close else "") + f"known are {', '.join(names)}"
 
 
 def _line(document: Document, path: tuple[str, ...]) -> int:
@@ -261,13 +242,13 @@ def _warnings(document: Document, name: str) -> Iterable[Finding]:
             "full-dump",
             f"{name}: dump.Config {shown(config)} writes whole requests into the journal, "
             "the environment variables of containers (secrets among them) included",
-            'use short: in the place of full:, or turn it off: "off:.*"',
+            'use short: instead of full:, or turn it off: "off:.*"',
         )
 
 
 def _dumps_whole_requests(config: str) -> bool:
-    """Whether any rule is for full detail; one without a level takes that of the rule before it,
-    and the first one is full (pkg/dump/flags.go of cri-resmgr)."""
+    """Whether any rule asks for full detail. A rule without a level has that of the rule before it, and the
+    first one is full (pkg/dump/flags.go of cri-resmgr)."""
     level = "full"
     for rule in config.split(","):
         prefix, colon, _method = rule.partition(":")
@@ -283,7 +264,7 @@ def _everywhere(endpoint: str) -> bool:
 
 
 def _check_extra_options(content: bytes, faults: list[str]) -> str | None:
-    """The text of EXTRA_OPTIONS.cfg; what is wrong goes to `faults`."""
+    """The text of EXTRA_OPTIONS.cfg; faults are added to `faults`."""
     name = EXTRA_OPTIONS
     try:
         text = content.decode()
@@ -300,7 +281,7 @@ def _check_extra_options(content: bytes, faults: list[str]) -> str | None:
         faults.append(f"{name}:{error}")
         return None
     faults += [
-        f"{name}: {word.partition('=')[0]}: this flag is the installer's own; leave it out"
+        f"{name}: {word.partition('=')[0]}: the installer sets this flag itself; leave it out"
         for word in options
         if _is_ours(word)
     ]
@@ -320,23 +301,23 @@ def parse_extra_options(text: str) -> tuple[str, ...]:
     line (comments and blank lines aside) or its value cannot be a list of flags.
     """
     number, line = _only_line(text)
-    # A quote that is not closed would swallow the line behind it.
+    # An unclosed quote would swallow the line behind it.
     assignments = parse_environment_file(f"{line}\n_NEXT=1\n")
     if "_NEXT" not in assignments:
-        raise ValueError(f"{number}: a quote that is not closed")
+        raise ValueError(f"{number}: an unclosed quote")
     try:
         words = split_words(assignments["EXTRA_OPTIONS"])
     except ValueError as error:
         raise ValueError(f"{number}: in the value, {error}") from None
     if words and not words[0].startswith("-"):
-        raise ValueError(f"{number}: {shown(words[0])} is no flag; cri-resmgr takes flags only")
+        raise ValueError(f"{number}: {shown(words[0])} is not a flag; cri-resmgr takes flags only")
     if "--" in words or "-" in words:
         raise ValueError(f"{number}: a lone dash ends the flags; cri-resmgr takes flags only")
     return words
 
 
 def _only_line(text: str) -> tuple[int, str]:
-    """The number and text of the one line that is no comment and not blank."""
+    """The number and text of the one line that is neither a comment nor blank."""
     found: tuple[int, str] | None = None
     for number, line in enumerate(re.split(r"\r\n|\n|\r", text), 1):
         stripped = line.strip(" \t")
@@ -346,9 +327,9 @@ def _only_line(text: str) -> tuple[int, str]:
                 raise ValueError(f"{number}: a comment that ends with a backslash may swallow the next line")
         elif stripped:
             if not re.match(r"EXTRA_OPTIONS[ \t]*=", stripped):
-                raise ValueError(f"{number}: not the EXTRA_OPTIONS= line, and nothing else may stand here")
+                raise ValueError(f"{number}: only one line EXTRA_OPTIONS=... is allowed in this file")
             if re.search(r"(?<!\\)(\\\\)*\\$", line):
-                raise ValueError(f"{number}: a backslash at its end goes on in the next line; use one line")
+                raise ValueError(f"{number}: a backslash at its end continues the line; write it as one line")
             if found:
                 raise ValueError(f"{number}: a second EXTRA_OPTIONS= line; there must be exactly one")
             found = (number, stripped)

@@ -26,7 +26,7 @@ def reword(message: str) -> str:
 
 
 def shown(value: object) -> str:
-    """The value as people recognise it, cut where it is long; of what is no scalar only its kind."""
+    """The value as people recognise it, cut where it is long; of a mapping or list only its kind."""
     if isinstance(value, bool):
         return "true" if value else "false"
     text = repr(value) if isinstance(value, (str, int, float)) else kind(value)
@@ -40,10 +40,11 @@ def kind(value: object) -> str:
     return names.get(name, f"a {name}")
 
 
-def closest(key: str, known: Iterable[str]) -> str:
-    """The one of `known` that `key` is likely meant to be, other spellings included; empty if none is."""
-    from difflib import get_close_matches  # late: costs every run that has no fault
+def suggest(word: str, known: Iterable[str]) -> str:
+    """`did you mean guardSeconds?` where `word` resembles one of `known`, else all of them."""
+    from difflib import get_close_matches  # late: most runs have no fault
 
-    by_lower = {name.lower(): name for name in known}
-    close = get_close_matches(key.replace("_", "").replace("-", "").lower(), by_lower, n=1)
-    return by_lower[close[0]] if close else ""
+    names = {name.lower(): name for name in known}
+    plain = word.replace("_", "").lower()
+    close = get_close_matches(word.lower(), names, n=1) or get_close_matches(plain, names, n=1)
+    return f"did you mean {names[close[0]]}?" if close else f"known are {', '.join(names.values())}"

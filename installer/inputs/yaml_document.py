@@ -1,16 +1,16 @@
 """YAML as people write it: safe, with line numbers, and a key given twice is a fault.
 
-Knows nothing of what the documents mean. What could only be meant to do harm is
-refused: PyYAML ends the process (a full stack) or takes for ever over some texts.
-PyYAML is imported when the first document is read: a run without any pays nothing
-for it.
+Knows nothing of what the documents mean. Refuses what would end the process or never end: PyYAML overflows
+its stack over deep nesting, and builds merge keys (`<<`) of merge keys without a limit. PyYAML is imported
+when the first document is read, so a run without any pays nothing for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Iterable, Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from installer.errors import InvalidInputError
 
@@ -20,56 +20,68 @@ if TYPE_CHECKING:
 KeyPath = tuple[str, ...]
 
 _DEPTH = 100  # levels; PyYAML's loader in C overflows its stack at some ten thousand
-_MERGED = 100_000  # entries of a mapping with all that `<<` brings into it
-_NUMBER_LENGTH = 100  # characters; from 4,300 digits on, Python cannot even print a number
-_TAG = "tag:yaml.org,2002:"
+_MERGED = 100_000  # entries that `<<` brings into one mapping
+_NUMBER_LENGTH = 100  # characters; Python refuses to print a number of more than 4,300 digits
+# What PyYAML raises where an explicit tag (`!!int ''`) does not fit its text.
+_BAD_VALUE = (ValueError, LookupError, AttributeError, TypeError, ArithmeticError, RecursionError)
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(NamedTuple):
     """`data` is what the text says (None if it is empty); `lines` has the line of each key.
 
-    `faults` are keys that stand there twice, each with `name:line`.
+    `faults` are keys given twice, each with `name:line`.
     """
 
     data: object
-    lines: Mapping[KeyPath, int] = field(default_factory=dict)
+    lines: Mapping[KeyPath, int] = MappingProxyType({})
     faults: tuple[str, ...] = ()
 
 
 def parse_document(content: bytes, name: str) -> Document:
     """One document. `name` is what the faults call it.
 
-    Raises InvalidInputError with `name:line` where it is not UTF-8, not YAML, more
-    than one document, nested too deep, or has tags that only an unsafe loader would
-    accept.
+    Raises InvalidInputError with `name:line` where it is not UTF-8, not YAML, more than one document, nested
+    too deep, or has tags that only an unsafe loader would accept.
     """
     text = _decode(content, name)
     if not text.strip():
         return Document(None)
     import yaml
 
-    kind = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    loader = kind(text)
+    loader = _loader_class()(text)
     try:
-        _check_depth(yaml.parse(text, kind), name)
+        _check_depth(yaml.parse(text, _loader_class()), name)
         node = loader.get_single_node()
         if node is None:
             return Document(None)
-        walk = _Walk(name, loader.resolve)
+        walk = _Walk(name)
         walk.visit(node, ())
         data = loader.construct_document(node)
     except yaml.YAMLError as error:
         raise InvalidInputError([_complaint(error, name)]) from None
-    except (ValueError, RecursionError) as error:
-        raise InvalidInputError([f"{name}: not YAML that can be read: {error}"]) from None
+    except _BAD_VALUE as error:
+        raise InvalidInputError([f"{name}: a value that does not fit its type: {error}"]) from None
     finally:
         loader.dispose()
     return Document(data, walk.lines, tuple(walk.faults))
 
 
+@cache
+def _loader_class() -> Any:
+    import yaml
+
+    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+        def flatten_mapping(self, node: yaml.MappingNode) -> None:
+            super().flatten_mapping(node)
+            if len(node.value) > _MERGED:
+                problem = f"more than {_MERGED} entries merged into one mapping"
+                raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+
+    return Loader
+
+
 def _check_depth(events: Iterable[yaml.Event], name: str) -> None:
-    """Goes through the text as a stream, before anything is built of it, which would recurse."""
+    """Reads the text as a stream of events, before PyYAML builds a tree of it by recursion."""
     from yaml import CollectionEndEvent, CollectionStartEvent
 
     depth = 0
@@ -103,48 +115,40 @@ def _complaint(error: yaml.YAMLError, name: str) -> str:
 
 
 class _Walk:
-    """Notes where each key is, and which keys of one mapping are the same.
+    """Notes the line of each key, and keys given twice in one mapping.
 
-    Each node is visited once, however often it is referred to, so that neither a
-    recursive document nor one that multiplies itself takes long. Raises
-    InvalidInputError for what must not be built.
+    Visits each node once, however often aliases refer to it, because a document may contain itself.
     """
 
-    def __init__(self, name: str, resolve: Callable[..., object]) -> None:
+    def __init__(self, name: str) -> None:
         self.lines: dict[KeyPath, int] = {}
         self.faults: list[str] = []
         self._name = name
-        self._resolve = resolve
         self._seen: set[int] = set()
-        self._entries: dict[int, int] = {}
 
     def visit(self, node: yaml.Node, path: KeyPath) -> None:
         if id(node) in self._seen:
             return
         self._seen.add(id(node))
-        from yaml import MappingNode, ScalarNode, SequenceNode
+        from yaml import MappingNode, SequenceNode
 
         if isinstance(node, SequenceNode):
             for index, item in enumerate(node.value):
                 self.visit(item, (*path, str(index)))
         elif isinstance(node, MappingNode):
             self._visit_mapping(node, path)
-        elif isinstance(node, ScalarNode):
-            self._check_scalar(node)
+        elif node.tag.endswith((":int", ":float")) and len(node.value) > _NUMBER_LENGTH:
+            where = f"{self._name}:{node.start_mark.line + 1}"
+            raise InvalidInputError([f"{where}: a number of {len(node.value)} characters"])
 
     def _visit_mapping(self, node: yaml.MappingNode, path: KeyPath) -> None:
         from yaml import ScalarNode
 
-        if node.tag not in (f"{_TAG}map", f"{_TAG}set"):
-            self._refuse(node, f"a mapping is no {node.tag[:40]!r}")
-        if self._count(node) > _MERGED:
-            self._refuse(node, f"more than {_MERGED} entries merged into one mapping")
         first: dict[str, int] = {}
         for key, value in node.value:
+            self.visit(key, path)
             if not isinstance(key, ScalarNode):
-                self.visit(key, path)
                 continue
-            self._check_scalar(key)
             line = key.start_mark.line + 1
             here = (*path, key.value)
             if key.value in first:
@@ -153,32 +157,3 @@ class _Walk:
             first.setdefault(key.value, line)
             self.lines.setdefault(here, line)
             self.visit(value, here)
-
-    def _check_scalar(self, node: yaml.ScalarNode) -> None:
-        """PyYAML takes a tag's word for it that the text is a number, a date ..., and so it is: a long
-        number costs more than its length, and the rest end in whatever error comes first."""
-        from yaml import ScalarNode
-
-        kind = node.tag.removeprefix(_TAG)
-        if kind in ("int", "float") and len(node.value) > _NUMBER_LENGTH:
-            self._refuse(node, f"a number of {len(node.value)} characters")
-        if kind in ("int", "float", "bool", "timestamp"):
-            looks = self._resolve(ScalarNode, node.value, (True, False))
-            if looks != node.tag:
-                self._refuse(node, f"{node.value[:40]!r} is no !!{kind}")
-
-    def _count(self, node: yaml.MappingNode) -> int:
-        """How many entries the mapping has with those that `<<` brings; one of itself brings none."""
-        from yaml import MappingNode, SequenceNode
-
-        if id(node) not in self._entries:
-            self._entries[id(node)] = len(node.value)
-            for key, value in node.value:
-                if key.tag == f"{_TAG}merge":
-                    sources = value.value if isinstance(value, SequenceNode) else [value]
-                    counts = [self._count(source) for source in sources if isinstance(source, MappingNode)]
-                    self._entries[id(node)] += sum(counts)
-        return self._entries[id(node)]
-
-    def _refuse(self, node: yaml.Node, why: str) -> NoReturn:
-        raise InvalidInputError([f"{self._name}:{node.start_mark.line + 1}: {why}"])

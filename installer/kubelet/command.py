@@ -1,15 +1,15 @@
-"""Kubelet's base: its unit without our drop-in, merged, and the command line that it makes."""
+"""Kubelet's base: its unit without our drop-in, merged, and the command line of its next start."""
 
 from __future__ import annotations
 
 import posixpath
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import takewhile
+from typing import NamedTuple
 
-from installer.model.facts import KubeletFacts, UnitText
 from installer.model.paths import DROP_IN_NAME
+from installer.model.snapshot import KubeletBase, UnitText
 from installer.systemd_syntax.environment_file import parse_environment_file
 from installer.systemd_syntax.unit_file import (
     Assignment,
@@ -27,32 +27,31 @@ _SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "zsh"})
 _SCRIPT_OPTION = re.compile(r"-[A-Za-z]*c[A-Za-z]*")
 
 
-@dataclass(frozen=True, slots=True)
-class BaseUnit:
-    """The assignments of the base in systemd's order of reading; `later` are those of drop-ins
-    whose name sorts behind ours, which therefore have the last word over our lines."""
+class BaseUnit(NamedTuple):
+    """The assignments of the base in the order in which systemd reads them; `later` are those of drop-ins
+    whose name sorts after ours, which override our lines."""
 
     assignments: tuple[Assignment, ...]
     later: tuple[Assignment, ...]
 
     def commands(self) -> tuple[ExecCommand, ...]:
-        """What ExecStart= is in the end. Raises ValueError where a line cannot be read."""
+        """The effective ExecStart= lines. Raises ValueError where one cannot be read."""
         lines = merged(self.assignments, "Service", "ExecStart")
         return tuple(parse_exec(line) for line in lines)
 
     def resets_later(self, key: str) -> str:
-        """The drop-in behind ours that empties the list setting `key`, or an empty string."""
+        """The later drop-in that empties the list setting `key`, or an empty string."""
         return next((line.path for line in self._later(key) if not line.value), "")
 
     def sets_later(self, key: str) -> str:
-        """The drop-in behind ours that adds to the list setting `key`, or an empty string."""
+        """The later drop-in that adds to the list setting `key`, or an empty string."""
         return next((line.path for line in self._later(key) if line.value), "")
 
     def _later(self, key: str) -> tuple[Assignment, ...]:
         return tuple(line for line in self.later if (line.section, line.key) == ("Service", key))
 
     def unset(self) -> frozenset[str]:
-        """The variables that UnsetEnvironment= takes away, by name."""
+        """The names of the variables that UnsetEnvironment= removes."""
         lines = merged(self.assignments, "Service", "UnsetEnvironment")
         words = (word for line in lines for word in split_words(line.value, relaxed=True, c_escapes=True))
         return frozenset(word.partition("=")[0] for word in words)
@@ -78,15 +77,15 @@ class BaseUnit:
 
 
 def _simplified(path: str) -> str:
-    """As systemd names the file: without empty components and those that stay where they are."""
+    """As systemd names the file: without empty and `.` components."""
     return "/" + "/".join(name for name in path.split("/") if name not in ("", "."))
 
 
-def base_unit(kubelet: KubeletFacts) -> BaseUnit:
-    """The base as the facts have it (our drop-in is not among their texts)."""
+def parse_base(base: KubeletBase) -> BaseUnit:
+    """The unit that `base` describes (our drop-in is not among its texts)."""
     assignments: list[Assignment] = []
     later: list[Assignment] = []
-    for text in kubelet.texts:
+    for text in base.texts:
         lines = parse_unit(text)
         assignments += lines
         # systemd sorts the drop-ins of all unit directories by file name.
@@ -95,20 +94,17 @@ def base_unit(kubelet: KubeletFacts) -> BaseUnit:
     return BaseUnit(tuple(assignments), tuple(later))
 
 
-def base_argv(kubelet: KubeletFacts) -> tuple[str, ...]:
+def next_command_line(unit: BaseUnit, base: KubeletBase) -> tuple[str, ...]:
     """The command line of kubelet's next start without us, or nothing if it cannot be known."""
-    unit = base_unit(kubelet)
     try:
         commands = unit.commands()
     except ValueError:
         return ()
-    if len(commands) != 1:
-        return ()
-    return expand(commands[0], unit.environment(kubelet.environment_files or {}))
+    return expand(commands[0], unit.environment(base.environment_files)) if len(commands) == 1 else ()
 
 
 def is_shell_wrapper(command: ExecCommand) -> bool:
-    """Whether a shell reads the command line: a word behind it would not reach kubelet."""
+    """Whether a shell reads the command line: a word appended to it would not reach kubelet."""
     words = list(command.words)
     if "@" in command.prefixes:
         del words[1:2]  # argv[0]
@@ -123,5 +119,5 @@ def is_shell_wrapper(command: ExecCommand) -> bool:
 
 
 def last_variable(command: ExecCommand) -> str:
-    """The variable of the last word, if systemd expands it to words; else an empty string."""
+    """The variable that is the last word, if systemd splits its value into words; else an empty string."""
     return "" if ":" in command.prefixes else bare_variable(command.words[-1])

@@ -1,4 +1,4 @@
-"""Says whether systemd has our lines in kubelet's unit loaded and winning."""
+"""Whether systemd has loaded our lines in kubelet's unit, and whether they take effect."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from installer.model.state import DesiredKubelet, Strategy
 
 
 def effective(detail: UnitDetail, unit: UnitState, desired: DesiredKubelet) -> str:
-    """What is wrong, in words, or an empty string. Asks systemd's view only, so a crash or a
-    drop-in of somebody else shows as well."""
+    """What is wrong, in words, or an empty string. Judges by what systemd has loaded, and so sees an
+    interrupted run and drop-ins of others."""
     if unit.load_state != "loaded":
         return f"{unit.name} is {unit.load_state}"
     if unit.loaded_digest != desired.unit.unit_digest:
-        return f"systemd has not loaded {desired.unit.unit_file} as it should be"
+        return f"systemd has not loaded the current {desired.unit.unit_file}: daemon-reload required"
     wrong = _guard(detail) or _environment_files(detail, desired)
     if wrong:
         return wrong
@@ -37,7 +37,7 @@ def _environment_files(detail: UnitDetail, desired: DesiredKubelet) -> str:
     ours = desired.environment_files
     if tuple(path for path in files if path in ours) != ours:
         return "our EnvironmentFile= lines are not in effect"
-    # The variable of the other strategy is nobody's but ours: files behind ours do not matter.
+    # The other strategy's variable is ours alone: later files do not matter.
     if desired.strategy is Strategy.ENVIRONMENT and files[-len(ours) :] != ours:
         return f"{files[-1]} comes later than ours and can set ${desired.variable}"
     return ""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from installer.kubelet.command import BaseUnit, base_unit, is_shell_wrapper, last_variable
-from installer.model.facts import KubeletFacts
+from installer.kubelet.command import BaseUnit, is_shell_wrapper, last_variable
+from installer.model.finding import Finding, refusal
 from installer.model.paths import DROP_IN_NAME
 from installer.model.state import Strategy
 from installer.systemd_syntax.unit_file import ExecCommand
@@ -20,15 +20,6 @@ _AUTO_HINT = "set kubelet.strategy: auto"
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why this kubelet cannot be served: `code` is stable and for machines, the rest for people."""
-
-    code: str
-    message: str
-    hint: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Choice:
     """`variable` is the one that ends the command line; `exec_start` is the base line to repeat
     before it, raw, and empty for the strategy `environment`. `why` is for people."""
@@ -39,12 +30,11 @@ class Choice:
     exec_start: str = ""
 
 
-def choose_strategy(kubelet: KubeletFacts, settings: Settings) -> Choice | Refusal:
+def choose_strategy(unit: BaseUnit, settings: Settings) -> Choice | Finding:
     """The strategy that settings ask for; for `auto`, the first that will win."""
-    unit = base_unit(kubelet)
     name = settings.kubelet.unit
     command = _command(unit, name)
-    if isinstance(command, Refusal):
+    if isinstance(command, Finding):
         return command
     lost = _lost_lines(unit)
     if lost:
@@ -56,36 +46,36 @@ def choose_strategy(kubelet: KubeletFacts, settings: Settings) -> Choice | Refus
     exec_start = _exec_start(unit, command)
     if wanted == Strategy.EXEC_START:
         return exec_start
-    if isinstance(exec_start, Choice) and isinstance(environment, Refusal):
+    if isinstance(exec_start, Choice) and isinstance(environment, Finding):
         why = f"{environment.message}: the drop-in repeats the command line of {command.path}"
         return Choice(exec_start.strategy, exec_start.variable, why, exec_start.exec_start)
     return exec_start
 
 
-def _command(unit: BaseUnit, name: str) -> ExecCommand | Refusal:
+def _command(unit: BaseUnit, name: str) -> ExecCommand | Finding:
     """The one command line, if ours can stand at its end at all."""
     try:
         commands = unit.commands()
     except ValueError as error:
-        return Refusal("kubelet-exec-start-unreadable", f"ExecStart= of {name} cannot be read: {error}")
+        return refusal("kubelet-exec-start-unreadable", f"ExecStart= of {name} cannot be read: {error}")
     if len(commands) != 1:
         places = ", ".join(dict.fromkeys(command.path for command in commands)) or "its unit files"
-        return Refusal(
+        return refusal(
             "kubelet-no-exec-start",
             f"{name} has {len(commands)} ExecStart= lines ({places}), not one",
             "name the unit that runs kubelet in kubelet.unit",
         )
     command = commands[0]
     if command.several:
-        return Refusal("kubelet-several-commands", f"ExecStart= in {command.path} has several commands (`;`)")
+        return refusal("kubelet-several-commands", f"ExecStart= in {command.path} has several commands (`;`)")
     if ":" in command.prefixes:
-        return Refusal(
+        return refusal(
             "kubelet-no-expansion",
             f"ExecStart= in {command.path} has the prefix `:`: systemd expands no variable in it",
             "take the prefix away; a literal $ is written $$ then",
         )
     if is_shell_wrapper(command):
-        return Refusal(
+        return refusal(
             "kubelet-shell-wrapper",
             f"ExecStart= in {command.path} runs kubelet through a shell's -c: "
             "a flag behind it would reach the shell, not kubelet",
@@ -94,31 +84,31 @@ def _command(unit: BaseUnit, name: str) -> ExecCommand | Refusal:
     return command
 
 
-def _lost_lines(unit: BaseUnit) -> Refusal | None:
+def _lost_lines(unit: BaseUnit) -> Finding | None:
     """Lines that both strategies need and that a drop-in behind ours takes away."""
     for key in ("ExecStartPre", "EnvironmentFile", "Environment"):
         path = unit.resets_later(key)
         if path:
-            return Refusal(
+            return refusal(
                 "kubelet-drop-in-resets", f"{path} comes later than ours and empties {key}=", _RENAME_HINT
             )
     return None
 
 
-def _environment(unit: BaseUnit, command: ExecCommand) -> Choice | Refusal:
+def _environment(unit: BaseUnit, command: ExecCommand) -> Choice | Finding:
     variable = last_variable(command)
     if not variable:
-        return Refusal(
+        return refusal(
             "kubelet-no-variable",
             f"the command line in {command.path} does not end with a $VARIABLE of its own word",
             _AUTO_HINT,
         )
     if variable in unit.unset():
-        return Refusal("kubelet-variable-unset", f"UnsetEnvironment= takes ${variable} away", _AUTO_HINT)
+        return refusal("kubelet-variable-unset", f"UnsetEnvironment= takes ${variable} away", _AUTO_HINT)
     later = unit.sets_later("EnvironmentFile")
     if later:
         # What the file sets today does not matter: it may set the variable tomorrow.
-        return Refusal(
+        return refusal(
             "kubelet-variable-overridden",
             f"an EnvironmentFile= in {later} comes later than ours and can set ${variable}",
             f"{_RENAME_HINT}; or {_AUTO_HINT}",
@@ -127,13 +117,13 @@ def _environment(unit: BaseUnit, command: ExecCommand) -> Choice | Refusal:
     return Choice(Strategy.ENVIRONMENT, variable, why)
 
 
-def _exec_start(unit: BaseUnit, command: ExecCommand) -> Choice | Refusal:
+def _exec_start(unit: BaseUnit, command: ExecCommand) -> Choice | Finding:
     later = unit.resets_later("ExecStart") or unit.sets_later("ExecStart")
     if later:
-        return Refusal(
+        return refusal(
             "kubelet-drop-in-resets", f"{later} comes later than ours and replaces ExecStart=", _RENAME_HINT
         )
     if ARGS_VARIABLE in unit.unset():
-        return Refusal("kubelet-variable-unset", f"UnsetEnvironment= takes ${ARGS_VARIABLE} away")
+        return refusal("kubelet-variable-unset", f"UnsetEnvironment= takes ${ARGS_VARIABLE} away")
     why = f"the drop-in repeats the command line of {command.path}"
     return Choice(Strategy.EXEC_START, ARGS_VARIABLE, why, command.raw_before_more)

@@ -1,208 +1,145 @@
-"""From checked inputs to the objects as YAML documents. Pure.
+"""From checked inputs to the Kubernetes objects. Pure.
 
-What pods are started from is named by its content and immutable: a new configuration is a new pod
-template, rolled out node by node, and what was before is still there for `kubectl rollout undo`.
+ConfigMaps that pods start from are immutable and named by their content: a new configuration is a new pod
+template, rolled out node by node, and the earlier one is still there for `kubectl rollout undo`.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from installer.manifests.embedded import sections
-from installer.manifests.inputs import Inputs
+from installer.manifests.embedded import split_sections
+from installer.manifests.inputs import ManifestInputs
 from installer.manifests.probes import build_probes
 from installer.manifests.scheduling import build_affinity, build_node_selector
-from installer.manifests.security import HOST_ROOT, build_rights
-from installer.manifests.text import dump_block, join_documents, quote, split_documents, tidy
-from installer.manifests.values import DYNAMIC_PREFIXES, STATIC_CONFIGS
+from installer.manifests.text import dump, dump_objects, parse_objects, quote
+from installer.manifests.values import STATIC_CONFIGS
 from installer.render import render
 
-KEEP = {"resources.gardener.cloud/keep-object": "true"}
+Objects = Iterable[dict[str, Any]]
 
-_MOUNTED = "/etc/cri-resmgr-installer"
-_SETTINGS = f"{_MOUNTED}/settings"
-_CONFIGS = f"{_MOUNTED}/configs"
+# A runtime's default profile hides other processes. Kubernetes has a field for it since 1.30, and still reads
+# the annotation.
+_APPARMOR = {"container.apparmor.security.beta.kubernetes.io/installer": "unconfined"}
 _CRITICAL = {"node.gardener.cloud/critical-component": "true"}
+_KEEP = {"resources.gardener.cloud/keep-object": "true"}
 
 
-@dataclass(frozen=True, slots=True)
-class Mounted:
-    """A ConfigMap that the pods mount, named by what is in it."""
-
-    volume: str
-    name: str
-    path: str
-    data: Mapping[str, str]
+def build_objects(inputs: ManifestInputs) -> list[dict[str, Any]]:
+    """Every object, after those that it needs."""
+    objects = list(_build_objects(inputs))
+    return list(_managed_resource(inputs, objects)) if inputs.managed_resource else objects
 
 
-def build_documents(inputs: Inputs) -> list[str]:
-    """Each object as one YAML document, what others need before them."""
-    documents = list(_documents(inputs))
-    return list(_wrap(inputs, documents)) if inputs.managed_resource else documents
-
-
-def _documents(inputs: Inputs) -> Iterable[str]:
-    mounted = build_mounted(inputs)
+def _build_objects(inputs: ManifestInputs) -> Objects:
+    config_maps = _mounted_config_maps(inputs)
     yield from _rbac(inputs)
-    for config_map in mounted:
-        yield from _render(
-            "config-map",
-            **_metadata(inputs, config_map.name),
-            data=config_map.data,
-            immutable=True,
-        )
+    for name, data in config_maps.values():
+        yield from _render("config-map", **_metadata(inputs, name), data=data, immutable=True)
     if inputs.settings.mode == "install":
         yield from _dynamic_configs(inputs)
         if inputs.values.agent.enabled:
             yield from _agent(inputs)
-    yield from _daemon_set(inputs, mounted)
+    yield from _daemon_set(inputs, {volume: name for volume, (name, _) in config_maps.items()})
 
 
-def build_mounted(inputs: Inputs) -> list[Mounted]:
-    """The settings, and the static configs if there are any. A removal needs none of those."""
-    name, configs = inputs.values.name, inputs.values.configs
-    settings = {"settings.yaml": dump_block(dict(inputs.settings_given))}
-    found = [Mounted("settings", _content_name(f"{name}-settings", settings), _SETTINGS, settings)]
-    files = {file: configs[key] for key, file in STATIC_CONFIGS.items() if key in configs}
-    if files and inputs.settings.mode == "install":
-        found.append(Mounted("configs", _content_name(f"{name}-configs", files), _CONFIGS, files))
-    return found
+def _mounted_config_maps(inputs: ManifestInputs) -> dict[str, tuple[str, dict[str, str]]]:
+    """The name and data of the settings, and of the static configs if there are any. A removal needs no
+    configs."""
+    configs = inputs.values.configs
+    mounted = {"settings": {"settings.yaml": dump(dict(inputs.settings_given))}}
+    static = {file: configs[key] for key, file in STATIC_CONFIGS.items() if key in configs}
+    if static and inputs.settings.mode == "install":
+        mounted["configs"] = static
+    return {key: (f"{inputs.values.name}-{key}-{_digest(data)}", data) for key, data in mounted.items()}
 
 
-def _content_name(name: str, data: Mapping[str, str]) -> str:
-    return f"{name}-{hashlib.sha256(quote(dict(data)).encode()).hexdigest()[:10]}"
+def _digest(data: object) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:10]
 
 
-def _render(template: str, **values: object) -> list[str]:
-    rendered = render(f"manifests/{template}.yaml.j2", yaml=quote, **values)
-    return [tidy(document) for document in split_documents(rendered)]
+def _render(template: str, **values: object) -> Objects:
+    return parse_objects(render(f"manifests/{template}.yaml.j2", yaml=quote, **values))
 
 
-def _selector(inputs: Inputs, name: str = "cri-resmgr-installer", component: str = "") -> dict[str, str]:
-    """Ours alone: a selector can never be changed. `component` tells our DaemonSets' pods apart."""
-    found = {"app.kubernetes.io/name": name, "app.kubernetes.io/instance": inputs.values.name}
-    return found | ({"app.kubernetes.io/component": component} if component else {})
+def _selector(inputs: ManifestInputs, name: str = "cri-resmgr-installer") -> dict[str, str]:
+    """Without the operator's labels: a DaemonSet's selector can never be changed."""
+    return {"app.kubernetes.io/name": name, "app.kubernetes.io/instance": inputs.values.name}
 
 
-def _labels(inputs: Inputs, name: str = "cri-resmgr-installer") -> dict[str, str]:
-    return {**inputs.values.labels, **_selector(inputs, name)}
-
-
-def _metadata(inputs: Inputs, name: str, namespace: str = "") -> dict[str, Any]:
+def _metadata(inputs: ManifestInputs, name: str, namespace: str = "") -> dict[str, Any]:
     return {
         "object_name": name,
         "namespace": namespace or inputs.values.namespace,
-        "labels": _labels(inputs),
+        "labels": {**inputs.values.labels, **_selector(inputs)},
         "annotations": dict(inputs.values.annotations),
     }
 
 
-def _rbac(inputs: Inputs) -> Iterable[str]:
-    """The same for installation and removal, so that neither takes it from the other. With a
-    ManagedResource it outlives the pods: they ask the API server whether they are to clean up."""
+def _rbac(inputs: ManifestInputs) -> Objects:
+    """The same for installation and removal, so that neither takes it from the other. With a ManagedResource
+    it outlives the pods, which ask the API server whether they have to clean up."""
     values = inputs.values
     metadata = _metadata(inputs, values.name)
     if inputs.managed_resource:
-        metadata["annotations"] |= KEEP
-    subject = {"kind": "ServiceAccount", "name": values.name, "namespace": values.namespace}
+        metadata["annotations"] |= _KEEP
     yield from _render("service-account", **metadata)
-    yield from _render(
-        "rbac",
-        **metadata,
-        daemonsets=[values.name, f"{values.name}-removal"],
-        node_verbs=["get", "patch"] if values.annotate_node else ["get"],
-        subjects=[subject],
-    )
+    yield from _render("rbac", **metadata, annotate_node=values.annotate_node)
 
 
-def _dynamic_configs(inputs: Inputs) -> Iterable[str]:
+def _dynamic_configs(inputs: ManifestInputs) -> Objects:
     """As cri-resmgr-agent looks for them: in kube-system, by name, one key for each section."""
     for key, text in sorted(inputs.values.configs.items()):
-        if key == "default" or key.startswith(DYNAMIC_PREFIXES):
-            data = {section: dump_block(value) for section, value in sections(text.encode()).items()}
+        if key not in STATIC_CONFIGS:
+            data = {section: dump(value) for section, value in split_sections(text).items()}
             metadata = _metadata(inputs, f"cri-resmgr-config.{key}", "kube-system")
             yield from _render("config-map", **metadata, data=data, immutable=False)
 
 
-def _agent(inputs: Inputs) -> Iterable[str]:
-    values = inputs.values
-    metadata = {
-        "labels": _labels(inputs, "cri-resmgr-agent"),
-        "annotations": dict(values.annotations),
-    }
-    yield from _render("adjustments", **metadata)
+def _agent(inputs: ManifestInputs) -> Objects:
+    selector = _selector(inputs, "cri-resmgr-agent")
+    labels = {**inputs.values.labels, **selector}
+    annotations = dict(inputs.values.annotations)
+    yield from _render("adjustments", labels=labels, annotations=annotations)
     yield from _render(
-        "agent",
-        **metadata,
-        **_placement(inputs),
-        selector=_selector(inputs, "cri-resmgr-agent"),
-        image=values.images.agent,
+        "agent", labels=labels, annotations=annotations, selector=selector, **_pod_values(inputs)
     )
 
 
-def _placement(inputs: Inputs) -> dict[str, Any]:
+def _pod_values(inputs: ManifestInputs) -> dict[str, Any]:
     values = inputs.values
     return {
+        "values": values,
         "node_selector": build_node_selector(values),
         "affinity": build_affinity(values),
-        "pull_policy": values.image_pull_policy,
-        "pull_secrets": values.image_pull_secrets,
     }
 
 
-def _daemon_set(inputs: Inputs, mounted: list[Mounted]) -> Iterable[str]:
+def _daemon_set(inputs: ManifestInputs, config_maps: Mapping[str, str]) -> Objects:
     values, removal = inputs.values, inputs.settings.mode == "remove"
-    name = f"{values.name}-removal" if removal else values.name
+    metadata = _metadata(inputs, f"{values.name}-removal" if removal else values.name)
+    # The component tells the pods of our two DaemonSets apart.
     component = "removal" if removal else "installation"
-    rights = build_rights(values)
-    metadata = _metadata(inputs, name)
-    selector = _selector(inputs, component=component)
+    selector = {**_selector(inputs), "app.kubernetes.io/component": component}
     metadata["labels"] = {**values.labels, **selector, **(_CRITICAL if values.gardener else {})}
     yield from _render(
         "daemon-set",
         **metadata,
-        **_placement(inputs),
+        **_pod_values(inputs),
         selector=selector,
-        pod_annotations={**values.annotations, **rights.annotations},
-        max_unavailable=values.update_strategy.max_unavailable,
-        service_account=values.name,
-        image=values.images.installer,
-        command=_command(mounted),
-        environment=_environment(inputs, name),
-        resources=values.resources.model_dump(),
-        security=rights.security,
+        pod_annotations={**values.annotations, **(_APPARMOR if values.profile == "restricted" else {})},
         probes=build_probes(inputs.settings),
-        mounts=rights.mounts
-        + [{"name": each.volume, "mountPath": each.path, "readOnly": True} for each in mounted],
-        volumes=rights.volumes
-        + [{"name": each.volume, "configMap": {"name": each.name}} for each in mounted],
+        config_maps=config_maps,
     )
 
 
-def _command(mounted: list[Mounted]) -> list[str]:
-    words = ["cri-resmgr-installer", "--host-root", HOST_ROOT, "--config", f"{_SETTINGS}/settings.yaml"]
-    if any(each.path == _CONFIGS for each in mounted):
-        words += ["--configs", _CONFIGS]
-    return [*words, "--payload", "/payload", "--output", "json", "run"]
-
-
-def _environment(inputs: Inputs, daemonset: str) -> dict[str, str]:
-    """SYSTEMD_IGNORE_CHROOT: where the host is put together from single mounts, its systemctl would take
-    itself for one in a chroot and answer 0 to everything (systemd's docs/ENVIRONMENT.md)."""
-    environment = {"CRI_RESMGR_INSTALLER_DAEMONSET": daemonset, "SYSTEMD_IGNORE_CHROOT": "1"}
-    if inputs.values.annotate_node:
-        environment["CRI_RESMGR_INSTALLER_ANNOTATE_NODE"] = "true"
-    return environment
-
-
-def _wrap(inputs: Inputs, documents: list[str]) -> Iterable[str]:
-    """One Secret with all of them, named by its content, and the ManagedResource that points there."""
-    stream = join_documents(documents).encode()
-    digest = hashlib.sha256(stream).hexdigest()[:10]
+def _managed_resource(inputs: ManifestInputs, objects: Objects) -> Objects:
+    """One Secret with all of them, named by its content, and the ManagedResource that refers to it."""
+    stream = dump_objects(objects).encode()
     values = inputs.values
     name = values.name if inputs.settings.mode == "install" else f"{values.name}-removal"
     yield from _render(
@@ -210,7 +147,7 @@ def _wrap(inputs: Inputs, documents: list[str]) -> Iterable[str]:
         object_name=name,
         namespace=values.managed_resource.namespace,
         resource_class=values.managed_resource.class_,
-        labels=_labels(inputs),
-        secret=f"managedresource-{name}-{digest}",
+        labels={**values.labels, **_selector(inputs)},
+        secret=f"managedresource-{name}-{hashlib.sha256(stream).hexdigest()[:10]}",
         data={"objects.yaml": b64encode(stream).decode()},
     )

@@ -1,7 +1,7 @@
-"""Everything the manifests are made from, brought together and checked: the values file, what
-Gardener users have, the command line; later ones override earlier, key by key.
+"""Everything that the manifests are made from, merged and checked: the values file, the files of Gardener
+users, the command line. Later ones override earlier ones, key by key.
 
-Nothing bad gets as far as a node: the settings and configs inside are checked as a node would.
+The settings and configs inside are checked here as each node would check them.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pydantic import ValidationError
 
 from installer.errors import InvalidInputError
 from installer.inputs.settings import Settings
-from installer.inputs.wording import closest, kind, reword, shown
-from installer.inputs.yaml_document import KeyPath, parse_document
+from installer.inputs.wording import reword, shown, suggest
 from installer.manifests import embedded
-from installer.manifests.provider import Source, parse_provider_config, read_input
-from installer.manifests.text import is_finite
+from installer.manifests.provider import load_provider_config
+from installer.manifests.scheduling import affinity_faults
+from installer.manifests.sources import Fault, Source, parse_mapping, read_file
 from installer.manifests.values import Values
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ _OUR_KEYS = ("app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubern
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """The command line: None or empty where nothing was said. `images` has `NAME=REFERENCE` or, for
+class ManifestOptions:
+    """The command line; None or empty for an option that is not given. `images` has `NAME=REFERENCE` or, for
     the installer's, the reference alone."""
 
     values: Path | None = None
@@ -44,9 +44,9 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
-    """Checked. `settings` are those that the pods get, with the mode of these manifests;
-    `settings_given` the same as keys of the settings file, without what nobody has set."""
+class ManifestInputs:
+    """Checked. `settings` are those of the pods, with the mode of these manifests; `settings_given` are the
+    same as keys of the settings file, without defaults."""
 
     values: Values
     settings: Settings
@@ -54,164 +54,125 @@ class Inputs:
     managed_resource: bool
 
 
-def load_inputs(request: Request) -> Inputs:
-    """Raises InvalidInputError with every fault of every file, each with its path and place."""
-    faults: list[str] = []
-    merged = _merge(_sources(request, faults))
-    data = dict(merged.data)
-    given = _effective_settings(data.get("settings"), request)
-    where = _Where(merged.places)
-    settings, settings_faults = embedded.check_settings(given)
-    faults += where.all(settings_faults)
-    faults += where.all(embedded.config_faults(data.get("configs")))
-    faults += where.all(_together(data))
-    values = _validate(data, where, faults)
-    if faults or values is None or settings is None:
-        raise InvalidInputError(list(dict.fromkeys(faults)), "correct the values; nothing was written")
-    return Inputs(values, settings, given, request.managed_resource)
+def load_inputs(options: ManifestOptions) -> ManifestInputs:
+    """Raises InvalidInputError: with the faults of files and options that cannot be read, else with every
+    fault of the values, each with its path, file and line."""
+    merged = _merge(_load_sources(options))
+    given = _complete_settings(merged.data.get("settings"), options)
+    settings, faults = embedded.check_settings(given)
+    faults += embedded.config_faults(merged.data.get("configs"))
+    faults += _combined_faults(merged.data)
+    values, more_faults = _validate(merged.data)
+    if faults or more_faults or values is None or settings is None:
+        said = dict.fromkeys(merged.fault(path, what) for path, what in (*faults, *more_faults))
+        raise InvalidInputError(list(said), "correct the values; nothing was written")
+    return ManifestInputs(values, settings, given, options.managed_resource)
 
 
-def _sources(request: Request, faults: list[str]) -> Iterable[Source]:
+def _load_sources(options: ManifestOptions) -> list[Source]:
     """From the weakest to the strongest."""
-    if request.managed_resource:
-        yield Source({"gardener": True})
-    if request.values is not None:
+    sources = [Source({"gardener": True})] if options.managed_resource or options.provider_configs else []
+    faults: list[str] = []
+    try:
+        if options.values is not None:
+            sources.append(parse_mapping(read_file(options.values), str(options.values)))
+    except InvalidInputError as error:
+        faults += error.faults
+    for path in options.provider_configs:
         try:
-            yield _parse_values(read_input(request.values), str(request.values), faults)
+            sources += load_provider_config(path)
         except InvalidInputError as error:
             faults += error.faults
-    for path in request.provider_configs:
-        try:
-            yield from parse_provider_config(read_input(path), str(path))
-        except InvalidInputError as error:
-            faults += error.faults
-        yield Source({"gardener": True})
-    yield _from_command_line(request, faults)
+    if faults:
+        raise InvalidInputError(faults, "correct the input; nothing was written")
+    return [*sources, _read_command_line(options)]
 
 
-def _parse_values(content: bytes, name: str, faults: list[str]) -> Source:
-    document = parse_document(content, name)
-    faults += document.faults
-    data = {} if document.data is None else document.data
-    if not isinstance(data, dict):
-        raise InvalidInputError([f"{name}: must be a mapping of values, not {kind(data)}"])
-    if not is_finite(data):
-        raise InvalidInputError([f"{name}: refers to itself, or to parts of it far too often"])
-    present = {str(key): value for key, value in data.items() if value is not None}
-    return Source(present, {path: f"{name}:{line}" for path, line in document.lines.items()})
-
-
-def _from_command_line(request: Request, faults: list[str]) -> Source:
+def _read_command_line(options: ManifestOptions) -> Source:
     data: dict[str, Any] = {}
-    if request.profile is not None:
-        data["profile"] = request.profile
-    if request.nodes is not None:
-        data["nodes"] = [name.strip() for name in request.nodes.split(",") if name.strip()]
-        if not data["nodes"]:
-            faults.append("--nodes: names no node")
-    if request.agent is not None:
-        data["agent"] = {"enabled": request.agent}
-    images: dict[str, str] = {}
-    for word in request.images:
-        name, equals, reference = word.partition("=")
-        if equals and name not in ("installer", "agent"):
-            faults.append(f"--image {word}: must be installer=REFERENCE, agent=REFERENCE or a reference")
-        else:
-            images[name if equals else "installer"] = reference if equals else word
-    if images:
-        data["images"] = images
+    if options.profile is not None:
+        data["profile"] = options.profile
+    if options.nodes is not None:
+        # No name at all must not become all nodes: "" is refused.
+        data["nodes"] = [name.strip() for name in options.nodes.split(",") if name.strip()] or [""]
+    if options.agent is not None:
+        data["agent"] = {"enabled": options.agent}
+    if options.images:
+        words = (word.rpartition("=") for word in options.images)
+        data["images"] = {name or "installer": reference for name, _, reference in words}
     return Source(data, {(key,): "command line" for key in data})
 
 
 def _merge(sources: Iterable[Source]) -> Source:
-    """Mappings of the first level are merged by key; anything else is replaced."""
+    """Mappings of the first level are merged by key; any other value replaces the earlier one."""
     data: dict[str, Any] = {}
-    places: dict[KeyPath, str] = {}
+    places: dict[tuple[str, ...], str] = {}
     for source in sources:
         for key, value in source.data.items():
             old = data.get(key)
             data[key] = {**old, **value} if isinstance(old, dict) and isinstance(value, dict) else value
-            places.update(source.places)
+        places.update(source.places)
+    places.pop((), None)
     return Source(data, places)
 
 
-def _effective_settings(given: object, request: Request) -> Any:
-    """As the operator wrote them, with the mode of the command line, and, where Gardener deletes the
-    objects, the removal that this means, unless the operator has said otherwise."""
+def _complete_settings(given: object, options: ManifestOptions) -> Any:
+    """As the operator wrote them, with the mode of the command line. Gardener uninstalls by deleting the
+    objects, so with a ManagedResource the pods clean up when they end, unless the operator says otherwise."""
     if not (given is None or isinstance(given, Mapping)):
         return given
     settings = {key: value for key, value in (given or {}).items() if value is not None}
-    if request.mode is not None:
-        settings["mode"] = request.mode
+    if options.mode is not None:
+        settings["mode"] = options.mode
     removal = settings.get("removal", {})
-    if request.managed_resource and settings.get("mode") != "remove" and isinstance(removal, dict):
+    if options.managed_resource and settings.get("mode") != "remove" and isinstance(removal, dict):
         settings["removal"] = {"onTermination": "auto", **removal}
     return {"apiVersion": "cri-resmgr-installer/v1", "mode": "install", **settings}
 
 
-class _Where:
-    """Puts the place behind a fault that begins with its path."""
-
-    def __init__(self, places: Mapping[KeyPath, str]) -> None:
-        self._places = places
-
-    def say(self, path: KeyPath, what: str) -> str:
-        place, rest = "", path
-        while rest and not place:
-            place, rest = self._places.get(rest, ""), rest[:-1]
-        return f"{'.'.join(path)}: {what}" + (f" ({place})" if place else "")
-
-    def all(self, faults: Iterable[tuple[KeyPath, str]]) -> list[str]:
-        return [self.say(path, what) for path, what in faults]
-
-
-def _validate(data: object, where: _Where, faults: list[str]) -> Values | None:
-    """The values, or None and every fault."""
+def _validate(data: object) -> tuple[Values | None, list[Fault]]:
     try:
-        return Values.model_validate(data)
+        return Values.model_validate(data), []
     except ValidationError as error:
-        for detail in error.errors(include_url=False, include_context=False):
-            path = tuple(str(part) for part in detail["loc"] if part != "[key]")
-            faults += (where.say(path, line) for line in _sentences(detail))
-        return None
+        return None, [
+            (tuple(str(part) for part in detail["loc"] if part != "[key]"), _sentence(detail))
+            for detail in error.errors(include_url=False, include_context=False)
+        ]
 
 
-def _sentences(detail: ErrorDetails) -> list[str]:
+def _sentence(detail: ErrorDetails) -> str:
     """What is wrong in an operator's words; the types are those of pydantic-core's error list."""
     value, kind = detail["input"], detail["type"]
     if kind == "extra_forbidden":
-        return [f"unknown key; {_suggest(detail['loc'])}"]
+        return f"unknown key; {_suggest_key(detail['loc'])}"
     if kind == "missing" or value is None:
-        return ["has no value; leave the key out for its default"]
-    if kind == "model_type":
-        return [f"must be a mapping, not {shown(value)}"]
+        return "has no value; leave the key out for its default"
+    if kind in ("model_type", "dict_type"):
+        return f"must be a mapping, not {shown(value)}"
     message = reword(detail["msg"])
-    lines = message.split("\n")
-    return [f"{message}, not {shown(value)}"] if isinstance(value, (str, int, float)) else lines
+    return message if isinstance(value, (dict, list)) else f"{message}, not {shown(value)}"
 
 
-def _suggest(loc: tuple[int | str, ...]) -> str:
-    here: Any = Values
+def _suggest_key(loc: tuple[int | str, ...]) -> str:
+    model: Any = Values
     for part in loc[:-1]:
-        fields = {field.alias or name: field for name, field in here.model_fields.items()}
-        here = fields[str(part)].annotation
-    known = [field.alias or name for name, field in here.model_fields.items()]
-    close = closest(str(loc[-1]), known)
-    return f"did you mean {close}?" if close else f"known are {', '.join(known)}"
+        fields = {field.alias or name: field for name, field in model.model_fields.items()}
+        model = fields[str(part)].annotation
+    return suggest(str(loc[-1]), [field.alias or name for name, field in model.model_fields.items()])
 
 
-def _together(data: Mapping[str, Any]) -> Iterable[tuple[KeyPath, str]]:
-    """What is wrong only because of something else. What is not of the right form is left to others."""
+def _combined_faults(data: Mapping[str, Any]) -> Iterable[Fault]:
+    """What is wrong only together with another value. Values of a wrong type are reported elsewhere."""
     if not _mapping(data, "images").get("installer"):
         yield ("images", "installer"), "must be given, here or as --image: the image to run"
     selector = _mapping(data, "nodeSelector")
     for key, wanted in (("kubernetes.io/os", "linux"), ("kubernetes.io/arch", data.get("arch", "amd64"))):
         if selector.get(key, wanted) != wanted:
-            yield ("nodeSelector", key), f"must be {wanted}, or left out: the payload runs nowhere else"
+            yield ("nodeSelector", key), f"must be {wanted}, or left out: the payload runs only there"
     for key in _mapping(data, "labels"):
         if key in _OUR_KEYS:
             yield ("labels", key), "is the installer's own; leave it out"
-    yield from embedded.affinity_faults(_mapping(data, "affinity"))
+    yield from affinity_faults(_mapping(data, "affinity"))
     proxy = _mapping(_mapping(data, "settings"), "proxy")
     if _mapping(data, "agent").get("enabled") is True and proxy.get("agent") == "disabled":
         yield ("agent", "enabled"), "must not be true while settings.proxy.agent is disabled"

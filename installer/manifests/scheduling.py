@@ -1,20 +1,44 @@
-"""On which nodes the pods run: the operator's conditions and ours, so that all of them hold.
+"""On which nodes the pods run: the operator's conditions and ours, all of which must hold.
 
-nodeSelectorTerms are alternatives, and a term without conditions matches nothing (Kubernetes API
-reference, NodeSelector): ours go into each term, and an empty one is left out before.
+nodeSelectorTerms are alternatives, and a term without conditions matches no node (Kubernetes API reference,
+NodeSelector): ours go into each term, and empty terms are left out first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from installer.manifests.sources import Fault
 from installer.manifests.values import Values
 
 CRI_NAME_LABEL = "worker.gardener.cloud/cri-name"
 
 _CONTROL_PLANE = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_CONDITIONS = ("matchExpressions", "matchFields")
+
+
+def affinity_faults(affinity: Mapping[str, Any]) -> Iterable[Fault]:
+    """What keeps us from adding our own conditions to each term. The API server judges the rest."""
+    node = affinity.get("nodeAffinity") or {}
+    if not isinstance(node, dict):
+        yield ("affinity", "nodeAffinity"), "must be a mapping"
+        return
+    required = node.get(_REQUIRED)
+    if required is None:
+        return
+    path = ("affinity", "nodeAffinity", _REQUIRED, "nodeSelectorTerms")
+    terms = required.get("nodeSelectorTerms") if isinstance(required, dict) else None
+    if not isinstance(terms, list) or not all(isinstance(term, dict) for term in terms):
+        yield path, "must be a list of mappings"
+        return
+    for index, term in enumerate(terms):
+        for key, conditions in term.items():
+            if key not in _CONDITIONS or not isinstance(conditions, list):
+                yield (*path, str(index), str(key)), f"must be {' or '.join(_CONDITIONS)}, a list"
+    if not any(any(term.values()) for term in terms):
+        yield path, "matches no node: a term without conditions never does"
 
 
 def build_node_selector(values: Values) -> dict[str, str]:
@@ -30,17 +54,14 @@ def build_affinity(values: Values) -> dict[str, Any]:
     node = dict(affinity.get("nodeAffinity") or {})
     given = (node.get(_REQUIRED) or {}).get("nodeSelectorTerms") or []
     terms = [term for term in given if any(term.values())] or [{}]
-    expressions = [] if values.control_plane else _without(_CONTROL_PLANE)
+    not_control_plane = [{"key": label, "operator": "DoesNotExist"} for label in _CONTROL_PLANE]
+    expressions = [] if values.control_plane else not_control_plane
     alternatives = [_and(term, expressions, name) for term in terms for name in values.nodes or ("",)]
     if any(alternatives):
         node[_REQUIRED] = {"nodeSelectorTerms": alternatives}
     if node:
         affinity["nodeAffinity"] = node
     return affinity
-
-
-def _without(labels: tuple[str, ...]) -> list[dict[str, Any]]:
-    return [{"key": label, "operator": "DoesNotExist"} for label in labels]
 
 
 def _and(term: Mapping[str, Any], expressions: list[dict[str, Any]], node: str) -> dict[str, Any]:

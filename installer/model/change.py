@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
@@ -63,6 +64,16 @@ class Changes:
     def disturb(self) -> bool:
         """Whether a unit is to be restarted or signalled: not all is done by writing."""
         return any(change.action > UnitAction.NOTHING for change in self.units)
+
+    def within(self, parts: Collection[Part]) -> Changes:
+        """Those of some parts only."""
+        files = tuple(change for change in self.files if change.part in parts)
+        return Changes(files, tuple(change for change in self.units if change.part in parts))
+
+    def describe(self) -> tuple[str, ...]:
+        """What differs and why, a line each."""
+        files = (f"{change.path}: {change.why}" for change in self.files)
+        return (*files, *(f"{change.name}: {', '.join(change.why)}" for change in self.units))
 
     def unit(self, part: Part) -> UnitChange | None:
         return next((change for change in self.units if change.part is part), None)

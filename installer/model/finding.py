@@ -19,3 +19,13 @@ class Finding:
     code: str
     message: str
     hint: str = ""
+
+
+def refusal(code: str, message: str, hint: str = "") -> Finding:
+    """A reason not to serve this host."""
+    return Finding(Severity.REFUSE, code, message, hint)
+
+
+def warning(code: str, message: str, hint: str = "") -> Finding:
+    """What an operator should know, and what does not stop a run."""
+    return Finding(Severity.WARN, code, message, hint)

@@ -11,6 +11,11 @@ BY_ROLLBACK = "rollback: "
 _BY_OLDER_ROLLBACK = "the way back failed too"  # how version 0.1.0 began it
 
 
+def reason_in(content: bytes) -> str:
+    """Why kubelet is held, from the content of a hold file that exists; never empty."""
+    return content.decode("utf-8", "replace").partition("\n")[0].strip() or "no reason given"
+
+
 def is_operators(reason: str) -> bool:
     """Whether a person set the hold of this reason. No hold (an empty reason) is nobody's."""
     return bool(reason) and not reason.startswith((BY_DAEMON, BY_ROLLBACK, _BY_OLDER_ROLLBACK))

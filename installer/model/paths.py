@@ -20,6 +20,17 @@ KUBELET_ENVIRONMENT = "/etc/cri-resmgr/kubelet.env"
 KUBELET_COMPOSED = "/run/cri-resmgr-installer/kubelet.env"
 KUBELET_USED = f"{KUBELET_COMPOSED}.used"  # its name as soon as kubelet has read it
 DROP_IN_NAME = "90-cri-resmgr.conf"
+OUR_FILES = (
+    BINARY,
+    GUARD,
+    PROXY_UNIT_FILE,
+    PROXY_ENVIRONMENT,
+    FALLBACK_CONFIG,
+    FORCE_CONFIG,
+    EXTRA_OPTIONS,
+    KUBELET_ENVIRONMENT,
+)
+"""All that may be installed, except the drop-in, whose path the settings decide."""
 
 RELAY_SOCKET = "/var/run/cri-resmgr/cri-resmgr.sock"
 RELAY_ENDPOINT = f"unix://{RELAY_SOCKET}"
@@ -34,6 +45,7 @@ OBJECTS = f"{OUR_STATE}/objects"
 HOLD = f"{OUR_STATE}/hold"
 RUN = "/run"
 LOCK = "/run/lock/cri-resmgr-installer.lock"
+LOCK_OF_ROOT = "/run/cri-resmgr-installer.lock"
 SYSTEM_BUS = "/run/dbus/system_bus_socket"
 
 # Where systemd looks for units and drop-ins, and where we may put ours (systemd.unit(5)).

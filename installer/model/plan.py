@@ -22,6 +22,7 @@ class StepKind(StrEnum):
     DELETE = "delete"
     RESTORE = "restore"
     MARK_PENDING = "mark-pending"  # the generation carrier says `pending-<nonce>`
+    SET_HOLD = "set-hold"
     CLEAR_HOLD = "clear-hold"
     DISABLE = "disable"
     ENABLE = "enable"
@@ -55,7 +56,8 @@ class Step:
 class Plan:
     """Everything `install` or `remove` would do, in order. No steps: converged.
 
-    `strategy` and `strategy_why` speak of kubelet; both are empty where none is chosen.
+    `strategy` and `strategy_why` are kubelet's; both are empty if none is chosen. `parts` are verified when
+    the plan is done; none of them: the plan owns nothing, and its steps say themselves whether they failed.
     """
 
     mode: Mode
@@ -66,6 +68,7 @@ class Plan:
     strategy: str = ""
     strategy_why: str = ""
     findings: tuple[Finding, ...] = ()
+    parts: frozenset[Part] = frozenset(Part)
 
     @property
     def restarts_kubelet(self) -> bool:

@@ -1,12 +1,11 @@
-"""The whole host, as it should be (`Desired`) and as it is (`Observation`)."""
+"""The whole host as it should be."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from installer.model.resource import DesiredFile, FileState, ProcessState, UnitState
+from installer.model.resource import DesiredFile
 
 
 class Mode(StrEnum):
@@ -64,26 +63,3 @@ class Desired:
         """The whole generation, which is blamed or good: both units' together."""
         units = (self.proxy, self.kubelet.unit if self.kubelet else None)
         return "+".join(unit.generation for unit in units if unit)
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """The same resources as the host has them now.
-
-    `files` holds every path that is desired or owned. `proxy_process` and
-    `kubelet_process` are the units' main processes. `relay_answers` says that
-    the relay completed an HTTP/2 SETTINGS exchange just now; `on_relay` that
-    the running kubelet uses it; `kubelet_healthy` that its healthz is ok (also
-    when no healthz URL is set); `proxy_wanted` that the link that enables the
-    proxy's unit lies there, which systemd does not tell of a unit without a file.
-    """
-
-    files: Mapping[str, FileState]
-    proxy: UnitState
-    kubelet: UnitState
-    proxy_process: ProcessState | None
-    kubelet_process: ProcessState | None
-    relay_answers: bool
-    on_relay: bool
-    kubelet_healthy: bool
-    proxy_wanted: bool = False

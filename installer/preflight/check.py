@@ -12,18 +12,20 @@ from typing import TYPE_CHECKING
 
 from installer.model import paths
 from installer.model.change import Changes, UnitAction
-from installer.model.facts import Facts, Probe, RunningContainer
-from installer.model.finding import Finding, Severity
+from installer.model.finding import Finding, refusal, warning
 from installer.model.jsontext import parse_json
 from installer.model.resource import Part, UnitState
-from installer.model.state import Desired
-from installer.preflight.file_system import check_room
+from installer.model.snapshot import HostSnapshot, Machine, Probe, RunningContainer
+from installer.model.state import Desired, Mode
+from installer.preflight.file_system import check_file_systems, check_places
 from installer.systemd_syntax.unit_file import parse_unit
 
 if TYPE_CHECKING:
     from installer.inputs.configs import Configs
+    from installer.inputs.load import Inputs
     from installer.inputs.payload import Payload
     from installer.inputs.settings import Settings
+    from installer.kubelet.analysis import KubeletAnalysis
 
 _ALIKE = {"amd64": "x86_64", "arm64": "aarch64", "i386": "i686", "i486": "i686", "i586": "i686"}
 _EMBEDDED = {
@@ -39,183 +41,192 @@ _PROXY_NEEDS = frozenset({"Environment", "EnvironmentFile", "ExecStartPre", "Exe
 _CONTAINERS_NAMED = 10
 
 
+def check(
+    inputs: Inputs,
+    snapshot: HostSnapshot,
+    kubelet: KubeletAnalysis,
+    desired: Desired,
+    changes: Changes,
+    *,
+    moved: bool,
+) -> tuple[Finding, ...]:
+    """Everything that speaks against this run, and what an operator should know.
+
+    `moved`: a run was cut off that had begun to move kubelet.
+    """
+    found = check_places(changes)
+    if inputs.request.mode is Mode.REMOVE:
+        return (*found, *check_removal(snapshot, changes)) if changes else ()
+    found += check_host(inputs, snapshot, kubelet.refusals)
+    if snapshot.probe is None:
+        return found
+    return found + check_change(inputs, snapshot, kubelet.policies, desired, changes, moved=moved)
+
+
 def check_host(
-    settings: Settings,
-    facts: Facts,
-    configs: Configs,
-    payload: Payload,
-    refusals: tuple[Finding, ...] = (),
+    inputs: Inputs, snapshot: HostSnapshot, refusals: tuple[Finding, ...] = ()
 ) -> tuple[Finding, ...]:
     """What the cheap facts say; asked on every run.
 
-    `refusals` is why kubelet's unit or endpoint cannot be served, if so. It is left
-    out where kubelet's unit is missing or masked: that already is the reason.
+    `refusals` is why kubelet's unit or endpoint cannot be served. It is left out if kubelet's unit is missing
+    or masked: that already is the reason.
     """
-    kubelet = tuple(_check_kubelet_unit(settings, facts))
+    settings, machine = inputs.request.settings, snapshot.machine
+    kubelet = tuple(_check_kubelet_unit(settings, snapshot))
     unusable = any(finding.code in ("kubelet-missing", "kubelet-masked") for finding in kubelet)
     return (
         *kubelet,
-        *_check_platform(facts),
+        *_check_platform(machine),
         *(() if unusable else refusals),
-        *_check_machine(facts, payload),
-        *configs.warnings,
-        *_check_cache(settings, facts, configs),
-        *_check_neighbours(settings, facts),
+        *_check_machine(machine, inputs.payload),
+        *inputs.configs.warnings,
+        *_check_cache(settings, machine, inputs.configs),
+        *_check_neighbours(settings, machine),
     )
 
 
 def check_change(
-    settings: Settings,
-    facts: Facts,
-    probe: Probe,
-    configs: Configs,
-    payload: Payload,
+    inputs: Inputs,
+    snapshot: HostSnapshot,
     policies: tuple[str, str],
     desired: Desired,
     changes: Changes,
-    proxy_unit: UnitState,
     *,
-    accept_pending: bool = False,
     moved: bool = False,
 ) -> tuple[Finding, ...]:
     """What matters only when something is to be written; `check_host`'s findings come besides.
 
-    `policies` are those of kubelet's CPU and memory manager. `moved`: a run that had begun to move kubelet
-    was cut off.
+    `policies` are those of kubelet's CPU and memory manager. `moved`: as in `check`.
     """
+    request, probe, payload = inputs.request, snapshot.probe or Probe(), inputs.payload
     proxy = changes.unit(Part.PROXY)
     starts_proxy = proxy is not None and proxy.action is UnitAction.RESTART
     return (
-        *_check_running(facts, moved),
-        *_check_mask(proxy_unit),
+        *_check_running(snapshot.kubelet.unit, moved),
+        *_check_mask(snapshot.proxy.unit),
         *_check_proxy_drop_ins(probe),
         *_check_runtime(probe),
-        *check_room(probe, changes, payload.binary.size),
-        *_check_managers(settings, policies),
-        *(_check_repinning(settings, configs, probe) if starts_proxy else ()),
-        *_check_pending(facts.kubelet.unit, desired, changes, accept_pending),
+        *check_file_systems(probe, changes, payload.binary.size if payload else 0),
+        *_check_managers(request.settings, policies),
+        *(_check_repinning(request.settings, inputs.configs, probe) if starts_proxy else ()),
+        *_check_pending(snapshot.kubelet.unit, desired, changes, request.accept_pending),
     )
 
 
-def check_removal(facts: Facts, changes: Changes) -> tuple[Finding, ...]:
-    """What keeps kubelet from going back to its own endpoint."""
-    kubelet, name = changes.unit(Part.KUBELET), facts.kubelet.unit.name
+def check_removal(snapshot: HostSnapshot, changes: Changes) -> tuple[Finding, ...]:
+    """What keeps kubelet from going back to its base endpoint."""
+    kubelet, unit = changes.unit(Part.KUBELET), snapshot.kubelet.unit
     restarts = kubelet is not None and kubelet.action is UnitAction.RESTART
-    if not restarts or facts.kubelet.unit.load_state != "masked":
+    if not restarts or unit.load_state != "masked":
         return ()
-    message = f"{name} is masked, and would have to restart to leave the proxy"
-    return (_refuse("kubelet-masked", message, f"find out why, then `systemctl unmask {name}`"),)
+    message = f"{unit.name} is masked, and would have to restart to leave the proxy"
+    return (refusal("kubelet-masked", message, f"find out why, then `systemctl unmask {unit.name}`"),)
 
 
-def cached_configuration(facts: Facts) -> bool:
+def cached_configuration(cache: str) -> bool:
     """Whether cri-resmgr's cache holds a configuration of its agent, which beats fallback.cfg.
 
     The cache is the JSON of a snapshot with `Cfg`, null or {NodeName, Data}
     (pkg/cri/resource-manager/cache of cri-resmgr v0.9).
     """
-    if not facts.cache.strip():
+    if not cache.strip():
         return False
     try:
-        cache = parse_json(facts.cache)
+        content = parse_json(cache)
     except ValueError:
         return False
-    config = cache.get("Cfg") if isinstance(cache, dict) else None
+    config = content.get("Cfg") if isinstance(content, dict) else None
     return isinstance(config, dict) and bool(config.get("Data"))
 
 
-def _refuse(code: str, message: str, hint: str) -> Finding:
-    return Finding(Severity.REFUSE, code, message, hint)
-
-
-def _warn(code: str, message: str, hint: str) -> Finding:
-    return Finding(Severity.WARN, code, message, hint)
-
-
-def _check_kubelet_unit(settings: Settings, facts: Facts) -> Iterable[Finding]:
-    unit, name = facts.kubelet.unit, settings.kubelet.unit
+def _check_kubelet_unit(settings: Settings, snapshot: HostSnapshot) -> Iterable[Finding]:
+    unit, name = snapshot.kubelet.unit, settings.kubelet.unit
     if unit.load_state == "masked":
-        yield _refuse(
+        yield refusal(
             "kubelet-masked",
-            f"{name} is masked: somebody has decided that it must not run",
-            f"find out why, then `systemctl unmask {name}` and start it",
+            f"{name} is masked",
+            f"find out who masked it and why, then `systemctl unmask {name}` and start it",
         )
     elif not unit.exists:
-        embedded = sorted({_EMBEDDED[service] for service in facts.services if service in _EMBEDDED})
+        embedded = sorted(
+            {_EMBEDDED[service] for service in snapshot.machine.services if service in _EMBEDDED}
+        )
         if embedded:
-            yield _refuse(
+            yield refusal(
                 "kubelet-missing",
-                f"there is no {name}: {' and '.join(embedded)} runs kubelet inside its own process, "
-                "with a runtime of its own, so there is no unit to put a proxy in front of",
-                "leave this node out (a nodeSelector on the DaemonSet)",
+                f"{name} does not exist: {' and '.join(embedded)} runs kubelet inside its own process, "
+                "with a runtime of its own, so no unit can be moved to a proxy",
+                "exclude this node (nodeSelector of the DaemonSet)",
             )
         else:
-            yield _refuse(
+            yield refusal(
                 "kubelet-missing",
-                f"there is no {name} on this host",
+                f"{name} does not exist on this host",
                 "name kubelet's unit in kubelet.unit, or check that --host-root is the node's / (it is "
                 "/host in the DaemonSet)",
             )
     elif unit.load_state not in ("loaded", "error", "bad-setting"):
-        yield _refuse(
+        yield refusal(
             "kubelet-not-loaded",
             f"{name} is not loaded: systemd says {unit.load_state}",
             f"`systemctl status {name}` says more",
         )
 
 
-def _check_platform(facts: Facts) -> Iterable[Finding]:
-    if _BOTTLEROCKET in facts.services:
-        yield _refuse(
+def _check_platform(machine: Machine) -> Iterable[Finding]:
+    if _BOTTLEROCKET in machine.services:
+        yield refusal(
             "read-only-root",
             "this host is Bottlerocket: its root file system is read-only and its units are generated "
-            "from its API, so nothing of ours would last",
-            "leave this node out (a nodeSelector on the DaemonSet)",
+            "from its API, so an installation would not last",
+            "exclude this node (nodeSelector of the DaemonSet)",
         )
 
 
-def _check_machine(facts: Facts, payload: Payload) -> Iterable[Finding]:
-    host = _ALIKE.get(facts.machine, facts.machine)
-    if payload.machine and host and payload.machine != host:
-        yield _refuse(
+def _check_machine(machine: Machine, payload: Payload | None) -> Iterable[Finding]:
+    architecture = machine.architecture
+    host = _ALIKE.get(architecture, architecture)
+    if payload and payload.machine and host and payload.machine != host:
+        yield refusal(
             "wrong-machine",
-            f"{payload.binary.source} is a program for {payload.machine}, and this host is {facts.machine}",
-            f"use the payload for {facts.machine} (in the image: the one built for this architecture)",
+            f"{payload.binary.source} is a program for {payload.machine}, but this host is {architecture}",
+            f"use the payload for {architecture} (in the image: the one built for this architecture)",
         )
 
 
-def _check_cache(settings: Settings, facts: Facts, configs: Configs) -> Iterable[Finding]:
-    hidden = configs.force is None and cached_configuration(facts)
+def _check_cache(settings: Settings, machine: Machine, configs: Configs) -> Iterable[Finding]:
+    hidden = configs.force is None and cached_configuration(machine.cache)
     if hidden and not settings.configs.reset_cached:
-        yield _warn(
+        yield warning(
             "cached-configuration",
-            f"cri-resmgr's cache ({paths.PROXY_CACHE}) holds a configuration that its agent gave it, and "
-            "that one wins: fallback.cfg has no effect on this node",
+            f"cri-resmgr's cache ({paths.PROXY_CACHE}) holds a configuration from its agent, and "
+            "that one takes precedence: fallback.cfg has no effect on this node",
             "set configs.resetCached: true to clear it, or use force.cfg",
         )
 
 
-def _check_neighbours(settings: Settings, facts: Facts) -> Iterable[Finding]:
-    """Other programs that think kubelet's unit is theirs, and what that means."""
-    services = " ".join(facts.services)
+def _check_neighbours(settings: Settings, machine: Machine) -> Iterable[Finding]:
+    """Other programs that own kubelet's unit as well, and what that means."""
+    services = " ".join(machine.services)
     if "gardener-node-agent" in services:
         directory = f"/etc/systemd/system/{settings.kubelet.unit}.d"
         if settings.kubelet.drop_in_directory == "/etc/systemd/system":
-            yield _warn(
+            yield warning(
                 "gardener-node-agent",
-                "gardener-node-agent runs here: when its kubelet unit changes it may remove all of "
-                f"{directory}, our drop-in included; kubelet then runs without the proxy until the next run",
+                "gardener-node-agent runs here: when it changes kubelet's unit it may delete all of "
+                f"{directory}, our drop-in included; kubelet then runs without the proxy until the repair",
                 "set kubelet.dropInDirectory: /usr/local/lib/systemd/system if /usr is writable, or keep "
                 "the installer running as a DaemonSet",
             )
     if "nodeadm" in services:
-        yield _warn(
+        yield warning(
             "nodeadm",
-            "nodeadm configures this node: at each boot it writes kubelet's environment file and "
-            "configuration anew, and our part follows its values when kubelet starts",
+            "nodeadm configures this node: at each boot it rewrites kubelet's environment file and "
+            "configuration, and our part follows its values when kubelet starts",
             "replace nodes rather than editing them, and keep the installer running as a DaemonSet",
         )
     if "machine-config-daemon" in services:
-        yield _warn(
+        yield warning(
             "machine-config-daemon",
             "OpenShift's machine-config-daemon manages this node: it owns kubelet's unit, and a node whose "
             "files differ from its MachineConfig is reported as degraded",
@@ -223,40 +234,39 @@ def _check_neighbours(settings: Settings, facts: Facts) -> Iterable[Finding]:
         )
 
 
-def _check_running(facts: Facts, moved: bool) -> Iterable[Finding]:
-    unit = facts.kubelet.unit
+def _check_running(unit: UnitState, moved: bool) -> Iterable[Finding]:
     if not unit.exists or unit.load_state == "masked":
         return
     if unit.load_state in ("error", "bad-setting"):
-        yield _refuse(
+        yield refusal(
             "kubelet-not-loaded",
             f"systemd cannot use {unit.name} as it is written ({unit.load_state})",
-            f"`systemd-analyze verify {unit.name}` and `systemctl status {unit.name}` say where it is wrong",
+            f"`systemd-analyze verify {unit.name}` and `systemctl status {unit.name}` say what is wrong",
         )
     elif unit.flapping:
         if moved:
             return  # it may be us who keep it down, and then only the way forward, or back, helps
-        yield _refuse(
+        yield refusal(
             "kubelet-crash-looping",
-            f"{unit.name} does not stay up ({unit.active_state}/{unit.sub_state}, result {unit.result}, "
-            f"{unit.n_restarts} restarts): a failure of ours could not be told from this one",
+            f"{unit.name} keeps crashing ({unit.active_state}/{unit.sub_state}, result {unit.result}, "
+            f"{unit.n_restarts} restarts): a failure caused by us could not be told apart",
             f"repair kubelet first; `journalctl -u {unit.name} -n 50` says why",
         )
     elif unit.active_state == "inactive":
         # Activating or deactivating is no refusal: it may be the restart of a run of ours that died (R7).
-        yield _refuse(
+        yield refusal(
             "kubelet-stopped",
-            f"{unit.name} is {unit.active_state} ({unit.sub_state}), so there is no running kubelet to move",
-            f"`systemctl start {unit.name}` first; if it is stopped on purpose, run the installer afterwards",
+            f"{unit.name} is {unit.active_state} ({unit.sub_state}), so no kubelet runs that could be moved",
+            f"`systemctl start {unit.name}` first; if it was stopped on purpose, run the installer later",
         )
 
 
 def _check_mask(unit: UnitState) -> Iterable[Finding]:
     if unit.load_state == "masked":
-        yield _refuse(
+        yield refusal(
             "proxy-masked",
-            f"{unit.name} is masked: somebody has decided that it must not run",
-            f"find out why, then `systemctl unmask {unit.name}` (with --runtime, if it is masked until the "
+            f"{unit.name} is masked",
+            f"find out why, then `systemctl unmask {unit.name}` (with --runtime if it is masked until the "
             "next boot only)",
         )
 
@@ -268,21 +278,21 @@ def _check_proxy_drop_ins(probe: Probe) -> Iterable[Finding]:
         lost = {line.key for line in lines if line.key in _PROXY_ALONE}
         lost |= {line.key for line in lines if line.key in _PROXY_NEEDS and not line.value}
         if lost:
-            yield _refuse(
+            yield refusal(
                 "proxy-drop-in-resets",
-                f"{text.path} takes away what {paths.PROXY_UNIT} needs: {', '.join(sorted(lost))}",
-                "take these lines out of that file, or remove it; options of cri-resmgr belong into "
+                f"{text.path} overrides what {paths.PROXY_UNIT} needs: {', '.join(sorted(lost))}",
+                "remove these lines, or the file; options of cri-resmgr belong in "
                 "EXTRA_OPTIONS.cfg of the configs",
             )
 
 
 def _check_runtime(probe: Probe) -> Iterable[Finding]:
     if probe.runtime_error:
-        yield _refuse(
+        yield refusal(
             "runtime-not-ready",
-            f"the container runtime does not answer CRI v1 as it should: {probe.runtime_error}",
-            "the proxy stands on it, so it has to work first (containerd: from 1.6, with its CRI plugin "
-            "enabled); `crictl info` asks the same",
+            f"the container runtime is not ready: {probe.runtime_error}",
+            "the proxy needs it, so repair it first (containerd: 1.6 or later, with its CRI plugin "
+            "enabled); `crictl info` shows the same",
         )
 
 
@@ -294,17 +304,17 @@ def _check_managers(settings: Settings, policies: tuple[str, str]) -> Iterable[F
         return
     managers = " and ".join(static) + (" managers are" if len(static) > 1 else " manager is")
     message = (
-        f"kubelet's {managers} set to the policy static: behind the proxy that does nothing, and says "
-        "nothing, because cri-resmgr answers kubelet's updates and swallows them"
+        f"kubelet's {managers} set to the policy static: behind the proxy that has no effect, without an "
+        "error, because cri-resmgr accepts kubelet's updates and drops them"
     )
     if settings.kubelet.accept_static_managers:
-        yield _warn("static-managers", message, "")
+        yield warning("static-managers", message, "")
     else:
-        yield _refuse(
+        yield refusal(
             "static-managers",
             message,
             "set the policy to none in kubelet's configuration, or kubelet.acceptStaticManagers: true if "
-            "cri-resmgr is to take over that work",
+            "cri-resmgr shall do that work",
         )
 
 
@@ -318,9 +328,9 @@ def _check_repinning(settings: Settings, configs: Configs, probe: Probe) -> Iter
         f"{_named(strangers)}"
     )
     if settings.proxy.accept_repinning:
-        yield _warn("repinning", message, "")
+        yield warning("repinning", message, "")
     else:
-        yield _refuse(
+        yield refusal(
             "repinning",
             message,
             "drain the node first; or install with the policy none and switch once the pods have been "
@@ -349,16 +359,16 @@ def _check_pending(
     if not (unit.need_daemon_reload and (reloads or restarts)) or _pending_is_ours(unit, desired, changes):
         return
     message = (
-        f"{unit.name} was edited and systemd has not re-read it yet: our reload and restart would make "
+        f"{unit.name} was edited, and a daemon-reload is pending: our reload and restart would make "
         "that edit live"
     )
     if accept_pending:
-        yield _warn("pending-reload", message, "")
+        yield warning("pending-reload", message, "")
     else:
-        yield _refuse(
+        yield refusal(
             "pending-reload",
             message,
-            "finish that edit (`systemctl daemon-reload`, and restart kubelet when it is right), or run "
+            "finish that edit (`systemctl daemon-reload`, then restart kubelet), or run "
             "again with --accept-pending",
         )
 

@@ -1,4 +1,4 @@
-"""Whether there is room for us: what is in our places, what cannot be written to, what is full.
+"""What the file systems say: a path that is blocked, a directory that cannot be written to, a full disk.
 
 Pure, as all of preflight.
 """
@@ -9,17 +9,17 @@ from collections.abc import Iterable
 
 from installer.model import paths
 from installer.model.change import Changes, Verb
-from installer.model.facts import Probe
-from installer.model.finding import Finding, Severity
+from installer.model.finding import Finding, refusal
 from installer.model.resource import Kind
+from installer.model.snapshot import Probe
 
 _MIB = 1 << 20
-_REMEDY_IMMUTABLE = "find out who made it so, then `chattr -i` it; or "
+_REMEDY_IMMUTABLE = "find out who made it immutable, then `chattr -i` it; or "
 _RUN_NEEDED = 16 * _MIB  # systemd's own margin (RELOAD_DISK_SPACE_NEEDED)
 _RESERVE = 8 * _MIB  # bytes, for everything of ours that is not the binary
 
 
-def check_room(probe: Probe, changes: Changes, binary_size: int) -> Iterable[Finding]:
+def check_file_systems(probe: Probe, changes: Changes, binary_size: int) -> Iterable[Finding]:
     """`binary_size` in bytes, of the one in the payload."""
     yield from _check_directories(probe)
     if any(change.path == paths.BINARY for change in changes.files):
@@ -29,8 +29,8 @@ def check_room(probe: Probe, changes: Changes, binary_size: int) -> Iterable[Fin
 
 
 def check_places(changes: Changes) -> tuple[Finding, ...]:
-    """What somebody has put where a file of ours was, and what we cannot take away as a file of ours:
-    asked also of a removal, which would have to stop in the middle."""
+    """A directory or a device in the place of a file of ours, which cannot be deleted as a file: checked for
+    a removal, too, which would otherwise stop half-way."""
     going = (change for change in changes.files if change.verb in (Verb.DELETE, Verb.RESTORE))
     return tuple(
         _blocked(change.path, f"a {'directory' if kind is Kind.DIRECTORY else 'special file'} is in the way")
@@ -40,11 +40,10 @@ def check_places(changes: Changes) -> tuple[Finding, ...]:
 
 
 def _blocked(path: str, why: str) -> Finding:
-    return Finding(
-        Severity.REFUSE,
+    return refusal(
         "path-blocked",
-        f"{path} cannot be ours: {why}",
-        "move it out of the way; it is left as it is",
+        f"{path} cannot be installed: {why}",
+        "move it away; the installer leaves it untouched",
     )
 
 
@@ -53,16 +52,15 @@ def _check_directories(probe: Probe) -> Iterable[Finding]:
         yield _blocked(path, why)
     for directory, why in sorted(probe.unwritable.items()):
         unit_directory = "/systemd/system" in directory
-        yield Finding(
-            Severity.REFUSE,
+        yield refusal(
             "unit-directory-read-only" if unit_directory else "directory-not-writable",
-            f"nothing can be written to {directory}: {why}",
+            f"{directory} cannot be written to: {why}",
             f"{_REMEDY_IMMUTABLE if 'immutable' in why else ''}"
             + (
-                "set kubelet.dropInDirectory to a unit directory that can be written, or mount the host's "
+                "set kubelet.dropInDirectory to a writable unit directory, or mount the host's "
                 "root read-write"
                 if unit_directory
-                else "mount the host's root read-write, or leave this node out"
+                else "mount the host's root read-write, or exclude this node"
             ),
         )
 
@@ -73,11 +71,10 @@ def _check_binary(probe: Probe, size: int) -> Iterable[Finding]:
     for directory in (paths.BINARY.rpartition("/")[0], paths.OUR_STATE):
         free = probe.free_bytes.get(directory)
         if free is not None and free < needed:
-            yield Finding(
-                Severity.REFUSE,
+            yield refusal(
                 "no-space",
-                f"the file system of {directory} has {free // _MIB} MiB free, and two copies of the binary "
-                f"with what belongs to it need {-(-needed // _MIB)} MiB",
+                f"the file system of {directory} has {free // _MIB} MiB free, but two copies of the binary "
+                f"and its files need {-(-needed // _MIB)} MiB",
                 "free some space there",
             )
 
@@ -86,10 +83,9 @@ def _check_run(probe: Probe) -> Iterable[Finding]:
     """With less systemd reloads nothing, and the proxy cannot say that it serves."""
     free = probe.free_bytes.get(paths.RUN)
     if free is not None and free < _RUN_NEEDED:
-        yield Finding(
-            Severity.REFUSE,
+        yield refusal(
             "no-space",
-            f"{paths.RUN} has {free // _MIB} MiB or no inodes free, and systemd needs {_RUN_NEEDED // _MIB} "
-            "MiB there to read its units again",
+            f"{paths.RUN} has {free // _MIB} MiB or no inodes free, but systemd needs {_RUN_NEEDED // _MIB} "
+            "MiB there for a daemon-reload",
             f"free some space there: `df {paths.RUN}` and `df -i {paths.RUN}`",
         )

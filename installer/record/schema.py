@@ -10,14 +10,15 @@ A crash in any function leaves the old record or the new one, never a part of on
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from installer.errors import UnservableHostError
 from installer.host.ports import Files
 from installer.model import paths
 from installer.model.jsontext import parse_json
@@ -31,6 +32,7 @@ from installer.model.resource import (
     Part,
     PayloadFile,
 )
+from installer.model.snapshot import HostSnapshot
 from installer.model.state import Desired, DesiredKubelet, DesiredUnit
 
 if TYPE_CHECKING:
@@ -43,6 +45,8 @@ _RECORD_LIMIT = 8 << 20  # bytes
 # field; what that one writes has none, and is believed as it always was.
 _CHECKSUM = re.compile(rb',\n "checksum": "([^"\n]*)"\n}\s*\Z')
 _DIGEST = re.compile(r"[0-9a-f]{64}|")
+_OUR_MARK = b"cri-resmgr-installer"
+_MARK_WITHIN = 512  # bytes: our header is the first or second line
 
 
 class RecordStatus(StrEnum):
@@ -50,7 +54,7 @@ class RecordStatus(StrEnum):
     OK = "ok"
     CORRUPT = "corrupt"
     FUTURE = "from the future"
-    FOREIGN = "of another machine"
+    FOREIGN = "from another machine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,16 +151,24 @@ class Record:
         return entry.digest if entry and entry.identity == identity else None
 
 
-def load_record(files: Files, machine_id: str, hostname: str) -> tuple[Record, RecordStatus]:
+class LoadedRecord(NamedTuple):
+    """`orphans` are the digests of kept originals that `record` no longer refers to."""
+
+    record: Record
+    status: RecordStatus
+    orphans: tuple[str, ...] = ()
+
+
+def load_record(files: Files, machine_id: str, hostname: str) -> LoadedRecord:
     """The host's record and whether it can be believed.
 
-    Of a FOREIGN one (a cloned disk, or a machine that was renamed) only those
-    claims are kept whose path still holds what we wrote; of anything else that
-    is not OK nothing is kept.
+    Of a FOREIGN one (a cloned disk, or a machine that was renamed) those claims are kept whose path is
+    provably still ours; of anything else that is not OK nothing is kept.
     """
     raw = files.read(paths.RECORD, _RECORD_LIMIT)
+    nothing = Record(machine_id=machine_id)
     if raw is None:
-        return Record(machine_id=machine_id), RecordStatus.MISSING
+        return LoadedRecord(nothing, RecordStatus.MISSING)
     from pydantic import ValidationError
 
     try:
@@ -164,16 +176,16 @@ def load_record(files: Files, machine_id: str, hostname: str) -> tuple[Record, R
         if not isinstance(schema, int):
             raise TypeError(schema)
         if schema > _READABLE_SCHEMA:
-            return Record(machine_id=machine_id), RecordStatus.FUTURE
+            return LoadedRecord(nothing, RecordStatus.FUTURE)
         record = _adapter().validate_json(raw)
     except (ValueError, KeyError, TypeError, ValidationError):
-        return Record(machine_id=machine_id), RecordStatus.CORRUPT
+        return LoadedRecord(nothing, RecordStatus.CORRUPT)
     if not _is_whole(raw) or not _is_sensible(record):
-        return Record(machine_id=machine_id), RecordStatus.CORRUPT
+        return LoadedRecord(nothing, RecordStatus.CORRUPT)
     if record.machine_id != machine_id or record.hostname not in ("", hostname):
-        return _recheck(record, files, machine_id), RecordStatus.FOREIGN
+        return _recheck(record, files, machine_id)
     # What the next version added is not kept: what we write is of our schema, whatever it was.
-    return replace(record, schema=SCHEMA), RecordStatus.OK
+    return LoadedRecord(replace(record, schema=SCHEMA), RecordStatus.OK)
 
 
 def _is_whole(raw: bytes) -> bool:
@@ -183,10 +195,10 @@ def _is_whole(raw: bytes) -> bool:
 
 
 def _is_sensible(record: Record) -> bool:
-    """Whether every path, digest and number is one that the host could have, and we could have written."""
+    """Whether every path, digest and number is possible on a host, and could have been written by us."""
     before = [claim.before for claim in record.claims.values()]
     files = record.good.files if record.good else ()
-    places = (*record.claims, *record.directories, *record.foreign_state, *(file.path for file in files))
+    named = (*record.claims, *record.directories, *record.foreign_state, *(file.path for file in files))
     digests = (*(original.digest for original in before), *(file.digest for file in files))
     numbers = (
         *((original.mode, 0o7777) for original in before),
@@ -195,21 +207,48 @@ def _is_sensible(record: Record) -> bool:
         *((size, 1 << 62) for size in (*(each.size for each in before), *(each.size for each in files))),
     )
     return (
-        all(map(paths.is_clean, places))
+        all(map(paths.is_clean, named))
         and all(map(_DIGEST.fullmatch, digests))
         and all(0 <= number <= most for number, most in numbers)
     )
 
 
-def _recheck(record: Record, files: Files, machine_id: str) -> Record:
-    ours = {path: claim for path, claim in record.claims.items() if files.state(path).digest in claim.wrote}
-    return Record(
+def _recheck(record: Record, files: Files, machine_id: str) -> LoadedRecord:
+    ours = {
+        path: claim
+        for path, claim in record.claims.items()
+        if _is_still_ours(state_below(files, path), claim)
+    }
+    dropped = (claim.before.digest for path, claim in record.claims.items() if path not in ours)
+    rechecked = Record(
         machine_id=machine_id,
         claims=ours,
         directories=record.directories,
         unit_files=record.unit_files,
         foreign_state=record.foreign_state,
     )
+    kept = objects_of(rechecked)
+    orphans = tuple(dict.fromkeys(digest for digest in dropped if digest and digest not in kept))
+    return LoadedRecord(rechecked, RecordStatus.FOREIGN, orphans)
+
+
+def state_below(files: Files, path: str) -> FileState:
+    """One path; ABSENT if a link leads out of the host root: nothing of ours can be there."""
+    try:
+        return files.state(path)
+    except UnservableHostError:
+        return ABSENT
+
+
+def is_ours(state: FileState, wrote: Collection[str]) -> bool:
+    """Whether a file is provably ours: it has our header, or a digest that we wrote."""
+    marked = state.content is not None and _OUR_MARK in state.content[:_MARK_WITHIN]
+    return marked or (state.kind is Kind.FILE and state.digest in wrote)
+
+
+def _is_still_ours(state: FileState, claim: Claim) -> bool:
+    """Kubelet's files always: an edited drop-in must not keep the kubelet of a renamed host on the relay."""
+    return is_ours(state, claim.wrote) or (claim.part is Part.KUBELET and state.kind is Kind.FILE)
 
 
 def save_record(files: Files, record: Record) -> None:
@@ -278,15 +317,27 @@ def good_desired(record: Record, files: Files) -> Desired | None:
     return Desired(tuple(found), record.good.proxy, record.good.kubelet)
 
 
-def keep_good(files: Files, record: Record, desired: Desired) -> Record:
-    """Keeps `desired` whole as the good generation."""
-    kept = []
+def keep_contents(files: Files, desired: Desired) -> None:
+    """Keeps the content of every desired file as an object."""
     for file in desired.files:
         content = file.content.source if isinstance(file.content, PayloadFile) else file.content
         keep_object(files, file.digest, content)
-        size = file.content.size if isinstance(file.content, PayloadFile) else len(file.content)
-        kept.append(GoodFile(file.path, file.digest, file.mode, file.part, size, file.generation_carrier))
-    return replace(record, good=Good(tuple(kept), desired.proxy, desired.kubelet))
+
+
+def with_good(record: Record, desired: Desired) -> Record:
+    """The record with `desired` as the good generation; its contents are kept already."""
+    kept = tuple(
+        GoodFile(
+            path=file.path,
+            digest=file.digest,
+            mode=file.mode,
+            part=file.part,
+            size=file.content.size if isinstance(file.content, PayloadFile) else len(file.content),
+            generation_carrier=file.generation_carrier,
+        )
+        for file in desired.files
+    )
+    return replace(record, good=Good(kept, desired.proxy, desired.kubelet))
 
 
 def claim_paths(
@@ -305,3 +356,31 @@ def claim_paths(
             claim = Claim(file.part, Original.of(before.get(file.path, ABSENT)))
         claims[file.path] = replace(claim, wrote=tuple(dict.fromkeys((*claim.wrote, file.digest))))
     return replace(record, claims=claims)
+
+
+def is_open(record: Record, desired: Desired) -> bool:
+    """Whether a run was cut off after its last step: everything is installed, but not yet kept as good."""
+    good = record.good
+    return good is None or Desired((), good.proxy, good.kubelet).generation != desired.generation
+
+
+def leftovers_of_ours(record: Record, snapshot: HostSnapshot) -> tuple[str, ...]:
+    """What cri-resmgr itself has left on the host since we brought it: a removal deletes it, too."""
+    if not record.claims:
+        return ()
+    return tuple(path for path in snapshot.leftovers if path not in record.foreign_state)
+
+
+def was_moving_kubelet(record: Record, snapshot: HostSnapshot) -> bool:
+    """Whether kubelet's last start was onto the relay, by a run that was cut off before this was verified: a
+    kubelet that keeps crashing may owe that to us. If there is a good generation, a file that is merely
+    missing was deleted by others."""
+    if not snapshot.composed:
+        return False
+    good = {file.path: file.digest for file in record.good.files} if record.good else {}
+    missing = () if good else (ABSENT.digest,)
+    return any(
+        claim.part is Part.KUBELET and digest in (*claim.wrote, *missing) and digest != good.get(path)
+        for path, claim in record.claims.items()
+        for digest in (snapshot.files.get(path, ABSENT).digest,)
+    )

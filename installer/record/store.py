@@ -6,6 +6,7 @@ give back, whatever happens after.
 
 from __future__ import annotations
 
+import os
 import posixpath
 from collections.abc import Iterable
 from contextlib import suppress
@@ -16,8 +17,9 @@ from installer.host.ports import Clock, Files
 from installer.model import paths
 from installer.model.change import FileChange, UnitAction
 from installer.model.plan import Plan, StepKind
-from installer.model.resource import ABSENT, DesiredFile, FileState, HostPath, Kind, Part
-from installer.model.state import Desired, Observation
+from installer.model.resource import ABSENT, DesiredFile, HostPath, Identity, Kind, Part
+from installer.model.snapshot import HostSnapshot
+from installer.model.state import Desired
 from installer.record.schema import (
     Claim,
     Digest,
@@ -27,16 +29,17 @@ from installer.record.schema import (
     RecordStatus,
     claim_paths,
     drop_objects,
-    keep_good,
+    is_ours,
+    keep_contents,
     keep_object,
     load_record,
     object_path,
     objects_of,
     save_record,
+    state_below,
+    with_good,
 )
 
-_OUR_MARK = b"cri-resmgr-installer"
-_MARK_WITHIN = 512  # bytes: our header is the first or second line
 _KNOWN_PATHS = {
     paths.BINARY: Part.PROXY,
     paths.GUARD: Part.PROXY,
@@ -52,28 +55,30 @@ _EDITED = f"{paths.OUR_STATE}/edited"
 
 
 class RecordStore:
-    """`record` is the record as it stands; `status` how it was found; `unclaimed` what lies at our
-    paths without evidence that it is ours (only looked for where the record cannot be believed)."""
+    """`record` is the record as it stands; `status` how it was found; `unclaimed` what lies at our paths
+    without proof that it is ours (only looked for if the record cannot be believed)."""
 
     def __init__(self, files: Files, machine_id: str, hostname: str) -> None:
         self._files = files
-        self.record, self.status = load_record(files, machine_id, hostname)
-        self._on_disk = self.record if self.status is RecordStatus.OK else None
-        self.record = replace(self.record, hostname=hostname)
+        loaded = load_record(files, machine_id, hostname)
+        self.status = loaded.status
+        self._on_disk = loaded.record if loaded.status is RecordStatus.OK else None
+        self.record = replace(loaded.record, hostname=hostname)
         self.unclaimed: tuple[str, ...] = ()
-        self._strangers: tuple[str, ...] = ()  # objects of which only the lost record knew what they are
+        self._orphans = loaded.orphans  # kept originals that only the lost record knew how to give back
 
     def adopt(self, drop_in: str, payload_digest: str, everything: bool) -> None:
-        """Claims what evidently is ours where there is no record to say so: marked files, and the
-        payload's own binary. With `everything`, all that lies at our paths."""
+        """Without a record, claims what is provably ours: files with our header, and the payload's own
+        binary. With `everything`, all that lies at our paths."""
         if self.status in (RecordStatus.OK, RecordStatus.FOREIGN):
             return
         claims, unclaimed = {}, []
+        wrote = (payload_digest,) if payload_digest else ()
         for path, part in {**_KNOWN_PATHS, drop_in: Part.KUBELET}.items():
-            state = self._state(path)
+            state = state_below(self._files, path)
             if state.kind is Kind.ABSENT:
                 continue
-            if everything or _is_evidently_ours(state, payload_digest):
+            if everything or is_ours(state, wrote):
                 claims[path] = Claim(part, Original(), (state.digest,))
             else:
                 unclaimed.append(path)
@@ -82,75 +87,62 @@ class RecordStore:
         if not everything:
             unclaimed += [path for path in paths.PROXY_STATE if self._exists(path) and path not in claims]
         if not everything and (claims or self.status is not RecordStatus.MISSING):
-            self._strangers = tuple(self._find_strangers(payload_digest))
-            unclaimed += map(_set_aside_place, self._strangers)
-        # Neither a record nor a mark: nothing was installed here, or the last removal is complete.
+            self._orphans = tuple(self._find_orphans(wrote))
+            unclaimed += map(_set_aside_path, self._orphans)
+        # Neither a record nor a header: nothing was installed here, or the last removal is complete.
         self.unclaimed = tuple(unclaimed) if claims or self.status is not RecordStatus.MISSING else ()
         foreign = () if everything else tuple(path for path in paths.PROXY_STATE if self._exists(path))
         self.record = replace(self.record, claims=claims, directories=directories, foreign_state=foreign)
 
-    def _find_strangers(self, payload_digest: str) -> Iterable[str]:
-        """The kept originals of somebody, among all that is kept."""
+    def _find_orphans(self, wrote: tuple[str, ...]) -> Iterable[str]:
+        """The kept originals among everything that is kept."""
         for name in self._files.list(paths.OBJECTS):
-            state = self._state(object_path(name))
-            if state.digest == name and not _is_evidently_ours(state, payload_digest):
+            state = state_below(self._files, object_path(name))
+            if state.digest == name and not is_ours(state, wrote):
                 yield name
 
     def _set_aside(self) -> Iterable[str]:
-        """Without the record nobody can give the originals back: they are kept where people find them,
-        and so is the record as it is, before another one takes its place."""
-        for name in self._strangers:
+        """Without its claim an original cannot be given back: it is kept where people find it, and so is the
+        record as it is, before another one takes its place."""
+        for name in self._orphans:
+            if state_below(self._files, object_path(name)).kind is not Kind.FILE:
+                continue
             self._files.make_directory(_EDITED, 0o700)
-            self._files.write(_set_aside_place(name), HostPath(object_path(name)), 0o600, digest=name)
-            yield f"{object_path(name)} -> {_set_aside_place(name)}"
-        record = self._files.read(paths.RECORD, _RECORD_KEPT) if self._strangers else None
+            self._files.write(_set_aside_path(name), HostPath(object_path(name)), 0o600, digest=name)
+            yield f"{object_path(name)} -> {_set_aside_path(name)}"
+        record = self._files.read(paths.RECORD, _RECORD_KEPT) if self._orphans else None
         if record is not None:
             self._files.write(f"{_EDITED}/record.json", record, 0o600)
-        self._strangers = ()
-
-    def _state(self, path: str) -> FileState:
-        """Nothing of ours can lie where a link leads out of the host root: as if it were absent."""
-        try:
-            return self._files.state(path)
-        except UnservableHostError:
-            return ABSENT
+        self._orphans = ()
 
     def _exists(self, path: str) -> bool:
         return self._files.state(path, lambda _path, _identity: "unread").kind is not Kind.ABSENT
 
-    def state_of_ours(self) -> tuple[str, ...]:
-        """What cri-resmgr has left on the host since we brought it: a removal takes it along."""
-        if not self.record.claims:
-            return ()
-        foreign = self.record.foreign_state
-        return tuple(path for path in paths.PROXY_STATE if path not in foreign and self._exists(path))
-
-    def claim(self, plan: Plan, observation: Observation) -> tuple[str, ...]:
+    def claim(self, plan: Plan, snapshot: HostSnapshot) -> tuple[str, ...]:
         """Records what the plan is about to own, originals kept first; then makes the directories.
 
-        Returns where content was kept that somebody had put into files of ours.
+        Returns where the content of edited files was kept.
         """
         self._make_own_directories()
         writes = [step.file for step in plan.steps if isinstance(step.file, DesiredFile)]
-        self._keep_originals(writes, observation)
+        self._keep_originals(writes, snapshot)
         # What is to be good is kept before anything is replaced: a disk without room for it is noticed while
         # nothing has been touched.
-        keep_good(self._files, self.record, plan.desired)
+        keep_contents(self._files, plan.desired)
         kept = (*self._set_aside(), *self._keep_edits(plan.changes.files))
         record = self.record
         if not record.claims:
-            found = tuple(path for path in paths.PROXY_STATE if self._exists(path))
-            record = replace(record, foreign_state=found)
+            record = replace(record, foreign_state=snapshot.leftovers)
         if paths.PROXY_UNIT_FILE not in record.claims:
-            record = replace(record, unit_files={paths.PROXY_UNIT: observation.proxy.unit_file_state})
+            record = replace(record, unit_files={paths.PROXY_UNIT: snapshot.proxy.unit.unit_file_state})
         needed = {posixpath.dirname(file.path) for file in writes}
         needed |= {paths.WANTS for step in plan.steps if step.kind is StepKind.ENABLE}
         missing = {made for directory in needed for made in self._files.missing_directories(directory)}
         directories = tuple(dict.fromkeys((*record.directories, *sorted(missing))))
-        record = replace(record, directories=directories, owed=self._owed(plan, observation))
+        record = replace(record, directories=directories, owed=self._owed(plan, snapshot))
         if any(step.kind is StepKind.SIGNAL for step in plan.steps):
             record = replace(record, signalled=(record.signalled[0], ""))  # until it is sent
-        self._save(claim_paths(record, observation.files, writes))
+        self._save(claim_paths(record, snapshot.files, writes))
         for file in writes:
             self._files.make_directory(posixpath.dirname(file.path))
         return kept
@@ -161,15 +153,15 @@ class RecordStore:
         # Made by a run that was killed, it need not be durable; what is in it has to be.
         self._files.sync(posixpath.dirname(paths.OUR_STATE))
 
-    def _keep_originals(self, writes: Iterable[DesiredFile], observation: Observation) -> None:
+    def _keep_originals(self, writes: Iterable[DesiredFile], snapshot: HostSnapshot) -> None:
         for file in writes:
-            before = observation.files.get(file.path, ABSENT)
+            before = snapshot.files.get(file.path, ABSENT)
             if file.path not in self.record.claims and before.kind is Kind.FILE:
                 keep_object(self._files, before.digest, HostPath(file.path))
         self._files.sync(paths.OBJECTS)  # also what a run that was killed has kept
 
     def _keep_edits(self, changes: Iterable[FileChange]) -> Iterable[str]:
-        """Somebody's content in a file of ours is replaced or goes, but it is not lost."""
+        """An edit of a file of ours is undone, but it is not lost."""
         for change in changes:
             claim = self.record.claims.get(change.path)
             if claim is None or change.before.kind is not Kind.FILE:
@@ -182,17 +174,17 @@ class RecordStore:
                 yield f"{change.path} -> {_EDITED}/{name}"
 
     @staticmethod
-    def _owed(plan: Plan, observation: Observation) -> dict[str, str]:
+    def _owed(plan: Plan, snapshot: HostSnapshot) -> dict[str, str]:
         unit = plan.changes.unit(Part.PROXY)
-        if unit is None or unit.action is not UnitAction.RESTART or not observation.proxy.invocation_id:
+        if unit is None or unit.action is not UnitAction.RESTART or not snapshot.proxy.unit.invocation_id:
             return {}
-        return {unit.name: observation.proxy.invocation_id}
+        return {unit.name: snapshot.proxy.unit.invocation_id}
 
     def _save(self, record: Record) -> None:
         """Writes the record, unless it is on the disk as it is: a removal needs no space for it."""
         self.record = record
         if record == self._on_disk:
-            self._files.sync(paths.OUR_STATE)  # it may be of a run that was killed before it did so
+            self._files.sync(paths.OUR_STATE)  # a run may have been killed before it did so
             return
         self._on_disk = None
         save_record(self._files, record)
@@ -208,43 +200,23 @@ class RecordStore:
         self.record = replace(self.record, owed={}, signalled=signalled)
 
     def close_as_good(self) -> None:
-        """After a change was undone: the good generation is in place again, and what was kept of the other
-        one goes."""
+        """After a change was undone: the good generation is in place again, and the objects of the other one
+        are deleted."""
         self._save(self.record)
         drop_objects(self._files, objects_of(self.record))
 
-    def is_open(self, desired: Desired) -> bool:
-        """Whether a run was cut off after its last step: all is in place, but not yet kept as good."""
-        good = self.record.good
-        return good is None or Desired((), good.proxy, good.kubelet).generation != desired.generation
-
-    def has_moved_kubelet(self, observation: Observation) -> bool:
-        """Whether kubelet's last start was onto the relay, by a run that was cut off before this was
-        verified: a kubelet that does not stay up may owe that to us. Where something good is in place,
-        what is merely missing is somebody else's doing."""
-        if all(
-            self._state(path).kind is Kind.ABSENT for path in (paths.KUBELET_COMPOSED, paths.KUBELET_USED)
-        ):
-            return False
-        good = {file.path: file.digest for file in self.record.good.files} if self.record.good else {}
-        missing = () if good else (ABSENT.digest,)
-        return any(
-            claim.part is Part.KUBELET and digest in (*claim.wrote, *missing) and digest != good.get(path)
-            for path, claim in self.record.claims.items()
-            for digest in (observation.files.get(path, ABSENT).digest,)
-        )
-
-    def close_installed(self, desired: Desired, observation: Observation, payload_file: str) -> None:
-        """This generation is good: it is kept whole, and what nothing refers to any more goes."""
+    def close_installed(self, desired: Desired, snapshot: HostSnapshot, payload_file: str) -> None:
+        """This generation is good: it is kept whole, and objects that nothing refers to are deleted."""
         digests = {file.path: file.digest for file in desired.files}
         claims = {
             path: replace(claim, wrote=(digests[path],)) if path in digests else claim
             for path, claim in self.record.claims.items()
-            if path in digests or observation.files.get(path, ABSENT) != claim.before.state
+            if path in digests or snapshot.files.get(path, ABSENT) != claim.before.state
         }
         self._make_own_directories()
         tuple(self._set_aside())
-        record = keep_good(self._files, self.record, desired)
+        keep_contents(self._files, desired)
+        record = with_good(self.record, desired)
         failed = {gen: why for gen, why in record.failed.items() if gen != desired.generation}
         self._settle()
         self._save(
@@ -253,17 +225,15 @@ class RecordStore:
                 claims=claims,
                 owed={},
                 failed=failed,
-                digests=self._identities(observation, digests, payload_file),
+                digests=self._identities(snapshot, digests, payload_file),
             )
         )
         drop_objects(self._files, objects_of(self.record))
 
     @staticmethod
-    def _identities(
-        observation: Observation, digests: dict[str, str], payload_file: str
-    ) -> dict[str, Digest]:
+    def _identities(snapshot: HostSnapshot, digests: dict[str, str], payload_file: str) -> dict[str, Digest]:
         known = {}
-        binary = observation.files.get(paths.BINARY)
+        binary = snapshot.files.get(paths.BINARY)
         if binary is not None and binary.identity is not None:
             known[paths.BINARY] = Digest(binary.identity, digests[paths.BINARY])
         if payload_file:
@@ -272,25 +242,24 @@ class RecordStore:
 
     def blame(self, generation: str, reason: str, clock: Clock) -> None:
         """Remembers that this generation failed in a sound environment: it is not tried again. Closing
-        keeps it: until then the next run has to finish the way back."""
+        saves it: until then the next run has to finish the rollback."""
         failure = Failure(reason, clock.now())
         self.record = replace(self.record, failed={**self.record.failed, generation: failure})
 
     def _settle(self) -> None:
-        """What the record says from now on is true of the disk, too. A run that was killed in the middle
-        of a write leaves a part beside a file, or a name that is not durable, where the next run may have
-        had no reason to do anything."""
+        """Makes the disk agree with the record. A run that was killed in the middle of a write leaves a
+        temporary file, or a name that is not durable, in a directory that the next run had no reason to
+        touch."""
         directories = {posixpath.dirname(path) for path in (*self.record.claims, *self.record.directories)}
         for directory in sorted({*directories, paths.WANTS, paths.OBJECTS, paths.OUR_STATE}):
-            with suppress(UnservableHostError):  # somebody's link leads out of the host root by now
+            with suppress(UnservableHostError):  # a link leads out of the host root by now
                 self._files.sweep(directory)
                 self._files.sync(directory)
 
     def close_removed(self) -> None:
-        """Takes away what is left of ours: directories that are empty, then the record, then what it
-        refers to.
+        """Deletes what is left of ours: empty directories, then the record, then what it refers to.
 
-        Content that somebody had put into our files is kept; without it nothing remains.
+        Kept edits stay; without any, nothing remains.
         """
         files = self._files
         tuple(self._set_aside())
@@ -316,18 +285,8 @@ class RecordStore:
             self._make_own_directories()
             self._save(record)
 
-    def hold(self, reason: str) -> None:
-        """From now on kubelet starts on its base endpoint, and says why."""
-        self._files.make_directory(paths.OUR_STATE, 0o700)
-        self._files.write(paths.HOLD, reason.replace("\n", " ").encode() + b"\n", 0o644)
 
-
-def _is_evidently_ours(state: FileState, payload_digest: str) -> bool:
-    marked = state.content is not None and _OUR_MARK in state.content[:_MARK_WITHIN]
-    return marked or bool(payload_digest and state.digest == payload_digest)
-
-
-def _set_aside_place(name: str) -> str:
+def _set_aside_path(name: str) -> str:
     return f"{_EDITED}/original.{name[:12]}"
 
 
@@ -335,10 +294,6 @@ _DIRECTORIES_OF_OURS = frozenset({"/etc/cri-resmgr", "/opt/intel", "/opt/intel/b
 
 
 def _identity_of(path: str, digest: str) -> dict[str, Digest]:
-    import os
-
-    from installer.model.resource import Identity
-
     try:
         stat = os.stat(path)
     except OSError:

@@ -47,7 +47,7 @@ class TextReporter:
 
 
 def _lasted(seconds: object) -> str:
-    """Said only where somebody had to wait."""
+    """Only of what took long enough to be noticed."""
     return f" ({seconds:.1f} s)" if isinstance(seconds, (int, float)) and seconds >= 0.1 else ""
 
 
@@ -71,8 +71,7 @@ def build_reporter(output: str, stream: TextIO, verbose: bool = False) -> Emit:
 
 def report_error(error: InstallerError, output: str, stream: TextIO, now: Now = utc_now) -> None:
     """The error and its hint: `error: ...` and `hint: ...`, or an event of the kind `error` whose
-    data are {"error": the class, "exitCode", "hint", "faults"}, and
-    "remembered" where the same would not be tried again."""
+    data are {"error": the class, "exitCode", "hint", "faults"}, and of a RolledBackError "remembered"."""
     faults = list(error.faults) if isinstance(error, InvalidInputError) else []
     if output == "json":
         data = {

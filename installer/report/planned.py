@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TextIO
 
 from installer.model import paths
 from installer.model.change import Changes, FileChange, UnitAction, UnitChange, Verb
 from installer.model.finding import Finding
 from installer.model.plan import Plan, StepKind
 from installer.model.resource import DesiredFile, FileState, Kind, Part, PayloadFile
-from installer.report.terminal import BOLD, CYAN, GREEN, RED, YELLOW, cut, one_line, paint
+from installer.report.terminal import (
+    BOLD,
+    CYAN,
+    GREEN,
+    RED,
+    YELLOW,
+    cut,
+    one_line,
+    paint,
+    wants_color,
+    write_json,
+)
 
 _DIFF_LINES = 200  # shown of one file
 _DIFF_INPUT = 256 << 10  # bytes; comparing more line by line takes seconds
@@ -20,7 +32,15 @@ _BESIDES = {
     StepKind.CLEAR_HOLD: "delete  the hold on kubelet:",
     StepKind.RESET_CACHE: "clear   the agent's configuration in",
 }
-"""Effects that are neither a file of ours nor a unit's."""
+"""Effects besides files and units."""
+
+
+def print_plan(plan: Plan, output: str, stream: TextIO) -> None:
+    """Writes the plan to `stream`; `output` is text or json (one document)."""
+    if output == "json":
+        write_json(plan_json(plan), stream)
+    else:
+        stream.write(render_plan(plan, wants_color(stream)))
 
 
 def render_plan(plan: Plan, color: bool = False) -> str:
@@ -46,12 +66,12 @@ def render_plan(plan: Plan, color: bool = False) -> str:
 def _last_line(plan: Plan) -> str:
     summary = summarise(plan.changes, plan.kubelet_unit)
     if plan.steps and not plan.changes:
-        summary = "only what cri-resmgr itself has left behind goes; nothing restarts"
+        summary = "only cri-resmgr's own state is deleted; nothing restarts"
     refusals = len(plan.refusals)
     if not refusals:
         return summary
     reasons = f"{refusals} reason" + ("s" if refusals > 1 else "")
-    return f"nothing will be done, for {reasons}; otherwise: {summary}"
+    return f"refused ({reasons}); otherwise: {summary}"
 
 
 def finding_lines(finding: Finding, label: str) -> Iterator[str]:
@@ -124,7 +144,7 @@ def _paint_diff(line: str, color: bool) -> str:
 
 
 def _attribute_lines(change: FileChange) -> Iterator[str]:
-    """Everything that differs besides the content."""
+    """What differs besides the content."""
     before, after = change.before, change.after
     if before.kind not in (Kind.ABSENT, Kind.FILE):
         target = f" to {one_line(before.target)}" if before.target else ""
@@ -148,7 +168,7 @@ def _attribute_lines(change: FileChange) -> Iterator[str]:
 
 def diff_lines(change: FileChange) -> list[str]:
     """A unified diff of the contents, control characters visible; sizes and digests where the
-    content is binary, large or unknown; nothing where it stays the same."""
+    content is binary, large or unknown; empty where it stays the same."""
     before, after = change.before, change.after
     digest = _size_and_digest(after)[1]
     if before.kind is Kind.FILE and before.digest == digest:
@@ -160,7 +180,7 @@ def diff_lines(change: FileChange) -> list[str]:
 
 
 def _unified(old: str, new: str, path: str, existed: bool) -> list[str]:
-    # Imported late: most runs show no diff, and difflib costs every one of them.
+    # Imported late: most runs show no diff.
     from difflib import unified_diff
 
     # Not splitlines(): only a newline ends a line of a file.
@@ -191,7 +211,7 @@ def _content_of_state(state: FileState) -> bytes | None:
 
 
 def _text(content: bytes | None) -> str | None:
-    """The content as text, or None where a diff of it would help nobody."""
+    """The content as text, or None where a diff of it would be of no use."""
     if content is None or len(content) > _DIFF_INPUT or b"\0" in content:
         return None
     return content.decode("utf-8", "surrogateescape")

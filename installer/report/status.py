@@ -1,76 +1,70 @@
-"""What is there, unit by unit, against what should be."""
+"""The state of the host, unit by unit, against the desired one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import TextIO
 
+from installer.model.assessment import Assessment
 from installer.model.change import FileChange
 from installer.model.paths import HOLD
-from installer.model.plan import Plan
 from installer.model.resource import ProcessState, UnitState
-from installer.model.state import Desired, Mode, Observation
+from installer.model.state import Desired, Mode
 from installer.report.planned import finding_lines, findings_json, summarise
-from installer.report.terminal import BOLD, GREEN, RED, YELLOW, one_line, paint
+from installer.report.terminal import BOLD, GREEN, RED, YELLOW, one_line, paint, wants_color, write_json
 
 _SCHEMA = 1
 
 
-class Seen(Protocol):
-    """What a look at the host brings: the plan that would remove all differences, and the host."""
-
-    @property
-    def plan(self) -> Plan: ...
-
-    @property
-    def observation(self) -> Observation: ...
-
-    @property
-    def hold(self) -> str: ...
-
-    @property
-    def remembered_failure(self) -> str: ...
+def print_status(seen: Assessment, output: str, stream: TextIO) -> int:
+    """Writes the status to `stream`; returns the exit code: 0, or 3 where not converged or not healthy."""
+    if output == "json":
+        write_json(status_json(seen), stream)
+    else:
+        stream.write(render_status(seen, wants_color(stream)))
+    return 0 if is_well(seen) else 3
 
 
-def is_well(seen: Seen) -> bool:
+def is_well(seen: Assessment) -> bool:
     """Converged, healthy, and nothing that would keep us from serving this host."""
     return not seen.plan.steps and not seen.plan.refusals and not complaints(seen)
 
 
-def complaints(seen: Seen) -> list[str]:
+def complaints(seen: Assessment) -> list[str]:
     """What is not healthy, whether or not a file or a unit differs."""
-    observation, installed = seen.observation, seen.plan.mode is Mode.INSTALL
+    snapshot, installed = seen.snapshot, seen.plan.mode is Mode.INSTALL
     found = []
-    if installed and not observation.proxy.running:
-        found.append(f"{observation.proxy.name} is not running")
-    elif installed and not observation.relay_answers:
+    if installed and not snapshot.proxy.unit.running:
+        found.append(f"{snapshot.proxy.unit.name} is not running")
+    elif installed and not snapshot.proxy.relay_answers:
         found.append("the relay does not answer")
-    if not observation.kubelet_healthy:
-        found.append(f"{observation.kubelet.name} is not healthy")
-    if installed and not observation.on_relay:
-        found.append("kubelet runs on its own endpoint, not on the relay")
-    if not installed and observation.on_relay:
+    if not snapshot.kubelet.healthy:
+        found.append(f"{snapshot.kubelet.unit.name} is not healthy")
+    if installed and not snapshot.kubelet.on_relay:
+        found.append("kubelet runs on its base endpoint, not on the relay")
+    if not installed and snapshot.kubelet.on_relay:
         found.append("kubelet still runs on the relay")
     return found
 
 
-def render_status(seen: Seen, color: bool = False) -> str:
-    """For people; the last line says whether all is well."""
-    observation, plan = seen.observation, seen.plan
+def render_status(seen: Assessment, color: bool = False) -> str:
+    """For people; the last line is the verdict."""
+    snapshot, plan = seen.snapshot, seen.plan
     wanted_proxy, wanted_kubelet = _wanted(plan.desired)
     lines = [
-        _unit_line(observation.proxy, color),
-        f"    relay: {'answers' if observation.relay_answers else 'does not answer'}",
-        *_generation_lines(observation.proxy_process, wanted_proxy),
-        _unit_line(observation.kubelet, color),
-        f"    endpoint: {'the relay' if observation.on_relay else 'its own'}",
-        f"    health: {'ok' if observation.kubelet_healthy else 'not ok'}",
+        _unit_line(snapshot.proxy.unit, color),
+        f"    relay: {'answers' if snapshot.proxy.relay_answers else 'does not answer'}",
+        *_generation_lines(snapshot.proxy.process, wanted_proxy),
+        _unit_line(snapshot.kubelet.unit, color),
+        f"    endpoint: {'relay' if snapshot.kubelet.on_relay else 'base endpoint'}",
+        f"    health: {'ok' if snapshot.kubelet.healthy else 'not ok'}",
     ]
-    lines += _generation_lines(observation.kubelet_process, wanted_kubelet)
+    lines += _generation_lines(snapshot.kubelet.process, wanted_kubelet)
     lines += _file_lines(seen)
-    if seen.hold:
-        where = f"kubelet is held on its own endpoint at its next start ({HOLD}): {one_line(seen.hold)}"
-        lines.append(paint(where, YELLOW, color))
+    if seen.snapshot.hold:
+        reason = one_line(seen.snapshot.hold)
+        held = f"kubelet is held on its base endpoint from its next start on ({HOLD}): {reason}"
+        lines.append(paint(held, YELLOW, color))
     if seen.remembered_failure:
         reason = one_line(seen.remembered_failure)
         lines.append(paint(f"this generation failed here and is not tried again: {reason}", YELLOW, color))
@@ -81,12 +75,12 @@ def render_status(seen: Seen, color: bool = False) -> str:
 
 
 def _wanted(desired: Desired) -> tuple[str, str]:
-    """The generations that the proxy and kubelet should run from; empty: none of ours."""
+    """The generations that the proxy and kubelet should have been started from; empty: none."""
     proxy, kubelet = desired.proxy, desired.kubelet
     return proxy.generation if proxy else "", kubelet.unit.generation if kubelet else ""
 
 
-def _last_line(seen: Seen, color: bool) -> str:
+def _last_line(seen: Assessment, color: bool) -> str:
     plan = seen.plan
     if is_well(seen):
         return paint("converged and healthy", GREEN, color)
@@ -99,42 +93,42 @@ def _last_line(seen: Seen, color: bool) -> str:
 def _unit_line(unit: UnitState, color: bool) -> str:
     name = paint(unit.name, BOLD, color)
     if not unit.exists:
-        return f"{name}: not there"
+        return f"{name}: not found"
     said = [f"{unit.active_state} ({unit.sub_state})"]
     said += [f"pid {unit.main_pid}"] if unit.main_pid else []
     said += [unit.unit_file_state] if unit.unit_file_state else []
     said += [f"restarted by systemd {unit.n_restarts} times"] if unit.n_restarts else []
     said += [f"result {unit.result}"] if unit.result not in ("success", "") else []
-    said += ["systemd has not re-read its files"] if unit.need_daemon_reload else []
+    said += ["daemon-reload required"] if unit.need_daemon_reload else []
     return f"{name}: {', '.join(said)}"
 
 
 def _generation_lines(process: ProcessState | None, wanted: str) -> Iterator[str]:
     running = process.generation if process is not None else ""
-    if running and wanted:
-        yield f"    generation: {one_line(running)}" + ("" if running == wanted else f", should be {wanted}")
-    elif running or wanted:
-        yield f"    generation: {one_line(running) or 'none of ours'}, should be {wanted or 'none'}"
+    if running or wanted:
+        expected = "" if running == wanted else f" (expected {wanted or 'none'})"
+        yield f"    generation: {one_line(running) or 'not started by this installer'}{expected}"
 
 
-def _file_lines(seen: Seen) -> Iterator[str]:
+def _file_lines(seen: Assessment) -> Iterator[str]:
     changes = seen.plan.changes.files
-    right = len(seen.observation.files) - len(changes)
-    yield f"files: {right} as they should be, {len(changes)} not"
+    changed = {change.path for change in changes}
+    correct = sum(file.path not in changed for file in seen.plan.desired.files)
+    yield f"files: {correct} correct, {len(changes)} differ"
     for change in changes:
         yield f"    {one_line(change.path)}: {one_line(change.why)}"
 
 
-def status_json(seen: Seen) -> dict[str, object]:
+def status_json(seen: Assessment) -> dict[str, object]:
     """For machines; keys are stable:
 
     schema, converged, healthy, complaints [text], summary, relayAnswers, kubeletOnRelay,
-    kubeletHealthy, hold, rememberedFailure (both text, empty if there is none), units [{name,
+    kubeletHealthy, hold, rememberedFailure (both text, empty if none), units [{name,
     loadState, activeState, subState, unitFileState, mainPid, restarts, result, invocationId,
     needDaemonReload, generation, wantedGeneration}],
     differences [{path, part, verb, why}], findings [{severity, code, message, hint}].
     """
-    observation, plan = seen.observation, seen.plan
+    snapshot, plan = seen.snapshot, seen.plan
     wanted_proxy, wanted_kubelet = _wanted(plan.desired)
     return {
         "schema": _SCHEMA,
@@ -142,14 +136,14 @@ def status_json(seen: Seen) -> dict[str, object]:
         "healthy": not complaints(seen),
         "complaints": complaints(seen),
         "summary": summarise(plan.changes, plan.kubelet_unit),
-        "relayAnswers": observation.relay_answers,
-        "kubeletOnRelay": observation.on_relay,
-        "kubeletHealthy": observation.kubelet_healthy,
-        "hold": seen.hold,
+        "relayAnswers": snapshot.proxy.relay_answers,
+        "kubeletOnRelay": snapshot.kubelet.on_relay,
+        "kubeletHealthy": snapshot.kubelet.healthy,
+        "hold": seen.snapshot.hold,
         "rememberedFailure": seen.remembered_failure,
         "units": [
-            _unit_json(observation.proxy, observation.proxy_process, wanted_proxy),
-            _unit_json(observation.kubelet, observation.kubelet_process, wanted_kubelet),
+            _unit_json(snapshot.proxy.unit, snapshot.proxy.process, wanted_proxy),
+            _unit_json(snapshot.kubelet.unit, snapshot.kubelet.process, wanted_kubelet),
         ],
         "differences": [_difference_json(change) for change in plan.changes.files],
         "findings": findings_json(plan.findings),

@@ -1,16 +1,19 @@
-"""What may be sent to a terminal: printable text, and colour where somebody looks."""
+"""What may be sent to a terminal: printable text, and colour on a terminal only."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
-from typing import TextIO
+from collections.abc import Mapping
+from typing import Any, TextIO
 
 RED, GREEN, YELLOW, CYAN, BOLD = "31", "32", "33", "36", "1"
 _LINE_LIMIT = 500  # characters of one line
 
 # C0 but tab and newline, DEL, C1, lone surrogates (bytes that are not UTF-8), and what turns the
-# direction of writing, breaks lines or cannot be seen.
+# direction of writing, breaks lines or is invisible.
 _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
 )
@@ -35,7 +38,7 @@ def one_line(text: str) -> str:
 
 
 def cut(line: str) -> str:
-    """An endless line's beginning, with how much is missing."""
+    """The beginning of a very long line, and how much was cut."""
     more = len(line) - _LINE_LIMIT
     return line if more <= 0 else f"{line[:_LINE_LIMIT]}... ({more} more characters)"
 
@@ -44,6 +47,41 @@ def paint(text: str, color: str, enabled: bool) -> str:
     return f"\x1b[{color}m{text}\x1b[0m" if enabled and text else text
 
 
+def write_json(document: Mapping[str, object], stream: TextIO) -> None:
+    """One document, for machines."""
+    stream.write(json.dumps(document, indent=2) + "\n")
+
+
 def wants_color(stream: TextIO) -> bool:
-    """A terminal, and nobody has set NO_COLOR (https://no-color.org)."""
+    """Whether it is a terminal, and NO_COLOR is not set (https://no-color.org)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+class SteadyStream:
+    """A text stream that never fails: when its reader has gone or its disk is full, the rest is dropped."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except OSError:
+            self._drop()
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError:
+            self._drop()
+
+    def _drop(self) -> None:
+        """What is still buffered has to go somewhere: Python writes it again when it exits."""
+        with contextlib.suppress(OSError, ValueError):  # a stream of a test has no descriptor
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)

@@ -1,14 +1,13 @@
-"""EnvironmentFiles as systemd reads and as we write them (man systemd.exec, EnvironmentFile=).
+"""EnvironmentFiles as systemd reads them and as we write them (man systemd.exec, EnvironmentFile=).
 
-Follows parse_env_file() of systemd 252. References to other variables are not
-expanded: systemd does not either.
+Follows parse_env_file() of systemd 252. As there, references to other variables are not expanded.
 """
 
 from __future__ import annotations
 
 import re
 
-_WHITESPACE = " \t\n\r"  # what Python takes for white besides is part of a name or value
+_WHITESPACE = " \t\n\r"  # any other white space is part of a name or value
 _LINE = re.compile(r"[^\r\n]*")
 _KEY = re.compile(r"[^=\r\n]*")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -30,10 +29,10 @@ def quote(value: str) -> str:
 
 
 def parse_environment_file(text: str) -> dict[str, str]:
-    """The variables that the file sets; what systemd ignores is ignored. Last assignment wins.
+    """The variables that the file sets; the last assignment wins. Ignores what systemd ignores.
 
-    With a NUL anywhere, or a byte in a name or value that is not UTF-8 (which "surrogateescape" has
-    decoded), systemd takes nothing from the file.
+    systemd ignores a whole file with a NUL anywhere, or with a byte in a name or value that is not UTF-8 (as
+    "surrogateescape" has decoded it).
     """
     found: dict[str, str] = {}
     if "\0" in text:
@@ -43,7 +42,7 @@ def parse_environment_file(text: str) -> dict[str, str]:
         if text[at] in _WHITESPACE:
             at += 1
             continue
-        # Up to systemd 253 a comment goes on behind a backslash at its end; nobody can mean that.
+        # Up to systemd 253 a backslash at the end of a comment continues it: not followed here.
         end = _end(_LINE if text[at] in "#;" else _KEY, text, at + 1)
         if text[at] in "#;" or text[end : end + 1] != "=":
             at = end
@@ -63,12 +62,12 @@ def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
 
 
 def _parse_value(text: str, at: int) -> tuple[str, int]:
-    """The value that begins at `at`, quotes and escapes removed, and where the next line begins.
+    """The value that begins at `at`, without quotes and escapes, and where the next line begins.
 
-    A quote opens only before an unquoted character of the value has been seen.
+    Behind an unquoted character of the value, a quote is a plain character.
     """
     value: list[str] = []
-    kept = 0  # unquoted blanks behind this are dropped
+    kept = 0  # unquoted blanks after this are dropped
     quote_char = ""
     unquoted = False
     while at < len(text):

@@ -1,8 +1,8 @@
 """Unit files as systemd reads them: lines, continuations, resets, drop-ins, Exec words.
 
 Follows config_parse(), extract_first_word() and replace_env_argv() of systemd 252
-(man systemd.syntax, systemd.service). Does not know what any setting means, and
-does not expand specifiers except `%%`: nothing we decide depends on another one.
+(man systemd.syntax, systemd.service). Does not know what any setting means, and expands no specifier but
+`%%`: no decision depends on another one.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from installer.model.facts import UnitText
+from installer.model.snapshot import UnitText
 
 _WHITESPACE = " \t\n\r"
 _LINE_END = re.compile("(?:\n\r?|\r\n?)\0?|\0")
@@ -29,8 +29,7 @@ _BARE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
+class Assignment(NamedTuple):
     """One `Key=value` line, continuations joined; `value` is raw otherwise."""
 
     path: str
@@ -39,10 +38,9 @@ class Assignment:
     value: str
 
 
-@dataclass(frozen=True, slots=True)
-class ExecCommand:
-    """One Exec line: `prefixes` are systemd's (`-@:+!`), `raw` the whole value as written. `several`:
-    more commands follow behind a `;`, and are not among the words."""
+class ExecCommand(NamedTuple):
+    """One Exec line: `prefixes` are systemd's (`-@:+!`), `raw` the whole value as written. `several`: more
+    commands follow a `;`; they are not among the words."""
 
     path: str
     raw: str
@@ -52,14 +50,14 @@ class ExecCommand:
 
     @property
     def raw_before_more(self) -> str:
-        """`raw` so that words can follow: a backslash at its very end would swallow the blank."""
+        """`raw` to which words can be appended: a backslash at its very end would escape the blank."""
         backslashes = len(self.raw) - len(self.raw.rstrip("\\"))
         return self.raw + "\\" * (backslashes % 2)
 
 
 def parse_unit(text: UnitText) -> tuple[Assignment, ...]:
-    """Every assignment of one unit file, in order. Lines that systemd ignores are ignored, and so is all
-    that comes behind a line that it cannot read."""
+    """Every assignment of one unit file, in order. Ignores the lines that systemd ignores, and all that
+    follow a line that it cannot read."""
     found = []
     section = ""
     for line in _logical_lines(text.text):
@@ -77,8 +75,8 @@ def parse_unit(text: UnitText) -> tuple[Assignment, ...]:
 
 
 def _ends_reading(line: Assignment) -> bool:
-    """Whether systemd reads no further behind this Exec line. One that begins with `-`, or whose very
-    first word cannot be read, is merely ignored."""
+    """Whether systemd stops reading at this Exec line. One that begins with `-`, or whose first word cannot
+    be read, is merely ignored."""
     try:
         parse_exec(line)
     except ValueError:
@@ -91,7 +89,7 @@ def _ends_reading(line: Assignment) -> bool:
 
 
 def _logical_lines(text: str) -> Iterable[str]:
-    """Lines with continuations joined by a space; comment lines vanish, inside one as well."""
+    """Lines with continuations joined by a space, and without comment lines, also within a continuation."""
     held: str | None = None
     mark = "\ufeff"
     for line in _LINE_END.split(text):
@@ -111,7 +109,7 @@ def _logical_lines(text: str) -> Iterable[str]:
 
 
 def merged(assignments: Iterable[Assignment], section: str, key: str) -> tuple[Assignment, ...]:
-    """What is left of a list setting after every reset by an empty assignment."""
+    """A list setting after all resets by an empty assignment."""
     kept: list[Assignment] = []
     for assignment in assignments:
         if (assignment.section, assignment.key) == (section, key):
@@ -130,10 +128,10 @@ def parse_exec(assignment: Assignment) -> ExecCommand:
         words.append(";" if written == "\\;" and words else word)
     prefixes, program = _prefixes(words[0] if words else "")
     if not program:
-        raise ValueError("there is no command in it")
-    # A `|` begins the name of a program up to systemd 257, and from 258 on it is a prefix.
+        raise ValueError("it has no command")
+    # A leading `|` belongs to the name of the program up to systemd 257; from 258 on it is a prefix.
     if not re.match(r"/|[^/|]+\Z", program) or program.endswith("/") or _UNSAFE.search(program):
-        raise ValueError(f"{program[:80]!r} is no program")
+        raise ValueError(f"{program[:80]!r} is not a program")
     words[0] = program
     return ExecCommand(assignment.path, assignment.value, prefixes, tuple(words), several)
 
@@ -157,16 +155,16 @@ def _prefixes(word: str) -> tuple[str, str]:
 def split_words(text: str, *, c_escapes: bool = False, relaxed: bool = False) -> tuple[str, ...]:
     """Words as systemd splits them: quotes group, anywhere in a word, and are removed.
 
-    `c_escapes`: backslash sequences as in C (unit files), and what is none is kept; else a backslash
-    keeps the next character (values of `$VAR`). `relaxed`: an open quote ends with the text; else it
-    raises ValueError.
+    `c_escapes`: backslash sequences as in C (unit files), unknown ones are kept; else a backslash keeps the
+    next character (values of `$VAR`). `relaxed`: an unclosed quote ends with the text; else it raises
+    ValueError.
     """
     return tuple(word for word, _ in _split(text, c_escapes=c_escapes, relaxed=relaxed))
 
 
 def split_assignments(text: str) -> Iterator[tuple[str, str]]:
-    """The names and values of an Environment= line. It ends at an open quote or an unknown escape, and
-    what is no assignment is left out, as systemd does (with a warning)."""
+    """The names and values of an Environment= line. As for systemd, an unclosed quote or an unknown escape
+    ends it, and a word that is not an assignment is left out."""
     words = _split(text, c_escapes=True, strict=True)
     with contextlib.suppress(ValueError):
         for word, _ in words:
@@ -178,7 +176,7 @@ def split_assignments(text: str) -> Iterator[tuple[str, str]]:
 def _split(
     text: str, *, c_escapes: bool, relaxed: bool = False, strict: bool = False
 ) -> Iterator[tuple[str, str]]:
-    """Each word, and how it is written. `strict`: an unknown escape raises ValueError, too."""
+    """Each word, and how it is written. `strict`: an unknown escape raises ValueError as well."""
     word: list[str] | None = None
     quote = ""
     at = begun = 0
@@ -202,21 +200,21 @@ def _split(
         else:
             word.append(char)
     if quote and not relaxed:
-        raise ValueError(f"the quote {quote} is not closed")
+        raise ValueError(f"unclosed quote {quote}")
     if word is not None:
         yield _bytes_joined(word), text[begun:]
 
 
 def _bytes_joined(parts: list[str]) -> str:
-    """The word; bytes that escapes have put side by side may be one character."""
+    """The word; several escaped bytes may be one character."""
     word = "".join(parts)
     return word.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
 
 
 def _unescape(text: str, at: int, strict: bool) -> tuple[str, int]:
-    """The character that the escape at `at` (behind the backslash) means, and where to go on.
+    """The character that the escape at `at` (after the backslash) means, and the position after it.
 
-    An unknown escape, which that of a NUL is as well, is kept with its backslash.
+    An unknown escape is kept with its backslash; that of a NUL is one.
     """
     numeric = _NUMERIC_ESCAPE.match(text, at)
     if numeric:
@@ -228,7 +226,7 @@ def _unescape(text: str, at: int, strict: bool) -> tuple[str, int]:
             return chr(code), numeric.end()
     char = text[at : at + 1]
     if strict and char not in _SIMPLE_ESCAPES:
-        raise ValueError("there is an unknown escape in it")
+        raise ValueError("unknown escape sequence")
     return _SIMPLE_ESCAPES.get(char, "\\" + char), at + 1
 
 
@@ -249,7 +247,7 @@ def expand(command: ExecCommand, environment: Mapping[str, str]) -> tuple[str, .
         if ":" in command.prefixes:
             argv.append(word)
         elif word.startswith("$") and word[1:2] not in ("{", "$"):
-            # Also what is no variable's name: it is none that is set.
+            # A name that is not valid for a variable is one that is not set.
             argv.extend(split_words(environment.get(word[1:], ""), relaxed=True))
         else:
             argv.append(_BRACED.sub(lambda found: _braced(found, environment), word))

@@ -1,4 +1,4 @@
-"""The smaller adapters: run, lock, clock, identity, processes, healthz, validator, wire format."""
+"""The smaller adapters: run, clock, identity, processes, healthz, validator, wire format."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ from pathlib import Path
 
 import pytest
 
-from installer.errors import BusyHostError, InterruptedRunError, InvalidInputError, UnservableHostError
+from installer.errors import InterruptedRunError, InvalidInputError, UnservableHostError
 from installer.host import clock as clock_module
 from installer.host.clock import SystemClock
 from installer.host.files import RootedFiles
 from installer.host.healthz import HostHealthz
 from installer.host.identity import host_identity
-from installer.host.lock import host_lock
 from installer.host.process import ProcProcesses
 from installer.host.protobuf import decode, encode, integer, mapping, messages, text
 from installer.host.run import run
 from installer.host.validator import BinaryValidator
-from installer.model.paths import LOCK, OUR_RUNTIME
+from installer.model.paths import OUR_RUNTIME
 
 HERE = Path("/")
 
@@ -93,37 +92,6 @@ def _alive(pid: int) -> bool:
         return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return False
-
-
-# -- lock -----------------------------------------------------------------------
-
-
-def test_the_lock_survives_a_killed_holder(tmp_path: Path) -> None:
-    files = RootedFiles(tmp_path)
-    code = (
-        "import time; from pathlib import Path; from installer.host.files import RootedFiles\n"
-        "from installer.host.lock import host_lock\n"
-        f"with host_lock(RootedFiles(Path({str(tmp_path)!r}))): print('held', flush=True); time.sleep(60)"
-    )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as holder:
-        assert holder.stdout
-        assert holder.stdout.readline() == "held\n"
-        with pytest.raises(BusyHostError, match=f"pid {holder.pid} "), host_lock(files):
-            pass
-        holder.kill()
-    with host_lock(files):
-        assert f"pid {os.getpid()} ".encode() in (files.read(LOCK) or b"")
-    assert files.list("/run/lock") == ()
-
-
-def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
-    files = RootedFiles(tmp_path)
-    files.make_directory("/run/lock")
-    (tmp_path / "victim").write_text("theirs")
-    (tmp_path / f".{LOCK}").symlink_to(tmp_path / "victim")
-    with host_lock(files):
-        pass
-    assert (tmp_path / "victim").read_text() == "theirs"
 
 
 # -- clock ----------------------------------------------------------------------

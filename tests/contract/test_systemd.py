@@ -65,7 +65,7 @@ class FakeWorld:
     def endless(self) -> str:
         name = "endless.service"
         self.fake.units[name] = UnitState(name, "loaded")
-        self.fake.errors["start", name] = timed_out(name)
+        self.fake.errors["restart", name] = timed_out(name)
         return name
 
     def masked(self) -> str:
@@ -143,7 +143,7 @@ def test_an_absent_unit_is_not_found(world: World) -> None:
     assert not world.systemd.unit(ABSENT).exists
 
 
-@pytest.mark.parametrize("method", ["start", "stop", "restart"])
+@pytest.mark.parametrize("method", ["stop", "restart"])
 def test_an_absent_unit_takes_no_job(world: World, method: str) -> None:
     with pytest.raises(SystemdError) as caught:
         getattr(world.systemd, method)(ABSENT, timeout=5)
@@ -151,10 +151,10 @@ def test_an_absent_unit_takes_no_job(world: World, method: str) -> None:
     assert ABSENT in caught.value.message
 
 
-def test_a_start_gives_a_running_unit(world: World) -> None:
+def test_a_restart_starts_what_is_down(world: World) -> None:
     name = world.steady()
     assert world.systemd.unit(name).main_pid == 0
-    assert world.systemd.start(name, timeout=5) == "done"
+    assert world.systemd.restart(name, timeout=5) == "done"
     unit = world.systemd.unit(name)
     assert unit.running
     assert (unit.active_state, unit.sub_state, unit.result) == ("active", "running", "success")
@@ -163,17 +163,9 @@ def test_a_start_gives_a_running_unit(world: World) -> None:
     assert unit.fragment_path == f"{DIRECTORY}/{name}"
 
 
-def test_a_start_of_what_runs_changes_nothing(world: World) -> None:
-    name = world.steady()
-    world.systemd.start(name, timeout=5)
-    before = world.systemd.unit(name)
-    assert world.systemd.start(name, timeout=5) == "done"
-    assert world.systemd.unit(name) == before
-
-
 def test_a_restart_gives_another_process(world: World) -> None:
     name = world.steady()
-    world.systemd.start(name, timeout=5)
+    world.systemd.restart(name, timeout=5)
     before = world.systemd.unit(name)
     assert world.systemd.restart(name, timeout=5) == "done"
     after = world.systemd.unit(name)
@@ -182,15 +174,9 @@ def test_a_restart_gives_another_process(world: World) -> None:
     assert after.invocation_id != before.invocation_id
 
 
-def test_a_restart_starts_what_is_down(world: World) -> None:
-    name = world.steady()
-    assert world.systemd.restart(name, timeout=5) == "done"
-    assert world.systemd.unit(name).running
-
-
 def test_a_stop_leaves_no_process(world: World) -> None:
     name = world.steady()
-    world.systemd.start(name, timeout=5)
+    world.systemd.restart(name, timeout=5)
     assert world.systemd.stop(name, timeout=5) == "done"
     unit = world.systemd.unit(name)
     assert (unit.active_state, unit.main_pid) == ("inactive", 0)
@@ -199,7 +185,7 @@ def test_a_stop_leaves_no_process(world: World) -> None:
 
 def test_a_failed_start_says_so_and_can_be_forgotten(world: World) -> None:
     name = world.failing()
-    assert world.systemd.start(name, timeout=5) == "failed"
+    assert world.systemd.restart(name, timeout=5) == "failed"
     unit = world.systemd.unit(name)
     assert (unit.active_state, unit.result, unit.main_pid) == ("failed", "exit-code", 0)
     assert unit.flapping
@@ -210,7 +196,7 @@ def test_a_failed_start_says_so_and_can_be_forgotten(world: World) -> None:
 def test_a_start_that_takes_too_long_is_an_error(world: World) -> None:
     name = world.endless()
     with pytest.raises(SystemdError) as caught:
-        world.systemd.start(name, timeout=0.3)
+        world.systemd.restart(name, timeout=0.3)
     assert caught.value.name == TIMEOUT
     assert name in caught.value.message
 
@@ -219,7 +205,7 @@ def test_a_masked_unit_is_refused(world: World) -> None:
     name = world.masked()
     assert world.systemd.unit(name).load_state == "masked"
     with pytest.raises(SystemdError) as caught:
-        world.systemd.start(name, timeout=5)
+        world.systemd.restart(name, timeout=5)
     assert caught.value.name == UNIT_MASKED
 
 
@@ -234,7 +220,7 @@ def test_enabling_and_disabling(world: World) -> None:
 
 def test_a_changed_file_counts_after_a_reload(world: World) -> None:
     name = world.steady()
-    world.systemd.start(name, timeout=5)  # a unit that is down is forgotten, and read anew when asked for
+    world.systemd.restart(name, timeout=5)  # a unit that is down is forgotten, and read anew when asked for
     world.change(name)
     assert world.systemd.unit(name).need_daemon_reload
     assert world.systemd.unit(name).loaded_digest == "one"

@@ -65,7 +65,7 @@ def test_somebody_elses_reloads_lose_nothing(
 
 
 def test_a_signal_reaches_the_main_process(systemd: BusSystemd) -> None:
-    systemd.start(UNIT, timeout=5)
+    systemd.restart(UNIT, timeout=5)
     systemd.kill(UNIT, signal.SIGTERM)
     deadline = time.monotonic() + 5
     while systemd.unit(UNIT).main_pid and time.monotonic() < deadline:
@@ -84,7 +84,7 @@ def test_python_signal_handlers_run_while_a_job_is_awaited(
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.2)
         started = time.monotonic()
-        assert systemd.start(UNIT, timeout=10) == "done"
+        assert systemd.restart(UNIT, timeout=10) == "done"
     finally:
         signal.signal(signal.SIGALRM, before)
     assert came
@@ -96,7 +96,7 @@ def test_a_deadline_cancels_the_job(systemd: BusSystemd, throwaway: ThrowawayHos
     systemd.daemon_reload()
     started = time.monotonic()
     with pytest.raises(SystemdError):
-        systemd.start(UNIT, timeout=0.5)
+        systemd.restart(UNIT, timeout=0.5)
     assert time.monotonic() - started < 1.5
     assert UNIT not in throwaway.systemctl("list-jobs", "--no-legend")
 
@@ -166,7 +166,7 @@ def test_a_job_outlives_a_bus_daemon_that_is_restarted(systemd: BusSystemd, thro
     disturb = threading.Timer(0.5, throwaway.systemctl, ["restart", "dbus.service"])
     disturb.start()
     try:
-        assert systemd.start(UNIT, timeout=15) == "done"
+        assert systemd.restart(UNIT, timeout=15) == "done"
         assert systemd.unit(UNIT).running
         disturb.join()
         disturb = threading.Timer(0.5, throwaway.systemctl, ["restart", "dbus.service"])
@@ -180,7 +180,7 @@ def test_a_job_outlives_a_bus_daemon_that_is_restarted(systemd: BusSystemd, thro
 
 
 def test_a_frozen_bus_daemon_is_waited_for_once(systemd: BusSystemd, throwaway: ThrowawayHost) -> None:
-    assert systemd.start(UNIT, timeout=15) == "done"
+    assert systemd.restart(UNIT, timeout=15) == "done"
     throwaway.systemctl("kill", "--signal=STOP", "dbus.service")
     try:
         with pytest.raises(SystemdError) as caught:

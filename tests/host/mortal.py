@@ -25,10 +25,11 @@ from installer.host.disk import Kernel
 from installer.host.files import RootedFiles
 from installer.host.ports import Clock, Host, Systemd
 from installer.host.real import build_host
+from installer.inputs.load import Request
 from installer.inputs.settings import load_settings
 from installer.model.event import Event
 from installer.model.state import Mode
-from installer.reconcile import Request, look, reconcile
+from installer.reconcile import look, reconcile
 from tests.host.node import Node
 
 #: Longer than any run of a test takes.
@@ -133,10 +134,6 @@ class MortalSystemd:
     def daemon_reload(self, timeout: float = 30.0) -> None:
         with self._effect():
             self._systemd.daemon_reload(timeout)
-
-    def start(self, name: str, timeout: float) -> str:
-        with self._effect():
-            return self._systemd.start(name, timeout)
 
     def stop(self, name: str, timeout: float) -> str:
         with self._effect():
@@ -337,7 +334,7 @@ class Run:
             if self.only_look:
                 changed = bool(look(request, host).plan.steps)
             else:
-                changed = reconcile(request, host, emit).changed
+                changed = reconcile(request, host, emit)
             how = "changed" if changed else "nothing"
         except InstallerError as error:
             how, message = type(error).__name__, error.message

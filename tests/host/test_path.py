@@ -112,7 +112,7 @@ def test_an_edited_file_is_mended_and_the_edit_kept(node: Node, path: str, proxy
     with node.restarts(kubelet=False, proxy=proxy):
         said = node.run("install").out
     assert node.path(path).read_bytes() == right
-    assert "somebody's edit is kept" in said
+    assert "the edited file was kept" in said
     kept = said.split(f"{path} -> ")[1].splitlines()[0]
     assert node.path(kept).read_bytes() == right + b"# somebody was here\n"
     node.expect_good()

@@ -98,7 +98,7 @@ def test_r8_when_the_way_back_fails_too_kubelet_is_held_on_its_base_endpoint(nod
     node.fault("cri-resmgr", '{"startup": "exit"}')
     node.upgrade()
     ended = node.run("install", code=6)
-    assert "the way back failed too" in ended.err
+    assert "the rollback failed too" in ended.err
     assert "held there" in ended.err
     wait_healthy(node.host)
     assert not node.on_relay()
@@ -108,7 +108,7 @@ def test_r8_when_the_way_back_fails_too_kubelet_is_held_on_its_base_endpoint(nod
     node.host.systemctl("restart", "kubelet")
     wait_healthy(node.host)
     assert not node.on_relay()
-    assert "held: the way back failed too" in node.host.journal("kubelet")
+    assert "held: rollback: it failed" in node.host.journal("kubelet")
     node.run("install", "--retry")
     assert not (node.host.root / str(HOLD)[1:]).exists()
     node.expect_good()

@@ -121,7 +121,7 @@ def test_bad_usage_is_refused_before_anything_is_built(argv: tuple[str, ...], sa
 def test_without_an_engine_it_says_what_to_install(tmp_path: Path) -> None:
     for name in ("bash", "dirname", "sed"):
         (tmp_path / name).symlink_to(f"/usr/bin/{name}")
-    # A client whose daemon is away is no engine.
+    # A client without its daemon is not an engine.
     (tmp_path / "docker").write_text("#!/bin/bash\n[[ $1 == buildx ]]\n")
     (tmp_path / "docker").chmod(0o755)
     done = hack_image("--payload", "/etc/passwd", path=str(tmp_path))
@@ -191,7 +191,7 @@ def test_a_payload_is_downloaded_when_its_digest_is_known(release: Path, tmp_pat
         assert (tmp_path / "good/opt/intel/bin/cri-resmgr").exists()
         done = unpack(tmp_path / "bad", payload_url=url, payload_sha256="0" * 64)
         assert done.returncode != 0
-        assert f"its sha256 is {digest}, but it should be {'0' * 64}" in done.stderr
+        assert f"its sha256 is {digest}, expected {'0' * 64}" in done.stderr
         assert not (tmp_path / "bad").exists()
         done = unpack(tmp_path / "unknown", payload_url=url)
         assert "PAYLOAD_URL without PAYLOAD_SHA256" in done.stderr
@@ -219,8 +219,8 @@ def test_what_is_no_release_is_refused(tmp_path: Path, release: Path) -> None:
             pack(tmp_path / "empty", tmp_path / "other.tar.gz"),
             "no executable opt/intel/bin/cri-resmgr",
         ),
-        ("text", tmp_path / "text", "not a whole .tar.gz archive"),
-        ("half", tmp_path / "half", "not a whole .tar.gz archive"),
+        ("text", tmp_path / "text", "not a complete .tar.gz archive"),
+        ("half", tmp_path / "half", "not a complete .tar.gz archive"),
         ("none", tmp_path / "none", "is not in the build context"),
     ):
         done = unpack(tmp_path / f"target-{name}", payload=archive)

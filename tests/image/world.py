@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from installer.manifests import Request, render_manifests
+from installer.manifests import ManifestOptions, render_manifests
 from tests.host.node import PROXY, Node
 from tests.image.container import Document, Pod, import_archive
 from tests.image.images import image, payload
@@ -58,7 +58,7 @@ class World:
         }
         file = self.scratch / "values.yaml"
         file.write_text(json.dumps(values))
-        stream = render_manifests(Request(values=file, mode=mode))
+        stream = render_manifests(ManifestOptions(values=file, mode=mode))
         return [document for document in yaml.safe_load_all(stream) if document]
 
     def pod(self, uid: str = "", server: ApiServer | None = None, **values: Any) -> Pod:

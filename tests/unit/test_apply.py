@@ -82,5 +82,5 @@ def test_proxy_that_dies_while_kubelet_restarts_is_no_proxy_to_leave_kubelet_on(
     )
     plan = Plan(Mode.INSTALL, Desired(kubelet=kubelet), Changes(), name, steps)
     limits = replace(LIMITS, proxy_start=5, healthz_url="http://127.0.0.1:10248/healthz")
-    with pytest.raises(StepFailedError, match=f"{paths.PROXY_UNIT}: it does not stay up"):
+    with pytest.raises(StepFailedError, match=f"{paths.PROXY_UNIT}: it keeps crashing"):
         apply_plan(plan, fake.host, limits, lambda _event: None, Progress())

@@ -1,8 +1,11 @@
-"""Usage errors: argparse's own words for people, one line of JSON for whoever asked for that."""
+"""Usage errors: argparse's own words for people, JSON for whoever asked; output is no reason to fail."""
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -62,3 +65,16 @@ def test_what_does_not_ask_for_json_gets_text(
     with pytest.raises(SystemExit):
         main([*words, "plan"] if words[-1] != "--output" else ["plan", *words])
     assert capsys.readouterr().err.startswith("usage: ")
+
+
+@pytest.mark.parametrize("output", ["/dev/full", "a pipe without a reader"])
+def test_output_that_nobody_takes_changes_nothing(output: str) -> None:
+    """The command ends as it would have, without a word of Python's own."""
+    argv = [sys.executable, "-m", "installer.cli", "--help"]
+    read, write = os.pipe()
+    os.close(read)
+    if output == "/dev/full":
+        argv = ["sh", "-c", 'exec "$@" >/dev/full', "sh", *argv]
+    done = subprocess.run(argv, stdout=write, stderr=subprocess.PIPE, timeout=60, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -75,7 +75,7 @@ def test_a_configmap_volume_is_made_of_links(tmp_path: Path) -> None:
     (tmp_path / "fallback.cfg").symlink_to("..data/fallback.cfg")
     assert load_configs(tmp_path).policy == "balloons"
     (version / "fallback.cfg").unlink()
-    assert faults(tmp_path) == (f"{tmp_path}/fallback.cfg: a link to nothing",)
+    assert faults(tmp_path) == (f"{tmp_path}/fallback.cfg: dangling symlink",)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_configmap_volume_is_made_of_links(tmp_path: Path) -> None:
         (b"logger: 5\n", "fallback.cfg:1: logger: must be a mapping, not 5"),
         (
             b"policy:\n  Active: baloons\n",
-            "fallback.cfg:2: policy.Active: unknown policy 'baloons'; did you mean balloons? known are none,",
+            "fallback.cfg:2: policy.Active: unknown policy 'baloons'; did you mean balloons?",
         ),
         (b"policy:\n  Active: 'null'\n", "fallback.cfg:2: policy.Active: unknown policy 'null'"),
         (b"policy:\n  Active: ''\n", "fallback.cfg:2: policy.Active: unknown policy ''"),
@@ -127,7 +127,7 @@ def test_every_fault_of_every_file_is_said_at_once(tmp_path: Path) -> None:
 
 def test_what_cannot_be_read_is_a_fault(tmp_path: Path) -> None:
     (tmp_path / "force.cfg").mkdir()
-    assert faults(tmp_path) == (f"{tmp_path}/force.cfg: Is a directory",)
+    assert faults(tmp_path) == (f"{tmp_path}/force.cfg: is a directory, not a regular file",)
 
 
 @pytest.mark.parametrize(
@@ -197,14 +197,17 @@ def test_extra_options_are_split_as_systemd_does(tmp_path: Path, text: str, word
         (b"", "EXTRA_OPTIONS.cfg:1: no EXTRA_OPTIONS= line"),
         (b"# only a comment\n", "EXTRA_OPTIONS.cfg:1: no EXTRA_OPTIONS= line"),
         (b"EXTRA_OPTIONS=--a\nEXTRA_OPTIONS=--b\n", "EXTRA_OPTIONS.cfg:2: a second EXTRA_OPTIONS= line"),
-        (b"EXTRA_OPTIONS=--a\nLD_PRELOAD=/x\n", "EXTRA_OPTIONS.cfg:2: not the EXTRA_OPTIONS= line"),
-        (b"--disable-ui\n", "EXTRA_OPTIONS.cfg:1: not the EXTRA_OPTIONS= line"),
-        (b"export EXTRA_OPTIONS=--a\n", "EXTRA_OPTIONS.cfg:1: not the EXTRA_OPTIONS= line"),
-        (b'EXTRA_OPTIONS="--a\n', "EXTRA_OPTIONS.cfg:1: a quote that is not closed"),
+        (
+            b"EXTRA_OPTIONS=--a\nLD_PRELOAD=/x\n",
+            "EXTRA_OPTIONS.cfg:2: only one line EXTRA_OPTIONS=",
+        ),
+        (b"--disable-ui\n", "EXTRA_OPTIONS.cfg:1: only one line EXTRA_OPTIONS="),
+        (b"export EXTRA_OPTIONS=--a\n", "EXTRA_OPTIONS.cfg:1: only one line EXTRA_OPTIONS="),
+        (b'EXTRA_OPTIONS="--a\n', "EXTRA_OPTIONS.cfg:1: an unclosed quote"),
         (b"EXTRA_OPTIONS=--a \\\n --b\n", "EXTRA_OPTIONS.cfg:1: a backslash at its end"),
-        (b'EXTRA_OPTIONS="--a=\'x"\n', "EXTRA_OPTIONS.cfg:1: in the value, the quote ' is not closed"),
+        (b'EXTRA_OPTIONS="--a=\'x"\n', "EXTRA_OPTIONS.cfg:1: in the value, unclosed quote '"),
         (b"# why \\\nEXTRA_OPTIONS=--a\n", "EXTRA_OPTIONS.cfg:1: a comment that ends with a backslash"),
-        (b"EXTRA_OPTIONS=word\n", "EXTRA_OPTIONS.cfg:1: 'word' is no flag"),
+        (b"EXTRA_OPTIONS=word\n", "EXTRA_OPTIONS.cfg:1: 'word' is not a flag"),
         (b"EXTRA_OPTIONS=--a -- b\n", "EXTRA_OPTIONS.cfg:1: a lone dash ends the flags"),
         (b"EXTRA_OPTIONS=--a\0\n", "EXTRA_OPTIONS.cfg: contains a NUL byte"),
         (b"EXTRA_OPTIONS=\xff\n", "EXTRA_OPTIONS.cfg:1: not UTF-8 text"),
@@ -242,7 +245,7 @@ OURS = (
 )
 def test_our_own_flags_are_refused_however_they_are_written(tmp_path: Path, flag: str, line: str) -> None:
     (only,) = faults(write(tmp_path, {"EXTRA_OPTIONS.cfg": line.format(flag=flag).encode()}))
-    assert "the installer's own" in only
+    assert "the installer sets this flag itself" in only
     assert flag in only
 
 

@@ -228,7 +228,7 @@ def test_pause_and_hold_are_seen(poller: Poller, files: RootedFiles) -> None:
     write(files.root, paths.HOLD, "because\nof this\n")
     assert (poller.look().paused, poller.look().hold) == (True, "because")
     write(files.root, paths.HOLD, "")
-    assert poller.look().hold == "no reason is given"
+    assert poller.look().hold == "no reason given"
 
 
 def test_kubelets_own_command_line_says_whether_it_is_on_the_relay(

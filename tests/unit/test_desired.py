@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass, replace
@@ -12,16 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from installer.assets import template_names, unit_text
-from installer.desired import build_desired, carried_generation, is_intact, is_marked, with_generation
-from installer.desired.header import stamp
-from installer.errors import UnservableHostError
+from installer.assets import unit_text
+from installer.desired.build import build_desired
+from installer.header import with_generation, with_header
 from installer.inputs.configs import Configs
 from installer.inputs.settings import ConfigsSettings, KubeletSettings, ProxySettings, Settings
-from installer.kubelet import effective
+from installer.kubelet.analysis import analyse_kubelet
+from installer.kubelet.effective import effective
 from installer.model import paths
-from installer.model.facts import Facts, KubeletFacts, UnitText
 from installer.model.resource import DesiredFile, ExecLine, Part, PayloadFile, UnitDetail, UnitState
+from installer.model.snapshot import HostSnapshot, KubeletBase, KubeletSnapshot, ProxySnapshot, UnitText
 from installer.model.state import Desired, DesiredKubelet, Strategy
 from installer.systemd_syntax.environment_file import parse_environment_file
 
@@ -35,28 +36,27 @@ class Payload:
     version: str = "v0.9.2"
 
 
-def facts(exec_start: str = "/usr/bin/kubelet $ARGS", timeout_start_usec: int = 0) -> Facts:
-    kubelet = KubeletFacts(
-        UnitState("kubelet.service", load_state="loaded", fragment_path=FRAGMENT),
-        UnitDetail(timeout_start_usec=timeout_start_usec),
-        None,
-        (UnitText(FRAGMENT, f"[Service]\nExecStart={exec_start}\n"),),
-    )
-    return Facts("x86_64", "0" * 32, "node", kubelet)
+def kubelet(exec_start: str = "/usr/bin/kubelet $ARGS", timeout_start_usec: int = 0) -> HostSnapshot:
+    unit = UnitState("kubelet.service", load_state="loaded", fragment_path=FRAGMENT)
+    texts = (UnitText(FRAGMENT, f"[Service]\nExecStart={exec_start}\n"),)
+    base = KubeletBase(UnitDetail(timeout_start_usec=timeout_start_usec), texts)
+    return HostSnapshot(ProxySnapshot(UnitState(paths.PROXY_UNIT)), KubeletSnapshot(unit), base=base)
 
 
 def build(
     settings: Settings | None = None,
     configs: Configs | None = None,
     *,
-    host: Facts | None = None,
+    host: HostSnapshot | None = None,
     binary: PayloadFile = BINARY,
 ) -> Desired:
+    settings, snapshot = settings or Settings(), host or kubelet()
     return build_desired(
-        settings or Settings(),
-        host or facts(),
+        settings,
         configs or Configs(),
         Payload(binary),  # type: ignore[arg-type]
+        analyse_kubelet(snapshot, settings),
+        snapshot.base.detail,
     )
 
 
@@ -116,9 +116,6 @@ def test_every_file_says_whose_it_is() -> None:
     configs = Configs(b"\xef\xbb\xbfa: 1\n", b"b: 2", "EXTRA_OPTIONS=--debug")
     for file in build(None, configs).files:
         if isinstance(file.content, bytes):
-            assert is_marked(file.content), file.path
-            assert is_intact(file.content), file.path
-            assert not is_intact(file.content + b"# edited\n"), file.path
             first_line = file.content.split(b"\n")[1 if file.path == paths.GUARD else 0]
             assert first_line.startswith(b"# Managed by cri-resmgr-installer")
 
@@ -140,7 +137,7 @@ def test_without_configs_the_policy_is_none() -> None:
 
 def test_environment_file_of_the_proxy() -> None:
     desired = build(
-        host=facts("/usr/bin/kubelet --container-runtime-endpoint=unix:///var/run/crio/crio.sock $A")
+        host=kubelet("/usr/bin/kubelet --container-runtime-endpoint=unix:///var/run/crio/crio.sock $A")
     )
     assert variables(desired, paths.PROXY_ENVIRONMENT) == {
         "CONFIG_OPTIONS": "--fallback-config /etc/cri-resmgr/fallback.cfg",
@@ -191,7 +188,7 @@ def test_drop_in_has_exactly_the_lines_of_the_contract() -> None:
 
 
 def test_drop_in_repeats_the_base_line_for_exec_start() -> None:
-    desired = build(host=facts(r'/usr/bin/kubelet --a="b  %n" \; --c=$$x'))
+    desired = build(host=kubelet(r'/usr/bin/kubelet --a="b  %n" \; --c=$$x'))
     text = text_of(desired, DROP_IN)
     assert text.endswith(
         '\nExecStart=\nExecStart=/usr/bin/kubelet --a="b  %n" \\; --c=$$x $CRI_RESMGR_KUBELET_ARGS\n'
@@ -212,7 +209,7 @@ def test_kubelet_environment_file() -> None:
     ("usec", "seconds"), [(0, 15), (2**64 - 1, 15), (90_000_000, 15), (10_000_000, 8), (1_000_000, 1)]
 )
 def test_guard_ends_before_systemd_gives_kubelet_up(usec: int, seconds: int) -> None:
-    found = variables(build(host=facts(timeout_start_usec=usec)), paths.KUBELET_ENVIRONMENT)
+    found = variables(build(host=kubelet(timeout_start_usec=usec)), paths.KUBELET_ENVIRONMENT)
     assert found["CRI_RESMGR_GUARD_SECONDS"] == str(seconds)
 
 
@@ -234,8 +231,8 @@ FORCED = Configs(force=b"policy:\n  Active: none\n")
         (build(), build(Settings(kubelet=KubeletSettings(guard_seconds=30))), False, False),
         (build(), build(Settings(proxy=ProxySettings(start_timeout_seconds=50))), False, False),
         (build(), build(Settings(kubelet=KubeletSettings(strategy="exec-start"))), False, True),
-        (build(), build(host=facts("/usr/bin/kubelet --v=2 $OTHER")), False, True),
-        (build(), build(host=facts("/usr/bin/kubelet --v=2 $ARGS")), False, False),
+        (build(), build(host=kubelet("/usr/bin/kubelet --v=2 $OTHER")), False, True),
+        (build(), build(host=kubelet("/usr/bin/kubelet --v=2 $ARGS")), False, False),
     ],
 )
 def test_generation_changes_with_what_needs_a_restart(
@@ -254,11 +251,15 @@ def test_only_the_content_of_force_cfg_is_a_reload() -> None:
     assert build().proxy == replace(build().proxy or before, reload_digest="")
 
 
-def test_an_unservable_kubelet_is_refused() -> None:
-    with pytest.raises(UnservableHostError):
-        build(host=facts("/bin/sh -c 'kubelet' $ARGS"))
-    with pytest.raises(UnservableHostError):
-        build(host=facts(f"/usr/bin/kubelet --container-runtime-endpoint={paths.RELAY_ENDPOINT}"))
+@pytest.mark.parametrize(
+    "command",
+    [
+        "/bin/sh -c 'kubelet' $ARGS",
+        f"/usr/bin/kubelet --container-runtime-endpoint={paths.RELAY_ENDPOINT}",
+    ],
+)
+def test_nothing_is_desired_of_a_kubelet_that_cannot_be_served(command: str) -> None:
+    assert build(host=kubelet(command)) == Desired()
 
 
 def test_carriers_carry_their_units_generation_and_another_on_demand() -> None:
@@ -267,10 +268,12 @@ def test_carriers_carry_their_units_generation_and_another_on_demand() -> None:
         (file for file in desired.files if file.generation_carrier), generations(desired), strict=True
     ):
         assert isinstance(carrier.content, bytes)
-        assert carried_generation(carrier.content) == generation
+        line = f"{paths.GENERATION_VARIABLE}={generation}\n".encode()
+        assert carrier.content.endswith(line)
         pending = with_generation(carrier.content, "pending-0a1b")
-        assert carried_generation(pending) == "pending-0a1b"
-        assert is_intact(pending)
+        assert pending == carrier.content.removesuffix(line) + b"%s=pending-0a1b\n" % (
+            paths.GENERATION_VARIABLE.encode()
+        )
         assert with_generation(pending, generation) == carrier.content
 
 
@@ -282,11 +285,16 @@ def test_with_generation_refuses_what_it_cannot_do() -> None:
 
 
 @given(st.binary(max_size=200))
-def test_any_content_is_marked_and_intact_once_stamped(raw: bytes) -> None:
-    content, digest = stamp(raw)
-    assert is_marked(content)
-    assert is_intact(content)
-    assert digest.encode() in content.partition(b"\n")[0] or raw.startswith(b"#!")
+def test_any_content_gets_a_header_with_its_digest_and_stays_as_it_is(raw: bytes) -> None:
+    content, digest = with_header(raw)
+    pattern = rb"\A(#!.*\n)?(# Managed by cri-resmgr-installer, .*\. Digest: ([0-9a-f]{16}))\n"
+    found = re.match(pattern, content)
+    assert found
+    assert found[3].decode() == digest
+    assert with_header(content.replace(found[2], b"# @HEADER@", 1)) == (content, digest)
+    plain = content.replace(found[2] + b"\n", b"", 1)
+    assert plain == raw.removeprefix(b"\xef\xbb\xbf") or b"# @HEADER@\n" in raw
+    assert with_header(raw + b"x")[1] != digest
 
 
 def loaded(desired: Desired) -> tuple[UnitDetail, UnitState, DesiredKubelet]:
@@ -331,12 +339,6 @@ def test_a_later_environment_file_cannot_hurt_exec_start() -> None:
     assert kubelet.strategy is Strategy.EXEC_START
     detail = replace(detail, environment_files=(*detail.environment_files, ("/etc/site", True)))
     assert effective(detail, unit, kubelet) == ""
-
-
-def test_templates_are_found() -> None:
-    assert {"cri-resource-manager.env.j2", "kubelet-drop-in.conf.j2", "kubelet.env.j2"} <= set(
-        template_names()
-    )
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")

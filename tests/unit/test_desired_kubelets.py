@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,14 @@ from installer.desired.kubelet import kubelet_resources
 from installer.host.files import RootedFiles
 from installer.host.globbing import matching
 from installer.inputs.settings import KubeletSettings, Settings
-from installer.kubelet import Choice, Refusal, base_endpoint, choose_strategy, kubelet_policies
-from installer.kubelet.command import base_argv, base_unit
+from installer.kubelet.analysis import KubeletAnalysis, analyse_kubelet
+from installer.kubelet.command import next_command_line, parse_base
+from installer.kubelet.endpoint import base_endpoint
+from installer.kubelet.strategy import Choice, choose_strategy
 from installer.model import paths
-from installer.model.facts import KubeletFacts, UnitText
-from installer.model.resource import ProcessState, UnitDetail, UnitState, last_flag
+from installer.model.finding import Finding
+from installer.model.resource import ProcessState, UnitState, last_flag
+from installer.model.snapshot import HostSnapshot, KubeletBase, KubeletSnapshot, ProxySnapshot, UnitText
 from installer.systemd_syntax.environment_file import quote
 
 CASES = Path(__file__).parent.parent / "cases" / "kubelets"
@@ -46,63 +50,58 @@ def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[dict[str, Any]
     return expected, tmp_path
 
 
-def load_facts(root: Path) -> KubeletFacts:
-    """What `observe_facts` would read below `root`, kubelet not running."""
+def load_base(root: Path) -> KubeletBase:
+    """What a snapshot has of the kubelet below `root`, which does not run."""
     fragment = next(root / d / UNIT for d in UNIT_DIRECTORIES if (root / d / UNIT).exists())
     drop_ins = [path for d in UNIT_DIRECTORIES for path in (root / d / f"{UNIT}.d").glob("*.conf")]
     texts = [text_of(root, path) for path in (fragment, *sorted(drop_ins, key=lambda path: path.name))]
     named = {path for text in texts for path in re.findall(r"^EnvironmentFile=-?(\S+)", text.text, re.M)}
-    facts = KubeletFacts(
-        UnitState(UNIT, load_state="loaded", fragment_path=texts[0].path),
-        UnitDetail(),
-        None,
-        tuple(texts),
+    base = KubeletBase(
+        texts=tuple(texts),
         environment_files={
             pattern: tuple(text_of(root, root / path[1:]) for path in matching(RootedFiles(root), pattern))
             for pattern in named
         },
     )
-    argv = base_argv(facts)
+    argv = next_start(base)
     config, directory = last_flag(argv, "--config"), last_flag(argv, "--config-dir")
     found = root / config[1:] if config else None
-    return KubeletFacts(
-        facts.unit,
-        facts.detail,
-        None,
-        facts.texts,
-        text_of(root, found) if found and found.exists() else None,
-        tuple(text_of(root, path) for path in sorted((root / directory[1:]).glob("*.conf")))
-        if directory
-        else (),
-        facts.environment_files,
+    in_directory = sorted((root / directory[1:]).glob("*.conf")) if directory else []
+    return replace(
+        base,
+        config=text_of(root, found) if found and found.exists() else None,
+        config_dir=tuple(text_of(root, path) for path in in_directory),
     )
+
+
+def next_start(base: KubeletBase) -> tuple[str, ...]:
+    return next_command_line(parse_base(base), base)
+
+
+def analysed(
+    base: KubeletBase, process: ProcessState | None = None, settings: Settings | None = None
+) -> KubeletAnalysis:
+    unit = UnitState(UNIT, load_state="loaded")
+    snapshot = HostSnapshot(ProxySnapshot(UnitState("")), KubeletSnapshot(unit, process), base=base)
+    return analyse_kubelet(snapshot, settings or Settings())
 
 
 def text_of(root: Path, path: Path) -> UnitText:
     return UnitText(f"/{path.relative_to(root)}", path.read_text())
 
 
-def on_relay(facts: KubeletFacts) -> KubeletFacts:
-    """The same kubelet, running and moved by our guard."""
-    process = ProcessState(7, (*base_argv(facts), OUR_FLAG), {"CRI_RESMGR_GUARD_FLAG": OUR_FLAG})
-    return KubeletFacts(
-        facts.unit,
-        facts.detail,
-        process,
-        facts.texts,
-        facts.config,
-        facts.config_dir,
-        facts.environment_files,
-    )
+def on_relay(base: KubeletBase) -> ProcessState:
+    """The process of this kubelet, running and moved by our guard."""
+    return ProcessState(7, (*next_start(base), OUR_FLAG), {"CRI_RESMGR_GUARD_FLAG": OUR_FLAG})
 
 
 def test_strategy(case: tuple[dict[str, Any], Path]) -> None:
     expected, root = case
-    facts = load_facts(root)
+    base = load_base(root)
     settings = Settings(kubelet=KubeletSettings(strategy=expected.get("settings", "auto")))
-    choice = choose_strategy(facts, settings)
+    choice = choose_strategy(parse_base(base), settings)
     if "refusal" in expected:
-        assert isinstance(choice, Refusal), choice
+        assert isinstance(choice, Finding), choice
         assert choice.code == expected["refusal"]
         assert expected.get("message", "") in choice.message
         return
@@ -113,55 +112,61 @@ def test_strategy(case: tuple[dict[str, Any], Path]) -> None:
         assert " ".join(choice.exec_start.split()) == " ".join(expected["exec_start"].split())
     if "last_words" in expected:
         words = tuple(expected["last_words"])
-        assert base_argv(facts)[-len(words) :] == words
+        assert next_start(base)[-len(words) :] == words
 
 
 def test_base_endpoint(case: tuple[dict[str, Any], Path]) -> None:
     expected, root = case
-    facts = load_facts(root)
-    for kubelet in (facts, on_relay(facts)):
-        endpoint = base_endpoint(kubelet)
+    base = load_base(root)
+    for process in (None, on_relay(base)):
+        found = analysed(base, process)
         if "endpoint_refusal" in expected:
-            assert isinstance(endpoint, Refusal), endpoint
-            assert endpoint.code == expected["endpoint_refusal"]
-            assert expected.get("message", "") in endpoint.message
+            refusals = {one.code: one.message for one in found.refusals}
+            assert expected.get("message", "") in refusals[expected["endpoint_refusal"]]
+            assert not found.endpoint
         elif "endpoint" in expected:
-            assert endpoint == expected["endpoint"]
+            assert found.endpoint == expected["endpoint"]
         if "policies" in expected:
-            assert kubelet_policies(kubelet) == tuple(expected["policies"])
+            assert found.policies == tuple(expected["policies"])
 
 
 def test_drop_in_makes_the_base_line_and_our_flag(case: tuple[dict[str, Any], Path]) -> None:
     """With our drop-in at its place, the merged unit is the base's command line and then our flag."""
     expected, root = case
-    facts = load_facts(root)
+    base = load_base(root)
     settings = Settings(kubelet=KubeletSettings(strategy=expected.get("settings", "auto")))
-    choice = choose_strategy(facts, settings)
+    choice = choose_strategy(parse_base(base), settings)
     if not isinstance(choice, Choice):
         return
-    files, _kubelet = kubelet_resources(settings, facts.detail, choice)
+    files, _kubelet = kubelet_resources(settings, base.detail, choice)
     drop_in = next(file for file in files if file.path.endswith(paths.DROP_IN_NAME))
     assert isinstance(drop_in.content, bytes)
     place = root / drop_in.path[1:]
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_bytes(drop_in.content)
-    before = base_argv(facts)
+    before = next_start(base)
     composed = root / paths.KUBELET_COMPOSED[1:]
     composed.parent.mkdir(parents=True)
-    value = base_unit(facts).environment(facts.environment_files or {}).get(choice.variable, "")
+    value = parse_base(base).environment(base.environment_files).get(choice.variable, "")
     composed.write_text(f"{choice.variable}={quote(f'{value} {OUR_FLAG}')}\n")
-    assert base_argv(load_facts(root)) == (*before, OUR_FLAG)
+    assert next_start(load_base(root)) == (*before, OUR_FLAG)
 
 
-def test_running_on_the_relay_by_somebody_else_is_refused() -> None:
-    """The flag without our mark in the environment is not ours to take away."""
+def test_running_on_the_relay_by_another_hand_is_refused() -> None:
+    """The flag without our variable in the environment is not ours to take away."""
     process = ProcessState(7, ("/usr/bin/kubelet", OUR_FLAG), {})
-    facts = KubeletFacts(UnitState(UNIT), UnitDetail(), process, ())
-    assert isinstance(base_endpoint(facts), Refusal)
+    refused = base_endpoint(KubeletBase(), process, ())
+    assert isinstance(refused, Finding)
+    assert refused.code == "kubelet-base-is-relay"
 
 
 def test_the_running_process_counts_before_the_files() -> None:
     text = UnitText(f"/etc/systemd/system/{UNIT}", "[Service]\nExecStart=/usr/bin/kubelet\n")
     argv = ("/usr/bin/kubelet", "--container-runtime-endpoint=unix:///run/now.sock")
-    facts = KubeletFacts(UnitState(UNIT), UnitDetail(), ProcessState(7, argv, {}), (text,))
-    assert base_endpoint(facts) == "unix:///run/now.sock"
+    assert analysed(KubeletBase(texts=(text,)), ProcessState(7, argv, {})).endpoint == "unix:///run/now.sock"
+
+
+def test_a_loaded_unit_without_readable_files_is_a_refusal_of_its_own() -> None:
+    found = analysed(KubeletBase())
+    assert [one.code for one in found.refusals] == ["kubelet-unit-unreadable"]
+    assert "systemctl cat kubelet.service" in found.refusals[0].hint

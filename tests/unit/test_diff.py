@@ -19,8 +19,10 @@ from installer.model.resource import (
     ProcessState,
     UnitState,
 )
-from installer.model.state import Desired, DesiredKubelet, DesiredUnit, Observation, Strategy
+from installer.model.snapshot import HostSnapshot
+from installer.model.state import Desired, DesiredKubelet, DesiredUnit, Strategy
 from installer.record.schema import Claim, Original, Record
+from tests.snapshots import but, snapshot
 
 DROP_IN = "/etc/systemd/system/kubelet.service.d/90-cri-resmgr.conf"
 
@@ -36,11 +38,11 @@ def there(content: bytes, mode: int = 0o644, uid: int = 0) -> FileState:
 
 FILES = (
     wanted(paths.PROXY_UNIT_FILE, b"unit", Part.PROXY),
-    wanted(paths.PROXY_ENVIRONMENT, b"proxy environment", Part.PROXY, carrier=True),
+    wanted(paths.PROXY_ENVIRONMENT, b"CRI_RESMGR_INSTALLER_GENERATION=g1\n", Part.PROXY, carrier=True),
     wanted(paths.FALLBACK_CONFIG, b"fallback", Part.PROXY),
     wanted(paths.GUARD, b"guard", Part.PROXY),
     wanted(DROP_IN, b"drop-in", Part.KUBELET),
-    wanted(paths.KUBELET_ENVIRONMENT, b"kubelet environment", Part.KUBELET, carrier=True),
+    wanted(paths.KUBELET_ENVIRONMENT, b"CRI_RESMGR_INSTALLER_GENERATION=g2\n", Part.KUBELET, carrier=True),
 )
 PROXY = DesiredUnit(paths.PROXY_UNIT, paths.PROXY_UNIT_FILE, "u1", "g1")
 KUBELET = DesiredKubelet(
@@ -58,7 +60,7 @@ def process(generation: str, *argv: str) -> ProcessState:
     return ProcessState(7, argv, {paths.GENERATION_VARIABLE: generation})
 
 
-CONVERGED = Observation(
+CONVERGED = snapshot(
     files={file.path: there(file.content) for file in FILES if isinstance(file.content, bytes)},
     proxy=UnitState(
         paths.PROXY_UNIT,
@@ -85,18 +87,18 @@ CONVERGED = Observation(
     relay_answers=True,
     on_relay=True,
     kubelet_healthy=True,
-    proxy_wanted=True,
+    proxy_linked=True,
 )
 
 
-def with_file(path: str, state: FileState) -> Observation:
-    return replace(CONVERGED, files={**CONVERGED.files, path: state})
+def with_file(path: str, state: FileState) -> HostSnapshot:
+    return but(CONVERGED, files={**CONVERGED.files, path: state})
 
 
 def actions(
-    observation: Observation, record: Record = RECORD, desired: Desired = DESIRED
+    snapshot: HostSnapshot, record: Record = RECORD, desired: Desired = DESIRED
 ) -> tuple[UnitAction, UnitAction]:
-    changes = diff(desired, observation, record)
+    changes = diff(desired, snapshot, record)
     found = [changes.unit(part) for part in (Part.PROXY, Part.KUBELET)]
     proxy, kubelet = (change.action if change else UnitAction.NOTHING for change in found)
     return proxy, kubelet
@@ -107,13 +109,13 @@ def test_r2_a_converged_host_has_no_difference() -> None:
 
 
 def test_a_bare_host_needs_every_file_and_both_units() -> None:
-    bare = replace(
+    bare = but(
         CONVERGED,
         files={},
         proxy=UnitState(paths.PROXY_UNIT),
         proxy_process=None,
         kubelet_process=process(""),
-        kubelet=replace(CONVERGED.kubelet, environment=()),
+        kubelet=replace(CONVERGED.kubelet.unit, environment=()),
         relay_answers=False,
         on_relay=False,
     )
@@ -143,18 +145,18 @@ def test_r3_a_new_fallback_restarts_only_the_proxy() -> None:
 
 
 def test_r7_a_restart_that_was_cut_off_is_derived_from_the_running_process() -> None:
-    assert actions(replace(CONVERGED, proxy_process=process("pending-1"))) == (
+    assert actions(but(CONVERGED, proxy_process=process("pending-1"))) == (
         UnitAction.RESTART,
         UnitAction.NOTHING,
     )
-    assert actions(replace(CONVERGED, kubelet_process=process("pending-1"))) == (
+    assert actions(but(CONVERGED, kubelet_process=process("pending-1"))) == (
         UnitAction.NOTHING,
         UnitAction.RESTART,
     )
 
 
 def test_a_unit_text_that_systemd_has_not_loaded_is_reloaded_without_a_restart() -> None:
-    stale = replace(CONVERGED, kubelet=replace(CONVERGED.kubelet, environment=()))
+    stale = but(CONVERGED, kubelet=replace(CONVERGED.kubelet.unit, environment=()))
     [unit] = diff(DESIRED, stale, RECORD).units
     assert (unit.part, unit.action, unit.daemon_reload) == (Part.KUBELET, UnitAction.NOTHING, True)
 
@@ -174,15 +176,15 @@ def test_a_unit_text_that_systemd_has_not_loaded_is_reloaded_without_a_restart()
 def test_drift_of_a_file_restarts_the_proxy_only_if_it_may_have_read_it(
     path: str, state: FileState, expected: UnitAction
 ) -> None:
-    observation = with_file(path, state)
-    assert [change.path for change in diff(DESIRED, observation, RECORD).files] == [path]
-    assert actions(observation) == (expected, UnitAction.NOTHING)
+    snapshot = with_file(path, state)
+    assert [change.path for change in diff(DESIRED, snapshot, RECORD).files] == [path]
+    assert actions(snapshot) == (expected, UnitAction.NOTHING)
 
 
 def test_r7_a_restart_that_only_an_edit_made_necessary_is_owed_until_that_process_ends() -> None:
     owing = replace(RECORD, owed={paths.PROXY_UNIT: "i1"})
     assert actions(CONVERGED, owing) == (UnitAction.RESTART, UnitAction.NOTHING)
-    restarted = replace(CONVERGED, proxy=replace(CONVERGED.proxy, invocation_id="i9"))
+    restarted = but(CONVERGED, proxy=replace(CONVERGED.proxy.unit, invocation_id="i9"))
     assert actions(restarted, owing) == (UnitAction.NOTHING, UnitAction.NOTHING)
 
 
@@ -208,11 +210,11 @@ def test_a_force_config_that_somebody_edited_is_signalled_again() -> None:
 
 
 def test_a_silent_relay_restarts_the_proxy_not_kubelet() -> None:
-    assert actions(replace(CONVERGED, relay_answers=False)) == (UnitAction.RESTART, UnitAction.NOTHING)
+    assert actions(but(CONVERGED, relay_answers=False)) == (UnitAction.RESTART, UnitAction.NOTHING)
 
 
 def test_kubelet_that_the_guard_kept_on_its_base_endpoint_is_moved_back() -> None:
-    assert actions(replace(CONVERGED, on_relay=False)) == (UnitAction.NOTHING, UnitAction.RESTART)
+    assert actions(but(CONVERGED, on_relay=False)) == (UnitAction.NOTHING, UnitAction.RESTART)
 
 
 def test_removal_deletes_what_was_ours_and_restores_what_was_there() -> None:
@@ -233,28 +235,28 @@ def test_removal_deletes_what_was_ours_and_restores_what_was_there() -> None:
 
 
 def test_removal_of_nothing_is_empty() -> None:
-    bare = replace(
+    bare = but(
         CONVERGED,
         files={},
         proxy=UnitState(paths.PROXY_UNIT),
         proxy_process=None,
-        kubelet=replace(CONVERGED.kubelet, environment=()),
+        kubelet=replace(CONVERGED.kubelet.unit, environment=()),
         kubelet_process=process(""),
         on_relay=False,
     )
     assert not diff(Desired(), bare, Record())
 
 
-def removed(**proxy: object) -> Observation:
+def removed(**proxy: object) -> HostSnapshot:
     """After a removal that went through, but for what is said of the proxy's unit."""
     state = replace(UnitState(paths.PROXY_UNIT), **proxy)  # type: ignore[arg-type]
-    bare = replace(CONVERGED, files={}, proxy=state, proxy_process=None)
-    return replace(bare, on_relay=False, proxy_wanted=False)
+    bare = but(CONVERGED, files={}, proxy=state, proxy_process=None)
+    return but(bare, on_relay=False, proxy_linked=False)
 
 
 def test_a_link_that_somebody_has_deleted_by_hand_comes_back_without_a_restart() -> None:
     """Systemd goes on saying enabled until it reads its files again."""
-    unit = diff(DESIRED, replace(CONVERGED, proxy_wanted=False), RECORD).unit(Part.PROXY)
+    unit = diff(DESIRED, but(CONVERGED, proxy_linked=False), RECORD).unit(Part.PROXY)
     assert unit is not None
     assert (unit.enable, unit.action) == (True, UnitAction.NOTHING)
 
@@ -264,7 +266,7 @@ UNIT_RECORD = Record(claims={paths.PROXY_UNIT_FILE: Claim(Part.PROXY)})
 
 def test_the_link_of_a_unit_whose_file_somebody_has_deleted_goes_too() -> None:
     assert diff(Desired(), removed(), UNIT_RECORD).unit(Part.PROXY) is None
-    unit = diff(Desired(), replace(removed(), proxy_wanted=True), UNIT_RECORD).unit(Part.PROXY)
+    unit = diff(Desired(), but(removed(), proxy_linked=True), UNIT_RECORD).unit(Part.PROXY)
     assert unit is not None
     assert unit.disable
 
@@ -293,7 +295,7 @@ def test_r7_a_unit_that_was_enabled_before_us_is_enabled_again_by_the_next_run()
     unit = diff(Desired(), given_back, record).unit(Part.PROXY)
     assert unit is not None
     assert unit.enable
-    enabled = replace(given_back, proxy=replace(given_back.proxy, unit_file_state="enabled"))
+    enabled = but(given_back, proxy=replace(given_back.proxy.unit, unit_file_state="enabled"))
     assert diff(Desired(), enabled, record).unit(Part.PROXY) is None
 
 
@@ -305,11 +307,11 @@ def test_removal_says_that_somebody_edited_a_file_of_ours() -> None:
 
 
 def test_kubelet_on_its_base_endpoint_is_not_restarted_by_a_removal() -> None:
-    assert actions(replace(CONVERGED, on_relay=False), desired=Desired())[1] is UnitAction.NOTHING
+    assert actions(but(CONVERGED, on_relay=False), desired=Desired())[1] is UnitAction.NOTHING
 
 
 def test_an_enabled_unit_of_somebody_else_is_disabled_before_its_file_is_replaced() -> None:
-    foreign = replace(CONVERGED, proxy_process=process(""))
+    foreign = but(CONVERGED, proxy_process=process(""))
     [unit] = [u for u in diff(DESIRED, foreign, Record()).units if u.part is Part.PROXY]
     assert unit.disable
     assert unit.enable

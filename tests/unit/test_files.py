@@ -224,7 +224,7 @@ def test_a_file_of_the_host_is_copied_but_no_link_to_one(files: RootedFiles, tmp
     write(files, "/etc/x", HostPath("/etc/kept"))
     assert files.read("/etc/x") == b"kept"
     (files.root / "etc/link").symlink_to(tmp_path / "etc/kept")
-    with pytest.raises(InstallerError, match="/etc/link is no file"):
+    with pytest.raises(InstallerError, match="/etc/link is not a file"):
         write(files, "/etc/x", HostPath("/etc/link"))
 
 

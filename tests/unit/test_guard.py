@@ -300,7 +300,7 @@ def test_a_hold_without_a_line_end_or_a_reason_holds(node: Node) -> None:
     node.serve()
     for content in ("", "one line without an end"):
         node.hold.write_text(content)
-        assert f"held: {content or 'no reason is given'}" in node.guard("compose").stdout
+        assert f"held: {content or 'no reason given'}" in node.guard("compose").stdout
 
 
 def test_compose_does_not_wait_for_what_is_not_there(node: Node) -> None:
@@ -315,7 +315,7 @@ def test_compose_does_not_wait_for_what_is_not_there(node: Node) -> None:
 def test_a_deadline_that_is_none_is_said(node: Node, seconds: str) -> None:
     node.serve()
     done = node.guard("compose", CRI_RESMGR_GUARD_SECONDS=seconds)
-    assert "taking 15" in done.stdout
+    assert "using 15" in done.stdout
     assert node.composed.exists()
 
 
@@ -388,7 +388,7 @@ def test_await_relay_does_not_keep_a_held_kubelet_waiting(dash: Node) -> None:
     done = dash.guard("await-relay", MAINPID="41", CRI_RESMGR_GUARD_SECONDS="15")
     later.join()
     assert done.returncode == 0
-    assert "held on its own endpoint" in done.stdout
+    assert "held on its base endpoint" in done.stdout
     assert elapsed(began) < 10
 
 

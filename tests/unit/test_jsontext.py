@@ -6,10 +6,8 @@ import json
 
 import pytest
 
-from installer.model.facts import Facts, KubeletFacts
 from installer.model.jsontext import parse_json
-from installer.model.resource import UnitDetail, UnitState
-from installer.preflight import cached_configuration
+from installer.preflight.check import cached_configuration
 
 DEEP = "[" * 100_000
 
@@ -22,7 +20,6 @@ def test_what_is_no_json_is_one_kind_of_error(text: str | bytes) -> None:
 
 @pytest.mark.parametrize("cache", [DEEP, "[]", "null", '{"Cfg": []}', '{"Cfg": {"Data": null}}', "\0"])
 def test_a_damaged_cache_holds_no_configuration(cache: str) -> None:
-    kubelet = KubeletFacts(UnitState("kubelet.service"), UnitDetail(), None, ())
-    assert not cached_configuration(Facts("x86_64", "0" * 32, "node", kubelet, cache=cache))
+    assert not cached_configuration(cache)
     full = json.dumps({"Cfg": {"Data": {"policy": "x"}}})
-    assert cached_configuration(Facts("x86_64", "0" * 32, "node", kubelet, cache=full))
+    assert cached_configuration(full)

@@ -12,8 +12,8 @@ import yaml
 
 from installer.cli import main
 from installer.errors import InstallerError, InvalidInputError
-from installer.manifests import Request, render_manifests
-from installer.manifests.text import quote, tidy
+from installer.manifests import ManifestOptions, render_manifests
+from installer.manifests.text import parse_objects, quote
 
 CASES = Path(__file__).parents[1] / "cases" / "manifests"
 NAMES = sorted(path.name for path in CASES.iterdir())
@@ -21,19 +21,19 @@ TEMPLATES = Path(__file__).parents[2] / "templates" / "manifests"
 IMAGE = "registry.example.org/cri-resmgr-installer:0.1.0"
 
 
-def request_of(case: str) -> Request:
-    """values.yaml and options.yaml (fields of the Request) of a case; both may be missing."""
+def options_of(case: str) -> ManifestOptions:
+    """values.yaml and options.yaml (fields of ManifestOptions) of a case; both may be missing."""
     directory = CASES / case
     options = directory / "options.yaml"
     given = yaml.safe_load(options.read_text()) if options.exists() else {}
     configs = tuple(directory / name for name in given.pop("provider_configs", ()))
     values = directory / "values.yaml"
-    return Request(values=values if values.exists() else None, provider_configs=configs, **given)
+    return ManifestOptions(values=values if values.exists() else None, provider_configs=configs, **given)
 
 
 @cache
 def rendered(case: str) -> str:
-    return render_manifests(request_of(case))
+    return render_manifests(options_of(case))
 
 
 def objects(text: str) -> list[dict[str, Any]]:
@@ -63,12 +63,12 @@ class Maker:
 
     def text(self, values: dict[str, Any], **options: Any) -> str:
         self._file.write_text(yaml.safe_dump({"images": {"installer": IMAGE}, **values}, allow_unicode=True))
-        return render_manifests(Request(values=self._file, **options))
+        return render_manifests(ManifestOptions(values=self._file, **options))
 
     def faults(self, values: str, **options: Any) -> list[str]:
         self._file.write_text(values)
         with pytest.raises(InvalidInputError) as caught:
-            render_manifests(Request(values=self._file, **options))
+            render_manifests(ManifestOptions(values=self._file, **options))
         return [fault.replace(str(self._file), "values.yaml") for fault in caught.value.faults]
 
 
@@ -79,12 +79,12 @@ def make(tmp_path: Path) -> Maker:
 
 @pytest.mark.parametrize("case", NAMES)
 def test_a_case(case: str) -> None:
-    """After a change that is meant: print it with the verb `manifests`, and read the difference."""
+    """After an intended change, `python -m tests.unit.test_manifests` writes them; read the difference."""
     assert rendered(case) == (CASES / case / "expected.yaml").read_text()
 
 
 def test_the_same_input_gives_the_same_bytes() -> None:
-    assert render_manifests(request_of("full")) == rendered("full")
+    assert render_manifests(options_of("full")) == rendered("full")
 
 
 def test_the_order_of_what_has_none_makes_no_difference(make: Maker) -> None:
@@ -151,7 +151,7 @@ def test_configs_arrive_byte_for_byte(make: Maker) -> None:
 
 def test_a_key_given_twice_is_refused() -> None:
     with pytest.raises(InstallerError, match="kind: already given in line 1"):
-        tidy("kind: A\nmetadata: {}\nkind: B\n")
+        parse_objects("kind: A\nmetadata: {}\nkind: B\n")
 
 
 class _Strict(yaml.SafeLoader):
@@ -288,8 +288,8 @@ def test_the_verb_refuses_what_is_bad(capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["manifests", "--image", "Not An Image", "--nodes", "A"]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert "images.installer: must be a reference" in printed.err
-    assert "nodes: 'A' is no name" in printed.err
+    assert "images.installer: must be an image reference" in printed.err
+    assert "nodes.0: must be an object's name" in printed.err
 
 
 def test_the_restricted_profile_is_restricted(make: Maker) -> None:
@@ -348,7 +348,7 @@ def test_an_extension_that_is_only_switched_on(make: Maker, tmp_path: Path) -> N
     assert found["spec"]["template"]["metadata"]["labels"]["node.gardener.cloud/critical-component"] == "true"
 
 
-def test_a_managed_resource_is_gardeners_unless_somebody_says_otherwise(make: Maker) -> None:
+def test_a_managed_resource_is_gardeners_unless_the_values_say_otherwise(make: Maker) -> None:
     def selector(values: dict[str, Any]) -> dict[str, str]:
         secret = the(make(values, managed_resource=True), "Secret")
         pod = pod_of(the(objects(b64decode(secret["data"]["objects.yaml"]).decode()), "DaemonSet"))
@@ -381,3 +381,8 @@ def test_an_operator_who_says_keep_is_heard(make: Maker) -> None:
     inner = objects(b64decode(the(outer, "Secret")["data"]["objects.yaml"]).decode())
     settings = next(each for each in inner if "settings.yaml" in each.get("data", {}))
     assert yaml.safe_load(settings["data"]["settings.yaml"])["removal"] == {"onTermination": "keep"}
+
+
+if __name__ == "__main__":
+    for each in NAMES:
+        (CASES / each / "expected.yaml").write_text(rendered(each))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from installer.manifests import Request, render_manifests
+from installer.manifests import ManifestOptions, render_manifests
 
 pytestmark = pytest.mark.skipif(not shutil.which("kubectl"), reason="needs kubectl")
 
@@ -25,7 +25,10 @@ HOSTILE = (
     "two\nlines: {{ name }}\n---\nkind: Secret\n",
     "!!binary x",
     "ä \U0001f600 \u2028 \u0085 \ufeff end",
-    *("yes", "y", "on", "1e3", "012", "0o17", "0x1f", "1_000", "2026-01-01", "~", "", "\n", "=", ".inf"),
+    "  indented\n text\n",
+    "\n\n  a\n\n",
+    "a\n...\n---\n",
+    *("yes", "y", "n", "on", "1e3", "012", "0o17", "0x1f", "1_000", "2026-01-01", "~", "", "\n", "=", ".inf"),
 )
 
 
@@ -65,9 +68,10 @@ def test_kubectl_reads_the_same(case: str, tmp_path: Path) -> None:
 def test_kubectl_reads_hostile_values_as_they_are(tmp_path: Path) -> None:
     values, file = tmp_path / "values.yaml", tmp_path / "manifests.yaml"
     notes = {f"example.org/note-{number}": text for number, text in enumerate(HOSTILE)}
+    notes |= dict.fromkeys(("y", "n", "on", "1e3", "0o17", "1_000", "null", "a" * 63), "a key")
     images = {"installer": "registry.example.org/cri-resmgr-installer:0.1.0"}
     values.write_text(yaml.safe_dump({"images": images, "annotations": notes}))
-    file.write_text(render_manifests(Request(values=values)))
+    file.write_text(render_manifests(ManifestOptions(values=values)))
     found = read_by_kubectl(file, tmp_path)
     assert found
     for each in found:

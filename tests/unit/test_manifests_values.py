@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from installer.errors import InvalidInputError
-from installer.manifests import Request, render_manifests
+from installer.manifests import ManifestOptions, render_manifests
 
 BAD = """\
 name: Upper
@@ -37,7 +40,7 @@ agent: {enabled: true, image: x}
 """
 FAULTS = (
     "name: must be at most 52 lower-case letters, digits and dashes, not 'Upper' (values.yaml:1)",
-    "images.installer: must be a reference to an image, as registry.example.org/name:tag, not 'a b'",
+    "images.installer: must be an image reference, such as registry.example.org/name:tag, not 'a b'",
     "images.agnet: unknown key; did you mean agent? (values.yaml:2)",
     "imagePullPolicy: must be 'Always', 'IfNotPresent' or 'Never', not 'never' (values.yaml:3)",
     "settings.mode: must be 'install' or 'remove', not 'purge' (values.yaml:5)",
@@ -45,34 +48,34 @@ FAULTS = (
     "settings.proxy.startTimeoutSeconds: must be a whole number, not '3' (values.yaml:6)",
     "configs.fallback: line 2: policy.Active: unknown policy 'toplogy-aware'",
     "configs.fallback: line 3: polcy: unknown key",
-    "configs.EXTRA_OPTIONS: line 1: not the EXTRA_OPTIONS= line",
+    "configs.EXTRA_OPTIONS: line 1: only one line EXTRA_OPTIONS=... is allowed",
     "configs.node.n1: line 1: logger: must be a mapping, not 3 (values.yaml:13)",
-    "configs: 'fallbck' is unknown; known are fallback, force, EXTRA_OPTIONS, default",
+    "configs.fallbck: must be one of fallback, force, EXTRA_OPTIONS, default, node.<NODE>, group.<GROUP>",
     "nodeSelector.kubernetes.io/arch: must be amd64, or left out",
     "labels.app.kubernetes.io/name: is the installer's own; leave it out (values.yaml:16)",
-    "labels: 'a b' is no key of a label (values.yaml:16)",
-    "labels: a b: 'c d' is no value of a label (values.yaml:16)",
-    "nodes: 'worker_1' is no name of an object (values.yaml:17)",
-    "resources.requests: memory: must be a quantity as 100m or 64Mi, not 'lots' (values.yaml:18)",
-    "updateStrategy.maxUnavailable: must be a number above 0, or a share as 10%, not 0 (values.yaml:19)",
+    "labels.a b: must be a valid key, such as name or example.org/name, not 'a b' (values.yaml:16)",
+    "labels.a b: must be a valid label value (at most 63 letters, digits, '-', '_' and '.'), not 'c d'",
+    "nodes.0: must be an object's name (lower-case letters, digits, dashes, dots), not 'worker_1'",
+    "resources.requests.memory: must be a quantity, such as 100m or 64Mi, not 'lots' (values.yaml:18)",
+    "updateStrategy.maxUnavailable: must be a number above 0, or a percentage such as 10%, not 0 (values",
     "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms: matches no",
     "annotateNode: must be true or false, not 'yes' (values.yaml:23)",
     "agent.image: unknown key; known are enabled (values.yaml:24)",
 )
 
 
-def faults_of(directory: Path, values: str = "", provider: str = "", **options: tuple[str, ...]) -> list[str]:
+def faults_of(directory: Path, values: str = "", provider: str = "", **given: Any) -> list[str]:
     """What is said, with the files called values.yaml and provider.yaml."""
     values_file, provider_file = directory / "values.yaml", directory / "provider.yaml"
     values_file.write_text(values or "images: {installer: example.org/x:1}\n")
     provider_file.write_text(provider)
-    request = Request(
+    options = ManifestOptions(
         values=values_file,
         provider_configs=(provider_file,) if provider else (),
-        images=options.get("images", ()),
+        **given,
     )
     with pytest.raises(InvalidInputError) as caught:
-        render_manifests(request)
+        render_manifests(options)
     return [fault.replace(f"{directory}/", "") for fault in caught.value.faults]
 
 
@@ -93,12 +96,14 @@ def test_without_an_image_there_is_nothing_to_run(tmp_path: Path) -> None:
     ("values", "fault"),
     [
         ("name: a\nname: b\n", "name: already given in line 1 (values.yaml:2)"),
-        ("- a\n", "values.yaml: must be a mapping of values, not a list"),
+        ("- a\n", "values.yaml: must be a mapping, not a list"),
         ("a: [\n", "values.yaml:2: not YAML"),
-        ("affinity: &a {nodeAffinity: *a}\n", "values.yaml: refers to itself"),
+        ("affinity: &a {nodeAffinity: *a}\n", "values.yaml: its aliases refer to themselves"),
         ("configs: {fallback: {policy: {}}}\n", "configs.fallback: must be a string (values.yaml:1)"),
         ("settings: [a]\n", "settings: must be a mapping"),
-        ("affinity: {when: 2026-01-01}\n", "affinity: has values that Kubernetes cannot carry"),
+        ("affinity: {when: 2026-01-01}\n", "affinity: must have only what JSON can carry (no dates)"),
+        ("criName: ''\n", "criName: must be a valid label value, such as containerd, not '' (values.yaml:1)"),
+        ("managedResource: {class: A}\n", "managedResource.class: must be empty, or at most 63"),
         ("images:\n", "images.installer: must be given"),
     ],
 )
@@ -111,8 +116,9 @@ def test_bad_yaml_is_no_traceback(tmp_path: Path, values: str, fault: str) -> No
     [
         (
             "kind: Shoot\nspec: {extensions: [{type: other}]}\n",
-            "spec.extensions: has none of type cri-resmgr (provider.yaml)",
+            "spec.extensions: has none of type cri-resmgr (provider.yaml:2)",
         ),
+        ("kind: Shoot\nspec: [extensions]\n", "spec.extensions: has none of type cri-resmgr"),
         ("config: {}\n", "config: unknown key; known are configs, nodeSelector"),
         ("configs: [a]\n", "configs: must be a mapping, not a list (provider.yaml:1)"),
         (
@@ -135,12 +141,40 @@ def test_a_bad_provider_config_is_named_by_its_own_file(tmp_path: Path, provider
     assert any(each.startswith(fault) for each in found), found
 
 
-def test_an_image_of_nobody(tmp_path: Path) -> None:
-    assert faults_of(tmp_path, images=("agnet=example.org/x:1",)) == [
-        "--image agnet=example.org/x:1: must be installer=REFERENCE, agent=REFERENCE or a reference"
-    ]
+@pytest.mark.parametrize(
+    ("entry", "fault"),
+    [
+        ("name: pause", "helm.values.imageVectorOverwrite.images.0: unknown name 'pause'"),
+        ("name: cri-resmgr-installer, ref: Bad", "images.installer: must be an image reference"),
+    ],
+)
+def test_a_merged_key_has_no_line_of_its_own(tmp_path: Path, entry: str, fault: str) -> None:
+    provider = (
+        f"base: &base {{imageVectorOverwrite: {{images: [{{{entry}}}]}}}}\n"
+        "kind: ControllerDeployment\nhelm: {values: {<<: *base}}\n"
+    )
+    assert any(each.startswith(fault) for each in faults_of(tmp_path, provider=provider))
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_an_image_with_an_unknown_name(tmp_path: Path) -> None:
+    found = faults_of(tmp_path, images=("agnet=example.org/x:1",))
+    assert found == ["images.agnet: unknown key; did you mean agent? (command line)"]
+
+
+def test_an_empty_list_of_nodes_does_not_mean_all_nodes(tmp_path: Path) -> None:
+    assert any(fault.startswith("nodes.0: must be") for fault in faults_of(tmp_path, nodes=" ,"))
+
+
+def test_values_may_come_from_a_pipe(tmp_path: Path) -> None:
+    """As `--values <(...)` or `--provider-config /dev/stdin`."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=("images: {installer: example.org/x:1}\n",))
+    writer.start()
+    assert "image: example.org/x:1" in render_manifests(ManifestOptions(values=pipe)).replace('"', "")
+    writer.join()
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="No such file or directory"):
-        render_manifests(Request(values=tmp_path / "none.yaml", images=("example.org/x:1",)))
+        render_manifests(ManifestOptions(values=tmp_path / "none.yaml", images=("example.org/x:1",)))

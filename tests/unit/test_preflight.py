@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from installer.inputs.configs import Configs
+from installer.inputs.load import Inputs, Request
 from installer.inputs.payload import Payload
 from installer.inputs.settings import ConfigsSettings, KubeletSettings, ProxySettings, Settings
 from installer.model import paths
 from installer.model.change import Changes, FileChange, UnitAction, UnitChange, Verb
-from installer.model.facts import Facts, KubeletFacts, Probe, RunningContainer, UnitText
 from installer.model.finding import Finding, Severity
 from installer.model.resource import (
     ABSENT,
@@ -22,16 +23,30 @@ from installer.model.resource import (
     Kind,
     Part,
     PayloadFile,
-    UnitDetail,
     UnitState,
 )
-from installer.model.state import Desired, DesiredKubelet, DesiredUnit, Strategy
-from installer.preflight import cached_configuration, check_change, check_host, check_places
+from installer.model.snapshot import (
+    HostSnapshot,
+    KubeletSnapshot,
+    Machine,
+    Probe,
+    ProxySnapshot,
+    RunningContainer,
+    UnitText,
+)
+from installer.model.state import Desired, DesiredKubelet, DesiredUnit, Mode, Strategy
+from installer.preflight import check as preflight
+from installer.preflight.check import cached_configuration, check_change
+from installer.preflight.file_system import check_places
 
 MIB = 1 << 20
 SETTINGS = Settings()
 KUBELET = UnitState("kubelet.service", "loaded", "active", "running", main_pid=7)
-FACTS = Facts("x86_64", "id", "node", KubeletFacts(KUBELET, UnitDetail(), None, ()))
+FACTS = HostSnapshot(
+    ProxySnapshot(UnitState(paths.PROXY_UNIT)),
+    KubeletSnapshot(KUBELET),
+    machine=Machine("x86_64", "id", "node"),
+)
 PAYLOAD = Payload(
     Path("/payload"), PayloadFile(Path("/payload/opt/intel/bin/cri-resmgr"), "d", 38 * MIB), "", "x86_64"
 )
@@ -58,12 +73,33 @@ INSTALL = Changes(
 RELOAD_ONLY = Changes(units=(UnitChange(paths.PROXY_UNIT, Part.PROXY, UnitAction.RELOAD, ("force.cfg",)),))
 
 
-def with_unit(unit: UnitState) -> Facts:
-    return replace(FACTS, kubelet=replace(FACTS.kubelet, unit=unit))
+def with_unit(unit: UnitState) -> HostSnapshot:
+    return replace(FACTS, kubelet=KubeletSnapshot(unit))
+
+
+def with_machine(**facts: Any) -> HostSnapshot:
+    return replace(FACTS, machine=replace(FACTS.machine, **facts))
+
+
+def inputs(
+    settings: Settings, configs: Configs, payload: Payload = PAYLOAD, *, accept_pending: bool = False
+) -> Inputs:
+    request = Request(Mode.INSTALL, settings, Path("/payload"), accept_pending=accept_pending)
+    return Inputs(request, payload, configs)
+
+
+def check_host(
+    settings: Settings,
+    snapshot: HostSnapshot,
+    configs: Configs,
+    payload: Payload,
+    refusals: tuple[Finding, ...] = (),
+) -> tuple[Finding, ...]:
+    return preflight.check_host(inputs(settings, configs, payload), snapshot, refusals)
 
 
 def change(
-    facts: Facts = FACTS,
+    snapshot: HostSnapshot = FACTS,
     probe: Probe = PROBE,
     *,
     settings: Settings = SETTINGS,
@@ -74,9 +110,10 @@ def change(
     accept_pending: bool = False,
     moved: bool = False,
 ) -> list[Finding]:
+    given = inputs(settings, configs or Configs(), accept_pending=accept_pending)
     unit = UnitState(paths.PROXY_UNIT, proxy)
-    given = (settings, facts, probe, configs or Configs(), PAYLOAD, policies, DESIRED, changes, unit)
-    return list(check_change(*given, accept_pending=accept_pending, moved=moved))
+    seen = replace(snapshot, proxy=ProxySnapshot(unit), probe=probe)
+    return list(check_change(given, seen, policies, DESIRED, changes, moved=moved))
 
 
 def codes(findings: list[Finding] | tuple[Finding, ...], severity: Severity = Severity.REFUSE) -> list[str]:
@@ -108,14 +145,14 @@ def test_a_kubelet_without_a_usable_unit_is_refused(state: UnitState, code: str)
     [("k3s.service", "k3s"), ("rke2-agent.service", "RKE2"), ("microshift.service", "MicroShift")],
 )
 def test_a_missing_kubelet_is_explained_by_what_embeds_it(service: str, word: str) -> None:
-    facts = replace(with_unit(UnitState("kubelet.service")), services=(service,))
+    facts = replace(with_machine(services=(service,)), kubelet=KubeletSnapshot(UnitState("kubelet.service")))
     (finding,) = check_host(SETTINGS, facts, Configs(), PAYLOAD)
     assert word in finding.message
     assert finding.severity is Severity.REFUSE
 
 
 def test_bottlerocket_is_refused() -> None:
-    facts = replace(FACTS, services=("bottlerocket",))
+    facts = with_machine(services=("bottlerocket",))
     assert codes(check_host(SETTINGS, facts, Configs(), PAYLOAD)) == ["read-only-root"]
 
 
@@ -140,7 +177,7 @@ def test_the_reasons_of_others_go_out_with_ours_unless_the_unit_is_not_there() -
     ],
 )
 def test_a_binary_for_another_machine_is_refused(binary: str, host: str, refused: bool) -> None:
-    found = check_host(SETTINGS, replace(FACTS, machine=host), Configs(), replace(PAYLOAD, machine=binary))
+    found = check_host(SETTINGS, with_machine(architecture=host), Configs(), replace(PAYLOAD, machine=binary))
     assert codes(found) == ["wrong-machine"] * refused
 
 
@@ -156,8 +193,8 @@ CACHES = {
 
 @pytest.mark.parametrize(("cache", "hidden"), CACHES.items())
 def test_a_cached_configuration_that_hides_fallback_cfg_is_warned_of(cache: str, hidden: bool) -> None:
-    facts = replace(FACTS, cache=cache)
-    assert cached_configuration(facts) is hidden
+    facts = with_machine(cache=cache)
+    assert cached_configuration(cache) is hidden
     warned = ["cached-configuration"] * hidden
     assert codes(check_host(SETTINGS, facts, Configs(), PAYLOAD), Severity.WARN) == warned
     assert check_host(SETTINGS, facts, Configs(force=b""), PAYLOAD) == ()
@@ -174,13 +211,13 @@ def test_a_cached_configuration_that_hides_fallback_cfg_is_warned_of(cache: str,
     ],
 )
 def test_programs_that_own_kubelets_unit_are_warned_of(service: str, code: str) -> None:
-    facts = replace(FACTS, services=(service,))
+    facts = with_machine(services=(service,))
     assert codes(check_host(SETTINGS, facts, Configs(), PAYLOAD), Severity.WARN) == [code]
 
 
 def test_another_drop_in_directory_is_safe_from_gardener() -> None:
     settings = Settings(kubelet=KubeletSettings(drop_in_directory="/usr/local/lib/systemd/system"))
-    facts = replace(FACTS, services=("gardener-node-agent.service",))
+    facts = with_machine(services=("gardener-node-agent.service",))
     assert check_host(settings, facts, Configs(), PAYLOAD) == ()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from installer.errors import InvalidInputError, RolledBackError
 from installer.model import paths
+from installer.model.assessment import Assessment
 from installer.model.change import Changes, FileChange, UnitAction, UnitChange, Verb
 from installer.model.event import Event
 from installer.model.finding import Finding, Severity
@@ -29,11 +30,13 @@ from installer.model.resource import (
     ProcessState,
     UnitState,
 )
-from installer.model.state import Desired, DesiredUnit, Mode, Observation
-from installer.report import build_reporter, plan_json, print_plan, print_status, render_plan, report_error
-from installer.report.events import JsonReporter
-from installer.report.planned import summarise
+from installer.model.snapshot import HostSnapshot
+from installer.model.state import Desired, DesiredUnit, Mode
+from installer.report.events import JsonReporter, build_reporter, report_error
+from installer.report.planned import plan_json, print_plan, render_plan, summarise
+from installer.report.status import print_status
 from installer.report.terminal import cut, escape, one_line, wants_color
+from tests.snapshots import but, snapshot
 
 FALLBACK = paths.FALLBACK_CONFIG
 STEP = Step(StepKind.WRITE, FALLBACK, Part.PROXY)
@@ -115,7 +118,7 @@ def test_only_the_mode_or_owner_differs() -> None:
     text = render_plan(plan(file(there(b"same", 0o600, 5), desired(FALLBACK, b"same"))))
     assert "mode 0600 -> 0644" in text
     assert "owner 5:5 -> 0:0" in text
-    assert "@@" not in text
+    assert "snapshot" not in text
     assert "sha256" not in text
 
 
@@ -222,7 +225,7 @@ def test_a_refused_plan_ends_with_that() -> None:
     refusal = Finding(Severity.REFUSE, "r", "cannot be", "do this")
     text = render_plan(plan(units=(unit(UnitAction.RESTART),), findings=(refusal,)))
     assert "refused: cannot be\n    hint: do this\n" in text
-    assert text.splitlines()[-1].startswith("nothing will be done, for 1 reason; otherwise: no file")
+    assert text.splitlines()[-1].startswith("refused (1 reason); otherwise: no file")
 
 
 def test_an_empty_plan_is_one_line() -> None:
@@ -298,32 +301,23 @@ def test_a_plan_as_json_is_one_document_with_stable_keys() -> None:
     assert plan_json(plan())["converged"]
 
 
-@dataclass(frozen=True)
-class Look:
-    plan: Plan
-    observation: Observation
-    hold: str = ""
-    remembered_failure: str = ""
-
-
 PROXY = UnitState(paths.PROXY_UNIT, "loaded", "active", "running", "enabled", main_pid=5)
 KUBELET = UnitState("kubelet.service", "loaded", "active", "running", "enabled", main_pid=7)
-WELL = Observation(
+WELL = snapshot(
     {FALLBACK: there(b"")},
     PROXY,
     KUBELET,
     ProcessState(5, (), {paths.GENERATION_VARIABLE: "g1"}),
-    None,
-    True,
-    True,
-    True,
+    relay_answers=True,
+    on_relay=True,
+    kubelet_healthy=True,
 )
-WANTED = Desired(proxy=DesiredUnit(paths.PROXY_UNIT, "", "", "g1"))
+WANTED = Desired((desired(FALLBACK, b""),), proxy=DesiredUnit(paths.PROXY_UNIT, "", "", "g1"))
 
 
-def status(observation: Observation, shown: Plan, output: str = "text") -> tuple[int, str]:
+def status(seen: HostSnapshot, shown: Plan, output: str = "text") -> tuple[int, str]:
     stream = io.StringIO()
-    code = print_status(Look(replace(shown, desired=WANTED), observation), output, stream)
+    code = print_status(Assessment(replace(shown, desired=WANTED), seen), output, stream)
     return code, stream.getvalue()
 
 
@@ -332,24 +326,24 @@ def test_a_converged_and_healthy_host() -> None:
     assert code == 0
     assert text.splitlines()[-1] == "converged and healthy"
     assert "cri-resource-manager.service: active (running), pid 5, enabled" in text
-    assert "endpoint: the relay" in text
-    assert "files: 1 as they should be, 0 not" in text
+    assert "endpoint: relay" in text
+    assert "files: 1 correct, 0 differ" in text
 
 
 @pytest.mark.parametrize(
-    ("observation", "said"),
+    ("seen", "said"),
     [
-        (replace(WELL, relay_answers=False), "not healthy: the relay does not answer"),
-        (replace(WELL, kubelet_healthy=False), "not healthy: kubelet.service is not healthy"),
-        (replace(WELL, on_relay=False), "not healthy: kubelet runs on its own endpoint, not on the relay"),
+        (but(WELL, relay_answers=False), "not healthy: the relay does not answer"),
+        (but(WELL, kubelet_healthy=False), "not healthy: kubelet.service is not healthy"),
+        (but(WELL, on_relay=False), "not healthy: kubelet runs on its base endpoint, not on the relay"),
         (
-            replace(WELL, proxy=UnitState(paths.PROXY_UNIT)),
+            but(WELL, proxy=UnitState(paths.PROXY_UNIT)),
             "not healthy: cri-resource-manager.service is not running",
         ),
     ],
 )
-def test_an_unhealthy_host_is_exit_3_though_no_file_differs(observation: Observation, said: str) -> None:
-    code, text = status(observation, plan())
+def test_an_unhealthy_host_is_exit_3_though_no_file_differs(seen: HostSnapshot, said: str) -> None:
+    code, text = status(seen, plan())
     assert code == 3
     assert said in text.splitlines()[-1]
 
@@ -357,10 +351,10 @@ def test_an_unhealthy_host_is_exit_3_though_no_file_differs(observation: Observa
 def test_a_difference_is_exit_3_and_named() -> None:
     different = plan(file(there(b"a"), desired(FALLBACK, b"b")), units=(unit(UnitAction.RESTART),))
     process = ProcessState(5, (), {paths.GENERATION_VARIABLE: "g0"})
-    code, text = status(replace(WELL, proxy_process=process), different)
+    code, text = status(but(WELL, proxy_process=process), different)
     assert code == 3
     assert f"    {FALLBACK}: its content differs" in text
-    assert "generation: g0, should be g1" in text
+    assert "generation: g0 (expected g1)" in text
     assert "not converged: 1 to change; cri-resource-manager restarts" in text
 
 
@@ -371,18 +365,26 @@ def test_a_refusal_is_not_well() -> None:
     assert text.splitlines()[-1] == "refused: kubelet-masked"
 
 
+def test_a_unit_that_somebody_else_started_says_so() -> None:
+    _code, text = status(but(WELL, proxy_process=None), plan())
+    assert "generation: not started by this installer (expected g1)" in text
+    stream = io.StringIO()
+    print_status(Assessment(plan(), WELL), "text", stream)
+    assert "generation: g1 (expected none)" in stream.getvalue()
+
+
 def test_a_removed_host_is_well_without_a_proxy() -> None:
-    gone = replace(
+    gone = but(
         WELL, proxy=UnitState(paths.PROXY_UNIT), proxy_process=None, relay_answers=False, on_relay=False
     )
-    look = Look(replace(plan(), mode=Mode.REMOVE), gone)
+    look = Assessment(replace(plan(), mode=Mode.REMOVE), gone)
     stream = io.StringIO()
     assert print_status(look, "text", stream) == 0
-    assert "cri-resource-manager.service: not there" in stream.getvalue()
+    assert "cri-resource-manager.service: not found" in stream.getvalue()
 
 
 def test_status_as_json_is_one_document() -> None:
-    code, text = status(replace(WELL, relay_answers=False), plan(), "json")
+    code, text = status(but(WELL, relay_answers=False), plan(), "json")
     document = json.loads(text)
     assert code == 3
     assert (document["converged"], document["healthy"]) == (True, False)
@@ -456,10 +458,12 @@ def test_an_error_as_json_is_an_event() -> None:
 
 def test_status_tells_of_a_hold_and_of_a_remembered_failure() -> None:
     stream = io.StringIO()
-    look = Look(
-        plan(), WELL, hold="the proxy \x1b[2J died", remembered_failure="2024-01-01T00:00:00Z: it exits"
+    look = Assessment(
+        plan(),
+        replace(WELL, hold="the proxy \x1b[2J died"),
+        remembered_failure="2024-01-01T00:00:00Z: it exits",
     )
     print_status(look, "text", stream)
-    assert "held on its own endpoint" in stream.getvalue()
+    assert "held on its base endpoint" in stream.getvalue()
     assert "the proxy \\x1b[2J died" in stream.getvalue()
     assert "not tried again: 2024-01-01T00:00:00Z: it exits" in stream.getvalue()

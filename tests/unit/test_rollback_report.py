@@ -11,24 +11,20 @@ import pytest
 from installer.errors import StepFailedError, failed_on_disk
 from installer.model import paths
 from installer.model.resource import UnitState
-from installer.model.state import Desired, Observation
+from installer.model.state import Desired
 from installer.rollback_report import RollbackReport, failed_twice, rolled_back
+from tests.snapshots import but, snapshot
 
 CONTAINERD = "unix:///run/containerd/containerd.sock"
 DROP_IN = paths.drop_in("/etc/systemd/system", "kubelet.service")
 FAILURE = StepFailedError("the relay did not answer")
-DOWN = Observation(
-    files={},
-    proxy=UnitState(paths.PROXY_UNIT, "loaded", "active", "running"),
-    kubelet=UnitState("kubelet.service", "loaded", "activating", "auto-restart", result="exit-code"),
-    proxy_process=None,
-    kubelet_process=None,
-    relay_answers=False,
-    on_relay=False,
-    kubelet_healthy=False,
+DOWN = snapshot(
+    {},
+    UnitState(paths.PROXY_UNIT, "loaded", "active", "running"),
+    UnitState("kubelet.service", "loaded", "activating", "auto-restart", result="exit-code"),
 )
-WELL = replace(DOWN, kubelet_healthy=True)
-AFTER = RollbackReport(CONTAINERD, "kubelet.service", observation=DOWN)
+WELL = but(DOWN, kubelet_healthy=True)
+AFTER = RollbackReport(CONTAINERD, "kubelet.service", snapshot=DOWN)
 
 
 def lines(after: RollbackReport, second: Exception = FAILURE) -> list[str]:
@@ -49,18 +45,18 @@ def lines(after: RollbackReport, second: Exception = FAILURE) -> list[str]:
             "systemctl reset-failed kubelet.service && systemctl restart kubelet.service",
         ),
         (
-            replace(AFTER, endpoint="unix:///var/run/crio/crio.sock", runtime="no socket", observation=WELL),
-            ("crio.sock does not answer", "kubelet.service is healthy on its own endpoint"),
+            replace(AFTER, endpoint="unix:///var/run/crio/crio.sock", runtime="no socket", snapshot=WELL),
+            ("crio.sock does not answer", "kubelet.service is healthy on its base endpoint"),
             "systemctl restart crio.service",
         ),
         (
-            replace(AFTER, observation=WELL, held=True),
-            ("is healthy on its own endpoint and held there", "every file is as before"),
+            replace(AFTER, snapshot=replace(WELL, hold="why")),
+            ("is healthy on its base endpoint and held there", "every file is as before"),
             f"journalctl -u {paths.PROXY_UNIT} -n 50",
         ),
         (
-            replace(AFTER, observation=None, blind="nobody answers", healthz=True),
-            ("kubelet says that it is healthy", "nobody answers"),
+            replace(AFTER, snapshot=None, unreadable="nobody answers", healthz=True),
+            ("kubelet reports healthy", "nobody answers"),
             "systemctl restart dbus.service",
         ),
     ],
@@ -83,4 +79,4 @@ def test_a_failure_of_the_disk_is_named_with_what_helps(number: int) -> None:
     assert os.strerror(number) in failure.message
     error = rolled_back(failure, Desired(), blamed=False, journal="")
     assert failure.hint in error.hint
-    assert failure.hint in lines(replace(AFTER, observation=WELL), failure)[1]
+    assert failure.hint in lines(replace(AFTER, snapshot=WELL), failure)[1]

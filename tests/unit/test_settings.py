@@ -131,12 +131,12 @@ def test_every_fault_is_said_at_once_with_its_line() -> None:
     found = faults("mode: x\nkubelet:\n  gaurdSeconds: 5\n  unit: 3\n  unit: 4\nproxy:\n  agent: maybe\n")
     assert [fault.partition(":")[0] for fault in found] == [
         "kubelet.unit",
-        "kubelet.gaurdSeconds",
         "mode",
         "proxy.agent",
         "kubelet.unit",
+        "kubelet.gaurdSeconds",
     ]
-    assert [fault.rpartition("settings.yaml:")[2] for fault in found] == ["5)", "3)", "1)", "7)", "4)"]
+    assert [fault.rpartition("settings.yaml:")[2] for fault in found] == ["5)", "1)", "7)", "4)", "3)"]
 
 
 def test_a_file_that_is_not_text_is_refused() -> None:

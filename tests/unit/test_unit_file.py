@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from installer.kubelet.command import BaseUnit, base_argv, is_shell_wrapper, last_variable
-from installer.model.facts import KubeletFacts, UnitText
-from installer.model.resource import UnitDetail, UnitState
+from installer.kubelet.command import BaseUnit, is_shell_wrapper, last_variable, next_command_line, parse_base
+from installer.model.snapshot import KubeletBase, UnitText
 from installer.systemd_syntax.environment_file import parse_environment_file, quote
 from installer.systemd_syntax.unit_file import (
     Assignment,
@@ -117,7 +116,7 @@ def test_words_of_a_value(text: str, words: tuple[str, ...]) -> None:
 
 
 def test_an_open_quote() -> None:
-    with pytest.raises(ValueError, match="not closed"):
+    with pytest.raises(ValueError, match="unclosed quote"):
         split_words('a "b c')
     assert split_words('a "b c', relaxed=True) == ("a", "b c")
 
@@ -208,14 +207,15 @@ def test_environment_of_the_command_line() -> None:
         "/etc/two": (UnitText("/etc/two", "A=from two\n"),),
     }
     assert unit.environment(files) == {"A": "from two", "B": "%b"}
-    facts = KubeletFacts(UnitState("kubelet.service"), UnitDetail(), None, (UnitText(PATH, text),))
-    assert base_argv(facts) == ("/k", "1", "2", "%b")
+    base = KubeletBase(texts=(UnitText(PATH, text),))
+    assert next_command_line(parse_base(base), base) == ("/k", "1", "2", "%b")
 
 
 def test_a_command_line_that_cannot_be_known() -> None:
     for body in ("ExecStart=/k 'open\n", "ExecStart=\n", "ExecStart=/a\nExecStart=/b\n"):
         text = UnitText(PATH, f"[Service]\n{body}")
-        assert base_argv(KubeletFacts(UnitState("k"), UnitDetail(), None, (text,))) == ()
+        base = KubeletBase(texts=(text,))
+        assert next_command_line(parse_base(base), base) == ()
 
 
 @pytest.mark.parametrize(

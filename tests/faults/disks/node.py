@@ -97,8 +97,8 @@ class Node:
         proxy = systemd.unit(paths.PROXY_UNIT)
         wanted = proxy.unit_file_state == "enabled" or _DROP_IN in systemd.unit(KUBELET).drop_in_paths
         if proxy.exists and wanted:
-            systemd.start(proxy.name, 0)
-        systemd.start(KUBELET, 0)
+            systemd.restart(proxy.name, 0)
+        systemd.restart(KUBELET, 0)
         self.fake.calls.clear()
 
     @property
@@ -207,7 +207,7 @@ class _Systemd(FakeSystemd):
         )
 
     def _proxy_job(self, method: str, unit: UnitState) -> tuple[str, UnitState]:
-        if method == "stop" or (method == "start" and unit.running):
+        if method == "stop":
             return self._succeed(method, unit)
         node = self._node
         variables = node.variables(paths.EXTRA_OPTIONS) | node.variables(paths.PROXY_ENVIRONMENT)
@@ -240,7 +240,7 @@ class _Systemd(FakeSystemd):
 
     def _kubelet_job(self, method: str, unit: UnitState) -> tuple[str, UnitState]:
         """Its guard included: without a proxy that serves it starts on its own endpoint."""
-        if method == "stop" or (method == "start" and unit.running):
+        if method == "stop":
             return self._succeed(method, unit)
         node = self._node
         unit = self.started(unit)

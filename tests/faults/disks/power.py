@@ -16,11 +16,12 @@ from itertools import islice
 from pathlib import Path
 
 from installer.errors import InstallerError, RolledBackError
+from installer.inputs.load import Request
 from installer.inputs.settings import KubeletSettings, Settings
 from installer.model import paths
 from installer.model.event import silent
 from installer.model.state import Mode
-from installer.reconcile import Request, reconcile
+from installer.reconcile import reconcile
 from tests.faults import Report
 from tests.faults.disks.crash import Disk, Tree, build, read_tree
 from tests.faults.disks.node import Node, bare_node, program
@@ -206,12 +207,12 @@ class Bench:
         payload, configs = self._inputs(inputs or _FIRST)
         settings = Settings(kubelet=KubeletSettings(settle_seconds=1))
         try:
-            outcome = reconcile(Request(mode, settings, payload, configs), node.fake.host, silent)
+            changed = reconcile(Request(mode, settings, payload, configs), node.fake.host, silent)
         except RolledBackError:
             return "rolled back"
         except InstallerError as error:
             return f"{type(error).__name__}: {error.message}"
-        return "changed" if outcome.changed else "nothing to do"
+        return "changed" if changed else "nothing to do"
 
     def _inputs(self, inputs: Inputs) -> tuple[Path, Path]:
         """The payload and the configs, made once."""

@@ -11,16 +11,24 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
+from installer.assess import assess
 from installer.inputs.configs import load_configs, parse_extra_options
+from installer.inputs.load import Request, load_inputs
 from installer.inputs.settings import Settings, parse_settings
-from installer.intent import Intent, form_installation
-from installer.kubelet import kubelet_policies
-from installer.kubelet.command import base_argv, base_unit
+from installer.kubelet.command import parse_base
 from installer.model import paths
-from installer.model.facts import Facts, KubeletFacts, UnitText
+from installer.model.assessment import Assessment
 from installer.model.resource import DesiredFile, ProcessState, UnitDetail, UnitState
-from installer.model.state import Strategy
-from installer.record.schema import Record
+from installer.model.snapshot import (
+    HostSnapshot,
+    KubeletBase,
+    KubeletSnapshot,
+    Machine,
+    ProxySnapshot,
+    UnitText,
+)
+from installer.model.state import Mode, Strategy
+from installer.record.schema import Record, RecordStatus
 from installer.systemd_syntax.environment_file import parse_environment_file
 from installer.systemd_syntax.unit_file import parse_exec, parse_unit, split_words
 from tests.faults.disks.node import program
@@ -59,33 +67,42 @@ class Kubelet:
     config: bytes
     argv: tuple[str, ...]
 
-    def facts(self) -> Facts:
-        """As `observe` hands them over."""
+    def snapshot(self) -> HostSnapshot:
+        """A host with this kubelet and nothing of ours."""
         process = ProcessState(1, ("/usr/bin/kubelet", *self.argv), {}) if self.argv else None
+        unit = UnitState(_NAME, "loaded", "active", "running", fragment_path=_UNIT, drop_in_paths=(_DROP_IN,))
         texts = ((_UNIT, self.unit), (_DROP_IN, self.drop_in))
-        kubelet = KubeletFacts(
-            UnitState(_NAME, load_state="loaded", fragment_path=_UNIT, drop_in_paths=(_DROP_IN,)),
+        base = KubeletBase(
             UnitDetail(environment_files=((_ENVIRONMENT, True),)),
-            process,
             tuple(UnitText(path, raw.decode("utf-8", "surrogateescape")) for path, raw in texts),
             UnitText(_CONFIG, self.config.decode("utf-8", "replace")),
             (UnitText("/etc/x.conf", self.config.decode("utf-8", "replace")),),
             {_ENVIRONMENT: (UnitText(_ENVIRONMENT, self.environment.decode("utf-8", "surrogateescape")),)},
         )
-        return Facts("x86_64", "0" * 32, "node", kubelet)
+        return HostSnapshot(
+            ProxySnapshot(UnitState(paths.PROXY_UNIT)),
+            KubeletSnapshot(unit, process, healthy=True),
+            machine=Machine("x86_64", "0" * 32, "node"),
+            base=base,
+        )
+
+
+_PLAIN = Kubelet(_UNITS[0].encode(), b"", b"", b"", ("--v=2",))
+
+
+def _assess(kubelet: Kubelet, settings: Settings, directory: Path, configs: Path | None = None) -> Assessment:
+    request = Request(Mode.INSTALL, settings, _payload(directory), configs)
+    inputs = load_inputs(request, Record().known_digest)
+    return assess(inputs, kubelet.snapshot(), Record(), RecordStatus.MISSING, "0a1b")
 
 
 def _check_kubelet(kubelet: Kubelet, directory: Path) -> str:
-    facts = kubelet.facts()
     found: list[str] = []
     for strategy in ("auto", "exec-start"):
         settings = Settings(kubelet=parse_settings(f"kubelet: {{strategy: {strategy}}}".encode()).kubelet)
 
         def install(settings: Settings = settings) -> None:
-            kubelet_policies(facts.kubelet)
-            base_argv(facts.kubelet)
-            intent = form_installation(settings, facts, _payload(directory), None, Record())
-            found.append(_wrong(intent, facts))
+            found.append(_wrong(_assess(kubelet, settings, directory)))
 
         found.append(end_of(install))
     return next((wrong for wrong in found if wrong), "")
@@ -100,13 +117,15 @@ def _payload(directory: Path) -> Path:
     return directory / "payload"
 
 
-def _wrong(intent: Intent, facts: Facts) -> str:
+def _wrong(found: Assessment) -> str:
     """What the rendered files say besides what they should."""
-    files = {file.path: file for file in intent.desired.files}
-    kubelet = intent.desired.kubelet
+    desired = found.plan.desired
+    files = {file.path: file for file in desired.files}
+    kubelet = desired.kubelet
     if kubelet is None:
-        return "" if intent.refusals else "neither refused nor served"
-    wrong = _wrong_drop_in(files[kubelet.unit.unit_file], kubelet.strategy, kubelet.variable, facts)
+        return "" if found.plan.refusals else "neither refused nor served"
+    base = found.snapshot.base
+    wrong = _wrong_drop_in(files[kubelet.unit.unit_file], kubelet.strategy, kubelet.variable, base)
     ours = _variables(files[paths.KUBELET_ENVIRONMENT])
     expected = {
         "CRI_RESMGR_GUARD_VARIABLE": kubelet.variable,
@@ -116,10 +135,10 @@ def _wrong(intent: Intent, facts: Facts) -> str:
     }
     if ours != expected:
         return f"kubelet.env has {ours}"
-    return wrong or _wrong_proxy(files[paths.PROXY_ENVIRONMENT], intent.base_endpoint)
+    return wrong or _wrong_proxy(files[paths.PROXY_ENVIRONMENT], found.base_endpoint)
 
 
-def _wrong_drop_in(file: DesiredFile, strategy: Strategy, variable: str, facts: Facts) -> str:
+def _wrong_drop_in(file: DesiredFile, strategy: Strategy, variable: str, kubelet: KubeletBase) -> str:
     assert isinstance(file.content, bytes)
     lines = parse_unit(UnitText(file.path, file.content.decode("utf-8", "surrogateescape")))
     repeated = 2 if strategy is Strategy.EXEC_START else 0
@@ -136,7 +155,7 @@ def _wrong_drop_in(file: DesiredFile, strategy: Strategy, variable: str, facts: 
     if [line.key for line in lines] != keys + ["ExecStart"] * repeated:
         return f"the drop-in has {lines}"
     if repeated:
-        base, again = base_unit(facts.kubelet).commands()[0], parse_exec(lines[-1])
+        base, again = parse_base(kubelet).commands()[0], parse_exec(lines[-1])
         if (again.prefixes, again.words) != (base.prefixes, (*base.words, f"${variable}")) or lines[-2].value:
             return f"the drop-in runs {again}, the base {base}"
     return ""
@@ -168,8 +187,7 @@ def _check_endpoint(text: str, directory: Path) -> str:
     def install() -> None:
         data = {"proxy": {"runtimeEndpoint": f"unix:///run/{text}"}}
         settings = parse_settings(json.dumps(data).encode())
-        facts = Kubelet(_UNITS[0].encode(), b"", b"", b"", ("--v=2",)).facts()
-        found.append(_wrong(form_installation(settings, facts, _payload(directory), None, Record()), facts))
+        found.append(_wrong(_assess(_PLAIN, settings, directory)))
 
     return end_of(install) or next((wrong for wrong in found if wrong), "")
 
@@ -182,15 +200,15 @@ def _check_options(content: bytes, directory: Path) -> str:
     found: list[str] = []
 
     def install() -> None:
-        facts = Kubelet(_UNITS[0].encode(), b"", b"", b"", ("--v=2",)).facts()
-        intent = form_installation(Settings(), facts, _payload(directory), configs, Record())
-        file = next(file for file in intent.desired.files if file.path == paths.EXTRA_OPTIONS)
+        assessment = _assess(_PLAIN, Settings(), directory, configs)
+        desired = assessment.plan.desired
+        file = next(file for file in desired.files if file.path == paths.EXTRA_OPTIONS)
         variables = _variables(file)
         options = load_configs(configs).extra_options or ""
         words = split_words(variables.get("EXTRA_OPTIONS", "?"), relaxed=True)
         if variables.keys() != {"EXTRA_OPTIONS"} or words != parse_extra_options(options):
             found.append(f"systemd reads {variables}")
-        found.append(_wrong(intent, facts))
+        found.append(_wrong(assessment))
 
     return end_of(install) or next((wrong for wrong in found if wrong), "")
 

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from hypothesis import strategies as st
 
-from installer.manifests import Request, render_manifests
+from installer.manifests import ManifestOptions, render_manifests
 from tests.faults.inputs.texts import every_value, hostile_text, spoilt
 from tests.faults.inputs.trial import Trial, end_of
 
@@ -73,14 +73,14 @@ configs: {default: "logger: {}"}
 def _check_values(content: bytes, directory: Path) -> str:
     file = directory / "values.yaml"
     file.write_bytes(content)
-    return end_of(lambda: _read(render_manifests(Request(values=file))))
+    return end_of(lambda: _read(render_manifests(ManifestOptions(values=file))))
 
 
 def _check_provider_config(content: bytes, directory: Path) -> str:
     file = directory / "provider.yaml"
     file.write_bytes(content)
-    request = Request(provider_configs=(file,), images=(_IMAGE,), managed_resource=True)
-    return end_of(lambda: _read(render_manifests(request)))
+    options = ManifestOptions(provider_configs=(file,), images=(_IMAGE,), managed_resource=True)
+    return end_of(lambda: _read(render_manifests(options)))
 
 
 def _read(stream: str) -> list[dict[str, Any]]:
@@ -89,7 +89,7 @@ def _read(stream: str) -> list[dict[str, Any]]:
 
 
 def _check_texts(texts: tuple[str, str, str], directory: Path) -> str:
-    """Texts of somebody stand in the objects as they came, or were refused."""
+    """The operator's texts arrive in the objects unchanged, or are refused."""
     annotation, comment, word = texts
     given: dict[str, Any] = {
         "images": {"installer": _IMAGE},
@@ -103,13 +103,13 @@ def _check_texts(texts: tuple[str, str, str], directory: Path) -> str:
     }
     for key in ("labels", "name"):
         if not word.isidentifier():
-            del given[key]  # a name or label that is none is refused, and with it all the rest
+            del given[key]  # an invalid name or label would be refused, and all the rest with it
     file = directory / "values.yaml"
     file.write_text(json.dumps(given))
     wrong: list[str] = []
 
     def render() -> None:
-        for each in _read(render_manifests(Request(values=file))):
+        for each in _read(render_manifests(ManifestOptions(values=file))):
             wrong.extend(_wrong_object(each, given))
 
     return end_of(render) or next(iter(wrong), "")

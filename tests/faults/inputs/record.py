@@ -13,13 +13,22 @@ from typing import Any
 from hypothesis import strategies as st
 
 from installer.host.files import RootedFiles
+from installer.inputs.load import Request
 from installer.inputs.settings import KubeletSettings, Settings
 from installer.model import paths
 from installer.model.event import silent
 from installer.model.resource import Kind, Part
 from installer.model.state import Mode
-from installer.reconcile import Request, reconcile
-from installer.record.schema import Claim, Original, Record, RecordStatus, dump_record, load_record
+from installer.reconcile import reconcile
+from installer.record.schema import (
+    Claim,
+    LoadedRecord,
+    Original,
+    Record,
+    RecordStatus,
+    dump_record,
+    load_record,
+)
 from tests.faults.disks.crash import Tree, build, read_tree
 from tests.faults.disks.node import Node, bare_node, program
 from tests.faults.disks.recorder import Careless
@@ -61,11 +70,11 @@ def _check_read(content: bytes, directory: Path) -> str:
     files = RootedFiles(directory)
     files.make_directory(paths.OUR_STATE)
     (directory / paths.RECORD[1:]).write_bytes(content)
-    found: list[tuple[Record, RecordStatus]] = []
+    found: list[LoadedRecord] = []
     wrong = end_of(lambda: found.append(load_record(files, MACHINE, "node")))
-    if wrong or found[0][1] not in (RecordStatus.OK, RecordStatus.FOREIGN):
+    if wrong or found[0].status not in (RecordStatus.OK, RecordStatus.FOREIGN):
         return wrong
-    return "" if found[0][0] == SAMPLE or b"checksum" not in content else f"it is believed: {found[0][0]}"
+    return "" if found[0].record == SAMPLE or b"checksum" not in content else f"believed: {found[0].record}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +170,7 @@ def _check_removal(damage: Damage, directory: Path) -> str:
     first, root = install(directory), directory / "root"
     record = damage.do(first.record)
     node = first.lay(root, record)
-    _, status = load_record(node.fake.files, MACHINE, "node")
+    status = load_record(node.fake.files, MACHINE, "node").status
     before = read_tree(root, ("/run",))
     wrong = end_of(lambda: reconcile(_request(Mode.REMOVE, first.payload), node.fake.host, silent))
     if wrong or (damage.what in _LIES and status in (RecordStatus.OK, RecordStatus.FOREIGN)):

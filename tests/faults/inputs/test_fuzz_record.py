@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from installer.errors import UnservableHostError
+from installer.inputs.load import Request
 from installer.inputs.settings import KubeletSettings, Settings
 from installer.model.event import Event, silent
 from installer.model.state import Mode
-from installer.reconcile import Request, reconcile
+from installer.reconcile import reconcile
 from tests.faults.inputs.record import TRIALS, install
 from tests.faults.inputs.trial import Trial, try_some
 

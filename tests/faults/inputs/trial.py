@@ -16,7 +16,7 @@ from hypothesis import settings as limits
 from hypothesis import strategies as st
 
 from installer.errors import InstallerError
-from installer.report import report_error
+from installer.report.events import report_error
 
 Check = Callable[[Any, Path], str]
 

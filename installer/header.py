@@ -1,4 +1,4 @@
-"""The marks in our files: the header line, the digest in it, and the generation of a carrier.
+"""The header line of our files, the digest in it, and the generation of an environment file.
 
 A file's digest is that of its text with both digests and the generation left out,
 so it can be checked on any host with nothing but the file.
@@ -14,7 +14,6 @@ from installer.model.paths import GENERATION_VARIABLE, UNIT_VARIABLE
 _LENGTH = 16  # hex digits
 _PLACE = b"# @HEADER@\n"
 _OWNER = "Managed by cri-resmgr-installer, changes to this file do not last. Digest:"
-_HEADER = re.compile(rb"\A(#!.*\n)?# " + _OWNER.encode() + rb" ([0-9a-f]{%d})\n" % _LENGTH)
 _KEPT_PLACE = re.compile(rb"\A(#!.*\n)?" + _PLACE)
 _UNIT_LINE = re.compile(
     rb"^(Environment=" + UNIT_VARIABLE.encode() + rb"=)(?:[0-9a-f]{%d}|@DIGEST@)$" % _LENGTH, re.M
@@ -31,7 +30,7 @@ def digest_of(*parts: str | bytes) -> str:
     return total.hexdigest()[:_LENGTH]
 
 
-def stamp(content: bytes) -> tuple[bytes, str]:
+def with_header(content: bytes) -> tuple[bytes, str]:
     """The content with its header line and digests filled in, and the digest.
 
     The header goes to the place kept for it (behind a `#!` line), or in front of
@@ -40,27 +39,13 @@ def stamp(content: bytes) -> tuple[bytes, str]:
     if not _KEPT_PLACE.match(content):
         # A byte order mark may stand at the very beginning only, so not behind our line.
         content = _PLACE + content.removeprefix(b"\xef\xbb\xbf")
-    digest = digest_of(_undated(content))
+    digest = digest_of(_without_digests(content))
     header = f"# {_OWNER} {digest}\n".encode()
     content = _KEPT_PLACE.sub(lambda found: (found.group(1) or b"") + header, content)
     return _UNIT_LINE.sub(rb"\g<1>" + digest.encode(), content), digest
 
 
-def is_marked(content: bytes) -> bool:
-    """Whether the file says of itself that it is ours."""
-    return _HEADER.match(content) is not None
-
-
-def is_intact(content: bytes) -> bool:
-    """Whether the file is ours and nobody has edited it since (its generation may differ)."""
-    found = _HEADER.match(content)
-    if found is None:
-        return False
-    body = (found.group(1) or b"") + _PLACE + content[found.end() :]
-    return digest_of(_undated(body)) == found.group(2).decode()
-
-
-def _undated(content: bytes) -> bytes:
+def _without_digests(content: bytes) -> bytes:
     """The content without its unit digest and generation."""
     return _UNIT_LINE.sub(rb"\g<1>", _GENERATION_LINE.sub(rb"\g<1>", content))
 
@@ -76,9 +61,3 @@ def with_generation(content: bytes, generation: str) -> bytes:
     if count != 1:
         raise ValueError(f"{count} generation lines, not one")
     return changed
-
-
-def carried_generation(content: bytes) -> str:
-    """The generation that a carrier has, or an empty string."""
-    found = _GENERATION_LINE.search(content)
-    return found.group(2).decode() if found else ""

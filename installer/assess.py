@@ -1,0 +1,94 @@
+"""settings + snapshot -> desired -> diff -> preflight -> plan. Pure: values in, one value out.
+
+Nothing is asked here. What has to be asked only when something is to be changed is the snapshot's probe: the
+caller sees by `needs_probe` whether it is missing, adds it, and assesses again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from installer.desired.build import build_desired, runtime_endpoint
+from installer.diff import diff
+from installer.inputs.load import Inputs
+from installer.kubelet.analysis import KubeletAnalysis, analyse_kubelet
+from installer.model import paths
+from installer.model.assessment import Assessment
+from installer.model.change import Changes
+from installer.model.finding import Finding, refusal, warning
+from installer.model.snapshot import HostSnapshot
+from installer.model.state import Desired, Mode
+from installer.plan import build_plan
+from installer.preflight.check import cached_configuration, check
+from installer.record.schema import Record, RecordStatus, leftovers_of_ours, was_moving_kubelet
+
+
+def assess(
+    inputs: Inputs, snapshot: HostSnapshot, record: Record, status: RecordStatus, nonce: str
+) -> Assessment:
+    """What the run would do. `nonce` makes its pending generation unlike any other."""
+    request = inputs.request
+    settings, removing = request.settings, request.mode is Mode.REMOVE
+    kubelet = analyse_kubelet(snapshot, settings)
+    desired = _desired(inputs, snapshot, kubelet)
+    changes = diff(desired, snapshot, record)
+    if desired.proxy is None and not removing:
+        changes = Changes()  # kubelet cannot be served: preflight says why
+    moved = was_moving_kubelet(record, snapshot)
+    findings = check(inputs, snapshot, kubelet, desired, changes, moved=moved)
+    if changes or not removing:
+        findings = (*_record_findings(status, request.mode), *findings)
+    plan = build_plan(
+        request.mode,
+        desired,
+        changes,
+        nonce=nonce,
+        kubelet_unit=settings.kubelet.unit,
+        findings=findings,
+        hold=bool(snapshot.hold),
+        reset_cache=settings.configs.reset_cached and cached_configuration(snapshot.machine.cache),
+        leftovers=leftovers_of_ours(record, snapshot) if removing else (),
+    )
+    failure = record.failed.get(desired.generation)
+    return Assessment(
+        plan,
+        snapshot,
+        base_endpoint=kubelet.endpoint if removing else runtime_endpoint(settings, kubelet),
+        payload_version=inputs.payload.version if inputs.payload else "",
+        remembered_failure=f"{failure.time}: {failure.reason}" if failure else "",
+    )
+
+
+def _desired(inputs: Inputs, snapshot: HostSnapshot, kubelet: KubeletAnalysis) -> Desired:
+    if inputs.request.mode is Mode.REMOVE or inputs.payload is None:
+        return Desired()
+    detail = snapshot.base.detail
+    return build_desired(inputs.request.settings, inputs.configs, inputs.payload, kubelet, detail)
+
+
+def _record_findings(status: RecordStatus, mode: Mode) -> Iterable[Finding]:
+    code = "record-unusable"
+    if status is RecordStatus.OK or (status is RecordStatus.MISSING and mode is Mode.INSTALL):
+        return
+    what = f"the record ({paths.RECORD}) is {status.value}"
+    if mode is Mode.REMOVE:
+        yield warning(code, f"{what}: only files provably ours will be removed")
+    elif status is RecordStatus.FUTURE:
+        hint = "use the installer that wrote it, or a newer one"
+        yield refusal(code, f"{what}: a newer installer works on this node", hint)
+    else:
+        yield warning(code, f"{what}: starting a new record with the files provably ours")
+
+
+def needs_probe(assessment: Assessment) -> bool:
+    """Whether the snapshot lacks what has to be asked before something is changed."""
+    plan = assessment.plan
+    unserved = plan.mode is Mode.INSTALL and not plan.desired.files
+    return assessment.snapshot.probe is None and (bool(plan.changes) or unserved)
+
+
+def probed_endpoint(assessment: Assessment) -> str:
+    """Where the runtime is to be asked; empty if it need not be: a repair that restarts nothing needs no
+    runtime, and is quicker without asking it."""
+    plan = assessment.plan
+    return assessment.base_endpoint if plan.changes.disturb or not plan.desired.files else ""

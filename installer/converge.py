@@ -1,0 +1,92 @@
+"""claim -> apply -> verify, once: the only way from a plan to a changed host.
+
+Installation, removal, keeping the good generation, rollback, rescue and hold all come through here; they
+differ in the plan. What is done about a failure is not decided here: it is raised.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from installer.apply import Limits, Progress, apply_plan
+from installer.diff import diff
+from installer.errors import InstallerError, InterruptedRunError, StepFailedError, failed_on_disk
+from installer.host.ports import Host
+from installer.inputs.settings import Settings
+from installer.model.event import Emit, Event
+from installer.model.plan import Plan
+from installer.model.snapshot import HostSnapshot
+from installer.record.store import RecordStore
+from installer.snapshot import refresh
+
+# Kubelet hangs on the relay while its proxy is replaced, and the node goes NotReady after ~31 s: what a start
+# of the proxy may take, so that the attempt, the rollback, and kubelet's move to its base endpoint should
+# that fail too, fit into 30 s (R8).
+_PROXY_START_WHILE_HANGING = 11.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What every plan of one run is carried out with. The host's lock is held."""
+
+    host: Host
+    store: RecordStore
+    settings: Settings
+    emit: Emit
+
+
+def build_limits(settings: Settings, *, hanging: bool) -> Limits:
+    """The deadlines of a run; shorter for the proxy while kubelet hangs on the relay."""
+    proxy_start = float(settings.proxy.start_timeout_seconds)
+    return Limits(
+        proxy_start=min(proxy_start, _PROXY_START_WHILE_HANGING) if hanging else proxy_start,
+        kubelet_start=float(settings.kubelet.start_timeout_seconds),
+        settle=float(settings.kubelet.settle_seconds),
+        guard=float(settings.kubelet.guard_seconds),
+        healthz_url=settings.kubelet.healthz_url,
+    )
+
+
+def converge(
+    plan: Plan, snapshot: HostSnapshot, run: Run, limits: Limits, progress: Progress, *, healthy: bool = False
+) -> HostSnapshot:
+    """Carries the plan out and returns the host as it is then. `snapshot` is what the plan was made from;
+    `healthy`: kubelet has to be healthy in the end; `progress` says what was done, also after a failure.
+
+    Raises StepFailedError, InterruptedRunError between two steps. A crash at any instant leaves a host from
+    which the next run's diff derives the rest.
+    """
+    if plan.steps and plan.parts:
+        _claim(plan, snapshot, run)
+    apply_plan(plan, run.host, limits, run.emit, progress)
+    return _verify(plan, snapshot, run, healthy=healthy) if plan.parts else snapshot
+
+
+def _claim(plan: Plan, snapshot: HostSnapshot, run: Run) -> None:
+    """R6: ownership is recorded, originals and edits are kept, before the first write."""
+    try:
+        kept = run.store.claim(plan, snapshot)
+    except OSError as error:
+        raise failed_on_disk("the record could not be written", error) from error
+    for edit in kept:
+        run.emit(Event("edit.kept", f"the edited file was kept: {edit}", {"kept": edit}))
+
+
+def _verify(plan: Plan, snapshot: HostSnapshot, run: Run, *, healthy: bool) -> HostSnapshot:
+    """An empty difference *is* done."""
+    try:
+        after = refresh(snapshot, run.host, run.settings, run.store.record)
+    except (StepFailedError, InterruptedRunError):
+        raise
+    except InstallerError as error:
+        raise StepFailedError(f"verification: {error.message}", error.hint, interfered=True) from error
+    except OSError as error:
+        raise failed_on_disk("verification", error) from error
+    run.store.note_applied(plan, after.proxy.unit.invocation_id)
+    left = diff(plan.desired, after, run.store.record).within(plan.parts)
+    if left:
+        message = f"the host still differs from what was applied: {'; '.join(left.describe())}"
+        raise StepFailedError(message, interfered=bool(left.files))
+    if healthy and not after.kubelet.healthy:
+        raise StepFailedError(f"{plan.kubelet_unit} is not healthy")
+    return after

@@ -1,0 +1,96 @@
+"""Everything that people give a run, brought together: what was asked, payload, configs.
+
+Asks the host nothing and writes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from installer.errors import InvalidInputError
+from installer.host.ports import KnownDigest, Validator
+from installer.inputs.configs import Configs, load_configs, validate_with_binary
+from installer.inputs.payload import Payload, load_payload, verify_payload
+from installer.inputs.settings import Settings
+from installer.model.change import Changes
+from installer.model.paths import BINARY
+from installer.model.state import Mode
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a person, or the daemon for one, asked for. `payload` and `configs` are directories readable by
+    this process.
+
+    `keep_kubelet`: begin nothing that would restart kubelet. `unattended`: nobody is watching, so a person's
+    hold is not ended.
+    """
+
+    mode: Mode
+    settings: Settings
+    payload: Path
+    configs: Path | None = None
+    retry: bool = False
+    accept_pending: bool = False
+    without_record: bool = False
+    keep_kubelet: bool = False
+    unattended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """A request with what it names, read and checked. A removal has no configs, and its payload only helps to
+    recognise its own binary: it may be None."""
+
+    request: Request
+    payload: Payload | None
+    configs: Configs
+
+    @property
+    def payload_digest(self) -> str:
+        return self.payload.binary.digest if self.payload else ""
+
+
+def load_inputs(request: Request, known: KnownDigest) -> Inputs:
+    """Raises InvalidInputError with every fault of payload and configs."""
+    faults: list[str] = []
+    hints: list[str] = []
+    payload, configs = None, Configs()
+    removing = request.mode is Mode.REMOVE
+    try:
+        configs = Configs() if removing else load_configs(request.configs)
+    except InvalidInputError as error:
+        faults += error.faults
+        hints.append(error.hint)
+    try:
+        payload = load_payload(request.payload, known)
+    except InvalidInputError as error:
+        if not removing:
+            faults += error.faults
+            hints.append(error.hint)
+    if faults:
+        raise InvalidInputError(faults, "; ".join(hint for hint in hints if hint))
+    return Inputs(request, payload, configs)
+
+
+def check_inputs(inputs: Inputs, changes: Changes, validator: Validator) -> None:
+    """The expensive checks of what is about to be used, before anything is touched.
+
+    The payload is read whole before its binary is written; the binary itself checks the configs. Raises
+    InvalidInputError.
+    """
+    if inputs.payload is None or inputs.request.mode is Mode.REMOVE:
+        return
+    if any(change.path == BINARY for change in changes.files):
+        verify_payload(inputs.payload)
+    binary = inputs.payload.source
+    broken = validator.validate(binary, b"")
+    if broken:
+        raise InvalidInputError(
+            [f"{binary}: does not start with any configuration: {broken}"],
+            "unpack or build the payload again; nothing was touched",
+        )
+    faults = validate_with_binary(inputs.configs, binary, validator)
+    if faults:
+        raise InvalidInputError(faults, "correct the configs; nothing was touched")

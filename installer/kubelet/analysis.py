@@ -1,0 +1,56 @@
+"""Everything that is to be known of kubelet's base, found once: endpoint, strategy, managers' policies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from installer.kubelet.command import next_command_line, parse_base
+from installer.kubelet.endpoint import base_endpoint, manager_policies
+from installer.kubelet.strategy import Choice, choose_strategy
+from installer.model.finding import Finding, refusal
+from installer.model.resource import UnitState
+from installer.model.snapshot import HostSnapshot
+
+if TYPE_CHECKING:
+    from installer.inputs.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletAnalysis:
+    """`endpoint` is kubelet's base endpoint, empty if it is not known. `choice` is None if kubelet cannot be
+    served; `refusals` say why. `policies` are those of its CPU and its memory manager."""
+
+    endpoint: str
+    choice: Choice | None
+    policies: tuple[str, str]
+    refusals: tuple[Finding, ...] = ()
+
+
+def analyse_kubelet(snapshot: HostSnapshot, settings: Settings) -> KubeletAnalysis:
+    """Parses kubelet's unit once and asks it everything. A unit that does not exist has no refusal of its
+    own: preflight says the one thing."""
+    base, unit, process = snapshot.base, snapshot.kubelet.unit, snapshot.kubelet.process
+    if not base.texts:
+        refusals = (_unreadable(unit),) if unit.load_state == "loaded" else ()
+        return KubeletAnalysis("", None, ("none", "None"), refusals)
+    parsed = parse_base(base)
+    next_start = next_command_line(parsed, base)
+    endpoint = base_endpoint(base, process, next_start)
+    choice = choose_strategy(parsed, settings)
+    found = (endpoint, choice)
+    return KubeletAnalysis(
+        endpoint=endpoint if isinstance(endpoint, str) else "",
+        choice=choice if isinstance(choice, Choice) else None,
+        policies=manager_policies(base, process, next_start),
+        refusals=tuple(one for one in found if isinstance(one, Finding)),
+    )
+
+
+def _unreadable(unit: UnitState) -> Finding:
+    return refusal(
+        "kubelet-unit-unreadable",
+        f"systemd has {unit.name} loaded, but none of its unit files can be read "
+        f"({unit.fragment_path or 'no fragment path'})",
+        f"`systemctl cat {unit.name}` shows what is missing; put the file back, or make it readable for root",
+    )

@@ -1,0 +1,21 @@
+"""What a run would do, and what that rests on: the last pure value before anything is changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from installer.model.plan import Plan
+from installer.model.snapshot import HostSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """`base_endpoint` is where the runtime is asked, empty if it is not known. `payload_version` is what the
+    payload calls itself. `remembered_failure` is why this generation is not tried again on this host, empty
+    if it may be tried."""
+
+    plan: Plan
+    snapshot: HostSnapshot
+    base_endpoint: str = ""
+    payload_version: str = ""
+    remembered_failure: str = ""

@@ -1,0 +1,140 @@
+"""The host as one run sees it: everything a decision may rest on, read once. See `installer.snapshot`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from installer.model.resource import FileState, ProcessState, UnitDetail, UnitState
+
+
+@dataclass(frozen=True, slots=True)
+class UnitText:
+    """A file of somebody else's configuration as text, with the host path it was read from."""
+
+    path: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletSnapshot:
+    """Kubelet's unit and main process. `healthy`: the unit runs and healthz answers 200 (or no URL is
+    set)."""
+
+    unit: UnitState
+    process: ProcessState | None = None
+    healthy: bool = False
+
+    @property
+    def on_relay(self) -> bool:
+        """Whether the running process uses the relay."""
+        return self.process is not None and self.process.uses_relay
+
+
+@dataclass(frozen=True, slots=True)
+class ProxySnapshot:
+    """The proxy's unit and main process. `linked`: the link that enables the unit exists, which systemd does
+    not tell of a unit without a file. `relay_answers`: something answered on the relay just now."""
+
+    unit: UnitState
+    process: ProcessState | None = None
+    linked: bool = False
+    relay_answers: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletBase:
+    """What kubelet's next start without us is made of, unparsed.
+
+    `texts` are the fragment and every drop-in except ours, in the order in which systemd reads them. `config`
+    is the content of its --config file, `config_dir` the *.conf files of --config-dir in lexical order.
+    `environment_files` has, for each EnvironmentFile= of the base as systemd names it, the files found:
+    several for a pattern.
+    """
+
+    detail: UnitDetail = field(default_factory=UnitDetail)
+    texts: tuple[UnitText, ...] = ()
+    config: UnitText | None = None
+    config_dir: tuple[UnitText, ...] = ()
+    environment_files: Mapping[str, tuple[UnitText, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What stays the same during a run. `architecture` is as `uname -m` prints it for the host (`x86_64`).
+    `services` are those units, of the few whose presence matters, that exist (gardener-node-agent and the
+    like). `cache` is the text of the proxy's cache file, empty if there is none."""
+
+    architecture: str
+    machine_id: str
+    hostname: str
+    services: tuple[str, ...] = ()
+    cache: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningContainer:
+    """A running container. `through_proxy`: it has the mount /.cri-resmgr, which only the proxy makes.
+
+    `pinned`: its main process may not use all CPUs that the host's first process may use.
+    """
+
+    id: str
+    name: str
+    pod: str
+    namespace: str
+    through_proxy: bool
+    pinned: bool
+
+    @property
+    def title(self) -> str:
+        """`namespace/pod/name`, or less for a container that kubelet did not create."""
+        return "/".join(part for part in (self.namespace, self.pod, self.name) if part) or self.id
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What costs CRI calls or disk walks, and is asked only when something is to be changed.
+
+    `runtime_error` is empty when the runtime answered CRI v1 and is ready. `free_bytes`, `unwritable` (why)
+    and `obstacles` (why) are by host path. `proxy_drop_ins` are other people's for the proxy's unit.
+    """
+
+    runtime_error: str = ""
+    containers: tuple[RunningContainer, ...] = ()
+    free_bytes: Mapping[str, int] = field(default_factory=dict)
+    unwritable: Mapping[str, str] = field(default_factory=dict)
+    obstacles: Mapping[str, str] = field(default_factory=dict)
+    proxy_drop_ins: tuple[UnitText, ...] = ()
+
+
+_UNKNOWN = Machine("", "", "")
+_NO_BASE = KubeletBase()
+
+
+@dataclass(frozen=True, slots=True)
+class HostSnapshot:
+    """`files` has every path that may be desired or is owned. `hold` is why kubelet is held on its base
+    endpoint, empty if it is not. `composed`: the guard composed a flag for kubelet's last start. `leftovers`
+    are those directories and files of cri-resmgr itself that exist. `probe` is None until it is needed.
+    """
+
+    proxy: ProxySnapshot
+    kubelet: KubeletSnapshot
+    files: Mapping[str, FileState] = field(default_factory=dict)
+    hold: str = ""
+    composed: bool = False
+    leftovers: tuple[str, ...] = ()
+    machine: Machine = _UNKNOWN
+    base: KubeletBase = _NO_BASE
+    probe: Probe | None = None
+
+    @property
+    def runtime_ready(self) -> bool:
+        """Whether the runtime was asked and is ready, or was not asked."""
+        return self.probe is None or not self.probe.runtime_error
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing was wrong with the environment: only then may a generation be blamed (R8)."""
+        return self.kubelet.healthy and self.runtime_ready

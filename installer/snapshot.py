@@ -1,0 +1,283 @@
+"""Reads the host into one `HostSnapshot`. Only reads; whatever disappears while it is being read is absent.
+
+One instant for each unit: both are read once for a snapshot, and nothing reads them a second time to decide.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+
+from installer.errors import InstallerError, UnservableHostError
+from installer.host.globbing import matching
+from installer.host.ports import Files, Host
+from installer.inputs.settings import Settings
+from installer.model import paths
+from installer.model.hold import reason_in
+from installer.model.resource import FileState, Kind, ProcessState, UnitDetail, UnitState, last_flag
+from installer.model.snapshot import (
+    HostSnapshot,
+    KubeletBase,
+    KubeletSnapshot,
+    Machine,
+    Probe,
+    ProxySnapshot,
+    RunningContainer,
+    UnitText,
+)
+from installer.record.schema import Record
+
+_SERVICES_THAT_MATTER = (
+    "gardener-node-agent.service",
+    "nodeadm-config.service",
+    "nodeadm-run.service",
+    "machine-config-daemon-pull.service",
+    "machine-config-daemon-firstboot.service",
+    "k3s.service",
+    "k3s-agent.service",
+    "rke2-server.service",
+    "rke2-agent.service",
+    "microshift.service",
+)
+_BOTTLEROCKET = re.compile(r"^ID=[\"']?bottlerocket", re.MULTILINE)
+_CONFIG_LIMIT = 4 << 20  # bytes of a kubelet configuration or of cri-resmgr's cache worth reading
+_RELAY_PAUSES = (0.3, 0.7)  # seconds: systemd may be restarting the proxy, which is away for 0.1 - 0.3 s
+
+
+def read_machine(host: Host) -> Machine:
+    """Who the host is. Raises OSError where the disk gives errors."""
+    identity = host.identity()
+    return Machine(
+        architecture=identity["machine"],
+        machine_id=identity["machine_id"],
+        hostname=identity["hostname"],
+        services=_services(host),
+        cache=_text(host, paths.PROXY_CACHE),
+    )
+
+
+def take_snapshot(host: Host, machine: Machine, settings: Settings, record: Record) -> HostSnapshot:
+    """Everything but the probe. Raises UnservableHostError where there is no system bus to ask, OSError."""
+    before = HostSnapshot(ProxySnapshot(UnitState("")), KubeletSnapshot(UnitState("")), machine=machine)
+    snapshot = refresh(before, host, settings, record)
+    return replace(snapshot, base=_read_base(host, snapshot.kubelet))
+
+
+def read_units(host: Host, settings: Settings) -> HostSnapshot:
+    """Both units, their processes and the hold, no more: what a rescue has time for."""
+    proxy = host.systemd.unit(paths.PROXY_UNIT)
+    kubelet = host.systemd.unit(settings.kubelet.unit)
+    return HostSnapshot(
+        proxy=ProxySnapshot(proxy, _main_process(host, proxy)),
+        kubelet=KubeletSnapshot(kubelet, _main_process(host, kubelet)),
+        hold=read_hold(host.files),
+    )
+
+
+def refresh(snapshot: HostSnapshot, host: Host, settings: Settings, record: Record) -> HostSnapshot:
+    """The same host now: units, processes, files. What a run does not change (the machine, kubelet's base,
+    the probe) stays as it was read: somebody's edit of kubelet's base meanwhile is for the next run."""
+    now = read_units(host, settings)
+    proxy, kubelet = now.proxy, now.kubelet
+    return replace(
+        snapshot,
+        proxy=replace(
+            proxy,
+            linked=observe_file(host, record, paths.PROXY_WANTED).kind is Kind.SYMLINK,
+            relay_answers=proxy.unit.running and _relay_answers(host),
+        ),
+        kubelet=replace(
+            kubelet, healthy=kubelet.unit.running and host.healthz.ok(settings.kubelet.healthz_url)
+        ),
+        files={path: observe_file(host, record, path) for path in _paths(settings, record)},
+        hold=now.hold,
+        composed=any(_exists(host.files, path) for path in (paths.KUBELET_COMPOSED, paths.KUBELET_USED)),
+        leftovers=tuple(path for path in paths.PROXY_STATE if _exists(host.files, path)),
+    )
+
+
+def with_probe(snapshot: HostSnapshot, host: Host, wanted: Iterable[str], endpoint: str) -> HostSnapshot:
+    """The snapshot with what is asked only when something is to be changed. `wanted` are the paths to be
+    written, `endpoint` where the runtime is asked; empty: it is not asked."""
+    runtime_error, containers = _probe_runtime(host, endpoint)
+    wanted = tuple(wanted)
+    directories = sorted({posixpath.dirname(path) for path in wanted} | {paths.OUR_STATE})
+    unwritable = {directory: reason for directory in directories if (reason := _unwritable(host, directory))}
+    usable = [directory for directory in directories if directory not in unwritable]
+    probe = Probe(
+        runtime_error=runtime_error,
+        containers=containers,
+        free_bytes={directory: host.files.free_bytes(directory) for directory in (*usable, paths.RUN)},
+        unwritable=unwritable,
+        obstacles={path: reason for path in wanted if (reason := _obstacle(host, path))},
+        proxy_drop_ins=tuple(_proxy_drop_ins(host)),
+    )
+    return replace(snapshot, probe=probe)
+
+
+# -- units and files ------------------------------------------------------------------
+
+
+def _main_process(host: Host, unit: UnitState) -> ProcessState | None:
+    return host.processes.get(unit.main_pid) if unit.main_pid else None
+
+
+def _relay_answers(host: Host) -> bool:
+    for pause in _RELAY_PAUSES:
+        if host.cri.answers(paths.RELAY_ENDPOINT):
+            return True
+        host.clock.sleep(pause)
+    return host.cri.answers(paths.RELAY_ENDPOINT)
+
+
+def _paths(settings: Settings, record: Record) -> list[str]:
+    """Every path that may be desired, and every path that is owned."""
+    drop_in = paths.drop_in(settings.kubelet.drop_in_directory, settings.kubelet.unit)
+    return sorted({*paths.OUR_FILES, drop_in, *record.claims})
+
+
+def observe_file(host: Host, record: Record, path: str) -> FileState:
+    """One path; a large file whose identity is known is not read again.
+
+    A directory link that leads out of the host root makes the path Kind.OTHER: an obstacle.
+    """
+    try:
+        return host.files.state(path, record.known_digest)
+    except UnservableHostError:
+        return FileState(Kind.OTHER)
+
+
+def _exists(files: Files, path: str) -> bool:
+    try:
+        return files.status(path) is not None
+    except UnservableHostError:  # a link leads out of the host root: nothing of ours can be there
+        return False
+
+
+def read_hold(files: Files) -> str:
+    """Why kubelet is held on its base endpoint; empty if it is not held."""
+    raw = files.read(paths.HOLD)
+    return "" if raw is None else reason_in(raw)
+
+
+# -- kubelet's base -------------------------------------------------------------------
+
+
+def _read_base(host: Host, kubelet: KubeletSnapshot) -> KubeletBase:
+    unit = kubelet.unit
+    detail = host.systemd.detail(unit.name) if unit.exists else UnitDetail()
+    argv = kubelet.process.argv if kubelet.process else ()
+    return KubeletBase(
+        detail=detail,
+        texts=tuple(_unit_texts(host, unit)),
+        config=_config_file(host, argv),
+        config_dir=tuple(_config_directory(host, argv)),
+        environment_files=read_environment_files(host.files, detail),
+    )
+
+
+def read_environment_files(files: Files, detail: UnitDetail) -> dict[str, tuple[UnitText, ...]]:
+    """For each EnvironmentFile= except ours, the files that it names: several if it is a pattern."""
+    ours = (paths.KUBELET_ENVIRONMENT, paths.KUBELET_COMPOSED)
+    named = (path for path, _optional in detail.environment_files if path not in ours)
+    return {
+        name: tuple(
+            UnitText(path, raw.decode("utf-8", "surrogateescape"))
+            for path in matching(files, name)
+            if (raw := files.read(path, _CONFIG_LIMIT)) is not None
+        )
+        for name in named
+    }
+
+
+def _unit_texts(host: Host, unit: UnitState) -> Iterable[UnitText]:
+    for path in (unit.fragment_path, *unit.drop_in_paths):
+        if path and posixpath.basename(path) != paths.DROP_IN_NAME:
+            raw = host.files.read(path)
+            if raw is not None:
+                # A byte that is not UTF-8 must survive being copied into our drop-in.
+                yield UnitText(path, raw.decode("utf-8", "surrogateescape"))
+
+
+def _config_file(host: Host, argv: tuple[str, ...]) -> UnitText | None:
+    path = last_flag(argv, "--config")
+    raw = host.files.read(path, _CONFIG_LIMIT) if path and path.startswith("/") else None
+    return UnitText(path, raw.decode("utf-8", "replace")) if path and raw is not None else None
+
+
+def _config_directory(host: Host, argv: tuple[str, ...]) -> Iterable[UnitText]:
+    directory = last_flag(argv, "--config-dir")
+    if directory and directory.startswith("/"):
+        for name in host.files.list(directory):
+            path = posixpath.join(directory, name)
+            raw = host.files.read(path, _CONFIG_LIMIT) if name.endswith(".conf") else None
+            if raw is not None:
+                yield UnitText(path, raw.decode("utf-8", "replace"))
+
+
+# -- the machine ----------------------------------------------------------------------
+
+
+def _services(host: Host) -> tuple[str, ...]:
+    found = [
+        service
+        for service in _SERVICES_THAT_MATTER
+        if any(_exists(host.files, f"{directory}/{service}") for directory in paths.UNIT_DIRECTORIES)
+    ]
+    if _BOTTLEROCKET.search(_text(host, "/etc/os-release")):
+        found.append("bottlerocket")
+    return tuple(found)
+
+
+def _text(host: Host, path: str) -> str:
+    raw = host.files.read(path, _CONFIG_LIMIT)
+    return raw.decode("utf-8", "replace") if raw is not None else ""
+
+
+# -- the probe ------------------------------------------------------------------------
+
+
+def _probe_runtime(host: Host, endpoint: str) -> tuple[str, tuple[RunningContainer, ...]]:
+    if not endpoint:
+        return "", ()
+    try:
+        status = host.cri.status(endpoint)
+        if not status.ready:
+            return f"{endpoint}: {status.reason}", ()
+        return "", host.cri.containers(endpoint)
+    except InstallerError as error:
+        return error.message, ()
+
+
+def _proxy_drop_ins(host: Host) -> Iterable[UnitText]:
+    """For a unit that need not exist yet. Of two files with one name, the first directory's wins."""
+    seen = set()
+    for directory in (f"{directory}/{paths.PROXY_UNIT}.d" for directory in paths.UNIT_DIRECTORIES):
+        for name in host.files.list(directory):
+            raw = host.files.read(f"{directory}/{name}") if name.endswith(".conf") else None
+            if raw is not None and name not in seen:
+                seen.add(name)
+                yield UnitText(f"{directory}/{name}", raw.decode("utf-8", "surrogateescape"))
+
+
+def _unwritable(host: Host, directory: str) -> str:
+    try:
+        host.files.missing_directories(directory)
+        return host.files.unwritable(directory)
+    except UnservableHostError as error:
+        return f"{error.message} ({error.hint})"
+
+
+def _obstacle(host: Host, path: str) -> str:
+    """Why nothing of ours may be put at `path`, or an empty string."""
+    try:
+        state = host.files.state(path, lambda _path, _identity: "unread")
+        if state.kind is Kind.SYMLINK:
+            host.files.status(path, follow=True)  # may it be followed?
+    except UnservableHostError as error:
+        return error.message
+    if state.kind in (Kind.DIRECTORY, Kind.OTHER):
+        return f"a {'directory' if state.kind is Kind.DIRECTORY else 'special file'} is in the way"
+    return ""

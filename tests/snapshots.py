@@ -1,0 +1,51 @@
+"""Snapshots for tests, spelt flat: `but(CONVERGED, on_relay=False)` instead of three nested values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from installer.model import paths
+from installer.model.resource import FileState, ProcessState, UnitState
+from installer.model.snapshot import HostSnapshot, KubeletSnapshot, ProxySnapshot
+
+ON_RELAY = ("/usr/bin/kubelet", f"--container-runtime-endpoint={paths.RELAY_ENDPOINT}")
+ON_BASE = ("/usr/bin/kubelet",)
+
+
+def snapshot(
+    files: Mapping[str, FileState],
+    proxy: UnitState,
+    kubelet: UnitState,
+    proxy_process: ProcessState | None = None,
+    kubelet_process: ProcessState | None = None,
+    *,
+    relay_answers: bool = False,
+    on_relay: bool = False,
+    kubelet_healthy: bool = False,
+    proxy_linked: bool = False,
+) -> HostSnapshot:
+    """`on_relay` decides the command line of the kubelet process; it makes one if none is given."""
+    found = HostSnapshot(
+        ProxySnapshot(proxy, proxy_process, proxy_linked, relay_answers),
+        KubeletSnapshot(kubelet, kubelet_process, kubelet_healthy),
+        files,
+    )
+    return but(found, on_relay=on_relay) if on_relay or kubelet_process else found
+
+
+def but(before: HostSnapshot, **other: Any) -> HostSnapshot:
+    """The snapshot with some of the parameters of `snapshot`, or its own fields, replaced."""
+    proxy, kubelet = before.proxy, before.kubelet
+    for key, name in (("proxy", "unit"), ("proxy_process", "process"), ("proxy_linked", "linked")):
+        proxy = replace(proxy, **{name: other.pop(key)}) if key in other else proxy
+    if "relay_answers" in other:
+        proxy = replace(proxy, relay_answers=other.pop("relay_answers"))
+    on_relay = other.pop("on_relay", kubelet.on_relay)
+    for key, name in (("kubelet", "unit"), ("kubelet_process", "process"), ("kubelet_healthy", "healthy")):
+        kubelet = replace(kubelet, **{name: other.pop(key)}) if key in other else kubelet
+    if kubelet.on_relay is not on_relay:
+        process = kubelet.process or ProcessState(8, (), {})
+        kubelet = replace(kubelet, process=replace(process, argv=ON_RELAY if on_relay else ON_BASE))
+    return replace(before, proxy=proxy, kubelet=kubelet, **other)

@@ -1,0 +1,134 @@
+"""What the documentation says is true of the code: settings, values, metrics, phases, exits, codes, links."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from installer.cli import main
+from installer.daemon.pages import render_page
+from installer.errors import InstallerError
+from installer.inputs.settings import Settings, parse_settings
+from installer.manifests.values import Values
+from installer.model.daemon import DaemonState, Phase
+from installer.model.state import Mode
+
+ROOT = Path(__file__).parents[2]
+OPERATIONS = (ROOT / "docs/operations.md").read_text()
+ARCHITECTURE = (ROOT / "docs/architecture.md").read_text()
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+SOURCES = "\n".join(path.read_text() for path in sorted((ROOT / "installer").rglob("*.py")))
+
+
+def section(title: str, page: str = OPERATIONS) -> str:
+    """The text of the page below the heading `title`, down to the next heading."""
+    match = re.search(rf"(?ms)^#+ {re.escape(title)}$(.*?)(?=^#|\Z)", page)
+    assert match, f"no section {title}"
+    return match[1]
+
+
+def yaml_block(text: str) -> str:
+    match = re.search(r"(?ms)^```yaml\n(.*?)^```", text)
+    assert match, "no block of YAML"
+    return match[1]
+
+
+def first_cells(text: str) -> list[str]:
+    """What stands in backquotes in the first cell of each row of the tables in `text`."""
+    cells = [row.split("|")[1] for row in text.splitlines() if row.startswith("|")]
+    return [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors that GitHub makes of the headings of a page."""
+    titles = re.findall(r"(?m)^#+ (.*)$", re.sub(r"(?ms)^```.*?^```", "", path.read_text()))
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_the_settings_shown_are_all_settings_with_their_defaults() -> None:
+    block = yaml_block(section("Settings"))
+    assert parse_settings(block.encode()) == Settings()
+    shown = [line.split(":")[0].strip() for line in block.splitlines()]
+    wanted = []
+    for name, default in Settings():
+        key = Settings.model_fields[name].alias
+        wanted.append(key)
+        if not isinstance(default, str):
+            wanted += [field.alias for field in type(default).model_fields.values()]
+    assert shown == wanted
+
+
+def test_each_setting_is_explained() -> None:
+    names = []
+    for key, default in Settings().model_dump(by_alias=True).items():
+        names += [f"{key}.{name}" for name in default] if isinstance(default, dict) else [key]
+    assert first_cells(section("Settings")) == names
+
+
+def test_the_values_shown_are_all_values_and_are_taken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    block = yaml_block(section("Values of the manifests"))
+    (tmp_path / "values.yaml").write_text(block)
+    assert main(["manifests", "--values", str(tmp_path / "values.yaml")]) == 0
+    assert "kind: DaemonSet" in capsys.readouterr().out
+    shown = re.findall(r"(?m)^(\w+):", block)
+    assert shown == [field.alias or name for name, field in Values.model_fields.items()]
+
+
+def test_every_metric_is_explained_and_no_other() -> None:
+    page = render_page("/metrics", DaemonState(Mode.INSTALL, Phase.STARTING, False), "1")
+    assert page is not None
+    served = set(re.findall(r"(?m)^# TYPE cri_resmgr_installer_(\w+)", page.text))
+    assert {cell.partition("{")[0] for cell in first_cells(section("Metrics"))} == served
+
+
+def test_every_phase_is_explained() -> None:
+    assert first_cells(section("Phases")) == [phase.value for phase in Phase]
+
+
+def test_every_exit_code_is_explained() -> None:
+    classes = {InstallerError}
+    for known in (each for _ in range(3) for each in tuple(classes)):
+        classes.update(known.__subclasses__())
+    codes = {each.exit_code for each in classes}
+    explained = re.findall(r"(?m)^\| (\d+)", section("Exit codes"))
+    assert codes <= {int(code) for code in explained}
+
+
+def test_the_codes_of_refusals_exist() -> None:
+    codes = first_cells(section("Refused (exit 4)"))
+    assert len(codes) > 20
+    assert [code for code in codes if f'"{code}"' not in SOURCES] == []
+
+
+def test_every_kind_of_event_is_listed() -> None:
+    kinds = {
+        node.args[0].value
+        for node in ast.walk(ast.parse(SOURCES.replace("from __future__ import annotations", "")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Event"
+        if node.args and isinstance(node.args[0], ast.Constant)
+    }
+    assert len(kinds) > 5
+    assert kinds <= set(first_cells(section("Logs")))
+
+
+def test_every_room_is_described_and_no_other() -> None:
+    rooms = {entry.name + "/" * entry.is_dir() for entry in (ROOT / "installer").glob("[a-z]*")}
+    beside = {"units/", "templates/", "tests/", "daemon/cluster/"}
+    assert set(first_cells(section("The rooms", ARCHITECTURE))) == rooms | beside
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+def test_every_link_leads_somewhere(page: Path) -> None:
+    text = re.sub(r"(?ms)^```.*?^```", "", page.read_text())
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"https?://", target):
+            continue
+        file, _, anchor = target.partition("#")
+        path = (page.parent / file).resolve() if file else page
+        assert path.exists(), f"{page.name}: {target}"
+        assert not anchor or anchor in anchors(path), f"{page.name}: {target}"

@@ -1,0 +1,220 @@
+"""Whole runs on a simulated node: what happens to a node that is renamed, held, half readable."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from installer.daemon.rescue import hold_kubelet, restart_proxy
+from installer.errors import (
+    KubeletKeptError,
+    RollbackFailedError,
+    RolledBackError,
+    SystemdError,
+    UnservableHostError,
+)
+from installer.host.ports import KnownDigest
+from installer.inputs.load import Request
+from installer.inputs.settings import KubeletSettings, Settings
+from installer.model import hold, paths
+from installer.model.event import Event, silent
+from installer.model.resource import FileState
+from installer.model.state import Mode
+from installer.reconcile import look, reconcile
+from tests.faults.disks.crash import build
+from tests.faults.disks.node import KUBELET, Node, bare_node, program
+from tests.faults.disks.recorder import Careless
+from tests.rules import rule
+
+DROP_IN = paths.drop_in("/etc/systemd/system", KUBELET)
+SETTINGS = Settings(kubelet=KubeletSettings(settle_seconds=1))
+THEIRS = b"policy:\n  Active: topology-aware\n"
+OPERATORS = "broken CPU map, ticket 4711"
+
+
+@pytest.fixture
+def payload(tmp_path: Path) -> Path:
+    binary = tmp_path / "payload" / paths.BINARY[1:]
+    binary.parent.mkdir(parents=True)
+    binary.write_bytes(program("one"))
+    binary.chmod(0o755)
+    return tmp_path / "payload"
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    root = tmp_path / "node"
+    root.mkdir()
+    build(bare_node(), root)
+    return Node(root, Careless())
+
+
+def request(payload: Path, mode: Mode = Mode.INSTALL, *, unattended: bool = False) -> Request:
+    return Request(mode, SETTINGS, payload, unattended=unattended)
+
+
+def install(node: Node, payload: Path, *, unattended: bool = False) -> bool:
+    return reconcile(request(payload, unattended=unattended), node.fake.host, silent)
+
+
+def remove(node: Node, payload: Path) -> None:
+    reconcile(request(payload, Mode.REMOVE), node.fake.host, silent)
+
+
+def rename(node: Node) -> None:
+    node.fake.identity = {**node.fake.identity, "hostname": "another-name"}
+
+
+def write(node: Node, path: str, content: bytes) -> None:
+    (node.fake.root / path[1:]).write_bytes(content)
+
+
+def edited(node: Node) -> list[bytes]:
+    directory = node.fake.root / paths.OUR_STATE[1:] / "edited"
+    return [path.read_bytes() for path in sorted(directory.iterdir())] if directory.is_dir() else []
+
+
+@rule("R6")
+@pytest.mark.parametrize("content", [b"# one line more\n", b""], ids=["edited", "replaced"])
+def test_an_edited_drop_in_of_a_renamed_node_is_removed(node: Node, payload: Path, content: bytes) -> None:
+    """Node safety decides: with the drop-in left there, kubelet would stay on a relay that goes."""
+    assert install(node, payload)
+    assert node.on_relay
+    text = (node.read(DROP_IN) or b"") + content if content else b"[Service]\nEnvironment=SITE=1\n"
+    write(node, DROP_IN, text)
+    rename(node)
+    remove(node, payload)
+    assert node.read(DROP_IN) is None
+    assert not node.on_relay
+    assert edited(node) == [text]
+
+
+@rule("R6")
+@pytest.mark.parametrize("with_header", [True, False])
+def test_an_original_outlives_a_new_name_and_an_edit(node: Node, payload: Path, with_header: bool) -> None:
+    """What the operator had at our path before us is given back, or kept where people find it."""
+    assert install(node, payload)
+    ours = (node.read(paths.FALLBACK_CONFIG) or b"").partition(b"\n")
+    write(
+        node, paths.FALLBACK_CONFIG, (ours[0] + ours[1] if with_header else b"") + b"policy: {Active: none}\n"
+    )
+    rename(node)
+    assert install(node, payload)
+    remove(node, payload)
+    if with_header:
+        assert node.read(paths.FALLBACK_CONFIG) == THEIRS
+    assert THEIRS in (*edited(node), node.read(paths.FALLBACK_CONFIG))
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_a_host_that_cannot_be_read_is_refused(node: Node, payload: Path, mode: Mode) -> None:
+    class Sick(type(node.fake.files)):  # type: ignore[misc]
+        def state(self, path: str, known: KnownDigest | None = None) -> FileState:
+            if path == paths.GUARD:
+                raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+            state: FileState = super().state(path, known)
+            return state
+
+    node.fake.files.__class__ = Sick
+    with pytest.raises(UnservableHostError, match="Input/output error") as refused:
+        look(request(payload, mode), node.fake.host)
+    assert "dmesg" in refused.value.hint
+
+
+def test_a_kubelet_whose_unit_files_are_gone_is_refused(node: Node, payload: Path) -> None:
+    for path in ("/etc/systemd/system/kubelet.service", f"/etc/systemd/system/{KUBELET}.d/10-kubeadm.conf"):
+        (node.fake.root / path[1:]).unlink()
+    plan = look(request(payload), node.fake.host).plan
+    assert [finding.code for finding in plan.refusals] == ["kubelet-unit-unreadable"]
+    with pytest.raises(UnservableHostError, match="none of its unit files can be read"):
+        install(node, payload)
+
+
+# -- an operator's hold ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def held(node: Node, payload: Path) -> Node:
+    """Installed, then held by an operator: kubelet is on its base endpoint."""
+    assert install(node, payload)
+    write(node, paths.HOLD, OPERATORS.encode() + b"\n")
+    node.systemd.restart(KUBELET, 0)
+    assert not node.on_relay
+    return node
+
+
+def test_nobody_but_a_person_ends_a_persons_hold(held: Node, payload: Path) -> None:
+    with pytest.raises(KubeletKeptError, match=OPERATORS):
+        install(held, payload, unattended=True)
+    assert (held.read(paths.HOLD), held.on_relay) == (OPERATORS.encode() + b"\n", False)
+    assert install(held, payload)
+    assert (held.read(paths.HOLD), held.on_relay) == (None, True)
+
+
+def test_a_hold_of_our_own_is_ended_unattended(held: Node, payload: Path) -> None:
+    write(held, paths.HOLD, hold.BY_DAEMON.encode() + b"the relay has been silent for 20 s\n")
+    assert install(held, payload, unattended=True)
+    assert held.on_relay
+
+
+def test_a_rescue_keeps_the_reason_of_a_person(held: Node) -> None:
+    hold_kubelet(SETTINGS, held.fake.host, silent, f"{hold.BY_DAEMON}the relay is silent", restart=True)
+    assert held.read(paths.HOLD) == OPERATORS.encode() + b"\n"
+
+
+@rule("R4")
+def test_a_rescue_holds_kubelet_and_takes_it_off_the_relay(node: Node, payload: Path) -> None:
+    assert install(node, payload)
+    reason = f"{hold.BY_DAEMON}the relay is silent"
+    hold_kubelet(SETTINGS, node.fake.host, silent, reason, restart=True)
+    assert (node.read(paths.HOLD), node.on_relay) == (reason.encode() + b"\n", False)
+
+
+@rule("R4")
+def test_a_disk_that_takes_no_hold_does_not_keep_kubelet_on_a_dead_relay(node: Node, payload: Path) -> None:
+    assert install(node, payload)
+
+    def full(method: str, path: str) -> None:
+        if (method, path) == ("write", paths.HOLD):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+    node.fake.files.fail = full
+    node.systemd.stop(paths.PROXY_UNIT, 0)
+    proxy = node.systemd.units[paths.PROXY_UNIT]
+    node.fake.processes.processes.pop(proxy.main_pid, None)
+    said: list[Event] = []
+    hold_kubelet(SETTINGS, node.fake.host, said.append, "run: the relay is silent", restart=True)
+    assert not node.on_relay
+    assert [event.data["code"] for event in said if event.kind == "warning"] == ["hold-unwritten"]
+    with pytest.raises(RollbackFailedError, match="No space left"):
+        hold_kubelet(SETTINGS, node.fake.host, silent, "run: not now", restart=False)
+
+
+def test_a_proxy_restart_that_failed_is_not_called_one(node: Node, payload: Path) -> None:
+    assert install(node, payload)
+    said: list[Event] = []
+    restart_proxy(SETTINGS, node.fake.host, said.append)
+    node.fake.systemd.errors["restart", paths.PROXY_UNIT] = SystemdError("not done after 10 s")
+    restart_proxy(SETTINGS, node.fake.host, said.append)
+    assert [event.kind for event in said] == ["proxy.restarted", "proxy.restart.failed"]
+    assert "not done after 10 s" in said[1].message
+
+
+# -- what failed once --------------------------------------------------------------------
+
+
+def test_a_generation_that_failed_stays_out_and_the_good_one_is_repaired(node: Node, payload: Path) -> None:
+    assert install(node, payload)
+    binary = payload / paths.BINARY[1:]
+    binary.write_bytes(program("two", works=False))
+    with pytest.raises(RolledBackError, match=paths.PROXY_UNIT):
+        install(node, payload)
+    write(node, paths.FALLBACK_CONFIG, b"edited")
+    with pytest.raises(RolledBackError, match="not tried again"):
+        install(node, payload)
+    assert node.read(paths.FALLBACK_CONFIG) != b"edited"
+    assert b"one" in (node.read(paths.BINARY) or b"")
+    assert node.on_relay
