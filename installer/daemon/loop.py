@@ -56,7 +56,6 @@ _PROXY_SLACK = 15.0  # seconds, on top of what a restart of the proxy waits itse
 _GRACE = 10.0  # seconds from SIGTERM to SIGKILL for a child that changes little
 _RETRY = 10.0  # seconds until the port of the pages, or the settings, are tried again
 _KEPT = 100  # messages that are not said again
-_UNATTENDED = ("--unattended",)  # no person has asked for it: an operator's hold stays
 _ERROR_PAGE = Page(500, "text/plain", "internal error; the log of the daemon says more\n")
 
 
@@ -405,7 +404,7 @@ def _words(decision: Decision, spent: bool) -> tuple[str, ...]:
         hold_only = ("--hold-only",) if decision.action is Action.HOLD else ()
         return ("rescue", f"--reason={decision.why}", *hold_only)
     if decision.action is Action.INSTALL:
-        return (decision.action.value, *_UNATTENDED, *(("--keep-kubelet",) if spent else ()))
+        return (decision.action.value, "--unattended", *(("--keep-kubelet",) if spent else ()))
     return (decision.action.value,)
 
 

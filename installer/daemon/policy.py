@@ -72,6 +72,7 @@ class Decision:
 
 _Choice = tuple[Action, str]  # and why
 _NOTHING: _Choice = (Action.NOTHING, "")
+_IN_THE_WAY = (Action.INSTALL, Action.PLAN, Action.RESTART_PROXY)  # of a rescue
 
 
 class Policy:
@@ -112,7 +113,7 @@ class Policy:
         self._runtime_since = now  # since when the runtime has answered
         self._proxy_restarts, self._proxy_restart_at = 0, 0.0  # of a silent proxy, since it last answered
         self._forward_at = -HOUR
-        self._yielded = self._removed = self._was_paused = False
+        self._yielded = self._removed = self._was_paused = self._stopped = False
         self._checked: Token | None = None  # for which the plan has said whether kubelet restarts
         self._would_restart = False
         self._counts = dict.fromkeys(_COUNTED, 0)
@@ -154,13 +155,14 @@ class Policy:
             self._proxy_restarts += 1
             self._proxy_restart_at = self._now + min(RESYNC, wait)
         if action in (Action.INSTALL, Action.REMOVE, Action.PLAN):
+            self._stopped = False
             self._counts["passes"] += 1
             if not 0.0 < self._second_look <= self._now:
                 self._passes.append(self._now)
         self._judge(self._now, snapshot)
 
     def moved(self) -> None:
-        """The child has changed something on the host: it, and its rollback, get the time that R8 bounds."""
+        """The child has changed something on the host: it and its rollback get the time that R8 bounds."""
         self._moved = True
 
     def ended(self, now: float, outcome: ChildOutcome, after: PollSnapshot) -> None:
@@ -188,9 +190,8 @@ class Policy:
             self._fail(outcome)
             return
         self._checked, self._would_restart = self._before.everything, outcome.would_restart
-        # A pause that has ended meanwhile: what was only looked at is to be repaired now.
         if not self._before.paused or not after.paused:
-            return
+            return  # where the pause has ended meanwhile, a repair follows
         self._tried, self._settled = self._before.inputs, self._before
         self._well, self._failures, self._reason = outcome.code == 0, 0, outcome.reason
         self._resync_at = self._now + self._spread(RESYNC)
@@ -202,8 +203,7 @@ class Policy:
             self._well = True
             self._serving = (outcome.generation, outcome.payload_version)
             self._counts["repairs"] += outcome.changed and self._settled is not None
-            # Our own changes differ from what was seen before, and others may have changed something
-            # meanwhile: a verification pass follows.
+            # Others may have changed something while we changed the host: a verification pass follows.
             self._settled = after if outcome.changed else self._before
             self._second_look = self._now + _SECOND_LOOK if outcome.changed else 0.0
             self._failures, self._retry_at, self._reason = 0, 0.0, ""
@@ -256,12 +256,11 @@ class Policy:
 
     def _interrupt(self, now: float, snapshot: PollSnapshot) -> _Choice:
         """Whether the child that runs has to stop."""
-        if self._yielded:
-            taken = (Action.STOP, "a newer daemon has taken over")
-            return taken if self.working is Action.INSTALL else _NOTHING
-        if self.working not in (Action.INSTALL, Action.PLAN, Action.RESTART_PROXY) or snapshot.paused:
-            return _NOTHING
-        if self._silent_since is None or not self._relay_is_dead(now, snapshot):
+        if self._yielded and self.working is Action.INSTALL:
+            return Action.STOP, "a newer daemon has taken over"
+        untried = snapshot.proxy.running and not self._proxy_restarts  # then its restart comes first
+        hangs = self.working in _IN_THE_WAY and self._hangs(now, snapshot, 0.5 if untried else 1.0)
+        if self._silent_since is None or not hangs:
             return _NOTHING
         bound = 0.0
         if self.working is Action.RESTART_PROXY:
@@ -269,7 +268,8 @@ class Policy:
         elif self._moved:
             bound = max(self._begun_at, self._silent_since) + REPAIR_BOUND
         why = f"kubelet hangs on a relay that has been silent for {now - self._silent_since:.0f} s"
-        return (Action.STOP, why) if now >= bound else _NOTHING
+        self._stopped = now >= bound  # and to be repeated when kubelet is safe
+        return (Action.STOP, why) if self._stopped else _NOTHING
 
     def _choose(self, now: float, snapshot: PollSnapshot) -> _Choice:
         if self._yielded or now < self._not_before:
@@ -290,13 +290,15 @@ class Policy:
         why = self._why(now, snapshot) if now >= self._calm_at(now) else ""
         return self._allowed(now, snapshot, why) if why else _NOTHING
 
-    def _relay_is_dead(self, now: float, snapshot: PollSnapshot) -> bool:
-        """Whether kubelet hangs on a relay of ours that has been silent for long enough. Nothing is better
-        while the runtime is away, so the time counts from its return: the proxy may need a while."""
-        ours = snapshot.proxy.loaded_digest and not snapshot.blind and self.configuration.mode is Mode.INSTALL
-        if self._silent_since is None or not ours or not snapshot.runtime or not snapshot.on_relay:
+    def _hangs(self, now: float, snapshot: PollSnapshot, share: float = 1.0) -> bool:
+        """Whether kubelet hangs on a relay of ours that has been silent for this share of deadSeconds. While
+        the runtime is away nothing is better, so the time counts from its return: the proxy may need some."""
+        if snapshot.blind or snapshot.paused or self._yielded or self.configuration.mode is Mode.REMOVE:
             return False
-        return now - max(self._silent_since, self._runtime_since) >= self.configuration.dead_seconds
+        seen = snapshot.proxy.loaded_digest and snapshot.runtime and snapshot.on_relay
+        if self._silent_since is None or not seen:
+            return False
+        return now - max(self._silent_since, self._runtime_since) >= self.configuration.dead_seconds * share
 
     def _rescue(self, now: float, snapshot: PollSnapshot) -> _Choice:
         """A dead or silent relay, after systemd was given its chance."""
@@ -307,14 +309,13 @@ class Policy:
             return _NOTHING  # the first pass comes first, and does all that is needed
         silent = now - self._silent_since
         untried = snapshot.proxy.running and not self._proxy_restarts
-        first_chance = self._proxy_restart_at if self._proxy_restarts == 1 else 0.0
-        chance = max(self._rescue_at, first_chance)
-        if self._relay_is_dead(now, snapshot) and not untried and now >= chance:
+        chance = max(self._rescue_at, self._proxy_restart_at if self._proxy_restarts == 1 else 0.0)
+        if self._hangs(now, snapshot) and not untried and now >= chance:
             # With a person's hold the child only restarts kubelet, which the hold then takes to its base.
             return Action.RESCUE, f"{BY_DAEMON}the relay has been silent for {silent:.0f} s"
         half = silent >= self.configuration.dead_seconds / 2 and now >= self._proxy_restart_at
-        wanted = untried if persons else untried or not snapshot.on_relay
-        if half and snapshot.proxy.running and wanted and (snapshot.on_relay or not persons):
+        wanted = (untried and snapshot.on_relay) if persons else (untried or not snapshot.on_relay)
+        if half and snapshot.proxy.running and wanted:
             return Action.RESTART_PROXY, f"it runs, and its relay has been silent for {silent:.0f} s"
         return _NOTHING
 
@@ -322,6 +323,8 @@ class Policy:
         if is_operators(snapshot.hold):
             return _NOTHING  # ended by `install` by hand, or with the file
         ours = snapshot.hold.startswith(BY_DAEMON)
+        if ours and self._stopped and now >= self._retry_at:
+            return self._allowed(now, snapshot, "the repair that was stopped for a rescue")
         good = self._good_since is not None and now - self._good_since >= self.configuration.good_seconds
         if self._tried is None and not (ours and snapshot.relay):
             return self._allowed(now, snapshot, "start, with a hold")
@@ -426,10 +429,8 @@ class Policy:
         """When there may be something to do, if nothing happens until then."""
         times = [now + RESYNC, self._not_before, self._retry_at, self._resync_at, self._calm_at(now)]
         times += [self._second_look, self._rescue_at]
-        if self.stamps:
-            times.append(min(self.stamps) + HOUR + 1.0)
-        if self._starting_since is not None:
-            times.append(self._starting_since + _KUBELET_PATIENCE)
+        times += [min(self.stamps) + HOUR + 1.0] if self.stamps else []
+        times += [self._starting_since + _KUBELET_PATIENCE] if self._starting_since is not None else []
         return min(time for time in times if time > now)
 
     def _used(self) -> int:

@@ -1,5 +1,6 @@
-"""A resident as a process of its own, and all that it says."""
+"""A daemon as a process of its own, and all that it says."""
 
+import contextlib
 import json
 import os
 import signal
@@ -91,11 +92,38 @@ class Daemon:
         return done and ended[-1]["changed"] is False and self.phase() == "converged"
 
     def restarts(self) -> int:
-        """Kubelet's, by this resident."""
+        """Kubelet's, by this daemon."""
         return sum(int(data["kubeletRestarts"]) for data in self.ended())
 
+    def child(self, verb: str) -> int:
+        """The process that runs this verb for it, as soon as there is one."""
+        found: list[int] = []
+
+        def appears() -> bool:
+            children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+            for child in children:
+                with contextlib.suppress(OSError):
+                    words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+                    found.extend([int(child)] if verb.encode() in words else [])
+            return bool(found)
+
+        within(SOON, appears)
+        return found[0]
+
+    def switches_per_second(self, seconds: float = 8.0) -> float:
+        """Voluntary context switches of all its threads."""
+
+        def count() -> int:
+            tasks = Path(f"/proc/{self.process.pid}/task").iterdir()
+            statuses = [(task / "status").read_text() for task in tasks]
+            return sum(int(text.split("\nvoluntary_ctxt_switches:")[1].split()[0]) for text in statuses)
+
+        before = count()
+        time.sleep(seconds)
+        return (count() - before) / seconds
+
     def rss(self) -> int:
-        """Daemon memory in kilobytes."""
+        """Resident memory in kilobytes."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(status.split("VmRSS:")[1].split()[0])
 

@@ -35,7 +35,7 @@ def server() -> Iterator[ApiServer]:
 
 @contextmanager
 def pod(node: Node, server: ApiServer, tmp_path: Path, **environment: str) -> Iterator[Daemon]:
-    """A resident with the environment of a pod."""
+    """A daemon with the environment of a pod."""
     running = Daemon(node, tmp_path / "ready", server.environment() | environment)
     try:
         yield running

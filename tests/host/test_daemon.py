@@ -1,6 +1,8 @@
 """`run`, from outside, on a real host: what it repairs and how fast, what it leaves alone, how it ends."""
 
 import json
+import os
+import signal
 import socket
 import sys
 import time
@@ -21,7 +23,7 @@ from tests.throwaway.kubelet import UNIT, wait_healthy
 from tests.throwaway.snapshot import difference, files
 
 HOLD = "/var/lib/cri-resmgr-installer/hold"
-MARK = "/run/cri-resmgr-installer/mode.json"
+MODE_FILE = "/run/cri-resmgr-installer/mode.json"
 STAMPS = "/run/cri-resmgr-installer/restarts.json"
 
 
@@ -31,7 +33,8 @@ import sys
 from pathlib import Path
 from installer.model.daemon import NoCluster
 from installer.report.events import build_reporter
-from installer.daemon.loop import Command, Daemon
+from installer.daemon.configuration import Command
+from installer.daemon.loop import Daemon
 
 class Cluster(NoCluster):
     def removal_evidence(self):
@@ -63,7 +66,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 def lent(node: Node) -> Iterator[None]:
     """Each test begins with settings of its own and no memory of restarts."""
     node.path(STAMPS).unlink(missing_ok=True)
-    node.path(MARK).unlink(missing_ok=True)
+    node.path(MODE_FILE).unlink(missing_ok=True)
     settings(node)
     yield
     node.path("/etc/cri-resmgr/pause").unlink(missing_ok=True)
@@ -77,7 +80,7 @@ def settings(node: Node, **sections: Any) -> None:
 
 
 @contextmanager
-def resident(node: Node, tmp_path: Path, name: str = "one", cluster: str = "") -> Iterator[Daemon]:
+def daemon(node: Node, tmp_path: Path, name: str = "one", cluster: str = "") -> Iterator[Daemon]:
     running = start(node, tmp_path, name, cluster)
     try:
         yield running
@@ -90,17 +93,18 @@ def resident(node: Node, tmp_path: Path, name: str = "one", cluster: str = "") -
 
 
 def test_it_installs_is_small_and_leaves_all_in_place_when_it_ends(node: Node, tmp_path: Path) -> None:
-    with resident(node, tmp_path) as running:
+    with daemon(node, tmp_path) as running:
         running.settle()
         assert running.restarts() == 1
         assert running.rss() < 30_000
+        within(60, lambda: running.switches_per_second() < 3)  # as soon as systemd's signals have ebbed away
         before, state = node.invocations(), files(node.host)
         assert running.end() == 0
         assert not running.ready_file.exists()
     assert node.invocations() == before
     assert not difference(state, files(node.host))
     node.expect_good()
-    with resident(node, tmp_path) as running:
+    with daemon(node, tmp_path) as running:
         running.settle()
         assert [data["changed"] for data in running.ended()] == [False]
     assert node.invocations() == before
@@ -112,7 +116,7 @@ def test_drift_is_repaired_within_half_a_second_without_a_restart(
     node: Node, tmp_path: Path, path: str
 ) -> None:
     node.run("install")
-    with resident(node, tmp_path) as running, node.restarts(kubelet=False, proxy=False):
+    with daemon(node, tmp_path) as running, node.restarts(kubelet=False, proxy=False):
         running.settle()
         right = node.path(path).read_bytes()
         node.path(path).unlink()
@@ -122,7 +126,7 @@ def test_drift_is_repaired_within_half_a_second_without_a_restart(
 
 def test_a_whole_directory_that_goes_comes_back_and_is_watched_again(node: Node, tmp_path: Path) -> None:
     node.run("install")
-    with resident(node, tmp_path) as running, node.restarts(kubelet=False, proxy=False):
+    with daemon(node, tmp_path) as running, node.restarts(kubelet=False, proxy=False):
         running.settle()
         for _again in range(2):
             node.host.run("mv", "/etc/cri-resmgr", "/etc/elsewhere")
@@ -140,7 +144,7 @@ def test_a_configmap_that_swaps_its_link_is_converged(node: Node, tmp_path: Path
     (configs / "fallback.cfg").unlink(missing_ok=True)
     (configs / "..data").symlink_to("..1")
     (configs / "fallback.cfg").symlink_to("..data/fallback.cfg")
-    with resident(node, tmp_path) as running:
+    with daemon(node, tmp_path) as running:
         running.settle()
         with node.restarts(kubelet=False, proxy=True):
             (configs / "..data_tmp").symlink_to("..2")
@@ -153,7 +157,7 @@ def test_a_configmap_that_swaps_its_link_is_converged(node: Node, tmp_path: Path
 
 def test_a_wiped_drop_in_directory_and_a_restart_cost_one_restart_more(node: Node, tmp_path: Path) -> None:
     node.run("install")
-    with resident(node, tmp_path) as running:
+    with daemon(node, tmp_path) as running:
         running.settle()
         node.host.run(
             "sh", "-c", f"rm -r {Path(DROP_IN).parent}; systemctl daemon-reload; systemctl restart kubelet"
@@ -180,7 +184,7 @@ def off_relay(node: Node) -> bool:
 
 def test_a_killed_proxy_is_systemds_to_restart(node: Node, tmp_path: Path) -> None:
     node.run("install")
-    with resident(node, tmp_path) as running, node.restarts(kubelet=False, proxy=True):
+    with daemon(node, tmp_path) as running, node.restarts(kubelet=False, proxy=True):
         running.settle()
         node.host.systemctl("kill", "--signal=KILL", PROXY)
         within(SOON, lambda: len(running.ended()) > 1)
@@ -191,7 +195,7 @@ def test_a_killed_proxy_is_systemds_to_restart(node: Node, tmp_path: Path) -> No
 
 def test_a_silent_proxy_is_restarted_once_first(node: Node, tmp_path: Path) -> None:
     node.run("install")
-    with resident(node, tmp_path) as running, node.restarts(kubelet=False, proxy=True):
+    with daemon(node, tmp_path) as running, node.restarts(kubelet=False, proxy=True):
         running.settle()
         node.host.systemctl("kill", "--signal=STOP", PROXY)
         within(SOON, lambda: "restart-proxy" in [data["verb"] for data in running.ended()])
@@ -202,7 +206,7 @@ def test_a_silent_proxy_is_restarted_once_first(node: Node, tmp_path: Path) -> N
 @rule("R4")
 def test_kubelet_leaves_a_dead_proxy_and_comes_back_when_it_is_good(node: Node, tmp_path: Path) -> None:
     node.run("install")
-    with resident(node, tmp_path) as running:
+    with daemon(node, tmp_path) as running:
         running.settle()
         node.fault("cri-resmgr", '{"startup": "exit"}')
         node.host.systemctl("kill", "--signal=KILL", PROXY)
@@ -221,7 +225,7 @@ def test_kubelet_leaves_a_dead_proxy_and_comes_back_when_it_is_good(node: Node, 
 
 
 def test_while_paused_nothing_is_changed(node: Node, tmp_path: Path) -> None:
-    with resident(node, tmp_path) as running:
+    with daemon(node, tmp_path) as running:
         running.settle()
         node.path("/etc/cri-resmgr/pause").touch()
         within(SOON, lambda: running.phase() == "paused")
@@ -241,7 +245,7 @@ def test_while_paused_nothing_is_changed(node: Node, tmp_path: Path) -> None:
 def test_kubelet_is_not_restarted_more_often_than_allowed(node: Node, tmp_path: Path) -> None:
     node.run("install")
     settings(node, kubelet={"restartsPerHour": 2})
-    with resident(node, tmp_path) as running:
+    with daemon(node, tmp_path) as running:
         running.settle()
         for number in (1, 2, 3):
             node.host.run(
@@ -282,7 +286,7 @@ def test_a_run_that_may_not_restart_kubelet_repairs_all_else(node: Node) -> None
 
 @rule("R15")
 def test_a_failed_pass_neither_ends_it_nor_spins(node: Node, tmp_path: Path) -> None:
-    with resident(node, tmp_path) as running:
+    with daemon(node, tmp_path) as running:
         running.settle()
         node.fallback("policy:\n  Active: nonsense\n")
         within(SOON, lambda: running.ended()[-1]["exitCode"] == 2)
@@ -300,7 +304,7 @@ def test_a_failed_pass_neither_ends_it_nor_spins(node: Node, tmp_path: Path) -> 
 @rule("R8")
 def test_a_broken_upgrade_is_rolled_back_and_tried_once(node: Node, tmp_path: Path) -> None:
     node.run("install")
-    with resident(node, tmp_path) as running:
+    with daemon(node, tmp_path) as running:
         running.settle()
         node.upgrade(fault="hang")
         within(40, lambda: running.ended()[-1]["exitCode"] == 5)
@@ -316,7 +320,7 @@ def test_a_broken_upgrade_is_rolled_back_and_tried_once(node: Node, tmp_path: Pa
 
 @rule("R10")
 def test_removal_and_installation_that_overlap_do_not_fight(node: Node, tmp_path: Path) -> None:
-    with resident(node, tmp_path, "installation") as installation:
+    with daemon(node, tmp_path, "installation") as installation:
         installation.settle()
         settings(node, mode="remove")
         remove = tmp_path / "remove.yaml"
@@ -324,7 +328,7 @@ def test_removal_and_installation_that_overlap_do_not_fight(node: Node, tmp_path
         settings(node)
         installation.settle()
         node.command.config, kept = remove, node.command.config
-        with resident(node, tmp_path, "removal") as removal:
+        with daemon(node, tmp_path, "removal") as removal:
             node.command.config = kept
             removal.reach("removed")
             assert removal.ready_file.exists()
@@ -334,21 +338,102 @@ def test_removal_and_installation_that_overlap_do_not_fight(node: Node, tmp_path
             assert len(installation.ended()) == passes
             assert not any(node.path(path).exists() for path in OURS)
             assert not node.on_relay()
-            assert json.loads(node.path(MARK).read_text())["mode"] == "remove"
+            assert json.loads(node.path(MODE_FILE).read_text())["mode"] == "remove"
             installation.end()
             # The container of the old pod is started again: still replaced.
-            with resident(node, tmp_path, "installation") as again:
+            with daemon(node, tmp_path, "installation") as again:
                 within(SOON, lambda: again.phase() == "yielded")
             node.path("/etc/default/cri-resource-manager").write_text("somebody else's\n")
             time.sleep(1)
             assert removal.ready_file.exists()
             node.path("/etc/default/cri-resource-manager").unlink()
-            with resident(node, tmp_path, "newer") as newer:
+            with daemon(node, tmp_path, "newer") as newer:
                 newer.settle()
                 removal.reach("yielded")
                 assert node.path(BINARY).exists()
                 assert removal.end() == 0
                 newer.settle()
+
+
+def test_a_persons_hold_is_ended_by_a_person(node: Node, tmp_path: Path) -> None:
+    node.run("install")
+    with daemon(node, tmp_path) as running, node.restarts(kubelet=False, proxy=False):
+        running.settle()
+        node.path(HOLD).write_text("broken CPU map\n")
+        running.reach("held")
+    node.host.systemctl("restart", UNIT)  # which is when a hold takes effect
+    node.path(GUARD).unlink()
+    with daemon(node, tmp_path, "the next pod") as running, node.restarts(kubelet=False, proxy=False):
+        running.reach("held")
+        node.fallback("policy:\n  Active: none\nlogger:\n  Debug: held\n")
+        time.sleep(4)  # twice what makes a relay good
+        assert not running.of("pass.started")
+        assert node.path(HOLD).read_text() == "broken CPU map\n"
+    with daemon(node, tmp_path, "one more") as running:
+        running.reach("held")
+        node.run("install")
+        running.settle()
+    node.expect_good()
+
+
+def test_where_no_process_can_be_started_it_waits_and_says_so(node: Node, tmp_path: Path) -> None:
+    node.run("install")
+    with daemon(node, tmp_path) as running, node.restarts(kubelet=False, proxy=False):
+        running.settle()
+        with no_more_processes(running.process.pid):
+            node.path(GUARD).unlink()
+            running.reach("failed")
+            assert not running.ready_file.exists()
+            assert "could not be started" in running.messages("state")[-1]
+        within(SOON, node.path(GUARD).exists)
+        running.settle()
+
+
+@contextmanager
+def no_more_processes(pid: int) -> Iterator[None]:
+    """The pids cgroup of this process is full."""
+    old = Path("/sys/fs/cgroup/pids")
+    group = (old if old.is_dir() else Path("/sys/fs/cgroup")) / f"cri-resmgr-installer-test-{pid}"
+    home = (group.parent / "cgroup.procs").open("w")
+    group.mkdir()
+    try:
+        (group / "cgroup.procs").write_text(str(pid))
+        (group / "pids.max").write_text((group / "pids.current").read_text())
+        yield
+    finally:
+        with home:
+            home.write(str(pid))
+        group.rmdir()
+
+
+def test_a_repair_that_hangs_does_not_keep_kubelet_on_a_dead_relay(node: Node, tmp_path: Path) -> None:
+    node.run("install")
+    with daemon(node, tmp_path) as running:
+        running.settle()
+        node.path(GUARD).unlink()
+        child = running.child("install")
+        os.kill(child, signal.SIGSTOP)
+        node.fault("cri-resmgr", '{"startup": "exit"}')
+        node.host.systemctl("kill", "--signal=KILL", PROXY)
+        within(SOON, lambda: off_relay(node))
+        assert running.messages("pass.stopped")
+        wait_healthy(node.host)
+        node.fault("cri-resmgr", "")
+        within(SOON, lambda: on_relay(node))
+        running.settle()
+
+
+def test_without_room_for_its_own_state_it_settles_all_the_same(node: Node, tmp_path: Path) -> None:
+    node.run("install")
+    node.host.run("mkdir", "-p", Path(MODE_FILE).parent.as_posix())
+    node.host.run("mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", Path(MODE_FILE).parent.as_posix())
+    try:
+        node.host.run("sh", "-c", f"head -c 4096 /dev/zero >{Path(MODE_FILE).parent}/full")
+        with daemon(node, tmp_path) as running:
+            running.settle()
+            assert [message for message in running.messages("warning") if "No space left" in message]
+    finally:
+        node.host.run("umount", Path(MODE_FILE).parent.as_posix())
 
 
 @rule("R13")
@@ -385,7 +470,7 @@ def page(listen: str, path: str) -> tuple[int, str]:
 @rule("R15")
 def test_a_lost_bus_is_found_again(node: Node, tmp_path: Path) -> None:
     node.run("install")
-    with resident(node, tmp_path) as running:
+    with daemon(node, tmp_path) as running:
         running.settle()
         node.host.systemctl("restart", "dbus.service")
         time.sleep(6)
@@ -397,14 +482,14 @@ def test_a_lost_bus_is_found_again(node: Node, tmp_path: Path) -> None:
 @rule("R11")
 def test_a_signal_in_the_middle_of_a_pass_ends_it_between_two_steps(node: Node, tmp_path: Path) -> None:
     node.run("install")
-    with resident(node, tmp_path) as running:
+    with daemon(node, tmp_path) as running:
         running.settle()
         node.upgrade(version="v0.9.3")
         within(SOON, lambda: any(data["step"] == "restart" for data in running.of("step.done")))
         started = time.monotonic()
         assert running.end() == 0
         assert time.monotonic() - started < 10
-    with resident(node, tmp_path) as running:
+    with daemon(node, tmp_path) as running:
         running.settle()
     node.expect_good()
 
@@ -413,7 +498,7 @@ def test_a_signal_in_the_middle_of_a_pass_ends_it_between_two_steps(node: Node, 
 def test_a_signal_removes_only_on_evidence(node: Node, tmp_path: Path, evidence: str) -> None:
     settings(node, removal={"onTermination": "auto"})
     node.run("install")
-    with resident(node, tmp_path, cluster=evidence) as running:
+    with daemon(node, tmp_path, cluster=evidence) as running:
         running.settle()
         assert running.end() == 0
         assert running.of("removal.evidence") == [{"certain": evidence == "gone"}]
@@ -426,7 +511,7 @@ def test_a_signal_removes_only_on_evidence(node: Node, tmp_path: Path, evidence:
 def test_the_first_restart_of_a_fleet_waits_its_turn(node: Node, tmp_path: Path) -> None:
     node.run("remove")
     settings(node, rollout={"spreadSeconds": 80_000})
-    with resident(node, tmp_path) as running, node.restarts(kubelet=False, proxy=False):
+    with daemon(node, tmp_path) as running, node.restarts(kubelet=False, proxy=False):
         within(SOON, lambda: running.phase() == "waiting")
         time.sleep(1)
         assert not running.ended()

@@ -689,6 +689,33 @@ def test_a_rescue_does_not_wait_for_a_repair_that_changes_nothing(make: Make, fr
     assert bench.look() is Action.RESCUE
 
 
+def test_a_repair_does_not_delay_the_restart_of_a_silent_proxy(settled: Bench) -> None:
+    settled.look(replace(GOOD, files=("drift",)))
+    silent = replace(SILENT, files=("drift",))
+    assert settled.look(silent, after=100) is Action.NOTHING
+    assert settled.look(after=9.9) is Action.NOTHING
+    assert settled.look(after=0.2) is Action.STOP
+    settled.end(ChildOutcome(143), silent)
+    assert settled.look() is Action.RESTART_PROXY
+
+
+def test_a_repair_that_was_stopped_for_a_rescue_is_repeated_under_its_hold(settled: Bench) -> None:
+    """The relay may need just this repair to come back. Kubelet runs on its base meanwhile."""
+    settled.look(replace(GOOD, files=("drift",)))
+    dead = replace(DEAD, files=("drift",))
+    settled.look(dead)
+    assert settled.look(after=21) is Action.STOP
+    settled.end(ChildOutcome(143), dead)
+    assert settled.look() is Action.RESCUE
+    rescued = replace(dead, on_relay=False, hold=HELD.hold)
+    settled.end(ChildOutcome(0, restarts=1), rescued)
+    assert settled.look() is Action.NOTHING
+    assert settled.look(after=5) is Action.INSTALL
+    settled.end(ChildOutcome(5), rescued)
+    for _heartbeat in range(100):
+        assert settled.look(after=HEARTBEAT) is Action.NOTHING
+
+
 def test_a_repair_that_moves_things_has_the_time_for_its_rollback(settled: Bench) -> None:
     settled.look(replace(GOOD, inputs=("new",)))
     settled.policy.moved()
