@@ -10,11 +10,12 @@ pydantic does not look for plugins.
 
 from __future__ import annotations
 
+import os
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Literal
+
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # they read the metadata of every distribution
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -26,11 +27,6 @@ from installer.model import paths
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
-
-# pydantic's search for plugins imports importlib.metadata, which takes 14 ms; our schema takes 2 ms.
-_no_plugins = ModuleType("pydantic.plugin._loader")
-_no_plugins.__dict__["get_plugins"] = tuple
-sys.modules.setdefault(_no_plugins.__name__, _no_plugins)
 
 _SOCKET_PATH_LIMIT = 107  # bytes, of sun_path in unix(7), without the closing NUL
 _DAY = 86_400  # seconds
