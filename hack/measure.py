@@ -213,7 +213,7 @@ def guard_cost(bench: Bench) -> None:
     row("the guard, per start of kubelet (reset and compose)", f"{(end - start) / 50 * 1000:.1f} ms")
 
 
-def resident(bench: Bench, scratch: Path) -> None:
+def daemon(bench: Bench, scratch: Path) -> None:
     """`run` on the converged host: what it weighs at rest, how often it wakes, how fast it repairs."""
     ready = scratch / "ready"
     environment = {**ENVIRONMENT, "CRI_RESMGR_INSTALLER_READY_FILE": str(ready)}
@@ -232,11 +232,9 @@ def resident(bench: Bench, scratch: Path) -> None:
         before = switches(process.pid)
         time.sleep(rest)
         woken = (switches(process.pid) - before) / rest
+        row("daemon at rest: context switches of all its threads", f"{woken:.1f} /s", "a heartbeat each 5 s")
         row(
-            "resident at rest: context switches of all its threads", f"{woken:.1f} /s", "a heartbeat each 5 s"
-        )
-        row(
-            "resident at rest: RSS",
+            "daemon at rest: RSS",
             f"{memory(process.pid, 'Rss'):.1f} MB",
             f"PSS {memory(process.pid, 'Pss'):.1f} MB",
         )
@@ -285,7 +283,7 @@ def main() -> int:
         whole_process(bench)
         one_pass(bench)
         guard_cost(bench)
-        resident(bench, Path(scratch))
+        daemon(bench, Path(scratch))
         before = bench.invocations()[0]
         bench.installer("remove")
         row("restarts of kubelet: removal", str(int(before != bench.invocations()[0])))

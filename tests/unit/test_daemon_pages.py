@@ -1,4 +1,4 @@
-"""What the resident tells over HTTP: bodies here, the server in the contract tests."""
+"""What the daemon tells over HTTP: bodies here, the server in the contract tests."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ class Life:
     def ask(self, asked: Asked) -> None:
         command = self.node.command
         self.asked = asked
-        # In one rename, as a resident may be reading it.
+        # In one rename, as a daemon may be reading it.
         binary = BINARY[1:]
         shutil.copy2(self.payloads[asked.payload] / binary, self.node.scratch / "binary")
         (self.node.scratch / "binary").rename(command.payload / binary)
@@ -314,7 +314,7 @@ class Life:
             return False
         return self.ground.on_relay() and self.ground.relay_answers()
 
-    # -- a resident ---------------------------------------------------------
+    # -- a daemon ---------------------------------------------------------
 
     def start_watcher(self) -> None:
         """From now on somebody is there to repair; first of all, to install."""
@@ -337,7 +337,7 @@ class Life:
             watcher.kill()
 
     def watched(self, before: tuple[str, str]) -> None:
-        """After a deed: with a resident there, all is right again; in a pause nothing happens."""
+        """After a deed: with a daemon there, all is right again; in a pause nothing happens."""
         if self.watcher is None:
             return
         if self.paused:

@@ -71,7 +71,7 @@ _asked = st.builds(
 
 
 def _alone(lives: Lives) -> bool:
-    """Whether there is no resident."""
+    """Whether there is no daemon."""
     return lives.life.watcher is None
 
 
@@ -140,16 +140,16 @@ class Lives(RuleBasedStateMachine):
 
     @precondition(_alone)
     @rule(what=st.sampled_from(("pause", "comes or goes", "asks", "asks")), asked=_asked)
-    def resident(self, what: str, asked: Asked) -> None:
+    def daemon(self, what: str, asked: Asked) -> None:
         life = self.life
         if what == "pause":
             self._step("the pause ends" if life.paused else "a pause", self.people.pause)
         elif _alone(self):
-            self._step("a resident comes", life.start_watcher)
+            self._step("a daemon comes", life.start_watcher)
         elif what == "asks":
             self._step(f"asks for {asked}", partial(life.ask, asked))
         else:
-            self._step("the resident goes", life.end_watcher)
+            self._step("the daemon goes", life.end_watcher)
 
     # -- other people -------------------------------------------------------
 

@@ -49,7 +49,7 @@ def try_case(scratch: Path, group: str, number: int, seeds: Iterable[int]) -> Tr
 
 
 def watch_while_the_clock_is_set(bench: Bench, amount: int) -> Tried:
-    """A resident whose clock is set back and forth goes on watching: it mends files and the proxy."""
+    """A daemon whose clock is set back and forth goes on watching: it mends files and the proxy."""
     tried = Tried()
     for _ in range(amount):
         for offset in ("-3600", "+3600"):
@@ -61,21 +61,21 @@ def watch_while_the_clock_is_set(bench: Bench, amount: int) -> Tried:
 def _watch(node: Node, offset: str) -> str:
     node.run("install")
     words = [*argv(clock=True), *node.command.globals(), "--output", "json", "run"]
-    resident = Daemon(node, node.scratch / "ready", clock_environment(node), words)
+    daemon = Daemon(node, node.scratch / "ready", clock_environment(node), words)
     try:
-        resident.settle()
+        daemon.settle()
         set_clock(offset)(node)
         for path in (FALLBACK, BINARY):
             node.path(path).unlink()
             within(_RESIDENT_SECONDS, node.path(path).exists)
-            resident.settle()
+            daemon.settle()
         node.host.systemctl("stop", PROXY)
         within(_RESIDENT_SECONDS, lambda: node.host.show(PROXY, "ActiveState") == "active")
-        resident.settle()
-        assert not resident.restarts(), "kubelet was restarted"
-        assert resident.end() == 0, resident.said()
+        daemon.settle()
+        assert not daemon.restarts(), "kubelet was restarted"
+        assert daemon.end() == 0, daemon.said()
     finally:
-        resident.kill()
+        daemon.kill()
     node.expect_good()
     return "watched"
 

@@ -1,4 +1,4 @@
-"""The resident of a random life: waited for until all is right and it is at rest, and ended somehow."""
+"""The daemon of a random life: waited for until all is right and it is at rest, and ended somehow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TOLD = 3000  # characters of its last words
 
 
 class Watcher(Daemon):
-    """A resident that trusts a relay soon."""
+    """A daemon that trusts a relay soon."""
 
     def __init__(self, node: Node) -> None:
         environment = {
@@ -28,9 +28,9 @@ class Watcher(Daemon):
         """Waits until all is right and it is at rest. Raises AssertionError, with its last words, if not."""
         deadline = time.monotonic() + REST_SECONDS
         while not (right() and self._is_at_rest()):
-            assert self.process.poll() is None, f"the resident has ended:\n{self.said()[-_TOLD:]}"
+            assert self.process.poll() is None, f"the daemon has ended:\n{self.said()[-_TOLD:]}"
             late = time.monotonic() > deadline
-            assert not late, f"the resident does not get there:\n{self.said()[-_TOLD:]}"
+            assert not late, f"the daemon does not get there:\n{self.said()[-_TOLD:]}"
             time.sleep(_POLL)
 
     def end_well(self) -> None:
