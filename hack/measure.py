@@ -7,6 +7,7 @@ compared with: an interpreter that imports the same libraries, a bare restart.
 from __future__ import annotations
 
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -119,6 +120,39 @@ def whole_process(bench: Bench) -> None:
     bare = bench.median(lambda: python("pass"))
     row("second install, whole process", f"{second:.3f} s", f"{second / floor:.2f} x the import floor")
     row(f"  import floor ({LIBRARIES})", f"{floor:.3f} s", f"bare interpreter {bare:.3f} s")
+
+
+def pyinfra_no_op(bench: Bench, scratch: Path) -> None:
+    """The same files in place, looked at by pyinfra (https://pyinfra.com) if there is one on the PATH."""
+    pyinfra = shutil.which("pyinfra")
+    if pyinfra is None:
+        row("  pyinfra, the same files in place", "-", "no pyinfra on the PATH")
+        return
+    kept = scratch / "pyinfra"
+    lines = ["from pyinfra.operations import files"]
+    for path in sorted(look(Request(Mode.INSTALL, Settings(), bench.payload), bench.door).snapshot.files):
+        source = Path(f"{bench.host.root}{path}")
+        if source.is_file():
+            copy = kept / path[1:]
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, copy)
+            mode = f"{source.stat().st_mode & 0o7777:o}"
+            lines.append(
+                f"files.put(src={str(copy)!r}, dest={path!r}, user='root', group='root', mode={mode!r})"
+            )
+    deploy = scratch / "deploy.py"
+    deploy.write_text("\n".join(lines) + "\n")
+    argv = (pyinfra, "-y", f"@chroot/{bench.host.root}", str(deploy))
+
+    def once() -> float:
+        started = time.perf_counter()
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=scratch, env=ENVIRONMENT)
+        if done.returncode != 0:
+            raise SystemExit(f"{argv}: exit {done.returncode}\n{done.stdout}{done.stderr}")
+        return time.perf_counter() - started
+
+    once()
+    row("  pyinfra, the same files in place", f"{bench.median(once):.3f} s", f"{len(lines) - 1} files")
 
 
 def one_pass(bench: Bench) -> None:
@@ -281,6 +315,7 @@ def main() -> int:
         restarts(bench)
         relay_gap(bench)
         whole_process(bench)
+        pyinfra_no_op(bench, Path(scratch))
         one_pass(bench)
         guard_cost(bench)
         daemon(bench, Path(scratch))
