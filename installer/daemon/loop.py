@@ -99,10 +99,10 @@ class Daemon:
     def _build_policy(self, configuration: Configuration) -> Policy:
         now = time.monotonic()
         stamps = [now - age for age in self._runtime_state.ages() if age < HOUR]
-        fresh = configuration.mode is Mode.INSTALL and self._files.read(paths.RECORD) is None
-        wait = (
-            spread(self._files.read("/etc/machine-id") or b"", configuration.spread_seconds) if fresh else 0.0
-        )
+        wait = 0.0
+        with contextlib.suppress(InstallerError, OSError):  # the first pass says what is wrong with the host
+            if configuration.mode is Mode.INSTALL and self._files.read(paths.RECORD) is None:
+                wait = spread(self._files.read("/etc/machine-id") or b"", configuration.spread_seconds)
         return Policy(configuration, random.random, now, stamps, now + wait if wait else 0.0)
 
     def run(self) -> int:
@@ -125,7 +125,7 @@ class Daemon:
             self._guarded(self._cluster.end)
             if self._pages is not None:
                 self._pages.close()
-        self._say("daemon.ended", "stopped; host left unchanged")
+        self._say("daemon.ended", "stopped" if self._removing else "stopped; host left unchanged")
         return 0
 
     def _say(self, kind: str, message: str, **data: object) -> None:

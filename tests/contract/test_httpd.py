@@ -1,4 +1,4 @@
-"""The pages of the resident, asked over real sockets."""
+"""The pages of the daemon, asked over real sockets."""
 
 from __future__ import annotations
 
