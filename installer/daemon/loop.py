@@ -150,7 +150,7 @@ class Daemon:
     def _recover(self, error: Exception) -> None:
         """A callback has raised: the policy must not wait for a child that does not exist, and there has to
         be a next look, a full one. Until it succeeds the files of our probes grow old."""
-        self._due = 0.0
+        self._wake = self._due = 0.0
         with contextlib.suppress(Exception):
             message = f"{type(error).__name__}: {error}"
             if self._is_news(message):
@@ -262,11 +262,14 @@ class Daemon:
         self._stir()
 
     def _keep_settings(self, error: InstallerError) -> None:
-        """Bad settings stay bad until they change, and the pass that follows refuses them."""
-        self._say("warning", f"the old settings stay: {error.message}", hint=error.hint)
-        if not isinstance(error, InvalidInputError):
-            self._settings_seen = None
-            self._loop.after(_RETRY, self._stir)
+        """Bad settings stay bad until they change, and the pass that follows refuses them. A child that could
+        not tell is asked again."""
+        message = f"the old settings stay: {error.message}"
+        if isinstance(error, InvalidInputError):
+            self._say("warning", message, hint=error.hint)
+        else:
+            self._say_once(message, f"tried again each {_RETRY:.0f} s")
+            self._loop.after(_RETRY, self._reload)
 
     # -- children -----------------------------------------------------------------------
 
