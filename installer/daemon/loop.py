@@ -55,7 +55,6 @@ _PLAN_SECONDS = 120.0
 _PROXY_SLACK = 15.0  # seconds, on top of what a restart of the proxy waits itself
 _GRACE = 10.0  # seconds from SIGTERM to SIGKILL for a child that changes little
 _RETRY = 10.0  # seconds until the port of the pages, or the settings, are tried again
-_KEPT = 100  # messages that are not said again
 _ERROR_PAGE = Page(500, "text/plain", "internal error; the log of the daemon says more\n")
 
 
@@ -94,7 +93,7 @@ class Daemon:
         self._ending = self._removing = False
         self._published: DaemonState | None = None
         self._pages: PageServer | None = None
-        self._said: set[str] = set()
+        self._said: dict[str, float] = {}
 
     def _build_policy(self, configuration: Configuration) -> Policy:
         now = time.monotonic()
@@ -140,9 +139,10 @@ class Daemon:
             self._say("warning", message, hint=hint)
 
     def _is_news(self, message: str) -> bool:
-        known = message in self._said
-        self._said = (self._said if len(self._said) < _KEPT else set()) | {message}
-        return not known
+        """Whether it has not been said within the last hour."""
+        now = time.monotonic()
+        self._said = {said: at for said, at in self._said.items() if now - at < HOUR}
+        return self._said.setdefault(message, now) == now
 
     def _guarded(self, call: Callable[[], None]) -> None:
         self._loop.guarded(call, None)()
