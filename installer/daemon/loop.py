@@ -55,7 +55,6 @@ _PLAN_SECONDS = 120.0
 _PROXY_SLACK = 15.0  # seconds, on top of what a restart of the proxy waits itself
 _GRACE = 10.0  # seconds from SIGTERM to SIGKILL for a child that changes little
 _RETRY = 10.0  # seconds until the port of the pages, or the settings, are tried again
-_KEPT = 100  # messages that are not said again
 _ERROR_PAGE = Page(500, "text/plain", "internal error; the log of the daemon says more\n")
 
 
@@ -94,15 +93,15 @@ class Daemon:
         self._ending = self._removing = False
         self._published: DaemonState | None = None
         self._pages: PageServer | None = None
-        self._said: set[str] = set()
+        self._said: dict[str, float] = {}
 
     def _build_policy(self, configuration: Configuration) -> Policy:
         now = time.monotonic()
         stamps = [now - age for age in self._runtime_state.ages() if age < HOUR]
-        fresh = configuration.mode is Mode.INSTALL and self._files.read(paths.RECORD) is None
-        wait = (
-            spread(self._files.read("/etc/machine-id") or b"", configuration.spread_seconds) if fresh else 0.0
-        )
+        wait = 0.0
+        with contextlib.suppress(InstallerError, OSError):  # the first pass says what is wrong with the host
+            if configuration.mode is Mode.INSTALL and self._files.read(paths.RECORD) is None:
+                wait = spread(self._files.read("/etc/machine-id") or b"", configuration.spread_seconds)
         return Policy(configuration, random.random, now, stamps, now + wait if wait else 0.0)
 
     def run(self) -> int:
@@ -125,7 +124,7 @@ class Daemon:
             self._guarded(self._cluster.end)
             if self._pages is not None:
                 self._pages.close()
-        self._say("daemon.ended", "stopped; host left unchanged")
+        self._say("daemon.ended", "stopped" if self._removing else "stopped; host left unchanged")
         return 0
 
     def _say(self, kind: str, message: str, **data: object) -> None:
@@ -140,9 +139,10 @@ class Daemon:
             self._say("warning", message, hint=hint)
 
     def _is_news(self, message: str) -> bool:
-        known = message in self._said
-        self._said = (self._said if len(self._said) < _KEPT else set()) | {message}
-        return not known
+        """Whether it has not been said within the last hour."""
+        now = time.monotonic()
+        self._said = {said: at for said, at in self._said.items() if now - at < HOUR}
+        return self._said.setdefault(message, now) == now
 
     def _guarded(self, call: Callable[[], None]) -> None:
         self._loop.guarded(call, None)()
@@ -150,7 +150,7 @@ class Daemon:
     def _recover(self, error: Exception) -> None:
         """A callback has raised: the policy must not wait for a child that does not exist, and there has to
         be a next look, a full one. Until it succeeds the files of our probes grow old."""
-        self._due = 0.0
+        self._wake = self._due = 0.0
         with contextlib.suppress(Exception):
             message = f"{type(error).__name__}: {error}"
             if self._is_news(message):
@@ -262,11 +262,14 @@ class Daemon:
         self._stir()
 
     def _keep_settings(self, error: InstallerError) -> None:
-        """Bad settings stay bad until they change, and the pass that follows refuses them."""
-        self._say("warning", f"the old settings stay: {error.message}", hint=error.hint)
-        if not isinstance(error, InvalidInputError):
-            self._settings_seen = None
-            self._loop.after(_RETRY, self._stir)
+        """Bad settings stay bad until they change, and the pass that follows refuses them. A child that could
+        not tell is asked again."""
+        message = f"the old settings stay: {error.message}"
+        if isinstance(error, InvalidInputError):
+            self._say("warning", message, hint=error.hint)
+        else:
+            self._say_once(message, f"tried again each {_RETRY:.0f} s")
+            self._loop.after(_RETRY, self._reload)
 
     # -- children -----------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import re
 import stat
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 
 from installer.daemon.configuration import Configuration
@@ -37,6 +38,14 @@ _OURS = (
     paths.EXTRA_OPTIONS,
     paths.KUBELET_ENVIRONMENT,
     paths.PROXY_WANTED,
+)
+# The properties of a unit whose change is worth a pass, and those of a file that any write changes.
+_OF_UNIT: Callable[[UnitState], Token] = attrgetter(
+    *("load_state", "active_state", "unit_file_state", "need_daemon_reload", "invocation_id"),
+    *("loaded_digest", "fragment_path", "drop_in_paths"),
+)
+_WRITTEN: Callable[[os.stat_result], Token] = attrgetter(
+    "st_ino", "st_mode", "st_uid", "st_gid", "st_size", "st_mtime_ns", "st_ctime_ns"
 )
 _ANSWER_SECONDS = 1.0
 _SHORT_SILENCE = 2.0  # seconds: a restart of the proxy, not yet worth a word
@@ -134,8 +143,8 @@ class Poller:
         on_relay = self._uses_relay(kubelet)
         self._seen = PollSnapshot(
             inputs=tuple(file_token(path) for path in self._inputs),
-            files=tuple((path, _mark(self._files.status(path))) for path in self._watched()),
-            units=(*_token(proxy), *_token(kubelet), on_relay),
+            files=tuple((path, _status_token(self._files.status(path))) for path in self._watched()),
+            units=(*_OF_UNIT(proxy), *_OF_UNIT(kubelet), on_relay),
             proxy=proxy,
             kubelet=kubelet,
             on_relay=on_relay,
@@ -227,35 +236,13 @@ class Poller:
             return False
 
 
-def _token(unit: UnitState) -> Token:
-    """The properties of a unit whose change is worth a pass."""
-    return (
-        unit.load_state,
-        unit.active_state,
-        unit.unit_file_state,
-        unit.need_daemon_reload,
-        unit.invocation_id,
-        unit.loaded_digest,
-        unit.fragment_path,
-        unit.drop_in_paths,
-    )
-
-
-def _mark(status: os.stat_result | None) -> Token:
+def _status_token(status: os.stat_result | None) -> Token:
     """What any write changes; of a directory only its identity, for others write there, too."""
     if status is None:
         return ()
     if stat.S_ISDIR(status.st_mode):
         return (status.st_dev, status.st_ino, status.st_mode)
-    return (
-        status.st_ino,
-        status.st_mode,
-        status.st_uid,
-        status.st_gid,
-        status.st_size,
-        status.st_mtime_ns,
-        status.st_ctime_ns,
-    )
+    return _WRITTEN(status)
 
 
 def file_token(path: Path) -> Token:
@@ -272,7 +259,7 @@ def file_token(path: Path) -> Token:
 
 def _followed(path: Path) -> Token:
     try:
-        return _mark(path.stat())
+        return _status_token(path.stat())
     except OSError:
         return ()
 

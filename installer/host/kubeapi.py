@@ -33,6 +33,11 @@ class Answer:
         return 200 <= self.code < 300 and not self.failure
 
     @property
+    def metadata(self) -> Mapping[str, Any]:
+        found = self.body.get("metadata")
+        return found if isinstance(found, dict) else {}
+
+    @property
     def denied(self) -> bool:
         return self.code in (401, 403)
 

@@ -416,6 +416,21 @@ def test_settings_that_cannot_be_read_now_are_read_later(scene: Scene, mocker: M
     scene.play(body)
 
 
+def test_a_child_that_cannot_tell_the_settings_is_not_asked_all_the_time(scene: Scene) -> None:
+    def body() -> None:
+        scene.reaches("converged")
+        scene.does("settings", "os.kill(os.getpid(), signal.SIGKILL)")
+        scene.config.write_text("other")
+        scene.until(lambda: any("the old settings stay" in event.message for event in scene.of("warning")))
+        scene.until(lambda: len(scene.of("pass.ended")) > 1)  # with the old ones
+        time.sleep(3)
+        assert scene.begun().count("settings") == 2
+        scene.settings()
+        scene.until(lambda: scene.begun().count("settings") == 3)
+
+    scene.play(body)
+
+
 # -- the probes' files ---------------------------------------------------------------------------
 
 

@@ -313,7 +313,7 @@ NOON = datetime(2026, 1, 2, 12, 0, 0, 5, UTC)
     ],
 )
 def test_any_value_but_false_pauses(annotations: object, paused: bool) -> None:
-    assert is_paused({"metadata": {"annotations": annotations}}) is paused
+    assert is_paused({"annotations": annotations}) is paused
 
 
 def test_a_lease_belongs_to_nobody_and_says_who_holds_it() -> None:
@@ -330,14 +330,14 @@ def test_a_lease_belongs_to_nobody_and_says_who_holds_it() -> None:
 
 def test_an_annotation_is_patched_only_when_it_differs() -> None:
     said = {"version": "1", "state": "failed", "reason": "größer", "generation": "ab12"}
-    patch = build_annotation({"metadata": {}}, said)
+    patch = build_annotation({}, said)
     assert patch == {
         "metadata": {
             "annotations": {STATUS: '{"version":"1","state":"failed","reason":"größer","generation":"ab12"}'}
         }
     }
-    assert build_annotation(patch, said) is None
-    assert build_annotation(patch, {**said, "state": "converged"})
+    assert build_annotation(patch["metadata"], said) is None
+    assert build_annotation(patch["metadata"], {**said, "state": "converged"})
 
 
 def test_an_event_regards_the_node_as_kubelets_do() -> None:

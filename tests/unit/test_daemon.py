@@ -19,7 +19,7 @@ from installer.daemon.configuration import (
     print_configuration,
 )
 from installer.daemon.policy import Action
-from installer.daemon.poller import PAUSE, Poller, PollSnapshot
+from installer.daemon.poller import PAUSE, Poller, PollSnapshot, file_token
 from installer.daemon.runtime_state import MODE_FILE, STAMPS, RuntimeState
 from installer.errors import UnservableHostError
 from installer.host.files import RootedFiles
@@ -208,6 +208,15 @@ def test_a_swapped_link_is_another_input(poller: Poller, tmp_path: Path) -> None
     (configs / "new").symlink_to("..2")
     (configs / "new").rename(configs / "..data")
     assert poller.look().inputs != before.inputs
+
+
+def test_a_fifo_among_the_inputs_is_looked_at_without_being_opened(poller: Poller, tmp_path: Path) -> None:
+    """Opening one would wait for its other end, for ever."""
+    before = poller.look()
+    for path in (tmp_path / "configs/force.cfg", tmp_path / "settings.yaml"):
+        os.mkfifo(path)
+    assert poller.look().inputs != before.inputs
+    assert file_token(tmp_path / "settings.yaml") != ()
 
 
 def test_the_runtime_is_asked_only_while_the_relay_is_silent(files: RootedFiles) -> None:

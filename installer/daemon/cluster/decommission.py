@@ -6,9 +6,7 @@ server's. So only the explicit word of an API server counts; every doubt keeps t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from installer.daemon.cluster.pod_context import PodContext
 from installer.daemon.cluster.selection import selects
@@ -37,7 +35,7 @@ def decide(context: PodContext, daemonset: Answer, node: Answer, remembered_uid:
         return _judge_absence(context, name, daemonset, remembered_uid)
     if not daemonset.ok:
         return Decommission(False, f"{name} could not be read: {daemonset.failure}")
-    metadata = _metadata(daemonset)
+    metadata = daemonset.metadata
     if not _is(daemonset, "DaemonSet", context.daemonset) or metadata.get("namespace") != context.namespace:
         return Decommission(False, f"{name} was asked for, and another object came")
     uid = metadata.get("uid")
@@ -68,7 +66,7 @@ def _judge_selection(context: PodContext, name: str, daemonset: Answer, node: An
         return Decommission(
             False, f"{name} exists; node {context.node} was asked for, and another object came"
         )
-    labels = _metadata(node).get("labels") or {}
+    labels = node.metadata.get("labels") or {}
     spec = daemonset.body.get("spec")
     template = spec.get("template") if isinstance(spec, dict) else None
     try:
@@ -82,10 +80,5 @@ def _judge_selection(context: PodContext, name: str, daemonset: Answer, node: An
     return Decommission(True, f"{name} no longer selects node {context.node}")
 
 
-def _metadata(answer: Answer) -> Mapping[str, Any]:
-    metadata = answer.body.get("metadata")
-    return metadata if isinstance(metadata, dict) else {}
-
-
 def _is(answer: Answer, kind: str, name: str) -> bool:
-    return answer.body.get("kind") == kind and _metadata(answer).get("name") == name
+    return answer.body.get("kind") == kind and answer.metadata.get("name") == name

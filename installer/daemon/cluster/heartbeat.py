@@ -117,7 +117,7 @@ class Heartbeat:
         if not self._request.ask_only:
             self._tell(node)
         return {
-            "paused": is_paused(node.body) if node.ok and node.body.get("kind") == "Node" else None,
+            "paused": is_paused(node.metadata) if node.ok and node.body.get("kind") == "Node" else None,
             "uid": self._uid,
             "sent": self._sent,
             "parts": self._parts,
@@ -134,9 +134,8 @@ class Heartbeat:
     def _see_daemonset(self) -> Result:
         """Its UID is that of the first answer: another one later is evidence for a decommission."""
         answer = self._api.call("GET", self._context.daemonset_path + self._cached)
-        metadata = answer.body.get("metadata")
-        uid = metadata.get("uid") if answer.ok and isinstance(metadata, dict) else None
-        if isinstance(uid, str) and answer.body.get("kind") == "DaemonSet":
+        uid = answer.metadata.get("uid")
+        if answer.ok and isinstance(uid, str) and answer.body.get("kind") == "DaemonSet":
             self._uid = self._uid or uid
         return _result(answer)
 
@@ -148,7 +147,7 @@ class Heartbeat:
         return _result(answer)
 
     def _annotate(self, node: Answer) -> Result:
-        patch = build_annotation(node.body, self._request.status)
+        patch = build_annotation(node.metadata, self._request.status)
         return _OK if patch is None else _result(self._api.call("PATCH", self._context.node_path, patch))
 
     def _send_events(self) -> Result:

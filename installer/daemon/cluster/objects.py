@@ -28,9 +28,10 @@ def plain_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def is_paused(node: Mapping[str, Any]) -> bool:
-    """Whether the annotation is on the node, with any value except "false"."""
-    return PAUSE in _annotations(node) and str(_annotations(node)[PAUSE]) != "false"
+def is_paused(metadata: Mapping[str, Any]) -> bool:
+    """Whether the node of this metadata has the annotation, with any value except "false"."""
+    annotations = _annotations(metadata)
+    return PAUSE in annotations and str(annotations[PAUSE]) != "false"
 
 
 def build_renewal(context: PodContext, now: datetime) -> dict[str, Any]:
@@ -54,11 +55,11 @@ def build_lease(context: PodContext, now: datetime) -> dict[str, Any]:
     }
 
 
-def build_annotation(node: Mapping[str, Any], status: Mapping[str, str]) -> dict[str, Any] | None:
-    """A merge patch of the node; None if it says that already."""
+def build_annotation(metadata: Mapping[str, Any], status: Mapping[str, str]) -> dict[str, Any] | None:
+    """A merge patch of the node of this metadata; None if its annotation says that already."""
     values = {**status, "reason": cut(status.get("reason", ""), _REASON_LIMIT)}
     text = json.dumps(values, separators=(",", ":"), ensure_ascii=False)
-    if _annotations(node).get(STATUS) == text:
+    if _annotations(metadata).get(STATUS) == text:
         return None
     return {"metadata": {"annotations": {STATUS: text}}}
 
@@ -93,7 +94,6 @@ def cut(text: str, limit: int) -> str:
     return text if len(raw) <= limit else raw[: limit - 3].decode("utf-8", "ignore") + "..."
 
 
-def _annotations(node: Mapping[str, Any]) -> Mapping[str, Any]:
-    metadata = node.get("metadata")
-    found = metadata.get("annotations") if isinstance(metadata, dict) else None
+def _annotations(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = metadata.get("annotations")
     return found if isinstance(found, dict) else {}
