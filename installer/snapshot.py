@@ -60,9 +60,15 @@ def read_machine(host: Host) -> Machine:
 
 def take_snapshot(host: Host, machine: Machine, settings: Settings, record: Record) -> HostSnapshot:
     """Everything but the probe. Raises UnservableHostError where there is no system bus to ask, OSError."""
-    before = HostSnapshot(ProxySnapshot(UnitState("")), KubeletSnapshot(UnitState("")), machine=machine)
-    snapshot = refresh(before, host, settings, record)
-    return replace(snapshot, base=_read_base(host, snapshot.kubelet))
+    now = _look(host, settings, record)
+    return replace(now, machine=machine, base=_read_base(host, now.kubelet))
+
+
+def refresh(snapshot: HostSnapshot, host: Host, settings: Settings, record: Record) -> HostSnapshot:
+    """The same host now: units, processes, files. What a run does not change (the machine, kubelet's base,
+    the probe) stays as it was read: an edit of kubelet's base meanwhile is for the next run."""
+    now = _look(host, settings, record)
+    return replace(now, machine=snapshot.machine, base=snapshot.base, probe=snapshot.probe)
 
 
 def read_units(host: Host, settings: Settings) -> HostSnapshot:
@@ -76,13 +82,11 @@ def read_units(host: Host, settings: Settings) -> HostSnapshot:
     )
 
 
-def refresh(snapshot: HostSnapshot, host: Host, settings: Settings, record: Record) -> HostSnapshot:
-    """The same host now: units, processes, files. What a run does not change (the machine, kubelet's base,
-    the probe) stays as it was read: an edit of kubelet's base meanwhile is for the next run."""
-    now = read_units(host, settings)
-    proxy, kubelet = now.proxy, now.kubelet
+def _look(host: Host, settings: Settings, record: Record) -> HostSnapshot:
+    units = read_units(host, settings)
+    proxy, kubelet = units.proxy, units.kubelet
     return replace(
-        snapshot,
+        units,
         proxy=replace(
             proxy,
             linked=observe_file(host, record, paths.PROXY_WANTED).kind is Kind.SYMLINK,
@@ -92,7 +96,6 @@ def refresh(snapshot: HostSnapshot, host: Host, settings: Settings, record: Reco
             kubelet, healthy=kubelet.unit.running and host.healthz.ok(settings.kubelet.healthz_url)
         ),
         files={path: observe_file(host, record, path) for path in _paths(settings, record)},
-        hold=now.hold,
         composed=any(_exists(host.files, path) for path in (paths.KUBELET_COMPOSED, paths.KUBELET_USED)),
         leftovers=tuple(path for path in paths.PROXY_STATE if _exists(host.files, path)),
     )
