@@ -63,3 +63,16 @@ def test_r11_a_run_that_waits_ends_at_once_when_asked_and_plan_needs_no_lock(
     node.expect_good()
     node.run("remove")
     node.expect_untraced()
+
+
+@rule("R7")
+def test_a_reader_that_goes_away_does_not_stop_an_installation(bench: Bench) -> None:
+    """`install | head -1`: what nobody reads any more is dropped, and the run ends as it would have."""
+    node = bench.node
+    node.run("remove")
+    with start_command(node, Mode.INSTALL) as run:
+        assert run.stdout is not None
+        assert run.stdout.readline()
+        run.stdout.close()
+        assert run.wait(60) == 0
+    node.expect_good()
