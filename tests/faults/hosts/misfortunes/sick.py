@@ -52,7 +52,7 @@ SICK = (
         both(_CRASHING, shell("systemctl stop containerd")),
         both(shell("systemctl start containerd"), good_version),
         4,
-        ("the container runtime does not answer", "crictl info"),
+        ("the container runtime is not ready", "crictl info"),
         rare=True,
     ),
     Case(
@@ -76,7 +76,7 @@ SICK = (
         both(soon("systemctl start containerd", 20), shell("systemctl stop containerd")),
         both(shell(_RUNTIME_IS_BACK), wait_until_healthy),
         4,
-        ("the container runtime does not answer",),
+        ("the container runtime is not ready",),
         before=Before.SAME,
         rare=True,
     ),
@@ -134,7 +134,7 @@ SICK = (
         both(soon(f"mv {_SOCKET}.gone {_SOCKET}", 20), shell(f"mv {_SOCKET} {_SOCKET}.gone")),
         shell(_SOCKET_IS_BACK),
         4,
-        ("the container runtime does not answer",),
+        ("the container runtime is not ready",),
         rare=True,
     ),
     Case(
@@ -171,7 +171,7 @@ PROXIES = (
         version("exit"),
         good_version,
         2,
-        ("it does not start, whatever its configuration", "unpack or build the payload again"),
+        ("does not start with any configuration", "unpack or build the payload again"),
         rare=True,
     ),
     Case(
