@@ -28,7 +28,7 @@ class Kubelet(StrEnum):
 
     STAYED = "healthy, and never restarted"
     RELAY = "healthy on the relay"
-    OWN = "healthy on its own endpoint"
+    OWN = "healthy on its base endpoint"
     SICK = "not healthy"
 
 

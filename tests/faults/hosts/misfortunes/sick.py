@@ -207,7 +207,7 @@ PROXIES = (
         fault("cri-resmgr", '{"startup": "listen-only"}'),
         fault("cri-resmgr", ""),
         6,
-        ("healthy on its own endpoint and held there", "cri-resmgr-installer install --retry"),
+        ("healthy on its base endpoint and held there", "cri-resmgr-installer install --retry"),
         kubelet=Kubelet.OWN,
         rare=True,
     ),
