@@ -319,7 +319,10 @@ class Daemon:
     # -- what others see ------------------------------------------------------------------
 
     def _publish(self) -> None:
+        """The files of the probes first: what is said has to be so when it is said (R13)."""
         state, before = self._policy.state, self._published
+        self._published = state
+        self._show(alive=True)
         if before is None or (state.phase, state.ready, state.reason) != (
             before.phase,
             before.ready,
@@ -329,8 +332,6 @@ class Daemon:
             self._say("state", message, phase=state.phase.value, ready=state.ready, hold=state.hold)
         if state != before:
             self._cluster.report(state)
-        self._published = state
-        self._show(alive=True)
 
     def _serve_pages(self) -> None:
         listen = self._policy.configuration.listen
