@@ -1,6 +1,6 @@
 """Carries out a plan's steps: the only stage that changes the host.
 
-Ownership is recorded before (see `installer.reconcile`); a step that does not
+Ownership is recorded before (see `installer.converge`); a step that does not
 have its effect raises StepFailedError and leaves undoing to the caller. A
 signal ends the run between two steps. A crash in the middle of any step leaves
 a host from which the next run's diff derives the rest.

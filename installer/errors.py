@@ -80,7 +80,8 @@ class RollbackFailedError(InstallerError):
 
 
 class KubeletKeptError(InstallerError):
-    """The plan would restart kubelet, and this run was told not to; nothing was touched."""
+    """The plan would restart kubelet or end its hold, and this run may not do that (exit 3). Nothing was
+    touched."""
 
     exit_code = 3
 

@@ -145,7 +145,7 @@ class _Builder:
                     yield _file_step(change)
         if unit is not None and unit.enable:
             yield Step(StepKind.ENABLE, unit.name, part)
-        if unit is not None and (unit.daemon_reload or unit.enable):
+        if unit is not None and reloads:
             yield Step(StepKind.DAEMON_RELOAD, "", part)
             if part is Part.KUBELET:
                 yield Step(StepKind.CHECK_EFFECTIVE, unit.name, part)

@@ -59,7 +59,7 @@ def read_machine(host: Host) -> Machine:
 
 
 def take_snapshot(host: Host, machine: Machine, settings: Settings, record: Record) -> HostSnapshot:
-    """Everything but the probe. Raises UnservableHostError where there is no system bus to ask, OSError."""
+    """Everything but the probe. Raises OSError, and UnservableHostError if the host has no system bus."""
     now = _look(host, settings, record)
     return replace(now, machine=machine, base=_read_base(host, now.kubelet))
 

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import sys
 from collections.abc import Sequence
 from typing import TextIO, cast
 
-from installer.cli.options import DAEMON_VERBS, Options, UsageError, parse_options
+from installer.cli.options import DAEMON_VERBS, Options, UsageError, parse_options, require_root
 from installer.errors import InstallerError, UnservableHostError, remedy_for
 from installer.report.terminal import SteadyStream
 
@@ -100,8 +99,7 @@ def _run(arguments: argparse.Namespace, options: Options) -> int:
     from installer.report.status import print_status
 
     settings = load_settings(options.config)
-    if os.geteuid() != 0:
-        raise UnservableHostError("this has to run as root", "sudo, or a privileged container")
+    require_root()
     command = arguments.command
     install_signal_handlers()
     mode = Mode.REMOVE if command == "remove" else Mode.INSTALL

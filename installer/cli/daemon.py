@@ -7,8 +7,8 @@ import os
 import sys
 from pathlib import Path
 
-from installer.cli.options import ENVIRONMENT_PREFIX, Options
-from installer.errors import InvalidInputError, UnservableHostError
+from installer.cli.options import ENVIRONMENT_PREFIX, Options, require_root
+from installer.errors import InvalidInputError
 
 
 def run_verb(arguments: argparse.Namespace, options: Options) -> int:
@@ -30,7 +30,7 @@ def _run_daemon(options: Options) -> int:
     from installer.model.daemon import READY_FILE, NoCluster
     from installer.report.events import build_reporter
 
-    _require_root()
+    require_root()
     given = {
         name: os.environ[ENVIRONMENT_PREFIX + name.upper()]
         for name in ("ready_file", "pod_uid", "good_seconds")
@@ -63,7 +63,7 @@ def _run_child(arguments: argparse.Namespace, options: Options) -> int:
     from installer.inputs.settings import load_settings
 
     settings = load_settings(options.config)
-    _require_root()
+    require_root()
     if arguments.command == "settings":
         from installer.daemon.configuration import build_configuration, print_configuration
 
@@ -90,8 +90,3 @@ def _seconds(text: str) -> float:
     except ValueError:
         name = f"{ENVIRONMENT_PREFIX}GOOD_SECONDS"
         raise InvalidInputError([f"{name}: must be a number of seconds, not {text!r}"]) from None
-
-
-def _require_root() -> None:
-    if os.geteuid() != 0:
-        raise UnservableHostError("this has to run as root", "sudo, or a privileged container")

@@ -1,4 +1,5 @@
-"""The command line's grammar: global options, verbs, help. Says what was asked for; runs nothing."""
+"""The command line's grammar: global options, verbs, help. Says what was asked for, and whether this user may
+ask for it; runs nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from installer.errors import InvalidInputError
+from installer.errors import InvalidInputError, UnservableHostError
 
 ENVIRONMENT_PREFIX = "CRI_RESMGR_INSTALLER_"
 DAEMON_VERBS = ("run", "settings", "rescue", "cluster-heartbeat", "cluster-decommission")
@@ -149,6 +150,12 @@ def parse_options(argv: Sequence[str] | None) -> tuple[argparse.Namespace, Optio
     """
     arguments = _parse(argv)
     return arguments, _options(arguments)
+
+
+def require_root() -> None:
+    """Raises UnservableHostError for any other user."""
+    if os.geteuid() != 0:
+        raise UnservableHostError("this has to run as root", "sudo, or a privileged container")
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

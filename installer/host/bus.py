@@ -100,7 +100,7 @@ class SystemBus:
 
     @property
     def is_closed(self) -> bool:
-        """Whether there is no open connection."""
+        """Whether the connection is closed, or was never opened."""
         return self._bus is None or self._bus.con.is_closed()
 
     def _connect_again(self) -> None:
@@ -321,7 +321,7 @@ class SystemBus:
 
 
 def require_bus(files: RootedFiles) -> None:
-    """Raises UnservableHostError where there is no system bus: the root is not a host's."""
+    """Raises UnservableHostError if the root has no system bus, for then it is not the root of a host."""
     if files.status(SYSTEM_BUS, follow=True) is None:
         raise _no_bus(files)
 

@@ -54,8 +54,9 @@ def opened(root: Path, path: str, *, follow: bool) -> Iterator[tuple[str, os.sta
 
 
 def resolved(root: Path, path: str) -> tuple[str, os.stat_result]:
-    """Where `path` is after all links, as a process outside the root spells it, and what is there. For who
-    can live with a link that comes into this way afterwards. Raises as `parent_of`."""
+    """The path from outside the root, and the status, of what `path` leads to when all links are followed. A
+    link may be put into that path afterwards: only for callers to whom that does no harm. Raises as
+    `parent_of`."""
     way = _Way(root, path)
     try:
         _place, status = way.to_end(follow=True)

@@ -122,7 +122,7 @@ class NoCluster:
         return False
 
     def removal_evidence(self) -> tuple[bool, str]:
-        return False, "there is no cluster to ask"
+        return False, "the daemon does not run in a cluster"
 
     def report(self, state: DaemonState) -> None:
         """Nobody to report to."""
