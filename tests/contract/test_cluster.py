@@ -212,10 +212,6 @@ def remove(server: ApiServer) -> None:
     server.delete_daemonset()
 
 
-def replace(server: ApiServer) -> None:
-    server.daemonset["metadata"]["uid"] = "another"
-
-
 def begin_deletion(server: ApiServer) -> None:
     server.daemonset["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
 
@@ -225,10 +221,10 @@ def select_others(server: ApiServer) -> None:
 
 
 def relabel(server: ApiServer) -> None:
-    server.node["metadata"]["labels"] = {}
+    server.node["metadata"]["labels"] = {"kubernetes.io/os": "plan9"}
 
 
-@pytest.mark.parametrize("change", [remove, replace, begin_deletion, select_others, relabel])
+@pytest.mark.parametrize("change", [remove, begin_deletion, select_others, relabel])
 def test_positive_evidence(
     server: ApiServer, context: PodContext, change: Callable[[ApiServer], None]
 ) -> None:
@@ -258,6 +254,25 @@ def test_no_evidence(server: ApiServer, context: PodContext, fault: dict[str, An
     answer = json.loads(decommission(HeartbeatRequest(context, seen, seconds=1.0).to_json()))
     assert answer["certain"] is False
     assert answer["why"]
+
+
+def replace(server: ApiServer) -> None:
+    """By another of the same name, as `kubectl replace --force` does: its pod is about to come."""
+    server.daemonset["metadata"]["uid"] = "another"
+
+
+def forget_labels(server: ApiServer) -> None:
+    """No kubelet's node is like that: what is read is not the whole of it."""
+    del server.node["metadata"]["labels"]
+
+
+@pytest.mark.parametrize("change", [replace, forget_labels])
+def test_doubt_is_no_evidence(
+    server: ApiServer, context: PodContext, change: Callable[[ApiServer], None]
+) -> None:
+    seen = uid(server)
+    change(server)
+    assert json.loads(decommission(HeartbeatRequest(context, seen).to_json()))["certain"] is False
 
 
 def test_a_server_that_is_away_is_no_evidence(server: ApiServer, context: PodContext) -> None:

@@ -303,8 +303,9 @@ def _status(code: int, path: str = "") -> tuple[int, dict[str, Any]]:
     }
     if path and code != 401:
         _, kind, name = path.rsplit("/", 2)
-        status["message"] = f'{kind} "{name}": {reason}'
-        status["details"] = {"name": name, "kind": kind}
+        group = path.split("/")[2] if path.startswith("/apis/") else ""
+        status["message"] = f'{kind}{"." * bool(group)}{group} "{name}": {reason}'
+        status["details"] = {"name": name, "kind": kind} | ({"group": group} if group else {})
     return code, status
 
 

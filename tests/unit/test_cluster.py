@@ -154,8 +154,11 @@ def node(**metadata: Any) -> Answer:
     return Answer(200, {"kind": "Node", "metadata": {"name": NODE, "labels": LABELS, **metadata}})
 
 
-def status(code: int, reason: str, name: str = "ours") -> Answer:
-    body = {"kind": "Status", "reason": reason, "details": {"name": name}, "code": code}
+def status(
+    code: int, reason: str, name: str = "ours", kind: str = "daemonsets", group: str = "apps"
+) -> Answer:
+    details = {"name": name, "group": group, "kind": kind}
+    body = {"kind": "Status", "reason": reason, "details": details, "code": code}
     return Answer(code, body, f"{code}: {reason}")
 
 
@@ -168,11 +171,10 @@ def test_a_daemonset_that_wants_the_node_is_no_evidence() -> None:
     ("answer", "node_answer", "word"),
     [
         (status(404, "NotFound"), Answer(0), "is gone"),
-        (daemonset(uid="another"), Answer(0), "was replaced"),
         (daemonset(deletionTimestamp="2026-01-01T00:00:00Z"), Answer(0), "being deleted"),
         (daemonset(template=template(selector={"os": "plan9"})), node(), "no longer selects"),
         (daemonset(template=template({})), node(), "no longer selects"),
-        (daemonset(), node(labels={}), "no longer selects"),
+        (daemonset(uid="another", template=template(selector={"os": "plan9"})), node(), "no longer selects"),
     ],
 )
 def test_evidence(answer: Answer, node_answer: Answer, word: str) -> None:
@@ -192,6 +194,9 @@ def test_evidence(answer: Answer, node_answer: Answer, word: str) -> None:
         (Answer(404, {}, "404"), node(), "does not come from an API server"),
         (Answer(404, {"kind": "Status", "reason": "NotFound"}, "404"), node(), "does not come"),
         (status(404, "NotFound", "other"), node(), "does not come"),
+        (status(404, "NotFound", kind="nodes"), node(), "does not come"),
+        (status(404, "NotFound", kind="namespaces", group=""), node(), "does not come"),
+        (status(404, "NotFound", group="example.org"), node(), "does not come"),
         (status(404, "Unknown"), node(), "does not come"),
         (Answer(200, {}, "200, with something else"), node(), "something else"),
         (Answer(200, {"kind": "DaemonSetList", "metadata": {}}), node(), "another object came"),
@@ -201,7 +206,11 @@ def test_evidence(answer: Answer, node_answer: Answer, word: str) -> None:
         (daemonset(), status(404, "NotFound", NODE), "could not be read"),
         (daemonset(), Answer(0, failure="no answer in time"), "no answer in time"),
         (daemonset(), node(name="worker-8", labels={}), "another object came"),
-        (daemonset(), node(labels=["os"]), "not understood"),
+        (daemonset(), node(labels=["os"]), "without labels"),
+        (daemonset(), node(labels={}), "without labels"),
+        (daemonset(), node(labels=None), "without labels"),
+        (daemonset(uid="another"), node(), "selects this node"),
+        (daemonset(uid="another"), Answer(0, failure="no answer in time"), "no answer in time"),
     ],
 )
 def test_doubt_keeps_the_node(answer: Answer, node_answer: Answer, word: str) -> None:

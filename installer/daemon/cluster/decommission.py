@@ -26,7 +26,8 @@ def decide(context: PodContext, daemonset: Answer, node: Answer, remembered_uid:
     """Judges what the API says of our DaemonSet and of our node.
 
     `remembered_uid` is that of our DaemonSet when it was first seen, empty if it never was: then
-    its absence tells nothing, as the name may be wrong.
+    its absence tells nothing, as the name may be wrong. A DaemonSet of our name with another UID has taken
+    the place of ours: it is asked what ours would be asked, for its pod is about to come.
     """
     name = f"DaemonSet {context.namespace}/{context.daemonset}"
     if not context.namespace or not context.daemonset:
@@ -38,20 +39,20 @@ def decide(context: PodContext, daemonset: Answer, node: Answer, remembered_uid:
     metadata = daemonset.metadata
     if not _is(daemonset, "DaemonSet", context.daemonset) or metadata.get("namespace") != context.namespace:
         return Decommission(False, f"{name} was asked for, and another object came")
-    uid = metadata.get("uid")
-    if remembered_uid and isinstance(uid, str) and uid and uid != remembered_uid:
-        return Decommission(True, f"{name} was replaced: its UID was {remembered_uid} and is {uid}")
     if metadata.get("deletionTimestamp"):
         return Decommission(True, f"{name} is being deleted, since {metadata['deletionTimestamp']}")
     return _judge_selection(context, name, daemonset, node)
 
 
 def _judge_absence(context: PodContext, name: str, answer: Answer, remembered_uid: str) -> Decommission:
-    """Whether a 404 is the API server's own word on our DaemonSet."""
-    details = answer.body.get("details")
-    said = details.get("name") if isinstance(details, dict) else None
-    kind, reason = answer.body.get("kind"), answer.body.get("reason")
-    if (kind, reason, said) != ("Status", "NotFound", context.daemonset):
+    """Whether a 404 is the API server's own word on our DaemonSet: `details` names the object that is missing
+    (Kubernetes API reference, meta/v1 StatusDetails). A server that lacks the namespace or the API says
+    404, too."""
+    found = answer.body.get("details")
+    details = found if isinstance(found, dict) else {}
+    missing = (details.get("group"), details.get("kind"), details.get("name"))
+    word = (answer.body.get("kind"), answer.body.get("reason"))
+    if word != ("Status", "NotFound") or missing != ("apps", "daemonsets", context.daemonset):
         return Decommission(False, f"a 404 that does not come from an API server that knows {name}")
     if not remembered_uid:
         return Decommission(False, f"{name} does not exist and was never seen: its name may be wrong")
@@ -66,12 +67,14 @@ def _judge_selection(context: PodContext, name: str, daemonset: Answer, node: An
         return Decommission(
             False, f"{name} exists; node {context.node} was asked for, and another object came"
         )
-    labels = node.metadata.get("labels") or {}
+    labels = node.metadata.get("labels")
+    if not isinstance(labels, dict) or not labels:  # kubelet sets some, so this is not all of it
+        return Decommission(False, f"{name} exists; node {context.node} came without labels")
     spec = daemonset.body.get("spec")
     template = spec.get("template") if isinstance(spec, dict) else None
     try:
-        if not isinstance(template, dict) or not isinstance(labels, dict):
-            raise ValueError("no pod template, or no labels")
+        if not isinstance(template, dict):
+            raise ValueError("no pod template")
         wanted = selects(template, context.node, labels)
     except ValueError as error:
         return Decommission(False, f"{name} exists; its node selection is not understood: {error}")
