@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from installer.desired.build import build_desired, runtime_endpoint
 from installer.diff import diff
 from installer.inputs.load import Inputs, Request
+from installer.inputs.policy import policy_in_force
 from installer.kubelet.analysis import KubeletAnalysis, analyse_kubelet
 from installer.model import paths
 from installer.model.assessment import Assessment
@@ -19,7 +20,7 @@ from installer.model.finding import Finding, refusal, warning
 from installer.model.snapshot import HostSnapshot
 from installer.model.state import Desired, Mode
 from installer.plan import build_plan
-from installer.preflight.check import cached_configuration, check
+from installer.preflight.check import check
 from installer.record.schema import Record, RecordStatus, leftovers_of_ours, was_moving_kubelet
 
 
@@ -47,7 +48,7 @@ def assess(
         findings=findings,
         hold=bool(snapshot.hold),
         ends_hold=not request.unattended,
-        reset_cache=settings.configs.reset_cached and cached_configuration(snapshot.machine.cache),
+        reset_cache=settings.configs.reset_cached and bool(snapshot.cache.agent),
         leftovers=leftovers_of_ours(record, snapshot) if removing else (),
     )
     failure = record.failed.get(desired.generation)
@@ -57,6 +58,7 @@ def assess(
         base_endpoint=kubelet.endpoint if removing else runtime_endpoint(settings, kubelet),
         payload_version=inputs.payload.version if inputs.payload else "",
         remembered_failure=f"{failure.time}: {failure.reason}" if failure else "",
+        policy=policy_in_force(snapshot),
     )
 
 

@@ -16,6 +16,7 @@ from installer.host.ports import Files, Host
 from installer.inputs.settings import Settings
 from installer.model import paths
 from installer.model.hold import reason_in
+from installer.model.proxy_cache import NO_CACHE, ProxyCache, parse_cache
 from installer.model.resource import FileState, Kind, ProcessState, UnitDetail, UnitState, last_flag
 from installer.model.snapshot import (
     HostSnapshot,
@@ -42,7 +43,10 @@ _SERVICES_THAT_MATTER = (
     "microshift.service",
 )
 _BOTTLEROCKET = re.compile(r"^ID=[\"']?bottlerocket", re.MULTILINE)
-_CONFIG_LIMIT = 4 << 20  # bytes of a kubelet configuration or of cri-resmgr's cache worth reading
+_CONFIG_LIMIT = 4 << 20  # bytes of a kubelet configuration worth reading
+_CACHE_LIMIT = (
+    64 << 20
+)  # bytes of cri-resmgr's cache, some 10 KiB for each container: a longer one says nothing
 _RELAY_PAUSES = (0.3, 0.7)  # seconds: systemd may be restarting the proxy, which is away for 0.1 - 0.3 s
 
 
@@ -54,7 +58,6 @@ def read_machine(host: Host) -> Machine:
         machine_id=identity["machine_id"],
         hostname=identity["hostname"],
         services=_services(host),
-        cache=_text(host, paths.PROXY_CACHE),
     )
 
 
@@ -98,6 +101,7 @@ def _look(host: Host, settings: Settings, record: Record) -> HostSnapshot:
         files={path: observe_file(host, record, path) for path in _paths(settings, record)},
         composed=any(_exists(host.files, path) for path in (paths.KUBELET_COMPOSED, paths.KUBELET_USED)),
         leftovers=tuple(path for path in paths.PROXY_STATE if _exists(host.files, path)),
+        cache=_read_cache(host.files),
     )
 
 
@@ -157,6 +161,14 @@ def _exists(files: Files, path: str) -> bool:
         return files.status(path) is not None
     except UnservableHostError:  # a link leads out of the host root: nothing of ours can be there
         return False
+
+
+def _read_cache(files: Files) -> ProxyCache:
+    try:
+        raw = files.read(paths.PROXY_CACHE, _CACHE_LIMIT)
+    except UnservableHostError:  # a link leads out of the host root: nothing that our proxy could read
+        return NO_CACHE
+    return NO_CACHE if raw is not None and len(raw) >= _CACHE_LIMIT else parse_cache(raw)
 
 
 def read_hold(files: Files) -> str:

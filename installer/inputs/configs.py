@@ -88,7 +88,7 @@ def load_configs(directory: Path | None) -> Configs:
         fallback=contents[FALLBACK],
         force=contents[FORCE],
         extra_options=options,
-        policy=_policy(_unfold(effective.data)) if effective else "none",
+        policy=policy_in(effective.data) if effective else "none",
         warnings=tuple(finding for name in documents for finding in _warnings(documents[name], name)),
     )
 
@@ -217,8 +217,9 @@ def _unfold(data: object) -> dict[str, object]:
     return unfolded
 
 
-def _policy(data: dict[str, object]) -> str:
-    policy = data.get("policy")
+def policy_in(data: object) -> str:
+    """The policy that a parsed configuration asks for, dotted keys or not."""
+    policy = _unfold(data).get("policy")
     active = policy.get("Active") if isinstance(policy, dict) else None
     return active if isinstance(active, str) else "none"
 

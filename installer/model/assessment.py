@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from installer.model.plan import Plan
+from installer.model.policy import PolicyInForce
 from installer.model.snapshot import HostSnapshot
 
 
@@ -12,10 +13,11 @@ from installer.model.snapshot import HostSnapshot
 class Assessment:
     """`base_endpoint` is where the runtime is asked, empty if it is not known. `payload_version` is what the
     payload calls itself. `remembered_failure` is why this generation is not tried again on this host, empty
-    if it may be tried."""
+    if it may be tried. `policy` is the one in force, None while no proxy runs."""
 
     plan: Plan
     snapshot: HostSnapshot
     base_endpoint: str = ""
     payload_version: str = ""
     remembered_failure: str = ""
+    policy: PolicyInForce | None = None

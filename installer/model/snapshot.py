@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from installer.model.proxy_cache import NO_CACHE, ProxyCache
 from installer.model.resource import FileState, ProcessState, UnitDetail, UnitState
 
 
@@ -63,13 +64,12 @@ class KubeletBase:
 class Machine:
     """What stays the same during a run. `architecture` is as `uname -m` prints it for the host (`x86_64`).
     `services` are those units, of the few whose presence matters, that exist (gardener-node-agent and the
-    like). `cache` is the text of the proxy's cache file, empty if there is none."""
+    like)."""
 
     architecture: str
     machine_id: str
     hostname: str
     services: tuple[str, ...] = ()
-    cache: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,8 @@ _NO_BASE = KubeletBase()
 class HostSnapshot:
     """`files` has every path that may be desired or is owned. `hold` is why kubelet is held on its base
     endpoint, empty if it is not. `composed`: the guard composed a flag for kubelet's last start. `leftovers`
-    are those directories and files of cri-resmgr itself that exist. `probe` is None until it is needed.
+    are those directories and files of cri-resmgr itself that exist, `cache` is what it keeps over restarts.
+    `probe` is None until it is needed.
     """
 
     proxy: ProxySnapshot
@@ -125,6 +126,7 @@ class HostSnapshot:
     hold: str = ""
     composed: bool = False
     leftovers: tuple[str, ...] = ()
+    cache: ProxyCache = NO_CACHE
     machine: Machine = _UNKNOWN
     base: KubeletBase = _NO_BASE
     probe: Probe | None = None

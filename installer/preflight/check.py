@@ -11,10 +11,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from installer.header import digest_within
+from installer.inputs.policy import agent_policy, next_policy
 from installer.model import paths
 from installer.model.change import Changes, UnitAction
 from installer.model.finding import Finding, refusal, warning
-from installer.model.jsontext import parse_json
+from installer.model.proxy_cache import ProxyCache
 from installer.model.resource import Part, UnitState
 from installer.model.snapshot import HostSnapshot, Machine, Probe, RunningContainer
 from installer.model.state import Desired, Mode
@@ -81,7 +82,7 @@ def check_host(
         *(() if unusable else refusals),
         *_check_machine(machine, inputs.payload),
         *inputs.configs.warnings,
-        *_check_cache(settings, machine, inputs.configs),
+        *_check_cache(settings, snapshot.cache, inputs.configs),
         *_check_neighbours(settings, machine),
     )
 
@@ -109,7 +110,7 @@ def check_change(
         *_check_runtime(probe),
         *check_file_systems(probe, changes, payload.binary.size if payload else 0),
         *_check_managers(request.settings, policies),
-        *(_check_repinning(request.settings, inputs.configs, probe) if starts_proxy else ()),
+        *(_check_repinning(request.settings, inputs.configs, snapshot) if starts_proxy else ()),
         *_check_pending(snapshot.kubelet.unit, desired, changes, request.accept_pending),
     )
 
@@ -122,22 +123,6 @@ def check_removal(snapshot: HostSnapshot, changes: Changes) -> tuple[Finding, ..
         return ()
     message = f"{unit.name} is masked, and would have to restart to leave the proxy"
     return (refusal("kubelet-masked", message, f"find out why, then `systemctl unmask {unit.name}`"),)
-
-
-def cached_configuration(cache: str) -> bool:
-    """Whether cri-resmgr's cache holds a configuration of its agent, which beats fallback.cfg.
-
-    The cache is the JSON of a snapshot with `Cfg`, null or {NodeName, Data}
-    (pkg/cri/resource-manager/cache of cri-resmgr v0.9).
-    """
-    if not cache.strip():
-        return False
-    try:
-        content = parse_json(cache)
-    except ValueError:
-        return False
-    config = content.get("Cfg") if isinstance(content, dict) else None
-    return isinstance(config, dict) and bool(config.get("Data"))
 
 
 def _check_kubelet_unit(settings: Settings, snapshot: HostSnapshot) -> Iterable[Finding]:
@@ -195,15 +180,15 @@ def _check_machine(machine: Machine, payload: Payload | None) -> Iterable[Findin
         )
 
 
-def _check_cache(settings: Settings, machine: Machine, configs: Configs) -> Iterable[Finding]:
-    hidden = configs.force is None and cached_configuration(machine.cache)
-    if hidden and not settings.configs.reset_cached:
-        yield warning(
-            "cached-configuration",
-            f"cri-resmgr's cache ({paths.PROXY_CACHE}) holds a configuration from its agent, and "
-            "that one takes precedence: fallback.cfg has no effect on this node",
-            "set configs.resetCached: true to clear it, or use force.cfg",
-        )
+def _check_cache(settings: Settings, cache: ProxyCache, configs: Configs) -> Iterable[Finding]:
+    if configs.force is not None or not cache.agent or settings.configs.reset_cached:
+        return
+    yield warning(
+        "cached-configuration",
+        f"cri-resmgr's cache ({paths.PROXY_CACHE}) holds a configuration from its agent (policy "
+        f"{agent_policy(cache)}), and that one takes precedence: fallback.cfg has no effect on this node",
+        "set configs.resetCached: true to clear it, or use force.cfg",
+    )
 
 
 def _check_neighbours(settings: Settings, machine: Machine) -> Iterable[Finding]:
@@ -319,13 +304,17 @@ def _check_managers(settings: Settings, policies: tuple[str, str]) -> Iterable[F
         )
 
 
-def _check_repinning(settings: Settings, configs: Configs, probe: Probe) -> Iterable[Finding]:
-    strangers = [container for container in probe.containers if not container.through_proxy]
-    if configs.policy == "none" or not strangers:
+def _check_repinning(settings: Settings, configs: Configs, snapshot: HostSnapshot) -> Iterable[Finding]:
+    cache = snapshot.cache
+    policy = next_policy(configs, cache, reset=settings.configs.reset_cached)
+    containers = snapshot.probe.containers if snapshot.probe else ()
+    strangers = [container for container in containers if not _is_known(container, cache)]
+    if policy.name == "none" or not strangers:
         return
     message = (
-        f"the policy {configs.policy} would at once re-pin {_counted(len(strangers))} that were not created "
-        "through the proxy and cut their CPU weight to the minimum, until they are recreated: "
+        f"the policy {policy.name} (from {policy.source}) would at once re-pin {_counted(len(strangers))} "
+        "that were not created through the proxy, or that its cache does not know, and cut their CPU weight "
+        "to the minimum, until they are recreated: "
         f"{_named(strangers)}"
     )
     if settings.proxy.accept_repinning:
@@ -337,6 +326,12 @@ def _check_repinning(settings: Settings, configs: Configs, probe: Probe) -> Iter
             "drain the node first; or install with the policy none and switch once the pods have been "
             "recreated; or set proxy.acceptRepinning: true",
         )
+
+
+def _is_known(container: RunningContainer, cache: ProxyCache) -> bool:
+    """Whether the proxy will know it: the mount tells that it was created through the proxy, and the cache
+    that this has not been forgotten. The cache alone also has those that a start has found."""
+    return container.through_proxy and container.id in cache.containers
 
 
 def _counted(number: int) -> str:

@@ -13,6 +13,7 @@ from installer.inputs.settings import Settings
 from installer.kubelet.command import next_command_line, parse_base
 from installer.model import paths
 from installer.model.plan import Step, StepKind
+from installer.model.proxy_cache import NO_CACHE, ProxyCache
 from installer.model.resource import (
     ABSENT,
     DesiredFile,
@@ -39,6 +40,7 @@ class MemoryHost:
     base: KubeletBase
     files: MemoryFiles = field(default_factory=lambda: MemoryFiles({}))
     machine: Machine = field(default_factory=lambda: Machine("x86_64", "machine-1", "node-1"))
+    cache: ProxyCache = NO_CACHE
     probe: Probe = field(default_factory=lambda: Probe(free_bytes={"/opt/intel/bin": _GIB}))
     proxy: UnitState = field(default_factory=lambda: UnitState(paths.PROXY_UNIT))
     kubelet: UnitState = field(
@@ -79,6 +81,7 @@ class MemoryHost:
             self.hold,
             self.composed,
             self.leftovers,
+            self.cache,
             self.machine,
             base,
         )
@@ -102,7 +105,7 @@ class MemoryHost:
             case StepKind.CLEAR_HOLD:
                 self.hold = ""
             case StepKind.RESET_CACHE:
-                self.machine = replace(self.machine, cache="")
+                self.cache = replace(self.cache, agent={})
             case StepKind.ENABLE | StepKind.DISABLE:
                 self._link(step.kind is StepKind.ENABLE)
                 self.proxy = replace(self.proxy, unit_file_state="enabled" if self.linked else "disabled")

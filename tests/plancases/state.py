@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from installer.model import paths
+from installer.model.proxy_cache import ProxyCache
 from installer.model.resource import FileState, Kind
 from installer.model.snapshot import KubeletBase, Probe, RunningContainer, UnitText
 from installer.model.state import Mode
@@ -24,8 +25,20 @@ from tests.unit.test_desired_kubelets import FLAVOURS, UNIT_DIRECTORIES, load_ba
 
 _STARTS = ("bare", "installed", "installing", "changing", "removing")
 _UNIT = {"state", "generation", "pending", "loads", "invocation"}
-_MACHINE = {"architecture", "services", "cache"}
-_BUT = {"host", "files", "hold", "then", "proxy", "kubelet", "leftovers", "probe", "record", *_MACHINE}
+_MACHINE = {"architecture", "services"}
+_BUT = {
+    "cache",
+    "host",
+    "files",
+    "hold",
+    "then",
+    "proxy",
+    "kubelet",
+    "leftovers",
+    "probe",
+    "record",
+    *_MACHINE,
+}
 _PROBE = {"runtime-error", "containers", "free-mib", "unwritable", "obstacles", "proxy-drop-ins"}
 _RECORD = {"status", "owed", "signalled", "failed", "failed-generation", "good"}
 _DOWN = {"active_state": "activating", "sub_state": "auto-restart", "result": "exit-code", "main_pid": 0}
@@ -38,7 +51,6 @@ _STATES: dict[str, dict[str, Any]] = {
     "masked": {"load_state": "masked", "environment": (), "drop_in_paths": (), "need_daemon_reload": True},
     "bad-setting": {"load_state": "bad-setting"},
 }
-_CACHE = '{"Version": "1", "Cfg": {"NodeName": "node-1", "Data": {"policy": "Active: balloons"}}}'
 
 
 def make_node(case: Case, scratch: Path) -> Node:
@@ -167,11 +179,18 @@ def _change(case: Case, node: Node, but: Mapping[str, Any], scratch: Path) -> No
     machine = {key: but[key] for key in _MACHINE & but.keys()}
     if "services" in machine:
         machine["services"] = tuple(machine["services"])
-    if "cache" in machine:
-        machine["cache"] = _CACHE if machine["cache"] == "from-agent" else machine["cache"]
     host.machine = replace(host.machine, **machine)
     host.probe = _probe(case, host.probe, case.part(but, "probe", _PROBE))
+    host.cache = _cache(case, but.get("cache", {}), host.probe)
     _change_record(node, case.part(but, "record", _RECORD))
+
+
+def _cache(case: Case, given: dict[str, Any], probe: Probe) -> ProxyCache:
+    """What the proxy remembers: the containers created through it, and what the case has."""
+    case.check(given, "cache", {"torn", "policy", "agent"})
+    through_proxy = (container.id for container in probe.containers if container.through_proxy)
+    known = frozenset(() if given.get("torn") else through_proxy)
+    return replace(ProxyCache(**given), containers=known)
 
 
 def _by_others(case: Case, host: MemoryHost, line: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from installer.inputs.settings import ConfigsSettings, KubeletSettings, ProxySet
 from installer.model import paths
 from installer.model.change import Changes, FileChange, UnitAction, UnitChange, Verb
 from installer.model.finding import Finding, Severity
+from installer.model.proxy_cache import ProxyCache
 from installer.model.resource import (
     ABSENT,
     DesiredFile,
@@ -37,7 +37,7 @@ from installer.model.snapshot import (
 )
 from installer.model.state import Desired, DesiredKubelet, DesiredUnit, Mode, Strategy
 from installer.preflight import check as preflight
-from installer.preflight.check import cached_configuration, check_change
+from installer.preflight.check import check_change
 from installer.preflight.file_system import check_places
 from tests.rules import rule
 
@@ -48,6 +48,7 @@ FACTS = HostSnapshot(
     ProxySnapshot(UnitState(paths.PROXY_UNIT)),
     KubeletSnapshot(KUBELET),
     machine=Machine("x86_64", "id", "node"),
+    cache=ProxyCache(containers=frozenset({"0", "1", "2"})),
 )
 PAYLOAD = Payload(
     Path("/payload"), PayloadFile(Path("/payload/opt/intel/bin/cri-resmgr"), "d", 38 * MIB), "", "x86_64"
@@ -183,25 +184,13 @@ def test_a_binary_for_another_machine_is_refused(binary: str, host: str, refused
     assert codes(found) == ["wrong-machine"] * refused
 
 
-CACHES = {
-    "": False,
-    "not json": False,
-    "[]": False,
-    json.dumps({"Version": "1", "Cfg": None}): False,
-    json.dumps({"Version": "1", "Cfg": {"NodeName": "n", "Data": {}}}): False,
-    json.dumps({"Version": "1", "Cfg": {"NodeName": "n", "Data": {"policy": "Active: none"}}}): True,
-}
-
-
-@pytest.mark.parametrize(("cache", "hidden"), CACHES.items())
-def test_a_cached_configuration_that_hides_fallback_cfg_is_warned_of(cache: str, hidden: bool) -> None:
-    facts = with_machine(cache=cache)
-    assert cached_configuration(cache) is hidden
-    warned = ["cached-configuration"] * hidden
-    assert codes(check_host(SETTINGS, facts, Configs(), PAYLOAD), Severity.WARN) == warned
+def test_a_cached_configuration_that_hides_fallback_cfg_is_warned_of() -> None:
+    facts = replace(FACTS, cache=ProxyCache(agent={"policy": "Active: balloons"}))
+    (finding,) = check_host(SETTINGS, facts, Configs(), PAYLOAD)
+    assert (finding.code, finding.severity) == ("cached-configuration", Severity.WARN)
+    assert "(policy balloons)" in finding.message
+    assert check_host(SETTINGS, FACTS, Configs(), PAYLOAD) == ()
     assert check_host(SETTINGS, facts, Configs(force=b""), PAYLOAD) == ()
-    reset = Settings(configs=ConfigsSettings(reset_cached=True))
-    assert check_host(reset, facts, Configs(), PAYLOAD) == ()
 
 
 @pytest.mark.parametrize(
@@ -368,6 +357,16 @@ def test_repinning_is_refused_with_number_and_names_and_what_to_do() -> None:
     assert "policy none" in finding.hint
 
 
+@rule("R14")
+@pytest.mark.parametrize("reset", [False, True])
+def test_the_policy_that_counts_is_the_agents(reset: bool) -> None:
+    facts = replace(FACTS, cache=ProxyCache(agent={"policy": "Active: balloons"}))
+    settings = Settings(configs=ConfigsSettings(reset_cached=reset))
+    found = change(facts, replace(PROBE, containers=containers(1)), settings=settings)
+    assert codes(found) == ["repinning"] * (not reset)
+    assert all("the policy balloons (from cri-resmgr-agent)" in finding.message for finding in found)
+
+
 def test_a_long_list_of_names_is_cut_with_a_count() -> None:
     (finding,) = change(probe=replace(PROBE, containers=containers(34)), configs=Configs(policy="balloons"))
     assert "34 running containers" in finding.message
@@ -382,6 +381,7 @@ def test_a_long_list_of_names_is_cut_with_a_count() -> None:
         (containers(1), "none", INSTALL, False),
         (containers(1, through_proxy=True), "balloons", INSTALL, False),
         ((), "balloons", INSTALL, False),
+        (containers(5, through_proxy=True), "balloons", INSTALL, True),
         (containers(1), "balloons", RELOAD_ONLY, False),
     ],
 )

@@ -1,0 +1,72 @@
+"""Which policy cri-resmgr has activated or would activate, and whose configuration says so. Pure.
+
+cri-resmgr takes one configuration whole, the first that there is: force.cfg, the agent's (kept in its cache),
+fallback.cfg, built-in defaults. It activates a policy when it starts, and no later.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from installer.errors import InvalidInputError
+from installer.inputs.configs import policy_in
+from installer.inputs.yaml_document import parse_document
+from installer.model import paths
+from installer.model.policy import PolicyInForce, PolicySource
+from installer.model.proxy_cache import ProxyCache
+from installer.model.resource import ABSENT
+from installer.model.snapshot import HostSnapshot
+
+if TYPE_CHECKING:
+    from installer.inputs.configs import Configs
+
+
+def policy_in_force(snapshot: HostSnapshot) -> PolicyInForce | None:
+    """What the running proxy has activated; None while none runs.
+
+    Its command line says which file it uses, its cache which policy it activated and whether the agent has
+    sent a configuration, which an agent's next start would fetch again.
+    """
+    process = snapshot.proxy.process
+    if process is None:
+        return None
+    forced, fallback = process.flag("--force-config"), process.flag("--fallback-config")
+    cache = snapshot.cache
+    if forced:
+        source, configured = PolicySource.FORCE, _file_policy(snapshot, paths.FORCE_CONFIG)
+    elif cache.agent:
+        source, configured = PolicySource.AGENT, agent_policy(cache)
+    elif fallback:
+        source, configured = PolicySource.FALLBACK, _file_policy(snapshot, paths.FALLBACK_CONFIG)
+    else:
+        source, configured = PolicySource.BUILT_IN, "none"
+    active = cache.policy or configured
+    return PolicyInForce(active, source, configured if configured != active else "")
+
+
+def next_policy(configs: Configs, cache: ProxyCache, *, reset: bool) -> PolicyInForce:
+    """What a start with these configs would activate. `reset`: the agent's configuration is cleared first."""
+    if configs.force is not None:
+        return PolicyInForce(configs.policy, PolicySource.FORCE)
+    if cache.agent and not reset:
+        return PolicyInForce(agent_policy(cache), PolicySource.AGENT)
+    return PolicyInForce(configs.policy, PolicySource.FALLBACK)
+
+
+def agent_policy(cache: ProxyCache) -> str:
+    """The policy of the configuration that the agent has sent."""
+    sections = {}
+    for name, text in cache.agent.items():
+        try:
+            sections[name] = parse_document(text.encode("utf-8", "replace"), name).data
+        except InvalidInputError:
+            continue
+    return policy_in(sections)
+
+
+def _file_policy(snapshot: HostSnapshot, path: str) -> str:
+    content = snapshot.files.get(path, ABSENT).content or b""
+    try:
+        return policy_in(parse_document(content, path).data)
+    except InvalidInputError:
+        return "none"

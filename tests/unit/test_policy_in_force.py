@@ -1,0 +1,96 @@
+"""What cri-resmgr's cache says, and which policy is in force and from where."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from installer.inputs.configs import Configs
+from installer.inputs.policy import next_policy, policy_in_force
+from installer.model import paths
+from installer.model.policy import PolicySource
+from installer.model.proxy_cache import NO_CACHE, ProxyCache, parse_cache
+from installer.model.resource import FileState, Kind, ProcessState, UnitState
+from installer.model.snapshot import HostSnapshot, KubeletSnapshot, ProxySnapshot
+from tests.rules import rule
+
+FALLBACK = ("cri-resmgr", "--fallback-config", paths.FALLBACK_CONFIG)
+FORCED = ("cri-resmgr", f"--force-config={paths.FORCE_CONFIG}")
+AGENT = {"policy": "Active: static-pools\n", "logger": "Debug: cri\n"}
+
+
+def snapshot(argv: tuple[str, ...], cache: ProxyCache = NO_CACHE) -> HostSnapshot:
+    files = {
+        path: FileState(Kind.FILE, content=f"policy.Active: {policy}\n".encode())
+        for path, policy in ((paths.FALLBACK_CONFIG, "balloons"), (paths.FORCE_CONFIG, "podpools"))
+    }
+    unit = UnitState(paths.PROXY_UNIT, "loaded", "active", "running", main_pid=7)
+    kubelet = KubeletSnapshot(UnitState("kubelet.service"))
+    return HostSnapshot(ProxySnapshot(unit, ProcessState(7, argv, {})), kubelet, files, cache=cache)
+
+
+@rule("R13")
+@pytest.mark.parametrize(
+    ("argv", "cache", "said"),
+    [
+        (FALLBACK, NO_CACHE, ("balloons", PolicySource.FALLBACK, "")),
+        (FALLBACK, ProxyCache(policy="balloons"), ("balloons", PolicySource.FALLBACK, "")),
+        (FALLBACK, ProxyCache(agent=AGENT), ("static-pools", PolicySource.AGENT, "")),
+        (FALLBACK, ProxyCache(agent=AGENT, policy="none"), ("none", PolicySource.AGENT, "static-pools")),
+        (FORCED, ProxyCache(agent=AGENT), ("podpools", PolicySource.FORCE, "")),
+        (("cri-resmgr",), NO_CACHE, ("none", PolicySource.BUILT_IN, "")),
+        (FALLBACK, ProxyCache(agent={"policy": "["}), ("none", PolicySource.AGENT, "")),
+    ],
+)
+def test_the_policy_in_force(
+    argv: tuple[str, ...], cache: ProxyCache, said: tuple[str, PolicySource, str]
+) -> None:
+    found = policy_in_force(snapshot(argv, cache))
+    assert found is not None
+    assert (found.name, found.source, found.pending) == said
+
+
+def test_it_is_said_in_one_line() -> None:
+    found = policy_in_force(snapshot(FALLBACK, ProxyCache(agent=AGENT, policy="none")))
+    assert found is not None
+    assert found.describe == "none, from cri-resmgr-agent (the next start activates static-pools)"
+
+
+def test_without_a_proxy_none_is_in_force() -> None:
+    seen = snapshot(FALLBACK)
+    assert policy_in_force(replace(seen, proxy=replace(seen.proxy, process=None))) is None
+
+
+def test_what_the_next_start_would_activate() -> None:
+    configs, cache = Configs(fallback=b"", policy="balloons"), ProxyCache(agent=AGENT)
+    assert next_policy(configs, NO_CACHE, reset=False).source is PolicySource.FALLBACK
+    assert next_policy(configs, cache, reset=False).name == "static-pools"
+    assert next_policy(configs, cache, reset=True).name == "balloons"
+    assert next_policy(replace(configs, force=b""), cache, reset=False).name == "balloons"
+
+
+CACHE = {
+    "Version": "1",
+    "Cfg": {"NodeName": "n", "Data": AGENT},
+    "PolicyName": "none",
+    "Containers": {"0": {"Id": "aa"}, "1": {"ID": "bb"}},
+}
+
+
+def test_a_cache_is_read() -> None:
+    found = parse_cache(json.dumps(CACHE).encode())
+    assert found == ProxyCache(policy="none", agent=AGENT, containers=frozenset({"aa", "bb"}))
+
+
+@pytest.mark.parametrize(
+    "raw", [None, b"", b"{}", b'{"Cfg": []}', b'{"Cfg": {"Data": null}, "PolicyName": 1}']
+)
+def test_a_cache_without_anything(raw: bytes | None) -> None:
+    assert parse_cache(raw) == NO_CACHE
+
+
+@pytest.mark.parametrize("raw", [b"\0" * 4096, json.dumps(CACHE).encode()[:-9], b"[" * 100_000, b"[]", b"\n"])
+def test_a_torn_cache(raw: bytes) -> None:
+    assert parse_cache(raw) == ProxyCache(torn=True)
