@@ -39,11 +39,11 @@ from installer.daemon.runtime_state import RuntimeState
 from installer.errors import InstallerError, InvalidInputError
 from installer.host.bus import require_bus
 from installer.host.files import RootedFiles
-from installer.host.http2 import serves
 from installer.host.httpd import Page, PageServer
 from installer.host.ports import WatchedSystemd
 from installer.host.run import Finished, describe_exit
 from installer.host.systemd import BusSystemd
+from installer.host.version_call import answers_version
 from installer.host.watch import Child, EventLoop
 from installer.model import paths
 from installer.model.daemon import Cluster, DaemonState
@@ -64,8 +64,8 @@ def _since_boot() -> float:
 
 
 class Daemon:
-    """One host, until a signal comes. `cluster` is asked and told from the loop. `serves` says whether
-    HTTP/2 is served at a socket within so many seconds."""
+    """One host, until a signal comes. `cluster` is asked and told from the loop. `answers` says whether
+    a CRI `Version` call to a socket is answered within so many seconds."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Daemon:
         emit: Emit,
         cluster: Cluster,
         systemd: WatchedSystemd | None = None,
-        serves: Callable[[Path, float], bool] = serves,
+        answers: Callable[[Path, float], bool] = answers_version,
     ) -> None:
         self._command, self._emit, self._cluster = command, emit, cluster
         self._files = RootedFiles(command.host_root)
@@ -82,7 +82,7 @@ class Daemon:
         self._runtime_state = RuntimeState(self._files, identity, _since_boot, self._log)
         self._settings_seen = self._settings_token()
         configuration = load_configuration(command)
-        self._poller = Poller(self._files, self._systemd, configuration, command.inputs, serves)
+        self._poller = Poller(self._files, self._systemd, configuration, command.inputs, answers)
         self._policy = self._build_policy(configuration)
         self._loop = EventLoop(self._recover)
         self._snapshot = PollSnapshot()

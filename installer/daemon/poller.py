@@ -1,6 +1,6 @@
 """What the daemon sees of the host at one instant. Only looks; decides nothing.
 
-Cheap on purpose: stat instead of reading, a few D-Bus properties, a SETTINGS exchange on the relay. What
+Cheap on purpose: stat instead of reading, a few D-Bus properties, one CRI `Version` call to the relay. What
 differs from the desired state is for a child to find out: here it only matters whether anything has changed
 since the child last found nothing to do.
 """
@@ -106,7 +106,7 @@ class PollSnapshot:
 
 class Poller:
     """Looks at one host. `inputs` are paths of our own file system: configs, settings, payload.
-    `serves` says whether HTTP/2 is served at a socket within so many seconds."""
+    `answers` says whether a CRI `Version` call to a socket is answered within so many seconds."""
 
     def __init__(
         self,
@@ -114,9 +114,9 @@ class Poller:
         systemd: Systemd,
         configuration: Configuration,
         inputs: Iterable[Path],
-        serves: Callable[[Path, float], bool],
+        answers: Callable[[Path, float], bool],
     ) -> None:
-        self._serves = serves
+        self._is_answered = answers
         self._files = files
         self._systemd = systemd
         self._inputs = tuple(inputs)
@@ -227,7 +227,7 @@ class Poller:
         """Raises OSError if it could not be asked for lack of descriptors or memory: that is no silence."""
         try:
             with self._files.opened(path) as place:
-                return self._serves(place, _ANSWER_SECONDS)
+                return self._is_answered(place, _ANSWER_SECONDS)
         except InstallerError:
             return False
         except OSError as error:

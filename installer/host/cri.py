@@ -1,8 +1,8 @@
 """CRI v1 at unix sockets below the host root: does it answer, is it ready, which containers run.
 
 Only asks: no call here changes a container. Field numbers are those of
-k8s.io/cri-api/pkg/apis/runtime/v1/api.proto; grpcio carries the bytes and is imported only
-when a real call is made (83 ms, 20 MB).
+k8s.io/cri-api/pkg/apis/runtime/v1/api.proto. Whether somebody answers is asked by hand
+(`version_call`); grpcio carries all other calls and is imported only then (83 ms, 20 MB).
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any
 from urllib.parse import quote
 
 from installer.errors import StepFailedError, is_shortage, remedy_for
-from installer.host import http2
 from installer.host.files import RootedFiles
 from installer.host.ports import RuntimeStatus
 from installer.host.protobuf import (
@@ -28,6 +27,7 @@ from installer.host.protobuf import (
     messages,
     text,
 )
+from installer.host.version_call import answers_version
 from installer.model.jsontext import parse_json
 from installer.model.paths import normalise_endpoint
 from installer.model.snapshot import RunningContainer
@@ -61,7 +61,7 @@ class SocketCri:
             return False
         try:
             with self._files.opened(path) as place:
-                return http2.serves(place, timeout)
+                return answers_version(place, timeout)
         except OSError as error:
             if is_shortage(error):
                 raise

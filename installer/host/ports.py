@@ -183,7 +183,8 @@ class Cri(Protocol):
     """CRI v1 at a unix socket below the host root; endpoints as kubelet writes them."""
 
     def answers(self, endpoint: str, timeout: float = 1.0) -> bool:
-        """Whether an HTTP/2 SETTINGS exchange completes: cheap, no gRPC. Raises OSError in a shortage."""
+        """Whether a CRI `Version` call is answered with success in `timeout` seconds: cheap, without
+        grpcio. Raises OSError in a shortage."""
         ...
 
     def status(self, endpoint: str, timeout: float = 2.0) -> RuntimeStatus:

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -20,14 +21,70 @@ from tests.fakes import CONTAINERD, FakeCri
 from tests.rules import rule
 from tests.throwaway.containers import Mount, create_container
 from tests.throwaway.host import ThrowawayHost
+from tests.throwaway.standins.http2 import (
+    ACK,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    GOAWAY,
+    HEADERS,
+    PADDED,
+    PING,
+    RST_STREAM,
+    SETTINGS,
+    envelope,
+    field,
+    frame,
+    literal,
+)
 
-SETTINGS = b"\x00\x00\x06\x04\x00\x00\x00\x00\x00" + b"\x00\x03\x00\x00\x00\x64"
-GOAWAY = b"\x00\x00\x08\x07\x00\x00\x00\x00\x00" + b"\x00" * 8
+HELLO = frame(SETTINGS, 0, 0, b"\x00\x03\x00\x00\x00\x64") + frame(SETTINGS, ACK, 0)
+HEAD = frame(HEADERS, END_HEADERS, 1, b"\x88")
+END = frame(HEADERS, END_HEADERS | END_STREAM, 1, literal("grpc-status", "0"))
+RESPONSE = field(1, "0.1.0") + field(2, "containerd") + field(3, "1.6.20") + field(4, "v1")
+ANSWER = HELLO + HEAD + frame(DATA, 0, 1, envelope(RESPONSE)) + END
+FAILED = HELLO + frame(HEADERS, END_HEADERS | END_STREAM, 1, b"\x88" + literal("grpc-status", "14"))
 ENDPOINTS = ("unix:///var/run/r.sock", "unix:///run/r.sock", "/run/r.sock", "unix:/run/r.sock")
 
 
+GOOD = {
+    ANSWER,
+    # Split, padded, in front of it a PING and a frame of a kind that nobody knows.
+    HELLO
+    + frame(PING, 0, 0, b"12345678")
+    + frame(99, 0, 0, b"x")
+    + HEAD
+    + frame(DATA, 0, 1, envelope(RESPONSE)[:7])
+    + frame(DATA, PADDED, 1, b"\3" + envelope(RESPONSE)[7:] + b"\0\0\0")
+    + END,
+    HELLO + HEAD + frame(DATA, END_STREAM, 1, envelope(RESPONSE)),
+}
+BAD = [
+    None,
+    b"",
+    HELLO[:9],
+    HELLO,
+    HELLO[:-9] + HEAD + frame(DATA, 0, 1, envelope(RESPONSE)),  # a call that does not end
+    FAILED,
+    HELLO + HEAD + END,
+    HELLO + HEAD + frame(DATA, 0, 3, envelope(RESPONSE)) + END,
+    HELLO + HEAD + frame(DATA, 0, 1, envelope(RESPONSE)[:-1]) + END,
+    HELLO + HEAD + frame(DATA, 0, 1, b"\1" + envelope(RESPONSE)[1:]) + END,  # compressed
+    HELLO + HEAD + frame(DATA, 0, 1, envelope(field(1, "0.1.0"))) + END,  # of no runtime
+    HELLO + HEAD + frame(DATA, 0, 1, envelope(b"\xff" * 8)) + END,
+    HELLO + HEAD + frame(DATA, PADDED, 1, b"\xff") + END,
+    HELLO + HEAD + frame(DATA, 0, 1, envelope(field(2, "x" * 5000))) + END,
+    HELLO + frame(PING, 0, 0, b"12345678") * 5000 + ANSWER,
+    HELLO + frame(RST_STREAM, 0, 1, b"\0\0\0\7"),
+    HELLO + frame(GOAWAY, 0, 0, b"\0" * 8),
+    ANSWER[len(HELLO) :],  # its first frame is not its SETTINGS
+    b"\xff\xff\xff" + HELLO[3:],
+    b"HTTP/1.1 400 Bad Request\r\n\r\n",
+]
+
+
 def fake(answer: bytes | None) -> Iterator[Cri]:
-    yield FakeCri({} if answer is None else {"/run/r.sock": CONTAINERD if answer == SETTINGS else "silent"})
+    yield FakeCri({} if answer is None else {"/run/r.sock": CONTAINERD if answer in GOOD else "silent"})
 
 
 def real(answer: bytes | None, root: Path) -> Iterator[Cri]:
@@ -60,8 +117,8 @@ def _serve(server: socket.socket, answer: bytes, over: threading.Event) -> None:
             break
         kept.append(client)
         with contextlib.suppress(OSError):  # the client has read enough
-            for byte in answer:
-                client.send(bytes([byte]))
+            for at in range(0, len(answer), 7):  # in pieces that end anywhere
+                client.send(answer[at : at + 7])
     for client in kept:
         client.close()
 
@@ -79,14 +136,16 @@ def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[
         assert next(world, None) is None
 
 
-def test_settings_are_an_answer_however_the_endpoint_is_written(
-    served: Callable[[bytes | None], Cri],
+@pytest.mark.parametrize("answer", GOOD)
+def test_a_version_is_an_answer_however_the_endpoint_is_written(
+    served: Callable[[bytes | None], Cri], answer: bytes
 ) -> None:
-    cri = served(SETTINGS)
+    cri = served(answer)
     assert [endpoint for endpoint in ENDPOINTS if not cri.answers(endpoint)] == []
 
 
-@pytest.mark.parametrize("answer", [None, b"", SETTINGS[:9], GOAWAY, b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+@rule("R4")
+@pytest.mark.parametrize("answer", BAD)
 def test_anything_else_is_none(served: Callable[[bytes | None], Cri], answer: bytes | None) -> None:
     cri = served(answer)
     started = time.monotonic()
@@ -136,3 +195,31 @@ def test_the_running_containers_of_a_real_containerd(throwaway: ThrowawayHost) -
     assert not found[adopted].pinned
     assert found[proxied].through_proxy
     assert found[proxied].pinned == (len(os.sched_getaffinity(0)) > 1)
+
+
+@rule("R4")
+def test_a_server_of_another_make_that_answers_and_then_fails_its_calls(tmp_path: Path) -> None:
+    """grpcio's Huffman-codes and indexes what it sends."""
+    import grpc
+
+    fails = threading.Event()
+
+    def version(_request: bytes, context: grpc.ServicerContext) -> bytes:
+        if fails.is_set():
+            context.abort(grpc.StatusCode.UNAVAILABLE, "connection error: dial unix: connection refused")
+        return RESPONSE
+
+    handlers = {"Version": grpc.unary_unary_rpc_method_handler(version)}
+    with ThreadPoolExecutor(2) as pool:
+        server = grpc.server(pool)
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("runtime.v1.RuntimeService", handlers),)
+        )
+        server.add_insecure_port(f"unix:{tmp_path}/r.sock")
+        server.start()
+        cri = SocketCri(RootedFiles(tmp_path))
+        answered = [cri.answers("/r.sock", timeout=5.0)]
+        fails.set()
+        answered.append(cri.answers("/r.sock", timeout=5.0))
+        server.stop(None).wait()
+    assert answered == [True, False]

@@ -110,7 +110,7 @@ class Scene:
     def begun(self) -> list[str]:
         return (self.work / "begun").read_text().split()
 
-    def serves(self, path: Path, _seconds: float) -> bool:
+    def answers(self, path: Path, _seconds: float) -> bool:
         return self.relay or path.readlink().name == "runtime.sock"
 
     def emit(self, event: Event) -> None:
@@ -139,7 +139,7 @@ class Scene:
 
     def play(self, body: Callable[[], None]) -> None:
         """Runs the daemon until `body`, beside it, has ended."""
-        daemon = Daemon(self.command, self.emit, NoCluster(), self.systemd, self.serves)
+        daemon = Daemon(self.command, self.emit, NoCluster(), self.systemd, self.answers)
 
         def play() -> None:
             try:

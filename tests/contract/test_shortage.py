@@ -19,12 +19,12 @@ from installer.host.bus import SystemBus
 from installer.host.cri import SocketCri
 from installer.host.files import RootedFiles
 from installer.host.healthz import HostHealthz
-from installer.host.http2 import serves
 from installer.host.identity import host_identity
 from installer.host.lock import host_lock
 from installer.host.process import ProcProcesses
 from installer.host.systemd import BusSystemd
 from installer.host.validator import BinaryValidator
+from installer.host.version_call import answers_version
 from installer.inputs.settings import load_settings
 
 
@@ -50,7 +50,7 @@ def lock(root: Path) -> None:
         lambda root: RootedFiles(root).state("/etc/hostname"),
         lambda root: RootedFiles(root).list("/etc"),
         lambda root: SocketCri(RootedFiles(root)).answers("unix:///run/x.sock"),
-        lambda root: serves(root / "run/x.sock", 1),
+        lambda root: answers_version(root / "run/x.sock", 1),
         lambda root: HostHealthz(root).ok("http://127.0.0.1:1/healthz"),
         lambda root: ProcProcesses(Path("/")).get(os.getpid()),
         lambda root: host_identity(RootedFiles(root)),

@@ -203,6 +203,29 @@ def test_a_silent_proxy_is_restarted_once_first(node: Node, tmp_path: Path) -> N
         assert "rescue" not in [data["verb"] for data in running.ended()]
 
 
+@rule("R4", "R13")
+def test_a_proxy_that_does_not_find_its_runtime_again_is_restarted(node: Node, tmp_path: Path) -> None:
+    """While the runtime is away nothing would be better, and nobody says that all is well."""
+    node.run("install")
+    node.fault("cri-resmgr", '{"backoffSeconds": 60}')
+    node.host.systemctl("restart", PROXY)
+    with daemon(node, tmp_path) as running:
+        running.settle()
+        with node.restarts(kubelet=False, proxy=False):
+            node.host.systemctl("stop", "containerd")
+            running.reach("unwell")
+            assert "nor does the runtime" in running.messages("state")[-1]
+            within(SOON, lambda: not running.ready_file.exists())
+            status = node.run("status", code=3).out
+            assert "relay: does not answer" in status
+            time.sleep(6)  # longer than deadSeconds
+        with node.restarts(kubelet=False, proxy=True):
+            node.host.systemctl("start", "containerd")
+            within(SOON, lambda: "restart-proxy" in [data["verb"] for data in running.ended()])
+            running.ready()
+        assert not node.path(HOLD).exists()
+
+
 @rule("R4")
 def test_kubelet_leaves_a_dead_proxy_and_comes_back_when_it_is_good(node: Node, tmp_path: Path) -> None:
     node.run("install")

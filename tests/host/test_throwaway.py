@@ -36,6 +36,7 @@ from tests.throwaway.kubelet import (
 )
 from tests.throwaway.payload import build_payload, lay_payload
 from tests.throwaway.snapshot import difference, snapshot
+from tests.throwaway.standins.http2 import PREFACE, SETTINGS, CallError, Connection, frame
 
 PROXY = "cri-resource-manager.service"
 BINARY = "/opt/intel/bin/cri-resmgr"
@@ -56,7 +57,7 @@ def until(holds: Callable[[], bool], seconds: float = 5.0) -> float:
 def serves(host: ThrowawayHost) -> bool:
     try:
         return bool(cri_version(host, RELAY, timeout=0.01))
-    except OSError:
+    except (OSError, CallError):
         return False
 
 
@@ -352,6 +353,30 @@ def test_containers_and_many_calls_go_through_the_proxy(host: ThrowawayHost, pay
     with ThreadPoolExecutor(20) as pool:
         answers = set(pool.map(lambda _: cri_version(host, RELAY), range(200)))
     assert len(answers) == 1
+
+
+def test_the_relay_fails_each_call_while_the_runtime_is_away(host: ThrowawayHost, payload: Path) -> None:
+    """HTTP/2 is served all the same: `Connection.frame` reads the SETTINGS."""
+    start_proxy(host, payload)
+    host.systemctl("stop", "containerd")
+    connection = Connection.to(reach(host, RELAY), 5.0)
+    connection.socket.sendall(PREFACE + frame(SETTINGS, 0, 0))
+    assert connection.frame()[0] == SETTINGS
+    connection.close()
+    with pytest.raises(CallError):
+        cri_version(host, RELAY)
+    host.systemctl("start", "containerd")
+    until(lambda: serves(host), 20.0)
+    assert host.show(PROXY, "NRestarts") == "0"
+
+
+def test_a_start_of_the_proxy_lasts_as_long_as_its_containers_call_for(
+    host: ThrowawayHost, payload: Path
+) -> None:
+    write(host.root / "etc/standin-cri-resmgr.json", '{"containers": 40}')
+    began = time.monotonic()
+    start_proxy(host, payload, "policy:\n  Active: topology-aware\n  ReservedResources: {CPU: 750m}\n")
+    assert time.monotonic() - began > 40 * 0.018
 
 
 def test_what_a_stop_of_the_proxy_leaves_behind(host: ThrowawayHost, payload: Path) -> None:

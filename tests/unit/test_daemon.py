@@ -222,14 +222,14 @@ def test_a_fifo_among_the_inputs_is_looked_at_without_being_opened(poller: Polle
 def test_the_runtime_is_asked_only_while_the_relay_is_silent(files: RootedFiles) -> None:
     asked: list[str] = []
 
-    def serves(path: Path, _seconds: float) -> bool:
+    def answers(path: Path, _seconds: float) -> bool:
         asked.append(path.readlink().name)
         return asked[-1] == "containerd.sock"
 
     for socket in (paths.RELAY_SOCKET, "/run/containerd.sock"):
         write(files.root, socket)
     write(files.root, paths.PROXY_ENVIRONMENT, 'RUNTIME_OPTIONS="--runtime-socket=/run/containerd.sock -x"')
-    seen = Poller(files, FakeSystemd(), Configuration(), (), serves).look()
+    seen = Poller(files, FakeSystemd(), Configuration(), (), answers).look()
     assert (seen.relay, seen.runtime) == (False, True)
     assert asked == ["cri-resmgr.sock", "containerd.sock"]
 
@@ -237,12 +237,12 @@ def test_the_runtime_is_asked_only_while_the_relay_is_silent(files: RootedFiles)
 def test_a_shortage_of_descriptors_is_not_a_silent_relay(files: RootedFiles) -> None:
     """Kubelet would be taken off a relay that works."""
 
-    def serves(_path: Path, _seconds: float) -> bool:
+    def answers(_path: Path, _seconds: float) -> bool:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     write(files.root, paths.RELAY_SOCKET)
     with pytest.raises(OSError, match="Too many open files"):
-        Poller(files, FakeSystemd(), Configuration(), (), serves).look()
+        Poller(files, FakeSystemd(), Configuration(), (), answers).look()
 
 
 def test_pause_and_hold_are_seen(poller: Poller, files: RootedFiles) -> None:

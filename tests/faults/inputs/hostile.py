@@ -11,10 +11,10 @@ import tempfile
 from pathlib import Path
 
 from tests.faults import Report
-from tests.faults.inputs import kubelet, manifests, record, settings
+from tests.faults.inputs import kubelet, manifests, record, settings, version
 from tests.faults.inputs.trial import try_out
 
-TRIALS = (*settings.TRIALS, *kubelet.TRIALS, *record.TRIALS, *manifests.TRIALS)
+TRIALS = (*settings.TRIALS, *kubelet.TRIALS, *record.TRIALS, *manifests.TRIALS, *version.TRIALS)
 
 
 def run(report: Report, amount: int) -> None:

@@ -1,7 +1,11 @@
 """Stands in for cri-resmgr: its flags, refusals, timing, files and signals.
 
 What it does with CPUs it leaves out; the relay passes bytes on as they are. So
-every CRI call is answered by the runtime behind it.
+every CRI call is answered by the runtime behind it. While that is away, each call
+is an error, though HTTP/2 is served, and it is tried again as seldom as gRPC does:
+longer and longer, while somebody asks.
+
+A start takes longer the more containers there are, with a policy that places them.
 
 Faults (faults.py; the file is FAULTS below):
     startup              "exit": F line and exit code 1 before it listens;
@@ -9,8 +13,11 @@ Faults (faults.py; the file is FAULTS below):
                          "listen-only": listens, never serves
     exitCode             of startup "exit" and of exitAfterSeconds
     listenDelaySeconds   from the start until it listens
-    serveDelaySeconds    from there until it answers
+    serveDelaySeconds    from there until it answers, without containers
+    secondsPerContainer  added to that for each container
+    containers           so many, instead of those that the runtime has
     pidDelaySeconds      from there until the pid file is written
+    backoffSeconds       until a runtime that was away is tried again, for the first time
     exitAfterSeconds     it dies that long after it served
     ignoreTerm           true: SIGTERM does not end it
 
@@ -25,12 +32,13 @@ import socket
 import sys
 import time
 import zlib
-from _thread import start_new_thread
+from _thread import allocate_lock, start_new_thread
 from contextlib import suppress
 from typing import Any, NoReturn
 
 from tests.throwaway.standins import cri_config, faults
 from tests.throwaway.standins.cri_config import ConfigError
+from tests.throwaway.standins.http2 import CallError, fields, refuse_calls, unary
 
 FAULTS = "/etc/standin-cri-resmgr.json"
 
@@ -48,6 +56,9 @@ VALUES = {
     "relay-socket": "/var/run/cri-resmgr/cri-resmgr.sock",
     "runtime-socket": "/var/run/containerd/containerd.sock",
 }
+
+#: The policies that place no containers, or just a few.
+QUICK = ("none", "static", "static-pools")
 
 SWITCHES = (
     "disable-policy-switch",
@@ -205,6 +216,47 @@ def load_config(options: Options, cache: Cache) -> dict[str, Any]:
     return config
 
 
+class RuntimeLink:
+    """The way to the runtime, with the backoff of gRPC's own (connection-backoff.md, without jitter)."""
+
+    def __init__(self, path: str, backoff: float) -> None:
+        self.path = path
+        self.backoff = backoff
+        self.lock = allocate_lock()
+        self.failures = 0
+        self.not_before = 0.0
+
+    def connect(self) -> socket.socket | None:
+        """A connection, or None while the runtime is away or is not tried again yet."""
+        runtime = socket.socket(socket.AF_UNIX)
+        with self.lock:
+            if time.monotonic() >= self.not_before:
+                try:
+                    runtime.connect(self.path)
+                except OSError:
+                    self.not_before = time.monotonic() + min(120.0, self.backoff * 1.6**self.failures)
+                    self.failures += 1
+                else:
+                    self.failures = 0
+                    return runtime
+        runtime.close()
+        return None
+
+    def is_back(self) -> bool:
+        runtime = self.connect()
+        if runtime is not None:
+            runtime.close()
+        return runtime is not None
+
+    def containers(self) -> int:
+        """How many there are, whatever they do."""
+        try:
+            listed = unary(self.path, "/runtime.v1.RuntimeService/ListContainers")
+        except (OSError, CallError):
+            return 0
+        return sum(number == 1 for number, _ in fields(listed))
+
+
 class Resmgr:
     """The process after its command line has been accepted."""
 
@@ -214,6 +266,7 @@ class Resmgr:
         self.faults: dict[str, Any] = faults.load(FAULTS)
         self.cache = Cache(options.values["relay-dir"])
         self.runtime = options.path("runtime-socket")
+        self.link = RuntimeLink(self.runtime, float(self.faults.get("backoffSeconds", 1.0)))
         self.awaited: set[signal.Signals] = set()
 
     def run(self) -> NoReturn:
@@ -245,7 +298,7 @@ class Resmgr:
         log("I", f"activating {self.policy} policy...")
         self.cache.data["PolicyName"] = self.policy
         self.cache.save()
-        self.sleep_until("serveDelaySeconds", listening, 0.05)
+        self.sleep_until("serveDelaySeconds", listening + self.placing_seconds(), 0.05)
         start_new_thread(self.serve, (relay,))
         serving = time.monotonic()
         log("I", f"serving on {self.options.values['relay-socket']}, up and running")
@@ -259,6 +312,12 @@ class Resmgr:
 
     def exit_code(self) -> int:
         return int(self.faults.get("exitCode", 1))
+
+    def placing_seconds(self) -> float:
+        """What the containers add to a start."""
+        each = 0.003 if self.policy in QUICK else 0.018
+        count = self.faults.get("containers", self.link.containers())
+        return float(self.faults.get("secondsPerContainer", each)) * int(count)
 
     def sleep_until(self, fault: str, since: float, default: float) -> None:
         """Sleeps the rest of a delay, signals in between notwithstanding."""
@@ -304,11 +363,9 @@ class Resmgr:
 
     def relay(self, client: socket.socket) -> None:
         """Passes bytes on, both ways, until either side has had enough."""
-        runtime = socket.socket(socket.AF_UNIX)
-        try:
-            runtime.connect(self.runtime)
-        except OSError:
-            client.close()
+        runtime = self.link.connect()
+        if runtime is None:
+            refuse_calls(client, self.link.is_back)
             return
         start_new_thread(pump, (runtime, client))
         pump(client, runtime)

@@ -1,14 +1,16 @@
 """The few lines of HTTP/2 and protobuf that one gRPC call over a unix socket takes.
 
-No Huffman coding and no header table: requests go out literally, and of what
+No Huffman coding and no header table: all goes out literally, and of what
 comes back only the message is read. A status is therefore known as good (there
 is a message) or bad (there is none), not by its number. Standard library only:
 this is packed into the stand-ins.
 """
 
+import math
 import socket
 import struct
 import time
+from collections.abc import Callable, Iterator
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
@@ -30,6 +32,11 @@ def literal(name: str, value: str) -> bytes:
     return bytes([0, len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
 
 
+def envelope(message: bytes) -> bytes:
+    """A message of gRPC as it stands in DATA."""
+    return b"\0" + struct.pack(">I", len(message)) + message
+
+
 def request(path: str, message: bytes) -> bytes:
     """All that a client sends for one unary call."""
     headers = b"".join(
@@ -43,31 +50,36 @@ def request(path: str, message: bytes) -> bytes:
             ("te", "trailers"),
         )
     )
-    body = b"\0" + struct.pack(">I", len(message)) + message
     return (
         PREFACE
         + frame(SETTINGS, 0, 0)
         + frame(HEADERS, END_HEADERS, 1, headers)
-        + frame(DATA, END_STREAM, 1, body)
+        + frame(DATA, END_STREAM, 1, envelope(message))
     )
 
 
 class Connection:
-    """A client's end of an HTTP/2 connection with a deadline for everything."""
+    """One end of an HTTP/2 connection with a deadline for everything."""
 
-    def __init__(self, path: str, timeout: float) -> None:
+    def __init__(self, end: socket.socket, timeout: float) -> None:
         self.deadline = time.monotonic() + timeout
-        self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.settimeout(timeout)
-        self.socket.connect(path)
+        self.socket = end
         self.rest = b""
+
+    @classmethod
+    def to(cls, path: str, timeout: float) -> "Connection":
+        """A client's. Raises OSError."""
+        end = socket.socket(socket.AF_UNIX)
+        end.settimeout(timeout)
+        end.connect(path)
+        return cls(end, timeout)
 
     def exactly(self, count: int) -> bytes:
         while len(self.rest) < count:
             left = self.deadline - time.monotonic()
             if left <= 0:
                 raise TimeoutError("timed out")
-            self.socket.settimeout(left)
+            self.socket.settimeout(None if left == math.inf else left)
             chunk = self.socket.recv(65536)
             if not chunk:
                 raise ConnectionResetError("the other side closed the connection")
@@ -86,13 +98,47 @@ class Connection:
         self.socket.close()
 
 
+def refuse_calls(client: socket.socket, is_over: Callable[[], bool]) -> None:
+    """A server's end: each call fails as UNAVAILABLE, until the client goes or, at a call, it is over.
+
+    Then the client is told to connect anew, as gRPC does by itself.
+    """
+    connection = Connection(client, math.inf)
+    failed = b"".join(
+        (
+            b"\x88",  # :status 200
+            literal("content-type", "application/grpc"),
+            literal("grpc-status", "14"),
+            literal("grpc-message", "connection error: dial unix: connection refused"),
+        )
+    )
+    try:
+        connection.exactly(len(PREFACE))
+        client.sendall(frame(SETTINGS, 0, 0))
+        while True:
+            kind, flags, stream, payload = connection.frame()
+            if kind == SETTINGS and not flags & ACK:
+                client.sendall(frame(SETTINGS, ACK, 0))
+            elif kind == PING and not flags & ACK:
+                client.sendall(frame(PING, ACK, 0, payload))
+            elif kind == HEADERS and is_over():
+                client.sendall(frame(GOAWAY, 0, 0, bytes(8)))
+                return
+            elif kind == HEADERS:
+                client.sendall(frame(HEADERS, END_HEADERS | END_STREAM, stream, failed))
+    except OSError:  # it has gone
+        pass
+    finally:
+        client.close()
+
+
 def unary(path: str, method: str, message: bytes = b"", timeout: float = 10.0) -> bytes:
     """Calls one gRPC method on a unix socket and returns its answer's message.
 
     Raises OSError when nobody listens (TimeoutError when nobody answers), and
     CallError when the answer is an error.
     """
-    connection = Connection(path, timeout)
+    connection = Connection.to(path, timeout)
     try:
         connection.socket.sendall(request(method, message))
         body = b""
@@ -137,7 +183,11 @@ def field(number: int, value: bytes | str | int | bool) -> bytes:
 
 def strings(message: bytes) -> dict[int, str]:
     """The string fields of a flat message, by number; the last of each."""
-    found: dict[int, str] = {}
+    return {number: value.decode(errors="replace") for number, value in fields(message)}
+
+
+def fields(message: bytes) -> Iterator[tuple[int, bytes]]:
+    """The fields of a message that are strings or messages, in order."""
     position = 0
 
     def number() -> int:
@@ -157,8 +207,7 @@ def strings(message: bytes) -> dict[int, str]:
             number()
         elif key & 7 == 2:
             length = number()
-            found[key >> 3] = message[position : position + length].decode(errors="replace")
+            yield key >> 3, message[position : position + length]
             position += length
         else:
             raise ValueError(f"wire type {key & 7} is not expected here")
-    return found

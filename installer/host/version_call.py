@@ -1,0 +1,156 @@
+"""The CRI call `Version` by hand: whether a CRI server at a unix socket really answers calls.
+
+That it speaks HTTP/2 proves nothing: cri-resmgr sends SETTINGS within a millisecond while the runtime is away
+and each of its calls fails. So one whole call is made (about 140 bytes), as gRPC does over HTTP/2 (RFC 9113,
+RFC 7541, and PROTOCOL-HTTP2.md of grpc), without a library: this is what the daemon asks at rest.
+
+Success is a message: a server that answers an error sends trailers and no DATA. So the status need not be
+read, which may be compressed in more than one way.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from installer.errors import is_shortage
+from installer.host.protobuf import decode, encode, text
+
+_DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY = 0, 1, 3, 4, 6, 7
+_ACK = _END_STREAM = 1
+_END_HEADERS, _PADDED = 4, 8
+_STREAM = 1
+_HEADER = 9  # bytes in front of each frame
+_LONGEST_FRAME = 1 << 14  # what a server may send to one that has not allowed more
+_LONGEST_TALK = 1 << 16  # bytes: a server that sends more before its answer is not a CRI server
+_LONGEST_ANSWER = 1 << 12  # bytes of a VersionResponse, which has about 50
+
+
+class _Frame(NamedTuple):
+    kind: int
+    flags: int
+    stream: int
+    payload: bytes
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
+
+
+def _string(value: bytes) -> bytes:
+    """A string of HPACK, not compressed, of less than 127 bytes."""
+    return bytes((len(value),)) + value
+
+
+_HEADER_FIELDS = b"".join(
+    (
+        b"\x83\x86",  # :method POST, :scheme http: entries of HPACK's static table
+        # Literal fields that are not indexed; the first bytes name an entry of the static table or none.
+        b"\x04" + _string(b"/runtime.v1.RuntimeService/Version"),  # :path
+        b"\x01" + _string(b"localhost"),  # :authority
+        b"\x0f\x10" + _string(b"application/grpc"),  # content-type
+        b"\x00" + _string(b"te") + _string(b"trailers"),
+    )
+)
+_REQUEST = encode(1, b"v1")  # VersionRequest.version
+_CALL = b"".join(
+    (
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        _frame(_SETTINGS, 0, 0),
+        _frame(_HEADERS, _END_HEADERS, _STREAM, _HEADER_FIELDS),
+        _frame(_DATA, _END_STREAM, _STREAM, b"\0" + len(_REQUEST).to_bytes(4, "big") + _REQUEST),
+    )
+)
+
+
+def answers_version(path: Path, timeout: float) -> bool:
+    """Whether the CRI server at `path` answers a `Version` call in `timeout` seconds, with a runtime's name.
+
+    False for whatever else it does: not there, hung up, silent, an error, not CRI. Raises OSError where a
+    shortage on this side keeps the answer unknown.
+    """
+    deadline = time.monotonic() + timeout
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
+            stream.settimeout(timeout)
+            stream.connect(str(path))
+            stream.sendall(_CALL)
+            return _names_a_runtime(_response(stream, deadline))
+    except OSError as error:  # missing, nobody listening, hung up, timed out
+        if is_shortage(error):
+            raise
+        return False
+    except ValueError:  # not HTTP/2, not gRPC, not a VersionResponse
+        return False
+
+
+def _names_a_runtime(response: bytes) -> bool:
+    """VersionResponse.runtime_name, in a gRPC message that is whole and not compressed. Raises ValueError."""
+    head, message = response[:5], response[5:]
+    whole = len(head) == 5 and head[0] == 0 and int.from_bytes(head[1:], "big") == len(message)
+    return whole and bool(text(decode(message), 2))
+
+
+def _response(stream: socket.socket, deadline: float) -> bytes:
+    """What the server sends as DATA until it ends the call. Raises OSError, ValueError."""
+    data = b""
+    for frame in _frames(stream, deadline):
+        if frame.kind in (_SETTINGS, _PING) and not frame.flags & _ACK:
+            reply = frame.payload if frame.kind == _PING else b""
+            stream.settimeout(_left(deadline))
+            stream.sendall(_frame(frame.kind, _ACK, 0, reply))
+        elif frame.kind == _GOAWAY or (frame.kind == _RST_STREAM and frame.stream == _STREAM):
+            raise ValueError("the call is refused")
+        elif frame.kind in (_DATA, _HEADERS) and frame.stream == _STREAM:
+            if frame.kind == _DATA:
+                data += _without_padding(frame)
+            if len(data) > _LONGEST_ANSWER:
+                raise ValueError("too long for a VersionResponse")
+            if frame.flags & _END_STREAM:
+                break
+    return data
+
+
+def _without_padding(frame: _Frame) -> bytes:
+    if not frame.flags & _PADDED:
+        return frame.payload
+    if not frame.payload or frame.payload[0] >= len(frame.payload):
+        raise ValueError("more padding than payload")
+    return frame.payload[1 : len(frame.payload) - frame.payload[0]]
+
+
+def _frames(stream: socket.socket, deadline: float) -> Iterator[_Frame]:
+    """The server's frames; the first one has to be its SETTINGS. Raises OSError, ValueError."""
+    talk, first = 0, True
+    while True:
+        header = _receive(stream, _HEADER, deadline)
+        size, kind = int.from_bytes(header[:3], "big"), header[3]
+        talk += _HEADER + size
+        if size > _LONGEST_FRAME or talk > _LONGEST_TALK or (first and kind != _SETTINGS):
+            raise ValueError("not the HTTP/2 of a CRI server")
+        number = int.from_bytes(header[5:], "big") & 0x7FFFFFFF
+        yield _Frame(kind, header[4], number, _receive(stream, size, deadline))
+        first = False
+
+
+def _receive(stream: socket.socket, size: int, deadline: float) -> bytes:
+    """Exactly `size` bytes. Raises OSError, ValueError when the other side hangs up."""
+    data = b""
+    while len(data) < size:
+        stream.settimeout(_left(deadline))
+        chunk = stream.recv(size - len(data))
+        if not chunk:
+            raise ValueError("hung up")
+        data += chunk
+    return data
+
+
+def _left(deadline: float) -> float:
+    """Seconds. Raises TimeoutError."""
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
