@@ -46,6 +46,11 @@ def with_header(content: bytes) -> tuple[bytes, str]:
     return _UNIT_LINE.sub(rb"\g<1>" + digest.encode(), content), digest
 
 
+def without_header(content: bytes) -> bytes:
+    """The content as it was before `with_header` put a line in front of it."""
+    return _HEADER.sub(b"", content, count=1)
+
+
 def digest_within(content: bytes) -> str:
     """The digest of a text of ours as it is now: another one than it carries, if it was edited."""
     return digest_of(_without_digests(_HEADER.sub(_PLACE, content, count=1)))

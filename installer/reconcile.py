@@ -12,6 +12,7 @@ from installer.converge import Run, build_limits, converge
 from installer.diagnostics import capture, diagnose
 from installer.diff import diff
 from installer.errors import (
+    InvalidInputError,
     KubeletKeptError,
     RollbackFailedError,
     RolledBackError,
@@ -19,7 +20,9 @@ from installer.errors import (
     UnservableHostError,
     failed_on_disk,
 )
+from installer.header import without_header
 from installer.host.ports import Host
+from installer.inputs.configs import DEFAULT_FALLBACK
 from installer.inputs.load import Inputs, Request, check_inputs, load_inputs
 from installer.model import paths
 from installer.model.assessment import Assessment
@@ -29,7 +32,7 @@ from installer.model.plan import Plan, StepKind
 from installer.model.snapshot import HostSnapshot
 from installer.model.state import Mode
 from installer.plan import build_plan
-from installer.record.schema import RecordStatus, good_desired, is_open, load_record
+from installer.record.schema import Record, RecordStatus, good_content, good_desired, is_open, load_record
 from installer.record.store import RecordStore
 from installer.rollback import roll_back
 from installer.snapshot import read_machine, take_snapshot, with_probe
@@ -76,6 +79,7 @@ def _look(request: Request, host: Host, emit: Emit) -> tuple[Run, Inputs, Assess
         machine = read_machine(host)
         store = RecordStore(host.files, load_record(host.files, machine.machine_id, machine.hostname))
         inputs = load_inputs(request, store.record.known_digest)
+        _check_forgotten_configs(request, store.record, host)
         kubelet = request.settings.kubelet
         if store.status not in (RecordStatus.OK, RecordStatus.FOREIGN):
             drop_in = paths.drop_in(kubelet.drop_in_directory, kubelet.unit)
@@ -91,6 +95,22 @@ def _look(request: Request, host: Host, emit: Emit) -> tuple[Run, Inputs, Assess
         failure = failed_on_disk("the host could not be read", error)
         raise UnservableHostError(failure.message, f"{failure.hint}; nothing was touched") from error
     return Run(host, store, request.settings, emit), inputs, assessment
+
+
+def _check_forgotten_configs(request: Request, record: Record, host: Host) -> None:
+    """A forgotten --configs would reset the policy to none. Raises InvalidInputError."""
+    if request.configs is not None or request.default_configs or request.mode is Mode.REMOVE:
+        return
+    kept = {path: good_content(record, host.files, path) for path in paths.CONFIG_FILES}
+    fallback = kept[paths.FALLBACK_CONFIG]
+    if fallback is not None and without_header(fallback) == DEFAULT_FALLBACK:
+        kept[paths.FALLBACK_CONFIG] = None
+    if found := [path for path, content in kept.items() if content is not None]:
+        raise InvalidInputError(
+            [f"--configs is missing: this node was installed with configs ({', '.join(found)})"],
+            "give the same directory again with --configs, or, if the policy none is what you want, "
+            "--default-configs; nothing was touched",
+        )
 
 
 def _refuse(plan: Plan) -> None:

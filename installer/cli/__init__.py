@@ -36,7 +36,7 @@ def _main(argv: Sequence[str] | None) -> int:
     try:
         arguments, options = parse_options(argv)
     except UsageError as error:
-        return _fail(error, "json")
+        return _fail(error, error.output)
     except InstallerError as error:
         return _fail(error, "text")
     try:
@@ -124,6 +124,7 @@ def _run(arguments: argparse.Namespace, options: Options) -> int:
         settings=settings,
         payload=options.payload,
         configs=options.configs,
+        default_configs=options.default_configs,
         retry=getattr(arguments, "retry", False),
         accept_pending=getattr(arguments, "accept_pending", False),
         without_record=getattr(arguments, "without_record", False),

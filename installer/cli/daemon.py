@@ -44,6 +44,7 @@ def _run_daemon(options: Options) -> int:
         Path(given.get("ready_file", READY_FILE)),
         given.get("pod_uid", ""),
         _seconds(given.get("good_seconds", "60")),
+        default_configs=options.default_configs,
     )
     emit = build_reporter(options.output, sys.stdout, options.verbose)
     context = find_pod_context(os.environ)

@@ -6,32 +6,46 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from installer import __version__
 from installer.errors import InvalidInputError, UnservableHostError
+from installer.inputs.wording import suggest
 
 ENVIRONMENT_PREFIX = "CRI_RESMGR_INSTALLER_"
-DAEMON_VERBS = ("run", "settings", "rescue", "cluster-heartbeat", "cluster-decommission")
+INTERNAL_VERBS = ("settings", "rescue", "cluster-heartbeat", "cluster-decommission")
+DAEMON_VERBS = ("run", *INTERNAL_VERBS)
 _DEFAULTS = {
     "config": "",
     "host_root": "/",
     "payload": "/payload",
     "configs": "",
+    "default_configs": "",
     "output": "text",
 }
 _DESCRIPTION = "Installs, keeps and removes CRI-Resource-Manager on a Kubernetes node."
-_EPILOG = """exit codes:
+_EPILOG = f"""environment:
+  {ENVIRONMENT_PREFIX}CONFIG, _PAYLOAD, _CONFIGS, _DEFAULT_CONFIGS, _HOST_ROOT and _OUTPUT stand for the
+  options of these names; an option beats them. Options may stand before or after the command.
+
+exit codes:
   0    converged, nothing to do
+  1    a bug (-v shows where), or this machine lacks what every program needs
   2    bad settings, configs, payload or usage; nothing touched
   3    plan: changes pending; status: not converged or not healthy
   4    this host cannot or should not be served; nothing touched
   5    failed, and the previous state is in place
   6    failed, and the rollback failed too: the message says what to do by hand
   75   another run is active on this host
-  128+n  ended by signal n between two steps; run it again"""
+  128+n  ended by signal n between two steps; run it again
+
+examples:
+  cri-resmgr-installer --payload /root/payload --configs /root/configs plan
+  cri-resmgr-installer --payload /root/payload --configs /root/configs install
+  kubectl -n kube-system exec POD -- cri-resmgr-installer status"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,30 +56,56 @@ class Options:
     host_root: Path
     payload: Path
     configs: Path | None
+    default_configs: bool
     output: str
     verbose: bool
 
 
 class UsageError(InvalidInputError):
-    """The command line is wrong; `parser` is of the command that was meant."""
+    """The command line is wrong. `output` is how that is to be said: text or json."""
 
-    def __init__(self, parser: argparse.ArgumentParser, message: str) -> None:
-        super().__init__([message], " ".join(parser.format_usage().split()))
-        self.parser = parser
+    output = "text"
 
 
 class _Parser(argparse.ArgumentParser):
+    """Takes no abbreviations, which a later option would make ambiguous or another one, and says what an
+    unknown word was probably meant to be. Raises UsageError."""
+
+    def __init__(self, prog: str | None = None, **options: Any) -> None:
+        super().__init__(prog, allow_abbrev=False, **options)
+
     def error(self, message: str) -> NoReturn:
-        raise UsageError(self, message)
+        raise UsageError([message], f"`{self.prog} --help` says what is possible")
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        if isinstance(action.choices, dict) and value not in action.choices:
+            listed = [name for name in action.choices if name not in INTERNAL_VERBS]
+            self.error(f"unknown command {value!r}; {suggest(str(value), listed)}")
+        super()._check_value(action, value)
+
+    def refuse(self, words: Sequence[str]) -> NoReturn:
+        """What no option and no command takes."""
+        options = [word.partition("=")[0] for word in words if word.startswith("-")]
+        known = [name for name in self._option_string_actions if name.startswith("--")]
+        faults = []
+        for option in options:
+            close = suggest(option, known)
+            faults.append(f"unknown option {option}" + (f"; {close}" if close.startswith("did") else ""))
+        faults = faults or [f"unexpected word {word!r}" for word in words]
+        raise UsageError(faults, f"`{self.prog} --help` says what is possible")
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Global options are accepted before and after the command. Parsing raises UsageError."""
+def build_parser() -> tuple[argparse.ArgumentParser, Mapping[str, _Parser]]:
+    """The parser, and that of each command by its name. Global options are accepted before and after the
+    command. Parsing raises UsageError."""
     shared = _Parser(add_help=False, argument_default=argparse.SUPPRESS)
     shared.add_argument("--config", metavar="FILE", help="settings (YAML); default: built-in defaults")
     shared.add_argument("--host-root", metavar="DIR", help="where the host's / is seen; default /")
     shared.add_argument("--payload", metavar="DIR", help="the unpacked release; default /payload")
     shared.add_argument("--configs", metavar="DIR", help="fallback.cfg, force.cfg, EXTRA_OPTIONS.cfg")
+    shared.add_argument(
+        "--default-configs", action="store_true", help="no configs are meant: the policy is none"
+    )
     shared.add_argument("--output", choices=("text", "json"), help="default text")
     shared.add_argument("-v", "--verbose", action="store_true", help="more detail; tracebacks of bugs")
     parser = _Parser(
@@ -75,32 +115,37 @@ def build_parser() -> argparse.ArgumentParser:
         parents=[shared],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    verbs = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    plan = verbs.add_parser("plan", parents=[shared], help="show what would change; touches nothing")
-    plan.add_argument("--mode", choices=("install", "remove"), default=None)
-    install = verbs.add_parser("install", parents=[shared], help="converge the host to installed, once")
+    parser.add_argument("--version", action="version", version=f"cri-resmgr-installer {__version__}")
+    verbs = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", title="commands")
+
+    def add(verb: str, purpose: str) -> _Parser:
+        return verbs.add_parser(verb, parents=[shared], help=purpose, description=f"{verb}: {purpose}")
+
+    plan = add("plan", "show what would change, step by step; touches nothing")
+    plan.add_argument("--mode", choices=("install", "remove"), help="default: the settings' mode")
+    install = add("install", "converge the host to installed, once")
     install.add_argument("--retry", action="store_true", help="try a generation again that failed here")
     install.add_argument(
         "--accept-pending", action="store_true", help="make a pending edit of kubelet's unit live"
     )
     install.add_argument("--keep-kubelet", action="store_true", help=argparse.SUPPRESS)
     install.add_argument("--unattended", action="store_true", help=argparse.SUPPRESS)
-    remove = verbs.add_parser("remove", parents=[shared], help="converge the host to removed, once")
+    remove = add("remove", "converge the host to removed, once")
     remove.add_argument(
         "--without-record",
         action="store_true",
         help="without a usable record: delete all files at our paths",
     )
-    _add_daemon_verbs(verbs, shared)
-    verbs.add_parser("status", parents=[shared], help="show both units, every file and the relay")
-    _add_manifests(verbs, shared)
-    return parser
+    add("run", "daemon: converge, then watch (settings' mode)")
+    add("status", "show both units, every file and the relay; touches nothing")
+    _add_manifests(add("manifests", "print Kubernetes YAML; needs neither root nor a host"))
+    _add_internal_verbs(verbs, shared)
+    return parser, verbs.choices
 
 
-def _add_manifests(verbs: Any, shared: argparse.ArgumentParser) -> None:
-    manifests = verbs.add_parser("manifests", parents=[shared], help="print Kubernetes YAML")
+def _add_manifests(manifests: argparse.ArgumentParser) -> None:
     manifests.add_argument("--values", type=Path, metavar="FILE", help="what the YAML is made from")
-    manifests.add_argument("--mode", choices=("install", "remove"), default=None)
+    manifests.add_argument("--mode", choices=("install", "remove"), help="remove: pods that clean the nodes")
     manifests.add_argument(
         "--provider-config",
         type=Path,
@@ -112,9 +157,16 @@ def _add_manifests(verbs: Any, shared: argparse.ArgumentParser) -> None:
     manifests.add_argument(
         "--managed-resource", action="store_true", help="wrap everything in a ManagedResource (Gardener)"
     )
-    manifests.add_argument("--profile", choices=("privileged", "restricted"), default=None)
+    manifests.add_argument(
+        "--profile", choices=("privileged", "restricted"), help="what the pods may do; default privileged"
+    )
     manifests.add_argument("--nodes", metavar="A,B,C", help="only these nodes")
-    manifests.add_argument("--agent", action=argparse.BooleanOptionalAction, default=None)
+    manifests.add_argument(
+        "--agent",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="with or without cri-resmgr-agent",
+    )
     manifests.add_argument(
         "--image",
         metavar="[NAME=]REFERENCE",
@@ -129,14 +181,23 @@ def _options(arguments: argparse.Namespace) -> Options:
         default = os.environ.get(ENVIRONMENT_PREFIX + name.upper(), _DEFAULTS[name])
         return str(getattr(arguments, name, default))
 
-    output = chosen("output")
+    output, configs, defaults = chosen("output"), chosen("configs"), chosen("default_configs").lower()
     if output not in ("text", "json"):
         raise InvalidInputError([f"{ENVIRONMENT_PREFIX}OUTPUT: must be text or json, not {output!r}"])
+    if defaults not in ("", "true", "false"):
+        raise InvalidInputError(
+            [f"{ENVIRONMENT_PREFIX}DEFAULT_CONFIGS: must be true or false, not {defaults!r}"]
+        )
+    given, default_given = hasattr(arguments, "configs"), hasattr(arguments, "default_configs")
+    if given and default_given:
+        raise UsageError(["--configs and --default-configs exclude each other"])
+    by_default = default_given or (defaults == "true" and not given)
     return Options(
         config=Path(chosen("config")) if chosen("config") else None,
         host_root=Path(chosen("host_root")),
         payload=Path(chosen("payload")),
-        configs=Path(chosen("configs")) if chosen("configs") else None,
+        configs=Path(configs) if configs and not by_default else None,
+        default_configs=by_default,
         output=output,
         verbose=getattr(arguments, "verbose", False),
     )
@@ -145,11 +206,14 @@ def _options(arguments: argparse.Namespace) -> Options:
 def parse_options(argv: Sequence[str] | None) -> tuple[argparse.Namespace, Options]:
     """The command line, and the global options after precedence.
 
-    Exits with argparse's own words where the usage is wrong; raises UsageError instead if JSON was asked for.
-    Raises InvalidInputError for a bad environment.
+    Raises UsageError, and InvalidInputError for a bad environment. Help is printed, and ends the program.
     """
-    arguments = _parse(argv)
-    return arguments, _options(arguments)
+    try:
+        arguments = _parse(argv)
+        return arguments, _options(arguments)
+    except UsageError as error:
+        error.output = _asked_output(argv)
+        raise
 
 
 def require_root() -> None:
@@ -159,24 +223,29 @@ def require_root() -> None:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    try:
-        return build_parser().parse_args(argv)
-    except UsageError as error:
-        output = argparse.ArgumentParser(add_help=False, exit_on_error=False)
-        output.add_argument("--output", default=os.environ.get(f"{ENVIRONMENT_PREFIX}OUTPUT"))
-        with contextlib.suppress(argparse.ArgumentError):
-            if output.parse_known_args(argv)[0].output == "json":
-                raise
-        argparse.ArgumentParser.error(error.parser, error.message)
+    parser, verbs = build_parser()
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:
+        verbs[arguments.command].refuse(unknown)
+    return arguments
 
 
-def _add_daemon_verbs(verbs: Any, shared: argparse.ArgumentParser) -> None:
-    """Only `run` has a help text: verbs without one are not listed."""
-    verbs.add_parser("run", parents=[shared], help="daemon: converge, then watch (settings' mode)")
-    verbs.add_parser("settings", parents=[shared])
-    rescue = verbs.add_parser("rescue", parents=[shared])
+def _asked_output(argv: Sequence[str] | None) -> str:
+    """Of a command line that cannot be parsed."""
+    output = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    output.add_argument("--output", default=os.environ.get(f"{ENVIRONMENT_PREFIX}OUTPUT"))
+    with contextlib.suppress(argparse.ArgumentError):
+        return "json" if output.parse_known_args(argv)[0].output == "json" else "text"
+    return "text"
+
+
+def _add_internal_verbs(verbs: Any, shared: argparse.ArgumentParser) -> None:
+    """What the daemon's child runs are started with. Without a help text they are not listed."""
+    _settings, rescue, heartbeat, decommission = (
+        verbs.add_parser(verb, parents=[shared]) for verb in INTERNAL_VERBS
+    )
     rescue.add_argument("--reason", default="")
     rescue.add_argument("--hold-only", action="store_true")
     rescue.add_argument("--restart-proxy", action="store_true")
-    for verb in ("cluster-heartbeat", "cluster-decommission"):
-        verbs.add_parser(verb, parents=[shared]).add_argument("request")
+    for verb in (heartbeat, decommission):
+        verb.add_argument("request")

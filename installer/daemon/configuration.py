@@ -86,10 +86,12 @@ class Command:
     identity: str = ""
     good_seconds: float = 60.0
     program: tuple[str, ...] = OURSELVES
+    default_configs: bool = False
 
     def argv(self, *verb: str) -> tuple[str, ...]:
         words = [f"--host-root={absolute(self.host_root)}", f"--payload={absolute(self.payload)}"]
         words += [f"--configs={absolute(self.configs)}"] if self.configs else []
+        words += ["--default-configs"] if self.default_configs else []
         words += [f"--config={absolute(self.config)}"] if self.config else []
         return (*self.program, *words, "--output=json", *verb)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from installer.assets import unit_text
 from installer.header import digest_of, with_generation, with_header
+from installer.inputs.configs import DEFAULT_FALLBACK
 from installer.model import paths
 from installer.model.resource import DesiredFile, Part
 from installer.model.state import DesiredUnit
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from installer.inputs.payload import Payload
     from installer.inputs.settings import Settings
 
-_DEFAULT_FALLBACK = b"policy:\n  Active: none\n"  # never a policy that nobody chose
 _NO_EXTRA_OPTIONS = '# None were given: an EXTRA_OPTIONS.cfg of others has no effect.\nEXTRA_OPTIONS=""'
 _GUARD_SECONDS = "CRI_RESMGR_GUARD_SECONDS="
 
@@ -32,7 +32,7 @@ def proxy_resources(
     only that it is there and its policy: the rest is re-read on SIGHUP. A cached configuration is
     cleared at a start, so to ask for that has to be the reason of one.
     """
-    fallback = _DEFAULT_FALLBACK if configs.fallback is None else configs.fallback
+    fallback = DEFAULT_FALLBACK if configs.fallback is None else configs.fallback
     unit, unit_digest = with_header(unit_text(paths.PROXY_UNIT).encode())
     environment = _environment(settings, configs, endpoint)
     if configs.force is None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from installer.errors import InvalidInputError
 from installer.host.ports import Validator
 from installer.inputs.file import read_if_present
-from installer.inputs.wording import kind, shown, suggest
+from installer.inputs.wording import kind, nearest, shown, suggest
 from installer.inputs.yaml_document import Document, parse_document
 from installer.model.finding import Finding, Severity
 from installer.systemd_syntax.environment_file import parse_environment_file
@@ -26,6 +26,9 @@ from installer.systemd_syntax.unit_file import split_words
 FALLBACK = "fallback.cfg"
 FORCE = "force.cfg"
 EXTRA_OPTIONS = "EXTRA_OPTIONS.cfg"
+CONFIG_FILES = (FALLBACK, FORCE, EXTRA_OPTIONS)
+DEFAULT_FALLBACK = b"policy:\n  Active: none\n"
+"""Installed where no fallback.cfg is given: never a policy that nobody chose."""
 POLICIES = (
     "none",
     "topology-aware",
@@ -65,15 +68,16 @@ class Configs:
 
 
 def load_configs(directory: Path | None) -> Configs:
-    """The configs in `directory`. None, a missing directory, or an empty one: no configs.
+    """The configs in `directory`. None or an empty directory: no configs.
 
-    Symlinks are followed: a ConfigMap volume is made of them. Raises
-    InvalidInputError with every fault in every file, each with `file:line` or its key.
+    Symlinks are followed: a ConfigMap volume is made of them. Raises InvalidInputError with every fault in
+    every file, each with `file:line` or its key. A missing directory is a fault, and so is a name that
+    cri-resmgr does not know: the policy that it was meant to set would silently be none.
     """
     if directory is None:
         return Configs()
-    faults: list[str] = []
-    contents = {name: _read(directory / name, faults) for name in (FALLBACK, FORCE, EXTRA_OPTIONS)}
+    faults = list(_misnamed(directory))
+    contents = {name: _read(directory / name, faults) for name in CONFIG_FILES}
     documents: dict[str, Document] = {}
     for name in (FALLBACK, FORCE):
         content = contents[name]
@@ -118,6 +122,22 @@ def validate_with_binary(configs: Configs, binary: Path, validator: Validator) -
         if complaint:
             faults.append(f"{name}: cri-resmgr refuses it: {complaint}")
     return faults
+
+
+def _misnamed(directory: Path) -> Iterable[str]:
+    """Hidden names are left alone: a ConfigMap volume has `..data`, an editor its swap files."""
+    try:
+        names = sorted(entry.name for entry in directory.iterdir())
+    except OSError as error:
+        missing = isinstance(error, FileNotFoundError) and not directory.is_symlink()
+        reason = f"does not exist; {nearest(directory)}" if missing else error.strerror
+        if isinstance(error, NotADirectoryError):
+            reason = f"is not a directory; it must name the one that has {', '.join(CONFIG_FILES)}"
+        yield f"--configs {directory}: {reason}"
+        return
+    for name in names:
+        if name not in CONFIG_FILES and not name.startswith("."):
+            yield f"{directory / name}: unknown name; {suggest(name, CONFIG_FILES)}"
 
 
 def _read(path: Path, faults: list[str]) -> bytes | None:

@@ -23,6 +23,7 @@ class Request:
     """What a person, or the daemon for one, asked for. `payload` and `configs` are directories readable by
     this process.
 
+    `default_configs`: that no configs are given is meant, also on a node that was installed with some.
     `keep_kubelet`: begin nothing that would restart kubelet. `unattended`: nobody is watching, so a person's
     hold is not ended.
     """
@@ -31,6 +32,7 @@ class Request:
     settings: Settings
     payload: Path
     configs: Path | None = None
+    default_configs: bool = False
     retry: bool = False
     accept_pending: bool = False
     without_record: bool = False

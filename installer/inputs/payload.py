@@ -19,6 +19,7 @@ from installer.errors import InvalidInputError, remedy_for
 from installer.host.identity import machine_of_elf
 from installer.host.ports import KnownDigest
 from installer.inputs.file import open_regular, read_if_present
+from installer.inputs.wording import nearest
 from installer.model import paths
 from installer.model.resource import Identity, PayloadFile
 
@@ -100,7 +101,9 @@ def _hint(directory: Path) -> str:
 
 def _why_unreadable(directory: Path, error: OSError) -> str:
     if not directory.exists():
-        return f"the payload directory {directory} does not exist"
+        return f"the payload directory {directory} does not exist; {nearest(directory)}"
+    if not directory.is_dir():
+        return f"the payload {directory} is a file, not the directory of the unpacked release"
     if isinstance(error, FileNotFoundError):
         found = (
             ", ".join(sorted(entry.name for entry in directory.iterdir())[:10]) if directory.is_dir() else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 _WORDING = (
     ("Value error, ", ""),
@@ -48,3 +49,19 @@ def suggest(word: str, known: Iterable[str]) -> str:
     plain = word.replace("_", "").lower()
     close = get_close_matches(word.lower(), names, n=1) or get_close_matches(plain, names, n=1)
     return f"did you mean {names[close[0]]}?" if close else f"known are {', '.join(names.values())}"
+
+
+def nearest(path: Path) -> str:
+    """What to say of a path that does not exist: `did you mean /root/configs?`, or which part of it is
+    missing."""
+    from difflib import get_close_matches  # late: most runs have no fault
+
+    parent, name = path.absolute().parent, path.name
+    while not parent.exists() and parent != parent.parent:
+        parent, name = parent.parent, parent.name
+    try:
+        names = sorted(entry.name for entry in parent.iterdir())
+    except OSError:
+        names = []
+    close = get_close_matches(name, names, n=1)
+    return f"did you mean {parent / close[0]}?" if close else f"{parent} has no {name}"

@@ -16,6 +16,7 @@ PROXY_ENVIRONMENT = "/etc/default/cri-resource-manager"
 FALLBACK_CONFIG = "/etc/cri-resmgr/fallback.cfg"
 FORCE_CONFIG = "/etc/cri-resmgr/force.cfg"
 EXTRA_OPTIONS = "/etc/cri-resmgr/EXTRA_OPTIONS.cfg"
+CONFIG_FILES = (FALLBACK_CONFIG, FORCE_CONFIG, EXTRA_OPTIONS)
 KUBELET_ENVIRONMENT = "/etc/cri-resmgr/kubelet.env"
 KUBELET_COMPOSED = "/run/cri-resmgr-installer/kubelet.env"
 KUBELET_USED = f"{KUBELET_COMPOSED}.used"  # its name as soon as kubelet has read it

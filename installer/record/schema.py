@@ -321,6 +321,12 @@ def good_desired(record: Record, files: Files) -> Desired | None:
     return Desired(tuple(found), record.good.proxy, record.good.kubelet)
 
 
+def good_content(record: Record, files: Files, path: str) -> bytes | None:
+    """What the good generation has at `path`: a small file; None if it has none."""
+    digests = [file.digest for file in record.good.files if file.path == path] if record.good else []
+    return files.read(object_path(digests[0])) if digests else None
+
+
 def keep_contents(files: Files, desired: Desired) -> None:
     """Keeps the content of every desired file as an object."""
     for file in desired.files:

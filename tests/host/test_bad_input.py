@@ -208,6 +208,30 @@ def test_payload_whose_binary_does_not_start(command: Command) -> None:
     assert "no library" in said
 
 
+def test_a_misspelt_place_of_the_configs(command: Command, tmp_path: Path) -> None:
+    command.configs.rename(tmp_path / "config")
+    assert f"--configs {tmp_path}/configs: does not exist; did you mean {tmp_path}/config?" in refused(
+        command, 2
+    )
+    command.configs.write_text("policy: {Active: none}\n")
+    assert f"--configs {command.configs}: is not a directory" in refused(command, 2)
+
+
+def test_a_name_that_cri_resmgr_does_not_read(command: Command) -> None:
+    (command.configs / "fallback.yaml").write_text("policy: {Active: none}\n")
+    assert "fallback.yaml: unknown name; did you mean fallback.cfg?" in refused(command, 2)
+
+
+def test_a_misspelt_payload(command: Command, tmp_path: Path) -> None:
+    command.payload.rename(tmp_path / "payloads")
+    said = refused(command, 2)
+    assert (
+        f"the payload directory {tmp_path}/payload does not exist; did you mean {tmp_path}/payloads?" in said
+    )
+    command.payload.write_text("")
+    assert "is a file, not the directory of the unpacked release" in refused(command, 2)
+
+
 def test_faults_of_configs_and_payload_come_together(command: Command) -> None:
     (command.configs / "fallback.cfg").write_text("polcy: {}\n")
     (command.payload / BINARY).chmod(0o644)
@@ -231,7 +255,8 @@ def test_usage(command: Command, argv: list[str]) -> None:
     with untouched(command.host):
         ended = command(*argv)
     assert ended.code == 2
-    assert "usage: cri-resmgr-installer" in ended.err
+    assert ended.err.startswith("error: ")
+    assert "--help` says what is possible" in ended.err
 
 
 # -- exit 4: where it runs, and what is in our place ------------------------------------------------

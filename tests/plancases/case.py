@@ -77,8 +77,8 @@ def read_case(path: Path) -> Case:
 
 def inputs_of(case: Case, asked: Mapping[str, Any], mode: Mode, scratch: Path) -> Inputs:
     """What is asked, read and checked as the product reads it."""
+    scratch.mkdir(parents=True, exist_ok=True)
     for name, text in (asked.get("configs") or {}).items():
-        scratch.mkdir(exist_ok=True)
         (scratch / name).write_text(text)
     payload = case.part(asked, "payload", {"version", "machine", "mib"})
     version = payload.get("version", "v0.9.2")

@@ -1,22 +1,32 @@
-"""Usage errors: argparse's own words for people, JSON for whoever asked; output is no reason to fail."""
+"""The command line: what is asked for, what is wrong with it, help; output is no reason to fail."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from installer import __version__
 from installer.cli import main
+from installer.cli.options import INTERNAL_VERBS, build_parser, parse_options
 
 WRONG = {
-    ("nonsense",): "invalid choice: 'nonsense'",
+    ("nonsense",): "unknown command 'nonsense'; known are plan, install, remove, run, status",
+    ("statsu",): "unknown command 'statsu'; did you mean status?",
     (): "COMMAND",
-    ("install", "--nonsense"): "unrecognized arguments: --nonsense",
+    ("install", "--nonsense"): "unknown option --nonsense",
+    ("install", "--rety"): "unknown option --rety; did you mean --retry?",
+    ("install", "--retr"): "unknown option --retr; did you mean --retry?",
+    ("--cofnigs=/x", "plan"): "unknown option --cofnigs; did you mean --configs?",
+    ("plan", "now"): "unexpected word 'now'",
     ("plan", "--mode", "x"): "argument --mode: invalid choice: 'x'",
     ("--config",): "argument --config: expected one argument",
+    ("plan", "--configs", "/x", "--default-configs"): "exclude each other",
 }
 every_error = pytest.mark.parametrize(("words", "message"), WRONG.items(), ids=[" ".join(w) for w in WRONG])
 
@@ -44,17 +54,16 @@ def test_a_usage_error_is_a_line_of_json(
     assert (error["kind"], error["data"]["exitCode"], err) == ("error", 2, "")
     assert message in error["message"]
     assert message in error["data"]["faults"][0]
-    assert error["data"]["hint"].startswith("usage: cri-resmgr-installer")
 
 
 @every_error
 def test_and_text_otherwise(words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(list(words))
+    assert main(list(words)) == 2
     out, err = capsys.readouterr()
-    assert (ended.value.code, out) == (2, "")
-    assert err.startswith("usage: cri-resmgr-installer")
+    assert out == ""
+    assert err.startswith("error: ")
     assert message in err
+    assert not [verb for verb in INTERNAL_VERBS if verb in err]
 
 
 @pytest.mark.parametrize("words", [("--output",), ("--output", "xml"), ("--output=text", "nonsense")])
@@ -62,9 +71,53 @@ def test_what_does_not_ask_for_json_gets_text(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CRI_RESMGR_INSTALLER_OUTPUT", "json" if words[-1] == "nonsense" else "")
-    with pytest.raises(SystemExit):
-        main([*words, "plan"] if words[-1] != "--output" else ["plan", *words])
-    assert capsys.readouterr().err.startswith("usage: ")
+    assert main([*words, "plan"] if words[-1] != "--output" else ["plan", *words]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_the_version_is_said_without_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert (ended.value.code, capsys.readouterr().out) == (0, f"cri-resmgr-installer {__version__}\n")
+
+
+def test_help_explains_each_command_and_option_that_is_for_people() -> None:
+    parser, verbs = build_parser()
+    shown = parser.format_help()
+    assert [verb for verb in INTERNAL_VERBS if f"\n    {verb}" in shown] == []
+    for verb, its in verbs.items():
+        if verb in INTERNAL_VERBS:
+            continue
+        assert f"\n    {verb} " in shown
+        page = its.format_help()
+        assert f"\n{verb}: " in page
+        options = [action for action in its._actions if action.help != argparse.SUPPRESS]
+        assert [action.option_strings for action in options if not action.help] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "configs", "default"),
+    [
+        ((), {}, None, False),
+        (("--configs", "/x"), {}, "/x", False),
+        ((), {"CONFIGS": "/x"}, "/x", False),
+        (("--default-configs",), {"CONFIGS": "/x"}, None, True),
+        ((), {"DEFAULT_CONFIGS": "true"}, None, True),
+        (("--configs", "/x"), {"DEFAULT_CONFIGS": "true"}, "/x", False),
+        ((), {"DEFAULT_CONFIGS": "false"}, None, False),
+    ],
+)
+def test_a_flag_for_the_configs_beats_the_environment(
+    words: tuple[str, ...],
+    environment: dict[str, str],
+    configs: str | None,
+    default: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(f"CRI_RESMGR_INSTALLER_{name}", value)
+    options = parse_options(["plan", *words])[1]
+    assert (options.configs, options.default_configs) == (configs and Path(configs), default)
 
 
 @pytest.mark.parametrize("output", ["/dev/full", "a pipe without a reader"])

@@ -36,9 +36,42 @@ def faults(directory: Path) -> tuple[str, ...]:
     return caught.value.faults
 
 
-def test_no_directory_no_files_or_another_file_is_no_configs(tmp_path: Path) -> None:
-    assert load_configs(None) == load_configs(tmp_path / "missing") == Configs()
-    assert load_configs(write(tmp_path, {"README": b"x"})) == Configs()
+def test_no_directory_or_an_empty_one_is_no_configs(tmp_path: Path) -> None:
+    assert load_configs(None) == load_configs(tmp_path) == Configs()
+
+
+def test_a_directory_that_is_not_there_is_a_fault_that_names_the_near_one(tmp_path: Path) -> None:
+    (tmp_path / "configs").mkdir()
+    assert faults(tmp_path / "confgis") == (
+        f"--configs {tmp_path}/confgis: does not exist; did you mean {tmp_path}/configs?",
+    )
+    assert faults(tmp_path / "cnofigs/node-1") == (
+        f"--configs {tmp_path}/cnofigs/node-1: does not exist; did you mean {tmp_path}/configs?",
+    )
+    assert faults(tmp_path / "x") == (f"--configs {tmp_path}/x: does not exist; {tmp_path} has no x",)
+
+
+def test_a_file_is_not_a_directory_of_configs(tmp_path: Path) -> None:
+    write(tmp_path, {"fallback.cfg": BALLOONS})
+    (fault,) = faults(tmp_path / "fallback.cfg")
+    assert "is not a directory; it must name the one that has fallback.cfg" in fault
+
+
+def test_a_name_that_nothing_reads_is_a_fault(tmp_path: Path) -> None:
+    write(tmp_path, {"fallback.yaml": BALLOONS, "README": b"x", "force.cfg": NONE})
+    assert faults(tmp_path) == (
+        f"{tmp_path}/README: unknown name; known are fallback.cfg, force.cfg, EXTRA_OPTIONS.cfg",
+        f"{tmp_path}/fallback.yaml: unknown name; did you mean fallback.cfg?",
+    )
+
+
+def test_hidden_names_are_left_alone(tmp_path: Path) -> None:
+    """A ConfigMap volume has `..data` and a directory for each version."""
+    (tmp_path / "..2024").mkdir()
+    write(tmp_path / "..2024", {"fallback.cfg": BALLOONS})
+    (tmp_path / "..data").symlink_to("..2024")
+    (tmp_path / "fallback.cfg").symlink_to("..data/fallback.cfg")
+    assert load_configs(write(tmp_path, {".fallback.cfg.swp": b""})).policy == "balloons"
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from installer.daemon.rescue import hold_kubelet, restart_proxy
 from installer.errors import (
+    InvalidInputError,
     KubeletKeptError,
     RollbackFailedError,
     RolledBackError,
@@ -131,6 +133,47 @@ def test_a_kubelet_whose_unit_files_are_gone_is_refused(node: Node, payload: Pat
     assert [finding.code for finding in plan.refusals] == ["kubelet-unit-unreadable"]
     with pytest.raises(UnservableHostError, match="none of its unit files can be read"):
         install(node, payload)
+
+
+# -- configs that are forgotten -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("fallback.cfg", "policy: {Active: none}\n"),
+        ("force.cfg", "policy: {Active: none}\n"),
+        ("EXTRA_OPTIONS.cfg", "EXTRA_OPTIONS=--disable-ui\n"),
+    ],
+)
+def test_forgotten_configs_are_asked_for(
+    node: Node, payload: Path, tmp_path: Path, name: str, text: str
+) -> None:
+    configs = tmp_path / "configs"
+    configs.mkdir()
+    (configs / name).write_text(text)
+    given = replace(request(payload), configs=configs)
+    assert reconcile(given, node.fake.host, silent)
+    for ask in (look, lambda asked, host: reconcile(asked, host, silent)):
+        with pytest.raises(InvalidInputError, match=f"--configs is missing.*{name}") as caught:
+            ask(request(payload), node.fake.host)
+        assert "--default-configs" in caught.value.hint
+    assert reconcile(replace(request(payload), default_configs=True), node.fake.host, silent)
+    assert not install(node, payload)
+
+
+def test_whoever_never_gave_configs_is_not_asked_for_them(node: Node, payload: Path) -> None:
+    assert install(node, payload)
+    assert not install(node, payload)
+
+
+def test_a_removal_needs_no_configs(node: Node, payload: Path, tmp_path: Path) -> None:
+    (tmp_path / "fallback.cfg").write_text("policy: {Active: balloons}\n")
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "fallback.cfg").rename(tmp_path / "configs/fallback.cfg")
+    assert reconcile(replace(request(payload), configs=tmp_path / "configs"), node.fake.host, silent)
+    remove(node, payload)
+    assert not node.on_relay
 
 
 # -- an operator's hold ------------------------------------------------------------------------
