@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import yaml
 
 from installer.cli import main
+from installer.cli.options import parse_options
 from installer.errors import InstallerError, InvalidInputError
 from installer.manifests import ManifestOptions, render_manifests
 from installer.manifests.text import parse_objects, quote
@@ -199,11 +201,27 @@ def test_pods_are_started_with_what_is_mounted(make: Maker) -> None:
         "containers"
     ][0]
     places = [mount["mountPath"] for mount in container["volumeMounts"]]
-    command = container["command"]
-    for option in ("--config", "--configs"):
-        path = command[command.index(option) + 1]
+    environment = {each["name"]: each.get("value", "") for each in container["env"]}
+    for option in ("CONFIG", "CONFIGS"):
+        path = environment[f"CRI_RESMGR_INSTALLER_{option}"]
         assert any(path == place or path.startswith(f"{place}/") for place in places)
-    assert command[-1] == "run"
+    assert container["command"][-1] == "run"
+
+
+@pytest.mark.parametrize("configs", [{}, {"fallback": "policy: {Active: none}"}])
+def test_a_command_in_the_pod_asks_for_the_same(
+    make: Maker, configs: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`kubectl exec POD -- cri-resmgr-installer status` has the pod's environment and nothing else."""
+    container = pod_of(the(make({"configs": configs}), "DaemonSet"))["containers"][0]
+    for each in container["env"]:
+        monkeypatch.setenv(each["name"], each.get("value", ""))
+    by_hand = parse_options(["status"])[1]
+    assert (str(by_hand.host_root), str(by_hand.payload)) == ("/host", "/payload")
+    assert str(by_hand.config) == "/etc/cri-resmgr-installer/settings/settings.yaml"
+    assert by_hand.configs == (Path("/etc/cri-resmgr-installer/configs") if configs else None)
+    assert by_hand.default_configs is not bool(configs)
+    assert replace(by_hand, output="json") == parse_options(container["command"][1:])[1]
 
 
 def test_installation_and_removal_never_share_pods() -> None:
