@@ -47,7 +47,7 @@ FAILED = HELLO + frame(HEADERS, END_HEADERS | END_STREAM, 1, b"\x88" + literal("
 ENDPOINTS = ("unix:///var/run/r.sock", "unix:///run/r.sock", "/run/r.sock", "unix:/run/r.sock")
 
 
-GOOD = {
+GOOD = [
     ANSWER,
     # Split, padded, in front of it a PING and a frame of a kind that nobody knows.
     HELLO
@@ -58,7 +58,7 @@ GOOD = {
     + frame(DATA, PADDED, 1, b"\3" + envelope(RESPONSE)[7:] + b"\0\0\0")
     + END,
     HELLO + HEAD + frame(DATA, END_STREAM, 1, envelope(RESPONSE)),
-}
+]
 BAD = [
     None,
     b"",
