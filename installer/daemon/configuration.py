@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from installer.errors import InstallerError, InvalidInputError
 from installer.host.run import OURSELVES, Finished, run
-from installer.model.daemon import ALIVE_FILE, PAUSED_FILE, READY_FILE
+from installer.model.daemon import ALIVE_FILE, EXCUSED_FILE, READY_FILE
 from installer.model.state import Mode
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _BINARY = "opt/intel/bin/cri-resmgr"
 class Configuration:
     """Times in seconds. `converge_seconds` and `kubelet_seconds` bound a pass and a restart of kubelet.
     `good_seconds`: how long a relay has to be good before kubelet goes back to it. `listen`: host:port of
-    the pages, or nothing."""
+    the pages, or nothing. `refused_is_ready`: whether the pod of a refused node is Ready."""
 
     mode: Mode = Mode.INSTALL
     kubelet_unit: str = "kubelet.service"
@@ -40,6 +40,7 @@ class Configuration:
     converge_seconds: float = 197.0
     kubelet_seconds: float = 115.0
     good_seconds: float = 60.0
+    refused_is_ready: bool = False
 
 
 def build_configuration(settings: Settings) -> Configuration:
@@ -58,6 +59,7 @@ def build_configuration(settings: Settings) -> Configuration:
         listen=settings.status.listen,
         converge_seconds=float(deadlines.converge),
         kubelet_seconds=float(deadlines.kubelet),
+        refused_is_ready=settings.rollout.refused == "ready",
     )
 
 
@@ -101,9 +103,9 @@ class Command:
         return self.ready_file.with_name(Path(ALIVE_FILE).name)
 
     @property
-    def paused_file(self) -> Path:
-        """Exists while the node is paused, in whatever way."""
-        return self.ready_file.with_name(Path(PAUSED_FILE).name)
+    def excused_file(self) -> Path:
+        """Exists while no proxy has to run: the node is paused, in whatever way, or refused."""
+        return self.ready_file.with_name(Path(EXCUSED_FILE).name)
 
     @property
     def inputs(self) -> tuple[Path, ...]:

@@ -46,7 +46,7 @@ from installer.host.systemd import BusSystemd
 from installer.host.version_call import answers_version
 from installer.host.watch import Child, EventLoop
 from installer.model import paths
-from installer.model.daemon import Cluster, DaemonState
+from installer.model.daemon import Cluster, DaemonState, Phase
 from installer.model.event import Emit, Event
 from installer.model.state import Mode
 
@@ -350,9 +350,10 @@ class Daemon:
     def _show(self, *, alive: bool = False) -> None:
         """The files that the probes of our container look for: the age of `alive` and `ready` counts."""
         ready = alive and self._published is not None and self._published.ready
-        paused = alive and self._snapshot.paused
+        refused = self._published is not None and self._published.phase is Phase.REFUSED
+        excused = alive and (self._snapshot.paused or refused)
         command = self._command
-        wanted = {command.alive_file: alive, command.ready_file: ready, command.paused_file: paused}
+        wanted = {command.alive_file: alive, command.ready_file: ready, command.excused_file: excused}
         for file, exists in wanted.items():
             try:
                 if exists:

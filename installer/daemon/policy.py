@@ -18,6 +18,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from installer.daemon.configuration import Configuration
+from installer.daemon.phase import Standing, judge
 from installer.daemon.poller import PollSnapshot, Token
 from installer.host.run import describe_exit
 from installer.model.daemon import DaemonState, Phase
@@ -44,6 +45,7 @@ _SECOND_LOOK = 1.0  # after a pass that changed something
 _JITTER = 0.25
 _COUNTED = ("all_restarts", "passes", "repairs", "rollbacks", "rescues", "failures")
 _BUSY, _INVALID, _PENDING, _UNSERVABLE = 75, 2, 3, 4
+_FILES_DIFFER = "a file has changed"
 
 
 class Action(StrEnum):
@@ -93,7 +95,8 @@ class Policy:
         self.stamps = list(stamps)
         self._random = random
         self._not_before = not_before
-        self._phase, self._reason = Phase.STARTING, ""
+        self._phase, self._reason, self._ready = Phase.STARTING, "", False
+        self._said = ""  # by the last pass or plan, where it did not end well
         self._now = now
         self.working = Action.NOTHING
         self._begun_at, self._moved = now, False  # whether the child has changed something on the host
@@ -119,17 +122,16 @@ class Policy:
         self._counts = dict.fromkeys(_COUNTED, 0)
         self._last = (-1, 0.0)
         self._serving = ("", "")  # generation and version of the payload
-        self._hold, self._fit = "", False
+        self._hold = ""
 
     # -- what is told -------------------------------------------------------------
 
     @property
     def state(self) -> DaemonState:
-        paused = self._phase is Phase.PAUSED
         return DaemonState(
             mode=self.configuration.mode,
             phase=self._phase,
-            ready=self._phase in (Phase.CONVERGED, Phase.REMOVED) or (paused and self._fit),
+            ready=self._ready,
             reason=self._reason,
             hold=self._hold,
             last_exit=self._last[0],
@@ -174,7 +176,7 @@ class Policy:
         self._counts["rollbacks"] += outcome.rolled_back
         if outcome.code == _BUSY:
             self._retry_at = self._rescue_at = now + _BUSY_RETRY
-            self._reason = "another run holds the host's lock"
+            self._said = "another run holds the host's lock"
         elif action is Action.PLAN or outcome.would_restart:
             self._end_plan(outcome, after)
         elif action in (Action.INSTALL, Action.REMOVE):
@@ -183,6 +185,7 @@ class Policy:
         elif action in (Action.RESCUE, Action.HOLD):
             self._counts["rescues"] += action is Action.RESCUE and outcome.code == 0
             self._rescue_at = now + self._spread(_RESCUE_RETRY)
+        self._judge(now, after)
 
     def _end_plan(self, outcome: ChildOutcome, after: PollSnapshot) -> None:
         if outcome.code not in (0, _INVALID, _PENDING, _UNSERVABLE):  # it tells nothing of the host
@@ -193,7 +196,7 @@ class Policy:
         if not self._before.paused or not after.paused:
             return  # where the pause has ended meanwhile, a repair follows
         self._tried, self._settled = self._before.inputs, self._before
-        self._well, self._failures, self._reason = outcome.code == 0, 0, outcome.reason
+        self._well, self._failures, self._said = outcome.code == 0, 0, outcome.reason
         self._resync_at = self._now + self._spread(RESYNC)
 
     def _end_pass(self, outcome: ChildOutcome, after: PollSnapshot) -> None:
@@ -206,7 +209,7 @@ class Policy:
             # Others may have changed something while we changed the host: a verification pass follows.
             self._settled = after if outcome.changed else self._before
             self._second_look = self._now + _SECOND_LOOK if outcome.changed else 0.0
-            self._failures, self._retry_at, self._reason = 0, 0.0, ""
+            self._failures, self._retry_at, self._said = 0, 0.0, ""
             self._quarantine = self._refused = None
             self._removed = self.configuration.mode is Mode.REMOVE
             return
@@ -220,7 +223,7 @@ class Policy:
         self._well = False
         self._failures += 1
         self._counts["failures"] += 1
-        self._reason = outcome.reason or f"a pass failed: {describe_exit(outcome.code)}"
+        self._said = outcome.reason or f"a pass failed: {describe_exit(outcome.code)}"
         self._retry_at = self._now + self._backoff()
 
     # -- what to do ---------------------------------------------------------------
@@ -251,7 +254,8 @@ class Policy:
             self._starting_since = now
         self._yielded = self._yielded or snapshot.superseded
         if self._was_paused and not snapshot.paused:
-            self._settled = self._checked = None  # a person may have changed anything meanwhile
+            # A person may have changed anything meanwhile, also what a failure was about.
+            self._settled, self._checked, self._retry_at = None, None, 0.0
         self._was_paused = snapshot.paused
 
     def _interrupt(self, now: float, snapshot: PollSnapshot) -> _Choice:
@@ -364,16 +368,25 @@ class Policy:
             return "another try" if now >= self._retry_at and not waits else ""
         if now < self._retry_at or self._systemd_is_busy(now, snapshot):
             return ""
-        settled = self._settled
-        if settled is not None and snapshot.files != settled.files:
-            return "a file has changed"
-        if snapshot.proxy_is_coming:
+        difference = self._difference(snapshot)
+        if snapshot.proxy_is_coming and difference != _FILES_DIFFER:
             return ""
-        if settled is None or 0.0 < self._second_look <= now:
+        if difference:
+            return difference
+        if 0.0 < self._second_look <= now:
             return "verification pass"
-        if snapshot.units != settled.units:
-            return "a unit has changed"
         return "resync" if now >= self._resync_at else ""
+
+    def _difference(self, snapshot: PollSnapshot) -> str:
+        """What differs from the host that a pass has last verified; empty if nothing does."""
+        settled = self._settled
+        if snapshot.inputs != self._tried:
+            return "the inputs have changed"
+        if settled is not None and snapshot.files != settled.files:
+            return _FILES_DIFFER
+        if settled is None:
+            return "the pause has ended"
+        return "a unit has changed" if snapshot.units != settled.units else ""
 
     def _systemd_is_busy(self, now: float, snapshot: PollSnapshot) -> bool:
         """Another party restarts kubelet just now, or has stopped it, which is not ours to undo."""
@@ -384,38 +397,24 @@ class Policy:
     # -- phase ------------------------------------------------------------------
 
     def _judge(self, now: float, snapshot: PollSnapshot) -> None:
-        """Sets phase and reason."""
-        sick = snapshot.complaint(now - self._silent_since if self._silent_since is not None else 0.0)
-        self._fit = self._well and not sick
-        if self._yielded:
-            self._be(Phase.YIELDED, "a newer daemon has taken over this host")
-        elif now < self._not_before:
-            self._be(Phase.WAITING, "the turn of this node in the rollout has not come")
-        elif snapshot.paused:
-            self._be(Phase.PAUSED, self._reason or "paused: nothing is changed")
-        elif self.configuration.mode is Mode.REMOVE:
-            unfinished = Phase.FAILED if self._failures else Phase.STARTING
-            self._be(Phase.REMOVED if self._removed else unfinished, self._reason)
-        elif snapshot.blind:
-            self._be(Phase.FAILED, snapshot.blind)
-        elif snapshot.hold:
-            self._be(Phase.HELD, f"kubelet is held on its base endpoint: {snapshot.hold}")
-        elif self.spent and self._would_restart and self._checked == snapshot.everything:
-            times = f"restarted {self._used()} times within an hour"
-            self._be(Phase.LIMITED, f"a repair needs a restart of kubelet, not allowed now: {times}")
-        elif self._failures:
-            self._be(Phase.FAILED, self._reason)
-        elif self._tried is None:
-            self._be(Phase.STARTING, self._reason)
-        elif sick:
-            self._be(Phase.UNWELL, sick)
-        elif self.working is Action.INSTALL and self._before.inputs != self._tried:
-            self._be(Phase.CONVERGING, "the inputs have changed")
-        else:
-            self._be(Phase.CONVERGED, "")
-
-    def _be(self, phase: Phase, reason: str) -> None:
-        self._phase, self._reason = phase, reason
+        """Sets phase, reason and readiness."""
+        limited = self.spent and self._would_restart and self._checked == snapshot.everything
+        standing = Standing(
+            superseded=self._yielded,
+            waiting=now < self._not_before,
+            tried=self._tried is not None,
+            removed=self._removed and self.configuration.mode is Mode.REMOVE,
+            said=self._said,
+            failed=self._failures > 0,
+            refused=self._refused is not None,
+            limited=f"restarted {self._used()} times within an hour" if limited else "",
+            sick=snapshot.complaint(now - self._silent_since if self._silent_since is not None else 0.0),
+            difference=self._difference(snapshot),
+            new_inputs=snapshot.inputs != self._tried,
+            at_work=self.working is not Action.NOTHING,
+            well=self._well,
+        )
+        self._phase, self._reason, self._ready = judge(standing, snapshot, self.configuration)
 
     # -- time -------------------------------------------------------------------------
 

@@ -134,6 +134,7 @@ class RolloutSettings(_Section):
     """How a fleet takes a change."""
 
     spread_seconds: int = Field(default=0, ge=0, le=_DAY)
+    refused: Literal["ready", "notReady"] = "notReady"
 
 
 class StatusSettings(_Section):

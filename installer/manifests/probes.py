@@ -12,7 +12,7 @@ from typing import Any
 from installer.inputs.deadlines import build_deadlines
 from installer.inputs.settings import Settings
 from installer.model import paths
-from installer.model.daemon import ALIVE_FILE, PAUSED_FILE, READY_FILE
+from installer.model.daemon import ALIVE_FILE, EXCUSED_FILE, READY_FILE
 
 FRESH = 60
 """How old a file of the daemon's may be. It touches them each 5 seconds; a bus that does not answer may
@@ -24,7 +24,8 @@ def build_probes(settings: Settings) -> dict[str, Any]:
 
     Readiness: the daemon works, and says that its node is ready. Liveness: the daemon works, and the proxy's
     unit is active on the host, by the host's own systemctl. Not while kubelet is held on its base endpoint
-    or the node is paused: then a restart of the container would not help. A removal is never restarted.
+    or the node is paused or refused: then a restart of the container would not help. A removal is never
+    restarted.
     """
     ready = {
         "exec": {"command": ["/bin/sh", "-c", _is_fresh(READY_FILE)]},
@@ -49,7 +50,7 @@ def _is_fresh(file: str) -> str:
 
 def _alive(patience: int) -> dict[str, Any]:
     period = 10
-    excused = f"test -e /host{paths.HOLD} || test -e {PAUSED_FILE}"
+    excused = f"test -e /host{paths.HOLD} || test -e {EXCUSED_FILE}"
     status = f"exec chroot /host systemctl status -n0 {paths.PROXY_UNIT}"
     script = f"{_is_fresh(ALIVE_FILE)} || exit 1; {excused} || {status}"
     return {

@@ -12,17 +12,20 @@ from installer.model.state import Mode
 # In the daemon's own file system, for the probes of its container: the age of the first two counts.
 READY_FILE = "/run/cri-resmgr-installer/ready"
 ALIVE_FILE = "/run/cri-resmgr-installer/alive"
-PAUSED_FILE = "/run/cri-resmgr-installer/paused"  # whether by a file on the node or by its annotation
+EXCUSED_FILE = "/run/cri-resmgr-installer/excused"  # the node is paused or refused: no proxy has to run
 
 
 class Phase(StrEnum):
     STARTING = "starting"
     WAITING = "waiting"  # the turn of this node in the rollout has not come
-    CONVERGING = "converging"  # the inputs have changed, and a pass runs for it
+    CONVERGING = "converging"  # the inputs have changed, and the host is not converged to them yet
+    REPAIRING = "repairing"  # the host differs from what was converged, or may: a pass looks into it
+    CHECKING = "checking"  # nothing that is seen has changed, and a pass looks at everything again
     CONVERGED = "converged"
     REMOVED = "removed"
     UNWELL = "unwell"  # converged, but the relay or a unit is not healthy
     FAILED = "failed"
+    REFUSED = "refused"  # the host cannot or should not be served (exit 4)
     HELD = "held"  # kubelet is held on its base endpoint
     LIMITED = "limited"  # kubelet would have to be restarted more often than allowed
     PAUSED = "paused"

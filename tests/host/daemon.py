@@ -38,7 +38,7 @@ class Daemon:
         self, node: Node, ready_file: Path, environment: Mapping[str, str], argv: Sequence[str] = ()
     ) -> None:
         self.ready_file = ready_file
-        self.paused_file = ready_file.with_name("paused")
+        self.excused_file = ready_file.with_name("excused")
         self.events: list[dict[str, Any]] = []
         ours = {key: value for key, value in os.environ.items() if not key.startswith("CRI_RESMGR_")}
         self.process = subprocess.Popen(

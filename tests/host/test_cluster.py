@@ -102,10 +102,10 @@ def test_a_paused_node_is_not_even_installed(node: Node, server: ApiServer, tmp_
     with pod(node, server, tmp_path) as running:
         running.reach("paused")
         within(SOON, lambda: "Paused" in reasons(server))
-        assert running.paused_file.exists()  # liveness is content
+        assert running.excused_file.exists()  # liveness is content
         assert not node.path(BINARY).exists()
         assert running.end() == 0
-        assert not running.paused_file.exists()
+        assert not running.excused_file.exists()
         assert not node.path(BINARY).exists()
 
 

@@ -252,7 +252,7 @@ def test_while_paused_nothing_is_changed(node: Node, tmp_path: Path) -> None:
         running.settle()
         node.path("/etc/cri-resmgr/pause").touch()
         within(SOON, lambda: running.phase() == "paused")
-        assert running.paused_file.exists()
+        assert running.excused_file.exists()
         with node.restarts(kubelet=False, proxy=False):
             node.path(GUARD).unlink()
             within(SOON, lambda: running.ended()[-1]["verb"] == "plan")
@@ -262,7 +262,7 @@ def test_while_paused_nothing_is_changed(node: Node, tmp_path: Path) -> None:
         node.path("/etc/cri-resmgr/pause").unlink()
         within(SOON, node.path(GUARD).exists)
         running.settle()
-        assert not running.paused_file.exists()
+        assert not running.excused_file.exists()
 
 
 def test_kubelet_is_not_restarted_more_often_than_allowed(node: Node, tmp_path: Path) -> None:

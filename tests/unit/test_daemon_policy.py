@@ -126,9 +126,66 @@ def test_new_inputs_are_not_ready_until_they_are_converged(settled: Bench) -> No
     assert settled.ready
 
 
-def test_drift_is_repaired_without_a_word(settled: Bench) -> None:
-    settled.look(replace(GOOD, files=("other",)))
-    assert settled.ready
+@rule("R13")
+@pytest.mark.parametrize("what", ["files", "units"])
+def test_a_host_that_differs_is_not_converged_until_it_is_repaired(settled: Bench, what: str) -> None:
+    other: dict[str, Any] = {what: ("other",)}
+    drifted = replace(GOOD, **other)
+    settled.look(drifted)
+    assert (settled.phase, settled.ready) == (Phase.REPAIRING, False)
+    assert settled.look(after=1) is Action.NOTHING
+    assert (settled.phase, settled.ready) == (Phase.REPAIRING, False)
+    settled.end(CHANGED, GOOD)
+    assert settled.look() is Action.NOTHING
+    assert (settled.phase, settled.ready) == (Phase.CONVERGED, True)
+
+
+@rule("R13")
+def test_a_repair_that_has_to_wait_leaves_the_host_unconverged(settled: Bench) -> None:
+    """For systemd, which starts the proxy again: too short to be unwell."""
+    blink = replace(SILENT, proxy=replace(PROXY, active_state="activating", main_pid=0), units=("blink",))
+    assert settled.look(blink) is Action.NOTHING
+    assert (settled.phase, settled.ready) == (Phase.REPAIRING, False)
+
+
+@rule("R13")
+def test_while_a_pass_looks_again_the_node_is_ready_and_not_said_to_be_converged(settled: Bench) -> None:
+    assert settled.look(after=RESYNC * 1.3) is Action.INSTALL
+    assert (settled.phase, settled.ready) == (Phase.CHECKING, True)
+    settled.end(OK)
+    assert settled.look() is Action.NOTHING
+    assert (settled.phase, settled.ready) == (Phase.CONVERGED, True)
+
+
+@rule("R13")
+def test_after_a_pause_nothing_is_known_until_a_pass_has_looked(settled: Bench) -> None:
+    assert settled.look(replace(GOOD, paused=True)) is Action.NOTHING
+    assert (settled.phase, settled.ready) == (Phase.PAUSED, True)
+    assert settled.look(GOOD) is Action.INSTALL
+    assert (settled.phase, settled.ready) == (Phase.REPAIRING, False)
+    settled.end(OK)
+    settled.look()
+    assert (settled.phase, settled.ready) == (Phase.CONVERGED, True)
+
+
+@rule("R13")
+def test_drift_under_a_pause_is_not_ready_before_a_plan_has_looked(settled: Bench) -> None:
+    drifted = replace(GOOD, paused=True, files=("drift",))
+    assert settled.look(drifted) is Action.PLAN
+    assert (settled.phase, settled.ready) == (Phase.PAUSED, False)
+    settled.end(OK, drifted)  # somebody has touched a file, and it is the same
+    assert settled.look() is Action.NOTHING
+    assert (settled.phase, settled.ready) == (Phase.PAUSED, True)
+
+
+def test_a_failure_that_is_not_tried_again_is_tried_after_a_pause(settled: Bench) -> None:
+    """A person was at work meanwhile; also where a plan under the pause has forgotten the failure."""
+    new = replace(GOOD, inputs=("new",))
+    settled.look(new)
+    settled.end(ChildOutcome(5, remembered=True, reason="it is broken"), new)
+    assert settled.look(replace(new, paused=True, inputs=("newer",))) is Action.PLAN
+    settled.end(ChildOutcome(3, reason="pending: 1 to change"))
+    assert settled.look(replace(new, inputs=("newer",))) is Action.INSTALL
 
 
 def test_after_a_change_of_ours_there_is_one_more_look(settled: Bench) -> None:
@@ -138,6 +195,7 @@ def test_after_a_change_of_ours_there_is_one_more_look(settled: Bench) -> None:
     assert settled.look() is Action.NOTHING
     assert settled.ready
     assert settled.look(after=1.1) is Action.INSTALL
+    assert (settled.phase, settled.ready) == (Phase.CHECKING, True)
     settled.end(OK)
     assert settled.look(after=1.1) is Action.NOTHING
     assert settled.policy.state.repairs == 1
@@ -286,6 +344,46 @@ def test_a_refusal_for_what_is_not_seen_is_tried_again_ever_more_seldom(settled:
         settled.end(ChildOutcome(4, reason="the runtime is down"), new)
         assert settled.look(after=wait - 0.1) is Action.NOTHING
         assert settled.look(after=0.2) is Action.INSTALL
+
+
+@rule("R13")
+@pytest.mark.parametrize("passable", [True, False])
+def test_a_refused_node_is_said_to_be_refused_with_what_to_do(make: Make, passable: bool) -> None:
+    bench = make(refused_is_ready=passable)
+    assert bench.look(BARE) is Action.INSTALL
+    assert (bench.phase, bench.ready) == (Phase.STARTING, False)
+    bench.end(ChildOutcome(4, reason="kubelet.service is masked (systemctl unmask)"), BARE)
+    for _heartbeat in range(20):
+        bench.look(after=HEARTBEAT)
+        assert (bench.phase, bench.ready) == (Phase.REFUSED, passable)  # also while it is tried again
+        if bench.policy.working:
+            bench.end(ChildOutcome(4, reason="kubelet.service is masked (systemctl unmask)"), BARE)
+    reason = bench.policy.state.reason
+    assert reason.startswith("kubelet.service is masked (systemctl unmask); nothing was touched. ")
+    assert "nodeSelector" in reason
+    assert ("rollout.refused: ready" in reason) is not passable
+    assert bench.look(replace(BARE, files=("unmasked",))) is Action.INSTALL
+    bench.end(CHANGED, GOOD)
+    bench.look()
+    assert (bench.phase, bench.ready) == (Phase.CONVERGED, True)
+
+
+def test_a_refused_removal_is_never_ready(make: Make) -> None:
+    """Ready means removed there."""
+    bench = make(mode=Mode.REMOVE, refused_is_ready=True)
+    assert bench.look(GOOD) is Action.REMOVE
+    bench.end(ChildOutcome(4, reason="the record is missing"), BARE)
+    bench.look()
+    assert (bench.phase, bench.ready) == (Phase.REFUSED, False)
+
+
+@rule("R13")
+def test_removed_is_said_as_soon_as_the_removal_has_ended(make: Make) -> None:
+    """A daemon that removes because it ends takes no further look."""
+    bench = make(mode=Mode.REMOVE)
+    bench.look(GOOD)
+    bench.end(CHANGED, BARE)
+    assert (bench.phase, bench.ready) == (Phase.REMOVED, True)
 
 
 def test_a_busy_host_is_tried_again_soon_and_is_no_failure(settled: Bench) -> None:

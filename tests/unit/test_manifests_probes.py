@@ -14,7 +14,7 @@ from installer.daemon.configuration import Command
 from installer.inputs.deadlines import build_deadlines
 from installer.inputs.settings import KubeletSettings, ProxySettings, RolloutSettings, Settings
 from installer.manifests.probes import FRESH, build_probes
-from installer.model.daemon import ALIVE_FILE, PAUSED_FILE, READY_FILE
+from installer.model.daemon import ALIVE_FILE, EXCUSED_FILE, READY_FILE
 from tests.rules import rule
 
 SLOW = Settings(
@@ -73,7 +73,7 @@ class Liveness:
         chroot.chmod(0o755)
         shell, option, script = build_probes(Settings())["livenessProbe"]["exec"]["command"]
         script = script.replace(ALIVE_FILE, str(self.alive))
-        script = script.replace("/host", str(self.host)).replace(PAUSED_FILE, str(self.paused))
+        script = script.replace("/host", str(self.host)).replace(EXCUSED_FILE, str(self.paused))
         environment = {"PATH": f"{self._programs}:/usr/bin:/bin"}
         done = subprocess.run([shell, option, script], env=environment, timeout=20, check=False)
         return done.returncode, self._said.read_text() if self._said.exists() else ""
@@ -136,8 +136,8 @@ def test_ready_is_what_a_daemon_that_works_says(tmp_path: Path, mode: Literal["i
 
 def test_run_leaves_its_files_where_the_probes_look() -> None:
     command = Command(Path("/host"), Path("/payload"), None, None)
-    files = (command.ready_file, command.alive_file, command.paused_file)
-    assert tuple(map(str, files)) == (READY_FILE, ALIVE_FILE, PAUSED_FILE)
+    files = (command.ready_file, command.alive_file, command.excused_file)
+    assert tuple(map(str, files)) == (READY_FILE, ALIVE_FILE, EXCUSED_FILE)
 
 
 def test_alive_while_the_node_is_paused(liveness: Liveness) -> None:

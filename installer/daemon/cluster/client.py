@@ -41,12 +41,13 @@ _EVENTS = {
     Phase.REMOVED: ("Normal", "Removed"),
     Phase.UNWELL: ("Warning", "Unwell"),
     Phase.FAILED: ("Warning", "RepairFailed"),
+    Phase.REFUSED: ("Warning", "Refused"),
     Phase.HELD: ("Warning", "HoldSet"),
     Phase.LIMITED: ("Warning", "RestartLimitReached"),
     Phase.PAUSED: ("Normal", "Paused"),
     Phase.YIELDED: ("Normal", "HandedOver"),
 }
-"""Phase -> type and reason of the Event. Starting and converging have none: a host whose every repair fails
+"""Phase -> type and reason of the Event. What lasts for one pass has none: a host whose every repair fails
 would have two events for each attempt."""
 
 
@@ -123,7 +124,7 @@ class ApiCluster:
             "reason": state.reason[:_MESSAGE_LIMIT],
             "generation": state.generation,
         }
-        told = (phase, state.hold, state.reason if phase is Phase.FAILED else "")
+        told = (phase, state.hold, state.reason if phase in (Phase.FAILED, Phase.REFUSED) else "")
         if phase is Phase.CONVERGING:
             self._told = ()  # the result of new inputs is told, also where it is the same as before
         if phase not in _EVENTS or told == self._told:

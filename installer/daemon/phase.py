@@ -1,0 +1,82 @@
+"""What the daemon says that it is at. Pure: from what the policy knows now to one phase and the reason.
+
+`converged` is said only while no child works and nothing differs from what the last pass has verified: a
+rollout, a removal of a fleet and people rely on this word.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from installer.daemon.configuration import Configuration
+from installer.daemon.poller import PollSnapshot
+from installer.model.daemon import Phase
+from installer.model.state import Mode
+
+_REFUSED_HINT = "put it right, and it is tried again by itself; or keep this node out with nodeSelector"
+_GO_ON_HINT = "; with rollout.refused: ready a rollout does not wait for such nodes"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the policy knows, beside what is seen. Each text is empty where it does not apply.
+
+    `said` is what the last pass or plan has said that did not end well, `failed` whether a pass has failed
+    since one ended well, and `refused` whether that was a refusal (exit 4). `limited`: how often kubelet was
+    restarted, where it would have to once too often. `sick`: what is not healthy. `difference`: what differs
+    from the host that the last pass has verified. `at_work`: a child runs. `well`: the last look found
+    everything correct.
+    """
+
+    superseded: bool
+    waiting: bool
+    tried: bool
+    removed: bool
+    said: str
+    failed: bool
+    refused: bool
+    limited: str
+    sick: str
+    difference: str
+    new_inputs: bool
+    at_work: bool
+    well: bool
+
+
+def judge(now: Standing, seen: PollSnapshot, configuration: Configuration) -> tuple[Phase, str, bool]:
+    """The phase, why, and whether the node is ready."""
+    installs = configuration.mode is Mode.INSTALL
+    phase, reason = _phase(now, seen, installs)
+    if phase is Phase.REFUSED and installs:
+        hint = _REFUSED_HINT + ("" if configuration.refused_is_ready else _GO_ON_HINT)
+        return phase, f"{reason}; nothing was touched. {hint}", configuration.refused_is_ready
+    fit = now.well and not now.sick and not now.difference
+    certain = phase in (Phase.CONVERGED, Phase.CHECKING, Phase.REMOVED)
+    return phase, reason, certain or (phase is Phase.PAUSED and fit)
+
+
+def _phase(now: Standing, seen: PollSnapshot, installs: bool) -> tuple[Phase, str]:
+    failure = Phase.REFUSED if now.refused else Phase.FAILED
+    if now.superseded:
+        return Phase.YIELDED, "a newer daemon has taken over this host"
+    if now.waiting:
+        return Phase.WAITING, "the turn of this node in the rollout has not come"
+    if seen.paused:
+        return Phase.PAUSED, now.said or "paused: nothing is changed"
+    if now.removed:
+        return Phase.REMOVED, ""
+    if installs and seen.blind:
+        return Phase.FAILED, seen.blind
+    if installs and seen.hold:
+        return Phase.HELD, f"kubelet is held on its base endpoint: {seen.hold}"
+    if installs and now.limited:
+        return Phase.LIMITED, f"a repair needs a restart of kubelet, not allowed now: {now.limited}"
+    if now.failed:
+        return failure, now.said
+    if not installs or not now.tried:
+        return Phase.STARTING, now.said
+    if now.sick:
+        return Phase.UNWELL, now.sick
+    if now.difference:
+        return Phase.CONVERGING if now.new_inputs else Phase.REPAIRING, now.difference
+    return Phase.CHECKING if now.at_work else Phase.CONVERGED, ""
