@@ -13,7 +13,7 @@ from installer.daemon.poller import PollSnapshot
 from installer.model.daemon import Phase
 from installer.model.state import Mode
 
-_REFUSED_HINT = "put it right, and it is tried again by itself; or keep this node out with nodeSelector"
+_REFUSED_HINT = "Put it right, and it is tried again by itself; or keep this node out with nodeSelector"
 _GO_ON_HINT = "; with rollout.refused: ready a rollout does not wait for such nodes"
 
 

@@ -269,6 +269,25 @@ def test_a_repair_that_moves_things_is_not_stopped_for_a_rescue(scene: Scene) ->
     scene.play(body)
 
 
+@rule("R13")
+@pytest.mark.parametrize("passable", [True, False])
+def test_a_refused_node_is_no_reason_to_restart_the_pod(scene: Scene, passable: bool) -> None:
+    scene.settings(refused_is_ready=passable)
+    scene.does("install", "say('error', 'kubelet.service is masked', exitCode=4); sys.exit(4)")
+
+    def body() -> None:
+        scene.reaches("refused")
+        scene.until(scene.command.excused_file.exists)
+        assert scene.command.ready_file.exists() is passable
+        assert "kubelet.service is masked; nothing was touched. Put it right" in scene.of("state")[-1].message
+        scene.does("install", "say('converged', changed=False)")
+        scene.drift()
+        scene.reaches("converged")
+        assert not scene.command.excused_file.exists()
+
+    scene.play(body)
+
+
 # -- what cannot be written -------------------------------------------------------------------
 
 

@@ -265,6 +265,26 @@ def test_while_paused_nothing_is_changed(node: Node, tmp_path: Path) -> None:
         assert not running.excused_file.exists()
 
 
+@rule("R13")
+def test_a_node_that_is_refused_is_served_as_soon_as_it_can_be(node: Node, tmp_path: Path) -> None:
+    node.run("remove")
+    node.host.systemctl("mask", PROXY)
+    with node.restarts(kubelet=False, proxy=False), daemon(node, tmp_path) as running:
+        running.reach("refused")
+        within(SOON, running.excused_file.exists)
+        assert not running.ready_file.exists()
+        assert "systemctl unmask" in running.messages("state")[-1]
+        assert not node.path(BINARY).exists()
+    settings(node, rollout={"refused": "ready"})
+    with daemon(node, tmp_path) as running:
+        running.reach("refused")
+        running.ready()
+        node.host.systemctl("unmask", PROXY)
+        running.settle()
+        assert not running.excused_file.exists()
+    node.expect_good()
+
+
 def test_kubelet_is_not_restarted_more_often_than_allowed(node: Node, tmp_path: Path) -> None:
     node.run("install")
     settings(node, kubelet={"restartsPerHour": 2})
