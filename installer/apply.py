@@ -19,6 +19,7 @@ from installer.errors import (
     SystemdError,
     failed_on_disk,
 )
+from installer.force_config import why_not_taken
 from installer.host.ports import Host
 from installer.kubelet.effective import effective
 from installer.model import paths
@@ -38,7 +39,7 @@ from installer.record.schema import object_path
 _POLL = 0.05  # seconds
 _SETTLE_POLL = 0.5  # seconds
 _LINKS = "/etc/systemd/system"  # below it are the links that enable units (systemctl(1))
-_JOBS = frozenset({StepKind.RESTART, StepKind.STOP, StepKind.RESET_CACHE})
+_JOBS = frozenset({StepKind.RESTART, StepKind.RESTART_IF_REFUSED, StepKind.STOP, StepKind.RESET_CACHE})
 _STOP_TIMEOUT = 20.0  # seconds; the unit's own TimeoutStopSec is far below
 
 
@@ -87,6 +88,7 @@ class _Worker:
         self._progress = progress
         self._relay_deadline = 0.0
         self._proxy: UnitState | None = None  # as it was when its relay had answered
+        self._signalled = (UnitState(paths.PROXY_UNIT), "")  # as it was, and where its journal ended
         self._verbs: dict[StepKind, Callable[[Step], None]] = {
             StepKind.WRITE: self._write,
             StepKind.MARK_PENDING: self._write,
@@ -99,7 +101,8 @@ class _Worker:
             StepKind.DAEMON_RELOAD: lambda _step: host.systemd.daemon_reload(),
             StepKind.RESET_CACHE: self._reset_cache,
             StepKind.RESTART: self._restart,
-            StepKind.SIGNAL: lambda step: host.systemd.kill(step.target, signal.SIGHUP),
+            StepKind.SIGNAL: self._signal,
+            StepKind.RESTART_IF_REFUSED: self._restart_if_refused,
             StepKind.STOP: self._stop,
             StepKind.AWAIT_RELAY: self._await_relay,
             StepKind.CHECK_EFFECTIVE: self._check_effective,
@@ -205,6 +208,18 @@ class _Worker:
             raise
         if result != "done":
             raise self._failure(step.target, f"systemd could not start it: the job ended as '{result}'")
+
+    def _signal(self, step: Step) -> None:
+        self._signalled = (self._host.systemd.unit(step.target), self._host.journal.cursor())
+        self._host.systemd.kill(step.target, signal.SIGHUP)
+
+    def _restart_if_refused(self, step: Step) -> None:
+        """Nothing but its journal says whether it has taken the new force.cfg."""
+        why = why_not_taken(*self._signalled, self._host)
+        if why:
+            message = f"cri-resmgr has not taken the new force.cfg, and is restarted: {why}"
+            self._emit(Event("warning", message, {"code": "force-refused", "hint": ""}))
+            self._restart(step)
 
     def _check_stopped(self, step: Step, error: SystemdError) -> None:
         """A unit that is still stopping at the deadline says nothing about what was to be started."""

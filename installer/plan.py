@@ -108,6 +108,7 @@ class _Builder:
             yield Step(StepKind.RESTART, unit.name, Part.PROXY)
         elif unit.action is UnitAction.RELOAD:
             yield Step(StepKind.SIGNAL, unit.name, Part.PROXY)
+            yield Step(StepKind.RESTART_IF_REFUSED, unit.name, Part.PROXY)
         if unit.action:
             yield Step(StepKind.AWAIT_RELAY, paths.RELAY_ENDPOINT, Part.PROXY)
 

@@ -6,6 +6,7 @@ the same way as the real adapter is held by tests/contract.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -263,6 +264,15 @@ class FakeHealthz:
 @dataclass
 class FakeJournal:
     lines: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def say(self, unit: str, line: str) -> None:
+        self.lines[unit] = (*self.lines.get(unit, ()), line)
+
+    def cursor(self) -> str:
+        return json.dumps({unit: len(lines) for unit, lines in self.lines.items()})
+
+    def since(self, unit: str, cursor: str) -> tuple[str, ...]:
+        return self.lines.get(unit, ())[json.loads(cursor).get(unit, 0) :]
 
     def tail(self, unit: str, lines: int = 30) -> tuple[str, ...]:
         return self.lines.get(unit, ())[-lines:] if lines > 0 else ()

@@ -203,6 +203,14 @@ class Healthz(Protocol):
 
 
 class Journal(Protocol):
+    def cursor(self) -> str:
+        """Where the journal ends now, for `since`; empty if it cannot be read."""
+        ...
+
+    def since(self, unit: str, cursor: str) -> tuple[str, ...]:
+        """What a unit has said since then, oldest first; empty if it cannot be read."""
+        ...
+
     def tail(self, unit: str, lines: int = 30) -> tuple[str, ...]:
         """The last lines of a unit's journal, oldest first; a reason in brackets if unreadable."""
         ...

@@ -30,6 +30,7 @@ class StepKind(StrEnum):
     RESET_CACHE = "reset-cache"
     RESTART = "restart"
     SIGNAL = "signal"
+    RESTART_IF_REFUSED = "restart-if-refused"  # the proxy, if it has not taken what it was signalled for
     STOP = "stop"
     AWAIT_RELAY = "await-relay"
     CHECK_EFFECTIVE = "check-effective"
@@ -49,6 +50,8 @@ class Step:
     @property
     def describe(self) -> str:
         """The step as one line for people."""
+        if self.kind is StepKind.RESTART_IF_REFUSED:
+            return f"restart {self.target} if it refuses the new force.cfg"
         return f"{self.kind.value.replace('-', ' ')} {self.target}".rstrip()
 
 

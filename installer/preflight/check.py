@@ -102,7 +102,8 @@ def check_change(
     """
     request, probe, payload = inputs.request, snapshot.probe or Probe(), inputs.payload
     proxy = changes.unit(Part.PROXY)
-    starts_proxy = proxy is not None and proxy.action is UnitAction.RESTART
+    # A proxy that refuses what it is signalled to read again is restarted.
+    starts_proxy = proxy is not None and proxy.action in (UnitAction.RELOAD, UnitAction.RESTART)
     return (
         *_check_running(snapshot.kubelet.unit, moved),
         *_check_mask(snapshot.proxy.unit),

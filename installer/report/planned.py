@@ -133,6 +133,8 @@ def _unit_lines(unit: UnitChange, created: bool, color: bool) -> Iterator[str]:
     yield f"{paint(unit.name, BOLD, color)}: {', '.join(actions)}"
     for why in unit.why:
         yield f"    because {one_line(why)}"
+    if unit.action is UnitAction.RELOAD:
+        yield "    by a signal; it restarts if it refuses the new force.cfg"
 
 
 def _file_lines(change: FileChange, color: bool) -> Iterator[str]:

@@ -487,7 +487,7 @@ def test_sighup_rereads_a_forced_configuration_and_else_ends_the_proxy(
 
     write(host.root / "etc/cri-resmgr/force.cfg", "policy:\n  unknown: none\n")
     host.systemctl("kill", "--signal=HUP", PROXY)
-    says(1, "keeping the old one")
+    says(1, "failed to reload forced configuration")
     write(host.root / "etc/cri-resmgr/force.cfg", "policy:\n  Active: nonsense\n")
     host.systemctl("kill", "--signal=HUP", PROXY)
     says(1, "successfully switched")

@@ -11,6 +11,7 @@ from installer.apply import Limits, Progress, apply_plan
 from installer.errors import StepFailedError, SystemdError
 from installer.model import paths
 from installer.model.change import Changes
+from installer.model.event import Event
 from installer.model.plan import Plan, Step, StepKind
 from installer.model.resource import DesiredFile, Part, UnitState
 from installer.model.state import Desired, DesiredKubelet, DesiredUnit, Mode, Strategy
@@ -61,6 +62,44 @@ def test_kubelet_that_does_not_stop_in_time_is_no_fault_of_what_was_to_be_starte
         apply_plan(plan, fake.host, LIMITS, lambda _event: None, Progress())
     assert failure.value.interfered is interfered
     assert ("TimeoutStopUSec" in failure.value.hint) is interfered
+
+
+@rule("R13")
+@pytest.mark.parametrize(
+    ("says", "restarted"),
+    [
+        (("reloading forced configuration", "successfully switched to new configuration"), ""),
+        (
+            ("reloading", "failed to reload forced configuration F: no"),
+            "failed to reload forced configuration F",
+        ),
+        (("reloading forced configuration",), "says nothing about it within 10 s"),
+        ((), "says nothing about it within 10 s"),
+        (None, "it has ended instead"),
+    ],
+)
+def test_a_force_config_counts_only_when_the_proxy_says_that_it_has_taken_it(
+    tmp_path: Path, says: tuple[str, ...] | None, restarted: str
+) -> None:
+    name = paths.PROXY_UNIT
+    fake, said = FakeHost(tmp_path), list[Event]()
+    fake.systemd.units[name] = UnitState(name, "loaded", "active", "running", main_pid=7)
+    fake.journal.say(name, "successfully switched to new configuration")  # an earlier one
+
+    def hang_up(_name: str, _number: int) -> None:
+        for line in says or ():
+            fake.journal.say(name, line)
+        if says is None:
+            fake.systemd.units[name] = replace(fake.systemd.units[name], main_pid=0)
+
+    fake.systemd.on_kill = hang_up
+    steps = tuple(Step(kind, name, Part.PROXY) for kind in (StepKind.SIGNAL, StepKind.RESTART_IF_REFUSED))
+    plan = Plan(Mode.INSTALL, Desired(), Changes(), "kubelet.service", steps)
+    apply_plan(plan, fake.host, LIMITS, said.append, Progress())
+    assert ("restart" in [call.method for call in fake.calls]) is bool(restarted)
+    warnings = [event.message for event in said if event.kind == "warning"]
+    assert len(warnings) == bool(restarted)
+    assert all(restarted in warning for warning in warnings)
 
 
 @rule("R4")

@@ -23,7 +23,7 @@ LAYERS = (
     {"converge"},
     {"assess"},
     {"preflight", "snapshot", "diff", "plan", "apply", "manifests", "report"},
-    {"desired", "record"},
+    {"desired", "record", "force_config"},
     {"kubelet"},
     {"inputs"},
     {"render", "header"},

@@ -382,7 +382,8 @@ def test_a_long_list_of_names_is_cut_with_a_count() -> None:
         (containers(1, through_proxy=True), "balloons", INSTALL, False),
         ((), "balloons", INSTALL, False),
         (containers(5, through_proxy=True), "balloons", INSTALL, True),
-        (containers(1), "balloons", RELOAD_ONLY, False),
+        (containers(1), "balloons", RELOAD_ONLY, True),
+        (containers(1), "none", RELOAD_ONLY, False),
     ],
 )
 def test_repinning_is_refused_only_when_it_would_happen(

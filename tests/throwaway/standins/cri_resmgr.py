@@ -20,6 +20,8 @@ Faults (faults.py; the file is FAULTS below):
     backoffSeconds       until a runtime that was away is tried again, for the first time
     exitAfterSeconds     it dies that long after it served
     ignoreTerm           true: SIGTERM does not end it
+    reload               "refuse": SIGHUP is refused until it is restarted;
+                         "silent": nothing comes of it, and nothing is said
 
 Beside what the real one says it logs the checksum of each file that it has
 read, its own first: `read_line`.
@@ -120,11 +122,15 @@ class Cache:
         self.data: dict[str, Any] = {"Version": "1", "Cfg": None, "PolicyName": "", "PolicyJSON": {}}
         try:
             with open(self.path, encoding="utf-8") as file:
-                self.data.update(json.load(file))
+                text = file.read()
+            self.data.update(json.loads(text) if text else {})
         except FileNotFoundError:
             pass
         except ValueError as error:
-            fatal(f"failed to load cache: {error}")
+            fatal(
+                f"failed to create cache: cache: failed to load cache from {self.path}: "
+                f"cache: failed to unmarshal snapshot data: {error}"
+            )
 
     def agent_config(self) -> str | None:
         """The last configuration accepted from the agent, as YAML."""
@@ -277,6 +283,7 @@ class Resmgr:
         with open(sys.argv[0], "rb") as binary:
             log("D", read_line(sys.argv[0], binary.read()))
         config = load_config(self.options, self.cache)
+        self.config, self.stuck = config, False
         self.policy = cri_config.active_policy(config)
         if self.options.values["force-config"]:
             # Taken when there is time: a handler would not run when another thread got the signal.
@@ -371,22 +378,34 @@ class Resmgr:
         pump(client, runtime)
 
     def reload(self) -> None:
-        """SIGHUP: re-reads the forced configuration, all but the active policy."""
-        path = self.options.values["force-config"]
-        log("I", f"reloading forced configuration {path}")
-        try:
-            config = cri_config.parse(read(path))
-        except (OSError, ConfigError) as error:
-            if "unknown policy" not in str(error):
-                log("E", f"failed to reload configuration, keeping the old one: {error}")
-                return
-            log("I", "successfully switched to new configuration")
+        """SIGHUP: re-reads the forced configuration, all but the active policy. What is "switched" may be
+        what a start refuses, and what is refused may be what a start accepts."""
+        path, how = self.options.values["force-config"], faults.load(FAULTS).get("reload", "")
+        log("I", f"reloading forced configuration {path}...")
+        if how == "silent":
             return
         try:
+            config = cri_config.parse(read(path))
             cri_config.check_fits(config)
-        except ConfigError as error:
-            fatal(str(error))
+            if how == "refuse" or self.stuck or self.is_bound_otherwise(config):
+                self.stuck = True  # until it is restarted
+                raise ConfigError("failed to reallocate resources for containers")
+        except (OSError, ConfigError) as error:
+            if "cannot reserve" in str(error):
+                fatal(str(error))
+            if "unknown policy" not in str(error) and "without CPU reservation" not in str(error):
+                log("E", f"failed to reload forced configuration {path}: {error}")
+                return
+        else:
+            self.config = config
         log("I", "successfully switched to new configuration")
+
+    def is_bound_otherwise(self, config: dict[str, Any]) -> bool:
+        """Whether containers run on resources that the new configuration cuts otherwise."""
+        old, new = self.config.get("policy", {}), config.get("policy", {})
+        cut = ("ReservedResources", "static-pools")
+        changed = any(old.get(key) != new.get(key) for key in cut)
+        return changed and self.policy != "none" and bool(self.cache.data.get("Containers"))
 
 
 KEPT: list[socket.socket] = []
