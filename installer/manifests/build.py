@@ -14,7 +14,7 @@ from typing import Any
 
 from installer.manifests.embedded import split_sections
 from installer.manifests.inputs import ManifestInputs
-from installer.manifests.probes import build_probes
+from installer.manifests.probes import build_min_ready, build_probes
 from installer.manifests.scheduling import build_affinity, build_node_selector
 from installer.manifests.text import dump, dump_objects, parse_objects, quote
 from installer.manifests.values import STATIC_CONFIGS
@@ -133,6 +133,7 @@ def _daemon_set(inputs: ManifestInputs, config_maps: Mapping[str, str]) -> Objec
         selector=selector,
         pod_annotations={**values.annotations, **(_APPARMOR if values.profile == "restricted" else {})},
         probes=build_probes(inputs.settings),
+        min_ready=build_min_ready(inputs.settings),
         config_maps=config_maps,
     )
 

@@ -13,7 +13,7 @@ import pytest
 from installer.daemon.configuration import Command
 from installer.inputs.deadlines import build_deadlines
 from installer.inputs.settings import KubeletSettings, ProxySettings, RolloutSettings, Settings
-from installer.manifests.probes import FRESH, build_probes
+from installer.manifests.probes import FRESH, build_min_ready, build_probes
 from installer.model.daemon import ALIVE_FILE, EXCUSED_FILE, READY_FILE
 from tests.rules import rule
 
@@ -54,6 +54,19 @@ def test_a_removal_is_ready_when_removed_and_never_killed() -> None:
     assert list(build_probes(Settings(mode="remove"))) == ["readinessProbe"]
 
 
+@rule("R13")
+@pytest.mark.parametrize("mode", ["install", "remove"])
+@pytest.mark.parametrize("kubelet", [KubeletSettings(), KubeletSettings(settle_seconds=100)])
+def test_a_pod_counts_as_ready_only_after_the_pass_that_restarts_kubelet(
+    mode: Literal["install", "remove"], kubelet: KubeletSettings
+) -> None:
+    """Until kubelet has settled and the probe was asked once more, a Ready may be that of a kubelet that has
+    not asked yet."""
+    settings = Settings(mode=mode, kubelet=kubelet)
+    period = build_probes(settings)["readinessProbe"]["periodSeconds"]
+    assert build_min_ready(settings) >= kubelet.settle_seconds + period
+
+
 class Liveness:
     """The probe's own words, in a container that is a directory: chroot is a program that says what it
     was asked for and ends as told."""
@@ -62,7 +75,7 @@ class Liveness:
         self.alive = directory / "alive"
         self.alive.touch()
         self.host = directory / "host"
-        self.paused = directory / "paused"
+        self.excused = directory / "excused"
         self._said = directory / "said"
         self._programs = directory / "bin"
         self._programs.mkdir()
@@ -73,7 +86,7 @@ class Liveness:
         chroot.chmod(0o755)
         shell, option, script = build_probes(Settings())["livenessProbe"]["exec"]["command"]
         script = script.replace(ALIVE_FILE, str(self.alive))
-        script = script.replace("/host", str(self.host)).replace(EXCUSED_FILE, str(self.paused))
+        script = script.replace("/host", str(self.host)).replace(EXCUSED_FILE, str(self.excused))
         environment = {"PATH": f"{self._programs}:/usr/bin:/bin"}
         done = subprocess.run([shell, option, script], env=environment, timeout=20, check=False)
         return done.returncode, self._said.read_text() if self._said.exists() else ""
@@ -106,7 +119,7 @@ def age(file: Path, seconds: float) -> None:
 @pytest.mark.parametrize("excused", [False, True])
 def test_a_daemon_that_hangs_is_not_alive_whatever_else_is_so(liveness: Liveness, excused: bool) -> None:
     if excused:
-        liveness.paused.touch()
+        liveness.excused.touch()
     age(liveness.alive, FRESH - 10)
     assert liveness.run(0)[0] == 0
     age(liveness.alive, FRESH + 10)
@@ -140,6 +153,6 @@ def test_run_leaves_its_files_where_the_probes_look() -> None:
     assert tuple(map(str, files)) == (READY_FILE, ALIVE_FILE, EXCUSED_FILE)
 
 
-def test_alive_while_the_node_is_paused(liveness: Liveness) -> None:
-    liveness.paused.touch()
+def test_alive_while_the_node_is_paused_or_refused(liveness: Liveness) -> None:
+    liveness.excused.touch()
     assert liveness.run(3) == (0, "")
