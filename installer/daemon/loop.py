@@ -110,7 +110,7 @@ class Daemon:
         mode = self._policy.configuration.mode
         for ending in (signal.SIGTERM, signal.SIGINT):
             self._loop.on_signal(ending, partial(self._terminate, ending.name))
-        self._loop.on_signal(signal.SIGHUP, self._stir)
+        self._loop.on_signal(signal.SIGHUP, self._look_now)
         self._show(alive=True)
         self._claimed = self._runtime_state.claim(mode)
         self._say("daemon.started", f"daemon started, mode {mode}", mode=mode.value, pid=os.getpid())
@@ -175,6 +175,21 @@ class Daemon:
         self._debounce = 0
         self._turn(full=True)
 
+    def _look_now(self) -> None:
+        """SIGHUP: looks at once, and says what comes of it."""
+        if self._ending:
+            return
+        self._turn(full=True)
+        state, working = self._policy.state, self._policy.working
+        seconds = round(max(0.0, self._due - time.monotonic()), 1)
+        why = f" ({state.reason})" if state.reason else ""
+        what = (
+            f"{working} is running"
+            if working
+            else f"nothing to do for {seconds:g} s unless something changes"
+        )
+        self._say("looked", f"{state.phase}{why}: {what}", running=working.value, seconds=seconds)
+
     def _on_time(self) -> None:
         self._timer = 0
         now = time.monotonic()
@@ -198,6 +213,9 @@ class Daemon:
         snapshot = self._look(full)
         if not snapshot.relay and not full:
             snapshot = self._look(full=True)
+        self._act_on(snapshot)
+
+    def _act_on(self, snapshot: PollSnapshot) -> None:
         now = time.monotonic()
         decision = self._policy.step(now, snapshot)
         self._wake, self._due = decision.wake, decision.due
@@ -303,7 +321,7 @@ class Daemon:
             return
         if not self._snapshot.superseded:
             self._runtime_state.restore(self._policy.configuration.mode)
-        self._turn(full=True)
+        self._act_on(self._snapshot)
 
     def _settle(self, child_run: ChildRun, code: int, failure: str) -> None:
         """Tells the log, the stamps and the policy how a child has ended, or that it could not be started."""

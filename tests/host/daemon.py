@@ -82,14 +82,27 @@ class Daemon:
     def ready(self, seconds: float = SOON) -> None:
         within(seconds, self.ready_file.exists)
 
+    def looks(self) -> dict[str, Any]:
+        """Makes it look at the host now; what it says came of it."""
+        before = len(self.of("looked"))
+        self.process.send_signal(signal.SIGHUP)
+        within(SOON, lambda: len(self.of("looked")) > before)
+        return self.of("looked")[before]
+
+    def rests(self, seconds: float = 60.0) -> None:
+        """At each look it decides to begin nothing, and in the end nothing for this long."""
+        begun = len(self.of("pass.started"))
+        within(SOON, lambda: self.looks()["seconds"] > seconds)
+        assert len(self.of("pass.started")) == begun
+
     def settle(self) -> None:
-        """Waits until it is ready, nothing is going on, and it has had its second look."""
-        within(SOON, lambda: self.ready_file.exists() and self._is_at_rest())
+        """Waits until it is ready, has had its second look, and finds nothing more to do."""
+        within(SOON, lambda: self._is_at_rest() and not self.looks()["running"] and self._is_at_rest())
 
     def _is_at_rest(self) -> bool:
         ended = self.ended()
-        done = len(ended) == len(self.of("pass.started")) > 0
-        return done and ended[-1]["changed"] is False and self.phase() == "converged"
+        done = len(ended) == len(self.of("pass.started")) > 0 and ended[-1]["changed"] is False
+        return done and self.phase() == "converged" and self.ready_file.exists()
 
     def restarts(self) -> int:
         """Kubelet's, by this daemon."""
