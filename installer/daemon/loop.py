@@ -120,8 +120,12 @@ class Daemon:
         try:
             self._loop.run()
         finally:
+            if self._removing:
+                self._guarded(self._publish)
             self._show()
             self._guarded(self._cluster.end)
+            if self._published is not None and self._published.phase is Phase.REMOVED:
+                self._runtime_state.forget()
             if self._pages is not None:
                 self._pages.close()
         self._say("daemon.ended", "stopped" if self._removing else "stopped; host left unchanged")
@@ -276,7 +280,8 @@ class Daemon:
         except InstallerError as error:
             self._keep_settings(error)
         else:
-            self._policy.configuration = self._poller.configuration = configuration
+            if not self._ending:
+                self._policy.configuration = self._poller.configuration = configuration
         self._stir()
 
     def _keep_settings(self, error: InstallerError) -> None:
@@ -410,6 +415,7 @@ class Daemon:
             self._loop.quit()
             return
         self._removing = True
+        self._policy.configuration = replace(configuration, mode=Mode.REMOVE)
         self._begin(Decision(Action.REMOVE, why), snapshot)
 
 

@@ -60,6 +60,21 @@ class RuntimeState:
         claim = {"mode": mode.value, "when": self._now(), "by": self._identity, "replaced": self._replaced}
         self._save(MODE_FILE, claim)
 
+    def forget(self) -> None:
+        """Deletes all of this, after a removal: nothing of ours is left then. Not where another daemon has
+        come since, and not where something is installed again."""
+        try:
+            if not self.superseded() and self._files.read(paths.RECORD) is None:
+                self._files.remove_tree(paths.OUR_RUNTIME)
+        except (InstallerError, OSError) as error:
+            self._emit(
+                Event(
+                    "warning",
+                    f"cannot delete {paths.OUR_RUNTIME}: {error}",
+                    {"hint": "gone at the next boot"},
+                )
+            )
+
     def superseded(self) -> bool:
         """Whether another daemon has come since our claim. Those we replaced have not, also where our own
         claim could not be written."""

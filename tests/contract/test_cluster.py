@@ -185,7 +185,23 @@ def test_a_beat_leaves_a_lease_and_an_event(server: ApiServer, context: PodConte
     heartbeat(HeartbeatRequest(context).to_json())
     assert server.lease["spec"]["renewTime"] > first["renewTime"]
     assert server.lease["spec"]["acquireTime"] == first["acquireTime"]
+    (owner,) = server.lease["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["uid"]) == ("Node", server.node["metadata"]["uid"])
+    changes = [request for request in server.requests if request[1].startswith(server.lease_path)]
+    assert len(changes) == 2  # the first try to renew, and a renewal: it belongs to the node from the start
     assert [event["reason"] for event in server.events] == ["Converged"]
+
+
+def test_a_lease_that_may_not_be_given_away_is_renewed_all_the_same(
+    server: ApiServer, context: PodContext
+) -> None:
+    heartbeat(HeartbeatRequest(context).to_json())
+    assert server.lease
+    del server.lease["metadata"]["ownerReferences"]
+    server.forbid_ownership()
+    answer = json.loads(heartbeat(HeartbeatRequest(context).to_json()))
+    assert answer["parts"]["lease"] == ["ok", ""]
+    assert "ownerReferences" not in server.lease["metadata"]
 
 
 @rule("R2")

@@ -5,20 +5,19 @@ The API server is the stand-in, the host is real.
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
 
 from installer.daemon.cluster.objects import PAUSE, STATUS
+from tests.host.command import PROGRAM
 from tests.host.daemon import SOON, Daemon, within
 from tests.host.node import BINARY, GUARD, Node
 from tests.rules import rule
 from tests.throwaway.apiserver import ApiServer
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.snapshot import difference, files
-
-OF_A_NODE = "/run/cri-resmgr-installer"
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +33,13 @@ def server() -> Iterator[ApiServer]:
 
 
 @contextmanager
-def pod(node: Node, server: ApiServer, tmp_path: Path, **environment: str) -> Iterator[Daemon]:
-    """A daemon with the environment of a pod."""
-    running = Daemon(node, tmp_path / "ready", server.environment() | environment)
+def pod(
+    node: Node, server: ApiServer, tmp_path: Path, config: Path | None = None, /, **environment: str
+) -> Iterator[Daemon]:
+    """A daemon with the environment of a pod, and maybe settings of its own."""
+    options = [*node.command.globals(), *(("--config", str(config)) if config else ())]
+    argv = [str(PROGRAM), *options, "--output", "json", "run"]
+    running = Daemon(node, tmp_path / "ready", server.environment() | environment, argv)
     try:
         yield running
     except BaseException as error:
@@ -44,6 +47,29 @@ def pod(node: Node, server: ApiServer, tmp_path: Path, **environment: str) -> It
         raise
     finally:
         running.kill()
+
+
+def removal_pod(
+    node: Node, server: ApiServer, tmp_path: Path, **environment: str
+) -> AbstractContextManager[Daemon]:
+    """A pod of the removal's DaemonSet, with settings of its own."""
+    tmp_path.mkdir()
+    settings = tmp_path / "settings.yaml"
+    settings.write_text(json.dumps({**json.loads(node.command.config.read_text()), "mode": "remove"}))
+    return pod(
+        node,
+        server,
+        tmp_path,
+        settings,
+        POD_NAME="removing",
+        CRI_RESMGR_INSTALLER_POD_UID="removing",
+        **environment,
+    )
+
+
+def shown(server: ApiServer) -> str:
+    """The state that the node's annotation says."""
+    return str(json.loads(server.annotations.get(STATUS, "{}")).get("state", ""))
 
 
 def reasons(server: ApiServer) -> list[str]:
@@ -69,7 +95,7 @@ def test_it_tells_what_it_does(node: Node, server: ApiServer, tmp_path: Path) ->
     with pod(node, server, tmp_path, CRI_RESMGR_INSTALLER_ANNOTATE_NODE="true") as running:
         running.reach("converged")
         within(SOON, lambda: "Converged" in reasons(server))
-        within(SOON, lambda: json.loads(server.annotations.get(STATUS, "{}")).get("state") == "converged")
+        within(SOON, lambda: shown(server) == "converged")
         assert server.lease
         assert server.lease["spec"]["holderIdentity"] == server.environment()["POD_NAME"]
         said = json.loads(server.annotations[STATUS])
@@ -186,13 +212,43 @@ def select_others(server: ApiServer) -> None:
 def test_evidence_removes_without_a_trace(
     node: Node, server: ApiServer, tmp_path: Path, change: Callable[[ApiServer], None]
 ) -> None:
-    with pod(node, server, tmp_path) as running:
+    with pod(node, server, tmp_path, CRI_RESMGR_INSTALLER_ANNOTATE_NODE="true") as running:
         running.reach("converged")
+        within(SOON, lambda: shown(server) == "converged")
         change(server)
         assert running.end() == 0
         (why,) = running.messages("removal.evidence")
         assert why.startswith("removing: ")
-    node.expect_untraced(allowed=OF_A_NODE)
+    assert reasons(server)[-1] == "Removed"
+    assert shown(server) == "removed"
+    node.expect_untraced()
+
+
+@rule("R13")
+@pytest.mark.usefixtures("removed")
+def test_the_removal_of_a_fleet_says_removed_and_leaves_nothing(
+    node: Node, server: ApiServer, tmp_path: Path
+) -> None:
+    """As the documentation has it: a second DaemonSet removes beside the first; then both are deleted."""
+    annotate = {"CRI_RESMGR_INSTALLER_ANNOTATE_NODE": "true"}
+    with pod(node, server, tmp_path / "installing", **annotate) as installing:
+        installing.reach("converged")
+        within(SOON, lambda: shown(server) == "converged")
+        with removal_pod(node, server, tmp_path / "removing", **annotate) as removing:
+            removing.reach("removed")
+            installing.reach("yielded")
+            within(SOON, lambda: "HandedOver" in reasons(server))
+            within(SOON, lambda: shown(server) == "removed")
+            assert removing.ready_file.exists()
+            assert not installing.ready_file.exists()
+            assert removing.end() == installing.end() == 0
+    assert "Removed" in reasons(server)
+    assert shown(server) == "removed"
+    assert server.lease
+    assert server.lease["spec"]["holderIdentity"] == "removing"
+    (owner,) = server.lease["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["uid"]) == ("Node", server.node["metadata"]["uid"])
+    node.expect_untraced()
 
 
 @pytest.mark.usefixtures("installed")
@@ -206,4 +262,4 @@ def test_a_container_that_starts_after_the_daemonset_went_still_knows_that_it_wa
     with pod(node, server, tmp_path) as running:
         running.reach("converged")
         assert running.end() == 0
-    node.expect_untraced(allowed=OF_A_NODE)
+    node.expect_untraced()

@@ -82,6 +82,7 @@ class ApiServer:
         self.requests: list[tuple[str, str]] = []
         self.changed = threading.Condition()
         self._faults: list[Fault] = []
+        self._ownership_is_forbidden = False
         self._lifted = threading.Event()
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
@@ -175,6 +176,10 @@ class ApiServer:
     ) -> None:
         self._faults.append(Fault(part, method, code, delay, hang, page))
 
+    def forbid_ownership(self) -> None:
+        """As the admission plugin OwnerReferencesPermissionEnforcement does for who may not delete."""
+        self._ownership_is_forbidden = True
+
     def heal(self) -> None:
         """Lifts every fault, and lets go what hangs."""
         self._faults.clear()
@@ -245,6 +250,12 @@ class ApiServer:
     def _answer(self, method: str, path: str, body: Any) -> tuple[int, dict[str, Any]]:
         if method == "GET" and path in self.objects:
             return 200, copy.deepcopy(self.objects[path])
+        if (
+            self._ownership_is_forbidden
+            and method == "PATCH"
+            and "ownerReferences" in body.get("metadata", {})
+        ):
+            return _status(403, path)
         if method in ("PATCH", "PUT") and path in self.objects:
             self.objects[path] = merge(self.objects[path], body) if method == "PATCH" else body
             return 200, copy.deepcopy(self.objects[path])

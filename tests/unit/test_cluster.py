@@ -325,9 +325,14 @@ def test_any_value_but_false_pauses(annotations: object, paused: bool) -> None:
     assert is_paused({"annotations": annotations}) is paused
 
 
-def test_a_lease_belongs_to_nobody_and_says_who_holds_it() -> None:
-    lease = build_lease(CONTEXT, NOON)
-    assert "ownerReferences" not in lease["metadata"]
+NODE_METADATA = {"name": NODE, "uid": "node-uid"}
+OWNER = {"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": "node-uid"}
+
+
+def test_a_lease_belongs_to_its_node_and_says_who_holds_it() -> None:
+    lease = build_lease(CONTEXT, NOON, NODE_METADATA)
+    assert lease["metadata"]["ownerReferences"] == [OWNER]
+    assert "ownerReferences" not in build_lease(CONTEXT, NOON, {})["metadata"]  # the node could not be read
     assert lease["spec"] == {
         "holderIdentity": "ours-x7k2p",
         "leaseDurationSeconds": 120,
@@ -406,6 +411,23 @@ def test_a_beat_asks_and_tells() -> None:
         "lease": "ok",
         "events": "ok",
     }
+
+
+@pytest.mark.parametrize("owners", [None, [], [{**OWNER, "uid": "of a node of that name before"}]])
+def test_a_lease_that_is_not_the_nodes_is_given_to_it(owners: object) -> None:
+    """One that an earlier version has made, or for a node that was replaced by another of its name."""
+    lease = Answer(200, {"kind": "Lease", "metadata": {"ownerReferences": owners}})
+    named = {("GET", CONTEXT.node_path): node(uid="node-uid"), ("PATCH", CONTEXT.lease_path): lease}
+    api = FakeApi({**GOOD, **named})
+    assert Heartbeat(HeartbeatRequest(CONTEXT), api).run()["parts"]["lease"] == ("ok", "")
+    assert api.calls[-2:] == [("PATCH", CONTEXT.lease_path)] * 2
+    assert api.bodies[-1] == {"metadata": {"ownerReferences": [OWNER]}}
+
+
+def test_a_daemon_that_was_replaced_leaves_the_lease_to_the_newer_one() -> None:
+    api = FakeApi(GOOD)
+    answer = Heartbeat(HeartbeatRequest(CONTEXT, events=(EVENT,), renew=False), api).run()
+    assert set(answer["parts"]) == {"node", "daemonset", "events"}
 
 
 def test_a_lease_that_is_not_there_is_created() -> None:

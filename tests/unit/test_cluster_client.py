@@ -93,14 +93,14 @@ class FakeChild:
 class Scene:
     """An ApiCluster whose children are answered by hand."""
 
-    def __init__(self, files: RootedFiles, pod_uid: str = "pod") -> None:
+    def __init__(self, files: RootedFiles, pod_uid: str = "pod", annotate: bool = False) -> None:
         self.said: list[Event] = []
         self.loop = FakeLoop()
         self.children = self.loop.children
         self.asked: list[tuple[str, HeartbeatRequest]] = []
         self.answers: list[Finished] = []
         self.changes = 0
-        context = replace(CONTEXT, pod_uid=pod_uid)
+        context = replace(CONTEXT, pod_uid=pod_uid, annotate=annotate)
         self.cluster = ApiCluster(context, self.said.append, files, ("program",), self._run)
 
     def _run(self, argv: Sequence[str], _timeout: float) -> Finished:
@@ -361,6 +361,70 @@ def test_at_the_end_what_was_not_told_is_told_and_no_child_is_left(scene: Scene)
     assert scene.loop.due == {}
     scene.children[-1].end("", 137)
     assert scene.loop.due == {}
+
+
+ANNOTATED = {**ALL_OK, "annotation": ("ok", "")}
+
+
+def annotating(files: RootedFiles) -> Scene:
+    scene = Scene(files, annotate=True)
+    scene.begin()
+    return scene
+
+
+def test_at_the_end_the_annotation_says_what_was_last(files: RootedFiles) -> None:
+    """Also where the Event has been told before, or may not be."""
+    scene = annotating(files)
+    scene.cluster.report(state(Phase.CONVERGED))
+    scene.heartbeat(answer(sent=1, parts={**ANNOTATED, "events": ("denied", "403: Forbidden")}))
+    scene.cluster.report(state(Phase.REMOVED))
+    scene.cluster.end()
+    request = scene.asked[-1][1]
+    assert (request.status["state"], request.events) == ("removed", ())
+
+
+def test_at_the_end_nothing_is_told_twice(files: RootedFiles) -> None:
+    scene = annotating(files)
+    scene.cluster.report(state(Phase.CONVERGED))
+    scene.heartbeat(answer(sent=1, parts={**ANNOTATED, "events": ("ok", "")}))
+    asked = len(scene.asked)
+    scene.cluster.end()
+    assert len(scene.asked) == asked
+
+
+def test_a_daemon_that_was_replaced_says_so_and_nothing_of_the_node(files: RootedFiles) -> None:
+    """The newer one renews the Lease and writes the annotation."""
+    scene = annotating(files)
+    scene.cluster.report(state(Phase.CONVERGED))
+    scene.heartbeat(answer(sent=1, parts=ANNOTATED))
+    scene.cluster.report(state(Phase.YIELDED))
+    request = scene.heartbeat(answer(sent=1))
+    assert [event["reason"] for event in request.events] == ["HandedOver"]
+    assert (request.renew, dict(request.status)) == (False, {})
+    asked = len(scene.asked)
+    scene.cluster.end()
+    assert len(scene.asked) == asked
+
+
+@rule("R13")
+def test_an_annotation_that_caught_a_repair_is_corrected_at_once(files: RootedFiles) -> None:
+    scene = annotating(files)
+    scene.cluster.report(state(Phase.CONVERGED))
+    scene.heartbeat(answer(sent=1, parts=ANNOTATED))
+    scene.cluster.report(state(Phase.REPAIRING))
+    assert scene.heartbeat(answer(parts=ANNOTATED)).status["state"] == "repairing"
+    scene.cluster.report(state(Phase.CONVERGED))
+    assert min(seconds for seconds, _ in scene.loop.due.values()) < 2.0
+    request = scene.heartbeat(answer(parts=ANNOTATED))
+    assert (request.status["state"], request.events) == ("converged", ())
+
+
+def test_a_look_that_nothing_called_for_is_not_told(files: RootedFiles) -> None:
+    scene = annotating(files)
+    scene.cluster.report(state(Phase.CONVERGED))
+    scene.heartbeat(answer(sent=1, parts=ANNOTATED))
+    scene.cluster.report(state(Phase.CHECKING))
+    assert scene.heartbeat(answer(parts=ANNOTATED)).status["state"] == "converged"
 
 
 def test_at_the_end_a_dead_api_server_is_not_waited_for(scene: Scene) -> None:

@@ -76,6 +76,27 @@ def test_the_last_that_comes_acts(files: RootedFiles) -> None:
     assert json.loads(files.read(MODE_FILE) or b"")["mode"] == "remove"
 
 
+def test_after_a_removal_it_leaves_nothing(files: RootedFiles) -> None:
+    removing = runtime_state(files, "removing")
+    removing.claim(Mode.REMOVE)
+    removing.stamp(1)
+    files.write(f"{paths.OUR_RUNTIME}/cluster.json", b"{}", 0o644)
+    removing.forget()
+    assert files.status(paths.OUR_RUNTIME) is None
+
+
+def test_after_a_removal_it_leaves_what_another_daemon_or_installation_has_there(files: RootedFiles) -> None:
+    removing, newer = runtime_state(files, "removing"), runtime_state(files, "newer")
+    removing.claim(Mode.REMOVE)
+    newer.claim(Mode.INSTALL)
+    removing.forget()
+    assert files.read(MODE_FILE)
+    files.make_directory(paths.OUR_STATE)
+    files.write(paths.RECORD, b"{}", 0o600)
+    newer.forget()
+    assert files.read(MODE_FILE)
+
+
 def test_one_that_was_replaced_knows_it_after_its_container_is_started_again(files: RootedFiles) -> None:
     runtime_state(files, "old").claim(Mode.INSTALL)
     runtime_state(files, "new").claim(Mode.REMOVE)

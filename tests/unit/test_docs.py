@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import yaml
 
 from installer.cli import main
+from installer.daemon.cluster.objects import PAUSE, STATUS, build_lease
+from installer.daemon.cluster.pod_context import PodContext
 from installer.daemon.pages import render_page
 from installer.errors import InstallerError
 from installer.inputs.settings import Settings, parse_settings
@@ -77,6 +81,35 @@ def test_the_values_shown_are_all_values_and_are_taken(
     assert "kind: DaemonSet" in capsys.readouterr().out
     shown = re.findall(r"(?m)^(\w+):", block)
     assert shown == [field.alias or name for name, field in Values.model_fields.items()]
+
+
+def test_what_is_to_be_deleted_after_a_removal_is_all_that_is_ever_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever the values, in both modes: all kinds, by labels that all objects have."""
+    deletes = re.findall(r"kubectl delete (-A )?-l (\S+)=(\S+) (?:\\\n +)?(\S+)", section("Uninstalling"))
+    deleted = {
+        (kind, bool(everywhere), label, value)
+        for everywhere, label, value, kinds in deletes
+        for kind in kinds.split(",")
+    }
+    (tmp_path / "values.yaml").write_text(yaml_block(section("Values of the manifests")))
+    made = []
+    for mode in ("install", "remove"):
+        argv = ["manifests", "--values", str(tmp_path / "values.yaml"), "--agent", "--mode", mode]
+        assert main(argv) == 0
+        made += list(yaml.safe_load_all(capsys.readouterr().out))
+    lease = build_lease(PodContext("", 443, "", "node-1", namespace="n"), datetime.now(UTC), {})
+    for thing in (*made, lease):
+        metadata = thing["metadata"]
+        found = {
+            (thing["kind"].lower(), "namespace" in metadata, label, value)
+            for label, value in metadata["labels"].items()
+        }
+        assert found & deleted, thing
+    assert {str(annotation) for annotation in (STATUS, PAUSE)} <= set(
+        re.findall(r"(\S+/\S+)-(?=\s)", section("Uninstalling"))
+    )
 
 
 def test_every_metric_is_explained_and_no_other() -> None:

@@ -78,6 +78,9 @@ class ApiCluster:
         self._uid = ""
         self._kept: dict[str, Any] = {}
         self._status: dict[str, str] = {}
+        self._sent_status: dict[str, str] = {}
+        self._shown_state = ""  # by the annotation, as far as we know
+        self._speaks = True  # for the node: no newer daemon does
         self._told: tuple[object, ...] = ()
         self._queue: deque[Mapping[str, Any]] = deque(maxlen=_QUEUE)
         self._flight: tuple[Mapping[str, Any], ...] = ()
@@ -116,8 +119,12 @@ class ApiCluster:
             return False, f"the API server could not be asked: {_how_it_ended(done.code)}"
 
     def report(self, state: DaemonState) -> None:
-        """See the port. A transition is told at once, everything else with the next heartbeat."""
+        """See the port. A transition is told at once, everything else with the next heartbeat. A daemon that
+        has been replaced says that as an Event, and leaves Lease and annotation to the newer one."""
         phase = state.phase
+        if phase is Phase.CHECKING:
+            return  # nothing has changed
+        self._speaks = phase is not Phase.YIELDED
         self._status = {
             "version": installer.__version__,
             "state": phase.value,
@@ -127,7 +134,11 @@ class ApiCluster:
         told = (phase, state.hold, state.reason if phase in (Phase.FAILED, Phase.REFUSED) else "")
         if phase is Phase.CONVERGING:
             self._told = ()  # the result of new inputs is told, also where it is the same as before
-        if phase not in _EVENTS or told == self._told:
+        if phase not in _EVENTS:
+            return
+        if told == self._told:
+            if self._owes_annotation:
+                self._soon()
             return
         self._told = told
         kind, reason = _EVENTS[phase]
@@ -144,14 +155,28 @@ class ApiCluster:
             loop.cancel(self._timer)
         if self._child is not None:
             self._child.kill()
-        unsent = (*self._flight, *self._queue)
-        if unsent and self._heard.get("events", ("ok", ""))[0] == "ok" and self._reached:
-            request = HeartbeatRequest(
-                self._context, self._uid, _FIRST_SECONDS - 0.5, status=self._status, events=unsent
-            )
+        unsent = (*self._flight, *self._queue) if self._is_allowed("events") else ()
+        if self._reached and (unsent or self._owes_annotation):
+            request = self._request(unsent, _FIRST_SECONDS - 0.5)
             self._run_child(self._argv("cluster-heartbeat", request), _FIRST_SECONDS)
 
     # -- children ---------------------------------------------------------------------------
+
+    def _request(self, events: tuple[Mapping[str, Any], ...], seconds: float) -> HeartbeatRequest:
+        status = self._status if self._speaks else {}
+        return HeartbeatRequest(
+            self._context, self._uid, seconds, status=status, events=events, renew=self._speaks
+        )
+
+    @property
+    def _owes_annotation(self) -> bool:
+        """Whether the annotation says another state than the last that was reported."""
+        wanted = self._context.annotate and self._speaks and self._is_allowed("annotation")
+        return wanted and bool(self._status) and self._status["state"] != self._shown_state
+
+    def _is_allowed(self, part: str) -> bool:
+        """Whether the last attempt was no failure; there may have been none."""
+        return self._heard.get(part, ("ok", ""))[0] == "ok"
 
     def _argv(self, verb: str, request: HeartbeatRequest) -> tuple[str, ...]:
         return (*self._program, verb, request.to_json())
@@ -176,7 +201,8 @@ class ApiCluster:
         self._begun, self._again, self._output = time.monotonic(), False, ""
         self._flight = tuple(self._queue)
         self._queue.clear()
-        request = HeartbeatRequest(self._context, self._uid, status=self._status, events=self._flight)
+        request = self._request(self._flight, HEARTBEAT_SECONDS)
+        self._sent_status = dict(request.status)
         argv = self._argv("cluster-heartbeat", request)
         try:
             self._child = self._loop.start(argv, self._line, self._ended, HEARTBEAT_SECONDS, _GRACE)
@@ -221,6 +247,8 @@ class ApiCluster:
             parts = {"process": ("failed", failure or "its answer is not understood")}
         unsent = (*self._flight[sent:], *self._queue)
         self._queue, self._flight = deque(unsent, maxlen=_QUEUE), ()
+        if "annotation" in parts:
+            self._shown_state = self._sent_status.get("state", "") if parts["annotation"][0] == "ok" else ""
         self._say(parts)
         before, self._paused = self._paused, self._paused if paused is None else paused is True
         self._remember()

@@ -20,6 +20,7 @@ from installer.daemon.cluster.objects import (
     build_annotation,
     build_event,
     build_lease,
+    build_ownership,
     build_renewal,
     is_paused,
 )
@@ -41,7 +42,7 @@ _OK: Result = ("ok", "")
 @dataclass(frozen=True, slots=True)
 class HeartbeatRequest:
     """What the daemon wants of a child. `status` is what the annotation says; `ask_only`: nothing is
-    written. `seconds` is the deadline of all of it."""
+    written; `renew`: whether the Lease is renewed. `seconds` is the deadline of all of it."""
 
     context: PodContext
     uid: str = ""
@@ -49,6 +50,7 @@ class HeartbeatRequest:
     ask_only: bool = False
     status: Mapping[str, str] = field(default_factory=dict)
     events: tuple[Mapping[str, Any], ...] = ()
+    renew: bool = True
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -124,8 +126,8 @@ class Heartbeat:
         }
 
     def _tell(self, node: Answer) -> None:
-        if self._context.namespace:
-            self._parts["lease"] = self._renew_lease()
+        if self._context.namespace and self._request.renew:
+            self._parts["lease"] = self._renew_lease(node.metadata)
         if self._request.events:
             self._parts["events"] = self._send_events()
         if self._context.annotate and self._request.status and node.ok:
@@ -139,11 +141,15 @@ class Heartbeat:
             self._uid = self._uid or uid
         return _result(answer)
 
-    def _renew_lease(self) -> Result:
+    def _renew_lease(self, node: Mapping[str, Any]) -> Result:
+        """`node` is the node's metadata. A Lease that is not the node's yet is given to it; where that is not
+        allowed (admission plugin OwnerReferencesPermissionEnforcement), it is renewed all the same."""
         now = datetime.now(UTC)
         answer = self._api.call("PATCH", self._context.lease_path, build_renewal(self._context, now))
         if answer.code == 404:
-            answer = self._api.call("POST", self._context.leases_path, build_lease(self._context, now))
+            answer = self._api.call("POST", self._context.leases_path, build_lease(self._context, now, node))
+        elif answer.ok and (ownership := build_ownership(answer.metadata, node)):
+            self._api.call("PATCH", self._context.lease_path, ownership)
         return _result(answer)
 
     def _annotate(self, node: Answer) -> Result:

@@ -44,15 +44,29 @@ def build_renewal(context: PodContext, now: datetime) -> dict[str, Any]:
     return {"spec": spec}
 
 
-def build_lease(context: PodContext, now: datetime) -> dict[str, Any]:
-    """Owned by nothing: it outlives the pod, so that a missing installer is seen."""
+def build_lease(context: PodContext, now: datetime, node: Mapping[str, Any]) -> dict[str, Any]:
+    """Owned by the node of the metadata `node`, not by the pod: it outlives the pod, so that a missing
+    installer is seen, and goes with the node."""
     labels = {"app.kubernetes.io/name": PROGRAM}
+    metadata = {"name": lease_name(context.node), "namespace": context.namespace, "labels": labels}
     return {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
-        "metadata": {"name": lease_name(context.node), "namespace": context.namespace, "labels": labels},
+        "metadata": metadata | (build_ownership({}, node) or {"metadata": {}})["metadata"],
         "spec": build_renewal(context, now)["spec"] | {"acquireTime": micro_time(now)},
     }
+
+
+def build_ownership(lease: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A merge patch of the Lease of the metadata `lease` that gives it to the node of the metadata `node`, as
+    kubelet's own Lease is the node's. None if it is already, or if the node is not known."""
+    uid, name = node.get("uid"), node.get("name")
+    owners = lease.get("ownerReferences")
+    known = [owner.get("uid") for owner in owners if isinstance(owner, dict)] if owners else []
+    if not isinstance(uid, str) or not uid or uid in known:
+        return None
+    owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}
+    return {"metadata": {"ownerReferences": [owner]}}
 
 
 def build_annotation(metadata: Mapping[str, Any], status: Mapping[str, str]) -> dict[str, Any] | None:
