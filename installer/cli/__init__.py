@@ -79,6 +79,8 @@ def _fail(error: InstallerError, output: str) -> int:
 
 def _print_manifests(arguments: argparse.Namespace) -> int:
     from installer.manifests import ManifestOptions, render_manifests
+    from installer.model.event import Event
+    from installer.report.events import TextReporter
 
     options = ManifestOptions(
         values=arguments.values,
@@ -90,7 +92,8 @@ def _print_manifests(arguments: argparse.Namespace) -> int:
         images=tuple(arguments.image),
         managed_resource=arguments.managed_resource,
     )
-    sys.stdout.write(render_manifests(options))
+    report = TextReporter(sys.stderr)
+    sys.stdout.write(render_manifests(options, lambda warning: report(Event("warning", warning))))
     return 0
 
 

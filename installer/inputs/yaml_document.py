@@ -27,7 +27,7 @@ _BAD_VALUE = (ValueError, LookupError, AttributeError, TypeError, ArithmeticErro
 
 
 class Document(NamedTuple):
-    """`data` is what the text says (None if it is empty); `lines` has the line of each key.
+    """`data` is what the text says (None if it is empty); `lines` has the line of each key and list item.
 
     `faults` are keys given twice, each with `name:line`.
     """
@@ -115,7 +115,7 @@ def _complaint(error: yaml.YAMLError, name: str) -> str:
 
 
 class _Walk:
-    """Notes the line of each key, and keys given twice in one mapping.
+    """Notes the line of each key and list item, and keys given twice in one mapping.
 
     Visits each node once, however often aliases refer to it, because a document may contain itself.
     """
@@ -134,6 +134,7 @@ class _Walk:
 
         if isinstance(node, SequenceNode):
             for index, item in enumerate(node.value):
+                self.lines.setdefault((*path, str(index)), item.start_mark.line + 1)
                 self.visit(item, (*path, str(index)))
         elif isinstance(node, MappingNode):
             self._visit_mapping(node, path)

@@ -9,6 +9,8 @@ patching a single node either, so nodes are patched only with `annotateNode`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from installer.manifests.build import build_objects
 from installer.manifests.inputs import ManifestOptions, load_inputs
 from installer.manifests.text import dump_objects
@@ -16,9 +18,10 @@ from installer.manifests.text import dump_objects
 __all__ = ["ManifestOptions", "render_manifests"]
 
 
-def render_manifests(options: ManifestOptions) -> str:
-    """The YAML stream: the same input gives the same bytes.
+def render_manifests(options: ManifestOptions, warn: Callable[[str], None] = lambda _: None) -> str:
+    """The YAML stream: the same input gives the same bytes. `warn` is called with what people should know of
+    their input, each with its place, also when it is refused.
 
     Raises InvalidInputError with every fault of the input.
     """
-    return dump_objects(build_objects(load_inputs(options)))
+    return dump_objects(build_objects(load_inputs(options, warn)))

@@ -1,7 +1,8 @@
 """From checked inputs to the Kubernetes objects. Pure.
 
 ConfigMaps that pods start from are immutable and named by their content: a new configuration is a new pod
-template, rolled out node by node, and the earlier one is still there for `kubectl rollout undo`.
+template, rolled out node by node, and the earlier one is still there for `kubectl rollout undo`. With a
+ManagedResource it is there as long as a pod uses it.
 """
 
 from __future__ import annotations
@@ -25,8 +26,16 @@ Objects = Iterable[dict[str, Any]]
 # A runtime's default profile hides other processes. Kubernetes has a field for it since 1.30, and still reads
 # the annotation.
 _APPARMOR = {"container.apparmor.security.beta.kubernetes.io/installer": "unconfined"}
+# A new node of Gardener takes no other pods before ours is ready; a removal need not hold it up.
 _CRITICAL = {"node.gardener.cloud/critical-component": "true"}
+_SYSTEM = {"gardener.cloud/role": "system-component"}
 _KEEP = {"resources.gardener.cloud/keep-object": "true"}
+# gardener-resource-manager deletes an object with this label once no workload or ManagedResource has an
+# annotation with its name (docs/concepts/resource-manager.md of gardener/gardener), and no earlier.
+_COLLECTABLE = {"resources.gardener.cloud/garbage-collectable-reference": "true"}
+# The deletion of a Shoot leaves what has this label to the deletion of its ManagedResource, which lets the
+# pods clean up first.
+_NO_CLEANUP = {"shoot.gardener.cloud/no-cleanup": "true"}
 
 
 def build_objects(inputs: ManifestInputs) -> list[dict[str, Any]]:
@@ -39,7 +48,10 @@ def _build_objects(inputs: ManifestInputs) -> Objects:
     config_maps = _mounted_config_maps(inputs)
     yield from _rbac(inputs)
     for name, data in config_maps.values():
-        yield from _render("config-map", **_metadata(inputs, name), data=data, immutable=True)
+        metadata = _metadata(inputs, name)
+        if inputs.managed_resource:
+            metadata["labels"] |= _COLLECTABLE
+        yield from _render("config-map", **metadata, data=data, immutable=True)
     if inputs.settings.mode == "install":
         yield from _dynamic_configs(inputs)
         if inputs.values.agent.enabled:
@@ -119,19 +131,29 @@ def _pod_values(inputs: ManifestInputs) -> dict[str, Any]:
     }
 
 
+def _references(kind: str, names: Iterable[str]) -> dict[str, str]:
+    """The annotations that keep what is _COLLECTABLE."""
+    digests = {name: hashlib.sha256(name.encode()).hexdigest()[:8] for name in names}
+    return {f"reference.resources.gardener.cloud/{kind}-{digests[name]}": name for name in digests}
+
+
 def _daemon_set(inputs: ManifestInputs, config_maps: Mapping[str, str]) -> Objects:
     values, removal = inputs.values, inputs.settings.mode == "remove"
     metadata = _metadata(inputs, f"{values.name}-removal" if removal else values.name)
+    if inputs.managed_resource:
+        metadata["annotations"] |= _references("configmap", config_maps.values())
+    apparmor = _APPARMOR if values.profile == "restricted" else {}
     # The component tells the pods of our two DaemonSets apart.
     component = "removal" if removal else "installation"
     selector = {**_selector(inputs), "app.kubernetes.io/component": component}
-    metadata["labels"] = {**values.labels, **selector, **(_CRITICAL if values.gardener else {})}
+    gardeners = _SYSTEM if removal else _SYSTEM | _CRITICAL
+    metadata["labels"] = {**values.labels, **selector, **(gardeners if values.gardener else {})}
     yield from _render(
         "daemon-set",
         **metadata,
         **_pod_values(inputs),
         selector=selector,
-        pod_annotations={**values.annotations, **(_APPARMOR if values.profile == "restricted" else {})},
+        pod_annotations={**metadata["annotations"], **apparmor},
         probes=build_probes(inputs.settings),
         min_ready=build_min_ready(inputs.settings),
         config_maps=config_maps,
@@ -141,14 +163,21 @@ def _daemon_set(inputs: ManifestInputs, config_maps: Mapping[str, str]) -> Objec
 def _managed_resource(inputs: ManifestInputs, objects: Objects) -> Objects:
     """One Secret with all of them, named by its content, and the ManagedResource that refers to it."""
     stream = dump_objects(objects).encode()
-    values = inputs.values
+    values, managed = inputs.values, inputs.values.managed_resource
     name = values.name if inputs.settings.mode == "install" else f"{values.name}-removal"
+    secret = f"managedresource-{name}-{hashlib.sha256(stream).hexdigest()[:10]}"
+    labels = {**values.labels, **_selector(inputs)}
     yield from _render(
         "managed-resource",
         object_name=name,
-        namespace=values.managed_resource.namespace,
-        resource_class=values.managed_resource.class_,
-        labels={**values.labels, **_selector(inputs)},
-        secret=f"managedresource-{name}-{hashlib.sha256(stream).hexdigest()[:10]}",
+        namespace=managed.namespace,
+        resource_class="seed" if managed.class_ == "seed" else "",
+        keep_objects=managed.keep_objects,
+        inject_labels={**({} if managed.class_ == "seed" else _NO_CLEANUP), **managed.inject_labels},
+        # Gardener takes a ManagedResource for its own where `origin` is gardener.
+        labels={"origin": "cri-resmgr-installer", **labels},
+        annotations=_references("secret", [secret]),
+        secret=secret,
+        secret_labels={**labels, **_COLLECTABLE},
         data={"objects.yaml": b64encode(stream).decode()},
     )

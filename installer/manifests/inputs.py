@@ -6,7 +6,7 @@ The settings and configs inside are checked here as each node would check them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,10 +17,10 @@ from installer.errors import InvalidInputError
 from installer.inputs.settings import Settings
 from installer.inputs.wording import reword, shown, suggest
 from installer.manifests import embedded
-from installer.manifests.provider import load_provider_config
+from installer.manifests.provider import Provided, load_provider_configs
 from installer.manifests.scheduling import affinity_faults
 from installer.manifests.sources import Fault, Source, parse_mapping, read_file
-from installer.manifests.values import Values
+from installer.manifests.values import STATIC_CONFIGS, Values, is_config_key
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -54,14 +54,24 @@ class ManifestInputs:
     managed_resource: bool
 
 
-def load_inputs(options: ManifestOptions) -> ManifestInputs:
-    """Raises InvalidInputError: with the faults of files and options that cannot be read, else with every
-    fault of the values, each with its path, file and line."""
-    merged = _merge(_load_sources(options))
+def load_inputs(options: ManifestOptions, warn: Callable[[str], None]) -> ManifestInputs:
+    """`warn` is called with what is not wrong but people should know, also when it ends with an error.
+
+    Raises InvalidInputError: with the faults of files and options that cannot be read, else with every fault
+    of the values, each with its path, file and line.
+    """
+    own, provided = _load_files(options)
+    for warning in provided.warnings:
+        warn(warning)
+    files = (own, *provided.sources)
+    merged = _merge([_gardener_defaults(options, files), *files, _read_command_line(options)])
     given = _complete_settings(merged.data.get("settings"), options)
     settings, faults = embedded.check_settings(given)
     faults += embedded.config_faults(merged.data.get("configs"))
-    faults += _combined_faults(merged.data)
+    faults += _combined_faults(merged.data, given)
+    if provided.from_shoot and _mapping(merged.data, "managedResource").get("class") == "seed":
+        what = "seed puts everything on the nodes of the seed, but the configuration is that of a Shoot"
+        faults.append((("managedResource", "class"), what))
     values, more_faults = _validate(merged.data)
     if faults or more_faults or values is None or settings is None:
         said = dict.fromkeys(merged.fault(path, what) for path, what in (*faults, *more_faults))
@@ -69,23 +79,35 @@ def load_inputs(options: ManifestOptions) -> ManifestInputs:
     return ManifestInputs(values, settings, given, options.managed_resource)
 
 
-def _load_sources(options: ManifestOptions) -> list[Source]:
-    """From the weakest to the strongest."""
-    sources = [Source({"gardener": True})] if options.managed_resource or options.provider_configs else []
-    faults: list[str] = []
+def _load_files(options: ManifestOptions) -> tuple[Source, Provided]:
+    """The values file, and what Gardener users have. Raises with the faults of both."""
+    own, provided, faults = Source({}), Provided(), list[str]()
     try:
         if options.values is not None:
-            sources.append(parse_mapping(read_file(options.values), str(options.values)))
+            own = parse_mapping(read_file(options.values), str(options.values))
     except InvalidInputError as error:
         faults += error.faults
-    for path in options.provider_configs:
-        try:
-            sources += load_provider_config(path)
-        except InvalidInputError as error:
-            faults += error.faults
+    mode = options.mode or _mapping(own.data, "settings").get("mode")
+    try:
+        provided = load_provider_configs(options.provider_configs, own.data.get("arch"), mode == "remove")
+    except InvalidInputError as error:
+        faults += error.faults
     if faults:
         raise InvalidInputError(faults, "correct the input; nothing was written")
-    return [*sources, _read_command_line(options)]
+    return own, provided
+
+
+def _gardener_defaults(options: ManifestOptions, files: Iterable[Source]) -> Source:
+    """The original extension always brought its agent; here it comes with the configs that it reads."""
+    if not (options.managed_resource or options.provider_configs):
+        return Source({})
+    dynamic = any(_dynamic(file.data) for file in files)
+    return Source({"gardener": True, "agent": {"enabled": dynamic and bool(options.provider_configs)}})
+
+
+def _dynamic(data: Mapping[str, Any]) -> list[str]:
+    """The keys of `configs` that only cri-resmgr-agent brings to the nodes."""
+    return [key for key in _mapping(data, "configs") if key not in STATIC_CONFIGS]
 
 
 def _read_command_line(options: ManifestOptions) -> Source:
@@ -161,8 +183,14 @@ def _suggest_key(loc: tuple[int | str, ...]) -> str:
     return suggest(str(loc[-1]), [field.alias or name for name, field in model.model_fields.items()])
 
 
-def _combined_faults(data: Mapping[str, Any]) -> Iterable[Fault]:
+def _combined_faults(data: Mapping[str, Any], settings: object) -> Iterable[Fault]:
     """What is wrong only together with another value. Values of a wrong type are reported elsewhere."""
+    removal = isinstance(settings, Mapping) and settings.get("mode") == "remove"
+    if not removal and _mapping(data, "agent").get("enabled", False) is False:
+        for key in _dynamic(data):
+            if is_config_key(str(key)):
+                what = "reaches the nodes only through cri-resmgr-agent: set agent.enabled or give --agent"
+                yield ("configs", str(key)), what
     if not _mapping(data, "images").get("installer"):
         yield ("images", "installer"), "must be given, here or as --image: the image to run"
     selector = _mapping(data, "nodeSelector")

@@ -1,58 +1,210 @@
-"""What Gardener users already have for this: a Shoot's extension, its providerConfig, or the values of a
-ControllerDeployment, read as a part of our values.
+"""What Gardener users already have for this: a Shoot, its Extension, its providerConfig alone, a
+ControllerDeployment, or the values of its chart alone, read as a part of our values.
 
-Reads `configs`, `nodeSelector` and `imageVectorOverwrite`. A Shoot and a bare providerConfig may have no
-other keys; a ControllerDeployment has the values of a whole chart, and the rest of them is ignored.
+Reads `configs`, `nodeSelector` and `imageVectorOverwrite`. Nothing else that is given is dropped without a
+word: an unknown key is a fault, and what belongs to the extension's own controller is a warning.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from installer.errors import InvalidInputError
-from installer.inputs.wording import kind, shown
+from installer.inputs.wording import kind, shown, suggest
 from installer.inputs.yaml_document import KeyPath
-from installer.manifests.sources import Fault, Source, parse_mapping, read_file
+from installer.manifests.image_vector import Target, read_vector
+from installer.manifests.sources import Source, parse_mapping, read_file
 
-EXTENSION_TYPE = "cri-resmgr"
-IMAGES = {
-    "cri-resmgr-installer": "installer",
-    "gardener-extension-cri-resmgr-installation": "installer",
-    "gardener-extension-cri-resmgr-installation-and-removal": "installer",
-    "cri-resmgr-agent": "agent",
-    "intel-cri-resmgr-agent": "agent",
-    "gardener-extension-cri-resmgr-agent": "agent",
-    "gardener-extension-cri-resmgr": "",
-}
-"""Name in an image vector -> key of `images` in our values; empty for the extension itself."""
+EXTENSION_TYPE = "cri-resmgr-extension"
+_ALIAS = "cri-resmgr"
 
 _VECTOR = "imageVectorOverwrite"
 _OURS = ("configs", "nodeSelector", _VECTOR)
+_CONTROLLERS = ("gardener", "image", "replicaCount", "resources", "vpa")
+"""Keys of the chart's values that are about the controller of the extension, not about the nodes."""
 _IGNORED_KINDS = ("ControllerRegistration", "ControllerInstallation")
+_READ_KINDS = "a Shoot, an Extension, a ControllerDeployment, the values of its chart, or a providerConfig"
+_OBJECT_KEYS = ("metadata", "spec", "data", "items")
 
 
-def load_provider_config(path: Path) -> list[Source]:
-    """The values in each document of the file, in its order.
+@dataclass(frozen=True, slots=True)
+class Provided:
+    """From the weakest to the strongest: as in Gardener, a Shoot is stronger than a ControllerDeployment."""
+
+    sources: tuple[Source, ...] = ()
+    warnings: tuple[str, ...] = ()
+    from_shoot: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """`path` is where in the document the configuration is."""
+
+    document: Source
+    path: KeyPath
+    chart_values: bool = False
+
+    @property
+    def data(self) -> Any:
+        return _at(self.document.data, self.path)
+
+
+def load_provider_configs(paths: Iterable[Path], arch: object, removal: bool) -> Provided:
+    """All files, the documents of each in its order. `arch` is that of the nodes, as it was given; a removal
+    may find the extension disabled or no longer there.
 
     Raises InvalidInputError with every fault, each with its path and `file:line`.
     """
-    faults: list[str] = []
-    found: list[Source] = []
-    for text in _split(read_file(path)):
+    reader = _Reader(removal)
+    parts = [part for path in paths for part in reader.find_all(path)]
+    target = Target(reader.version, str(arch or "amd64"))
+    parts.sort(key=lambda part: not part.chart_values)
+    sources = tuple(reader.read(part, target) for part in parts)
+    if reader.faults:
+        raise InvalidInputError(reader.faults)
+    return Provided(sources, tuple(reader.warnings), bool(reader.shoot))
+
+
+@dataclass(slots=True)
+class _Reader:
+    removal: bool
+    faults: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    shoot: str = ""  # the place of the Shoot, once one is found
+    version: str = ""  # of its Kubernetes, if it is known to the patch level
+
+    def find_all(self, path: Path) -> list[_Part]:
+        found: list[_Part] = []
+        before, anything = len(self.faults), False
         try:
-            document = parse_mapping(text, str(path))
+            texts = list(_split(read_file(path)))
         except InvalidInputError as error:
-            faults += error.faults
-            continue
-        found += [_read(document, prefix, faults) for prefix in _find(document, faults)]
-    if not found and not faults:
-        faults.append(f"{path}: has no providerConfig, no Shoot with one, and no ControllerDeployment")
-    if faults:
-        raise InvalidInputError(faults)
-    return found
+            self.faults += error.faults
+            return []
+        for text in texts:
+            try:
+                document = parse_mapping(text, str(path))
+            except InvalidInputError as error:
+                self.faults += error.faults
+                continue
+            parts = self._find(document)
+            anything = anything or parts is not None
+            found += parts or []
+        if not anything and len(self.faults) == before:
+            self.faults.append(f"{path}: has no providerConfig; expected {_READ_KINDS}")
+        return found
+
+    def _find(self, document: Source) -> list[_Part] | None:
+        """The parts of a document; None if it is one that says nothing about the nodes."""
+        data, name = document.data, document.data.get("kind")
+        if not data or name in _IGNORED_KINDS:
+            return None
+        if name == "Shoot":
+            return self._find_in_shoot(document)
+        if name == "Extension":
+            return self._find_in_entry(document, ("spec",))
+        if name == "ControllerDeployment":
+            paths: list[KeyPath] = [("helm", "values"), ("providerConfig", "values")]
+            there = [path for path in paths if _at(data, path) is not None]
+            return [_Part(document, path, chart_values=True) for path in there]
+        if name is not None and any(key in data for key in _OBJECT_KEYS):
+            self._fault(document, ("kind",), f"{shown(name)} is not read here; expected {_READ_KINDS}")
+            return []
+        if "providerConfig" in data or "type" in data:
+            return self._find_in_entry(document, ())
+        chart_values = any(key in data for key in (_VECTOR, *_CONTROLLERS))
+        return [_Part(document, (), chart_values)]
+
+    def _find_in_shoot(self, document: Source) -> list[_Part]:
+        if self.shoot:
+            what = (
+                f"a second Shoot, after the one in {self.shoot}: they are two clusters; render each by itself"
+            )
+            self._fault(document, ("kind",), what)
+            return []
+        self.shoot = document.place(("kind",))
+        version = _at(document.data, ("spec", "kubernetes", "version"))
+        self.version = version if re.fullmatch(r"\d+\.\d+\.\d+.*", str(version)) else ""
+        path = ("spec", "extensions")
+        entries = _at(document.data, path)
+        if entries is not None and not isinstance(entries, list):
+            self._fault(document, path, f"must be a list, not {kind(entries)}")
+            return []
+        types = [entry.get("type") if isinstance(entry, Mapping) else None for entry in entries or []]
+        ours = [index for index, name in enumerate(types) if name in (EXTENSION_TYPE, _ALIAS)]
+        if not ours and not self.removal:
+            near = get_close_matches(EXTENSION_TYPE, [name for name in types if isinstance(name, str)], 1)
+            hint = f"is {shown(near[0])} meant to be it?" if near else f"add `- type: {EXTENSION_TYPE}`"
+            self._fault(document, path, f"has no entry of type {EXTENSION_TYPE}; {hint}")
+        for index in ours[1:]:
+            what = f"a second entry for this extension, after spec.extensions.{ours[0]}; keep one of them"
+            self._fault(document, (*path, str(index)), what)
+        return self._find_in_entry(document, (*path, str(ours[0]))) if len(ours) == 1 else []
+
+    def _find_in_entry(self, document: Source, path: KeyPath) -> list[_Part]:
+        """An entry of a Shoot's extensions, or the spec of an Extension: type, disabled, providerConfig."""
+        entry = _at(document.data, path) or {}
+        if not isinstance(entry, Mapping):
+            self._fault(document, path, f"must be a mapping, not {kind(entry)}")
+            return []
+        name, disabled = entry.get("type", EXTENSION_TYPE), entry.get("disabled")
+        if name == _ALIAS:
+            what = f"{_ALIAS} is taken for {EXTENSION_TYPE}; Gardener knows the extension only by that name"
+            self._warn(document, (*path, "type"), what)
+        elif name != EXTENSION_TYPE:
+            self._fault(document, (*path, "type"), f"must be {EXTENSION_TYPE}, not {shown(name)}")
+        if not isinstance(disabled, (bool, type(None))):
+            what = f"must be true or false, not {shown(disabled)}"
+            self._fault(document, (*path, "disabled"), what)
+        elif disabled and not self.removal:
+            what = (
+                "the extension is disabled, so nothing is to be installed; --mode remove renders its removal"
+            )
+            self._fault(document, (*path, "disabled"), what)
+        return [_Part(document, (*path, "providerConfig"))]
+
+    def read(self, part: _Part, target: Target) -> Source:
+        data, document, start = part.data, part.document, len(part.path)
+        if data is None:  # an extension that is only switched on
+            return Source({})
+        if not isinstance(data, Mapping):
+            self._fault(document, part.path, f"must be a mapping, not {kind(data)}")
+            return Source({})
+        self._check_keys(part, data)
+        places = {path[start:]: place for path, place in document.places.items() if path[:start] == part.path}
+        found = {key: data[key] for key in ("configs", "nodeSelector") if data.get(key) is not None}
+        if data.get(_VECTOR) is not None:
+            images = read_vector(data[_VECTOR], target)
+            for path, what in images.faults:
+                self._fault(document, (*part.path, _VECTOR, *path), what)
+            for path, what in images.warnings:
+                self._warn(document, (*part.path, _VECTOR, *path), what)
+            if images.references:
+                found["images"] = images.references
+                places["images",] = document.place((*part.path, _VECTOR))
+        return Source(found, places)
+
+    def _check_keys(self, part: _Part, data: Mapping[Any, Any]) -> None:
+        known = (*_OURS, *_CONTROLLERS) if part.chart_values else (*_OURS, "apiVersion", "kind")
+        for key in data:
+            if key not in known:
+                what = f"unknown key; {suggest(str(key), known if part.chart_values else _OURS)}"
+                self._fault(part.document, (*part.path, str(key)), what)
+        unused = [key for key in _CONTROLLERS if part.chart_values and data.get(key) is not None]
+        if unused:
+            what = "about the controller of the original extension; not used"
+            self._warn(part.document, (*part.path, unused[0]), f"{', '.join(unused)}: {what}")
+
+    def _fault(self, document: Source, path: KeyPath, what: str) -> None:
+        self.faults.append(document.fault(path, what))
+
+    def _warn(self, document: Source, path: KeyPath, what: str) -> None:
+        self.warnings.append(document.fault(path, what))
 
 
 def _split(content: bytes) -> Iterable[bytes]:
@@ -63,89 +215,9 @@ def _split(content: bytes) -> Iterable[bytes]:
         lines += part.count(b"\n")
 
 
-def _find(document: Source, faults: list[str]) -> list[KeyPath]:
-    """The paths of the providerConfigs in a document."""
-    found: list[KeyPath]
-    name = document.data.get("kind")
-    if name == "Shoot":
-        extensions = _at(document.data, ("spec", "extensions"))
-        found = [
-            ("spec", "extensions", str(index), "providerConfig")
-            for index, extension in enumerate(extensions if isinstance(extensions, list) else [])
-            if isinstance(extension, dict) and extension.get("type") == EXTENSION_TYPE
-        ]
-        if not found:
-            faults.append(document.fault(("spec", "extensions"), f"has none of type {EXTENSION_TYPE}"))
-        return found
-    if name == "ControllerDeployment":
-        found = [("providerConfig", "values"), ("helm", "values")]
-        return [path for path in found if _at(document.data, path) is not None] or found[:1]
-    return [()] if document.data and name not in _IGNORED_KINDS else []
-
-
 def _at(data: Any, path: KeyPath) -> Any:
     for key in path:
         if isinstance(data, list):
             data = {str(index): item for index, item in enumerate(data)}
         data = data.get(key) if isinstance(data, Mapping) else None
     return data
-
-
-def _read(document: Source, prefix: KeyPath, faults: list[str]) -> Source:
-    part = _at(document.data, prefix)
-    if part is None:  # an extension that is only switched on
-        return Source({})
-    if not isinstance(part, Mapping):
-        faults.append(document.fault(prefix, f"must be a mapping, not {kind(part)}"))
-        return Source({})
-    if document.data.get("kind") != "ControllerDeployment":
-        unknown = [str(key) for key in part if key not in (*_OURS, "apiVersion", "kind")]
-        what = f"unknown key; known are {', '.join(_OURS)}"
-        faults += [document.fault((*prefix, key), what) for key in unknown]
-    images, image_faults = _read_vector(part.get(_VECTOR))
-    faults += [document.fault((*prefix, *path), what) for path, what in image_faults]
-    start = len(prefix)
-    places = {path[start:]: place for path, place in document.places.items() if path[:start] == prefix}
-    data = {key: part[key] for key in ("configs", "nodeSelector") if part.get(key) is not None}
-    if images:
-        data["images"] = images
-        places["images",] = document.place((*prefix, _VECTOR))
-    return Source(data, places)
-
-
-def _read_vector(vector: object) -> tuple[dict[str, str], list[Fault]]:
-    """The images of a vector: a mapping or, as Gardener's own chart takes it, a string with YAML in it."""
-    found: dict[str, str] = {}
-    faults: list[Fault] = []
-    if vector is None:
-        return found, faults
-    if isinstance(vector, str):
-        try:
-            vector = parse_mapping(vector.encode("utf-8", "replace"), _VECTOR).data
-        except InvalidInputError as error:
-            return found, [((_VECTOR,), "; ".join(error.faults))]
-    entries = vector.get("images") if isinstance(vector, Mapping) else None
-    if not isinstance(entries, list):
-        return found, [((_VECTOR,), "must be a mapping with a list named images")]
-    for index, entry in enumerate(entries):
-        here = (_VECTOR, "images", str(index))
-        name = entry.get("name") if isinstance(entry, Mapping) else None
-        if not isinstance(name, str) or name not in IMAGES:
-            faults.append((here, f"unknown name {shown(name)}; known are {', '.join(IMAGES)}"))
-        elif IMAGES[name]:
-            found[IMAGES[name]] = _reference(entry)
-            if not found[IMAGES[name]]:
-                faults.append((here, "needs repository and tag, or ref"))
-    return found, faults
-
-
-def _reference(entry: Mapping[str, Any]) -> str:
-    """The full reference of a vector's entry; empty if it has none."""
-    if isinstance(entry.get("ref"), str):
-        return str(entry["ref"])
-    repository, tag = entry.get("repository"), entry.get("tag")
-    if not isinstance(repository, str) or not isinstance(tag, (str, int, float, type(None))):
-        return ""
-    if tag is None:
-        return repository if "@" in repository or ":" in repository.rpartition("/")[2] else ""
-    return f"{repository}{'@' if str(tag).startswith('sha256:') else ':'}{tag}"

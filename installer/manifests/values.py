@@ -88,10 +88,14 @@ class Agent(_Section):
 
 
 class ManagedResource(_Section):
-    """Where Gardener's ManagedResource goes; empty: the namespace of `kubectl -n`, and no class."""
+    """Gardener's ManagedResource, and where it goes; without a namespace into that of `kubectl -n`. `class_`:
+    on whose nodes the pods run, those of the shoot in whose namespace it is, or those of the seed.
+    `keep_objects`: deleting it leaves everything that it brought."""
 
     namespace: OptionalDnsLabel = ""
-    class_: OptionalDnsLabel = Field(default="", alias="class")
+    class_: Literal["shoot", "seed"] = Field(default="shoot", alias="class")
+    keep_objects: bool = False
+    inject_labels: Mapping[LabelKey, LabelValue] = Field(default={})
 
 
 class Values(_Section):

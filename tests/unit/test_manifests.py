@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import b64decode
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -281,7 +280,8 @@ def test_nodes_are_patched_only_when_asked_for(make: Maker) -> None:
 
 
 def test_a_dynamic_config_has_one_key_for_each_section(make: Maker) -> None:
-    found = make({"configs": {"node.n1": "policy:\n  Active: none\nlogger:\n  Debug: cache\n"}})
+    configs = {"node.n1": "policy:\n  Active: none\nlogger:\n  Debug: cache\n"}
+    found = make({"configs": configs}, agent=True)
     config_map = the(found, "ConfigMap", "cri-resmgr-config.node.n1")
     assert config_map["metadata"]["namespace"] == "kube-system"
     assert "immutable" not in config_map
@@ -292,7 +292,7 @@ def test_a_dynamic_config_has_one_key_for_each_section(make: Maker) -> None:
 
 
 def test_an_empty_dynamic_config_is_an_empty_config_map(make: Maker) -> None:
-    found = make({"configs": {"default": "# nothing yet\n"}})
+    found = make({"configs": {"default": "# nothing yet\n"}}, agent=True)
     assert the(found, "ConfigMap", "cri-resmgr-config.default")["data"] == {}
 
 
@@ -331,74 +331,6 @@ def test_images_of_the_command_line_win(make: Maker) -> None:
     found = make({}, images=("example.org/a:1", "agent=example.org/b:2"), agent=True)
     images = {pod_of(each)["containers"][0]["image"] for each in found if each["kind"] == "DaemonSet"}
     assert images == {"example.org/a:1", "example.org/b:2"}
-
-
-# -- Gardener ----------------------------------------------------------------------------
-
-
-def test_the_shoot_overrides_the_deployment_key_by_key() -> None:
-    found = objects(rendered("gardener-shoot"))
-    static = next(each for each in found if "fallback.cfg" in each.get("data", {}))
-    assert "balloons" in static["data"]["fallback.cfg"]
-    assert "--disable-ui" in static["data"]["EXTRA_OPTIONS.cfg"]
-    assert pod_of(the(found, "DaemonSet", "cri-resmgr-installer"))["nodeSelector"] == {
-        "kubernetes.io/arch": "amd64",
-        "kubernetes.io/os": "linux",
-        "worker.gardener.cloud/cri-name": "containerd",
-        "worker.gardener.cloud/pool": "pinned",
-    }
-
-
-def test_a_bare_provider_config_says_the_same_as_its_shoot(make: Maker, tmp_path: Path) -> None:
-    config = {"configs": {"force": "policy: {Active: none}"}, "nodeSelector": {"pool": "x"}}
-    bare, shoot = tmp_path / "bare.yaml", tmp_path / "shoot.yaml"
-    bare.write_text(yaml.safe_dump(config))
-    spec = {"extensions": [{"type": "cri-resmgr", "providerConfig": config}]}
-    shoot.write_text(yaml.safe_dump({"kind": "Shoot", "spec": spec}))
-    assert make({}, provider_configs=(bare,)) == make({}, provider_configs=(shoot,))
-
-
-def test_an_extension_that_is_only_switched_on(make: Maker, tmp_path: Path) -> None:
-    shoot = tmp_path / "shoot.yaml"
-    shoot.write_text("kind: Shoot\nspec: {extensions: [{type: cri-resmgr}]}\n")
-    found = the(make({}, provider_configs=(shoot,)), "DaemonSet")
-    assert pod_of(found)["nodeSelector"]["worker.gardener.cloud/cri-name"] == "containerd"
-    assert found["spec"]["template"]["metadata"]["labels"]["node.gardener.cloud/critical-component"] == "true"
-
-
-def test_a_managed_resource_is_gardeners_unless_the_values_say_otherwise(make: Maker) -> None:
-    def selector(values: dict[str, Any]) -> dict[str, str]:
-        secret = the(make(values, managed_resource=True), "Secret")
-        pod = pod_of(the(objects(b64decode(secret["data"]["objects.yaml"]).decode()), "DaemonSet"))
-        found: dict[str, str] = pod["nodeSelector"]
-        return found
-
-    assert "worker.gardener.cloud/cri-name" in selector({})
-    assert "worker.gardener.cloud/cri-name" not in selector({"gardener": False})
-
-
-def test_a_managed_resource_holds_all_and_keeps_the_rights() -> None:
-    outer = objects(rendered("managed-resource"))
-    secret, managed = the(outer, "Secret"), the(outer, "ManagedResource")
-    assert managed["spec"]["secretRefs"] == [{"name": secret["metadata"]["name"]}]
-    assert secret["immutable"] is True
-    inner = objects(b64decode(secret["data"]["objects.yaml"]).decode())
-    settings = next(each for each in inner if "settings.yaml" in each.get("data", {}))
-    assert yaml.safe_load(settings["data"]["settings.yaml"])["removal"] == {"onTermination": "auto"}
-    kept = {
-        each["kind"]
-        for each in inner
-        if each["metadata"].get("annotations", {}).get("resources.gardener.cloud/keep-object") == "true"
-    }
-    assert kept == {"ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
-    assert the(inner, "DaemonSet")
-
-
-def test_an_operator_who_says_keep_is_heard(make: Maker) -> None:
-    outer = make({"settings": {"removal": {"onTermination": "keep"}}}, managed_resource=True)
-    inner = objects(b64decode(the(outer, "Secret")["data"]["objects.yaml"]).decode())
-    settings = next(each for each in inner if "settings.yaml" in each.get("data", {}))
-    assert yaml.safe_load(settings["data"]["settings.yaml"])["removal"] == {"onTermination": "keep"}
 
 
 if __name__ == "__main__":

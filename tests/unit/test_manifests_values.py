@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,16 +65,11 @@ FAULTS = (
 )
 
 
-def faults_of(directory: Path, values: str = "", provider: str = "", **given: Any) -> list[str]:
-    """What is said, with the files called values.yaml and provider.yaml."""
-    values_file, provider_file = directory / "values.yaml", directory / "provider.yaml"
+def faults_of(directory: Path, values: str = "", **given: Any) -> list[str]:
+    """What is said, with the file called values.yaml."""
+    values_file = directory / "values.yaml"
     values_file.write_text(values or "images: {installer: example.org/x:1}\n")
-    provider_file.write_text(provider)
-    options = ManifestOptions(
-        values=values_file,
-        provider_configs=(provider_file,) if provider else (),
-        **given,
-    )
+    options = ManifestOptions(values=values_file, **given)
     with pytest.raises(InvalidInputError) as caught:
         render_manifests(options)
     return [fault.replace(f"{directory}/", "") for fault in caught.value.faults]
@@ -103,7 +99,7 @@ def test_without_an_image_there_is_nothing_to_run(tmp_path: Path) -> None:
         ("settings: [a]\n", "settings: must be a mapping"),
         ("affinity: {when: 2026-01-01}\n", "affinity: must have only what JSON can carry (no dates)"),
         ("criName: ''\n", "criName: must be a valid label value, such as containerd, not '' (values.yaml:1)"),
-        ("managedResource: {class: A}\n", "managedResource.class: must be empty, or at most 63"),
+        ("managedResource: {class: A}\n", "managedResource.class: must be 'shoot' or 'seed', not 'A'"),
         ("images:\n", "images.installer: must be given"),
     ],
 )
@@ -111,49 +107,14 @@ def test_bad_yaml_is_no_traceback(tmp_path: Path, values: str, fault: str) -> No
     assert any(found.startswith(fault) for found in faults_of(tmp_path, values)), faults_of(tmp_path, values)
 
 
-@pytest.mark.parametrize(
-    ("provider", "fault"),
-    [
-        (
-            "kind: Shoot\nspec: {extensions: [{type: other}]}\n",
-            "spec.extensions: has none of type cri-resmgr (provider.yaml:2)",
-        ),
-        ("kind: Shoot\nspec: [extensions]\n", "spec.extensions: has none of type cri-resmgr"),
-        ("config: {}\n", "config: unknown key; known are configs, nodeSelector"),
-        ("configs: [a]\n", "configs: must be a mapping, not a list (provider.yaml:1)"),
-        (
-            "---\nkind: ControllerRegistration\n---\nconfigs:\n  fallback: 3\n",
-            "configs.fallback: must be a string, not 3 (provider.yaml:5)",
-        ),
-        (
-            "kind: ControllerDeployment\nhelm: {values: {imageVectorOverwrite: {images: [{name: pause}]}}}\n",
-            "helm.values.imageVectorOverwrite.images.0: unknown name 'pause'",
-        ),
-        (
-            "imageVectorOverwrite: {images: [{name: cri-resmgr-installer, repository: a/b}]}\n",
-            "imageVectorOverwrite.images.0: needs repository and tag, or ref (provider.yaml:1)",
-        ),
-        ("kind: ControllerRegistration\n", "provider.yaml: has no providerConfig"),
-    ],
-)
-def test_a_bad_provider_config_is_named_by_its_own_file(tmp_path: Path, provider: str, fault: str) -> None:
-    found = faults_of(tmp_path, provider=provider)
-    assert any(each.startswith(fault) for each in found), found
-
-
-@pytest.mark.parametrize(
-    ("entry", "fault"),
-    [
-        ("name: pause", "helm.values.imageVectorOverwrite.images.0: unknown name 'pause'"),
-        ("name: cri-resmgr-installer, ref: Bad", "images.installer: must be an image reference"),
-    ],
-)
-def test_a_merged_key_has_no_line_of_its_own(tmp_path: Path, entry: str, fault: str) -> None:
-    provider = (
-        f"base: &base {{imageVectorOverwrite: {{images: [{{{entry}}}]}}}}\n"
-        "kind: ControllerDeployment\nhelm: {values: {<<: *base}}\n"
-    )
-    assert any(each.startswith(fault) for each in faults_of(tmp_path, provider=provider))
+def test_a_config_that_nobody_would_bring_to_the_nodes(tmp_path: Path) -> None:
+    """Only cri-resmgr-agent reads it. A removal needs neither."""
+    values = "images: {installer: example.org/x:1}\nconfigs:\n  group.blue: 'logger: {}'\n"
+    fault = "configs.group.blue: reaches the nodes only through cri-resmgr-agent: set agent.enabled or give "
+    assert faults_of(tmp_path, values) == [fault + "--agent (values.yaml:3)"]
+    options = ManifestOptions(values=tmp_path / "values.yaml")
+    assert "cri-resmgr-config.group.blue" in render_manifests(replace(options, agent=True))
+    assert "cri-resmgr-config.group.blue" not in render_manifests(replace(options, mode="remove"))
 
 
 def test_an_image_with_an_unknown_name(tmp_path: Path) -> None:

@@ -1,0 +1,195 @@
+"""The images of a Gardener image vector: which entry names which image, for the nodes that it is meant for.
+
+Chosen as Gardener does it (`FindImage` of its package imagevector): an entry whose `targetVersion`,
+`runtimeVersion` and `architectures` fit, and of several the one that says it most exactly.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from installer.errors import InvalidInputError
+from installer.inputs.wording import kind, shown, suggest
+from installer.inputs.yaml_document import KeyPath, parse_document
+from installer.manifests.sources import Fault
+from installer.manifests.versions import fits
+
+IMAGES = {
+    "cri-resmgr-installer": "installer",
+    "cri-resmgr-agent": "agent",
+    "gardener-extension-cri-resmgr-agent": "agent",
+}
+"""Name in an image vector -> key of `images` in our values."""
+
+_NOT_OURS = {
+    "gardener-extension-cri-resmgr": "is the controller of the original extension, and not used",
+    **dict.fromkeys(
+        (
+            "gardener-extension-cri-resmgr-installation",
+            "gardener-extension-cri-resmgr-installation-and-agent",
+        ),
+        "is the image of the original extension, which does not contain this program, and not used; "
+        "give ours as --image or as an entry named cri-resmgr-installer",
+    ),
+}
+_VERSIONS = ("targetVersion", "runtimeVersion")
+# A number would have lost its last zero: 1.10 is 1.1.
+_STRINGS = ("ref", "repository", "tag", *_VERSIONS)
+_ARCHITECTURES = ["amd64", "arm64"]  # of an entry that has none
+_EXACT = re.compile(r"v?\d+\.\d+\.\d+|=")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The nodes that the images are for. `version` is that of their Kubernetes, empty if it is not known."""
+
+    version: str
+    arch: str
+
+
+@dataclass(slots=True)
+class FoundImages:
+    """The references by key of `images`; the paths of faults and warnings start below the vector."""
+
+    references: dict[str, str] = field(default_factory=dict)
+    faults: list[Fault] = field(default_factory=list)
+    warnings: list[Fault] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    path: KeyPath
+    reference: str
+    score: int  # how exactly it says that it is for the target
+    constrained: bool
+
+
+def read_vector(vector: object, target: Target) -> FoundImages:
+    """`vector` is a mapping with `images`, that list alone, or a text with either, as Gardener's charts have
+    it. Never raises."""
+    found = FoundImages()
+    lines: Mapping[KeyPath, int] = {}
+    if isinstance(vector, str):
+        vector, lines = _parse(vector, found.faults)
+    by_key: dict[str, list[_Candidate]] = {}
+    names: dict[str, KeyPath] = {}
+    for path, entry in _entries(vector, found.faults) if not found.faults else ():
+        name = entry.get("name") if isinstance(entry, Mapping) else None
+        if not isinstance(entry, Mapping) or not isinstance(name, str):
+            found.faults.append((path, f"must be a mapping with a name, not {shown(entry)}"))
+        elif name in _NOT_OURS:
+            found.warnings.append((path, f"{name} {_NOT_OURS[name]}"))
+        elif name not in IMAGES:
+            found.faults.append((path, f"unknown name {shown(name)}; {suggest(name, IMAGES)}"))
+        else:
+            names.setdefault(IMAGES[name], path)
+            by_key.setdefault(IMAGES[name], []).extend(_candidates(path, entry, target, found.faults))
+    if not found.faults:
+        for key, path in names.items():
+            _choose(key, path, by_key[key], target, found)
+    for said in (found.faults, found.warnings):
+        said[:] = [(path, _with_line(path, what, lines)) for path, what in said]
+    return found
+
+
+def _parse(text: str, faults: list[Fault]) -> tuple[object, Mapping[KeyPath, int]]:
+    """The vector in a text, and its lines there."""
+    try:
+        document = parse_document(text.encode("utf-8", "replace"), "line")
+    except InvalidInputError as error:
+        faults.append(((), "; ".join(fault.replace("line:", "line ", 1) for fault in error.faults)))
+        return None, {}
+    faults += [((), fault.replace("(line:", "(line ")) for fault in document.faults]
+    return document.data, document.lines
+
+
+def _with_line(path: KeyPath, what: str, lines: Mapping[KeyPath, int]) -> str:
+    """The line is that in the text of the vector; the one in the file is added to it later."""
+    while path and path not in lines:
+        path = path[:-1]
+    return f"line {lines[path]}: {what}" if path else what
+
+
+def _entries(vector: object, faults: list[Fault]) -> Iterator[tuple[KeyPath, object]]:
+    """Each entry with its path."""
+    path: KeyPath = ()
+    if isinstance(vector, Mapping):
+        path, vector = ("images",), vector.get("images")
+    if not isinstance(vector, list):
+        faults.append(
+            (path, f"must be a list of images, each with name, repository and tag, not {kind(vector)}")
+        )
+        return
+    for index, entry in enumerate(vector):
+        yield (*path, str(index)), entry
+
+
+def _candidates(
+    path: KeyPath, entry: Mapping[str, Any], target: Target, faults: list[Fault]
+) -> Iterator[_Candidate]:
+    """The entry, if it is for the target."""
+    wrong = [
+        ((*path, key), f"must be a string, not {shown(entry[key])}; put it in quotes")
+        for key in _STRINGS
+        if not isinstance(entry.get(key), (str, type(None)))
+    ]
+    reference = "" if wrong else _reference(entry)
+    if not wrong and not reference:
+        wrong = [(path, "needs repository and tag, or ref alone")]
+    score, constrained = 0, False
+    for key in _VERSIONS if not wrong else ():
+        constraint = entry.get(key)
+        if constraint is None:
+            continue
+        constrained = True
+        try:
+            suits = fits(target.version or "1.0.0", constraint)
+        except ValueError as error:
+            wrong.append(((*path, key), f"must be a constraint such as '>= 1.27': {error}"))
+            continue
+        if target.version and not suits:
+            return
+        score += (2 if _EXACT.match(constraint) else 1) if target.version else 0
+    architectures = entry.get("architectures") or _ARCHITECTURES
+    if not isinstance(architectures, list):
+        wrong.append(((*path, "architectures"), f"must be a list, not {shown(architectures)}"))
+    faults += wrong
+    if not wrong and target.arch in architectures:
+        yield _Candidate(path, reference, score + (2 if len(architectures) == 1 else 1), constrained)
+
+
+def _choose(
+    key: str, path: KeyPath, candidates: Sequence[_Candidate], target: Target, found: FoundImages
+) -> None:
+    if not candidates:
+        where = f"Kubernetes {target.version} on {target.arch}" if target.version else target.arch
+        found.faults.append((path, f"no entry for the {key} is for {where}"))
+        return
+    best = max(candidate.score for candidate in candidates)
+    chosen, *others = [candidate for candidate in candidates if candidate.score == best]
+    other = next((each for each in others if each.reference != chosen.reference), None)
+    unknown = not target.version and any(each.constrained for each in candidates)
+    shoot = "give the Shoot, with its full spec.kubernetes.version, as --provider-config too"
+    if other and unknown:
+        found.faults.append((other.path, f"the Kubernetes version decides between the entries; {shoot}"))
+    elif other:
+        found.faults.append((other.path, f"fits as well as {'.'.join(chosen.path)}; keep one of them"))
+    else:
+        if unknown:
+            found.warnings.append(
+                (chosen.path, f"is taken for any Kubernetes version; {shoot}, and it is checked")
+            )
+        found.references[key] = chosen.reference
+
+
+def _reference(entry: Mapping[str, str]) -> str:
+    """The full reference of an entry; empty if it has none. A digest in the place of the tag follows `@`."""
+    ref, repository, tag = entry.get("ref"), entry.get("repository"), entry.get("tag")
+    if ref is not None or repository is None:
+        return ref if ref is not None and repository is None and tag is None else ""
+    if tag is None:
+        return repository if "@" in repository or ":" in repository.rpartition("/")[2] else ""
+    return f"{repository}{'@' if tag.startswith('sha256:') else ':'}{tag}"
