@@ -62,6 +62,7 @@ class Progress:
     moved_kubelet: bool = False
     moved_proxy: bool = False
     failed_unit: str = ""
+    journal_from: str = ""  # where the journal ended before the last start of a unit
 
 
 def apply_plan(plan: Plan, host: Host, limits: Limits, emit: Emit, progress: Progress) -> None:
@@ -195,6 +196,7 @@ class _Worker:
         kubelet = step.part is Part.KUBELET
         bound = self._limits.guard + self._limits.kubelet_start if kubelet else self._limits.proxy_start
         self._host.systemd.reset_failed(step.target)
+        self._progress.journal_from = self._host.journal.cursor()
         if kubelet:
             self._progress.moved_kubelet = True
         else:

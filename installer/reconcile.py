@@ -32,7 +32,15 @@ from installer.model.plan import Plan, StepKind
 from installer.model.snapshot import HostSnapshot
 from installer.model.state import Mode
 from installer.plan import build_plan
-from installer.record.schema import Record, RecordStatus, good_content, good_desired, is_open, load_record
+from installer.record.schema import (
+    Record,
+    RecordStatus,
+    good_content,
+    good_desired,
+    is_open,
+    is_proven,
+    load_record,
+)
 from installer.record.store import RecordStore
 from installer.rollback import roll_back
 from installer.snapshot import read_machine, take_snapshot, with_probe
@@ -54,7 +62,8 @@ def reconcile(request: Request, host: Host, emit: Emit) -> bool:
             emit(Event("warning", finding.message, {"code": finding.code, "hint": finding.hint}))
         if plan.steps:
             _check_allowed(request, assessment)
-            check_inputs(inputs, plan.changes, host.validator)
+            proven = is_proven(run.store.record, plan.desired)
+            check_inputs(inputs, plan.changes, host.validator, proven=proven)
             after = _carry_out(assessment, run)
         else:
             after = assessment.snapshot

@@ -21,6 +21,7 @@ from installer.model import hold, paths
 from installer.model.assessment import Assessment
 from installer.model.event import Event
 from installer.model.plan import Plan, StepKind
+from installer.model.proxy_log import fatal_lines, says_torn_cache
 from installer.model.resource import Part
 from installer.model.snapshot import HostSnapshot
 from installer.model.state import Desired
@@ -65,6 +66,7 @@ def roll_back(
     (exit 5 or 6)."""
     run = replace(run, host=replace(run.host, clock=_Unstoppable(run.host.clock)))
     unit = progress.failed_unit
+    failure = _with_cause(failure, run.host.journal.since(unit, progress.journal_from) if unit else ())
     journal = journal_lines(unit, run.host.journal.tail(unit, _JOURNAL_LINES) if unit else ())
     message = f"failed: {failure.message}; rolling back"
     run.emit(Event("rollback.started", message, {"reason": failure.message}))
@@ -86,6 +88,15 @@ def roll_back(
     blamed = _blame(assessment, failure, run)
     unsaved = _close(target, run)
     return rolled_back(failure, target, blamed and unsaved is None, journal, unsaved)
+
+
+def _with_cause(failure: StepFailedError, said: tuple[str, ...]) -> StepFailedError:
+    """The failure with the last words of the unit that failed, since its start: they say why."""
+    cause = next(reversed(fatal_lines(said)), "")
+    if not cause:
+        return failure
+    blameless = failure.interfered or says_torn_cache(cause)
+    return StepFailedError(f"{failure.message}: {cause}", failure.hint, blameless)
 
 
 def _plan_back(

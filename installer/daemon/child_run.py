@@ -98,11 +98,19 @@ class ChildRun:
             rolled_back=self._rolled_back,
             restarts=self._restarts,
             would_restart=would_restart,
-            reason=reason or str(self._error.get("message", "")).partition("\n")[0] or failure,
+            reason=reason or self._cause() or failure,
             seconds=round(time.monotonic() - self._started, 3),
             generation=str(self._converged.get("generation", "")),
             payload_version=str(self._converged.get("payloadVersion", "")),
         )
+
+    def _cause(self) -> str:
+        """The first line of the error, which has the cause, and how many faults more there are."""
+        first, faults = (
+            str(self._error.get("message", "")).partition("\n")[0],
+            self._error.get("faults") or [],
+        )
+        return first + (f" (and {len(faults) - 1} more)" if len(faults) > 1 else "")
 
     def _planned(self) -> tuple[bool, str]:
         """Whether the plan restarts kubelet, and its summary."""

@@ -235,7 +235,8 @@ class Clock(Protocol):
 class Validator(Protocol):
     def validate(self, binary: Path, config: bytes) -> str:
         """Runs the payload's own binary privately on a cri-resmgr configuration; returns its
-        complaint or an empty string. Leaves nothing on the host."""
+        complaint, its cause first, or an empty string. Leaves nothing on the host. Raises RolledBackError
+        where no answer came in time, UnservableHostError where it could not be run."""
         ...
 
     def reset_config(self, binary: Path, state_directory: Path) -> str:

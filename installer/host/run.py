@@ -12,8 +12,9 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 _ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
@@ -54,7 +55,7 @@ def describe_exit(code: int) -> str:
     return f"ended by signal {number}"
 
 
-def start(argv: Sequence[str]) -> Any:
+def start(argv: Sequence[str], environment: Mapping[str, str] = _ENVIRONMENT) -> Any:
     """Starts `argv` in a session of its own and returns the Popen at once. Standard output is a pipe, and
     error goes there, too. The caller sees to its end. Raises OSError."""
     import subprocess
@@ -64,17 +65,20 @@ def start(argv: Sequence[str]) -> Any:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env=_ENVIRONMENT,
+        env=dict(environment),
         cwd="/",
         start_new_session=True,
     )
 
 
-def run(argv: Sequence[str], timeout: float, until: str = "") -> Finished:
+def run(
+    argv: Sequence[str], timeout: float, until: str = "", more: Mapping[str, str] = MappingProxyType({})
+) -> Finished:
     """Runs `argv` for at most `timeout` seconds; kills it at once when `until` appears in its output
-    (standard output and error together, of which the last 256 KiB are kept)."""
+    (standard output and error together, of which the last 256 KiB are kept). `more` is added to its
+    environment."""
     try:
-        process = start(argv)
+        process = start(argv, {**_ENVIRONMENT, **more})
     except OSError as error:
         return Finished(tuple(argv), 127, f"{error.strerror or error}", errno=error.errno or 0)
     with process:

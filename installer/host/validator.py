@@ -15,12 +15,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from installer.errors import UnservableHostError, failed_on_disk, remedy_for
+from installer.errors import RolledBackError, UnservableHostError, failed_on_disk, remedy_for
 from installer.host.files import RootedFiles
 from installer.host.run import Finished, run
 from installer.model.paths import OUR_RUNTIME
+from installer.model.proxy_log import fatal_lines
 
-_SECONDS = 5.0
+_SECONDS = 30.0  # it answers within 30 ms; a starved machine has needed more than 5 s
 _PRIVATE = f"{OUR_RUNTIME}/check"
 # With a good configuration it waits for ever, so it must die with this process. setpriv(1) arranges that; the
 # shell behind it looks whether this process died even before that.
@@ -28,15 +29,16 @@ _DYING_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--", "sh", "-c", '[ "$PPID"
 _OWN_NETWORK = ("unshare", "--net", "--")
 _WRAPPER_FAILED = ("setpriv:", "unshare:")  # how they complain when they are not allowed to
 _ACCEPTED = "waiting for image services"
-# How its last words begin: its own logger, the Go runtime, Go's flag package.
-_FATAL = ("F: ", "panic: ", "fatal error: ", "flag provided")
+# With it, its lines begin as they do in the journal. Only whether it is there counts.
+_AS_IN_THE_JOURNAL = {"JOURNAL_STREAM": "0:0"}
 
 
 class BinaryValidator:
     """The Validator port. Its runs share one directory: they are made under the host's lock."""
 
-    def __init__(self, files: RootedFiles) -> None:
+    def __init__(self, files: RootedFiles, seconds: float = _SECONDS) -> None:
         self._files = files
+        self._seconds = seconds
 
     def validate(self, binary: Path, config: bytes) -> str:
         with self._private_directory() as private:
@@ -48,15 +50,43 @@ class BinaryValidator:
                 f"--image-socket={private}/none.sock",
                 f"--fallback-config={config_file}",
             )
-            finished = _run_apart(argv, _ACCEPTED)
+            finished = self._run_apart(argv, _ACCEPTED)
             return "" if finished.seen else _complaint(finished, private)
 
     def reset_config(self, binary: Path, state_directory: Path) -> str:
         with self._private_directory() as private:
             # Without this file it says, falsely, that an instance is active.
             Path(private, "relay.sock").touch()
-            finished = _run((*_flags(binary, private, str(state_directory)), "--reset-config"))
+            finished = self._run((*_flags(binary, private, str(state_directory)), "--reset-config"))
             return "" if finished.code == 0 else _complaint(finished, private)
+
+    def _run_apart(self, argv: tuple[str, ...], until: str) -> Finished:
+        dying_with_us = (*_DYING_WITH_US, str(os.getpid()))
+        ways = (dying_with_us + _OWN_NETWORK, _OWN_NETWORK) if os.geteuid() == 0 else ()
+        for way in (*ways, dying_with_us):
+            finished = self._run(way + argv, until)
+            if not _is_wrappers_failure(finished):
+                return finished
+        return self._run(argv, until)
+
+    def _run(self, argv: tuple[str, ...], until: str = "") -> Finished:
+        """Raises UnservableHostError where the host has no process or memory left, and RolledBackError where
+        the deadline passes: the binary and the configuration are not to blame."""
+        finished = run(argv, self._seconds, until, _AS_IN_THE_JOURNAL)
+        if finished.errno in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE):
+            error = OSError(finished.errno, finished.output)
+            raise UnservableHostError(
+                f"cannot start cri-resmgr to check its configuration: {error.strerror}",
+                f"{remedy_for(error)}; nothing was touched",
+            )
+        if finished.code is None and not finished.seen:
+            raise RolledBackError(
+                "the configuration could not be checked now: cri-resmgr neither accepted nor refused it "
+                f"within {self._seconds:g} s",
+                "nothing was touched, and nothing is blamed; look at the load of this machine (`uptime`), "
+                "then run the same command again",
+            )
+        return finished
 
     @contextmanager
     def _private_directory(self) -> Iterator[str]:
@@ -91,33 +121,12 @@ def _flags(binary: Path, private: str, state: str) -> tuple[str, ...]:
     )
 
 
-def _run_apart(argv: tuple[str, ...], until: str) -> Finished:
-    dying_with_us = (*_DYING_WITH_US, str(os.getpid()))
-    ways = (dying_with_us + _OWN_NETWORK, _OWN_NETWORK) if os.geteuid() == 0 else ()
-    for way in (*ways, dying_with_us):
-        finished = _run(way + argv, until)
-        if finished.code != 127 and not (finished.code == 1 and finished.output.startswith(_WRAPPER_FAILED)):
-            return finished
-    return _run(argv, until)
-
-
-def _run(argv: tuple[str, ...], until: str = "") -> Finished:
-    """Raises UnservableHostError where the host has no process or memory left: the binary is not to blame."""
-    finished = run(argv, _SECONDS, until)
-    if finished.errno in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE):
-        error = OSError(finished.errno, finished.output)
-        raise UnservableHostError(
-            f"cannot start cri-resmgr to check its configuration: {error.strerror}",
-            f"{remedy_for(error)}; nothing was touched",
-        )
-    return finished
+def _is_wrappers_failure(finished: Finished) -> bool:
+    return finished.code == 127 or (finished.code == 1 and finished.output.startswith(_WRAPPER_FAILED))
 
 
 def _complaint(finished: Finished, private: str) -> str:
-    """Its fatal lines, else its last three; the private directory is left out."""
+    """Its fatal lines, else its last one; the private directory is left out."""
     said = [line.strip() for line in finished.lines if line.strip()]
-    fatal = [line for line in said if line.startswith(_FATAL)]
-    if finished.code is None:
-        fatal = [f"neither accepted nor refused within {_SECONDS:g} s", *said[-3:]]
-    lines = fatal or said[-3:] or [finished.failure]
+    lines = fatal_lines(said) or said[-1:] or [finished.failure]
     return "\n".join(lines).replace(f"{private}/", "")

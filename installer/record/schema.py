@@ -374,6 +374,14 @@ def is_open(record: Record, desired: Desired) -> bool:
     return good is None or Desired((), good.proxy, good.kubelet).generation != desired.generation
 
 
+def is_proven(record: Record, desired: Desired) -> bool:
+    """Whether the good generation was verified with this binary and these configurations."""
+    judged = (paths.BINARY, paths.FALLBACK_CONFIG, paths.FORCE_CONFIG)
+    wanted = {file.path: file.digest for file in desired.files if file.path in judged}
+    good = record.good.files if record.good else ()
+    return wanted == {file.path: file.digest for file in good if file.path in judged}
+
+
 def leftovers_of_ours(record: Record, snapshot: HostSnapshot) -> tuple[str, ...]:
     """What cri-resmgr itself has left on the host since we brought it: a removal deletes it, too."""
     if not record.claims:

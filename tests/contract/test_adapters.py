@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from installer.errors import InterruptedRunError, InvalidInputError, UnservableHostError
+from installer.errors import InterruptedRunError, InvalidInputError, RolledBackError, UnservableHostError
 from installer.host import clock as clock_module
 from installer.host.clock import SystemClock
 from installer.host.files import RootedFiles
@@ -258,6 +258,26 @@ def test_validator(tmp_path: Path) -> None:
     assert validator.validate(binary, b"good") == ""
     assert time.monotonic() - started < 3
     assert validator.validate(binary, b"bad") == "F: [ x ] fallback.cfg: unknown policy"
+
+
+def test_the_cause_comes_first_whatever_is_said_around_it(tmp_path: Path) -> None:
+    """As cri-resmgr's logger does, which writes another head where it thinks that nobody keeps a journal."""
+    lines = ("W: [ x ] noise", "F: [ x ] $f: the cause", "I: [ x ] shutting down")
+    said = "; ".join(f'echo "{line}"' for line in lines)
+    binary = program(tmp_path, f'[ -z "$JOURNAL_STREAM" ] || {{ {said}; }}; exit 1')
+    said = BinaryValidator(RootedFiles(tmp_path)).validate(binary, b"")
+    assert said == "F: [ x ] fallback.cfg: the cause"
+    binary = program(tmp_path, 'echo noise; echo "??? F1121 23:00:00.5 1 x.go:7] the cause"; exit 1')
+    assert BinaryValidator(RootedFiles(tmp_path)).validate(binary, b"").endswith("the cause")
+
+
+@rule("R8")
+def test_a_deadline_that_passes_blames_nothing(tmp_path: Path) -> None:
+    binary = program(tmp_path, 'echo "W: [ x ] noise"; sleep 54321')
+    with pytest.raises(RolledBackError, match=r"could not be checked now: .* within 0.5 s") as failure:
+        BinaryValidator(RootedFiles(tmp_path), seconds=0.5).validate(binary, b"")
+    assert not failure.value.remembered
+    assert not list(tmp_path.rglob("check"))
 
 
 def test_what_the_validator_has_started_dies_with_us_and_its_directory_goes_later(tmp_path: Path) -> None:

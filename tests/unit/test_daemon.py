@@ -336,6 +336,12 @@ def test_a_failure_says_why_and_whether_it_is_remembered() -> None:
     assert (outcome.remembered, outcome.reason, outcome.restarts) == (True, "it is broken", 0)
 
 
+def test_of_several_faults_the_first_is_told_and_how_many_there_are() -> None:
+    work, _said = passed()
+    work.line(line("error", "a.cfg: no\nb.cfg: no", exitCode=2, faults=["a.cfg: no", "b.cfg: no"]))
+    assert work.outcome(2, work.before).reason == "a.cfg: no (and 1 more)"
+
+
 def test_a_restart_that_failed_counts_all_the_same() -> None:
     work, _said = passed()
     assert work.outcome(6, PollSnapshot(kubelet=UnitState(KUBELET, invocation_id="b"))).restarts == 1

@@ -79,6 +79,22 @@ def edited(node: Node) -> list[bytes]:
     return [path.read_bytes() for path in sorted(directory.iterdir())] if directory.is_dir() else []
 
 
+def test_what_has_proven_good_is_not_checked_again(node: Node, payload: Path, tmp_path: Path) -> None:
+    """A machine where the check takes long repairs a deleted guard at once all the same."""
+    assert install(node, payload)
+    asked = len(node.fake.validator.calls)
+    node.fake.files.remove(paths.GUARD)
+    assert install(node, payload)
+    assert node.read(paths.GUARD) is not None
+    assert len(node.fake.validator.calls) == asked
+
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs/fallback.cfg").write_text("policy:\n  Active: none\nlogger:\n  Debug: cri\n")
+    node.fake.validator.complaint = lambda config: "F: no" if b"Debug" in config else ""
+    with pytest.raises(InvalidInputError, match=r"fallback\.cfg: cri-resmgr refuses it: F: no"):
+        reconcile(replace(request(payload), configs=tmp_path / "configs"), node.fake.host, silent)
+
+
 @rule("R6")
 @pytest.mark.parametrize("content", [b"# one line more\n", b""], ids=["edited", "replaced"])
 def test_an_edited_drop_in_of_a_renamed_node_is_removed(node: Node, payload: Path, content: bytes) -> None:

@@ -73,8 +73,9 @@ SWITCHES = (
 
 
 def log(level: str, text: str) -> None:
+    head = f"{level}:" if "JOURNAL_STREAM" in os.environ else f"??? {level}1121 23:00:00.000000 1 main.go:7]"
     # os.write: one line at once, threads or not.
-    os.write(2, f"{level}: [ resource-manager ] {text}\n".encode())
+    os.write(2, f"{head} [ resource-manager ] {text}\n".encode())
 
 
 def fatal(text: str, code: int = 1) -> NoReturn:

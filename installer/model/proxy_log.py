@@ -1,0 +1,24 @@
+"""What cri-resmgr says, as far as it decides something for us."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+# How its last words begin: its own logger (in the journal, and elsewhere), the Go runtime, Go's flag package;
+# and kubelet's, so that a failed start of either is told by its cause.
+_FATAL = re.compile(
+    r"(?:^|: )((?:\?\?\? )?F(?:: |\d{4} ).*|panic: .*|fatal error: .*|flag provided but .*|"
+    r'E\d{4} .*"command failed" err=.*)'
+)
+_TORN_CACHE = "failed to unmarshal snapshot data"
+
+
+def fatal_lines(lines: Iterable[str]) -> list[str]:
+    """Why a process has ended, in its own words, without what the journal writes before them."""
+    return [found[1] for line in lines if (found := _FATAL.search(line.strip()))]
+
+
+def says_torn_cache(line: str) -> bool:
+    """Whether it has ended because it cannot read its cache, which is no version's fault."""
+    return _TORN_CACHE in line
