@@ -28,17 +28,7 @@ from installer.model.resource import ProcessState, UnitDetail, UnitState
 PAUSE = "/etc/cri-resmgr/pause"
 
 Token = tuple[object, ...]
-_OURS = (
-    paths.BINARY,
-    paths.GUARD,
-    paths.PROXY_UNIT_FILE,
-    paths.PROXY_ENVIRONMENT,
-    paths.FALLBACK_CONFIG,
-    paths.FORCE_CONFIG,
-    paths.EXTRA_OPTIONS,
-    paths.KUBELET_ENVIRONMENT,
-    paths.PROXY_WANTED,
-)
+_OURS = (*paths.OUR_FILES, paths.PROXY_WANTED)
 # The properties of a unit whose change is worth a pass, and those of a file that any write changes.
 _OF_UNIT: Callable[[UnitState], Token] = attrgetter(
     *("load_state", "active_state", "unit_file_state", "need_daemon_reload", "invocation_id"),

@@ -35,15 +35,6 @@ class _StopRequest:
         if self.pipe is not None:
             os.write(self.pipe[1], b"!")
 
-    def forget(self) -> None:
-        """Back to no handlers and no request: for tests, and for a forked child."""
-        for number in _SIGNALS:
-            signal.signal(number, signal.SIG_DFL)
-        if self.pipe is not None:
-            for descriptor in self.pipe:
-                os.close(descriptor)
-        self.number, self.pipe = 0, None
-
 
 _stop = _StopRequest()
 
@@ -51,11 +42,6 @@ _stop = _StopRequest()
 def install_signal_handlers() -> None:
     """From now on SIGTERM, SIGINT and SIGHUP make `check` and `sleep` raise. Main thread only."""
     _stop.listen()
-
-
-def remove_signal_handlers() -> None:
-    """Undoes `install_signal_handlers`, and forgets a received signal."""
-    _stop.forget()
 
 
 class SystemClock:

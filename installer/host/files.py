@@ -260,17 +260,13 @@ def _plain_state(kind: Kind, status: os.stat_result, target: str = "") -> FileSt
         status.st_uid,
         status.st_gid,
         target=target,
-        identity=_identity(status),
+        identity=Identity.of(status),
     )
-
-
-def _identity(status: os.stat_result) -> Identity:
-    return Identity(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def _file_state(path: str, place: str, status: os.stat_result, known: KnownDigest | None) -> FileState:
     """A regular file; a large one is read only if its digest is not known by its identity."""
-    identity = _identity(status)
+    identity = Identity.of(status)
     content = None
     large = status.st_size > KEPT_BYTES
     digest = known(path, identity) if large and known else None

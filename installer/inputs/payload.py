@@ -60,7 +60,7 @@ def load_payload(directory: Path, known: KnownDigest | None = None) -> Payload:
             faults.append(f"not executable (mode {status.st_mode & 0o7777:04o})")
         if faults:
             raise InvalidInputError([f"{source}: {fault}" for fault in faults], _hint(directory))
-        digest = _listed_digest(directory) or _known_digest(source, status, known)
+        digest = _listed_digest(directory) or (known(str(source), Identity.of(status)) if known else None)
         if not digest:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
     return Payload(directory, PayloadFile(source, digest, status.st_size), _version(directory), machine)
@@ -140,13 +140,6 @@ def _listed_digest(directory: Path) -> str:
                 )
             return digest.lower()
     return ""
-
-
-def _known_digest(source: Path, status: os.stat_result, known: KnownDigest | None) -> str:
-    if known is None:
-        return ""
-    identity = Identity(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-    return known(str(source), identity) or ""
 
 
 def _text(path: Path) -> str:

@@ -35,7 +35,6 @@ OUR_FILES = (
 
 RELAY_SOCKET = "/var/run/cri-resmgr/cri-resmgr.sock"
 RELAY_ENDPOINT = f"unix://{RELAY_SOCKET}"
-PID_FILE = "/var/run/cri-resmgr.pid"
 PROXY_STATE = ("/var/lib/cri-resmgr", "/run/cri-resmgr", "/run/cri-resmgr.pid")
 PROXY_CACHE = "/var/lib/cri-resmgr/cache"
 

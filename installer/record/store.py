@@ -41,16 +41,6 @@ from installer.record.schema import (
     with_good,
 )
 
-_KNOWN_PATHS = {
-    paths.BINARY: Part.PROXY,
-    paths.GUARD: Part.PROXY,
-    paths.PROXY_UNIT_FILE: Part.PROXY,
-    paths.PROXY_ENVIRONMENT: Part.PROXY,
-    paths.FALLBACK_CONFIG: Part.PROXY,
-    paths.FORCE_CONFIG: Part.PROXY,
-    paths.EXTRA_OPTIONS: Part.PROXY,
-    paths.KUBELET_ENVIRONMENT: Part.KUBELET,
-}
 _RECORD_KEPT = 8 << 20  # bytes
 _EDITED = f"{paths.OUR_STATE}/edited"
 
@@ -73,11 +63,13 @@ class RecordStore:
             return
         claims, unclaimed = {}, []
         wrote = (payload_digest,) if payload_digest else ()
-        for path, part in {**_KNOWN_PATHS, drop_in: Part.KUBELET}.items():
+        of_kubelet = (paths.KUBELET_ENVIRONMENT, drop_in)
+        for path in (*paths.OUR_FILES, drop_in):
             state = state_below(self._files, path)
             if state.kind is Kind.ABSENT:
                 continue
             if everything or is_ours(state, wrote):
+                part = Part.KUBELET if path in of_kubelet else Part.PROXY
                 claims[path] = Claim(part, Original(), (state.digest,))
             else:
                 unclaimed.append(path)
@@ -231,13 +223,12 @@ class RecordStore:
 
     @staticmethod
     def _identities(snapshot: HostSnapshot, digests: dict[str, str], payload_file: str) -> dict[str, Digest]:
-        known = {}
-        binary = snapshot.files.get(paths.BINARY)
-        if binary is not None and binary.identity is not None:
-            known[paths.BINARY] = Digest(binary.identity, digests[paths.BINARY])
-        if payload_file:
-            known.update(_identity_of(payload_file, digests[paths.BINARY]))
-        return known
+        """Of the proxy's binary, on the host and in the payload."""
+        digest = digests[paths.BINARY]
+        found = {paths.BINARY: snapshot.files.get(paths.BINARY, ABSENT).identity}
+        with suppress(OSError):
+            found[payload_file] = Identity.of(os.stat(payload_file))
+        return {path: Digest(identity, digest) for path, identity in found.items() if identity}
 
     def blame(self, generation: str, reason: str, clock: Clock) -> None:
         """Remembers that this generation failed in a sound environment: it is not tried again. Closing
@@ -290,12 +281,3 @@ def _set_aside_path(name: str) -> str:
 
 
 _DIRECTORIES_OF_OURS = frozenset({"/etc/cri-resmgr", "/opt/intel", "/opt/intel/bin"})
-
-
-def _identity_of(path: str, digest: str) -> dict[str, Digest]:
-    try:
-        stat = os.stat(path)
-    except OSError:
-        return {}
-    identity = Identity(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
-    return {path: Digest(identity, digest)}

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from pytest_mock import MockerFixture
 
 from installer.errors import InterruptedRunError, InvalidInputError, RolledBackError, UnservableHostError
 from installer.host import clock as clock_module
@@ -100,11 +101,13 @@ def _alive(pid: int) -> bool:
 
 
 @pytest.fixture
-def handlers() -> Iterator[None]:
+def handlers(mocker: MockerFixture) -> Iterator[None]:
+    mocker.patch.object(clock_module, "_stop", clock_module._StopRequest())
+    before = {number: signal.getsignal(number) for number in clock_module._SIGNALS}
     clock_module.install_signal_handlers()
     yield
-    clock_module.remove_signal_handlers()
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.mark.usefixtures("handlers")

@@ -125,9 +125,7 @@ def test_a_digest_known_by_identity_saves_reading(tmp_path: Path) -> None:
     assert load_payload(tmp_path, known).binary.digest == "known"
     ((path, identity),) = asked
     assert path == str(tmp_path / BINARY)
-    assert identity == Identity(
-        status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-    )
+    assert identity == Identity.of(status)
     whole = load_payload(tmp_path, lambda _path, _identity: None)
     assert whole.binary.digest == hashlib.sha256(elf()).hexdigest()
 
