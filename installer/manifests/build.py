@@ -29,6 +29,8 @@ _APPARMOR = {"container.apparmor.security.beta.kubernetes.io/installer": "unconf
 # A new node of Gardener takes no other pods before ours is ready; a removal need not hold it up.
 _CRITICAL = {"node.gardener.cloud/critical-component": "true"}
 _SYSTEM = {"gardener.cloud/role": "system-component"}
+_METRICS_PORT = 8891
+_QUANTITY = {"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": True}
 _KEEP = {"resources.gardener.cloud/keep-object": "true"}
 # gardener-resource-manager deletes an object with this label once no workload or ManagedResource has an
 # annotation with its name (docs/concepts/resource-manager.md of gardener/gardener), and no earlier.
@@ -56,6 +58,8 @@ def _build_objects(inputs: ManifestInputs) -> Objects:
         yield from _dynamic_configs(inputs)
         if inputs.values.agent.enabled:
             yield from _agent(inputs)
+        if inputs.values.gardener:
+            yield from _metrics_service(inputs)
     yield from _daemon_set(inputs, {volume: name for volume, (name, _) in config_maps.items()})
 
 
@@ -113,13 +117,22 @@ def _dynamic_configs(inputs: ManifestInputs) -> Objects:
 
 
 def _agent(inputs: ManifestInputs) -> Objects:
-    selector = _selector(inputs, "cri-resmgr-agent")
-    labels = {**inputs.values.labels, **selector}
-    annotations = dict(inputs.values.annotations)
-    yield from _render("adjustments", labels=labels, annotations=annotations)
+    values, selector = inputs.values, _selector(inputs, "cri-resmgr-agent")
+    labels, annotations = {**values.labels, **selector}, dict(values.annotations)
+    # People's Adjustments would go with their definition.
+    kept = annotations | (_KEEP if inputs.managed_resource else {})
+    yield from _render("adjustments", labels=labels, annotations=kept, quantity=_QUANTITY)
+    labels |= _SYSTEM if values.gardener else {}
     yield from _render(
         "agent", labels=labels, annotations=annotations, selector=selector, **_pod_values(inputs)
     )
+
+
+def _metrics_service(inputs: ManifestInputs) -> Objects:
+    """By which Gardener's users scrape the proxies, if `instrumentation.HTTPEndpoint` of theirs is on."""
+    selector = {**_selector(inputs), "app.kubernetes.io/component": "installation"}
+    metadata = _metadata(inputs, "cri-resmgr-installation")
+    yield from _render("service", **metadata, selector=selector, port=_METRICS_PORT)
 
 
 def _pod_values(inputs: ManifestInputs) -> dict[str, Any]:

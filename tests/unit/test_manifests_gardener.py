@@ -159,6 +159,28 @@ def test_what_is_the_controllers_is_not_dropped_without_a_word(given: Given) -> 
     ]
 
 
+def test_the_proxies_are_scraped_by_the_name_that_people_know() -> None:
+    found = objects(rendered("gardener-shoot"))
+    service = the(found, "Service", "cri-resmgr-installation")
+    assert service["metadata"]["namespace"] == "kube-system"
+    assert [(port["port"], port["targetPort"]) for port in service["spec"]["ports"]] == [(8891, 8891)]
+    daemon_set = the(found, "DaemonSet", "cri-resmgr-installer")
+    assert service["spec"]["selector"].items() <= daemon_set["spec"]["template"]["metadata"]["labels"].items()
+    assert pod_of(daemon_set)["hostNetwork"] is True
+    # Neither for other clusters nor for a removal, where no proxy is to be scraped.
+    for case in ("full", "remove"):
+        assert not [each for each in objects(rendered(case)) if each["kind"] == "Service"]
+    assert not [each for each in managed(objects(rendered("gardener-disabled"))) if each["kind"] == "Service"]
+
+
+def test_the_agent_is_what_gardeners_users_know() -> None:
+    found = the(objects(rendered("gardener-shoot")), "DaemonSet", "cri-resmgr-agent")
+    assert found["spec"]["template"]["metadata"]["labels"]["gardener.cloud/role"] == "system-component"
+    (container,) = pod_of(found)["containers"]
+    assert container["resources"]["limits"] == {"cpu": "1", "memory": "512Mi"}
+    assert container["livenessProbe"]["exec"]["command"] == ["/bin/cri-resmgr-agent-probe"]
+
+
 FAULTS = (
     (
         SHOOT.format(type="other", rest=""),
@@ -448,7 +470,9 @@ def test_a_managed_resource_holds_all_and_keeps_the_rights() -> None:
         for each in inner
         if each["metadata"].get("annotations", {}).get("resources.gardener.cloud/keep-object") == "true"
     }
-    assert kept == {"ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
+    # People's Adjustments would go with their definition.
+    rights = {"ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
+    assert kept == {*rights, "CustomResourceDefinition"}
     assert the(inner, "DaemonSet", "cri-resmgr-installer")
 
 

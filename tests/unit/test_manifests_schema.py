@@ -38,6 +38,30 @@ def test_the_other_shapes_in_the_latest_version(case: str) -> None:
             kubernetes_validate.validate(each, VERSIONS[-1], strict=True)
 
 
+@pytest.mark.parametrize(
+    ("adjustment", "accepted"),
+    [
+        ("{spec: {scope: [{nodes: [n1]}], classes: {rdt: gold, blockio: slow}, toptierLimit: 1Gi}}", True),
+        ("{spec: {scope: [], resources: {requests: {cpu: 2}, limits: {cpu: 500m, memory: 1Gi}}}}", True),
+        (
+            "{spec: {scope: [{containers: [{key: name, operator: In, values: [a]}]}]}, "
+            "status: {nodes: {n1: {errors: {a: b}}}}}",
+            True,
+        ),
+        ("{spec: {scopes: []}}", False),
+        ("{}", False),
+        ("{spec: {scope: [{nodes: n1}]}}", False),
+        ("{spec: {scope: [], resources: {limits: {cpu: [1]}}}}", False),
+    ],
+)
+def test_an_adjustment_is_what_cri_resmgr_agent_reads(adjustment: str, accepted: bool) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    definition = next(each for each in objects("full") if each["kind"] == "CustomResourceDefinition")
+    schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    assert "preserve-unknown-fields" not in str(schema)
+    assert jsonschema.Draft4Validator(schema).is_valid(yaml.safe_load(adjustment)) is accepted
+
+
 def test_a_misspelt_field_is_found() -> None:
     daemonset = next(each for each in objects("minimal") if each["kind"] == "DaemonSet")
     container = daemonset["spec"]["template"]["spec"]["containers"][0]
