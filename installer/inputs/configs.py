@@ -32,6 +32,7 @@ DEFAULT_FALLBACK = b"policy:\n  Active: none\n"
 POLICIES = (
     "none",
     "topology-aware",
+    "memtier",  # its alias
     "balloons",
     "static-pools",
     "podpools",
@@ -48,7 +49,17 @@ _OUR_FLAGS = (
     "fallback-config",
     "agent-socket",
     "host-root",
+    # These have a fixed place or an effect that the installer relies on, and two only print and exit.
+    "force-config-signal",
+    "relay-dir",
+    "config-socket",
+    "pid-file",
+    "print-config",
+    "list-policies",
 )
+# A start without the CPUs kept for the system is refused. Of static, only a real start says so.
+_RESERVING = ("topology-aware", "memtier", "static")
+_NEEDS_AGENT = "static-pools"
 _HINT = "correct the configs (the ConfigMap's keys, or the files of --configs); nothing was touched"
 
 
@@ -197,16 +208,32 @@ def _check_policy(data: dict[object, object], document: Document, name: str) -> 
         if not isinstance(policy.get(field), (dict, type(None))):
             where = _line(document, ("policy", field))
             yield f"{name}:{where}: policy.{field}: must be a mapping, not {shown(policy[field])}"
-    reserved = policy.get("ReservedResources")
-    if active == "topology-aware" and not (isinstance(reserved, dict) and reserved.get("CPU") is not None):
+    if active in _RESERVING and not _reserves_cpus(policy.get("ReservedResources")):
         yield (
-            f"{name}:{line}: policy.Active: topology-aware needs policy.ReservedResources.CPU, "
+            f"{name}:{line}: policy.Active: {active} needs policy.ReservedResources.CPU, "
             "the CPUs kept for the system, such as 750m"
         )
     for key in policy:
         if key not in POLICIES and (close := _case_slip(str(key))):
             where = _line(document, ("policy", str(key)))
             yield f"{name}:{where}: policy.{key}: unknown key; did you mean {close}?"
+
+
+def _reserves_cpus(reserved: object) -> bool:
+    """Of all keys, cri-resmgr takes those of ReservedResources in any case."""
+    found = reserved if isinstance(reserved, dict) else {}
+    return any(str(key).lower() == "cpu" and value is not None for key, value in found.items())
+
+
+def find_agent_faults(configs: Configs) -> list[str]:
+    """What a proxy without cri-resmgr-agent refuses when it really starts."""
+    if configs.policy != _NEEDS_AGENT:
+        return []
+    name = FALLBACK if configs.force is None else FORCE
+    return [
+        f"{name}: policy.Active: {_NEEDS_AGENT} needs cri-resmgr-agent, but the settings have "
+        "proxy.agent: disabled"
+    ]
 
 
 def _case_slip(key: str) -> str:

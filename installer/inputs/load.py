@@ -10,7 +10,7 @@ from pathlib import Path
 
 from installer.errors import InvalidInputError
 from installer.host.ports import KnownDigest, Validator
-from installer.inputs.configs import Configs, load_configs, validate_with_binary
+from installer.inputs.configs import Configs, find_agent_faults, load_configs, validate_with_binary
 from installer.inputs.payload import Payload, load_payload, verify_payload
 from installer.inputs.settings import Settings
 from installer.model.change import Changes
@@ -62,6 +62,7 @@ def load_inputs(request: Request, known: KnownDigest) -> Inputs:
     removing = request.mode is Mode.REMOVE
     try:
         configs = Configs() if removing else load_configs(request.configs)
+        faults += find_agent_faults(configs) if request.settings.proxy.agent == "disabled" else ()
     except InvalidInputError as error:
         faults += error.faults
         hints.append(error.hint)

@@ -108,7 +108,7 @@ def check_change(
         *_check_running(snapshot.kubelet.unit, moved),
         *_check_mask(snapshot.proxy.unit),
         *_check_proxy_drop_ins(probe),
-        *_check_runtime(probe),
+        *_check_runtime(probe, "the proxy needs it, so repair it first"),
         *check_file_systems(probe, changes, payload.binary.size if payload else 0),
         *_check_managers(request.settings, policies),
         *(_check_repinning(request.settings, inputs.configs, snapshot) if starts_proxy else ()),
@@ -119,11 +119,13 @@ def check_change(
 def check_removal(snapshot: HostSnapshot, changes: Changes) -> tuple[Finding, ...]:
     """What keeps kubelet from going back to its base endpoint."""
     kubelet, unit = changes.unit(Part.KUBELET), snapshot.kubelet.unit
-    restarts = kubelet is not None and kubelet.action is UnitAction.RESTART
-    if not restarts or unit.load_state != "masked":
+    if kubelet is None or kubelet.action is not UnitAction.RESTART:
         return ()
-    message = f"{unit.name} is masked, and would have to restart to leave the proxy"
-    return (refusal("kubelet-masked", message, f"find out why, then `systemctl unmask {unit.name}`"),)
+    if unit.load_state == "masked":
+        message = f"{unit.name} is masked, and would have to restart to leave the proxy"
+        return (refusal("kubelet-masked", message, f"find out why, then `systemctl unmask {unit.name}`"),)
+    why = "kubelet would not come up on it: a kubelet that runs is left alone. Repair it first"
+    return tuple(_check_runtime(snapshot.probe or Probe(), why))
 
 
 def _check_kubelet_unit(settings: Settings, snapshot: HostSnapshot) -> Iterable[Finding]:
@@ -273,13 +275,12 @@ def _check_proxy_drop_ins(probe: Probe) -> Iterable[Finding]:
             )
 
 
-def _check_runtime(probe: Probe) -> Iterable[Finding]:
+def _check_runtime(probe: Probe, why: str) -> Iterable[Finding]:
     if probe.runtime_error:
         yield refusal(
             "runtime-not-ready",
             f"the container runtime is not ready: {probe.runtime_error}",
-            "the proxy needs it, so repair it first (containerd: 1.6 or later, with its CRI plugin "
-            "enabled); `crictl info` shows the same",
+            f"{why} (containerd: 1.6 or later, with its CRI plugin enabled); `crictl info` shows the same",
         )
 
 

@@ -131,6 +131,12 @@ OUR_FLAGS = (
     "--reset-policy",
     "--reset-config",
     "--host-root=/x",
+    "--force-config-signal=SIGUSR1",
+    "--relay-dir=/x",
+    "--config-socket=/x",
+    "--pid-file=/x",
+    "--print-config",
+    "--list-policies",
 )
 
 

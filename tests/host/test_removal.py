@@ -234,3 +234,18 @@ def test_a_cached_configuration_of_the_agent_is_reset_by_the_binary_and_the_cach
     assert kept["PolicyName"]
     node.expect_good()
     assert node.run("install").out == "nothing to do\n"
+
+
+@rule("R4", "R8")
+def test_while_the_runtime_is_down_a_kubelet_that_runs_is_left_alone(node: Node) -> None:
+    """It would not come up on the runtime's own endpoint."""
+    node.run("install")
+    node.host.systemctl("stop", "containerd.service")
+    with node.restarts(kubelet=False, proxy=False), untouched(node.host):
+        said = node.run("remove", code=4).err
+        assert "refused" in node.run("plan", "--mode", "remove", code=4).out
+    assert "run/containerd/containerd.sock: no socket" in said
+    assert "a kubelet that runs is left alone" in said
+    node.host.systemctl("start", "containerd.service")
+    node.run("remove")
+    node.expect_untraced()

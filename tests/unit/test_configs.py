@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -17,6 +18,10 @@ from installer.inputs.configs import (
     parse_extra_options,
     validate_with_binary,
 )
+from installer.inputs.load import Request, load_inputs
+from installer.inputs.payload import BINARY
+from installer.inputs.settings import ProxySettings, Settings
+from installer.model.state import Mode
 
 NONE = b"policy:\n  Active: none\n"
 BALLOONS = b"policy:\n  Active: balloons\n  balloons: {}\n"
@@ -140,6 +145,11 @@ def test_a_configmap_volume_is_made_of_links(tmp_path: Path) -> None:
             b"policy:\n  Active: topology-aware\n",
             "fallback.cfg:2: policy.Active: topology-aware needs policy.ReservedResources.CPU",
         ),
+        (
+            b"policy:\n  Active: memtier\n  ReservedResources: {Memory: 1G}\n",
+            "fallback.cfg:2: policy.Active: memtier needs policy.ReservedResources.CPU",
+        ),
+        (b"policy:\n  Active: static\n", "fallback.cfg:2: policy.Active: static needs policy.ReservedRes"),
         (b"policy: {}\npolicy: {}\n", "policy: already given in line 1 (fallback.cfg:2)"),
         (b"apiVersion: v1\nkind: ConfigMap\ndata: {}\n", "fallback.cfg:1: is a whole ConfigMap"),
     ],
@@ -147,6 +157,32 @@ def test_a_configmap_volume_is_made_of_links(tmp_path: Path) -> None:
 def test_what_cri_resmgr_would_refuse_is_refused_in_words(tmp_path: Path, content: bytes, fault: str) -> None:
     (only,) = faults(write(tmp_path, {"fallback.cfg": content}))
     assert only.startswith(fault)
+
+
+@pytest.mark.parametrize("key", ["CPU", "cpu", "Cpu"])
+@pytest.mark.parametrize("policy", ["memtier", "topology-aware", "static"])
+def test_what_cri_resmgr_takes_is_taken(tmp_path: Path, policy: str, key: str) -> None:
+    content = f"policy: {{Active: {policy}, ReservedResources: {{{key}: 750m}}, {policy}: {{}}}}\n".encode()
+    assert load_configs(write(tmp_path, {"fallback.cfg": content})).policy == policy
+
+
+@pytest.mark.parametrize("agent", ["enabled", "disabled"])
+def test_static_pools_need_the_agent(tmp_path: Path, agent: Literal["enabled", "disabled"]) -> None:
+    """Which neither the schema nor the private run sees: a real start refuses it."""
+    binary = tmp_path / "payload" / BINARY
+    binary.parent.mkdir(parents=True)
+    binary.write_text("#!/bin/sh\n")
+    binary.chmod(0o755)
+    (tmp_path / "configs").mkdir()
+    write(tmp_path / "configs", {"force.cfg": b"policy.Active: static-pools\n"})
+    settings = Settings(proxy=ProxySettings(agent=agent))
+    request = Request(Mode.INSTALL, settings, tmp_path / "payload", tmp_path / "configs")
+    if agent == "enabled":
+        assert load_inputs(request, lambda _path, _identity: None).configs.policy == "static-pools"
+        return
+    fault = r"force\.cfg: policy\.Active: static-pools needs cri-resmgr-agent"
+    with pytest.raises(InvalidInputError, match=fault):
+        load_inputs(request, lambda _path, _identity: None)
 
 
 def test_every_fault_of_every_file_is_said_at_once(tmp_path: Path) -> None:
@@ -261,6 +297,12 @@ OURS = (
     "reset-policy",
     "reset-config",
     "host-root",
+    "force-config-signal",
+    "relay-dir",
+    "config-socket",
+    "pid-file",
+    "print-config",
+    "list-policies",
 )
 
 

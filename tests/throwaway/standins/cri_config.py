@@ -11,6 +11,7 @@ from typing import Any
 POLICIES = (
     "none",
     "topology-aware",
+    "memtier",
     "balloons",
     "static-pools",
     "podpools",
@@ -126,7 +127,7 @@ def check(data: dict[str, Any]) -> dict[str, Any]:
     if active is not None and active not in POLICIES:
         raise ConfigError(f'can\'t activate unknown policy "{active}"')
     reserved = reserved_cpus(data)
-    if active == "topology-aware" and reserved is None:
+    if active in ("topology-aware", "memtier") and reserved is None:
         raise ConfigError("topology-aware policy: cannot start without CPU reservation")
     return data
 
@@ -147,10 +148,11 @@ def active_policy(data: dict[str, Any]) -> str:
 def reserved_cpus(data: dict[str, Any]) -> float | None:
     """The CPUs set aside, as a number. Raises ConfigError on what is not one."""
     resources = data.get("policy", {}).get("ReservedResources") or {}
-    for key in resources:
-        if key not in ("CPU", "Memory"):
+    given = {key.lower(): value for key, value in resources.items()}
+    for key in given:
+        if key not in ("cpu", "memory"):
             raise ConfigError(f'module "policy": unknown field "{key}"')
-    value = resources.get("CPU")
+    value = given.get("cpu")
     if value is None:
         return None
     text = str(value)
@@ -160,6 +162,15 @@ def reserved_cpus(data: dict[str, Any]) -> float | None:
         return float(text[:-1]) / 1000 if text.endswith("m") else float(text)
     except ValueError:
         raise ConfigError(f'module "policy": invalid CPU quantity "{text}"') from None
+
+
+def check_start(data: dict[str, Any], agent: bool) -> None:
+    """What only a real start refuses, when its policy has met the machine and the agent."""
+    active = active_policy(data)
+    if active == "static" and reserved_cpus(data) is None:
+        raise ConfigError("failed to start policy static: cannot start without CPU reservation")
+    if active == "static-pools" and not agent:
+        raise ConfigError("failed to start policy static-pools: agent connection required")
 
 
 def check_fits(data: dict[str, Any]) -> None:

@@ -293,6 +293,10 @@ class Resmgr:
         if self.faults.get("startup") == "exit":
             fatal("failed to start: this build is broken", self.exit_code())
         self.wait_for_runtime()
+        try:
+            cri_config.check_start(config, self.options.path("agent-socket") not in ("", "disabled"))
+        except ConfigError as error:
+            fatal(str(error))
         if self.faults.get("startup") == "hang":
             log("I", "synchronizing cache with runtime...")
             self.sleep_for_ever()
