@@ -13,7 +13,8 @@ import pytest
 
 from hack.image_files import Entry, lines, read_config, read_image
 from hack.image_files import sizes as image_sizes
-from tests.image.images import TOP, base_image, build, environment, image, locked, pack, payload
+from tests.cache import locked
+from tests.image.images import TOP, base_image, build, environment, image, pack, payload
 from tests.image.world import OLD
 
 pytestmark = pytest.mark.host

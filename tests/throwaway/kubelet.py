@@ -46,19 +46,24 @@ def lay_kubelet(host: ThrowawayHost, flavour: str) -> None:
     """Puts the files of a flavour on a host's disk, enabled; the host may be off."""
     if runtime_of(flavour) != host.runtime:
         raise HostError(f"{flavour} needs a host with runtime {runtime_of(flavour)}")
+    lay_kubelet_below(host.disk, flavour)
+
+
+def lay_kubelet_below(root: Path, flavour: str) -> None:
+    """As `lay_kubelet`, below the root directory of any system."""
     tree = TREES / flavour
     for source in sorted(tree.rglob("*")):
-        target = host.disk / source.relative_to(tree)
+        target = root / source.relative_to(tree)
         if source.is_dir():
             target.mkdir(exist_ok=True)
         else:
             shutil.copyfile(source, target)
             target.chmod(0o644)
-    binary = host.disk / kubelet_path(flavour)[1:]
+    binary = root / kubelet_path(flavour)[1:]
     binary.parent.mkdir(parents=True, exist_ok=True)
     binary.write_bytes(executable())
     binary.chmod(0o755)
-    wants = host.disk / "etc/systemd/system/multi-user.target.wants"
+    wants = root / "etc/systemd/system/multi-user.target.wants"
     own = (tree / "etc/systemd/system" / UNIT).exists()
     (wants / UNIT).symlink_to(f"{'/etc' if own else '/lib'}/systemd/system/{UNIT}")
 

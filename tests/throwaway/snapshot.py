@@ -9,7 +9,7 @@ kubelet's unit as systemd has it. What changes by itself is left out: lively has
 import hashlib
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,11 +70,16 @@ def snapshot(host: ThrowawayHost) -> Mapping[str, Entry]:
     The keys are absolute paths on the host; a unit file's state stands under
     `unit:<name>`, a property of kubelet's unit under `kubelet:<name>`.
     """
-    found = files(host)
-    for line in host.systemctl("list-unit-files", "--no-legend", "--full").splitlines():
+    return files(host) | units(host.systemctl)
+
+
+def units(systemctl: Callable[..., str]) -> dict[str, Entry]:
+    """What systemd says of every unit file and of kubelet's unit; `systemctl` takes its words."""
+    found: dict[str, Entry] = {}
+    for line in systemctl("list-unit-files", "--no-legend", "--full").splitlines():
         words = line.split()
         found[f"unit:{words[0]}"] = Entry("unit", content=words[1])
-    for line in host.systemctl("show", KUBELET).splitlines():
+    for line in systemctl("show", KUBELET).splitlines():
         name, _, value = line.partition("=")
         if not lively.property_changes_by_itself(name):
             words = lively.OF_A_RUN.sub("", value).split()

@@ -1,0 +1,235 @@
+"""What a machine is made of: Debian's kernel, a disk with a node on it, and a kit with what the tests bring.
+
+All of it comes from this machine's distribution. The tree and the disk are kept between runs; without them
+making all takes about two minutes. The disk is a copy for each machine, so that the next one starts anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tomllib
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.bootstrap import Bootstrap, apt_sources
+from tests.cache import CACHE, digest_of, keep_newest, locked, run, tree_parts
+from tests.machine import agent
+from tests.machine.machine import QEMU, Parts
+from tests.throwaway import furnish as furnishing
+from tests.throwaway.furnish import furnish_runtime, write
+from tests.throwaway.kubelet import lay_kubelet_below
+
+TOP = Path(__file__).parents[2]
+PLACE = CACHE / "machine"
+NEEDED = (QEMU, "mmdebstrap", "mkfs.ext4", "lz4", "setpriv")
+
+#: A node's, and what the program needs of the distribution.
+PACKAGES = (
+    *("usr-is-merged", "systemd-sysv", "udev", "kmod", "dbus", "apparmor", "procps", "iproute2", "mount"),
+    *("containerd", "runc", "python3", "python3-gi", "gir1.2-glib-2.0", "python3-yaml", "busybox-static"),
+)
+SELINUX_PACKAGES = ("policycoreutils", "selinux-policy-default", "selinux-utils")
+
+#: The kernel and its modules without its package's scripts, which would make an initrd.
+ADD_KERNEL = """chroot "$1" sh -euc '
+mkdir /kernel && cd /kernel
+apt-get --quiet download "$(apt-cache depends linux-image-cloud-amd64 | sed -n "s/.*Depends: //p")"
+dpkg-deb --extract linux-image-*.deb .
+mv boot/vmlinuz-* /boot/vmlinuz
+for modules in lib/modules usr/lib/modules; do [ ! -d $modules ] || mv $modules /usr/lib/; done
+cd / && rm -r /kernel
+depmod "$(ls /usr/lib/modules)"
+'"""
+
+LZ4_MAGIC = b"\x02\x21\x4c\x18"  # of the legacy frame, as the kernel's build writes it
+
+DISK_SIZE = "2G"  # sparse
+KIT = "/mnt/kit"
+PROGRAM = f"{KIT}/program/bin/cri-resmgr-installer"
+KEPT = 3
+
+#: Neither of use on this machine nor quick: consoles, timers, and AppArmor profiles of no program here.
+MASKED = (
+    *("apparmor.service", "apt-daily-upgrade.timer", "apt-daily.timer", "dpkg-db-backup.timer"),
+    *("e2scrub_all.timer", "e2scrub_reap.service", "fstrim.timer", "getty@tty1.service"),
+    *("serial-getty@ttyS0.service", "systemd-logind.service", "systemd-pstore.service"),
+    *("systemd-binfmt.service", "systemd-update-utmp.service", "systemd-update-utmp-runlevel.service"),
+    *("console-getty.service", "systemd-tmpfiles-clean.timer", "proc-sys-fs-binfmt_misc.automount"),
+)
+AGENT = "usr/local/sbin/machine-agent"
+AGENT_UNIT = f"""\
+[Unit]
+Description=runs what the tests ask for
+Requires=dev-virtio\\x2dports-agent.device
+After=dev-virtio\\x2dports-agent.device dbus.socket
+
+[Service]
+ExecStart=/usr/bin/python3 -IS /{AGENT}
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def missing_parts() -> list[str]:
+    """What keeps this machine from running a machine; empty if nothing."""
+    path = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
+    missing = [f"{name} is not installed" for name in NEEDED if shutil.which(name, path=path) is None]
+    if platform.machine() != "x86_64":
+        missing.append(f"this processor is {platform.machine()}, not x86_64")
+    if os.geteuid() != 0:
+        missing.append("not root")
+    release = dict(line.partition("=")[::2] for line in Path("/etc/os-release").read_text().splitlines())
+    if release.get("ID") != "debian":
+        missing.append("only Debian has the kernel linux-image-cloud-amd64")
+    return missing
+
+
+def tree(selinux: bool = False) -> Path:
+    """A directory with `root`, a Debian with its modules of the kernel, and `kernel`."""
+    system = Bootstrap(PACKAGES + (SELINUX_PACKAGES if selinux else ()), [ADD_KERNEL])
+    place = PLACE / f"tree-{system.digest}"
+    if not place.exists():
+        with _partial(place) as partial:
+            partial.mkdir()
+            system.make(partial / "root")
+            unpack_kernel(partial / "root/boot/vmlinuz", partial / "kernel")
+    os.utime(place)
+    keep_newest(PLACE, "tree-*", KEPT)
+    return place
+
+
+def unpack_kernel(image: Path, target: Path) -> None:
+    """The kernel itself, which qemu starts at once; the image would unpack itself under emulation, in 5 to 10
+    seconds. An image that is packed in another way than Debian's is taken as it is."""
+    packed = image.read_bytes()
+    begin = packed.find(LZ4_MAGIC)
+    if begin < 0:
+        shutil.copyfile(image, target)
+        return
+    # What follows the packed kernel is not lz4's, about which it complains.
+    done = subprocess.run(["lz4", "-dc"], input=packed[begin:], capture_output=True, check=False)
+    if not done.stdout.startswith(b"\x7fELF"):
+        raise ValueError(f"{image} has no kernel in it: {done.stderr.decode()}")
+    target.write_bytes(done.stdout)
+
+
+def disk(selinux: bool = False) -> Path:
+    """A disk with a kubeadm node and the stand-in for kubelet; not to be written to.
+
+    With `selinux`, every file on it has the label of the default policy.
+    """
+    system = tree(selinux)
+    sources = (Path(__file__), Path(agent.__file__), Path(furnishing.__file__).parent)
+    place = PLACE / f"disk-{digest_of([system.name.encode(), *tree_parts(*sources)])}.img"
+    if not place.exists():
+        with _partial(place) as partial:
+            root = partial.with_name(f"{partial.name}.root")
+            run("rm", "-rf", root)
+            run("cp", "-a", system / "root", root)
+            furnish(root)
+            if selinux:
+                label(root)
+            make_disk(root, partial, DISK_SIZE)
+            run("rm", "-rf", root)
+    os.utime(place)
+    keep_newest(PLACE, "disk-*.img", KEPT)
+    return place
+
+
+def furnish(root: Path) -> None:
+    """Makes a node of a bootstrapped system."""
+    write(root / "etc/fstab", f"/dev/nvme0n2 {KIT} ext4 ro,noatime 0 0\n")
+    write(root / "etc/machine-id", uuid.uuid4().hex + "\n")
+    write(root / "etc/hostname", "machine\n")
+    (root / KIT[1:]).mkdir()
+    shutil.copyfile(agent.__file__, root / AGENT)
+    units = root / "etc/systemd/system"
+    for name in MASKED:
+        (units / name).unlink(missing_ok=True)
+        (units / name).symlink_to("/dev/null")
+    write(units / "machine-agent.service", AGENT_UNIT)
+    wants = units / "multi-user.target.wants"
+    (wants / "containerd.service").unlink()
+    furnish_runtime(root, "containerd")
+    (wants / "machine-agent.service").symlink_to("/etc/systemd/system/machine-agent.service")
+    lay_kubelet_below(root, "kubeadm")
+
+
+def label(root: Path) -> None:
+    """Gives every file below `root` the label of its default policy, as an installation with SELinux does."""
+    write(root / "etc/selinux/config", "SELINUX=permissive\nSELINUXTYPE=default\n")
+    contexts = "/etc/selinux/default/contexts/files/file_contexts"
+    # It names a file by its descriptor in /proc. -m: as this kernel has it, no mount takes labels.
+    script = 'mount --bind /proc "$1/proc" && exec chroot "$1" setfiles -F -m -e /proc "$2" /'
+    run("unshare", "--mount", "--propagation", "private", "sh", "-ec", script, "sh", root, contexts)
+
+
+def make_disk(root: Path, target: Path, size: str) -> None:
+    """A sparse file with the file system's image of a directory."""
+    run("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0", "-d", root, target, size)
+
+
+@contextlib.contextmanager
+def _partial(place: Path) -> Iterator[Path]:
+    """A name for what becomes `place` when the block ends well."""
+    partial = place.with_name(f"{place.name}.partial")
+    run("rm", "-rf", partial)
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    yield partial
+    partial.rename(place)
+
+
+def libraries() -> Path:
+    """A venv with what the program needs of PyPI, without the program."""
+    project = (TOP / "pyproject.toml").read_text()
+    needed = tomllib.loads(project)["project"]["dependencies"]
+    codename, _ = apt_sources()
+    constraints = TOP / "image/constraints.txt"
+    parts = [codename.encode(), *(word.encode() for word in needed), constraints.read_bytes()]
+    place = PLACE / f"libraries-{digest_of(parts)}"
+    if not place.exists():
+        with _partial(place) as partial:
+            run("/usr/bin/python3", "-m", "venv", "--system-site-packages", "--without-pip", partial)
+            pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
+            target = ("--python", partial / "bin/python", "install", "--constraint", constraints)
+            run(*pip, *target, *needed)
+    os.utime(place)
+    keep_newest(PLACE, "libraries-*", KEPT)
+    return place
+
+
+def lay_program(target: Path) -> None:
+    """A venv with the program at `target`, as an installed wheel has it; it works below KIT/program only."""
+    run("cp", "-a", libraries(), target)
+    (packages,) = target.glob("lib/python3*/site-packages")
+    assets = packages / "installer/_assets"
+    shutil.copytree(TOP / "installer", packages / "installer", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("units", "templates"):
+        shutil.copytree(TOP / name, assets / name)
+    shutil.copytree(TOP / "tests", packages / "tests", ignore=shutil.ignore_patterns("__pycache__", "cases"))
+    # The kit is read-only: what is not compiled now would be compiled at each start.
+    run("/usr/bin/python3", "-m", "compileall", "-qq", packages / "installer", packages / "tests")
+    command = target / "bin/cri-resmgr-installer"
+    command.write_text(
+        f"#!{KIT}/program/bin/python3\nfrom installer.cli import main\n\nraise SystemExit(main())\n"
+    )
+    command.chmod(0o755)
+
+
+def assemble(scratch: Path, kit: Path, selinux: bool = False) -> Parts:
+    """A machine with a new disk below `scratch`; `kit` is a directory, to which the program is added."""
+    with locked("machine.lock"):
+        system, blank = tree(selinux), disk(selinux)
+        lay_program(kit / "program")
+        parts = Parts(system / "kernel", scratch / "disk.img", scratch / "kit.img")
+        run("cp", "--sparse=always", blank, parts.disk)
+    used = int(run("du", "--summarize", "--block-size=1M", kit).split()[0])
+    make_disk(kit, parts.kit, f"{used + used // 5 + 16}M")
+    return parts

@@ -1,0 +1,91 @@
+"""The life of a node on a real machine: what a throwaway host shares with this one, it has for itself.
+
+Its power, its clock, its kernel with cgroup v2, and its disk. The tests are one story, in this order.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.host.node import FALLBACK, PROXY, STATE
+from tests.machine.node import BROKEN, NEW, MachineNode, booted, difference
+from tests.rules import rule
+
+HOUR_BACK = 'date --set "@$(($(date +%s) - 3600))"'
+DAEMON = "installer-run.service"
+#: The daemon has ended a pass, by its own words.
+PASSED = f"journalctl --output=cat --unit={DAEMON} | grep -q pass.ended"
+PASS_SECONDS = 120
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MachineNode]:
+    with booted(tmp_path_factory.mktemp("machine")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def before(node: MachineNode) -> dict[str, str]:
+    """The machine as it was before us."""
+    return node.manifest()
+
+
+@rule("R2")
+def test_an_installation_converges_on_cgroup_v2(node: MachineNode, before: dict[str, str]) -> None:
+    assert node.machine.run("stat", "-fc", "%T", "/sys/fs/cgroup").out == "cgroup2fs\n"
+    node.run("install")
+    node.expect_good()
+    assert node.run("install").out == "nothing to do\n"
+
+
+@rule("R8")
+def test_an_upgrade_that_fails_goes_back(node: MachineNode) -> None:
+    good, node.payload = node.payload, BROKEN
+    kubelet = node.show("kubelet", "InvocationID")
+    assert "the last good generation is in place again" in node.run("install", code=5).err
+    node.payload = good
+    node.expect_good()
+    assert node.show("kubelet", "InvocationID") == kubelet
+
+
+@rule("R7", "R12")
+def test_power_lost_in_the_middle_of_an_upgrade(node: MachineNode) -> None:
+    node.payload = NEW
+    assert node.cut_at(f"restart {PROXY}", "install")
+    node.machine.boot()
+    node.wait_healthy()
+    assert node.show("kubelet", "NRestarts") == "0"
+    node.run("install")
+    node.expect_good()
+
+
+@rule("R3", "R15")
+def test_the_clock_goes_back_an_hour_while_the_daemon_lives(node: MachineNode) -> None:
+    kubelet = node.show("kubelet", "InvocationID")
+    node.machine.run("systemd-run", "--quiet", f"--unit={DAEMON}", *node.words("--output=json", "run"))
+    wait_until(node, PASSED)
+    node.machine.run("sh", "-c", HOUR_BACK)
+    node.machine.run("rm", FALLBACK)
+    wait_until(node, f"test -e {FALLBACK}")
+    assert node.show(DAEMON, "ActiveState") == "active"
+    node.machine.run("systemctl", "stop", DAEMON)
+    assert node.show("kubelet", "InvocationID") == kubelet
+    node.expect_good()
+
+
+def wait_until(node: MachineNode, true: str) -> None:
+    """Waits until a shell command succeeds."""
+    loop = f"until {true}; do sleep 0.5; done"
+    ended = node.machine.run("timeout", str(PASS_SECONDS), "sh", "-c", loop, check=False)
+    said = node.machine.run("journalctl", "--no-pager", "--output=cat", f"--unit={DAEMON}").out
+    assert ended.code == 0, said
+
+
+@rule("R6")
+def test_a_removal_leaves_every_file_as_it_was(node: MachineNode, before: dict[str, str]) -> None:
+    node.run("remove")
+    node.wait_healthy()
+    assert not node.on_relay()
+    left = difference(before, node.manifest())
+    assert not left, "\n".join(left)
+    assert node.machine.run("test", "-e", STATE, check=False).code == 1
