@@ -71,6 +71,7 @@ def reconcile(request: Request, host: Host, emit: Emit) -> bool:
             _finish_removal(assessment, run)
         elif plan.steps or (assessment.snapshot.sound and is_open(run.store.record, plan.desired)):
             _close_installed(plan, after, inputs, run)
+        _warn_unlabelled(run)
         emit(_converged(assessment))
         return bool(plan.steps)
 
@@ -214,6 +215,16 @@ def _finish_removal(assessment: Assessment, run: Run) -> None:
             "everything else was removed and kubelet is on its base endpoint; "
             "`cri-resmgr-installer remove --without-record` deletes these too",
         )
+
+
+def _warn_unlabelled(run: Run) -> None:
+    """A node works without labels, until its policy forbids what it has no label for."""
+    unlabelled = run.host.files.unlabelled
+    if unlabelled:
+        more = f", and {len(unlabelled) - 1} more" if len(unlabelled) > 1 else ""
+        message = f"the SELinux label of {unlabelled[0]}{more}"
+        hint = "on the node: `restorecon -v PATH`"
+        run.emit(Event("warning", message, {"code": "selinux-label", "hint": hint, "files": unlabelled}))
 
 
 def _converged(assessment: Assessment) -> Event:

@@ -44,8 +44,12 @@ class Kernel:
         else:
             os.lchown(place, uid, gid)
 
-    def attribute(self, descriptor: int, name: str, value: bytes) -> None:
-        os.setxattr(descriptor, name, value)
+    def attribute(self, place: str | int, name: str, value: bytes) -> None:
+        """Of a link itself, where `place` is one."""
+        if isinstance(place, int):
+            os.setxattr(place, name, value)
+        else:
+            os.setxattr(place, name, value, follow_symlinks=False)
 
     def rename(self, old: str, new: str) -> None:
         os.rename(old, new)

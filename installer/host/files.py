@@ -18,9 +18,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from installer.errors import InstallerError, UnservableHostError
-from installer.host import disk
+from installer.host import disk, selinux
 from installer.host.chase import components, link_target, opened, parent_of
 from installer.host.ports import KnownDigest
+from installer.host.selinux import FilePolicy
 from installer.model.resource import ABSENT, FileState, HostPath, Identity, Kind
 
 KEPT_BYTES = 1 << 20  # content of files up to this size is part of their state
@@ -29,11 +30,14 @@ _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 class RootedFiles:
-    """The Files port below `root`; `kernel` makes the changes."""
+    """The Files port below `root`; `kernel` makes the changes, and with `labels` what is new gets the label
+    that the host's SELinux policy says."""
 
-    def __init__(self, root: Path, kernel: disk.Kernel | None = None) -> None:
+    def __init__(self, root: Path, kernel: disk.Kernel | None = None, *, labels: bool = False) -> None:
         self.root = root
+        self.unlabelled: list[str] = []
         self._kernel = kernel or disk.Kernel()
+        self._policy = FilePolicy(self.read) if labels else None
 
     # -- reading ----------------------------------------------------------------
 
@@ -125,6 +129,7 @@ class RootedFiles:
                 file.flush()
                 disk.own(file.fileno(), uid, gid, self._kernel)
                 self._kernel.chmod(file.fileno(), mode)
+                self._label(file.fileno(), path, stat.S_IFREG)
                 # After the owner and the mode: they remove capabilities and change an ACL.
                 disk.give_attributes(file.fileno(), attributes, self._kernel)
                 self._kernel.sync(file.fileno())
@@ -146,7 +151,17 @@ class RootedFiles:
             status = os.lstat(temporary)
             if (status.st_uid, status.st_gid) != (uid, gid):
                 self._kernel.chown(temporary, uid, gid)
+            self._label(temporary, path, stat.S_IFLNK)
             self._kernel.rename(temporary, place)
+
+    def _label(self, place: str | int, path: str, kind: int) -> None:
+        """Gives a new file, directory or symlink its label. A file without one is better than none."""
+        try:
+            label = self._policy.label(path, kind) if self._policy else ""
+            if label:
+                self._kernel.attribute(place, selinux.ATTRIBUTE, label.encode() + b"\0")
+        except OSError as error:
+            self.unlabelled.append(f"{path}: {error.strerror}")
 
     @contextlib.contextmanager
     def _temporary(self, place: str) -> Iterator[str]:
@@ -207,6 +222,7 @@ class RootedFiles:
                 self._kernel.mkdir(place, mode)
                 with disk.open_directory(place) as descriptor:
                     self._kernel.chmod(descriptor, mode)  # whatever the umask is
+                    self._label(descriptor, directory, stat.S_IFDIR)
                 disk.sync_directory(os.path.dirname(place), self._kernel)
         return missing
 

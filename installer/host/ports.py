@@ -23,6 +23,8 @@ KnownDigest = Callable[[str, Identity], str | None]
 
 class Files(Protocol):
     root: Path
+    unlabelled: list[str]
+    """What was written and did not get the SELinux label that the host's policy says: `PATH: why`."""
 
     def opened(self, path: str) -> AbstractContextManager[Path]:
         """The object at `path`, symlinks followed below the root (an absolute target starts at the root

@@ -22,7 +22,7 @@ from installer.host.validator import BinaryValidator
 
 def build_host(root: Path) -> Host:
     """The host whose root directory is `root`: `/`, a mount of it, or /proc/<pid>/root."""
-    files = RootedFiles(root)
+    files = RootedFiles(root, labels=True)
     return Host(
         files=files,
         systemd=BusSystemd(files),

@@ -97,9 +97,9 @@ class MortalKernel(Kernel):
         with self._effect():
             super().chown(place, uid, gid)
 
-    def attribute(self, descriptor: int, name: str, value: bytes) -> None:
+    def attribute(self, place: str | int, name: str, value: bytes) -> None:
         with self._effect():
-            super().attribute(descriptor, name, value)
+            super().attribute(place, name, value)
 
     def rename(self, old: str, new: str) -> None:
         with self._effect():

@@ -24,6 +24,7 @@ class MemoryFiles:
     def __init__(self, at: Mapping[str, FileState]) -> None:
         self.at = dict(at)
         self.root = Path("/")
+        self.unlabelled: list[str] = []
 
     def state(self, path: str, known: KnownDigest | None = None) -> FileState:
         return self.at.get(path, ABSENT)

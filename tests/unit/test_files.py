@@ -172,7 +172,7 @@ def test_extended_attributes_are_seen_and_given(tmp_path: Path) -> None:
     given: list[tuple[str, bytes]] = []
 
     class Keeping(Kernel):
-        def attribute(self, descriptor: int, name: str, value: bytes) -> None:
+        def attribute(self, place: str | int, name: str, value: bytes) -> None:
             given.append((name, value))
 
     files = RootedFiles(tmp_path, Keeping())
@@ -188,7 +188,7 @@ def test_extended_attributes_are_seen_and_given(tmp_path: Path) -> None:
 
 def test_an_attribute_that_is_refused_does_not_keep_the_file_from_being_written(tmp_path: Path) -> None:
     class Refusing(Kernel):
-        def attribute(self, descriptor: int, name: str, value: bytes) -> None:
+        def attribute(self, place: str | int, name: str, value: bytes) -> None:
             raise OSError(errno.EOPNOTSUPP, "not here")
 
     files = RootedFiles(tmp_path, Refusing())

@@ -277,3 +277,11 @@ def test_a_generation_that_failed_stays_out_and_the_good_one_is_repaired(node: N
     assert node.read(paths.FALLBACK_CONFIG) != b"edited"
     assert b"one" in (node.read(paths.BINARY) or b"")
     assert node.on_relay
+
+
+def test_what_got_no_selinux_label_is_said(node: Node, payload: Path) -> None:
+    node.fake.host.files.unlabelled.append("/opt/intel: Operation not permitted")
+    said: list[Event] = []
+    reconcile(request(payload), node.fake.host, said.append)
+    (warning,) = (event for event in said if event.data.get("code") == "selinux-label")
+    assert "/opt/intel: Operation not permitted" in warning.message
