@@ -55,6 +55,7 @@ def reconcile(request: Request, host: Host, emit: Emit) -> bool:
     with host.lock():
         run, inputs, assessment = _look(request, host, emit)
         plan = assessment.plan
+        _check_pause(request, assessment.snapshot)
         _refuse(plan)
         if plan.steps and assessment.remembered_failure and not request.retry:
             _keep_good(request, assessment, run)
@@ -121,6 +122,13 @@ def _check_forgotten_configs(request: Request, record: Record, host: Host) -> No
             "give the same directory again with --configs, or, if the policy none is what you want, "
             "--default-configs; nothing was touched",
         )
+
+
+def _check_pause(request: Request, snapshot: HostSnapshot) -> None:
+    """Raises UnservableHostError where nobody but a person who says so may change anything."""
+    if snapshot.pause and not request.despite_pause:
+        hint = "a person may be at work there; --despite-pause acts all the same; nothing was touched"
+        raise UnservableHostError(f"this node is paused: {snapshot.pause}", hint)
 
 
 def _refuse(plan: Plan) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+import stat
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from installer.host.ports import Files, Host
 from installer.inputs.settings import Settings
 from installer.model import paths
 from installer.model.hold import reason_in
+from installer.model.pause import CLUSTER_MEMORY, PAUSE_FILE, why_paused
 from installer.model.proxy_cache import NO_CACHE, ProxyCache, parse_cache
 from installer.model.resource import FileState, Kind, ProcessState, UnitDetail, UnitState, last_flag
 from installer.model.snapshot import (
@@ -44,6 +46,7 @@ _SERVICES_THAT_MATTER = (
 )
 _BOTTLEROCKET = re.compile(r"^ID=[\"']?bottlerocket", re.MULTILINE)
 _CONFIG_LIMIT = 4 << 20  # bytes of a kubelet configuration worth reading
+_SMALL = 4096  # bytes
 _CACHE_LIMIT = (
     64 << 20
 )  # bytes of cri-resmgr's cache, some 10 KiB for each container: a longer one says nothing
@@ -98,6 +101,7 @@ def _look(host: Host, settings: Settings, record: Record) -> HostSnapshot:
         kubelet=replace(
             kubelet, healthy=kubelet.unit.running and host.healthz.ok(settings.kubelet.healthz_url)
         ),
+        pause=_read_pause(host.files),
         files={path: observe_file(host, record, path) for path in _paths(settings, record)},
         composed=any(_exists(host.files, path) for path in (paths.KUBELET_COMPOSED, paths.KUBELET_USED)),
         leftovers=tuple(path for path in paths.PROXY_STATE if _exists(host.files, path)),
@@ -175,6 +179,20 @@ def read_hold(files: Files) -> str:
     """Why kubelet is held on its base endpoint; empty if it is not held."""
     raw = files.read(paths.HOLD)
     return "" if raw is None else reason_in(raw)
+
+
+def _read_pause(files: Files) -> str:
+    """Why the node is paused; empty if it is not. Whatever lies at the path of the file pauses."""
+    status = files.status(PAUSE_FILE)
+    file = None if status is None else _read_small(files, PAUSE_FILE) if stat.S_ISREG(status.st_mode) else b""
+    return why_paused(file, _read_small(files, CLUSTER_MEMORY))
+
+
+def _read_small(files: Files, path: str) -> bytes:
+    try:
+        return files.read(path, _SMALL) or b""
+    except InstallerError:
+        return b""
 
 
 # -- kubelet's base -------------------------------------------------------------------

@@ -131,6 +131,7 @@ def _run(arguments: argparse.Namespace, options: Options) -> int:
         retry=getattr(arguments, "retry", False),
         accept_pending=getattr(arguments, "accept_pending", False),
         without_record=getattr(arguments, "without_record", False),
+        despite_pause=getattr(arguments, "despite_pause", False),
         keep_kubelet=getattr(arguments, "keep_kubelet", False),
         unattended=getattr(arguments, "unattended", False),
     )

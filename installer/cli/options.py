@@ -128,6 +128,7 @@ def build_parser() -> tuple[argparse.ArgumentParser, Mapping[str, _Parser]]:
     install.add_argument(
         "--accept-pending", action="store_true", help="make a pending edit of kubelet's unit live"
     )
+    _add_despite_pause(install)
     install.add_argument("--keep-kubelet", action="store_true", help=argparse.SUPPRESS)
     install.add_argument("--unattended", action="store_true", help=argparse.SUPPRESS)
     remove = add("remove", "converge the host to removed, once")
@@ -136,11 +137,16 @@ def build_parser() -> tuple[argparse.ArgumentParser, Mapping[str, _Parser]]:
         action="store_true",
         help="without a usable record: delete all files at our paths",
     )
+    _add_despite_pause(remove)
     add("run", "daemon: converge, then watch (settings' mode)")
     add("status", "show both units, every file and the relay; touches nothing")
     _add_manifests(add("manifests", "print Kubernetes YAML; needs neither root nor a host"))
     _add_internal_verbs(verbs, shared)
     return parser, verbs.choices
+
+
+def _add_despite_pause(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--despite-pause", action="store_true", help="act although the node is paused")
 
 
 def _add_manifests(manifests: argparse.ArgumentParser) -> None:

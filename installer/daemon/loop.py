@@ -426,15 +426,15 @@ def spread(machine_id: bytes, window: float) -> float:
 
 
 def _words(decision: Decision, spent: bool) -> tuple[str, ...]:
-    """The verb of the command line for an action."""
+    """The verb of the command line for an action. The policy has looked for a pause itself."""
     if decision.action is Action.RESTART_PROXY:
         return ("rescue", "--restart-proxy")
     if decision.action in (Action.RESCUE, Action.HOLD):
         hold_only = ("--hold-only",) if decision.action is Action.HOLD else ()
         return ("rescue", f"--reason={decision.why}", *hold_only)
     if decision.action is Action.INSTALL:
-        return (decision.action.value, "--unattended", *(("--keep-kubelet",) if spent else ()))
-    return (decision.action.value,)
+        return ("install", "--unattended", "--despite-pause", *(("--keep-kubelet",) if spent else ()))
+    return ("remove", "--despite-pause") if decision.action is Action.REMOVE else ("plan",)
 
 
 def _bounds(action: Action, configuration: Configuration) -> tuple[float, float]:

@@ -23,9 +23,8 @@ from installer.host.ports import Files, Systemd
 from installer.host.watch import WatchSpec
 from installer.model import paths
 from installer.model.hold import reason_in
+from installer.model.pause import PAUSE_FILE
 from installer.model.resource import ProcessState, UnitDetail, UnitState
-
-PAUSE = "/etc/cri-resmgr/pause"
 
 Token = tuple[object, ...]
 _OURS = (*paths.OUR_FILES, paths.PROXY_WANTED)
@@ -139,7 +138,7 @@ class Poller:
             kubelet=kubelet,
             on_relay=on_relay,
             hold=self._hold(),
-            paused=self._files.status(PAUSE) is not None,
+            paused=self._files.status(PAUSE_FILE) is not None,
             blind=blind,
         )
         return self.heartbeat()
@@ -148,7 +147,7 @@ class Poller:
         """Where a change is worth a look: each directory on the way to a path of the host, for a path may
         come and a directory may be moved away. Of the inputs and of kubelet's drop-ins: everything."""
         names: dict[str, set[str]] = {}
-        for path in (*self._watched(), PAUSE, paths.HOLD, f"{paths.OUR_RUNTIME}/mode.json"):
+        for path in (*self._watched(), PAUSE_FILE, paths.HOLD, f"{paths.OUR_RUNTIME}/mode.json"):
             for directory, name in _way(path):
                 names.setdefault(directory, set()).add(name)
         root, ours = self._files.root, Path("/")

@@ -24,6 +24,7 @@ class Request:
     this process.
 
     `default_configs`: that no configs are given is meant, also on a node that was installed with some.
+    `despite_pause`: act on a paused node, too.
     `keep_kubelet`: begin nothing that would restart kubelet. `unattended`: nobody is watching, so a person's
     hold is not ended.
     """
@@ -36,6 +37,7 @@ class Request:
     retry: bool = False
     accept_pending: bool = False
     without_record: bool = False
+    despite_pause: bool = False
     keep_kubelet: bool = False
     unattended: bool = False
 

@@ -115,9 +115,9 @@ _NO_BASE = KubeletBase()
 @dataclass(frozen=True, slots=True)
 class HostSnapshot:
     """`files` has every path that may be desired or is owned. `hold` is why kubelet is held on its base
-    endpoint, empty if it is not. `composed`: the guard composed a flag for kubelet's last start. `leftovers`
-    are those directories and files of cri-resmgr itself that exist, `cache` is what it keeps over restarts.
-    `probe` is None until it is needed.
+    endpoint, `pause` why nobody may change anything; both are empty if that is not so. `composed`: the guard
+    composed a flag for kubelet's last start. `leftovers` are those directories and files of cri-resmgr itself
+    that exist, `cache` is what it keeps over restarts. `probe` is None until it is needed.
     """
 
     proxy: ProxySnapshot
@@ -130,6 +130,7 @@ class HostSnapshot:
     machine: Machine = _UNKNOWN
     base: KubeletBase = _NO_BASE
     probe: Probe | None = None
+    pause: str = ""
 
     @property
     def runtime_ready(self) -> bool:

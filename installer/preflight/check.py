@@ -56,13 +56,19 @@ def check(
 
     `moved`: a run was cut off that had begun to move kubelet.
     """
-    found = check_places(changes)
+    found = (*_check_pause(snapshot), *check_places(changes))
     if inputs.request.mode is Mode.REMOVE:
-        return (*found, *check_removal(snapshot, changes)) if changes else ()
+        return (*found, *check_removal(snapshot, changes)) if changes else tuple(_check_pause(snapshot))
     found += check_host(inputs, snapshot, kubelet.refusals)
     if snapshot.probe is None:
         return found
     return found + check_change(inputs, snapshot, kubelet.policies, desired, changes, moved=moved)
+
+
+def _check_pause(snapshot: HostSnapshot) -> Iterable[Finding]:
+    if snapshot.pause:
+        hint = "`install` and `remove` change nothing without --despite-pause"
+        yield warning("paused", f"this node is paused: {snapshot.pause}", hint)
 
 
 def check_host(

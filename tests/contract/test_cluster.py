@@ -16,13 +16,14 @@ import trustme
 from installer.daemon.cluster import decommission, heartbeat
 from installer.daemon.cluster.client import ApiCluster
 from installer.daemon.cluster.heartbeat import HeartbeatRequest
-from installer.daemon.cluster.objects import PAUSE, STATUS
+from installer.daemon.cluster.objects import STATUS
 from installer.daemon.cluster.pod_context import PodContext, find_pod_context
 from installer.host.files import RootedFiles
 from installer.host.kubeapi import KubeApi
 from installer.host.watch import EventLoop
 from installer.model.daemon import DaemonState, Phase
 from installer.model.event import Event
+from installer.model.pause import PAUSE_ANNOTATION
 from installer.model.state import Mode
 from tests.rules import rule
 from tests.throwaway.apiserver import ApiServer
@@ -216,7 +217,7 @@ def test_the_annotation_is_written_only_when_it_differs(server: ApiServer) -> No
 
 
 def test_a_part_that_hangs_does_not_hinder_the_others(server: ApiServer, context: PodContext) -> None:
-    server.annotations[PAUSE] = "true"
+    server.annotations[PAUSE_ANNOTATION] = "true"
     server.fail("/leases", hang=True)
     answer = json.loads(heartbeat(HeartbeatRequest(context, events=(EVENT,), seconds=2.0).to_json()))
     results = {part: found[0] for part, found in answer["parts"].items()}
@@ -348,7 +349,7 @@ def scene(context: PodContext, tmp_path: Path) -> Iterator[Scene]:
 
 
 def test_a_paused_node_is_paused_from_the_start(server: ApiServer, scene: Scene) -> None:
-    server.annotations[PAUSE] = "a person is at work"
+    server.annotations[PAUSE_ANNOTATION] = "a person is at work"
     scene.begin()
     assert scene.cluster.paused()
     assert {method for method, _ in server.requests} == {"GET"}
@@ -357,15 +358,15 @@ def test_a_paused_node_is_paused_from_the_start(server: ApiServer, scene: Scene)
 def test_the_annotation_comes_and_goes(server: ApiServer, scene: Scene) -> None:
     scene.begin()
     assert not scene.cluster.paused()
-    server.annotations[PAUSE] = "true"
+    server.annotations[PAUSE_ANNOTATION] = "true"
     scene.until(scene.cluster.paused)
-    del server.annotations[PAUSE]
+    del server.annotations[PAUSE_ANNOTATION]
     scene.until(lambda: not scene.cluster.paused())
     assert scene.changes == 2
 
 
 def test_a_pause_outlasts_an_api_server_that_is_away(server: ApiServer, scene: Scene) -> None:
-    server.annotations[PAUSE] = "true"
+    server.annotations[PAUSE_ANNOTATION] = "true"
     scene.begin()
     server.go_away()
     scene.until(lambda: "cluster.unreachable" in scene.kinds())

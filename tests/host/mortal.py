@@ -329,7 +329,8 @@ class Run:
             self.listen(event)
 
         message = ""
-        request = Request(self.mode, load_settings(self.config), self.payload, self.configs)
+        settings = load_settings(self.config)
+        request = Request(self.mode, settings, self.payload, self.configs, despite_pause=True)
         try:
             if self.only_look:
                 changed = bool(look(request, host).plan.steps)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from installer.daemon.cluster.objects import PAUSE, STATUS
+from installer.daemon.cluster.objects import STATUS
+from installer.model.pause import PAUSE_ANNOTATION
 from tests.host.command import PROGRAM
 from tests.host.daemon import SOON, Daemon, within
 from tests.host.node import BINARY, GUARD, Node
@@ -78,16 +79,16 @@ def reasons(server: ApiServer) -> list[str]:
 
 @pytest.fixture
 def removed(node: Node) -> None:
-    """A node where nothing of ours is."""
+    """A node where nothing of ours is. Another test's pause may still be known there."""
     node.command.set()
-    node.run("remove")
+    node.run("remove", "--despite-pause")
 
 
 @pytest.fixture
 def installed(node: Node) -> None:
     """A node that is removed from only on evidence."""
     node.command.set(removal={"onTermination": "auto"})
-    node.run("install")
+    node.run("install", "--despite-pause")
 
 
 @pytest.mark.usefixtures("removed")
@@ -124,11 +125,13 @@ def test_without_an_api_server_or_permission_it_installs_all_the_same(
 
 @pytest.mark.usefixtures("removed")
 def test_a_paused_node_is_not_even_installed(node: Node, server: ApiServer, tmp_path: Path) -> None:
-    server.annotations[PAUSE] = "a person is at work"
+    server.annotations[PAUSE_ANNOTATION] = "a person is at work"
     with pod(node, server, tmp_path) as running:
         running.reach("paused")
         within(SOON, lambda: "Paused" in reasons(server))
         assert running.excused_file.exists()  # liveness is content
+        assert not node.path(BINARY).exists()
+        assert f"by the node's annotation {PAUSE_ANNOTATION}" in node.run("install", code=4).err
         assert not node.path(BINARY).exists()
         assert running.end() == 0
         assert not running.excused_file.exists()
@@ -137,7 +140,7 @@ def test_a_paused_node_is_not_even_installed(node: Node, server: ApiServer, tmp_
 
 @pytest.mark.usefixtures("installed")
 def test_a_restart_while_paused_changes_nothing(node: Node, server: ApiServer, tmp_path: Path) -> None:
-    server.annotations[PAUSE] = "true"
+    server.annotations[PAUSE_ANNOTATION] = "true"
     node.path(GUARD).unlink()
     with pod(node, server, tmp_path) as running, node.restarts(kubelet=False, proxy=False):
         running.reach("paused")
@@ -151,7 +154,7 @@ def test_a_restart_while_paused_changes_nothing(node: Node, server: ApiServer, t
 def test_a_restart_while_the_api_server_is_away_keeps_the_pause(
     node: Node, server: ApiServer, tmp_path: Path
 ) -> None:
-    server.annotations[PAUSE] = "true"
+    server.annotations[PAUSE_ANNOTATION] = "true"
     with pod(node, server, tmp_path) as running:
         running.reach("paused")
         running.kill()

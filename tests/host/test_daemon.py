@@ -260,6 +260,17 @@ def test_while_paused_nothing_is_changed(node: Node, tmp_path: Path) -> None:
             running.rests()
             assert not node.path(GUARD).exists()
         assert any("1 to create" in str(event["message"]) for event in running.events)
+        for verb in ("install", "remove"):
+            refused = node.run(verb, code=4)
+            assert "this node is paused: /etc/cri-resmgr/pause exists" in refused.err
+        assert "this node is paused" in node.run("plan", code=3).out
+        assert "this node is paused" in node.run("status", code=3).out
+        assert not node.path(GUARD).exists()
+        with node.restarts(kubelet=False, proxy=False):
+            node.run("install", "--despite-pause")
+            assert node.path(GUARD).exists()
+            within(SOON, lambda: running.ready_file.exists() and running.phase() == "paused")
+            node.path(GUARD).unlink()
         node.path("/etc/cri-resmgr/pause").unlink()
         within(SOON, node.path(GUARD).exists)
         running.settle()

@@ -13,7 +13,6 @@ import pytest
 from installer.daemon.cluster.decommission import decide
 from installer.daemon.cluster.heartbeat import Heartbeat, HeartbeatRequest, check_decommission, parse_request
 from installer.daemon.cluster.objects import (
-    PAUSE,
     STATUS,
     build_annotation,
     build_event,
@@ -26,6 +25,7 @@ from installer.daemon.cluster.pod_context import PodContext, find_pod_context, l
 from installer.daemon.cluster.selection import selects
 from installer.errors import InvalidInputError
 from installer.host.kubeapi import Answer
+from installer.model.pause import PAUSE_ANNOTATION
 
 NODE = "worker-7"
 UID = "5f1c-first"
@@ -314,10 +314,10 @@ NOON = datetime(2026, 1, 2, 12, 0, 0, 5, UTC)
     [
         (None, False),
         ({}, False),
-        ({PAUSE: "true"}, True),
-        ({PAUSE: ""}, True),
-        ({PAUSE: "disk is being replaced"}, True),
-        ({PAUSE: "false"}, False),
+        ({PAUSE_ANNOTATION: "true"}, True),
+        ({PAUSE_ANNOTATION: ""}, True),
+        ({PAUSE_ANNOTATION: "disk is being replaced"}, True),
+        ({PAUSE_ANNOTATION: "false"}, False),
         ({"other": "true"}, False),
     ],
 )
@@ -391,7 +391,7 @@ class FakeApi:
 
 
 GOOD = {
-    ("GET", CONTEXT.node_path): node(annotations={PAUSE: "yes"}),
+    ("GET", CONTEXT.node_path): node(annotations={PAUSE_ANNOTATION: "yes"}),
     ("GET", CONTEXT.daemonset_path): daemonset(),
     ("PATCH", CONTEXT.lease_path): Answer(200, {"kind": "Lease"}),
     ("POST", "/api/v1/namespaces/default/events"): Answer(201, {"kind": "Event"}),

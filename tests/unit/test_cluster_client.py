@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from installer.daemon.cluster.client import MEMORY, ApiCluster
+from installer.daemon.cluster.client import ApiCluster
 from installer.daemon.cluster.heartbeat import HeartbeatRequest, parse_request
 from installer.daemon.cluster.pod_context import PodContext
 from installer.host.files import RootedFiles
 from installer.host.run import Finished
 from installer.model.daemon import DaemonState, Phase
 from installer.model.event import Event
+from installer.model.pause import CLUSTER_MEMORY
 from installer.model.state import Mode
 from tests.rules import rule
 
@@ -462,7 +463,7 @@ def test_without_a_pods_uid_no_uid_is_believed(files: RootedFiles) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"paused": "yes", "pod": "pod"}'])
 def test_an_unreadable_memory_is_none(files: RootedFiles, text: str) -> None:
-    place = files.root / MEMORY[1:]
+    place = files.root / CLUSTER_MEMORY[1:]
     place.parent.mkdir(parents=True)
     place.write_text(text)
     scene = Scene(files)

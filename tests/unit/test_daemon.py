@@ -19,13 +19,14 @@ from installer.daemon.configuration import (
     print_configuration,
 )
 from installer.daemon.policy import Action
-from installer.daemon.poller import PAUSE, Poller, PollSnapshot, file_token
+from installer.daemon.poller import Poller, PollSnapshot, file_token
 from installer.daemon.runtime_state import MODE_FILE, STAMPS, RuntimeState
 from installer.errors import UnservableHostError
 from installer.host.files import RootedFiles
 from installer.inputs.settings import Settings
 from installer.model import paths
 from installer.model.event import Emit, Event, silent
+from installer.model.pause import PAUSE_FILE
 from installer.model.resource import UnitDetail, UnitState
 from installer.model.state import Mode
 from tests.fakes import FakeSystemd
@@ -268,7 +269,7 @@ def test_a_shortage_of_descriptors_is_not_a_silent_relay(files: RootedFiles) -> 
 
 def test_pause_and_hold_are_seen(poller: Poller, files: RootedFiles) -> None:
     assert (poller.look().paused, poller.look().hold) == (False, "")
-    write(files.root, PAUSE, "")
+    write(files.root, PAUSE_FILE, "")
     write(files.root, paths.HOLD, "because\nof this\n")
     assert (poller.look().paused, poller.look().hold) == (True, "because")
     write(files.root, paths.HOLD, "")

@@ -11,13 +11,14 @@ import pytest
 import yaml
 
 from installer.cli import main
-from installer.daemon.cluster.objects import PAUSE, STATUS, build_lease
+from installer.daemon.cluster.objects import STATUS, build_lease
 from installer.daemon.cluster.pod_context import PodContext
 from installer.daemon.pages import render_page
 from installer.errors import InstallerError
 from installer.inputs.settings import Settings, parse_settings
 from installer.manifests.values import Values
 from installer.model.daemon import DaemonState, Phase
+from installer.model.pause import PAUSE_ANNOTATION
 from installer.model.state import Mode
 
 ROOT = Path(__file__).parents[2]
@@ -107,7 +108,7 @@ def test_what_is_to_be_deleted_after_a_removal_is_all_that_is_ever_made(
             for label, value in metadata["labels"].items()
         }
         assert found & deleted, thing
-    assert {str(annotation) for annotation in (STATUS, PAUSE)} <= set(
+    assert {str(annotation) for annotation in (STATUS, PAUSE_ANNOTATION)} <= set(
         re.findall(r"(\S+/\S+)-(?=\s)", section("Uninstalling"))
     )
 

@@ -23,6 +23,7 @@ from installer.inputs.load import Request
 from installer.inputs.settings import KubeletSettings, Settings
 from installer.model import hold, paths
 from installer.model.event import Event, silent
+from installer.model.pause import CLUSTER_MEMORY, PAUSE_FILE, why_paused
 from installer.model.resource import FileState
 from installer.model.state import Mode
 from installer.reconcile import look, reconcile
@@ -72,6 +73,10 @@ def rename(node: Node) -> None:
 
 def write(node: Node, path: str, content: bytes) -> None:
     (node.fake.root / path[1:]).write_bytes(content)
+
+
+def every_file(node: Node) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in node.fake.root.rglob("*") if path.is_file()}
 
 
 def edited(node: Node) -> list[bytes]:
@@ -217,6 +222,44 @@ def test_a_hold_of_our_own_is_ended_unattended(held: Node, payload: Path) -> Non
     write(held, paths.HOLD, hold.BY_DAEMON.encode() + b"the relay has been silent for 20 s\n")
     assert install(held, payload, unattended=True)
     assert held.on_relay
+
+
+BY_FILE = (
+    PAUSE_FILE,
+    b"Kim replaces the disk\nand more\n",
+    "/etc/cri-resmgr/pause exists (Kim replaces the disk)",
+)
+BY_ANNOTATION = (CLUSTER_MEMORY, b'{"paused": true, "uid": "u"}', "by the node's annotation")
+
+
+@pytest.mark.parametrize(("path", "content", "why"), [BY_FILE, BY_ANNOTATION])
+@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("installed", [True, False])
+def test_a_pause_counts_for_people_too(
+    node: Node, payload: Path, installed: bool, mode: Mode, path: str, content: bytes, why: str
+) -> None:
+    """Also where there is nothing to do: whoever asks has to know."""
+    if installed:
+        install(node, payload)
+    host = node.fake.host
+    (node.fake.root / path[1:]).parent.mkdir(parents=True, exist_ok=True)
+    write(node, path, content)
+    before = every_file(node)
+    with pytest.raises(UnservableHostError, match="this node is paused") as refused:
+        reconcile(request(payload, mode), host, silent)
+    assert why in str(refused.value)
+    assert "--despite-pause" in refused.value.hint
+    assert every_file(node) == before
+    seen = look(request(payload, mode), host)  # `plan` and `status` say it, and show what would be done
+    assert [finding.code for finding in seen.plan.warnings] == ["paused"]
+    assert bool(seen.plan.steps) is (installed is (mode is Mode.REMOVE))
+    reconcile(replace(request(payload, mode), despite_pause=True), host, silent)
+    assert not look(request(payload, mode), host).plan.steps
+
+
+@pytest.mark.parametrize("memory", [b"", b"{torn", b"[]", b'{"paused": false}', b'{"paused": "yes"}'])
+def test_what_the_api_server_has_not_said_is_no_pause(memory: bytes) -> None:
+    assert not why_paused(None, memory)
 
 
 def test_a_rescue_keeps_the_reason_of_a_person(held: Node) -> None:

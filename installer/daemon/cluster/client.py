@@ -23,9 +23,8 @@ from installer.model import paths
 from installer.model.daemon import DaemonState, Loop, Phase, RunningChild
 from installer.model.event import Emit, Event
 from installer.model.jsontext import parse_json
+from installer.model.pause import CLUSTER_MEMORY
 from installer.model.state import Mode
-
-MEMORY = f"{paths.OUR_RUNTIME}/cluster.json"
 
 _PERIOD = 40.0  # seconds between two heartbeats; the Lease lasts three of them
 _JITTER = 0.1  # of the period, so that a fleet that started together drifts apart
@@ -258,7 +257,7 @@ class ApiCluster:
     def _recall(self) -> None:
         """The UID counts for the same pod only: the next DaemonSet's is rightly another one."""
         try:
-            found = parse_json(self._files.read(MEMORY) or b"{}")
+            found = parse_json(self._files.read(CLUSTER_MEMORY) or b"{}")
             self._paused = found.get("paused") is True
             same = bool(self._context.pod_uid) and found.get("pod") == self._context.pod_uid
             self._uid = str(found["uid"]) if same else ""
@@ -271,7 +270,7 @@ class ApiCluster:
             return
         try:
             self._files.make_directory(paths.OUR_RUNTIME)
-            self._files.write(MEMORY, json.dumps(found).encode() + b"\n", 0o644)
+            self._files.write(CLUSTER_MEMORY, json.dumps(found).encode() + b"\n", 0o644)
         except (InstallerError, OSError):
             return  # the pass that follows tells what is wrong with the host
         self._kept = found

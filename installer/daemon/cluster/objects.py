@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from installer.daemon.cluster.pod_context import PROGRAM, PodContext, lease_name
+from installer.model.pause import PAUSE_ANNOTATION
 
-PAUSE = "cri-resource-manager.intel.com/pause"
 STATUS = "cri-resource-manager.intel.com/installer"
 EVENTS_PATH = "/api/v1/namespaces/default/events"
 LEASE_SECONDS = 120
@@ -31,7 +31,7 @@ def plain_time(seconds: float) -> str:
 def is_paused(metadata: Mapping[str, Any]) -> bool:
     """Whether the node of this metadata has the annotation, with any value except "false"."""
     annotations = _annotations(metadata)
-    return PAUSE in annotations and str(annotations[PAUSE]) != "false"
+    return PAUSE_ANNOTATION in annotations and str(annotations[PAUSE_ANNOTATION]) != "false"
 
 
 def build_renewal(context: PodContext, now: datetime) -> dict[str, Any]:
