@@ -34,6 +34,7 @@ from installer.model.resource import (
     PayloadFile,
     UnitState,
 )
+from installer.pinning.restore import restore
 from installer.record.schema import object_path
 
 _POLL = 0.05  # seconds
@@ -101,6 +102,7 @@ class _Worker:
             StepKind.ENABLE: lambda step: self._link(host.systemd.enable, step),
             StepKind.DAEMON_RELOAD: lambda _step: host.systemd.daemon_reload(),
             StepKind.RESET_CACHE: self._reset_cache,
+            StepKind.RESET_PINNING: self._reset_pinning,
             StepKind.RESTART: self._restart,
             StepKind.SIGNAL: self._signal,
             StepKind.RESTART_IF_REFUSED: self._restart_if_refused,
@@ -191,6 +193,23 @@ class _Worker:
             complaint = self._host.validator.reset_config(binary, state)
         if complaint:
             raise self._failure(paths.PROXY_UNIT, f"its cached configuration could not be reset: {complaint}")
+
+    def _reset_pinning(self, step: Step) -> None:
+        """Whoever cannot get back what the proxy took is named. That is no reason to keep the proxy."""
+        try:
+            resets = restore(self._host, step.target)
+        except (InstallerError, OSError) as error:
+            message = f"no container could get its CPUs and weight back: {error}"
+            hint = "they keep what they have until they are recreated"
+            self._emit(Event("warning", message, {"code": "pinned", "hint": hint}))
+            return
+        for reset in resets:
+            data = {"id": reset.container.id, "code": "pinned"}
+            if reset.problem:
+                hint = "it keeps what it has until it is recreated"
+                self._emit(Event("warning", reset.done, {**data, "hint": hint}))
+            else:
+                self._emit(Event("pinning.reset", reset.done, data))
 
     def _restart(self, step: Step) -> None:
         kubelet = step.part is Part.KUBELET

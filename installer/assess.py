@@ -7,18 +7,21 @@ caller sees by `needs_probe` whether it is missing, adds it, and assesses again.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from installer.desired.build import build_desired, runtime_endpoint
 from installer.diff import diff
 from installer.inputs.load import Inputs, Request
-from installer.inputs.policy import policy_in_force
+from installer.inputs.policy import next_policy, policy_in_force
 from installer.kubelet.analysis import KubeletAnalysis, analyse_kubelet
 from installer.model import paths
 from installer.model.assessment import Assessment
-from installer.model.change import Changes
+from installer.model.change import Changes, UnitAction
 from installer.model.finding import Finding, refusal, warning
+from installer.model.resource import Part
 from installer.model.snapshot import HostSnapshot
 from installer.model.state import Desired, Mode
+from installer.pinning.reset import find_resets
 from installer.plan import build_plan
 from installer.preflight.check import check
 from installer.record.schema import Record, RecordStatus, leftovers_of_ours, was_moving_kubelet
@@ -39,6 +42,8 @@ def assess(
     findings = check(inputs, snapshot, kubelet, desired, changes, moved=moved)
     if changes or not removing:
         findings = (*_record_findings(status, request), *findings)
+    runtime = kubelet.endpoint if removing else runtime_endpoint(settings, kubelet)
+    resets = _resets(inputs, snapshot, desired, changes) if runtime else ()
     plan = build_plan(
         request.mode,
         desired,
@@ -50,12 +55,13 @@ def assess(
         ends_hold=not request.unattended,
         reset_cache=settings.configs.reset_cached and bool(snapshot.cache.agent),
         leftovers=leftovers_of_ours(record, snapshot) if removing else (),
+        reset_pinning=runtime if resets or (removing and settings.removal.reset_pinning) else "",
     )
     failure = record.failed.get(desired.generation)
     return Assessment(
-        plan,
+        replace(plan, resets=resets),
         snapshot,
-        base_endpoint=kubelet.endpoint if removing else runtime_endpoint(settings, kubelet),
+        base_endpoint=runtime,
         payload_version=inputs.payload.version if inputs.payload else "",
         remembered_failure=f"{failure.time}: {failure.reason}" if failure else "",
         policy=policy_in_force(snapshot),
@@ -67,6 +73,21 @@ def _desired(inputs: Inputs, snapshot: HostSnapshot, kubelet: KubeletAnalysis) -
         return Desired()
     detail = snapshot.base.detail
     return build_desired(inputs.request.settings, inputs.configs, inputs.payload, kubelet, detail)
+
+
+def _resets(inputs: Inputs, snapshot: HostSnapshot, desired: Desired, changes: Changes) -> tuple[str, ...]:
+    """The running containers that get CPUs or weight back, each with what changes: when the proxy leaves, and
+    when it starts with a policy that leaves them alone from then on."""
+    settings, probe, proxy = inputs.request.settings, snapshot.probe, changes.unit(Part.PROXY)
+    if not settings.removal.reset_pinning or probe is None or not changes:
+        return ()
+    if desired.proxy is not None:
+        starts = proxy is not None and proxy.action is UnitAction.RESTART
+        policy = next_policy(inputs.configs, snapshot.cache, reset=settings.configs.reset_cached)
+        if not starts or policy.name != "none":
+            return ()
+    resets = find_resets(probe.containers, snapshot.cache, probe.managers)
+    return tuple(reset.planned for reset in resets)
 
 
 def _record_findings(status: RecordStatus, request: Request) -> Iterable[Finding]:

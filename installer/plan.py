@@ -35,15 +35,17 @@ def build_plan(
     ends_hold: bool = False,
     reset_cache: bool = False,
     leftovers: tuple[str, ...] = (),
+    reset_pinning: str = "",
 ) -> Plan:
     """The plan that removes `changes`.
 
     `nonce` makes this run's pending generation unlike any other. `hold`: kubelet is held on its base
     endpoint, which ends with a move to the relay; with `ends_hold`, also if kubelet is on the relay already.
     `leftovers` are what cri-resmgr itself has left behind: they are deleted last, and also if nothing else is
-    to be removed.
+    to be removed. `reset_pinning` is the runtime endpoint where running containers get their CPUs and weight
+    back while the proxy is stopped; empty: they keep what they have.
     """
-    builder = _Builder(desired, changes, f"pending-{nonce}")
+    builder = _Builder(desired, changes, f"pending-{nonce}", reset_pinning)
     if desired.proxy is not None:
         steps = [*builder.proxy_forward(reset_cache)]
         answered = any(step.kind is StepKind.AWAIT_RELAY for step in steps)
@@ -85,10 +87,11 @@ def restart_kubelet(unit: str) -> tuple[Step, ...]:
 
 
 class _Builder:
-    def __init__(self, desired: Desired, changes: Changes, pending: str) -> None:
+    def __init__(self, desired: Desired, changes: Changes, pending: str, reset_pinning: str) -> None:
         self._desired = desired
         self._changes = changes
         self._pending = pending
+        self._reset_pinning = reset_pinning
 
     def _files(self, part: Part) -> tuple[FileChange, ...]:
         return tuple(change for change in self._changes.files if change.part is part)
@@ -105,6 +108,9 @@ class _Builder:
         if unit.action is UnitAction.RESTART:
             if reset_cache:
                 yield Step(StepKind.RESET_CACHE, paths.PROXY_CACHE, Part.PROXY)
+            if self._reset_pinning:
+                yield Step(StepKind.STOP, unit.name, Part.PROXY)
+                yield from self._give_back()
             yield Step(StepKind.RESTART, unit.name, Part.PROXY)
         elif unit.action is UnitAction.RELOAD:
             yield Step(StepKind.SIGNAL, unit.name, Part.PROXY)
@@ -173,11 +179,12 @@ class _Builder:
     def proxy_back(self) -> Iterable[Step]:
         unit = self._changes.unit(Part.PROXY)
         files = self._files(Part.PROXY)
-        if unit is not None:
-            if unit.action is UnitAction.STOP:
-                yield Step(StepKind.STOP, unit.name, Part.PROXY)
-            if unit.disable:
-                yield Step(StepKind.DISABLE, unit.name, Part.PROXY)
+        if unit is not None and unit.action is UnitAction.STOP:
+            yield Step(StepKind.STOP, unit.name, Part.PROXY)
+        if unit is not None or files:
+            yield from self._give_back()
+        if unit is not None and unit.disable:
+            yield Step(StepKind.DISABLE, unit.name, Part.PROXY)
         for change in files:
             yield _file_step(change)
         if unit is not None:
@@ -185,6 +192,11 @@ class _Builder:
             if unit.enable:
                 yield Step(StepKind.ENABLE, unit.name, Part.PROXY)
                 yield Step(StepKind.DAEMON_RELOAD, "", Part.PROXY)
+
+    def _give_back(self) -> Iterable[Step]:
+        """The proxy is stopped: else it would overwrite all of it."""
+        if self._reset_pinning:
+            yield Step(StepKind.RESET_PINNING, self._reset_pinning, Part.PROXY)
 
 
 def _file_step(change: FileChange) -> Step:

@@ -206,13 +206,15 @@ def _close_installed(plan: Plan, after: HostSnapshot, inputs: Inputs | None, run
 def _finish_removal(assessment: Assessment, run: Run) -> None:
     """The last of us is deleted; what stays and why is said."""
     store, probe = run.store, assessment.snapshot.probe
+    given_back = any(step.kind is StepKind.RESET_PINNING for step in assessment.plan.steps)
+    kept = probe.containers if probe and not given_back else ()
     try:
         store.close_removed()
     except OSError as error:
         failure = failed_on_disk("removed, but our own record could not be deleted", error)
         hint = f"kubelet is on its base endpoint. {failure.hint}; then `cri-resmgr-installer remove` again"
         raise RollbackFailedError(failure.message, hint) from error
-    for container in probe.containers if probe else ():
+    for container in kept:
         if container.pinned:
             message = f"still pinned to its CPUs until it is recreated: {container.title}"
             run.emit(Event("pinned", message, {"id": container.id}))

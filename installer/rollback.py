@@ -17,6 +17,7 @@ from installer.converge import Run, converge
 from installer.diff import diff
 from installer.errors import InstallerError, InterruptedRunError, StepFailedError, failed_on_disk
 from installer.host.ports import Clock
+from installer.inputs.policy import policy_of
 from installer.model import hold, paths
 from installer.model.assessment import Assessment
 from installer.model.event import Event
@@ -114,6 +115,7 @@ def _plan_back(
         kubelet_unit=assessment.plan.kubelet_unit,
         hold=bool(snapshot.hold),
         leftovers=leftovers_of_ours(record, snapshot) if target.proxy is None else (),
+        reset_pinning=assessment.base_endpoint if _gives_back(assessment, target, run) else "",
     )
     steps = plan.steps
     waits = any(step.kind is StepKind.AWAIT_KUBELET for step in steps)
@@ -121,6 +123,17 @@ def _plan_back(
         # Between two tries it is on no endpoint: nothing differs, but it is down because of us.
         steps += restart_kubelet(plan.kubelet_unit)
     return replace(plan, steps=steps, parts=parts), snapshot
+
+
+def _gives_back(assessment: Assessment, target: Desired, run: Run) -> bool:
+    """Whether the attempt may have pinned containers that `target` would leave so. Which of them differ is
+    seen when the proxy is stopped."""
+    if not run.settings.removal.reset_pinning:
+        return False
+    if target.proxy is None:
+        return True
+    cache, attempted = assessment.snapshot.cache, assessment.plan.desired
+    return policy_of(target, cache) == "none" and policy_of(attempted, cache) != "none"
 
 
 def _parts(progress: Progress, target: Desired) -> frozenset[Part]:

@@ -18,7 +18,6 @@ from installer.inputs.settings import Settings
 from installer.model import paths
 from installer.model.hold import reason_in
 from installer.model.pause import CLUSTER_MEMORY, PAUSE_FILE, why_paused
-from installer.model.proxy_cache import NO_CACHE, ProxyCache, parse_cache
 from installer.model.resource import FileState, Kind, ProcessState, UnitDetail, UnitState, last_flag
 from installer.model.snapshot import (
     HostSnapshot,
@@ -30,6 +29,7 @@ from installer.model.snapshot import (
     RunningContainer,
     UnitText,
 )
+from installer.pinning.restore import read_cache, read_managers
 from installer.record.schema import Record
 
 _SERVICES_THAT_MATTER = (
@@ -47,9 +47,6 @@ _SERVICES_THAT_MATTER = (
 _BOTTLEROCKET = re.compile(r"^ID=[\"']?bottlerocket", re.MULTILINE)
 _CONFIG_LIMIT = 4 << 20  # bytes of a kubelet configuration worth reading
 _SMALL = 4096  # bytes
-_CACHE_LIMIT = (
-    64 << 20
-)  # bytes of cri-resmgr's cache, some 10 KiB for each container: a longer one says nothing
 _RELAY_PAUSES = (0.3, 0.7)  # seconds: systemd may be restarting the proxy, which is away for 0.1 - 0.3 s
 
 
@@ -105,7 +102,7 @@ def _look(host: Host, settings: Settings, record: Record) -> HostSnapshot:
         files={path: observe_file(host, record, path) for path in _paths(settings, record)},
         composed=any(_exists(host.files, path) for path in (paths.KUBELET_COMPOSED, paths.KUBELET_USED)),
         leftovers=tuple(path for path in paths.PROXY_STATE if _exists(host.files, path)),
-        cache=_read_cache(host.files),
+        cache=read_cache(host.files),
     )
 
 
@@ -120,6 +117,7 @@ def with_probe(snapshot: HostSnapshot, host: Host, wanted: Iterable[str], endpoi
     probe = Probe(
         runtime_error=runtime_error,
         containers=containers,
+        managers=read_managers(host.files),
         free_bytes={directory: host.files.free_bytes(directory) for directory in (*usable, paths.RUN)},
         unwritable=unwritable,
         obstacles={path: reason for path in wanted if (reason := _obstacle(host, path))},
@@ -165,14 +163,6 @@ def _exists(files: Files, path: str) -> bool:
         return files.status(path) is not None
     except UnservableHostError:  # a link leads out of the host root: nothing of ours can be there
         return False
-
-
-def _read_cache(files: Files) -> ProxyCache:
-    try:
-        raw = files.read(paths.PROXY_CACHE, _CACHE_LIMIT)
-    except UnservableHostError:  # a link leads out of the host root: nothing that our proxy could read
-        return NO_CACHE
-    return NO_CACHE if raw is not None and len(raw) >= _CACHE_LIMIT else parse_cache(raw)
 
 
 def read_hold(files: Files) -> str:

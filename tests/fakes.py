@@ -18,6 +18,7 @@ from installer.host.disk import Kernel
 from installer.host.files import RootedFiles
 from installer.host.ports import Host, RuntimeStatus
 from installer.model.paths import normalise_endpoint
+from installer.model.pinning import CgroupState, CpuResources, weights_of
 from installer.model.resource import HostPath, ProcessState, UnitDetail, UnitState
 from installer.model.snapshot import RunningContainer
 
@@ -218,6 +219,8 @@ class FakeCri:
 
     sockets: dict[str, RuntimeStatus | str | Callable[[], RuntimeStatus | str]] = field(default_factory=dict)
     running: tuple[RunningContainer, ...] = ()
+    refusals: dict[str, str] = field(default_factory=dict)
+    ignores: bool = False  # it agrees to every update, and does none
     calls: list[Call] = field(default_factory=list)
 
     def answers(self, endpoint: str, timeout: float = 1.0) -> bool:
@@ -233,6 +236,23 @@ class FakeCri:
         self._status(endpoint)
         return self.running
 
+    def update(
+        self, endpoint: str, resources: Mapping[str, CpuResources], timeout: float = 10.0
+    ) -> dict[str, str]:
+        """`refusals` are by the container's ID; the others have then what was asked for."""
+        self.calls.append(Call("update", endpoint, dict(resources)))
+        self._status(endpoint)
+        self.running = tuple(
+            replace(one, cgroup=updated(one.cgroup, resources[one.id]))
+            if one.cgroup and one.id in resources and not (self.ignores or one.id in self.refusals)
+            else one
+            for one in self.running
+        )
+        return {key: why for key, why in self.refusals.items() if key in resources}
+
+    def cgroup(self, container: RunningContainer) -> CgroupState | None:
+        return next((one.cgroup for one in self.running if one.id == container.id), None)
+
     def _status(self, endpoint: str) -> RuntimeStatus:
         who = self._who(endpoint)
         if isinstance(who, str):
@@ -244,6 +264,14 @@ class FakeCri:
             if normalise_endpoint(known) == normalise_endpoint(endpoint):
                 return who() if callable(who) else who
         return "no socket"
+
+
+def updated(cgroup: CgroupState, given: CpuResources) -> CgroupState:
+    """A cgroup as the runtime leaves it."""
+    weight = max(weights_of(given.shares)) if given.shares and cgroup.weight else cgroup.weight
+    shares = given.shares if given.shares and cgroup.shares else cgroup.shares
+    cpus, mems = given.cpus or cgroup.cpus, given.mems or cgroup.mems
+    return replace(cgroup, cpus=cpus, mems=mems, shares=shares, weight=weight)
 
 
 CONTAINERD = RuntimeStatus(name="containerd", version="1.6.20", api_version="v1", ready=True)

@@ -1,6 +1,6 @@
 """CRI v1 at unix sockets below the host root: does it answer, is it ready, which containers run.
 
-Only asks: no call here changes a container. Field numbers are those of
+`update` alone changes something: what running containers may use of the CPUs. Field numbers are those of
 k8s.io/cri-api/pkg/apis/runtime/v1/api.proto. Whether somebody answers is asked by hand
 (`version_call`); grpcio carries all other calls and is imported only then (83 ms, 20 MB).
 """
@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from installer.errors import StepFailedError, is_shortage, remedy_for
+from installer.host.cgroups import Cgroups
+from installer.host.containers import build_container, encode_update
 from installer.host.files import RootedFiles
 from installer.host.ports import RuntimeStatus
 from installer.host.protobuf import (
@@ -22,20 +24,22 @@ from installer.host.protobuf import (
     decode,
     encode,
     integer,
-    mapping,
     message,
     messages,
     text,
 )
 from installer.host.version_call import answers_version
-from installer.model.jsontext import parse_json
 from installer.model.paths import normalise_endpoint
+from installer.model.pinning import CgroupState, CpuResources
 from installer.model.snapshot import RunningContainer
 
 _SERVICE = "/runtime.v1.RuntimeService"
-_MOUNT_OF_PROXY = "/.cri-resmgr"
+_AT_A_TIME = 8
 _RUNNING = 1  # ContainerState.CONTAINER_RUNNING
 _QUIET = {"GRPC_VERBOSITY": "NONE", "GRPC_ENABLE_FORK_SUPPORT": "0"}
+
+_Given = TypeVar("_Given")
+_Found = TypeVar("_Found")
 
 Call = Callable[[str, bytes], Fields]
 """(method, request) -> response."""
@@ -84,45 +88,26 @@ class SocketCri:
         )
 
     def containers(self, endpoint: str, timeout: float = 10.0) -> tuple[RunningContainer, ...]:
-        all_cpus = self._cpus(1)
-        found = []
+        cgroups = Cgroups(self._files)
         with self._channel(endpoint, timeout) as call:
             # ListContainersRequest.filter.state.state, so that the dead ones stay where they are.
             only_running = encode(1, encode(2, encode(1, _RUNNING)))
-            for listed in messages(call("ListContainers", only_running), 1):
-                if integer(listed, 6) == _RUNNING:
-                    found.append(self._container(call, listed, all_cpus))
+            listed = messages(call("ListContainers", only_running), 1)
+            found = _eight_at_a_time(
+                lambda one: _container(call, one, cgroups),
+                [one for one in listed if integer(one, 6) == _RUNNING],
+            )
         return tuple(container for container in found if container)
 
-    def _container(self, call: Call, listed: Fields, all_cpus: str) -> RunningContainer | None:
-        """One container in detail, or None if it has ended meanwhile."""
-        identifier = text(listed, 1)
-        try:
-            answer = call("ContainerStatus", encode(1, identifier.encode()) + encode(2, 1))
-        except CallError as error:
-            if error.code == "NOT_FOUND":
-                return None
-            raise
-        labels = mapping(listed, 8)
-        cpus = self._cpus(_pid(mapping(answer, 2)))
-        return RunningContainer(
-            id=identifier,
-            name=text(message(listed, 3), 1),
-            pod=labels.get("io.kubernetes.pod.name", ""),
-            namespace=labels.get("io.kubernetes.pod.namespace", ""),
-            through_proxy=any(
-                text(mount, 1) == _MOUNT_OF_PROXY for mount in messages(message(answer, 1), 14)
-            ),
-            pinned=bool(cpus) and cpus != all_cpus,
-        )
+    def update(
+        self, endpoint: str, resources: Mapping[str, CpuResources], timeout: float = 10.0
+    ) -> dict[str, str]:
+        with self._channel(endpoint, timeout) as call:
+            said = _eight_at_a_time(lambda one: (one[0], _update(call, *one)), list(resources.items()))
+        return {identifier: complaint for identifier, complaint in said if complaint}
 
-    def _cpus(self, pid: int) -> str:
-        """The CPUs that a process of the host may use, as the kernel lists them; empty if it has ended."""
-        status = self._files.read(f"/proc/{pid}/status") if pid else None
-        for line in (status or b"").splitlines():
-            if line.startswith(b"Cpus_allowed_list:"):
-                return line.partition(b":")[2].strip().decode()
-        return ""
+    def cgroup(self, container: RunningContainer) -> CgroupState | None:
+        return Cgroups(self._files).state(container.pid, container.id)
 
     @contextmanager
     def _channel(self, endpoint: str, timeout: float) -> Iterator[Call]:
@@ -151,6 +136,34 @@ class SocketCri:
             raise StepFailedError(f"{endpoint}: {error}", remedy) from error
 
 
+def _container(call: Call, listed: Fields, cgroups: Cgroups) -> RunningContainer | None:
+    """One container in detail, or None if it has ended meanwhile."""
+    try:
+        status = call("ContainerStatus", encode(1, text(listed, 1).encode()) + encode(2, 1))
+    except CallError as error:
+        if error.code == "NOT_FOUND":
+            return None
+        raise
+    return build_container(listed, status, cgroups)
+
+
+def _update(call: Call, identifier: str, resources: CpuResources) -> str:
+    """Why the runtime did not do it; empty if it did."""
+    try:
+        call("UpdateContainerResources", encode_update(identifier, resources))
+    except CallError as error:
+        return str(error)
+    return ""
+
+
+def _eight_at_a_time(work: Callable[[_Given], _Found], given: Sequence[_Given]) -> list[_Found]:
+    """Each answer of a runtime takes it some milliseconds, of which it can do several at once."""
+    from concurrent.futures import ThreadPoolExecutor  # late: only for real calls
+
+    with ThreadPoolExecutor(_AT_A_TIME) as pool:
+        return list(pool.map(work, given))
+
+
 @contextmanager
 def _connected(socket: str) -> Iterator[Any]:
     for key, value in _QUIET.items():
@@ -176,12 +189,3 @@ def _caller(channel: Any, deadline: float) -> Call:
             raise CallError(error.code().name, f"{method}: {error.details()}") from error
 
     return call
-
-
-def _pid(info: dict[str, str]) -> int:
-    """The main process's pid out of a verbose ContainerStatus, 0 if it does not say."""
-    try:
-        pid = parse_json(info.get("info", "{}")).get("pid", 0)
-    except (ValueError, AttributeError):
-        return 0
-    return pid if isinstance(pid, int) else 0

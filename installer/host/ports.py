@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from installer.model.pinning import CgroupState, CpuResources
 from installer.model.resource import FileState, HostPath, Identity, ProcessState, UnitDetail, UnitState
 from installer.model.snapshot import RunningContainer
 
@@ -195,6 +196,17 @@ class Cri(Protocol):
 
     def containers(self, endpoint: str, timeout: float = 10.0) -> tuple[RunningContainer, ...]:
         """The running containers. Raises StepFailedError with the reason."""
+        ...
+
+    def update(
+        self, endpoint: str, resources: Mapping[str, CpuResources], timeout: float = 10.0
+    ) -> dict[str, str]:
+        """Sets what running containers may use, by their ID; what is empty or 0 is left as it is. Returns
+        the runtime's complaint for each that it refused. Raises StepFailedError if it cannot be asked."""
+        ...
+
+    def cgroup(self, container: RunningContainer) -> CgroupState | None:
+        """What the kernel enforces on it now; None if it has ended, or its cgroup is not found."""
         ...
 
 

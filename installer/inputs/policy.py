@@ -16,6 +16,7 @@ from installer.model.policy import PolicyInForce, PolicySource
 from installer.model.proxy_cache import ProxyCache
 from installer.model.resource import ABSENT
 from installer.model.snapshot import HostSnapshot
+from installer.model.state import Desired
 
 if TYPE_CHECKING:
     from installer.inputs.configs import Configs
@@ -53,6 +54,16 @@ def next_policy(configs: Configs, cache: ProxyCache, *, reset: bool) -> PolicyIn
     return PolicyInForce(configs.policy, PolicySource.FALLBACK)
 
 
+def policy_of(desired: Desired, cache: ProxyCache) -> str:
+    """The policy that a start with these files would activate."""
+    files = {file.path: file.content for file in desired.files if isinstance(file.content, bytes)}
+    forced = files.get(paths.FORCE_CONFIG)
+    if forced is None and cache.agent:
+        return agent_policy(cache)
+    path = paths.FALLBACK_CONFIG if forced is None else paths.FORCE_CONFIG
+    return _policy_in_text(files.get(path, b""), path)
+
+
 def agent_policy(cache: ProxyCache) -> str:
     """The policy of the configuration that the agent has sent."""
     sections = {}
@@ -65,7 +76,10 @@ def agent_policy(cache: ProxyCache) -> str:
 
 
 def _file_policy(snapshot: HostSnapshot, path: str) -> str:
-    content = snapshot.files.get(path, ABSENT).content or b""
+    return _policy_in_text(snapshot.files.get(path, ABSENT).content or b"", path)
+
+
+def _policy_in_text(content: bytes, path: str) -> str:
     try:
         return policy_in(parse_document(content, path).data)
     except InvalidInputError:

@@ -37,6 +37,8 @@ RELAY_SOCKET = "/var/run/cri-resmgr/cri-resmgr.sock"
 RELAY_ENDPOINT = f"unix://{RELAY_SOCKET}"
 PROXY_STATE = ("/var/lib/cri-resmgr", "/run/cri-resmgr", "/run/cri-resmgr.pid")
 PROXY_CACHE = "/var/lib/cri-resmgr/cache"
+CPU_MANAGER_STATE = "/var/lib/kubelet/cpu_manager_state"
+MEMORY_MANAGER_STATE = "/var/lib/kubelet/memory_manager_state"
 
 OUR_STATE = "/var/lib/cri-resmgr-installer"
 OUR_RUNTIME = "/run/cri-resmgr-installer"

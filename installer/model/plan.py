@@ -28,6 +28,7 @@ class StepKind(StrEnum):
     ENABLE = "enable"
     DAEMON_RELOAD = "daemon-reload"
     RESET_CACHE = "reset-cache"
+    RESET_PINNING = "reset-pinning"  # running containers get their CPUs and weight back
     RESTART = "restart"
     SIGNAL = "signal"
     RESTART_IF_REFUSED = "restart-if-refused"  # the proxy, if it has not taken what it was signalled for
@@ -61,6 +62,7 @@ class Plan:
 
     `strategy` and `strategy_why` are kubelet's; both are empty if none is chosen. `parts` are verified when
     the plan is done; none of them: the plan owns nothing, and its steps say themselves whether they failed.
+    `resets` says of each running container that has to get CPUs or weight back what changes.
     """
 
     mode: Mode
@@ -72,6 +74,7 @@ class Plan:
     strategy_why: str = ""
     findings: tuple[Finding, ...] = ()
     parts: frozenset[Part] = frozenset(Part)
+    resets: tuple[str, ...] = ()
 
     @property
     def restarts_kubelet(self) -> bool:

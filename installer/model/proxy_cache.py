@@ -8,22 +8,37 @@ none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from installer.model.jsontext import parse_json
+
+_QUANTITY = re.compile(r"([0-9]{1,9})(m?)")
+
+
+@dataclass(frozen=True, slots=True)
+class CachedContainer:
+    """`request` is the CPU that its pod requests for it, in milliCPU, None if the cache does not say;
+    `annotated`: as its pod says, else estimated from the weight that kubelet asked for, and rounded.
+    `cpus` are those that the proxy has last given it, empty if none."""
+
+    request: int | None = None
+    annotated: bool = False
+    cpus: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ProxyCache:
     """`torn`: no start can read it. `policy` is the one that the last start activated, empty if unknown.
     `agent` is the configuration that cri-resmgr-agent has sent, YAML by section, empty if there is none.
-    `containers` are the IDs of those it knows."""
+    `containers` are those it knows, by the runtime's ID."""
 
     torn: bool = False
     policy: str = ""
     agent: Mapping[str, str] = field(default_factory=dict)
-    containers: frozenset[str] = frozenset()
+    containers: Mapping[str, CachedContainer] = field(default_factory=dict)
 
 
 NO_CACHE = ProxyCache()
@@ -40,16 +55,34 @@ def parse_cache(raw: bytes | None) -> ProxyCache:
         return ProxyCache(torn=True)
     if not isinstance(found, dict):
         return ProxyCache(torn=True)
-    config, policy, containers = found.get("Cfg"), found.get("PolicyName"), found.get("Containers")
-    data = config.get("Data") if isinstance(config, dict) else None
+    data, policy = _mapping(found.get("Cfg")).get("Data"), found.get("PolicyName")
     return ProxyCache(
         policy=policy if isinstance(policy, str) else "",
-        agent={str(key): str(text) for key, text in data.items()} if isinstance(data, dict) else {},
-        containers=frozenset(_ids(containers)) if isinstance(containers, dict) else frozenset(),
+        agent={str(key): str(text) for key, text in _mapping(data).items()},
+        containers=dict(_containers(found.get("Containers"), _mapping(found.get("Pods")))),
     )
 
 
-def _ids(containers: Mapping[str, object]) -> list[str]:
-    """The runtime's IDs: the keys are the cache's own."""
-    entries = (entry for entry in containers.values() if isinstance(entry, dict))
-    return [str(entry.get("Id") or entry.get("ID")) for entry in entries]
+def _containers(containers: object, pods: Mapping[str, object]) -> Iterator[tuple[str, CachedContainer]]:
+    """By the runtime's ID: the keys are the cache's own."""
+    for entry in map(_mapping, _mapping(containers).values()):
+        requests = _mapping(_mapping(entry.get("Resources")).get("requests"))
+        given = _mapping(entry.get("LinuxReq")).get("cpuset_cpus")
+        yield (
+            str(entry.get("Id") or entry.get("ID")),
+            CachedContainer(
+                request=_milli(requests.get("cpu")),
+                annotated=bool(_mapping(pods.get(str(entry.get("PodID")))).get("Resources")),
+                cpus=given if isinstance(given, str) else "",
+            ),
+        )
+
+
+def _milli(quantity: object) -> int | None:
+    """A CPU quantity in the one way in which Kubernetes writes it: whole CPUs, or `m` for thousandths."""
+    found = _QUANTITY.fullmatch(quantity) if isinstance(quantity, str) else None
+    return int(found[1]) * (1 if found[2] else 1000) if found else None
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from installer.model.kubelet_managers import NO_MANAGERS, KubeletManagers
+from installer.model.pinning import CgroupState, CpuResources, same_list
 from installer.model.proxy_cache import NO_CACHE, ProxyCache
 from installer.model.resource import FileState, ProcessState, UnitDetail, UnitState
 
@@ -76,7 +78,8 @@ class Machine:
 class RunningContainer:
     """A running container. `through_proxy`: it has the mount /.cri-resmgr, which only the proxy makes.
 
-    `pinned`: its main process may not use all CPUs that the host's first process may use.
+    `pid` is its main process's. `created` is what it was created with, None if the runtime does not say so in
+    a shape that we know; `cgroup` what the kernel enforces now, None if its cgroup was not found.
     """
 
     id: str
@@ -84,12 +87,20 @@ class RunningContainer:
     pod: str
     namespace: str
     through_proxy: bool
-    pinned: bool
+    pod_uid: str = ""
+    pid: int = 0
+    created: CpuResources | None = None
+    cgroup: CgroupState | None = None
 
     @property
     def title(self) -> str:
         """`namespace/pod/name`, or less for a container that kubelet did not create."""
         return "/".join(part for part in (self.namespace, self.pod, self.name) if part) or self.id
+
+    @property
+    def pinned(self) -> bool:
+        """Whether it may not use all CPUs that it could have."""
+        return self.cgroup is not None and not same_list(self.cgroup.cpus, self.cgroup.free_cpus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +109,7 @@ class Probe:
 
     `runtime_error` is empty when the runtime answered CRI v1 and is ready. `free_bytes`, `unwritable` (why)
     and `obstacles` (why) are by host path. `proxy_drop_ins` are other people's for the proxy's unit.
+    `managers` are what kubelet's own CPU and memory managers have assigned.
     """
 
     runtime_error: str = ""
@@ -106,6 +118,7 @@ class Probe:
     unwritable: Mapping[str, str] = field(default_factory=dict)
     obstacles: Mapping[str, str] = field(default_factory=dict)
     proxy_drop_ins: tuple[UnitText, ...] = ()
+    managers: KubeletManagers = NO_MANAGERS
 
 
 _UNKNOWN = Machine("", "", "")

@@ -51,6 +51,7 @@ def render_plan(plan: Plan, color: bool = False) -> str:
     created = _created(plan.changes)
     for unit in plan.changes.units:
         lines += _unit_lines(unit, created, color)
+    lines += [one_line(reset) for reset in plan.resets]
     besides = [step for step in plan.steps if step.kind in _BESIDES]
     lines += [f"{_BESIDES[step.kind]} {one_line(step.target)}" for step in besides]
     if plan.strategy and plan.steps:
@@ -251,7 +252,8 @@ def plan_json(plan: Plan) -> dict[str, object]:
     files [{path, part, verb, why, before, after, diff}] with before/after {kind, mode (octal), uid,
     gid, size, digest, target} or null where there is nothing,
     units [{name, part, action, why, daemonReload, enable, disable}],
-    steps [{kind, target, part}], findings [{severity, code, message, hint}].
+    steps [{kind, target, part}], resets [a line for each container that gets CPUs or weight back],
+    findings [{severity, code, message, hint}].
     """
     return {
         "schema": _SCHEMA,
@@ -264,6 +266,7 @@ def plan_json(plan: Plan) -> dict[str, object]:
         "steps": [
             {"kind": step.kind.value, "target": step.target, "part": step.part.value} for step in plan.steps
         ],
+        "resets": list(plan.resets),
         "findings": findings_json(plan.findings),
     }
 

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from installer.errors import StepFailedError
 from installer.host.cri import SocketCri
 from installer.host.files import RootedFiles
 from installer.host.ports import Cri
+from installer.model.pinning import CgroupState, CpuResources
+from installer.model.snapshot import RunningContainer
 from tests.fakes import CONTAINERD, FakeCri
 from tests.rules import rule
 from tests.throwaway.containers import Mount, create_container
@@ -195,6 +198,44 @@ def test_the_running_containers_of_a_real_containerd(throwaway: ThrowawayHost) -
     assert not found[adopted].pinned
     assert found[proxied].through_proxy
     assert found[proxied].pinned == (len(os.sched_getaffinity(0)) > 1)
+    created = [found[identity].created for identity in (adopted, proxied)]
+    assert created == [CpuResources(shares=1024), CpuResources("0", shares=1024)]
+
+
+@rule("R14")
+@pytest.mark.parametrize("which", ["fake", "real"])
+def test_what_a_running_container_may_use_is_set_and_seen(which: str, throwaway: ThrowawayHost) -> None:
+    cri, identity = some_container(which, throwaway)
+    endpoint = throwaway.runtime_socket
+
+    def found() -> RunningContainer:
+        return next(one for one in cri.containers(endpoint) if one.id == identity)
+
+    before = found()
+    assert cri.update(
+        endpoint, {identity: CpuResources("0", shares=2), "gone": CpuResources(shares=2)}
+    ).keys() == {"gone"}
+    after = found()
+    assert after.created == before.created
+    assert before.cgroup is not None
+    assert after.cgroup == cri.cgroup(before)
+    weight, shares = min(before.cgroup.weight, 1), min(before.cgroup.shares, 2)
+    assert after.cgroup == replace(before.cgroup, cpus="0", weight=weight, shares=shares)
+    assert cri.update(endpoint, {identity: CpuResources(before.cgroup.cpus, shares=1024)}) == {}
+    assert cri.cgroup(before) == before.cgroup
+    with pytest.raises(StepFailedError, match="no socket"):
+        cri.update("unix:///run/nobody.sock", {identity: CpuResources(shares=2)})
+
+
+def some_container(which: str, throwaway: ThrowawayHost) -> tuple[Cri, str]:
+    """A runtime with a container that has all CPUs, and a weight of 1024 shares."""
+    if which == "real":
+        identity = create_container(throwaway, throwaway.runtime_socket, "updated")
+        return SocketCri(RootedFiles(throwaway.root)), identity
+    cgroup = CgroupState("0-1", "0", "0-1", "0", shares=1024)
+    container = RunningContainer("aa", "web", "web-0", "ns", False, "", 7, CpuResources(shares=1024), cgroup)
+    fake = FakeCri({throwaway.runtime_socket: CONTAINERD}, (container,), {"gone": "no such container"})
+    return fake, "aa"
 
 
 @rule("R4")

@@ -20,7 +20,6 @@ from tests.host.node import (
     Node,
 )
 from tests.rules import rule
-from tests.throwaway.containers import create_container
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.kubelet import UNIT
 from tests.throwaway.snapshot import snapshot
@@ -182,15 +181,6 @@ def test_removal_of_a_stopped_kubelet_does_not_start_it(node: Node) -> None:
     assert node.host.systemctl("is-active", "kubelet", check=False) == "inactive"
     node.host.systemctl("start", "kubelet")
     node.expect_untraced()
-
-
-def test_containers_that_stay_pinned_are_named(node: Node) -> None:
-    node.run("install")
-    create_container(node.host, node.host.runtime_socket, "pinned-one", cpuset="0")
-    create_container(node.host, node.host.runtime_socket, "free-one")
-    said = node.run("remove").out
-    assert "still pinned to its CPUs until it is recreated: default/pinned-one/pinned-one" in said
-    assert "free-one" not in said
 
 
 @rule("R6")

@@ -24,8 +24,10 @@ from installer.model.resource import (
     UnitState,
 )
 from installer.model.snapshot import HostSnapshot, KubeletBase, KubeletSnapshot, Machine, Probe, ProxySnapshot
+from installer.pinning.reset import find_resets
 from installer.record.schema import Record
 from installer.systemd_syntax.environment_file import parse_environment_file
+from tests.fakes import updated
 from tests.plancases.files import MemoryFiles
 
 KUBELET = "kubelet.service"
@@ -106,6 +108,16 @@ class MemoryHost:
                 self.hold = ""
             case StepKind.RESET_CACHE:
                 self.cache = replace(self.cache, agent={})
+            case StepKind.RESET_PINNING:
+                resets = find_resets(self.probe.containers, self.cache, self.probe.managers)
+                given = {reset.container.id: reset.write for reset in resets if not reset.problem}
+                containers = tuple(
+                    replace(one, cgroup=updated(one.cgroup, given[one.id]))
+                    if one.cgroup and one.id in given
+                    else one
+                    for one in self.probe.containers
+                )
+                self.probe = replace(self.probe, containers=containers)
             case StepKind.ENABLE | StepKind.DISABLE:
                 self._link(step.kind is StepKind.ENABLE)
                 self.proxy = replace(self.proxy, unit_file_state="enabled" if self.linked else "disabled")

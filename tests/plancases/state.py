@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from installer.model import paths
-from installer.model.proxy_cache import ProxyCache
+from installer.model.pinning import CgroupState, CpuResources
+from installer.model.proxy_cache import CachedContainer, ProxyCache
 from installer.model.resource import FileState, Kind
 from installer.model.snapshot import KubeletBase, Probe, RunningContainer, UnitText
 from installer.model.state import Mode
@@ -40,6 +41,8 @@ _BUT = {
     *_MACHINE,
 }
 _PROBE = {"runtime-error", "containers", "free-mib", "unwritable", "obstacles", "proxy-drop-ins"}
+_FREE = CgroupState("0-1", "0", "0-1", "0", shares=524)
+_PINNED = replace(_FREE, cpus="0", shares=2)
 _RECORD = {"status", "owed", "signalled", "failed", "failed-generation", "good"}
 _DOWN = {"active_state": "activating", "sub_state": "auto-restart", "result": "exit-code", "main_pid": 0}
 _STATES: dict[str, dict[str, Any]] = {
@@ -189,8 +192,9 @@ def _cache(case: Case, given: dict[str, Any], probe: Probe) -> ProxyCache:
     """What the proxy remembers: the containers created through it, and what the case has."""
     case.check(given, "cache", {"torn", "policy", "agent"})
     through_proxy = (container.id for container in probe.containers if container.through_proxy)
-    known = frozenset(() if given.get("torn") else through_proxy)
-    return replace(ProxyCache(**given), containers=known)
+    known = () if given.get("torn") else through_proxy
+    # What the proxy has given them is not all that there is: they are its work, under any policy.
+    return replace(ProxyCache(**given), containers={one: CachedContainer(512, cpus="0") for one in known})
 
 
 def _by_others(case: Case, host: MemoryHost, line: str) -> None:
@@ -234,7 +238,13 @@ def _change_unit(case: Case, host: MemoryHost, part: str, but: Mapping[str, Any]
 def _probe(case: Case, probe: Probe, given: dict[str, Any]) -> Probe:
     containers = [
         RunningContainer(
-            name, name, "pod", "default", through_proxy=how == "through-proxy", pinned=how == "pinned"
+            name,
+            name,
+            "pod",
+            "default",
+            through_proxy=how.startswith("through-proxy"),
+            created=CpuResources(shares=524),
+            cgroup=_PINNED if how.endswith("pinned") else _FREE,
         )
         for name, how in (given.get("containers") or {}).items()
     ]

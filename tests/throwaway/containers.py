@@ -156,13 +156,29 @@ def _sandbox_config(name: str, uid: str) -> bytes:
     return field(1, metadata) + field(8, field(2, field(1, namespaces)))
 
 
-def _labels(name: str) -> tuple[tuple[str, str], ...]:
-    """What kubelet says of a container whose pod has its name."""
+def _labels(pod: str, name: str) -> tuple[tuple[str, str], ...]:
+    """What kubelet says of a container."""
     return (
         ("io.kubernetes.container.name", name),
-        ("io.kubernetes.pod.name", name),
+        ("io.kubernetes.pod.name", pod),
         ("io.kubernetes.pod.namespace", "default"),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod's sandbox that runs."""
+
+    name: str
+    identity: str
+    config: bytes
+
+
+def run_pod(host: ThrowawayHost, socket: str, name: str) -> Pod:
+    """Runs a sandbox, through a CRI socket of the host."""
+    import_image(host)
+    config = _sandbox_config(name, uuid.uuid4().hex)
+    return Pod(name, strings(call(host, socket, "RunPodSandbox", field(1, config)))[1], config)
 
 
 def create_container(
@@ -173,15 +189,16 @@ def create_container(
     command: Sequence[str] = IDLE,
     cpuset: str = "",
     cpu_shares: int = 1024,
+    cpu_quota: int = 0,
+    memory_limit: int = 0,
+    pod: Pod | None = None,
 ) -> str:
-    """Runs a container in a pod of its own, through a CRI socket of the host.
+    """Runs a container, in a pod of its own unless one is given, through a CRI socket of the host.
 
     Returns the container's id; it runs when this returns. Raises CallError when
     the runtime refuses (why, stands in the runtime's journal).
     """
-    import_image(host)
-    config = _sandbox_config(name, uuid.uuid4().hex)
-    pod = strings(call(host, socket, "RunPodSandbox", field(1, config)))[1]
+    pod = pod or run_pod(host, socket, name)
     container = field(1, field(1, name)) + field(2, field(1, IMAGE))
     container += b"".join(field(3, word) for word in command)
     for mount in mounts:
@@ -190,9 +207,13 @@ def create_container(
             field(1, mount.container_path) + field(2, mount.host_path) + field(3, mount.readonly),
         )
     resources = field(3, cpu_shares) + (field(6, cpuset) if cpuset else b"")
+    if cpu_quota:
+        resources += field(1, 100_000) + field(2, cpu_quota)
+    if memory_limit:
+        resources += field(4, memory_limit)
     container += field(15, field(1, resources))
-    container += b"".join(field(9, field(1, key) + field(2, value)) for key, value in _labels(name))
-    message = field(1, pod) + field(2, container) + field(3, config)
+    container += b"".join(field(9, field(1, key) + field(2, value)) for key, value in _labels(pod.name, name))
+    message = field(1, pod.identity) + field(2, container) + field(3, pod.config)
     identity = strings(call(host, socket, "CreateContainer", message))[1]
     call(host, socket, "StartContainer", field(1, identity))
     return identity

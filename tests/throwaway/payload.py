@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.throwaway.furnish import write
 from tests.throwaway.host import ThrowawayHost
-from tests.throwaway.standins import cri_config, cri_resmgr, faults, http2, kubelet
+from tests.throwaway.standins import cri_config, cri_resmgr, faults, http2, kubelet, repinning
 
 #: ELF's e_machine.
 MACHINES = {"x86_64": 62, "aarch64": 183}
@@ -102,7 +102,7 @@ def build_archive(module: str, baked: Mapping[str, object], ballast_mib: int) ->
         add_module(archive, "__main__", f"from {module} import main\nmain()\n", Path(scratch))
         for package in PACKAGES:
             add_module(archive, f"{package}/__init__", "", Path(scratch))
-        for part in (cri_config, cri_resmgr, faults, http2, kubelet):
+        for part in (cri_config, cri_resmgr, faults, http2, kubelet, repinning):
             source = Path(str(part.__file__)).read_text()
             add_module(archive, part.__name__.replace(".", "/"), source, Path(scratch))
         archive.writestr(faults.MEMBER, json.dumps(dict(baked)))

@@ -24,7 +24,7 @@ LAYERS = (
     {"assess"},
     {"preflight", "snapshot", "diff", "plan", "apply", "manifests", "report"},
     {"desired", "record", "force_config"},
-    {"kubelet"},
+    {"kubelet", "pinning"},
     {"inputs"},
     {"render", "header"},
     {"assets", "systemd_syntax"},

@@ -11,7 +11,7 @@ from installer.inputs.configs import Configs
 from installer.inputs.policy import next_policy, policy_in_force
 from installer.model import paths
 from installer.model.policy import PolicySource
-from installer.model.proxy_cache import NO_CACHE, ProxyCache, parse_cache
+from installer.model.proxy_cache import NO_CACHE, CachedContainer, ProxyCache, parse_cache
 from installer.model.resource import FileState, Kind, ProcessState, UnitState
 from installer.model.snapshot import HostSnapshot, KubeletSnapshot, ProxySnapshot
 from tests.rules import rule
@@ -81,7 +81,8 @@ CACHE = {
 
 def test_a_cache_is_read() -> None:
     found = parse_cache(json.dumps(CACHE).encode())
-    assert found == ProxyCache(policy="none", agent=AGENT, containers=frozenset({"aa", "bb"}))
+    known = {"aa": CachedContainer(), "bb": CachedContainer()}
+    assert found == ProxyCache(policy="none", agent=AGENT, containers=known)
 
 
 @pytest.mark.parametrize(

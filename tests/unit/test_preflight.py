@@ -16,7 +16,7 @@ from installer.inputs.settings import ConfigsSettings, KubeletSettings, ProxySet
 from installer.model import paths
 from installer.model.change import Changes, FileChange, UnitAction, UnitChange, Verb
 from installer.model.finding import Finding, Severity
-from installer.model.proxy_cache import ProxyCache
+from installer.model.proxy_cache import CachedContainer, ProxyCache
 from installer.model.resource import (
     ABSENT,
     DesiredFile,
@@ -48,7 +48,7 @@ FACTS = HostSnapshot(
     ProxySnapshot(UnitState(paths.PROXY_UNIT)),
     KubeletSnapshot(KUBELET),
     machine=Machine("x86_64", "id", "node"),
-    cache=ProxyCache(containers=frozenset({"0", "1", "2"})),
+    cache=ProxyCache(containers=dict.fromkeys("012", CachedContainer())),
 )
 PAYLOAD = Payload(
     Path("/payload"), PayloadFile(Path("/payload/opt/intel/bin/cri-resmgr"), "d", 38 * MIB), "", "x86_64"
@@ -341,7 +341,7 @@ def test_static_managers_are_refused_unless_accepted(policies: tuple[str, str], 
 
 def containers(number: int, through_proxy: bool = False) -> tuple[RunningContainer, ...]:
     return tuple(
-        RunningContainer(str(n), f"c{n:02}", f"pod{n:02}", "ns", through_proxy, False) for n in range(number)
+        RunningContainer(str(n), f"c{n:02}", f"pod{n:02}", "ns", through_proxy) for n in range(number)
     )
 
 

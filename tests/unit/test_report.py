@@ -277,7 +277,18 @@ def test_a_plan_as_json_is_one_document_with_stable_keys() -> None:
     print_plan(sample, "json", stream)
     document = json.loads(stream.getvalue())
     assert set(document) == {
-        *("schema", "mode", "converged", "summary", "kubelet", "files", "units", "steps", "findings")
+        *(
+            "schema",
+            "mode",
+            "converged",
+            "summary",
+            "kubelet",
+            "files",
+            "units",
+            "steps",
+            "resets",
+            "findings",
+        )
     }
     assert document["kubelet"] == {"unit": "kubelet.service", "strategy": "environment", "why": "it wins"}
     changed, binary, deleted = document["files"]

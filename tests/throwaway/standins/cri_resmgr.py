@@ -1,6 +1,6 @@
 """Stands in for cri-resmgr: its flags, refusals, timing, files and signals.
 
-What it does with CPUs it leaves out; the relay passes bytes on as they are. So
+What it does with CPUs is in `repinning`; the relay passes bytes on as they are. So
 every CRI call is answered by the runtime behind it. While that is away, each call
 is an error, though HTTP/2 is served, and it is tried again as seldom as gRPC does:
 longer and longer, while somebody asks.
@@ -38,7 +38,7 @@ from _thread import allocate_lock, start_new_thread
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from tests.throwaway.standins import cri_config, faults
+from tests.throwaway.standins import cri_config, faults, repinning
 from tests.throwaway.standins.cri_config import ConfigError
 from tests.throwaway.standins.http2 import CallError, fields, refuse_calls, unary
 
@@ -309,6 +309,8 @@ class Resmgr:
             self.sleep_for_ever()
         log("I", f"activating {self.policy} policy...")
         self.cache.data["PolicyName"] = self.policy
+        known = self.cache.data.setdefault("Containers", {})
+        repinning.repin(known, config, self.policy, self.runtime)
         self.cache.save()
         self.sleep_until("serveDelaySeconds", listening + self.placing_seconds(), 0.05)
         start_new_thread(self.serve, (relay,))

@@ -1,0 +1,193 @@
+"""R14: what a policy takes from running containers comes back when it leaves: of the kernel's own account."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.host.command import REAL_POLICY, untouched
+from tests.host.node import PROXY, Node
+from tests.rules import rule
+from tests.throwaway.containers import Mount, container_pid, create_container, run_pod
+from tests.throwaway.host import ThrowawayHost
+from tests.throwaway.standins.repinning import LOWEST, SHARED
+
+CACHE = "/var/lib/cri-resmgr/cache"
+CGROUPS = "sys/fs/cgroup"
+VALUES = {
+    "cpuset": ("cpuset.cpus", "cpuset.mems"),
+    "cpu": ("cpu.shares", "cpu.cfs_quota_us"),
+    "memory": ("memory.limit_in_bytes",),
+}
+ALL_CPUS = Path(f"/{CGROUPS}/cpuset/cpuset.cpus")
+
+pytestmark = pytest.mark.skipif(
+    not ALL_CPUS.exists() or ALL_CPUS.read_text().strip() == SHARED,
+    reason="needs cgroup v1 and two CPUs",
+)
+
+#: Container -> what the kernel enforces on it, by file of its cgroups.
+Usage = Mapping[str, Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A node with containers that were there first. `strangers`: name -> ID."""
+
+    node: Node
+    strangers: dict[str, str]
+
+    @property
+    def usage(self) -> dict[str, dict[str, str]]:
+        return {name: enforced(self.node.host, identity) for name, identity in self.strangers.items()}
+
+    def repin(self) -> None:
+        """Installs with a policy that takes CPUs and weight from each of them."""
+        self.node.command.set(proxy={"acceptRepinning": True})
+        self.node.fallback(REAL_POLICY)
+        self.node.run("install")
+        assert {(one["cpuset.cpus"], one["cpu.shares"]) for one in self.usage.values()} == {
+            (SHARED, str(LOWEST))
+        }
+
+
+def enforced(host: ThrowawayHost, identity: str) -> dict[str, str]:
+    """What the kernel enforces on a container."""
+    found = {}
+    for controller, names in VALUES.items():
+        (directory,) = (host.root / CGROUPS / controller).glob(f"**/{identity}")
+        found.update({name: (directory / name).read_text().strip() for name in names})
+    return found
+
+
+@pytest.fixture
+def node(host: ThrowawayHost, tmp_path: Path) -> Node:
+    return Node(host, tmp_path)
+
+
+def start(node: Node, pods: int, each: int) -> Workload:
+    """Containers with weights, quotas and memory limits of their own, as kubelet makes them."""
+    socket = node.host.runtime_socket
+    found: dict[str, str] = {}
+    for number in range(pods):
+        pod = run_pod(node.host, socket, f"pod-{number}")
+        for index in range(each):
+            milli = 10 + 137 * len(found) % 1900
+            found[f"{pod.name}/c{index}"] = create_container(
+                node.host,
+                socket,
+                f"c{index}",
+                cpu_shares=max(2, milli * 1024 // 1000),
+                cpu_quota=milli * 200 if index % 2 else 0,
+                memory_limit=(64 + number) << 20 if index % 3 else 0,
+                pod=pod,
+            )
+    return Workload(node, found)
+
+
+def changes() -> str:
+    """How it is said, up to the weight itself."""
+    return f"CPUs {SHARED} -> {ALL_CPUS.read_text().strip()}, CPU weight {LOWEST} -> "
+
+
+def pids(workload: Workload) -> list[int | None]:
+    return [container_pid(workload.node.host, identity) for identity in workload.strangers.values()]
+
+
+@rule("R14")
+def test_fifty_containers_have_after_a_removal_what_they_had_before_the_installation(node: Node) -> None:
+    workload = start(node, pods=10, each=5)
+    before, processes = workload.usage, pids(workload)
+    node.run("install")
+    assert workload.usage == before
+    workload.repin()
+
+    planned = node.run("plan", "--mode=remove", code=3)
+    assert f"give back to default/pod-3/c2: {changes()}" in planned.out
+    assert planned.out.count("give back to ") == len(before)
+    ended = node.run("--output=json", "remove")
+    given = [event for event in ended.events if event["kind"] == "pinning.reset"]
+    assert len(given) == len(before)
+    assert workload.usage == before
+    assert pids(workload) == processes
+    with untouched(node.host):
+        assert node.run("remove").out == "nothing to do\n"
+
+
+@rule("R14")
+def test_a_failed_installation_gives_back_what_it_took(node: Node) -> None:
+    workload = start(node, pods=1, each=3)
+    before = workload.usage
+    node.upgrade(fault={"exitAfterSeconds": 0.3})
+    node.command.set(proxy={"acceptRepinning": True})
+    node.fallback(REAL_POLICY)
+    said = node.run("install", code=5).said
+    assert f"given back to default/pod-0/c1: {changes()}" in said
+    assert workload.usage == before
+
+
+@rule("R14")
+def test_the_policy_none_gives_back_what_the_one_before_it_took(node: Node) -> None:
+    workload = start(node, pods=1, each=3)
+    before = workload.usage
+    workload.repin()
+    node.fallback("policy:\n  Active: none\n")
+    assert node.run("plan", code=3).out.count("give back to ") == len(before)
+    with node.restarts(kubelet=False, proxy=True):
+        node.run("install")
+    assert workload.usage == before
+    with untouched(node.host):
+        assert node.run("install").out == "nothing to do\n"
+    node.expect_good()
+
+
+@rule("R14")
+def test_containers_made_through_the_proxy_get_what_kubelet_asked_for(node: Node) -> None:
+    """In their creation stands what the proxy gave them: exclusive CPUs come with the lowest weight."""
+    node.run("install")
+    node.host.systemctl("stop", PROXY)
+    made = dict(
+        proxied(node, {"rounded": ("29m", 29), "exclusive": ("1", LOWEST), "best-effort": ("", LOWEST)})
+    )
+    node.host.systemctl("start", PROXY)
+    node.run("remove")
+    usage = {name: enforced(node.host, identity) for name, identity in made.items()}
+    assert {name: one["cpu.shares"] for name, one in usage.items()} == {
+        "rounded": "30",  # of 30m, which are 29 for the proxy
+        "exclusive": "1024",
+        "best-effort": "2",
+    }
+    assert {one["cpuset.cpus"] for one in usage.values()} == {ALL_CPUS.read_text().strip()}
+
+
+def proxied(node: Node, wanted: Mapping[str, tuple[str, int]]) -> Iterator[tuple[str, str]]:
+    """Containers as the stopped proxy has made them: name -> (CPU that its cache says, cpu.shares given)."""
+    mounted = node.path("/var/lib/cri-resmgr/made-through")
+    mounted.mkdir()
+    mount = Mount("/.cri-resmgr", "/var/lib/cri-resmgr/made-through", readonly=True)
+    cache = node.path(CACHE)
+    found = json.loads(cache.read_text())
+    found["PolicyName"] = "topology-aware"
+    for name, (cpu, shares) in wanted.items():
+        socket = node.host.runtime_socket
+        identity = create_container(node.host, socket, name, [mount], cpuset="0", cpu_shares=shares)
+        found.setdefault("Containers", {})[f"uid:{name}"] = {
+            "ID": identity,
+            "CacheID": f"uid:{name}",
+            "Resources": {"requests": {"cpu": cpu}} if cpu else {},
+            "LinuxReq": {"cpu_shares": shares, "cpuset_cpus": "0"},
+        }
+        yield name, identity
+    cache.write_text(json.dumps(found))
+
+
+def test_who_is_to_keep_what_the_policy_took_is_named(node: Node) -> None:
+    workload = start(node, pods=1, each=2)
+    workload.repin()
+    node.command.set(removal={"resetPinning": False})
+    taken = workload.usage
+    said = node.run("remove").out
+    assert said.count("still pinned to its CPUs until it is recreated: default/pod-0/c") == 2
+    assert workload.usage == taken
