@@ -38,6 +38,12 @@ class Node:
         self.host.systemctl("restart", UNIT)
         wait_healthy(self.host)
 
+    def remember(self, container: str) -> None:
+        """The proxy's cache knows this container."""
+        entry = {"ID": container, "CacheID": f"cache:{container}"}
+        cache = {"Version": "1", "Containers": {entry["CacheID"]: entry}}
+        self.write("/var/lib/cri-resmgr/cache", json.dumps(cache))
+
     def real_policy(self) -> None:
         (self.command.configs / "fallback.cfg").write_text(REAL_POLICY)
 
@@ -184,7 +190,7 @@ def test_containers_that_would_be_repinned(node: Node) -> None:
         create_container(node.host, runtime, name)
     (node.host.root / "var/lib/throwaway-mount").mkdir()
     mount = Mount("/.cri-resmgr", "/var/lib/throwaway-mount", readonly=True)
-    create_container(node.host, runtime, "adopted-0", [mount])
+    node.remember(create_container(node.host, runtime, "adopted-0", [mount]))
     node.real_policy()
 
     said = node.refused("repinning")
@@ -212,8 +218,10 @@ def test_containers_and_a_policy_of_none(node: Node) -> None:
 def test_container_created_through_the_proxy_is_no_obstacle(node: Node) -> None:
     (node.host.root / "var/lib/throwaway-mount").mkdir()
     mount = Mount("/.cri-resmgr", "/var/lib/throwaway-mount", readonly=True)
-    create_container(node.host, node.host.runtime_socket, "web-0", [mount])
+    made = create_container(node.host, node.host.runtime_socket, "web-0", [mount])
     node.real_policy()
+    assert "that its cache does not know" in node.refused("repinning")
+    node.remember(made)
     assert node.findings() == {}
 
 
