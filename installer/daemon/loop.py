@@ -106,7 +106,8 @@ class Daemon:
 
     def run(self) -> int:
         """Returns the exit code, when a signal has come. Raises UnservableHostError."""
-        require_bus(self._files)  # below a root that is not a host's, not even a directory is made
+        if not self._command.identity:  # a pod would only come back: it stays and says that it is refused
+            require_bus(self._files)
         mode = self._policy.configuration.mode
         for ending in (signal.SIGTERM, signal.SIGINT):
             self._loop.on_signal(ending, partial(self._terminate, ending.name))
@@ -124,7 +125,7 @@ class Daemon:
                 self._guarded(self._publish)
             self._show()
             self._guarded(self._cluster.end)
-            if self._published is not None and self._published.phase is Phase.REMOVED:
+            if self._published is not None and self._published.phase in (Phase.REMOVED, Phase.REFUSED):
                 self._runtime_state.forget()
             if self._pages is not None:
                 self._pages.close()

@@ -66,7 +66,7 @@ def _phase(now: Standing, seen: PollSnapshot, installs: bool) -> tuple[Phase, st
     if now.removed:
         return Phase.REMOVED, ""
     if installs and seen.blind:
-        return Phase.FAILED, seen.blind
+        return Phase.REFUSED if seen.unservable and not now.tried else Phase.FAILED, seen.blind
     if installs and seen.hold:
         return Phase.HELD, f"kubelet is held on its base endpoint: {seen.hold}"
     if installs and now.limited:

@@ -16,7 +16,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from installer.daemon.configuration import Configuration
-from installer.errors import InstallerError, is_shortage
+from installer.errors import InstallerError, UnservableHostError, is_shortage
 from installer.host.chase import components
 from installer.host.globbing import matching
 from installer.host.ports import Files, Systemd
@@ -46,8 +46,8 @@ _NO_PROXY, _NO_KUBELET = UnitState(paths.PROXY_UNIT), UnitState("kubelet.service
 class PollSnapshot:
     """`inputs`, `files` and `units` are only compared: another value means a change.
 
-    `blind` is why the units could not be looked at. `runtime` is only asked while the relay is silent, and
-    taken for answering otherwise.
+    `blind` is why the units could not be looked at; `unservable`: because this is not a host that we can
+    serve. `runtime` is only asked while the relay is silent, and taken for answering otherwise.
     """
 
     inputs: Token = ()
@@ -62,6 +62,7 @@ class PollSnapshot:
     paused: bool = False
     superseded: bool = False
     blind: str = ""
+    unservable: bool = False
 
     @property
     def everything(self) -> Token:
@@ -121,14 +122,14 @@ class Poller:
 
     def look(self) -> PollSnapshot:
         """A complete snapshot."""
-        blind, proxy, kubelet = "", self._seen.proxy, self._seen.kubelet
+        blind, unservable, proxy, kubelet = "", False, self._seen.proxy, self._seen.kubelet
         try:
             proxy = self._systemd.unit(paths.PROXY_UNIT)
             kubelet = self._systemd.unit(self.configuration.kubelet_unit)
             detail = self._systemd.detail(kubelet.name) if kubelet.exists else UnitDetail()
             self._base = self._base_files(kubelet, detail)
         except InstallerError as error:
-            blind = error.message
+            blind, unservable = error.message, isinstance(error, UnservableHostError)
         on_relay = self._uses_relay(kubelet)
         self._seen = PollSnapshot(
             inputs=tuple(file_token(path) for path in self._inputs),
@@ -140,6 +141,7 @@ class Poller:
             hold=self._hold(),
             paused=self._files.status(PAUSE_FILE) is not None,
             blind=blind,
+            unservable=unservable,
         )
         return self.heartbeat()
 

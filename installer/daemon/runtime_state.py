@@ -61,8 +61,8 @@ class RuntimeState:
         self._save(MODE_FILE, claim)
 
     def forget(self) -> None:
-        """Deletes all of this, after a removal: nothing of ours is left then. Not where another daemon has
-        come since, and not where something is installed again."""
+        """Deletes all of this where nothing else of ours is on the host. Not where another daemon has come
+        since, and not where something is installed."""
         try:
             if not self.superseded() and self._files.read(paths.RECORD) is None:
                 self._files.remove_tree(paths.OUR_RUNTIME)

@@ -24,6 +24,7 @@ from pytest_mock import MockerFixture
 from installer.daemon.configuration import Command, Configuration, print_configuration
 from installer.daemon.loop import Daemon
 from installer.daemon.runtime_state import MODE_FILE, STAMPS
+from installer.errors import UnservableHostError
 from installer.model import paths
 from installer.model.daemon import NoCluster
 from installer.model.event import Event
@@ -297,6 +298,25 @@ def test_a_refused_node_is_no_reason_to_restart_the_pod(scene: Scene, passable: 
         scene.drift()
         scene.reaches("converged")
         assert not scene.command.excused_file.exists()
+
+    scene.play(body)
+
+
+@rule("R13")
+def test_a_pod_on_a_host_without_a_bus_says_so_and_stays(scene: Scene) -> None:
+    bus = scene.path(paths.SYSTEM_BUS)
+    scene.systemd.errors["unit", paths.PROXY_UNIT] = UnservableHostError("no system bus socket")
+    scene.systemd.is_listening = False
+    bus.unlink()
+
+    def body() -> None:
+        scene.reaches("refused")
+        scene.until(scene.command.excused_file.exists)
+        assert "no system bus socket; nothing was touched" in scene.of("state")[-1].message
+        assert not scene.of("pass.started")
+        bus.touch()
+        scene.systemd.errors.clear()
+        scene.reaches("converged")
 
     scene.play(body)
 

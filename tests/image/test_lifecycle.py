@@ -131,6 +131,27 @@ def test_a_wiped_drop_in_directory_and_a_restart_cost_one_restart_more(world: Wo
         world.expect_good(pod)
 
 
+@rule("R13")
+def test_a_refused_node_keeps_its_pod_and_is_served_as_soon_as_it_can_be(world: World) -> None:
+    world.node.run("remove")
+    world.host.systemctl("mask", PROXY)
+    with world.pod() as pod:
+        within(SOON, lambda: pod.phase() == "refused")
+        within(SOON, lambda: pod.probe("startupProbe").code == 0)
+        assert pod.probe("livenessProbe").code == 0
+        assert pod.probe("readinessProbe").code != 0
+        assert not world.node.path(BINARY).exists()
+        world.host.systemctl("unmask", PROXY)
+        world.settle(pod)
+        world.expect_good(pod)
+    world.node.run("remove")
+    world.host.systemctl("mask", PROXY)
+    with world.pod(rollout={"refused": "ready"}) as pod:
+        within(SOON, lambda: pod.phase() == "refused")
+        pod.wait_ready()
+    world.host.systemctl("unmask", PROXY)
+
+
 def test_while_paused_nothing_is_changed(world: World) -> None:
     with world.rollout() as pod:
         world.node.path(PAUSE).touch()
