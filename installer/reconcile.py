@@ -12,6 +12,7 @@ from installer.converge import Run, build_limits, converge
 from installer.diagnostics import capture, diagnose
 from installer.diff import diff
 from installer.errors import (
+    InstallerError,
     InvalidInputError,
     KubeletKeptError,
     RollbackFailedError,
@@ -26,11 +27,12 @@ from installer.inputs.configs import DEFAULT_FALLBACK
 from installer.inputs.load import Inputs, Request, check_inputs, load_inputs
 from installer.model import paths
 from installer.model.assessment import Assessment
+from installer.model.change import Changes
 from installer.model.event import Emit, Event, silent
 from installer.model.hold import is_operators
 from installer.model.plan import Plan, StepKind
 from installer.model.snapshot import HostSnapshot
-from installer.model.state import Mode
+from installer.model.state import Desired, Mode
 from installer.plan import build_plan
 from installer.record.schema import (
     Record,
@@ -57,7 +59,7 @@ def reconcile(request: Request, host: Host, emit: Emit) -> bool:
         plan = assessment.plan
         _check_pause(request, assessment.snapshot)
         _refuse(plan)
-        if plan.steps and assessment.remembered_failure and not request.retry:
+        if _is_remembered(request, assessment):
             _keep_good(request, assessment, run)
         for finding in plan.warnings:
             emit(Event("warning", finding.message, {"code": finding.code, "hint": finding.hint}))
@@ -83,6 +85,28 @@ def look(request: Request, host: Host) -> Assessment:
     Raises InvalidInputError, UnservableHostError.
     """
     return _look(request, host, silent)[2]
+
+
+def rehearse(request: Request, host: Host) -> tuple[Assessment, InstallerError | None]:
+    """What a run would do, decided as it would decide, and the error that it would end with instead of doing
+    all of its plan; refusals are in the plan. Touches nothing. `host` needs a validator that works without
+    the host's lock.
+
+    Raises InvalidInputError, UnservableHostError where there is no plan to show.
+    """
+    run, inputs, assessment = _look(request, host, silent)
+    try:
+        _check_pause(request, assessment.snapshot)
+        if assessment.plan.refusals or not assessment.plan.steps:
+            return assessment, None
+        if _is_remembered(request, assessment):
+            keeping, error = _not_tried_again(assessment, run)
+            return keeping, error
+        _check_allowed(request, assessment)
+        check_inputs(inputs, assessment.plan.changes, host.validator, proven=True)
+    except InstallerError as error:
+        return assessment, error
+    return assessment, None
 
 
 def _look(request: Request, host: Host, emit: Emit) -> tuple[Run, Inputs, Assessment]:
@@ -165,30 +189,38 @@ def _carry_out(assessment: Assessment, run: Run) -> HostSnapshot:
         raise error from failure
 
 
-def _keep_good(request: Request, assessment: Assessment, run: Run) -> NoReturn:
-    """This generation is not tried again; until an input changes, the good one is repaired.
+def _is_remembered(request: Request, assessment: Assessment) -> bool:
+    """Whether this generation failed here before, and is not to be tried again."""
+    return bool(assessment.plan.steps and assessment.remembered_failure and not request.retry)
 
-    Raises RolledBackError. A kubelet that is held stays as it is.
-    """
+
+def _not_tried_again(assessment: Assessment, run: Run) -> tuple[Assessment, RolledBackError]:
+    """What is done instead: until an input changes, the good generation is repaired. A kubelet that is held
+    stays as it is."""
     snapshot, record = assessment.snapshot, run.store.record
     good = None if snapshot.hold else good_desired(record, run.host.files)
     hint = "change an input (settings, configs, payload), or run `cri-resmgr-installer install --retry`"
     if good is not None:
         hint = f"the last good generation is kept in place meanwhile: {hint}"
-        plan = build_plan(
-            assessment.plan.mode,
-            good,
-            diff(good, snapshot, record),
-            nonce=os.urandom(8).hex(),
-            kubelet_unit=assessment.plan.kubelet_unit,
-        )
-        if plan.steps:
-            keeping = replace(assessment, plan=plan)
-            _check_allowed(request, keeping)
-            after = _carry_out(keeping, run)
-            _close_installed(plan, after, None, run)
+    plan = build_plan(
+        assessment.plan.mode,
+        good or Desired(),
+        diff(good, snapshot, record) if good else Changes(),
+        nonce=os.urandom(8).hex(),
+        kubelet_unit=assessment.plan.kubelet_unit,
+    )
     message = f"this generation failed on this host and is not tried again: {assessment.remembered_failure}"
-    raise RolledBackError(message, hint, remembered=True)
+    return replace(assessment, plan=plan), RolledBackError(message, hint, remembered=True)
+
+
+def _keep_good(request: Request, assessment: Assessment, run: Run) -> NoReturn:
+    """Raises RolledBackError."""
+    keeping, error = _not_tried_again(assessment, run)
+    if keeping.plan.steps:
+        _check_allowed(request, keeping)
+        after = _carry_out(keeping, run)
+        _close_installed(keeping.plan, after, None, run)
+    raise error
 
 
 def _close_installed(plan: Plan, after: HostSnapshot, inputs: Inputs | None, run: Run) -> None:

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TextIO, cast
 
-from installer.cli.options import DAEMON_VERBS, Options, UsageError, parse_options, require_root
-from installer.errors import InstallerError, UnservableHostError, remedy_for
+from installer.cli.options import DAEMON_VERBS, Options, UsageError, parse_options
+from installer.errors import InstallerError, remedy_for
 from installer.report.terminal import SteadyStream
 
 
@@ -99,50 +99,12 @@ def _print_manifests(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace, options: Options) -> int:
     if arguments.command in DAEMON_VERBS:
-        from installer.cli.daemon import run_verb
+        from installer.cli.daemon import run_daemon_verb
 
-        return run_verb(arguments, options)
+        return run_daemon_verb(arguments, options)
     if arguments.command == "manifests":
         return _print_manifests(arguments)
 
-    from installer.host.clock import install_signal_handlers
-    from installer.host.real import build_host
-    from installer.inputs.load import Request
-    from installer.inputs.settings import load_settings
-    from installer.model.state import Mode
-    from installer.reconcile import look, reconcile
-    from installer.report.events import build_reporter
-    from installer.report.planned import print_plan
-    from installer.report.status import print_status
+    from installer.cli.host import run_host_verb
 
-    settings = load_settings(options.config)
-    require_root()
-    command = arguments.command
-    install_signal_handlers()
-    mode = Mode.REMOVE if command == "remove" else Mode.INSTALL
-    if command == "plan":
-        mode = Mode(arguments.mode or settings.mode)
-    request = Request(
-        mode=mode,
-        settings=settings,
-        payload=options.payload,
-        configs=options.configs,
-        default_configs=options.default_configs,
-        retry=getattr(arguments, "retry", False),
-        accept_pending=getattr(arguments, "accept_pending", False),
-        without_record=getattr(arguments, "without_record", False),
-        despite_pause=getattr(arguments, "despite_pause", False),
-        keep_kubelet=getattr(arguments, "keep_kubelet", False),
-        unattended=getattr(arguments, "unattended", False),
-    )
-    host = build_host(options.host_root)
-    if command == "plan":
-        plan = look(request, host).plan
-        print_plan(plan, options.output, sys.stdout)
-        if plan.refusals:
-            return UnservableHostError.exit_code
-        return 3 if plan.steps else 0
-    if command == "status":
-        return print_status(look(request, host), options.output, sys.stdout)
-    reconcile(request, host, build_reporter(options.output, sys.stdout, options.verbose))
-    return 0
+    return run_host_verb(arguments, options)

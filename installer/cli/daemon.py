@@ -11,7 +11,7 @@ from installer.cli.options import ENVIRONMENT_PREFIX, Options, require_root
 from installer.errors import InvalidInputError
 
 
-def run_verb(arguments: argparse.Namespace, options: Options) -> int:
+def run_daemon_verb(arguments: argparse.Namespace, options: Options) -> int:
     """Runs one of DAEMON_VERBS and returns its exit code."""
     if arguments.command == "run":
         return _run_daemon(options)

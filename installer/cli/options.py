@@ -123,21 +123,24 @@ def build_parser() -> tuple[argparse.ArgumentParser, Mapping[str, _Parser]]:
 
     plan = add("plan", "show what would change, step by step; touches nothing")
     plan.add_argument("--mode", choices=("install", "remove"), help="default: the settings' mode")
+    plan.add_argument("--diff", action="store_true", help="show the changed text of each file, too")
     install = add("install", "converge the host to installed, once")
-    install.add_argument("--retry", action="store_true", help="try a generation again that failed here")
-    install.add_argument(
-        "--accept-pending", action="store_true", help="make a pending edit of kubelet's unit live"
-    )
-    _add_despite_pause(install)
+    for verb in (plan, install):
+        verb.add_argument("--retry", action="store_true", help="try a generation again that failed here")
+        verb.add_argument(
+            "--accept-pending", action="store_true", help="make a pending edit of kubelet's unit live"
+        )
     install.add_argument("--keep-kubelet", action="store_true", help=argparse.SUPPRESS)
     install.add_argument("--unattended", action="store_true", help=argparse.SUPPRESS)
     remove = add("remove", "converge the host to removed, once")
-    remove.add_argument(
-        "--without-record",
-        action="store_true",
-        help="without a usable record: delete all files at our paths",
-    )
-    _add_despite_pause(remove)
+    for verb in (plan, remove):
+        verb.add_argument(
+            "--without-record",
+            action="store_true",
+            help="without a usable record: delete all files at our paths",
+        )
+    for verb in (plan, install, remove):
+        _add_despite_pause(verb)
     add("run", "daemon: converge, then watch (settings' mode)")
     add("status", "show both units, every file and the relay; touches nothing")
     _add_manifests(add("manifests", "print Kubernetes YAML; needs neither root nor a host"))

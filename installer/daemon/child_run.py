@@ -117,8 +117,10 @@ class ChildRun:
         try:
             plan = json.loads(self._plan)
             steps = [(step["kind"], step["target"]) for step in plan["steps"]]
+            error = plan["error"] and str(plan["error"]["message"]).partition("\n")[0]
         except (ValueError, LookupError, TypeError):
             for text in self._plan.splitlines():
                 self._event(text)
             return False, ""
-        return ("restart", self._unit) in steps, f"pending: {plan['summary']}" if steps else ""
+        reason = f"pending: {plan['summary']}" if steps else ""
+        return ("restart", self._unit) in steps, error or reason

@@ -435,7 +435,7 @@ def _words(decision: Decision, spent: bool) -> tuple[str, ...]:
         return ("rescue", f"--reason={decision.why}", *hold_only)
     if decision.action is Action.INSTALL:
         return ("install", "--unattended", "--despite-pause", *(("--keep-kubelet",) if spent else ()))
-    return ("remove", "--despite-pause") if decision.action is Action.REMOVE else ("plan",)
+    return (decision.action.value, "--despite-pause")
 
 
 def _bounds(action: Action, configuration: Configuration) -> tuple[float, float]:

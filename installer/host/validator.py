@@ -13,6 +13,7 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from installer.errors import RolledBackError, UnservableHostError, failed_on_disk, remedy_for
@@ -34,10 +35,12 @@ _AS_IN_THE_JOURNAL = {"JOURNAL_STREAM": "0:0"}
 
 
 class BinaryValidator:
-    """The Validator port. Its runs share one directory: they are made under the host's lock."""
+    """The Validator port. Its runs share one directory of the host: they are made under the host's lock.
+    Without `files` each has a temporary directory of this process's own file system, for a run that neither
+    has the lock nor may write to the host."""
 
-    def __init__(self, files: RootedFiles, seconds: float = _SECONDS) -> None:
-        self._files = files
+    def __init__(self, files: RootedFiles | None = None, seconds: float = _SECONDS) -> None:
+        self._private_directory = _temporary_directory if files is None else partial(_host_directory, files)
         self._seconds = seconds
 
     def validate(self, binary: Path, config: bytes) -> str:
@@ -88,26 +91,38 @@ class BinaryValidator:
             )
         return finished
 
-    @contextmanager
-    def _private_directory(self) -> Iterator[str]:
-        """Exists while the block lasts, with the parents that were made for it. If this process is killed,
-        the next check, a removal or a boot clears it away. Raises UnservableHostError."""
-        files = self._files
-        made: tuple[str, ...] = ()
-        try:
-            made = files.make_directory(OUR_RUNTIME)
+
+@contextmanager
+def _host_directory(files: RootedFiles) -> Iterator[str]:
+    """Exists while the block lasts, with the parents that were made for it. If this process is killed,
+    the next check, a removal or a boot clears it away. Raises UnservableHostError."""
+    made: tuple[str, ...] = ()
+    try:
+        made = files.make_directory(OUR_RUNTIME)
+        files.remove_tree(_PRIVATE)
+        files.make_directory(_PRIVATE, 0o700)
+        with files.opened(_PRIVATE) as place:
+            yield str(place)
+    except OSError as error:
+        failure = failed_on_disk(f"cannot check the configuration in {_PRIVATE}", error)
+        raise UnservableHostError(failure.message, f"{failure.hint}; nothing was touched") from error
+    finally:
+        with contextlib.suppress(OSError):
             files.remove_tree(_PRIVATE)
-            files.make_directory(_PRIVATE, 0o700)
-            with files.opened(_PRIVATE) as place:
-                yield str(place)
-        except OSError as error:
-            failure = failed_on_disk(f"cannot check the configuration in {_PRIVATE}", error)
-            raise UnservableHostError(failure.message, f"{failure.hint}; nothing was touched") from error
-        finally:
-            with contextlib.suppress(OSError):
-                files.remove_tree(_PRIVATE)
-                for directory in reversed(made):
-                    files.remove_empty_directory(directory)
+            for directory in reversed(made):
+                files.remove_empty_directory(directory)
+
+
+@contextmanager
+def _temporary_directory() -> Iterator[str]:
+    from tempfile import TemporaryDirectory
+
+    try:
+        with TemporaryDirectory(prefix="cri-resmgr-check.") as private:
+            yield private
+    except OSError as error:
+        failure = failed_on_disk("cannot check the configuration in a temporary directory", error)
+        raise UnservableHostError(failure.message, f"{failure.hint}; nothing was touched") from error
 
 
 def _flags(binary: Path, private: str, state: str) -> tuple[str, ...]:

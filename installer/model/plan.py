@@ -39,6 +39,21 @@ class StepKind(StrEnum):
     DELETE_STATE = "delete-state"
 
 
+_IN_WORDS = {
+    StepKind.SET_HOLD: "hold kubelet on its base endpoint",
+    StepKind.CLEAR_HOLD: "end the hold on kubelet",
+    StepKind.DAEMON_RELOAD: "daemon-reload",
+    StepKind.RESET_CACHE: "stop the proxy and clear the agent's configuration in {}",
+    StepKind.RESET_PINNING: "give running containers their CPUs and weight back",
+    StepKind.SIGNAL: "signal {} to read force.cfg again",
+    StepKind.RESTART_IF_REFUSED: "restart {} if it refuses the new force.cfg",
+    StepKind.AWAIT_RELAY: "wait until the relay answers",
+    StepKind.CHECK_EFFECTIVE: "check that our lines in {} have effect",
+    StepKind.AWAIT_KUBELET: "wait until {} is healthy and stays so",
+    StepKind.DELETE_STATE: "delete cri-resmgr's own state: {}",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One effect. `target` is a host path or a unit; `file` what to write there."""
@@ -51,9 +66,8 @@ class Step:
     @property
     def describe(self) -> str:
         """The step as one line for people."""
-        if self.kind is StepKind.RESTART_IF_REFUSED:
-            return f"restart {self.target} if it refuses the new force.cfg"
-        return f"{self.kind.value.replace('-', ' ')} {self.target}".rstrip()
+        words = _IN_WORDS.get(self.kind)
+        return words.format(self.target) if words else f"{self.kind.value.replace('-', ' ')} {self.target}"
 
 
 @dataclass(frozen=True, slots=True)

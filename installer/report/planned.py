@@ -1,67 +1,87 @@
-"""A plan as a readable diff, and as one JSON document."""
+"""A plan as its steps in order, for people, and as one JSON document."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import TextIO
 
+from installer.errors import InstallerError, RolledBackError
 from installer.model import paths
 from installer.model.change import Changes, FileChange, UnitAction, UnitChange, Verb
 from installer.model.finding import Finding
-from installer.model.plan import Plan, StepKind
-from installer.model.resource import DesiredFile, FileState, Kind, Part, PayloadFile
-from installer.report.terminal import (
-    BOLD,
-    CYAN,
-    GREEN,
-    RED,
-    YELLOW,
-    cut,
-    one_line,
-    paint,
-    wants_color,
-    write_json,
-)
+from installer.model.plan import Plan, Step, StepKind
+from installer.model.resource import DesiredFile, FileState, Kind, Part
+from installer.report.diffs import diff_lines, file_diff, file_line, size_and_digest
+from installer.report.terminal import BOLD, RED, YELLOW, one_line, paint, wants_color, write_json
 
-_DIFF_LINES = 200  # shown of one file
-_DIFF_INPUT = 256 << 10  # bytes; comparing more line by line takes seconds
-_VERB_COLORS = {Verb.CREATE: GREEN, Verb.CHANGE: YELLOW, Verb.DELETE: RED, Verb.RESTORE: CYAN}
-_SCHEMA = 1
-_BESIDES = {
-    StepKind.DELETE_STATE: "delete  cri-resmgr's own state:",
-    StepKind.CLEAR_HOLD: "delete  the hold on kubelet:",
-    StepKind.RESET_CACHE: "clear   the agent's configuration in",
+_FILE_STEPS = frozenset({StepKind.WRITE, StepKind.DELETE, StepKind.RESTORE})
+_ACTING = {
+    UnitAction.NOTHING: (StepKind.ENABLE, StepKind.DISABLE, StepKind.DAEMON_RELOAD),
+    UnitAction.RELOAD: (StepKind.SIGNAL,),
+    UnitAction.RESTART: (StepKind.RESTART,),
+    UnitAction.STOP: (StepKind.STOP,),
 }
-"""Effects besides files and units."""
+_SCHEMA = 1
 
 
-def print_plan(plan: Plan, output: str, stream: TextIO) -> None:
-    """Writes the plan to `stream`; `output` is text or json (one document)."""
+def print_plan(
+    plan: Plan, output: str, stream: TextIO, *, diffs: bool = False, error: InstallerError | None = None
+) -> None:
+    """Writes the plan to `stream`; `output` is text or json (one document). `error`: how a run of this plan
+    would end; for people it is said by whoever prints errors."""
     if output == "json":
-        write_json(plan_json(plan), stream)
+        write_json(plan_json(plan, error), stream)
     else:
-        stream.write(render_plan(plan, wants_color(stream)))
+        stream.write(render_plan(plan, wants_color(stream), diffs=diffs, error=error))
 
 
-def render_plan(plan: Plan, color: bool = False) -> str:
-    """The plan for people: files, units, strategy, findings; the summary is the last line."""
-    lines: list[str] = []
-    for change in plan.changes.files:
-        lines += _file_lines(change, color)
-    created = _created(plan.changes)
-    for unit in plan.changes.units:
-        lines += _unit_lines(unit, created, color)
-    lines += [one_line(reset) for reset in plan.resets]
-    besides = [step for step in plan.steps if step.kind in _BESIDES]
-    lines += [f"{_BESIDES[step.kind]} {one_line(step.target)}" for step in besides]
-    if plan.strategy and plan.steps:
-        lines.append(f"kubelet's strategy: {plan.strategy}: {one_line(plan.strategy_why)}")
-    for finding in plan.warnings:
-        lines += finding_lines(finding, paint("warning:", YELLOW, color))
+def render_plan(
+    plan: Plan, color: bool = False, *, diffs: bool = False, error: InstallerError | None = None
+) -> str:
+    """The plan for people: the summary, what speaks against it, every step with its reason; with `diffs` also
+    what changes in each file."""
+    lines = [paint(_first_line(plan, error), BOLD, color)]
     for finding in plan.refusals:
         lines += finding_lines(finding, paint("refused:", RED, color))
-    lines.append(paint(_last_line(plan), BOLD, color))
+    for finding in plan.warnings:
+        lines += finding_lines(finding, paint("warning:", YELLOW, color))
+    lines += _step_lines(plan, color)
+    if plan.strategy and plan.steps:
+        lines.append(f"kubelet's strategy: {plan.strategy}: {one_line(plan.strategy_why)}")
+    for change in plan.changes.files if diffs else ():
+        lines += file_diff(change, color)
     return "\n".join(lines) + "\n"
+
+
+def _first_line(plan: Plan, error: InstallerError | None) -> str:
+    summary = summarise_plan(plan)
+    if refusals := len(plan.refusals):
+        reasons = f"{refusals} reason" + ("s" if refusals > 1 else "")
+        return f"refused ({reasons}); otherwise: {summary}"
+    if isinstance(error, RolledBackError):
+        return f"failed here before, not tried again; the last good generation: {summary}"
+    return f"not possible now (see the error); otherwise: {summary}" if error else summary
+
+
+def _step_lines(plan: Plan, color: bool) -> Iterator[str]:
+    """The steps in their order. A file is named with its reason where it changes, a unit where it acts."""
+    files = {change.path: change for change in plan.changes.files}
+    units = {unit.part: unit for unit in plan.changes.units}
+    for number, step in enumerate(plan.steps, 1):
+        change = files.pop(step.target, None) if step.kind in _FILE_STEPS else None
+        yield f"{number:>4}. {file_line(change, color) if change else one_line(step.describe)}"
+        if step.kind is StepKind.RESET_PINNING:
+            yield from (f"          {one_line(reset)}" for reset in plan.resets)
+        unit = units.get(step.part)
+        if unit is None or not _acts(step, unit):
+            continue
+        for why in units.pop(step.part).why:
+            yield f"          because {one_line(why)}"
+
+
+def _acts(step: Step, unit: UnitChange) -> bool:
+    """Whether the unit's change is carried out by this step."""
+    return step.kind in _ACTING[unit.action]
 
 
 def summarise_plan(plan: Plan) -> str:
@@ -71,15 +91,6 @@ def summarise_plan(plan: Plan) -> str:
     if any(step.kind is StepKind.CLEAR_HOLD for step in plan.steps):
         return "only the hold on kubelet is ended; nothing restarts"
     return "only cri-resmgr's own state is deleted; nothing restarts"
-
-
-def _last_line(plan: Plan) -> str:
-    summary = summarise_plan(plan)
-    refusals = len(plan.refusals)
-    if not refusals:
-        return summary
-    reasons = f"{refusals} reason" + ("s" if refusals > 1 else "")
-    return f"refused ({reasons}); otherwise: {summary}"
 
 
 def finding_lines(finding: Finding, label: str) -> Iterator[str]:
@@ -117,135 +128,12 @@ def _created(changes: Changes) -> bool:
 
 
 def _third_person(unit: UnitChange, created: bool) -> str:
-    return _action(unit, created) + "s" if unit.action is not UnitAction.STOP else "stops"
-
-
-def _action(unit: UnitChange, created: bool) -> str:
     if unit.action is UnitAction.RESTART:
-        return "start" if created and unit.part is Part.PROXY else "restart"
-    return {UnitAction.NOTHING: "no restart", UnitAction.RELOAD: "reload", UnitAction.STOP: "stop"}[
-        unit.action
-    ]
+        return "starts" if created and unit.part is Part.PROXY else "restarts"
+    return "reloads" if unit.action is UnitAction.RELOAD else "stops"
 
 
-def _unit_lines(unit: UnitChange, created: bool, color: bool) -> Iterator[str]:
-    actions = [_action(unit, created)]
-    actions += ["enable"] * unit.enable + ["disable"] * unit.disable + ["daemon-reload"] * unit.daemon_reload
-    yield f"{paint(unit.name, BOLD, color)}: {', '.join(actions)}"
-    for why in unit.why:
-        yield f"    because {one_line(why)}"
-    if unit.action is UnitAction.RELOAD:
-        yield "    by a signal; it restarts if it refuses the new force.cfg"
-
-
-def _file_lines(change: FileChange, color: bool) -> Iterator[str]:
-    verb = paint(f"{change.verb:<8}", _VERB_COLORS[change.verb], color)
-    yield f"{verb}{one_line(change.path)}: {one_line(change.why)}"
-    for line in _attribute_lines(change):
-        yield f"    {line}"
-    for line in diff_lines(change):
-        yield "    " + _paint_diff(line, color)
-
-
-def _paint_diff(line: str, color: bool) -> str:
-    if line.startswith(("+++", "---")):
-        return paint(line, BOLD, color)
-    return paint(line, {"+": GREEN, "-": RED, "@": CYAN}.get(line[:1], BOLD), color and line[:1] in "+-@")
-
-
-def _attribute_lines(change: FileChange) -> Iterator[str]:
-    """What differs besides the content."""
-    before, after = change.before, change.after
-    if before.kind not in (Kind.ABSENT, Kind.FILE):
-        target = f" to {one_line(before.target)}" if before.target else ""
-        yield f"was a {before.kind}{target}" + (
-            "; its original is kept" if change.verb is Verb.CHANGE else ""
-        )
-    if after is None:
-        return
-    if isinstance(after, FileState) and after.kind is Kind.SYMLINK:
-        yield f"becomes a symlink to {one_line(after.target)}"
-        return
-    uid, gid = (after.uid, after.gid) if isinstance(after, FileState) else (0, 0)
-    if before.kind is not Kind.FILE:
-        yield f"mode {after.mode:04o}, owner {uid}:{gid}"
-        return
-    if before.mode != after.mode:
-        yield f"mode {before.mode:04o} -> {after.mode:04o}"
-    if (before.uid, before.gid) != (uid, gid):
-        yield f"owner {before.uid}:{before.gid} -> {uid}:{gid}"
-
-
-def diff_lines(change: FileChange) -> list[str]:
-    """A unified diff of the contents, control characters visible; sizes and digests where the
-    content is binary, large or unknown; empty where it stays the same."""
-    before, after = change.before, change.after
-    digest = _size_and_digest(after)[1]
-    if before.kind is Kind.FILE and before.digest == digest:
-        return []
-    old, new = _text(_content_of_state(before)), _text(_content(after))
-    if after is None or old is None or new is None:
-        return [f"{_described(before.kind is Kind.FILE, before.size, before.digest)} -> {_after(after)}"]
-    return _unified(old, new, change.path, before.kind is Kind.FILE)
-
-
-def _unified(old: str, new: str, path: str, existed: bool) -> list[str]:
-    # Imported late: most runs show no diff.
-    from difflib import unified_diff
-
-    # Not splitlines(): only a newline ends a line of a file.
-    lines = list(unified_diff(_lines(old), _lines(new), path if existed else "/dev/null", path, lineterm=""))
-    shown = [cut(one_line(line)) for line in lines[:_DIFF_LINES]]
-    if len(lines) > _DIFF_LINES:
-        shown.append(f"... {len(lines) - _DIFF_LINES} more lines")
-    return shown
-
-
-def _lines(text: str) -> list[str]:
-    lines = text.split("\n")
-    if lines[-1]:
-        lines[-1] += " (no newline at the end)"
-    else:
-        lines.pop()
-    return lines
-
-
-def _content(after: DesiredFile | FileState | None) -> bytes | None:
-    if isinstance(after, DesiredFile):
-        return after.content if isinstance(after.content, bytes) else None
-    return _content_of_state(after) if after is not None else None
-
-
-def _content_of_state(state: FileState) -> bytes | None:
-    return b"" if state.kind is not Kind.FILE else state.content
-
-
-def _text(content: bytes | None) -> str | None:
-    """The content as text, or None where a diff of it would be of no use."""
-    if content is None or len(content) > _DIFF_INPUT or b"\0" in content:
-        return None
-    return content.decode("utf-8", "surrogateescape")
-
-
-def _size_and_digest(after: DesiredFile | FileState | None) -> tuple[int, str]:
-    if after is None:
-        return 0, ""
-    if isinstance(after, FileState):
-        return after.size, after.digest
-    size = after.content.size if isinstance(after.content, PayloadFile) else len(after.content)
-    return size, after.digest
-
-
-def _after(after: DesiredFile | FileState | None) -> str:
-    size, digest = _size_and_digest(after)
-    return _described(after is not None, size, digest)
-
-
-def _described(exists: bool, size: int, digest: str) -> str:
-    return f"{size} bytes, sha256 {digest[:16] or 'unknown'}" if exists else "nothing"
-
-
-def plan_json(plan: Plan) -> dict[str, object]:
+def plan_json(plan: Plan, error: InstallerError | None = None) -> dict[str, object]:
     """The plan for machines; keys are stable:
 
     schema, mode, converged, summary, kubelet {unit, strategy, why},
@@ -253,7 +141,8 @@ def plan_json(plan: Plan) -> dict[str, object]:
     gid, size, digest, target} or null where there is nothing,
     units [{name, part, action, why, daemonReload, enable, disable}],
     steps [{kind, target, part}], resets [a line for each container that gets CPUs or weight back],
-    findings [{severity, code, message, hint}].
+    findings [{severity, code, message, hint}],
+    error {exitCode, message, hint, faults, remembered}: how a run would end instead, or null.
     """
     return {
         "schema": _SCHEMA,
@@ -268,6 +157,7 @@ def plan_json(plan: Plan) -> dict[str, object]:
         ],
         "resets": list(plan.resets),
         "findings": findings_json(plan.findings),
+        "error": error and {"exitCode": error.exit_code, "message": error.message, "hint": error.hint},
     }
 
 
@@ -293,7 +183,7 @@ def _file_json(change: FileChange) -> dict[str, object]:
 def _state_json(state: DesiredFile | FileState | None) -> dict[str, object] | None:
     if state is None or (isinstance(state, FileState) and state.kind is Kind.ABSENT):
         return None
-    size, digest = _size_and_digest(state)
+    size, digest = size_and_digest(state)
     kind, uid, gid, target = Kind.FILE, 0, 0, ""
     if isinstance(state, FileState):
         kind, uid, gid, target = state.kind, state.uid, state.gid, state.target

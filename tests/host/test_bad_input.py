@@ -435,7 +435,7 @@ def test_environment_stands_for_options_and_a_flag_beats_it(command: Command, tm
     diff = next(f["diff"] for f in ended.document["files"] if f["path"] == "/etc/cri-resmgr/fallback.cfg")
     assert "+  Active: balloons" in diff
 
-    assert execute("plan", "--output", "text", environment=environment).out.startswith("create")
+    assert execute("plan", "--output", "text", environment=environment).out.startswith("7 to create")
     ended = execute("plan", "--payload", str(tmp_path / "none"), environment=environment)
     assert ended.code == 2
     assert f"{tmp_path}/none" in ended.events[0]["data"]["faults"][0]

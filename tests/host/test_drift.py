@@ -98,7 +98,7 @@ def test_an_older_time_stamp_does_not_hide_that_systemd_has_another_text_loaded(
     node.path(PROXY_UNIT).write_text(right)
     os.utime(node.path(PROXY_UNIT), (status.st_atime - 1000, status.st_mtime - 1000))
     with node.restarts(kubelet=False, proxy=False):
-        assert "daemon reload" in node.run("install").out
+        assert "daemon-reload" in node.run("install").out
     assert "CRI_RESMGR_INSTALLER_UNIT=edited" not in node.host.show(PROXY, "Environment")
     assert node.run("install").out == "nothing to do\n"
     node.expect_good()

@@ -34,8 +34,8 @@ def test_r1_a_plan_names_every_file_and_unit_and_writes_nothing(node: Node) -> N
         said = node.run("plan", code=3).out
         document = node.run("plan", "--output", "json", code=3).document
     for path in OURS:
-        assert f"create  {path}" in said
-    assert said.splitlines()[-1] == "7 to create; cri-resource-manager starts, kubelet restarts"
+        assert f"create {path} (missing)" in said
+    assert said.splitlines()[0] == "7 to create; cri-resource-manager starts, kubelet restarts"
     assert {change["path"] for change in document["files"]} == set(OURS)
 
 
@@ -71,8 +71,8 @@ def test_r2_a_second_install_writes_nothing_and_touches_no_unit(node: Node) -> N
 @rule("R3")
 def test_r3_a_new_fallback_restarts_only_the_proxy(node: Node) -> None:
     node.fallback("policy:\n  Active: topology-aware\n  ReservedResources:\n    CPU: 750m\n")
-    said = node.run("plan", code=3).out
-    assert said.splitlines()[-1] == "2 to change; cri-resource-manager restarts, kubelet does not"
+    said = node.run("plan", "--diff", code=3).out
+    assert said.splitlines()[0] == "2 to change; cri-resource-manager restarts, kubelet does not"
     assert "+  Active: topology-aware" in said
     with node.restarts(kubelet=False, proxy=True):
         node.run("install")
@@ -157,7 +157,7 @@ def test_a_stopped_and_disabled_proxy_runs_again(node: Node) -> None:
 def test_r6_a_removal_restarts_kubelet_once_and_leaves_only_what_somebody_had_written(node: Node) -> None:
     with untouched(node.host):
         said = node.run("plan", "--mode", "remove", code=3).out
-    assert "delete  cri-resmgr's own state: /var/lib/cri-resmgr" in said
+    assert "delete cri-resmgr's own state: /var/lib/cri-resmgr" in said
     before = node.invocations()[0]
     node.run("remove")
     assert node.invocations()[0] != before

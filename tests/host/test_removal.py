@@ -217,7 +217,7 @@ def test_a_cached_configuration_of_the_agent_is_reset_by_the_binary_and_the_cach
     node.host.systemctl("start", PROXY)
     assert "fallback.cfg has no effect" in node.run("plan").out
     node.command.set(configs={"resetCached": True})
-    assert "clear   the agent's configuration" in node.run("plan", code=3).out
+    assert "clear the agent's configuration" in node.run("plan", code=3).out
     node.run("install")
     kept = json.loads(cache.read_text())
     assert not kept["Cfg"]

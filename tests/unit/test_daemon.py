@@ -358,11 +358,18 @@ def test_a_restart_by_somebody_is_not_one_of_a_pass_that_touched_nothing(code: i
 @pytest.mark.parametrize("target", [KUBELET, paths.PROXY_UNIT])
 def test_a_plan_says_whether_kubelet_restarts(target: str) -> None:
     work, _said = passed(Action.PLAN)
-    plan = {"steps": [{"kind": "restart", "target": target}], "summary": "1 to change"}
+    plan = {"steps": [{"kind": "restart", "target": target}], "summary": "1 to change", "error": None}
     for text in json.dumps(plan, indent=2).splitlines():
         work.line(text)
     outcome = work.outcome(3, work.before)
     assert (outcome.would_restart, outcome.reason) == (target == KUBELET, "pending: 1 to change")
+
+
+def test_a_plan_that_would_not_be_carried_out_says_why() -> None:
+    work, _said = passed(Action.PLAN)
+    error = {"exitCode": 2, "message": "fallback.cfg: cri-resmgr refuses it\nmore", "hint": ""}
+    work.line(json.dumps({"steps": [], "summary": "1 to change", "error": error}))
+    assert work.outcome(2, work.before).reason == "fallback.cfg: cri-resmgr refuses it"
 
 
 # -- configuration and weight ----------------------------------------------------------------

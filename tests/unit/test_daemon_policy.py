@@ -655,6 +655,14 @@ def test_while_paused_it_only_plans(settled: Bench) -> None:
     assert settled.look(replace(GOOD, inputs=("new",))) is Action.INSTALL
 
 
+def test_while_paused_a_generation_that_failed_here_is_no_failure_of_the_plan(settled: Bench) -> None:
+    paused = replace(GOOD, paused=True, inputs=("new",))
+    assert settled.look(paused) is Action.PLAN
+    settled.end(ChildOutcome(5, reason="failed here before"), paused)
+    assert settled.phase is Phase.PAUSED
+    assert settled.look(after=60) is Action.NOTHING
+
+
 @pytest.mark.parametrize("seen", [True, False])
 def test_a_pause_that_ends_while_it_plans_is_over(settled: Bench, seen: bool) -> None:
     """Whether the end was seen before the plan's or with it: what it found is repaired."""

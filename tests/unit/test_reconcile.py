@@ -24,9 +24,9 @@ from installer.inputs.settings import KubeletSettings, Settings
 from installer.model import hold, paths
 from installer.model.event import Event, silent
 from installer.model.pause import CLUSTER_MEMORY, PAUSE_FILE, why_paused
-from installer.model.resource import FileState
+from installer.model.resource import FileState, Part
 from installer.model.state import Mode
-from installer.reconcile import look, reconcile
+from installer.reconcile import look, reconcile, rehearse
 from tests.faults.disks.crash import build
 from tests.faults.disks.node import KUBELET, Node, bare_node, program
 from tests.faults.disks.recorder import Careless
@@ -328,3 +328,37 @@ def test_what_got_no_selinux_label_is_said(node: Node, payload: Path) -> None:
     reconcile(request(payload), node.fake.host, said.append)
     (warning,) = (event for event in said if event.data.get("code") == "selinux-label")
     assert "/opt/intel: Operation not permitted" in warning.message
+
+
+def test_a_rehearsal_ends_as_the_run_would(node: Node, payload: Path) -> None:
+    """Remembered failures and the binary's own check: what decides in a run decides in its plan."""
+    assert install(node, payload)
+    assert rehearse(request(payload), node.fake.host)[1] is None
+    (payload / paths.BINARY[1:]).write_bytes(program("two", works=False))
+    with pytest.raises(RolledBackError):
+        install(node, payload)
+    write(node, paths.FALLBACK_CONFIG, b"edited")
+    planned, error = rehearse(request(payload), node.fake.host)
+    with pytest.raises(RolledBackError) as ended:
+        install(node, payload)
+    assert error is not None
+    assert (error.message, error.hint) == (ended.value.message, ended.value.hint)
+    assert {change.path for change in planned.plan.changes.files} == {
+        paths.FALLBACK_CONFIG
+    }  # of the good generation, not of the one that failed
+    again, error = rehearse(replace(request(payload), retry=True), node.fake.host)
+    assert (error, again.plan.changes.unit(Part.PROXY) is not None) == (None, True)
+
+
+def test_a_rehearsal_asks_the_binary_about_the_configs(node: Node, payload: Path) -> None:
+    node.fake.validator.complaint = lambda config: "F: unknown field" if config else ""
+    asked = replace(request(payload), configs=payload.parent / "configs")
+    assert asked.configs is not None
+    asked.configs.mkdir()
+    (asked.configs / "fallback.cfg").write_text("policy: {Active: none}\n")
+    planned, error = rehearse(asked, node.fake.host)
+    assert planned.plan.steps
+    assert isinstance(error, InvalidInputError)
+    with pytest.raises(InvalidInputError) as ended:
+        reconcile(asked, node.fake.host, silent)
+    assert error.faults == ended.value.faults

@@ -72,18 +72,22 @@ def plan(*files: FileChange, units: tuple[UnitChange, ...] = (), findings: tuple
     )
 
 
+def diffs(plan: Plan) -> str:
+    return render_plan(plan, diffs=True)
+
+
 def test_a_changed_file_is_shown_as_a_unified_diff() -> None:
-    text = render_plan(plan(file(there(b"a\nb\nc\n"), desired(FALLBACK, b"a\nB\nc\n"))))
+    text = diffs(plan(file(there(b"a\nb\nc\n"), desired(FALLBACK, b"a\nB\nc\n"))))
     lines = [line.strip() for line in text.splitlines()]
-    assert lines[0] == f"change  {FALLBACK}: its content differs"
+    assert f"change {FALLBACK} (its content differs)" in lines
     assert f"--- {FALLBACK}" in lines
     assert f"+++ {FALLBACK}" in lines
     assert lines[lines.index("-b") + 1] == "+B"
 
 
 def test_a_new_file_is_shown_whole_with_its_mode() -> None:
-    text = render_plan(plan(file(ABSENT, desired(FALLBACK, b"a\nb", 0o600), Verb.CREATE)))
-    assert f"create  {FALLBACK}" in text
+    text = diffs(plan(file(ABSENT, desired(FALLBACK, b"a\nb", 0o600), Verb.CREATE)))
+    assert f"create {FALLBACK}" in text
     assert "--- /dev/null" in text
     assert "mode 0600, owner 0:0" in text
     assert "+a\n" in text
@@ -92,30 +96,30 @@ def test_a_new_file_is_shown_whole_with_its_mode() -> None:
 
 def test_a_binary_is_shown_by_size_and_digest() -> None:
     payload = PayloadFile(Path("/payload/x"), "f" * 64, 40_000_000)
-    text = render_plan(plan(file(there(b"\x7fELF\0"), desired(paths.BINARY, payload), path=paths.BINARY)))
+    text = diffs(plan(file(there(b"\x7fELF\0"), desired(paths.BINARY, payload), path=paths.BINARY)))
     old = sha256(b"\x7fELF\0").hexdigest()[:16]
     assert f"5 bytes, sha256 {old} -> 40000000 bytes, sha256 {'f' * 16}" in text
 
 
 def test_a_deletion_says_what_goes() -> None:
-    text = render_plan(plan(file(there(b"abc"), None, Verb.DELETE)))
-    assert f"delete  {FALLBACK}" in text
+    text = diffs(plan(file(there(b"abc"), None, Verb.DELETE)))
+    assert f"delete {FALLBACK}" in text
     assert f"3 bytes, sha256 {sha256(b'abc').hexdigest()[:16]} -> nothing" in text
 
 
 def test_an_original_that_comes_back_is_shown_with_all_it_had() -> None:
-    text = render_plan(plan(file(there(b"ours\n"), there(b"theirs\n", 0o640, 12), Verb.RESTORE)))
+    text = diffs(plan(file(there(b"ours\n"), there(b"theirs\n", 0o640, 12), Verb.RESTORE)))
     assert f"restore {FALLBACK}" in text
     assert "mode 0644 -> 0640" in text
     assert "owner 0:0 -> 12:12" in text
     assert "-ours" in text
     assert "+theirs" in text
     link = FileState(Kind.SYMLINK, target="../elsewhere")
-    assert "becomes a symlink to ../elsewhere" in render_plan(plan(file(there(b""), link, Verb.RESTORE)))
+    assert "becomes a symlink to ../elsewhere" in diffs(plan(file(there(b""), link, Verb.RESTORE)))
 
 
 def test_only_the_mode_or_owner_differs() -> None:
-    text = render_plan(plan(file(there(b"same", 0o600, 5), desired(FALLBACK, b"same"))))
+    text = diffs(plan(file(there(b"same", 0o600, 5), desired(FALLBACK, b"same"))))
     assert "mode 0600 -> 0644" in text
     assert "owner 5:5 -> 0:0" in text
     assert "snapshot" not in text
@@ -123,24 +127,37 @@ def test_only_the_mode_or_owner_differs() -> None:
 
 
 def test_a_link_in_our_place_is_named() -> None:
-    text = render_plan(plan(file(FileState(Kind.SYMLINK, target="/x"), desired(FALLBACK, b"a\n"))))
+    text = diffs(plan(file(FileState(Kind.SYMLINK, target="/x"), desired(FALLBACK, b"a\n"))))
     assert "was a symlink to /x; its original is kept" in text
 
 
 def test_a_huge_diff_is_cut_with_a_count() -> None:
-    text = render_plan(plan(file(ABSENT, desired(FALLBACK, b"line\n" * 1000), Verb.CREATE)))
+    text = diffs(plan(file(ABSENT, desired(FALLBACK, b"line\n" * 1000), Verb.CREATE)))
     assert "... 803 more lines" in text
-    assert len(text.splitlines()) < 220
-    long = render_plan(plan(file(ABSENT, desired(FALLBACK, b"x" * 100_000), Verb.CREATE)))
+    assert len(text.splitlines()) < 230
+    long = diffs(plan(file(ABSENT, desired(FALLBACK, b"x" * 100_000), Verb.CREATE)))
     assert "more characters)" in long
     assert len(long) < 2_000
 
 
 def test_control_characters_never_reach_the_terminal() -> None:
     nasty = b"\x1b[2J\x07a\rb\x9b1m\xff\xe2\x80\xae\x7f\n"
-    text = render_plan(plan(file(there(nasty), desired(FALLBACK, b"\x1b]0;x\n"), path="/etc/\x1b[1mx")))
+    text = diffs(plan(file(there(nasty), desired(FALLBACK, b"\x1b]0;x\n"), path="/etc/\x1b[1mx")))
     assert "\\x1b[2J\\x07a\\rb\\x9b1m\\xff\\u202e\\x7f" in text
     assert not HARMFUL.search(text)
+
+
+def test_the_text_of_files_is_shown_only_when_asked_for() -> None:
+    sample = plan(file(there(b"a\n"), desired(FALLBACK, b"b\n")))
+    assert "+b" not in render_plan(sample)
+    assert f"change {FALLBACK} (its content differs)" in render_plan(sample)
+
+
+def test_the_guard_is_one_line() -> None:
+    """A script that ships with this program: its text says nothing about this node."""
+    text = diffs(plan(file(there(b"old\n"), desired(paths.GUARD, b"new\n", 0o755), path=paths.GUARD)))
+    assert "+new" not in text
+    assert "4 bytes, sha256" in text
 
 
 @given(st.text(st.characters(codec=None)))
@@ -204,28 +221,58 @@ def test_the_summary_is_one_line_for_people(changes: Changes, summary: str) -> N
     assert summarise(changes) == summary
 
 
-def test_the_plan_says_units_reasons_strategy_findings_and_the_summary_last() -> None:
+def test_the_plan_says_the_summary_first_then_warnings_and_every_step_with_its_reason() -> None:
     warning = Finding(Severity.WARN, "w", "a warning", "a hint")
     change = UnitChange(
         "kubelet.service", Part.KUBELET, UnitAction.RESTART, ("one", "two"), daemon_reload=True, enable=True
     )
-    lines = render_plan(plan(units=(change,), findings=(warning,))).splitlines()
+    kinds = ((StepKind.DAEMON_RELOAD, ""), (StepKind.RESTART, "kubelet.service"))
+    steps = tuple(Step(kind, target, Part.KUBELET) for kind, target in kinds)
+    lines = render_plan(replace(plan(units=(change,), findings=(warning,)), steps=steps)).splitlines()
     assert lines == [
-        "kubelet.service: restart, enable, daemon-reload",
-        "    because one",
-        "    because two",
-        "kubelet's strategy: environment: it wins",
+        "no file differs; kubelet restarts, cri-resource-manager does not",
         "warning: a warning",
         "    hint: a hint",
-        "no file differs; kubelet restarts, cri-resource-manager does not",
+        "   1. daemon-reload",
+        "   2. restart kubelet.service",
+        "          because one",
+        "          because two",
+        "kubelet's strategy: environment: it wins",
     ]
 
 
-def test_a_refused_plan_ends_with_that() -> None:
+def test_a_unit_that_is_only_read_again_says_why() -> None:
+    change = UnitChange("kubelet.service", Part.KUBELET, UnitAction.NOTHING, ("stale",), daemon_reload=True)
+    steps = (Step(StepKind.DAEMON_RELOAD, "", Part.KUBELET),)
+    assert "1. daemon-reload\n          because stale" in render_plan(
+        replace(plan(units=(change,)), steps=steps)
+    )
+
+
+def test_every_kind_of_step_is_in_plain_words() -> None:
+    for kind in StepKind:
+        words = Step(kind, "X", Part.PROXY).describe
+        assert "-" not in words or "daemon-reload" in words or "cri-resmgr" in words, words
+
+
+def test_a_refused_plan_begins_with_that() -> None:
     refusal = Finding(Severity.REFUSE, "r", "cannot be", "do this")
-    text = render_plan(plan(units=(unit(UnitAction.RESTART),), findings=(refusal,)))
-    assert "refused: cannot be\n    hint: do this\n" in text
-    assert text.splitlines()[-1].startswith("refused (1 reason); otherwise: no file")
+    lines = render_plan(plan(units=(unit(UnitAction.RESTART),), findings=(refusal,))).splitlines()
+    assert lines[0].startswith("refused (1 reason); otherwise: no file")
+    assert lines[1:3] == ["refused: cannot be", "    hint: do this"]
+
+
+def test_a_plan_that_install_would_not_carry_out_says_so() -> None:
+    sample = plan(units=(unit(UnitAction.RESTART),))
+    again = RolledBackError("failed before", "do this", remembered=True)
+    assert render_plan(sample, error=again).startswith("failed here before, not tried again; ")
+    bad = InvalidInputError(["fallback.cfg: cri-resmgr refuses it"], "correct it")
+    assert render_plan(sample, error=bad).startswith("not possible now (see the error); otherwise: ")
+    assert plan_json(sample, bad)["error"] == {
+        "exitCode": 2,
+        "message": "fallback.cfg: cri-resmgr refuses it",
+        "hint": "correct it",
+    }
 
 
 def test_an_empty_plan_is_one_line() -> None:
@@ -288,6 +335,7 @@ def test_a_plan_as_json_is_one_document_with_stable_keys() -> None:
             "steps",
             "resets",
             "findings",
+            "error",
         )
     }
     assert document["kubelet"] == {"unit": "kubelet.service", "strategy": "environment", "why": "it wins"}

@@ -169,7 +169,7 @@ LEFTOVERS = (
         )
         for when, verb, before, kubelet in (
             (_STARTING, "install", Before.BARE, Kubelet.RELAY),
-            ("await relay", "install", Before.BARE, Kubelet.RELAY),
+            ("wait until the relay", "install", Before.BARE, Kubelet.RELAY),
             (f"delete {KUBELET_ENVIRONMENT}", "remove", Before.SAME, Kubelet.OWN),
         )
     ),

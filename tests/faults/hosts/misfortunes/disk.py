@@ -100,15 +100,15 @@ FULL = (
             _ENABLED,
             _STARTING,
             f"restart {PROXY}",
-            "await relay",
+            "wait until the relay",
             f"mark pending {KUBELET_ENVIRONMENT}",
             f"write {DROP_IN}",
-            "check effective",
+            "check that our lines",
         )
     ),
     *(
         _all_full(when, 0, Kubelet.RELAY, Before.BARE)
-        for when in (_MOVING, "restart kubelet", "await kubelet")
+        for when in (_MOVING, "restart kubelet", "wait until kubelet")
     ),
     # ... of an upgrade ...
     *(
@@ -117,12 +117,12 @@ FULL = (
     ),
     *(
         _all_full(when, 0, Kubelet.STAYED, Before.UPGRADE)
-        for when in (_STARTING, f"restart {PROXY}", "await relay")
+        for when in (_STARTING, f"restart {PROXY}", "wait until the relay")
     ),
     # ... and of a removal, which needs no room.
     *(
         _all_full(when, 0, Kubelet.OWN, Before.SAME, "remove", rare=bool(when))
-        for when in ("", f"delete {KUBELET_ENVIRONMENT}", "await kubelet", f"disable {PROXY}")
+        for when in ("", f"delete {KUBELET_ENVIRONMENT}", "wait until kubelet", f"disable {PROXY}")
     ),
     _full("/run", 4, "/run has 0 MiB", "free some space", rare=False),
     _full("/run", 6, "not enough space", "by hand, on the node", when=_ENABLED, rare=False),
