@@ -47,7 +47,7 @@ def test_a_force_config_that_the_signal_does_not_bring_is_brought_by_a_restart(
 ) -> None:
     forced.fault("cri-resmgr", json.dumps({"reload": fault}))
     force(forced, NONE + f"logger:\n  Debug: {fault}\n")
-    assert "it restarts if it refuses the new force.cfg" in forced.run("plan", code=3).out
+    assert "if it refuses the new force.cfg" in forced.run("plan", code=3).out
     with forced.restarts(kubelet=False, proxy=True):
         said = forced.run("install").out
     assert f"cri-resmgr has not taken the new force.cfg, and is restarted: {why}" in said
