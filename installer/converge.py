@@ -27,12 +27,15 @@ _PROXY_START_WHILE_HANGING = 11.0  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What every plan of one run is carried out with. The host's lock is held."""
+    """What every plan of one run is carried out with. The host's lock is held. `who` asked for it, and
+    `because` of what."""
 
     host: Host
     store: RecordStore
     settings: Settings
     emit: Emit
+    who: str = "root"
+    because: str = ""
 
 
 def build_limits(settings: Settings, *, hanging: bool) -> Limits:

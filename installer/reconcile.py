@@ -13,6 +13,7 @@ from installer.diagnostics import capture, diagnose
 from installer.diff import diff
 from installer.errors import (
     InstallerError,
+    InterruptedRunError,
     InvalidInputError,
     KubeletKeptError,
     RollbackFailedError,
@@ -22,6 +23,7 @@ from installer.errors import (
     failed_on_disk,
 )
 from installer.header import without_header
+from installer.history import describe_end, entry_of, note
 from installer.host.ports import Host
 from installer.inputs.configs import DEFAULT_FALLBACK
 from installer.inputs.load import Inputs, Request, check_inputs, load_inputs
@@ -129,7 +131,7 @@ def _look(request: Request, host: Host, emit: Emit) -> tuple[Run, Inputs, Assess
     except OSError as error:
         failure = failed_on_disk("the host could not be read", error)
         raise UnservableHostError(failure.message, f"{failure.hint}; nothing was touched") from error
-    return Run(host, store, request.settings, emit), inputs, assessment
+    return Run(host, store, request.settings, emit, request.who, request.because), inputs, assessment
 
 
 def _check_forgotten_configs(request: Request, record: Record, host: Host) -> None:
@@ -179,14 +181,24 @@ def _carry_out(assessment: Assessment, run: Run) -> HostSnapshot:
     """The plan, or the rollback. Returns the host as it is then."""
     plan, snapshot = assessment.plan, assessment.snapshot
     limits = build_limits(run.settings, hanging=snapshot.kubelet.on_relay)
-    progress = Progress()
+    progress, outcome = Progress(), "cut off"
     try:
-        return converge(plan, snapshot, run, limits, progress, healthy=snapshot.sound)
+        after = converge(plan, snapshot, run, limits, progress, healthy=snapshot.sound)
+        outcome = "done"
+        return after
     except StepFailedError as failure:
         found = capture(plan, run.store.record, snapshot, run.host, run.settings)
         error = roll_back(assessment, progress, failure, limits, run)
+        outcome = describe_end(error)
         run.emit(diagnose(failure.message, found, run.host, plan.kubelet_unit, plan))
         raise error from failure
+    except InterruptedRunError as error:
+        outcome = describe_end(error)
+        raise
+    finally:
+        if progress.touched:
+            entry = entry_of(plan, run.who, run.because, outcome, assessment.payload_version)
+            note(run.host.journal, entry)
 
 
 def _is_remembered(request: Request, assessment: Assessment) -> bool:
@@ -210,7 +222,7 @@ def _not_tried_again(assessment: Assessment, run: Run) -> tuple[Assessment, Roll
         kubelet_unit=assessment.plan.kubelet_unit,
     )
     message = f"this generation failed on this host and is not tried again: {assessment.remembered_failure}"
-    return replace(assessment, plan=plan), RolledBackError(message, hint, remembered=True)
+    return replace(assessment, plan=plan, payload_version=""), RolledBackError(message, hint, remembered=True)
 
 
 def _keep_good(request: Request, assessment: Assessment, run: Run) -> NoReturn:

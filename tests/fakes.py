@@ -16,7 +16,7 @@ from typing import NamedTuple
 from installer.errors import BusyHostError, InterruptedRunError, StepFailedError, SystemdError
 from installer.host.disk import Kernel
 from installer.host.files import RootedFiles
-from installer.host.ports import Host, RuntimeStatus
+from installer.host.ports import Host, JournalEntries, RuntimeStatus
 from installer.model.paths import normalise_endpoint
 from installer.model.pinning import CgroupState, CpuResources, weights_of
 from installer.model.resource import HostPath, ProcessState, UnitDetail, UnitState
@@ -292,6 +292,8 @@ class FakeHealthz:
 @dataclass
 class FakeJournal:
     lines: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    written: list[Mapping[str, str]] = field(default_factory=list)
+    fault: str = ""
 
     def say(self, unit: str, line: str) -> None:
         self.lines[unit] = (*self.lines.get(unit, ()), line)
@@ -304,6 +306,14 @@ class FakeJournal:
 
     def tail(self, unit: str, lines: int = 30) -> tuple[str, ...]:
         return self.lines.get(unit, ())[-lines:] if lines > 0 else ()
+
+    def entries(self, matches: tuple[str, ...], count: int) -> JournalEntries:
+        wanted = dict(match.split("=", 1) for match in matches)
+        found = [fields for fields in self.written if wanted.items() <= fields.items()]
+        return JournalEntries(() if self.fault else tuple(found[-count:]), self.fault)
+
+    def write(self, fields: Mapping[str, str]) -> None:
+        self.written.append({name: value for name, value in fields.items() if value})
 
 
 @dataclass

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 
 from installer.cli.options import Options, require_root
 from installer.errors import UnservableHostError
+from installer.history import DAEMON, read_history
 from installer.host.clock import install_signal_handlers
 from installer.host.ports import Host
 from installer.host.real import build_host
@@ -19,7 +22,9 @@ from installer.reconcile import look, reconcile, rehearse
 
 
 def run_host_verb(arguments: argparse.Namespace, options: Options) -> int:
-    """Runs plan, install, remove or status, and returns its exit code."""
+    """Runs plan, install, remove, status or history, and returns its exit code."""
+    if arguments.command == "history":
+        return _history(arguments, options)
     settings = load_settings(options.config)
     require_root()
     install_signal_handlers()
@@ -47,6 +52,8 @@ def _request(arguments: argparse.Namespace, options: Options, settings: Settings
         payload=options.payload,
         configs=options.configs,
         default_configs=options.default_configs,
+        who=_who(os.environ, unattended=getattr(arguments, "unattended", False)),
+        because=getattr(arguments, "because", ""),
         retry=getattr(arguments, "retry", False),
         accept_pending=getattr(arguments, "accept_pending", False),
         without_record=getattr(arguments, "without_record", False),
@@ -54,6 +61,29 @@ def _request(arguments: argparse.Namespace, options: Options, settings: Settings
         keep_kubelet=getattr(arguments, "keep_kubelet", False),
         unattended=getattr(arguments, "unattended", False),
     )
+
+
+def _who(environment: Mapping[str, str], *, unattended: bool) -> str:
+    """Who asks, for the history: the daemon, a command in the pod, or the person who became root."""
+    if unattended:
+        return DAEMON
+    if environment.get("KUBERNETES_SERVICE_HOST"):
+        return f"a command in pod {environment.get('POD_NAME') or 'unknown'}"
+    return environment.get("SUDO_USER") or "root"
+
+
+def _history(arguments: argparse.Namespace, options: Options) -> int:
+    from installer.report.history import print_history
+
+    require_root()
+    history = read_history(build_host(options.host_root).journal, arguments.lines)
+    if history.fault:
+        raise UnservableHostError(
+            f"the journal of this host cannot be read: {history.fault}",
+            "check --host-root; without journald there is no history",
+        )
+    print_history(history, options.output, sys.stdout)
+    return 0
 
 
 def _plan(request: Request, host: Host, arguments: argparse.Namespace, options: Options) -> int:

@@ -95,9 +95,7 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(faults, f"`{self.prog} --help` says what is possible")
 
 
-def build_parser() -> tuple[argparse.ArgumentParser, Mapping[str, _Parser]]:
-    """The parser, and that of each command by its name. Global options are accepted before and after the
-    command. Parsing raises UsageError."""
+def _shared_options() -> _Parser:
     shared = _Parser(add_help=False, argument_default=argparse.SUPPRESS)
     shared.add_argument("--config", metavar="FILE", help="settings (YAML); default: built-in defaults")
     shared.add_argument("--host-root", metavar="DIR", help="where the host's / is seen; default /")
@@ -108,6 +106,13 @@ def build_parser() -> tuple[argparse.ArgumentParser, Mapping[str, _Parser]]:
     )
     shared.add_argument("--output", choices=("text", "json"), help="default text")
     shared.add_argument("-v", "--verbose", action="store_true", help="more detail; tracebacks of bugs")
+    return shared
+
+
+def build_parser() -> tuple[argparse.ArgumentParser, Mapping[str, _Parser]]:
+    """The parser, and that of each command by its name. Global options are accepted before and after the
+    command. Parsing raises UsageError."""
+    shared = _shared_options()
     parser = _Parser(
         "cri-resmgr-installer",
         description=_DESCRIPTION,
@@ -131,7 +136,6 @@ def build_parser() -> tuple[argparse.ArgumentParser, Mapping[str, _Parser]]:
             "--accept-pending", action="store_true", help="make a pending edit of kubelet's unit live"
         )
     install.add_argument("--keep-kubelet", action="store_true", help=argparse.SUPPRESS)
-    install.add_argument("--unattended", action="store_true", help=argparse.SUPPRESS)
     remove = add("remove", "converge the host to removed, once")
     for verb in (plan, remove):
         verb.add_argument(
@@ -141,7 +145,12 @@ def build_parser() -> tuple[argparse.ArgumentParser, Mapping[str, _Parser]]:
         )
     for verb in (plan, install, remove):
         _add_despite_pause(verb)
+    for verb in (install, remove):  # what the daemon starts them with
+        verb.add_argument("--unattended", action="store_true", help=argparse.SUPPRESS)
+        verb.add_argument("--because", default="", help=argparse.SUPPRESS)
     add("run", "daemon: converge, then watch (settings' mode)")
+    history = add("history", "what changed on this host, when, by whom and why, from its journal")
+    history.add_argument("-n", "--lines", type=_count, default=20, metavar="COUNT", help="default 20")
     add("status", "show both units, every file and the relay; touches nothing")
     _add_manifests(add("manifests", "print Kubernetes YAML; needs neither root nor a host"))
     _add_internal_verbs(verbs, shared)
@@ -150,6 +159,12 @@ def build_parser() -> tuple[argparse.ArgumentParser, Mapping[str, _Parser]]:
 
 def _add_despite_pause(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--despite-pause", action="store_true", help="act although the node is paused")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) <= 1000:
+        raise argparse.ArgumentTypeError(f"must be a number from 1 to 1000, not {text!r}")
+    return int(text)
 
 
 def _add_manifests(manifests: argparse.ArgumentParser) -> None:

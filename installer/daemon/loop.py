@@ -433,8 +433,9 @@ def _words(decision: Decision, spent: bool) -> tuple[str, ...]:
     if decision.action in (Action.RESCUE, Action.HOLD):
         hold_only = ("--hold-only",) if decision.action is Action.HOLD else ()
         return ("rescue", f"--reason={decision.why}", *hold_only)
-    if decision.action is Action.INSTALL:
-        return ("install", "--unattended", "--despite-pause", *(("--keep-kubelet",) if spent else ()))
+    if decision.action in (Action.INSTALL, Action.REMOVE):
+        keep = ("--keep-kubelet",) if spent and decision.action is Action.INSTALL else ()
+        return (decision.action.value, "--unattended", "--despite-pause", f"--because={decision.why}", *keep)
     return (decision.action.value, "--despite-pause")
 
 

@@ -10,6 +10,7 @@ from installer.apply import Progress
 from installer.converge import Run, build_limits, converge
 from installer.diagnostics import capture_units, diagnose
 from installer.errors import InstallerError, RollbackFailedError, SystemdError
+from installer.history import describe_end, entry_of_hold, note
 from installer.host.ports import Host
 from installer.inputs.settings import Settings
 from installer.model import paths
@@ -36,7 +37,9 @@ def hold_kubelet(settings: Settings, host: Host, emit: Emit, reason: str, *, res
         except InstallerError as error:
             emit(diagnose(error.message, found, host, plan.kubelet_unit))
             hint = error.hint or f"`journalctl -u {plan.kubelet_unit} -n 50`"
+            note(host.journal, entry_of_hold(reason, describe_end(error), moved=moves))
             raise RollbackFailedError(error.message, hint) from error
+        note(host.journal, entry_of_hold(reason, "done", moved=moves))
         if moves:
             emit(diagnose(reason, found, host, plan.kubelet_unit))
 

@@ -1,23 +1,33 @@
-"""What units say in the journal: read with the host's own journalctl, which knows the host's journal format.
+"""The host's journal: what units say in it, and entries of our own.
 
-A message about a failure must not fail itself: errors are returned as a line, or as no lines.
+It is read with the host's own journalctl, which knows the host's journal format, and written by journald's
+native protocol (https://systemd.io/JOURNAL_NATIVE_PROTOCOL). A message about a failure must not fail itself:
+errors are returned as a line, or as no lines.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+import contextlib
+import json
+import socket
+from collections.abc import Iterable, Mapping
 
+from installer.errors import UnservableHostError
+from installer.host.files import RootedFiles
+from installer.host.ports import JournalEntries
 from installer.host.run import Finished, run
 
 _SECONDS = 5.0
+_WRITE_SECONDS = 1.0
+_SOCKET = "/run/systemd/journal/socket"
 _CURSOR = "-- cursor: "
 
 
 class HostJournal:
-    """The Journal port, through chroot(8)."""
+    """The Journal port, through chroot(8) and journald's socket."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, files: RootedFiles) -> None:
+        self._files = files
 
     def tail(self, unit: str, lines: int = 30) -> tuple[str, ...]:
         finished = self._journalctl("-o", "short-iso", "-u", unit, "-n", str(lines))
@@ -34,5 +44,40 @@ class HostJournal:
         finished = self._journalctl("-o", "cat", "-u", unit, f"--after-cursor={cursor}")
         return finished.lines if finished.code == 0 else ()
 
+    def entries(self, matches: tuple[str, ...], count: int) -> JournalEntries:
+        finished = self._journalctl("-o", "json", "--all", "-n", str(count), *matches)
+        if finished.code != 0:
+            return JournalEntries((), finished.failure)
+        return JournalEntries(tuple(_parse(finished.lines)))
+
+    def write(self, fields: Mapping[str, str]) -> None:
+        message = b"".join(_field(name, value) for name, value in fields.items() if value)
+        with (
+            contextlib.suppress(OSError, UnservableHostError),
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journald,
+            self._files.opened(_SOCKET) as place,
+        ):
+            journald.settimeout(_WRITE_SECONDS)
+            journald.sendto(message, str(place))
+
     def _journalctl(self, *words: str) -> Finished:
-        return run(("chroot", str(self._root), "journalctl", "--no-pager", "-q", *words), _SECONDS)
+        root = str(self._files.root)
+        return run(("chroot", root, "journalctl", "--no-pager", "-q", *words), _SECONDS)
+
+
+def _field(name: str, value: str) -> bytes:
+    raw = value.encode("utf-8", "surrogateescape")
+    if b"\n" not in raw:
+        return name.encode() + b"=" + raw + b"\n"
+    return name.encode() + b"\n" + len(raw).to_bytes(8, "little") + raw + b"\n"
+
+
+def _parse(lines: Iterable[str]) -> Iterable[dict[str, str]]:
+    """A field that is not text is left out: journalctl has it as a list, or null if it is very long."""
+    for line in lines:
+        try:
+            fields = json.loads(line)
+        except ValueError:
+            continue  # a word of journalctl's own, about a journal file that is damaged
+        if isinstance(fields, dict):
+            yield {name: value for name, value in fields.items() if isinstance(value, str)}

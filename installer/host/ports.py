@@ -216,7 +216,23 @@ class Healthz(Protocol):
         ...
 
 
+class JournalEntries(NamedTuple):
+    """The fields of each entry as journalctl(1) has them in JSON, oldest first. `fault` is why the journal
+    cannot be read, else empty."""
+
+    entries: tuple[Mapping[str, str], ...]
+    fault: str = ""
+
+
 class Journal(Protocol):
+    def entries(self, matches: tuple[str, ...], count: int) -> JournalEntries:
+        """The last `count` entries whose fields are as `matches` (`FIELD=value`) say."""
+        ...
+
+    def write(self, fields: Mapping[str, str]) -> None:
+        """Adds one entry. A host without a journal, or whose journal takes nothing now, is no error."""
+        ...
+
     def cursor(self) -> str:
         """Where the journal ends now, for `since`; empty if it cannot be read."""
         ...

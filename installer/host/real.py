@@ -29,7 +29,7 @@ def build_host(root: Path) -> Host:
         processes=ProcProcesses(root),
         cri=SocketCri(files),
         healthz=HostHealthz(root),
-        journal=HostJournal(root),
+        journal=HostJournal(files),
         clock=SystemClock(),
         validator=BinaryValidator(files),
         lock=lambda: _lock(files),

@@ -23,6 +23,7 @@ class Request:
     """What a person, or the daemon for one, asked for. `payload` and `configs` are directories readable by
     this process.
 
+    `who` asks, and `because` of what if nobody can be asked: for the history.
     `default_configs`: that no configs are given is meant, also on a node that was installed with some.
     `despite_pause`: act on a paused node, too.
     `keep_kubelet`: begin nothing that would restart kubelet. `unattended`: nobody is watching, so a person's
@@ -33,6 +34,8 @@ class Request:
     settings: Settings
     payload: Path
     configs: Path | None = None
+    who: str = "root"
+    because: str = ""
     default_configs: bool = False
     retry: bool = False
     accept_pending: bool = False

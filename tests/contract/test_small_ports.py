@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -78,6 +80,35 @@ def test_a_journal_that_cannot_be_read_is_a_reason_in_brackets(tmp_path: Path) -
     (reason,) = build_host(tmp_path).journal.tail("kubelet.service")
     assert reason.startswith("[")
     assert reason.endswith("]")
+
+
+def test_a_host_without_a_journal_takes_an_entry_and_says_that_it_has_none(tmp_path: Path) -> None:
+    journal = build_host(tmp_path).journal
+    journal.write({"MESSAGE": "into the void"})
+    assert journal.entries(("MESSAGE=x",), 1).fault
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "read_back"),
+    [("one line", True), ("two\nlines", True), ("x" * 10_000, True), ("not UTF-8: \udcff", False)],
+)
+def test_what_was_written_to_a_real_journal_is_read_back(
+    throwaway: ThrowawayHost, text: str, read_back: bool
+) -> None:
+    """All but a field that is not text, which is left out."""
+    journal = build_host(throwaway.root).journal
+    mark = uuid4().hex
+    for number in range(3):
+        journal.write({"MESSAGE": f"entry {number}", "MESSAGE_ID": mark, "TEST_TEXT": text, "TEST_EMPTY": ""})
+    deadline = time.monotonic() + 10
+    while len((read := journal.entries((f"MESSAGE_ID={mark}",), 2)).entries) < 2 or "2" not in str(read):
+        assert time.monotonic() < deadline, read
+    assert [fields["MESSAGE"] for fields in read.entries] == ["entry 1", "entry 2"]
+    last = read.entries[-1]
+    assert last["__REALTIME_TIMESTAMP"].isdecimal()
+    assert last.get("TEST_TEXT", "") == (text if read_back else "")
+    assert "TEST_EMPTY" not in last
 
 
 def test_the_journal_of_a_real_host(throwaway: ThrowawayHost) -> None:

@@ -393,7 +393,7 @@ def test_files_of_somebody_else_are_kept_and_given_back(own: Command) -> None:
     own.host.systemctl("daemon-reload")
     before = snapshot(own.host)
 
-    planned = own("plan")
+    planned = own("plan", "--diff")
     assert planned.code == 3
     assert planned.out.count("its original is kept") + planned.out.count("somebody") >= 1
     ended = own("install", "--accept-pending")

@@ -109,7 +109,7 @@ def test_flags_of_somebody_else_and_our_endpoint(boot: Boot, name: str) -> None:
     else:
         host.systemctl("daemon-reload")
         assert served(node.restart()) == arguments, "still the line that our drop-in repeats"
-        planned = node.command("plan")
+        planned = node.command("plan", "--diff")
         assert planned.code == 3
         assert NEW_FLAG in planned.out
         assert "kubelet restarts" in planned.out

@@ -16,7 +16,7 @@ from installer.cli import main
 from installer.cli.options import INTERNAL_VERBS, build_parser, parse_options
 
 WRONG = {
-    ("nonsense",): "unknown command 'nonsense'; known are plan, install, remove, run, status",
+    ("nonsense",): "unknown command 'nonsense'; known are plan, install, remove, run",
     ("statsu",): "unknown command 'statsu'; did you mean status?",
     (): "COMMAND",
     ("install", "--nonsense"): "unknown option --nonsense",

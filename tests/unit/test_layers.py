@@ -19,7 +19,7 @@ LAYERS = (
     {"daemon"},
     {"reconcile"},
     {"rollback"},
-    {"rollback_report", "diagnostics"},
+    {"rollback_report", "diagnostics", "history"},
     {"converge"},
     {"assess"},
     {"preflight", "snapshot", "diff", "plan", "apply", "manifests", "report"},

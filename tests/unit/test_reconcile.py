@@ -18,11 +18,13 @@ from installer.errors import (
     SystemdError,
     UnservableHostError,
 )
+from installer.history import DAEMON, read_history
 from installer.host.ports import KnownDigest
 from installer.inputs.load import Request
 from installer.inputs.settings import KubeletSettings, Settings
 from installer.model import hold, paths
 from installer.model.event import Event, silent
+from installer.model.history import HistoryEntry
 from installer.model.pause import CLUSTER_MEMORY, PAUSE_FILE, why_paused
 from installer.model.resource import FileState, Part
 from installer.model.state import Mode
@@ -362,3 +364,51 @@ def test_a_rehearsal_asks_the_binary_about_the_configs(node: Node, payload: Path
     with pytest.raises(InvalidInputError) as ended:
         reconcile(asked, node.fake.host, silent)
     assert error.faults == ended.value.faults
+
+
+# -- the history -------------------------------------------------------------------------
+
+
+def history(node: Node) -> tuple[HistoryEntry, ...]:
+    return read_history(node.fake.journal, 20).entries
+
+
+def test_a_run_that_changed_something_is_remembered_and_no_other(node: Node, payload: Path) -> None:
+    asked = replace(request(payload), who="alice")
+    assert reconcile(asked, node.fake.host, silent)
+    assert not reconcile(asked, node.fake.host, silent)
+    (entry,) = history(node)
+    assert (entry.who, entry.action, entry.outcome) == ("alice", "install", "done")
+    assert "cri-resource-manager starts, kubelet restarts" in entry.summary
+    assert f"{KUBELET}: it runs on its base endpoint, not on the relay" in entry.why
+    assert entry.generation == look(asked, node.fake.host).plan.desired.generation
+    remove(node, payload)
+    assert [(each.action, each.generation != "") for each in history(node)] == [
+        ("install", True),
+        ("remove", False),
+    ]
+
+
+def test_a_failed_run_is_remembered_with_its_end(node: Node, payload: Path) -> None:
+    assert install(node, payload)
+    (payload / paths.BINARY[1:]).write_bytes(program("two", works=False))
+    with pytest.raises(RolledBackError) as failed:
+        install(node, payload)
+    entry = history(node)[-1]
+    assert entry.outcome == f"exit 5: {failed.value.message.splitlines()[0]}"
+
+
+def test_what_the_daemon_did_says_what_for(node: Node, payload: Path) -> None:
+    asked = replace(request(payload, unattended=True), who=DAEMON, because="a file has changed")
+    assert reconcile(asked, node.fake.host, silent)
+    assert (history(node)[-1].who, history(node)[-1].why[0]) == (DAEMON, "a file has changed")
+    hold_kubelet(SETTINGS, node.fake.host, silent, "run: the relay is silent", restart=True)
+    entry = history(node)[-1]
+    assert (entry.action, entry.who, entry.why) == ("hold", DAEMON, ("run: the relay is silent",))
+    assert "kubelet restarts" in entry.summary
+
+
+def test_an_entry_of_another_user_is_not_believed(node: Node, payload: Path) -> None:
+    assert install(node, payload)
+    node.fake.journal.written.append({**node.fake.journal.written[0], "_UID": "1000"})
+    assert len(history(node)) == 1

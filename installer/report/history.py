@@ -1,0 +1,49 @@
+"""What changed on this host, for people and for machines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TextIO
+
+from installer.model.history import History, HistoryEntry
+from installer.report.terminal import BOLD, YELLOW, one_line, paint, wants_color, write_json
+
+_SCHEMA = 1
+_WHY_SHOWN = 3
+
+
+def print_history(history: History, output: str, stream: TextIO) -> None:
+    """Writes the entries to `stream`, the newest last; `output` is text or json (one document)."""
+    if output == "json":
+        document = {"schema": _SCHEMA, "entries": [entry_json(entry) for entry in history.entries]}
+        write_json(document, stream)
+        return
+    color = wants_color(stream)
+    lines = [line for entry in history.entries for line in _lines(entry, color)]
+    stream.write("\n".join(lines or ["the journal of this host knows of no change"]) + "\n")
+
+
+def _lines(entry: HistoryEntry, color: bool) -> Iterator[str]:
+    head = one_line(f"{entry.time} {entry.describe}")
+    yield paint(head, BOLD if entry.outcome == "done" else YELLOW, color)
+    for why in entry.why[:_WHY_SHOWN]:
+        yield f"    because {one_line(why)}"
+    if len(entry.why) > _WHY_SHOWN:
+        yield f"    and {len(entry.why) - _WHY_SHOWN} more reasons (--output json)"
+    version = f", payload {entry.payload_version}" if entry.payload_version else ""
+    if entry.generation:
+        yield f"    generation {one_line(entry.generation + version)}"
+
+
+def entry_json(entry: HistoryEntry) -> dict[str, object]:
+    """Keys are stable: time, who, action, outcome, summary, why [text], generation, payloadVersion."""
+    return {
+        "time": entry.time,
+        "who": entry.who,
+        "action": entry.action,
+        "outcome": entry.outcome,
+        "summary": entry.summary,
+        "why": list(entry.why),
+        "generation": entry.generation,
+        "payloadVersion": entry.payload_version,
+    }
