@@ -66,9 +66,7 @@ def reconcile(request: Request, host: Host, emit: Emit) -> bool:
         for finding in plan.warnings:
             emit(Event("warning", finding.message, {"code": finding.code, "hint": finding.hint}))
         if plan.steps:
-            _check_allowed(request, assessment)
-            proven = is_proven(run.store.record, plan.desired)
-            check_inputs(inputs, plan.changes, host.validator, proven=proven)
+            _check_run(inputs, assessment, run)
             after = _carry_out(assessment, run)
         else:
             after = assessment.snapshot
@@ -104,8 +102,7 @@ def rehearse(request: Request, host: Host) -> tuple[Assessment, InstallerError |
         if _is_remembered(request, assessment):
             keeping, error = _not_tried_again(assessment, run)
             return keeping, error
-        _check_allowed(request, assessment)
-        check_inputs(inputs, assessment.plan.changes, host.validator, proven=True)
+        _check_run(inputs, assessment, run)
     except InstallerError as error:
         return assessment, error
     return assessment, None
@@ -175,6 +172,14 @@ def _check_allowed(request: Request, assessment: Assessment) -> None:
     if request.keep_kubelet and plan.restarts_kubelet:
         message = "kubelet would have to restart: not allowed now: hourly restart limit reached"
         raise KubeletKeptError(message, "nothing was touched")
+
+
+def _check_run(inputs: Inputs, assessment: Assessment, run: Run) -> None:
+    """The last and most expensive questions before the first write."""
+    _check_allowed(inputs.request, assessment)
+    plan = assessment.plan
+    proven = is_proven(run.store.record, plan.desired)
+    check_inputs(inputs, plan.changes, run.host.validator, proven=proven)
 
 
 def _carry_out(assessment: Assessment, run: Run) -> HostSnapshot:

@@ -117,10 +117,10 @@ class ChildRun:
         try:
             plan = json.loads(self._plan)
             steps = [(step["kind"], step["target"]) for step in plan["steps"]]
-            error = plan["error"] and str(plan["error"]["message"]).partition("\n")[0]
+            self._error = plan["error"] or {}
         except (ValueError, LookupError, TypeError):
             for text in self._plan.splitlines():
                 self._event(text)
             return False, ""
         reason = f"pending: {plan['summary']}" if steps else ""
-        return ("restart", self._unit) in steps, error or reason
+        return ("restart", self._unit) in steps, "" if self._error else reason

@@ -44,8 +44,8 @@ _CALM_PASSES = 20  # a minute; passes beyond them are slowed down
 _SECOND_LOOK = 1.0  # after a pass that changed something
 _JITTER = 0.25
 _COUNTED = ("all_restarts", "passes", "repairs", "rollbacks", "rescues", "failures")
-_BUSY, _INVALID, _PENDING, _UNSERVABLE, _REMEMBERED = 75, 2, 3, 4, 5
-_TELLS_OF_THE_HOST = (0, _INVALID, _PENDING, _UNSERVABLE, _REMEMBERED)  # exit codes of a plan
+_BUSY, _INVALID, _PENDING, _UNSERVABLE = 75, 2, 3, 4
+_TELLS_OF_THE_HOST = (0, _INVALID, _PENDING, _UNSERVABLE)  # exit codes of a plan
 _FILES_DIFFER = "a file has changed"
 
 
@@ -189,7 +189,7 @@ class Policy:
         self._judge(now, after)
 
     def _end_plan(self, outcome: ChildOutcome, after: PollSnapshot) -> None:
-        if outcome.code not in _TELLS_OF_THE_HOST:
+        if outcome.code not in _TELLS_OF_THE_HOST and not outcome.remembered:
             self._tried = self._before.inputs
             self._fail(outcome)
             return

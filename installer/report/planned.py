@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TextIO
 
-from installer.errors import InstallerError, RolledBackError
+from installer.errors import InstallerError, InvalidInputError, RolledBackError
 from installer.model import paths
 from installer.model.change import Changes, FileChange, UnitAction, UnitChange, Verb
 from installer.model.finding import Finding
@@ -58,7 +58,7 @@ def _first_line(plan: Plan, error: InstallerError | None) -> str:
     if refusals := len(plan.refusals):
         reasons = f"{refusals} reason" + ("s" if refusals > 1 else "")
         return f"refused ({reasons}); otherwise: {summary}"
-    if isinstance(error, RolledBackError):
+    if is_remembered(error):
         return f"failed here before, not tried again; the last good generation: {summary}"
     return f"not possible now (see the error); otherwise: {summary}" if error else summary
 
@@ -157,7 +157,22 @@ def plan_json(plan: Plan, error: InstallerError | None = None) -> dict[str, obje
         ],
         "resets": list(plan.resets),
         "findings": findings_json(plan.findings),
-        "error": error and {"exitCode": error.exit_code, "message": error.message, "hint": error.hint},
+        "error": error and error_json(error),
+    }
+
+
+def is_remembered(error: InstallerError | None) -> bool:
+    """Whether a run ends with it because this generation failed here before."""
+    return isinstance(error, RolledBackError) and error.remembered
+
+
+def error_json(error: InstallerError) -> dict[str, object]:
+    return {
+        "exitCode": error.exit_code,
+        "message": error.message,
+        "hint": error.hint,
+        "faults": list(error.faults) if isinstance(error, InvalidInputError) else [],
+        "remembered": is_remembered(error),
     }
 
 

@@ -367,7 +367,8 @@ def test_a_plan_says_whether_kubelet_restarts(target: str) -> None:
 
 def test_a_plan_that_would_not_be_carried_out_says_why() -> None:
     work, _said = passed(Action.PLAN)
-    error = {"exitCode": 2, "message": "fallback.cfg: cri-resmgr refuses it\nmore", "hint": ""}
+    message = "fallback.cfg: cri-resmgr refuses it\nmore"
+    error = {"exitCode": 2, "message": message, "hint": "", "remembered": False}
     work.line(json.dumps({"steps": [], "summary": "1 to change", "error": error}))
     assert work.outcome(2, work.before).reason == "fallback.cfg: cri-resmgr refuses it"
 

@@ -658,7 +658,7 @@ def test_while_paused_it_only_plans(settled: Bench) -> None:
 def test_while_paused_a_generation_that_failed_here_is_no_failure_of_the_plan(settled: Bench) -> None:
     paused = replace(GOOD, paused=True, inputs=("new",))
     assert settled.look(paused) is Action.PLAN
-    settled.end(ChildOutcome(5, reason="failed here before"), paused)
+    settled.end(ChildOutcome(5, remembered=True, reason="failed here before"), paused)
     assert settled.phase is Phase.PAUSED
     assert settled.look(after=60) is Action.NOTHING
 

@@ -272,6 +272,8 @@ def test_a_plan_that_install_would_not_carry_out_says_so() -> None:
         "exitCode": 2,
         "message": "fallback.cfg: cri-resmgr refuses it",
         "hint": "correct it",
+        "faults": ["fallback.cfg: cri-resmgr refuses it"],
+        "remembered": False,
     }
 
 
