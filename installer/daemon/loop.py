@@ -422,8 +422,8 @@ class Daemon:
 
 def spread(machine_id: bytes, window: float) -> float:
     """A time within `window` that is the same for this machine each time it is asked."""
-    number = int.from_bytes(hashlib.sha256(b"spread" + machine_id.strip()).digest()[:8], "big")
-    return window * number / 2**64
+    digest = hashlib.sha256(b"spread" + machine_id.strip()).digest()
+    return window * int.from_bytes(digest[:8], "big") / 2**64
 
 
 def _words(decision: Decision, spent: bool) -> tuple[str, ...]:
@@ -431,12 +431,11 @@ def _words(decision: Decision, spent: bool) -> tuple[str, ...]:
     if decision.action is Action.RESTART_PROXY:
         return ("rescue", "--restart-proxy")
     if decision.action in (Action.RESCUE, Action.HOLD):
-        hold_only = ("--hold-only",) if decision.action is Action.HOLD else ()
-        return ("rescue", f"--reason={decision.why}", *hold_only)
-    if decision.action in (Action.INSTALL, Action.REMOVE):
-        keep = ("--keep-kubelet",) if spent and decision.action is Action.INSTALL else ()
-        return (decision.action.value, "--unattended", "--despite-pause", f"--because={decision.why}", *keep)
-    return (decision.action.value, "--despite-pause")
+        return ("rescue", f"--reason={decision.why}", *(["--hold-only"] * (decision.action is Action.HOLD)))
+    if decision.action is Action.PLAN:
+        return ("plan", "--despite-pause")
+    keep = ("--keep-kubelet",) if spent and decision.action is Action.INSTALL else ()
+    return (decision.action.value, "--unattended", "--despite-pause", f"--because={decision.why}", *keep)
 
 
 def _bounds(action: Action, configuration: Configuration) -> tuple[float, float]:

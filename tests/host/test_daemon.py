@@ -263,7 +263,7 @@ def test_while_paused_nothing_is_changed(node: Node, tmp_path: Path) -> None:
         for verb in ("install", "remove"):
             refused = node.run(verb, code=4)
             assert "this node is paused: /etc/cri-resmgr/pause exists" in refused.err
-        assert "this node is paused" in node.run("plan", code=3).out
+        assert "this node is paused" in node.run("plan", code=4).said
         assert "this node is paused" in node.run("status", code=3).out
         assert not node.path(GUARD).exists()
         with node.restarts(kubelet=False, proxy=False):
