@@ -65,7 +65,8 @@ _HINT = "correct the configs (the ConfigMap's keys, or the files of --configs); 
 
 @dataclass(frozen=True, slots=True)
 class Configs:
-    """The files as they came, None where not given. `policy` is what cri-resmgr would activate.
+    """The files as they came, None where not given. `policy` is what cri-resmgr would activate, and `pins`
+    whether its PinCPU is not false.
 
     `extra_options` is the text of EXTRA_OPTIONS.cfg. `warnings` name what works but has
     side effects that an operator should know.
@@ -75,6 +76,7 @@ class Configs:
     force: bytes | None = None
     extra_options: str | None = None
     policy: str = "none"
+    pins: bool = True
     warnings: tuple[Finding, ...] = ()
 
 
@@ -104,6 +106,7 @@ def load_configs(directory: Path | None) -> Configs:
         force=contents[FORCE],
         extra_options=options,
         policy=policy_in(effective.data) if effective else "none",
+        pins=pins_in(effective.data) if effective else True,
         warnings=tuple(finding for name in documents for finding in _warnings(documents[name], name)),
     )
 
@@ -269,6 +272,13 @@ def policy_in(data: object) -> str:
     policy = _unfold(data).get("policy")
     active = policy.get("Active") if isinstance(policy, dict) else None
     return active if isinstance(active, str) else "none"
+
+
+def pins_in(data: object) -> bool:
+    """Whether the policy of a parsed configuration may pin CPUs: its PinCPU is not false."""
+    policy, active = _unfold(data).get("policy"), policy_in(data)
+    section = policy.get(active) if isinstance(policy, dict) else None
+    return not (isinstance(section, dict) and section.get("PinCPU") is False)
 
 
 def _warnings(document: Document, name: str) -> Iterable[Finding]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from installer.errors import InvalidInputError
-from installer.inputs.configs import policy_in
+from installer.inputs.configs import pins_in, policy_in
 from installer.inputs.yaml_document import parse_document
 from installer.model import paths
 from installer.model.policy import PolicyInForce, PolicySource
@@ -48,10 +48,11 @@ def policy_in_force(snapshot: HostSnapshot) -> PolicyInForce | None:
 def next_policy(configs: Configs, cache: ProxyCache, *, reset: bool) -> PolicyInForce:
     """What a start with these configs would activate. `reset`: the agent's configuration is cleared first."""
     if configs.force is not None:
-        return PolicyInForce(configs.policy, PolicySource.FORCE)
+        return PolicyInForce(configs.policy, PolicySource.FORCE, pins=configs.pins)
     if cache.agent and not reset:
-        return PolicyInForce(agent_policy(cache), PolicySource.AGENT)
-    return PolicyInForce(configs.policy, PolicySource.FALLBACK)
+        sections = _agents_sections(cache)
+        return PolicyInForce(policy_in(sections), PolicySource.AGENT, pins=pins_in(sections))
+    return PolicyInForce(configs.policy, PolicySource.FALLBACK, pins=configs.pins)
 
 
 def policy_of(desired: Desired, cache: ProxyCache) -> str:
@@ -66,13 +67,17 @@ def policy_of(desired: Desired, cache: ProxyCache) -> str:
 
 def agent_policy(cache: ProxyCache) -> str:
     """The policy of the configuration that the agent has sent."""
-    sections = {}
+    return policy_in(_agents_sections(cache))
+
+
+def _agents_sections(cache: ProxyCache) -> dict[str, object]:
+    sections: dict[str, object] = {}
     for name, text in cache.agent.items():
         try:
             sections[name] = parse_document(text.encode("utf-8", "replace"), name).data
         except InvalidInputError:
             continue
-    return policy_in(sections)
+    return sections
 
 
 def _file_policy(snapshot: HostSnapshot, path: str) -> str:

@@ -15,6 +15,7 @@ from installer.inputs.policy import agent_policy, next_policy
 from installer.model import paths
 from installer.model.change import Changes, UnitAction
 from installer.model.finding import Finding, refusal, warning
+from installer.model.policy import Repinning
 from installer.model.proxy_cache import ProxyCache
 from installer.model.resource import Part, UnitState
 from installer.model.snapshot import HostSnapshot, Machine, Probe, RunningContainer
@@ -317,13 +318,14 @@ def _check_repinning(settings: Settings, configs: Configs, snapshot: HostSnapsho
     policy = next_policy(configs, cache, reset=settings.configs.reset_cached)
     containers = snapshot.probe.containers if snapshot.probe else ()
     strangers = [container for container in containers if not _is_known(container, cache)]
-    if policy.name == "none" or not strangers:
+    if policy.repins is Repinning.NOTHING or not strangers:
         return
+    cut = policy.repins is Repinning.CPUS_AND_WEIGHT
     message = (
         f"the policy {policy.name} (from {policy.source}) would at once re-pin {_counted(len(strangers))} "
-        "that were not created through the proxy, or that its cache does not know, and cut their CPU weight "
-        "to the minimum, until they are recreated: "
-        f"{_named(strangers)}"
+        "that were not created through the proxy, or that its cache does not know"
+        + (", and cut their CPU weight to the minimum" if cut else "")
+        + f", until they are recreated: {_named(strangers)}"
     )
     if settings.proxy.accept_repinning:
         yield warning("repinning", message, "")

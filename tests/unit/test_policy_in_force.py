@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from installer.inputs.configs import Configs
+from installer.inputs.configs import Configs, load_configs
 from installer.inputs.policy import next_policy, policy_in_force
 from installer.model import paths
 from installer.model.policy import PolicySource
@@ -95,3 +96,22 @@ def test_a_cache_without_anything(raw: bytes | None) -> None:
 @pytest.mark.parametrize("raw", [b"\0" * 4096, json.dumps(CACHE).encode()[:-9], b"[" * 100_000, b"[]", b"\n"])
 def test_a_torn_cache(raw: bytes) -> None:
     assert parse_cache(raw) == ProxyCache(torn=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "pins"),
+    [
+        ("policy:\n  Active: balloons\n  balloons:\n    PinCPU: false\n", False),
+        ("policy.Active: balloons\npolicy.balloons:\n  PinCPU: false\n", False),
+        ("policy:\n  Active: balloons\n  topology-aware:\n    PinCPU: false\n", True),
+        ("policy:\n  Active: balloons\n  balloons:\n    PinCPU: true\n", True),
+        ("policy:\n  Active: balloons\n  balloons:\n", True),
+        ("", True),
+    ],
+)
+def test_a_policy_that_is_told_to_leave_cpus_alone(text: str, pins: bool, tmp_path: Path) -> None:
+    (tmp_path / "fallback.cfg").write_text(text)
+    configs = load_configs(tmp_path)
+    assert next_policy(configs, NO_CACHE, reset=False).pins == pins
+    sections = {"policy": "Active: balloons\nballoons:\n  PinCPU: false\n"}
+    assert not next_policy(configs, ProxyCache(agent=sections), reset=False).pins

@@ -398,6 +398,27 @@ def test_repinning_is_refused_only_when_it_would_happen(
     assert codes(found, Severity.WARN) == ["repinning"] * refused
 
 
+@pytest.mark.parametrize(
+    ("policy", "pins", "takes"),
+    [
+        ("topology-aware", True, "and cut their CPU weight to the minimum"),
+        ("memtier", True, "and cut their CPU weight to the minimum"),
+        ("static-plus", True, "and cut their CPU weight to the minimum"),
+        ("balloons", True, "does not know, until they are recreated"),
+        ("static-pools", False, "does not know, until they are recreated"),
+        ("podpools", True, "does not know, until they are recreated"),
+        ("topology-aware", False, ""),
+        ("balloons", False, ""),
+        ("static", True, ""),
+        ("none", True, ""),
+    ],
+)
+def test_what_each_policy_takes_from_strangers(policy: str, pins: bool, takes: str) -> None:
+    found = change(probe=replace(PROBE, containers=containers(1)), configs=Configs(policy=policy, pins=pins))
+    assert codes(found) == ["repinning"] * bool(takes)
+    assert all(takes in finding.message for finding in found)
+
+
 PENDING = replace(KUBELET, need_daemon_reload=True)
 
 
