@@ -220,6 +220,7 @@ def test_a_proxy_that_does_not_find_its_runtime_again_is_restarted(node: Node, t
             status = node.run("status", code=3).out
             assert "relay: does not answer" in status
             time.sleep(6)  # longer than deadSeconds
+            assert not running.looks()["running"]
         with node.restarts(kubelet=False, proxy=True):
             node.host.systemctl("start", "containerd")
             within(SOON, lambda: "restart-proxy" in [data["verb"] for data in running.ended()])
