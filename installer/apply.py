@@ -218,11 +218,13 @@ class _Worker:
         self._progress.journal_from = self._host.journal.cursor()
         if kubelet:
             self._progress.moved_kubelet = True
+            self._host.files.remove(paths.RELAY_FAILURES)  # the relay has answered: the guard counts anew
         else:
             self._progress.moved_proxy = True
             self._relay_deadline = self._host.clock.monotonic() + bound
         try:
-            result = self._host.systemd.restart(step.target, bound + (JOB_SLACK if kubelet else 0.0))
+            slack = JOB_SLACK if kubelet else 0.0
+            result = self._host.systemd.restart(step.target, bound + slack, at_once=self._plan.rescues)
         except SystemdError as error:
             self._progress.failed_unit = step.target
             self._check_stopped(step, error)
@@ -282,9 +284,9 @@ class _Worker:
         deadline = self._relay_deadline or self._host.clock.monotonic() + self._limits.proxy_start
         unit = self._host.systemd.unit(paths.PROXY_UNIT)
         reason = "it did not answer"
-        while self._host.clock.monotonic() < deadline:
+        while (left := deadline - self._host.clock.monotonic()) > 0:
             try:
-                status = self._host.cri.status(step.target, 2.0)
+                status = self._host.cri.status(step.target, min(2.0, left))
             except StepFailedError as error:
                 reason = error.message
             else:

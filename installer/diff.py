@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from installer.header import started_from
 from installer.model import paths
 from installer.model.change import Changes, FileChange, UnitAction, UnitChange, Verb
 from installer.model.resource import ABSENT, DesiredFile, FileState, Kind, Part, UnitState
@@ -156,7 +157,16 @@ def drifted(files: Iterable[FileChange], unread: frozenset[str]) -> tuple[str, .
         and not change.after.generation_carrier
         and (change.before.digest != change.after.digest or change.before.kind is not Kind.FILE)
         and (change.before.kind is not Kind.ABSENT or change.path == paths.EXTRA_OPTIONS)
+        and not _starts_the_same(change)
     )
+
+
+def _starts_the_same(change: FileChange) -> bool:
+    """Whether another text of the unit starts the same process: only its deadline has changed."""
+    before, after = change.before.content, change.after
+    if change.path != paths.PROXY_UNIT_FILE or before is None or not isinstance(after, DesiredFile):
+        return False
+    return isinstance(after.content, bytes) and started_from(before) == started_from(after.content)
 
 
 def _diff_kubelet(
@@ -168,6 +178,10 @@ def _diff_kubelet(
         reason = "it is not running"
     elif not snapshot.kubelet.on_relay:
         reason = "it runs on its base endpoint, not on the relay"
+    elif not snapshot.kubelet.healthy and not snapshot.proxy.relay_answers:
+        reason = (
+            "it is not healthy, and was started on a relay that does not answer"  # which it will not survive
+        )
     elif process.generation != unit.generation:
         reason = _generation_reason(process.generation, Part.KUBELET, files)
     action = UnitAction.RESTART if reason else UnitAction.NOTHING

@@ -185,7 +185,8 @@ def _check_run(inputs: Inputs, assessment: Assessment, run: Run) -> None:
 def _carry_out(assessment: Assessment, run: Run) -> HostSnapshot:
     """The plan, or the rollback. Returns the host as it is then."""
     plan, snapshot = assessment.plan, assessment.snapshot
-    limits = build_limits(run.settings, hanging=snapshot.kubelet.on_relay)
+    containers = len(snapshot.probe.containers) if snapshot.probe else 0
+    limits = build_limits(run.settings, hanging=snapshot.kubelet.on_relay, containers=containers)
     progress, outcome = Progress(), "cut off"
     try:
         after = converge(plan, snapshot, run, limits, progress, healthy=snapshot.sound)

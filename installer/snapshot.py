@@ -47,7 +47,8 @@ _SERVICES_THAT_MATTER = (
 _BOTTLEROCKET = re.compile(r"^ID=[\"']?bottlerocket", re.MULTILINE)
 _CONFIG_LIMIT = 4 << 20  # bytes of a kubelet configuration worth reading
 _SMALL = 4096  # bytes
-_RELAY_PAUSES = (0.3, 0.7)  # seconds: systemd may be restarting the proxy, which is away for 0.1 - 0.3 s
+_RELAY_SECONDS = 1.0  # systemd may be restarting the proxy, which is away for 0.1 - 0.3 s
+_RELAY_PAUSE = 0.3  # seconds
 
 
 def read_machine(host: Host) -> Machine:
@@ -134,11 +135,13 @@ def _main_process(host: Host, unit: UnitState) -> ProcessState | None:
 
 
 def _relay_answers(host: Host) -> bool:
-    for pause in _RELAY_PAUSES:
-        if host.cri.answers(paths.RELAY_ENDPOINT):
-            return True
-        host.clock.sleep(pause)
-    return host.cri.answers(paths.RELAY_ENDPOINT)
+    """One that is silent has used up its time with the first question."""
+    deadline = host.clock.monotonic() + _RELAY_SECONDS
+    while not host.cri.answers(paths.RELAY_ENDPOINT, _RELAY_SECONDS):
+        if host.clock.monotonic() >= deadline:
+            return False
+        host.clock.sleep(_RELAY_PAUSE)
+    return True
 
 
 def _paths(settings: Settings, record: Record) -> list[str]:

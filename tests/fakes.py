@@ -130,7 +130,7 @@ class FakeSystemd:
     def stop(self, name: str, timeout: float) -> str:
         return self._job("stop", name)
 
-    def restart(self, name: str, timeout: float) -> str:
+    def restart(self, name: str, timeout: float, *, at_once: bool = False) -> str:
         return self._job("restart", name)
 
     def enable(self, name: str) -> None:

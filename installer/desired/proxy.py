@@ -6,7 +6,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from installer.assets import unit_text
-from installer.header import digest_of, with_generation, with_header
+from installer.header import digest_of, started_from, with_generation, with_header
 from installer.inputs.configs import DEFAULT_FALLBACK
 from installer.model import paths
 from installer.model.resource import DesiredFile, Part
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from installer.inputs.settings import Settings
 
 _NO_EXTRA_OPTIONS = '# None were given: an EXTRA_OPTIONS.cfg of others has no effect.\nEXTRA_OPTIONS=""'
-_GUARD_SECONDS = "CRI_RESMGR_GUARD_SECONDS="
 
 
 def proxy_resources(
@@ -33,21 +32,21 @@ def proxy_resources(
     cleared at a start, so to ask for that has to be the reason of one.
     """
     fallback = DEFAULT_FALLBACK if configs.fallback is None else configs.fallback
-    unit, unit_digest = with_header(unit_text(paths.PROXY_UNIT).encode())
+    unit, unit_digest = with_header(_unit(settings))
     environment = _environment(settings, configs, endpoint)
     if configs.force is None:
         configuration = digest_of("fallback", fallback)
     else:  # fallback.cfg is not read then
         configuration = digest_of("force", configs.policy)
     generation = digest_of(
-        unit_digest,
-        _starting_part(environment),
+        started_from(unit),
+        started_from(environment),
         payload.binary.digest,
         configuration,
         configs.extra_options or "",
         *(["reset cached"] if settings.configs.reset_cached else []),
     )
-    carrier = with_generation(with_header(environment.encode())[0], generation)
+    carrier = with_generation(with_header(environment)[0], generation)
     files = [
         DesiredFile(paths.BINARY, payload.binary, 0o755, Part.PROXY, payload.binary.digest),
         _file(paths.GUARD, with_header(unit_text("cri-resmgr-kubelet-guard").encode())[0], 0o755),
@@ -65,7 +64,18 @@ def proxy_resources(
     return tuple(files), desired
 
 
-def _environment(settings: Settings, configs: Configs, endpoint: str) -> str:
+def _unit(settings: Settings) -> bytes:
+    """The unit, its header and digest still to be filled in.
+
+    Its start may last as long as kubelet's may wait for it, with some time to kill what hangs; but always 2 s
+    longer than the guard's part, which is two thirds: a slow machine is not a hanging guard.
+    """
+    budget = settings.kubelet.guard_seconds
+    milliseconds = max(budget * 5_000 // 6, budget * 2_000 // 3 + 2_000)
+    return fill("cri-resource-manager.service.in", start_timeout=f"{milliseconds}ms").encode()
+
+
+def _environment(settings: Settings, configs: Configs, endpoint: str) -> bytes:
     """The EnvironmentFile, its generation still empty."""
     forced = configs.force is not None
     config_flag = "--force-config" if forced else "--fallback-config"
@@ -79,13 +89,7 @@ def _environment(settings: Settings, configs: Configs, endpoint: str) -> str:
         agent_options=quote("" if agent else "--agent-socket=disabled"),
         extra_options=_NO_EXTRA_OPTIONS if configs.extra_options is None else "",
         guard_seconds=settings.kubelet.guard_seconds,
-    )
-
-
-def _starting_part(environment: str) -> str:
-    """What a running proxy was started from. Neither comments are part of it, nor the guard's
-    deadline: it matters at the next start only, so a new one needs no restart."""
-    return "\n".join(line for line in environment.split("\n") if not line.startswith(("#", _GUARD_SECONDS)))
+    ).encode()
 
 
 def _file(path: str, content: bytes, mode: int = 0o644, *, carrier: bool = False) -> DesiredFile:

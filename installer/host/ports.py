@@ -125,10 +125,11 @@ class Systemd(Protocol):
         """`systemctl daemon-reload`; returns when the manager answers again."""
         ...
 
-    def restart(self, name: str, timeout: float) -> str:
+    def restart(self, name: str, timeout: float, *, at_once: bool = False) -> str:
         """`systemctl restart NAME`. Returns the job's result: `done`, `failed`, `timeout`,
         `canceled`, `dependency`, `skipped`...; raises SystemdError when refused (start limit,
-        masked, not found) or when `timeout` passes (the job is then cancelled)."""
+        masked, not found) or when `timeout` passes (the job is then cancelled). `at_once`
+        (`--job-mode=ignore-dependencies`): it waits for no job of another unit."""
         ...
 
     def stop(self, name: str, timeout: float) -> str:

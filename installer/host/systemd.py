@@ -124,10 +124,11 @@ class BusSystemd:
     def stop(self, name: str, timeout: float) -> str:
         return self._job("StopUnit", "stop", name, timeout)
 
-    def restart(self, name: str, timeout: float) -> str:
-        return self._job("RestartUnit", "restart", name, timeout)
+    def restart(self, name: str, timeout: float, *, at_once: bool = False) -> str:
+        mode = "ignore-dependencies" if at_once else "replace"
+        return self._job("RestartUnit", "restart", name, timeout, mode)
 
-    def _job(self, method: str, verb: str, name: str, timeout: float) -> str:
+    def _job(self, method: str, verb: str, name: str, timeout: float, mode: str = "replace") -> str:
         """Queues a job and waits for its result; a job is cancelled when `timeout` passes."""
         bus = self._bus
         deadline = time.monotonic() + timeout
@@ -137,7 +138,7 @@ class BusSystemd:
         queue = getattr(bus.manager, method)
         what = f"systemctl {verb} {name}"
         try:
-            job: str = bus.call(what, lambda: queue(name, "replace", timeout=min(timeout, CALL_SECONDS)))
+            job: str = bus.call(what, lambda: queue(name, mode, timeout=min(timeout, CALL_SECONDS)))
         except SystemdError as error:
             hint = error.hint if error.lost else f"systemctl status {name}"
             raise SystemdError(error.message, hint, error.name, error.lost) from error

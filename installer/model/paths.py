@@ -20,6 +20,7 @@ CONFIG_FILES = (FALLBACK_CONFIG, FORCE_CONFIG, EXTRA_OPTIONS)
 KUBELET_ENVIRONMENT = "/etc/cri-resmgr/kubelet.env"
 KUBELET_COMPOSED = "/run/cri-resmgr-installer/kubelet.env"
 KUBELET_USED = f"{KUBELET_COMPOSED}.used"  # its name as soon as kubelet has read it
+RELAY_FAILURES = "/run/cri-resmgr-installer/relay-failures"  # the guard's count of kubelet's failed starts
 DROP_IN_NAME = "90-cri-resmgr.conf"
 OUR_FILES = (
     BINARY,

@@ -95,6 +95,11 @@ class Plan:
         return any(step.kind is StepKind.RESTART and step.target == self.kubelet_unit for step in self.steps)
 
     @property
+    def rescues(self) -> bool:
+        """Whether it only takes kubelet to its base endpoint: nothing that hangs is waited for."""
+        return not self.parts
+
+    @property
     def refusals(self) -> tuple[Finding, ...]:
         return tuple(finding for finding in self.findings if finding.severity is Severity.REFUSE)
 

@@ -112,7 +112,7 @@ def check_change(
     # A proxy that refuses what it is signalled to read again is restarted.
     starts_proxy = proxy is not None and proxy.action in (UnitAction.RELOAD, UnitAction.RESTART)
     return (
-        *_check_running(snapshot.kubelet.unit, moved),
+        *_check_running(snapshot, moved),
         *_check_mask(snapshot.proxy.unit),
         *_check_proxy_drop_ins(probe),
         *_check_runtime(probe, "the proxy needs it, so repair it first"),
@@ -230,7 +230,8 @@ def _check_neighbours(settings: Settings, machine: Machine) -> Iterable[Finding]
         )
 
 
-def _check_running(unit: UnitState, moved: bool) -> Iterable[Finding]:
+def _check_running(snapshot: HostSnapshot, moved: bool) -> Iterable[Finding]:
+    unit = snapshot.kubelet.unit
     if not unit.exists or unit.load_state == "masked":
         return
     if unit.load_state in ("error", "bad-setting"):
@@ -240,8 +241,9 @@ def _check_running(unit: UnitState, moved: bool) -> Iterable[Finding]:
             f"`systemd-analyze verify {unit.name}` and `systemctl status {unit.name}` say what is wrong",
         )
     elif unit.flapping:
-        if moved:
-            return  # our own change may keep it down: then only going on, or rolling back, helps
+        dead_relay = snapshot.composed and bool(unit.loaded_digest) and not snapshot.proxy.relay_answers
+        if moved or dead_relay:
+            return  # our own part keeps it down: then only repairing that, or rolling back, helps
         yield refusal(
             "kubelet-crash-looping",
             f"{unit.name} keeps crashing ({unit.active_state}/{unit.sub_state}, result {unit.result}, "

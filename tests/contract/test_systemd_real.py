@@ -65,6 +65,27 @@ def test_somebody_elses_reloads_lose_nothing(
     assert len(pids) > 1
 
 
+@rule("R12")
+def test_a_restart_at_once_waits_for_no_other_unit(systemd: BusSystemd, throwaway: ThrowawayHost) -> None:
+    """As kubelet's restart would wait for a proxy whose start hangs."""
+    files = RootedFiles(throwaway.root)
+    other = FILE.replace("sleeper", "slow")
+    files.write(
+        other, f"[Unit]\nBefore={UNIT}\n[Service]\nType=oneshot\nExecStart=/bin/sleep 1000\n".encode(), 0o644
+    )
+    throwaway.systemctl("daemon-reload")
+    try:
+        throwaway.systemctl("start", "--no-block", Path(other).name)
+        with pytest.raises(SystemdError):
+            systemd.restart(UNIT, timeout=1)
+        assert systemd.restart(UNIT, timeout=10, at_once=True) == "done"
+        assert systemd.unit(UNIT).running
+        assert throwaway.show(Path(other).name, "ActiveState") == "activating"
+    finally:
+        throwaway.systemctl("stop", Path(other).name)
+        files.remove(other)
+
+
 def test_a_signal_reaches_the_main_process(systemd: BusSystemd) -> None:
     systemd.restart(UNIT, timeout=5)
     systemd.kill(UNIT, signal.SIGTERM)

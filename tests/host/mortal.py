@@ -139,9 +139,9 @@ class MortalSystemd:
         with self._effect():
             return self._systemd.stop(name, timeout)
 
-    def restart(self, name: str, timeout: float) -> str:
+    def restart(self, name: str, timeout: float, *, at_once: bool = False) -> str:
         with self._effect():
-            return self._systemd.restart(name, timeout)
+            return self._systemd.restart(name, timeout, at_once=at_once)
 
     def enable(self, name: str) -> None:
         with self._effect():

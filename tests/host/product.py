@@ -9,7 +9,12 @@ from tests.host.node import STATE, Node
 from tests.throwaway.snapshot import Entry, difference, files
 
 #: Other after each start, by nature.
-OF_A_START = ("/run/cri-resmgr.pid", "/run/cri-resmgr-installer/proxy-start", "/var/lib/cri-resmgr")
+OF_A_START = (
+    "/run/cri-resmgr.pid",
+    "/run/cri-resmgr-installer/proxy-start",
+    "/run/cri-resmgr-installer/relay-start",
+    "/var/lib/cri-resmgr",
+)
 
 
 @contextmanager

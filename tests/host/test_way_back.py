@@ -33,7 +33,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 def test_a_first_install_of_a_proxy_that_does_not_serve_never_touches_kubelet(
     node: Node, fault: str | dict[str, object]
 ) -> None:
-    node.command.set(kubelet={"guardSeconds": 5})
+    node.command.set(kubelet={"guardSeconds": 5}, proxy={"startTimeoutSeconds": 8})
     node.upgrade(fault=fault)
     kubelet = node.invocations()[0]
     started = time.monotonic()

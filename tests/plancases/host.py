@@ -162,6 +162,8 @@ class MemoryHost:
         argv, variables = (paths.BINARY,), self._variables(paths.PROXY_ENVIRONMENT)
         self.proxy_process = ProcessState(pid, argv, variables)
         self.answers, self.leftovers = True, paths.PROXY_STATE
+        if self.kubelet.flapping and self.composed:
+            self.start_kubelet()  # systemd tries it again, and it has what it lacked
 
     def start_kubelet(self) -> None:
         """Its guard included: a proxy that does not answer, or a hold, means the base endpoint."""

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from installer.assets import unit_text
+from installer.assets import template_text
 from installer.desired.build import build_desired
 from installer.header import with_generation, with_header
 from installer.inputs.configs import Configs
@@ -184,6 +184,7 @@ def test_drop_in_has_exactly_the_lines_of_the_contract() -> None:
         "ExecStartPre=-/opt/intel/bin/cri-resmgr-kubelet-guard reset",
         "ExecStartPre=-/opt/intel/bin/cri-resmgr-kubelet-guard compose",
         "ExecStartPost=-/opt/intel/bin/cri-resmgr-kubelet-guard retire",
+        "ExecStopPost=-/opt/intel/bin/cri-resmgr-kubelet-guard ended",
         "EnvironmentFile=-/etc/cri-resmgr/kubelet.env",
         "EnvironmentFile=-/run/cri-resmgr-installer/kubelet.env",
     ]
@@ -366,5 +367,6 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
 
 def test_unit_can_stand_beside_our_generation() -> None:
     """What is read last wins, and that is the file with the generation."""
-    files = [line for line in unit_text(paths.PROXY_UNIT).split("\n") if line.startswith("EnvironmentFile=")]
+    lines = template_text("cri-resource-manager.service.in").split("\n")
+    files = [line for line in lines if line.startswith("EnvironmentFile=")]
     assert files == [f"EnvironmentFile=-{paths.EXTRA_OPTIONS}", f"EnvironmentFile={paths.PROXY_ENVIRONMENT}"]
