@@ -195,10 +195,10 @@ class _Reader:
             if key not in known:
                 what = f"unknown key; {suggest(str(key), known if part.chart_values else _OURS)}"
                 self._fault(part.document, (*part.path, str(key)), what)
-        unused = [key for key in _CONTROLLERS if part.chart_values and data.get(key) is not None]
-        if unused:
-            what = "about the controller of the original extension; not used"
-            self._warn(part.document, (*part.path, unused[0]), f"{', '.join(unused)}: {what}")
+        for key in _CONTROLLERS if part.chart_values else ():
+            if data.get(key) is not None:
+                what = "is about the controller of the original extension, and not used"
+                self._warn(part.document, (*part.path, key), what)
 
     def _fault(self, document: Source, path: KeyPath, what: str) -> None:
         self.faults.append(document.fault(path, what))

@@ -46,8 +46,10 @@ _PROVIDER_CONFIGS = (
     """apiVersion: core.gardener.cloud/v1beta1
 kind: Shoot
 spec:
+  kubernetes: {version: 1.31.2}
   extensions:
-    - type: cri-resmgr
+    - type: cri-resmgr-extension
+      disabled: false
       providerConfig:
         configs:
           fallback: "policy: {Active: none}"
@@ -57,15 +59,33 @@ spec:
             - name: cri-resmgr-installer
               repository: registry.example.org/installer
               tag: "1"
+              targetVersion: ">= 1.27 < 2 || ~1.20, != 1.20.x"
+              architectures: [amd64, arm64]
+            - name: cri-resmgr-installer
+              repository: registry.example.org/installer
+              tag: "0"
+              runtimeVersion: "1.20 - 1.26"
 """,
     """kind: ControllerDeployment
 helm:
   values:
+    image: a
     configs: {force: "logger: {}"}
     imageVectorOverwrite:
-      images: [{name: cri-resmgr-installer, ref: registry.example.org/installer:1}]
+      images: [{name: cri-resmgr-installer, ref: registry.example.org/installer:1, architectures: [amd64]}]
 ---
 configs: {default: "logger: {}"}
+""",
+    """kind: Extension
+spec:
+  type: cri-resmgr
+  providerConfig: {configs: {EXTRA_OPTIONS: EXTRA_OPTIONS="--disable-ui"}}
+---
+replicaCount: 1
+imageVectorOverwrite: [{name: gardener-extension-cri-resmgr-agent, repository: a/b, tag: v1}]
+---
+type: cri-resmgr-extension
+disabled: false
 """,
 )
 
