@@ -176,7 +176,8 @@ def _add_manifests(manifests: argparse.ArgumentParser) -> None:
         metavar="FILE",
         action="append",
         default=[],
-        help="a Gardener Shoot, its providerConfig, or a ControllerDeployment; later ones override",
+        help="a Gardener Shoot, Extension or ControllerDeployment, its values or a providerConfig alone; "
+        "see docs/gardener.md",
     )
     manifests.add_argument(
         "--managed-resource", action="store_true", help="wrap everything in a ManagedResource (Gardener)"
