@@ -103,6 +103,7 @@ class _Worker:
             StepKind.DAEMON_RELOAD: lambda _step: host.systemd.daemon_reload(),
             StepKind.RESET_CACHE: self._reset_cache,
             StepKind.RESET_PINNING: self._reset_pinning,
+            StepKind.SET_ASIDE_CACHE: self._set_aside_cache,
             StepKind.RESTART: self._restart,
             StepKind.SIGNAL: self._signal,
             StepKind.RESTART_IF_REFUSED: self._restart_if_refused,
@@ -210,6 +211,16 @@ class _Worker:
                 self._emit(Event("warning", reset.done, {**data, "hint": hint}))
             else:
                 self._emit(Event("pinning.reset", reset.done, data))
+
+    def _set_aside_cache(self, step: Step) -> None:
+        """One that no start can read. It is kept, because nobody else has what it says."""
+        files = self._host.files
+        files.write(paths.TORN_CACHE, HostPath(step.target), 0o600)
+        files.remove(step.target)
+        message = (
+            f"the cache of cri-resmgr was torn: the proxy starts anew, and the cache is {paths.TORN_CACHE}"
+        )
+        self._emit(Event("cache.kept", message, {"kept": paths.TORN_CACHE}))
 
     def _restart(self, step: Step) -> None:
         kubelet = step.part is Part.KUBELET

@@ -18,6 +18,7 @@ from installer.model import paths
 from installer.model.assessment import Assessment
 from installer.model.change import Changes, UnitAction
 from installer.model.finding import Finding, refusal, warning
+from installer.model.plan import StepKind
 from installer.model.resource import Part
 from installer.model.snapshot import HostSnapshot
 from installer.model.state import Desired, Mode
@@ -38,12 +39,16 @@ def assess(
     changes = diff(desired, snapshot, record)
     if desired.proxy is None and not removing:
         changes = Changes()  # kubelet cannot be served: preflight says why
+    resets = desired.proxy is not None and _resets_cache(inputs, snapshot, record)
+    if resets:
+        why = "the configuration from cri-resmgr-agent is to be cleared"
+        changes = changes.with_restart(paths.PROXY_UNIT, Part.PROXY, why)
     moved = was_moving_kubelet(record, snapshot)
-    findings = check(inputs, snapshot, kubelet, desired, changes, moved=moved)
+    findings = check(inputs, snapshot, kubelet, desired, changes, moved=moved, resets=resets)
     if changes or not removing:
         findings = (*_record_findings(status, request), *findings)
     runtime = kubelet.endpoint if removing else runtime_endpoint(settings, kubelet)
-    resets = _resets(inputs, snapshot, desired, changes) if runtime else ()
+    unpinned = _resets(inputs, snapshot, desired, changes, resets=resets) if runtime else ()
     plan = build_plan(
         request.mode,
         desired,
@@ -53,19 +58,33 @@ def assess(
         findings=findings,
         hold=bool(snapshot.hold),
         ends_hold=not request.unattended,
-        reset_cache=settings.configs.reset_cached and bool(snapshot.cache.agent),
+        cache_step=_cache_step(snapshot, resets=resets),
         leftovers=leftovers_of_ours(record, snapshot) if removing else (),
-        reset_pinning=runtime if resets or (removing and settings.removal.reset_pinning) else "",
+        reset_pinning=runtime if unpinned or (removing and settings.removal.reset_pinning) else "",
     )
     failure = record.failed.get(desired.generation)
     return Assessment(
-        replace(plan, resets=resets),
+        replace(plan, resets=unpinned),
         snapshot,
         base_endpoint=runtime,
         payload_version=inputs.payload.version if inputs.payload else "",
         remembered_failure=f"{failure.time}: {failure.reason}" if failure else "",
         policy=policy_in_force(snapshot),
     )
+
+
+def _resets_cache(inputs: Inputs, snapshot: HostSnapshot, record: Record) -> bool:
+    """Whether the agent's configuration, which hides fallback.cfg, is to be cleared. An agent that still has
+    it sends it again at once: unattended, the same one is not cleared twice, which would never end."""
+    request, sent = inputs.request, snapshot.cache.agent_digest
+    wanted = request.settings.configs.reset_cached and inputs.configs.force is None and bool(sent)
+    return wanted and not (request.unattended and sent == record.cleared)
+
+
+def _cache_step(snapshot: HostSnapshot, *, resets: bool) -> StepKind | None:
+    if snapshot.cache.torn:
+        return StepKind.SET_ASIDE_CACHE
+    return StepKind.RESET_CACHE if resets else None
 
 
 def _desired(inputs: Inputs, snapshot: HostSnapshot, kubelet: KubeletAnalysis) -> Desired:
@@ -75,7 +94,9 @@ def _desired(inputs: Inputs, snapshot: HostSnapshot, kubelet: KubeletAnalysis) -
     return build_desired(inputs.request.settings, inputs.configs, inputs.payload, kubelet, detail)
 
 
-def _resets(inputs: Inputs, snapshot: HostSnapshot, desired: Desired, changes: Changes) -> tuple[str, ...]:
+def _resets(
+    inputs: Inputs, snapshot: HostSnapshot, desired: Desired, changes: Changes, *, resets: bool
+) -> tuple[str, ...]:
     """The running containers that get CPUs or weight back, each with what changes: when the proxy leaves, and
     when it starts with a policy that leaves them alone from then on."""
     settings, probe, proxy = inputs.request.settings, snapshot.probe, changes.unit(Part.PROXY)
@@ -83,11 +104,11 @@ def _resets(inputs: Inputs, snapshot: HostSnapshot, desired: Desired, changes: C
         return ()
     if desired.proxy is not None:
         starts = proxy is not None and proxy.action is UnitAction.RESTART
-        policy = next_policy(inputs.configs, snapshot.cache, reset=settings.configs.reset_cached)
+        policy = next_policy(inputs.configs, snapshot.cache, reset=resets)
         if not starts or policy.name != "none":
             return ()
-    resets = find_resets(probe.containers, snapshot.cache, probe.managers)
-    return tuple(reset.planned for reset in resets)
+    found = find_resets(probe.containers, snapshot.cache, probe.managers)
+    return tuple(reset.planned for reset in found)
 
 
 def _record_findings(status: RecordStatus, request: Request) -> Iterable[Finding]:

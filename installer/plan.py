@@ -33,7 +33,7 @@ def build_plan(
     findings: tuple[Finding, ...] = (),
     hold: bool = False,
     ends_hold: bool = False,
-    reset_cache: bool = False,
+    cache_step: StepKind | None = None,
     leftovers: tuple[str, ...] = (),
     reset_pinning: str = "",
 ) -> Plan:
@@ -41,13 +41,14 @@ def build_plan(
 
     `nonce` makes this run's pending generation unlike any other. `hold`: kubelet is held on its base
     endpoint, which ends with a move to the relay; with `ends_hold`, also if kubelet is on the relay already.
+    `cache_step` is what has to be done to cri-resmgr's cache before the proxy restarts.
     `leftovers` are what cri-resmgr itself has left behind: they are deleted last, and also if nothing else is
     to be removed. `reset_pinning` is the runtime endpoint where running containers get their CPUs and weight
     back while the proxy is stopped; empty: they keep what they have.
     """
     builder = _Builder(desired, changes, f"pending-{nonce}", reset_pinning)
     if desired.proxy is not None:
-        steps = [*builder.proxy_forward(reset_cache)]
+        steps = [*builder.proxy_forward(cache_step)]
         answered = any(step.kind is StepKind.AWAIT_RELAY for step in steps)
         steps += builder.kubelet_forward(hold, answered=answered)
         if hold and ends_hold and not any(step.kind is StepKind.CLEAR_HOLD for step in steps):
@@ -96,7 +97,7 @@ class _Builder:
     def _files(self, part: Part) -> tuple[FileChange, ...]:
         return tuple(change for change in self._changes.files if change.part is part)
 
-    def proxy_forward(self, reset_cache: bool) -> Iterable[Step]:
+    def proxy_forward(self, cache_step: StepKind | None) -> Iterable[Step]:
         unit = self._changes.unit(Part.PROXY)
         if unit is None and not self._files(Part.PROXY):
             return
@@ -106,8 +107,8 @@ class _Builder:
         if unit is None or not (unit.action or unit.enable or unit.daemon_reload):
             return
         if unit.action is UnitAction.RESTART:
-            if reset_cache:
-                yield Step(StepKind.RESET_CACHE, paths.PROXY_CACHE, Part.PROXY)
+            if cache_step is not None:
+                yield Step(cache_step, paths.PROXY_CACHE, Part.PROXY)
             if self._reset_pinning:
                 yield Step(StepKind.STOP, unit.name, Part.PROXY)
                 yield from self._give_back()

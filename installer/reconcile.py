@@ -27,6 +27,7 @@ from installer.history import describe_end, entry_of, note
 from installer.host.ports import Host
 from installer.inputs.configs import DEFAULT_FALLBACK
 from installer.inputs.load import Inputs, Request, check_inputs, load_inputs
+from installer.inputs.policy import policy_in_force
 from installer.model import paths
 from installer.model.assessment import Assessment
 from installer.model.change import Changes
@@ -75,7 +76,7 @@ def reconcile(request: Request, host: Host, emit: Emit) -> bool:
         elif plan.steps or (assessment.snapshot.sound and is_open(run.store.record, plan.desired)):
             _close_installed(plan, after, inputs, run)
         _warn_unlabelled(run)
-        emit(_converged(assessment))
+        emit(_converged(assessment, after))
         return bool(plan.steps)
 
 
@@ -287,11 +288,13 @@ def _warn_unlabelled(run: Run) -> None:
         run.emit(Event("warning", message, {"code": "selinux-label", "hint": hint, "files": unlabelled}))
 
 
-def _converged(assessment: Assessment) -> Event:
-    changed = bool(assessment.plan.steps)
+def _converged(assessment: Assessment, after: HostSnapshot) -> Event:
+    changed, policy = bool(assessment.plan.steps), policy_in_force(after)
     data = {
         "changed": changed,
         "generation": assessment.plan.desired.generation,
         "payloadVersion": assessment.payload_version,
+        "policy": policy.name if policy else "",
+        "policySource": policy.source.value if policy else "",
     }
     return Event("converged", "done" if changed else "nothing to do", data)

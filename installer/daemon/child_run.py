@@ -22,7 +22,7 @@ _TOUCHED_NOTHING = (0, 2, _KEPT, 4, 75)  # or told of each restart
 class ChildOutcome:
     """How a child ended. `remembered`: the failure is not to be tried again until an input changes.
     `restarts`: those of kubelet. `would_restart`: a plan with a restart of kubelet. `generation` and
-    `payload_version` are told by a pass that converged."""
+    `payload_version`, `policy` and `policy_source` are told by a pass that converged."""
 
     code: int
     changed: bool = False
@@ -34,6 +34,8 @@ class ChildOutcome:
     seconds: float = 0.0
     generation: str = ""
     payload_version: str = ""
+    policy: str = ""
+    policy_source: str = ""
 
 
 class ChildRun:
@@ -102,6 +104,8 @@ class ChildRun:
             seconds=round(time.monotonic() - self._started, 3),
             generation=str(self._converged.get("generation", "")),
             payload_version=str(self._converged.get("payloadVersion", "")),
+            policy=str(self._converged.get("policy", "")),
+            policy_source=str(self._converged.get("policySource", "")),
         )
 
     def _cause(self) -> str:

@@ -48,9 +48,11 @@ def _metrics(state: DaemonState, version: str) -> Iterator[str]:
         "mode": state.mode.value,
         "generation": state.generation,
         "payload_version": state.payload_version,
+        "policy": state.policy,
+        "policy_source": state.policy_source,
     }
     pairs = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
-    yield from _metric("info", "gauge", "Version and mode.", f"{{{pairs}}} 1")
+    yield from _metric("info", "gauge", "What runs here.", f"{{{pairs}}} 1")
     phases = (f'{{phase="{phase.value}"}} {int(phase is state.phase)}' for phase in Phase)
     yield from _metric("phase", "gauge", "The phase it is in: 1 for that one.", *phases)
     converged = state.phase in (Phase.CONVERGED, Phase.REMOVED)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from installer.daemon.configuration import Configuration
 from installer.daemon.phase import Standing, judge
@@ -43,6 +43,7 @@ _RESCUE_RETRY = 2.0
 _CALM_PASSES = 20  # a minute; passes beyond them are slowed down
 _SECOND_LOOK = 1.0  # after a pass that changed something
 _JITTER = 0.25
+_SERVING = ("generation", "payload_version", "policy", "policy_source")
 _COUNTED = ("all_restarts", "passes", "repairs", "rollbacks", "rescues", "failures")
 _BUSY, _INVALID, _PENDING, _UNSERVABLE = 75, 2, 3, 4
 _TELLS_OF_THE_HOST = (0, _INVALID, _PENDING, _UNSERVABLE)  # exit codes of a plan
@@ -120,9 +121,9 @@ class Policy:
         self._yielded = self._removed = self._was_paused = self._stopped = False
         self._checked: Token | None = None  # for which the plan has said whether kubelet restarts
         self._would_restart = False
-        self._counts = dict.fromkeys(_COUNTED, 0)
+        self._counts: dict[str, Any] = dict.fromkeys(_COUNTED, 0)
         self._last = (-1, 0.0)
-        self._serving = ("", "")  # generation and version of the payload
+        self._serving: dict[str, Any] = {}  # what the last pass that converged has told
         self._hold = ""
 
     # -- what is told -------------------------------------------------------------
@@ -137,8 +138,7 @@ class Policy:
             hold=self._hold,
             last_exit=self._last[0],
             last_seconds=self._last[1],
-            generation=self._serving[0],
-            payload_version=self._serving[1],
+            **self._serving,
             restarts=self._used(),
             **self._counts,
         )
@@ -205,7 +205,7 @@ class Policy:
         self._resync_at = self._now + self._spread(RESYNC)
         if outcome.code == 0:
             self._well = True
-            self._serving = (outcome.generation, outcome.payload_version)
+            self._serving = {name: getattr(outcome, name) for name in _SERVING}
             self._counts["repairs"] += outcome.changed and self._settled is not None
             # Others may have changed something while we changed the host: a verification pass follows.
             self._settled = after if outcome.changed else self._before

@@ -28,8 +28,7 @@ def proxy_resources(
     """The proxy's files in the order of writing, and its unit.
 
     The generation covers what a running proxy was started from. Of a force.cfg
-    only that it is there and its policy: the rest is re-read on SIGHUP. A cached configuration is
-    cleared at a start, so to ask for that has to be the reason of one.
+    only that it is there and its policy: the rest is re-read on SIGHUP.
     """
     fallback = DEFAULT_FALLBACK if configs.fallback is None else configs.fallback
     unit, unit_digest = with_header(_unit(settings))
@@ -44,7 +43,6 @@ def proxy_resources(
         payload.binary.digest,
         configuration,
         configs.extra_options or "",
-        *(["reset cached"] if settings.configs.reset_cached else []),
     )
     carrier = with_generation(with_header(environment)[0], generation)
     files = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
 
 from installer.model.resource import DesiredFile, FileState, Part
@@ -69,6 +69,12 @@ class Changes:
         """Those of some parts only."""
         files = tuple(change for change in self.files if change.part in parts)
         return Changes(files, tuple(change for change in self.units if change.part in parts))
+
+    def with_restart(self, name: str, part: Part, why: str) -> Changes:
+        """The same, and this unit restarts."""
+        unit = self.unit(part) or UnitChange(name, part, UnitAction.NOTHING, ())
+        unit = replace(unit, action=max(unit.action, UnitAction.RESTART), why=(*unit.why, why))
+        return replace(self, units=(unit, *(change for change in self.units if change.part is not part)))
 
     def describe(self) -> tuple[str, ...]:
         """What differs and why, a line each."""

@@ -36,7 +36,8 @@ class Phase(StrEnum):
 class DaemonState:
     """`reason` is for people and says why the node is not ready. `hold` is why kubelet is held on its base
     endpoint. `last_exit` is the exit code of the last pass (-1: none has ended), `generation` and
-    `payload_version` those of the last pass that converged. `restarts` are our restarts of kubelet within
+    `payload_version` those of the last pass that converged, `policy` the one that cri-resmgr had in force
+    then, because `policy_source` asked for it. `restarts` are our restarts of kubelet within
     the last hour; `all_restarts`, `passes`, `repairs` (passes that changed something after the first),
     `rollbacks`, `rescues` and `failures` count since the process began."""
 
@@ -49,6 +50,8 @@ class DaemonState:
     last_seconds: float = 0.0
     generation: str = ""
     payload_version: str = ""
+    policy: str = ""
+    policy_source: str = ""
     restarts: int = 0
     all_restarts: int = 0
     passes: int = 0

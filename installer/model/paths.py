@@ -38,6 +38,7 @@ RELAY_SOCKET = "/var/run/cri-resmgr/cri-resmgr.sock"
 RELAY_ENDPOINT = f"unix://{RELAY_SOCKET}"
 PROXY_STATE = ("/var/lib/cri-resmgr", "/run/cri-resmgr", "/run/cri-resmgr.pid")
 PROXY_CACHE = "/var/lib/cri-resmgr/cache"
+TORN_CACHE = f"{PROXY_CACHE}.torn"  # where one that no start can read is kept
 CPU_MANAGER_STATE = "/var/lib/kubelet/cpu_manager_state"
 MEMORY_MANAGER_STATE = "/var/lib/kubelet/memory_manager_state"
 

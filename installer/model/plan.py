@@ -28,6 +28,7 @@ class StepKind(StrEnum):
     ENABLE = "enable"
     DAEMON_RELOAD = "daemon-reload"
     RESET_CACHE = "reset-cache"
+    SET_ASIDE_CACHE = "set-aside-cache"
     RESET_PINNING = "reset-pinning"  # running containers get their CPUs and weight back
     RESTART = "restart"
     SIGNAL = "signal"
@@ -44,6 +45,7 @@ _IN_WORDS = {
     StepKind.CLEAR_HOLD: "end the hold on kubelet",
     StepKind.DAEMON_RELOAD: "daemon-reload",
     StepKind.RESET_CACHE: "stop the proxy and clear the agent's configuration in {}",
+    StepKind.SET_ASIDE_CACHE: "set the torn {} aside",
     StepKind.RESET_PINNING: "give running containers their CPUs and weight back",
     StepKind.SIGNAL: "signal {} to read force.cfg again",
     StepKind.RESTART_IF_REFUSED: "restart {} if it refuses the new force.cfg",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any
 
 from installer.model.jsontext import parse_json
@@ -39,6 +40,12 @@ class ProxyCache:
     policy: str = ""
     agent: Mapping[str, str] = field(default_factory=dict)
     containers: Mapping[str, CachedContainer] = field(default_factory=dict)
+
+    @property
+    def agent_digest(self) -> str:
+        """Tells one configuration of the agent from another; empty if there is none."""
+        text = "\0".join(f"{section}\0{self.agent[section]}" for section in sorted(self.agent))
+        return sha256(text.encode("utf-8", "replace")).hexdigest() if self.agent else ""
 
 
 NO_CACHE = ProxyCache()

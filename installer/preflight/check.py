@@ -11,20 +11,17 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from installer.header import digest_within
-from installer.inputs.policy import agent_policy, next_policy
 from installer.model import paths
 from installer.model.change import Changes, UnitAction
 from installer.model.finding import Finding, refusal, warning
-from installer.model.policy import Repinning
-from installer.model.proxy_cache import ProxyCache
 from installer.model.resource import Part, UnitState
-from installer.model.snapshot import HostSnapshot, Machine, Probe, RunningContainer
+from installer.model.snapshot import HostSnapshot, Machine, Probe
 from installer.model.state import Desired, Mode
+from installer.preflight.configuration import check_cache, check_repinning
 from installer.preflight.file_system import check_file_systems, check_places
 from installer.systemd_syntax.unit_file import parse_unit
 
 if TYPE_CHECKING:
-    from installer.inputs.configs import Configs
     from installer.inputs.load import Inputs
     from installer.inputs.payload import Payload
     from installer.inputs.settings import Settings
@@ -41,7 +38,6 @@ _EMBEDDED = {
 _BOTTLEROCKET = "bottlerocket"
 _PROXY_ALONE = frozenset({"ExecStart", "Type", "User", "RootDirectory", "PrivateNetwork"})
 _PROXY_NEEDS = frozenset({"Environment", "EnvironmentFile", "ExecStartPre", "ExecStartPost"})
-_CONTAINERS_NAMED = 10
 
 
 def check(
@@ -52,18 +48,22 @@ def check(
     changes: Changes,
     *,
     moved: bool,
+    resets: bool,
 ) -> tuple[Finding, ...]:
     """Everything that speaks against this run, and what an operator should know.
 
-    `moved`: a run was cut off that had begun to move kubelet.
+    `moved`: a run was cut off that had begun to move kubelet. `resets`: the agent's cached configuration is
+    cleared.
     """
     found = (*_check_pause(snapshot), *check_places(changes))
     if inputs.request.mode is Mode.REMOVE:
         return (*found, *check_removal(snapshot, changes)) if changes else tuple(_check_pause(snapshot))
-    found += check_host(inputs, snapshot, kubelet.refusals)
+    found += check_host(inputs, snapshot, kubelet.refusals, resets=resets)
     if snapshot.probe is None:
         return found
-    return found + check_change(inputs, snapshot, kubelet.policies, desired, changes, moved=moved)
+    return found + check_change(
+        inputs, snapshot, kubelet.policies, desired, changes, moved=moved, resets=resets
+    )
 
 
 def _check_pause(snapshot: HostSnapshot) -> Iterable[Finding]:
@@ -73,7 +73,7 @@ def _check_pause(snapshot: HostSnapshot) -> Iterable[Finding]:
 
 
 def check_host(
-    inputs: Inputs, snapshot: HostSnapshot, refusals: tuple[Finding, ...] = ()
+    inputs: Inputs, snapshot: HostSnapshot, refusals: tuple[Finding, ...] = (), *, resets: bool = False
 ) -> tuple[Finding, ...]:
     """What the cheap facts say; asked on every run.
 
@@ -89,7 +89,7 @@ def check_host(
         *(() if unusable else refusals),
         *_check_machine(machine, inputs.payload),
         *inputs.configs.warnings,
-        *_check_cache(settings, snapshot.cache, inputs.configs),
+        *check_cache(inputs, snapshot.cache, resets=resets),
         *_check_neighbours(settings, machine),
     )
 
@@ -102,10 +102,11 @@ def check_change(
     changes: Changes,
     *,
     moved: bool = False,
+    resets: bool = False,
 ) -> tuple[Finding, ...]:
     """What matters only when something is to be written; `check_host`'s findings come besides.
 
-    `policies` are those of kubelet's CPU and memory manager. `moved`: as in `check`.
+    `policies` are those of kubelet's CPU and memory manager. `moved`, `resets`: as in `check`.
     """
     request, probe, payload = inputs.request, snapshot.probe or Probe(), inputs.payload
     proxy = changes.unit(Part.PROXY)
@@ -118,7 +119,7 @@ def check_change(
         *_check_runtime(probe, "the proxy needs it, so repair it first"),
         *check_file_systems(probe, changes, payload.binary.size if payload else 0),
         *_check_managers(request.settings, policies),
-        *(_check_repinning(request.settings, inputs.configs, snapshot) if starts_proxy else ()),
+        *(check_repinning(inputs, snapshot, resets=resets) if starts_proxy else ()),
         *_check_pending(snapshot.kubelet.unit, desired, changes, request.accept_pending),
     )
 
@@ -188,17 +189,6 @@ def _check_machine(machine: Machine, payload: Payload | None) -> Iterable[Findin
             f"{payload.binary.source} is a program for {payload.machine}, but this host is {architecture}",
             f"use the payload for {architecture} (in the image: the one built for this architecture)",
         )
-
-
-def _check_cache(settings: Settings, cache: ProxyCache, configs: Configs) -> Iterable[Finding]:
-    if configs.force is not None or not cache.agent or settings.configs.reset_cached:
-        return
-    yield warning(
-        "cached-configuration",
-        f"cri-resmgr's cache ({paths.PROXY_CACHE}) holds a configuration from its agent (policy "
-        f"{agent_policy(cache)}), and that one takes precedence: fallback.cfg has no effect on this node",
-        "set configs.resetCached: true to clear it, or use force.cfg",
-    )
 
 
 def _check_neighbours(settings: Settings, machine: Machine) -> Iterable[Finding]:
@@ -313,47 +303,6 @@ def _check_managers(settings: Settings, policies: tuple[str, str]) -> Iterable[F
             "set the policy to none in kubelet's configuration, or kubelet.acceptStaticManagers: true if "
             "cri-resmgr shall do that work",
         )
-
-
-def _check_repinning(settings: Settings, configs: Configs, snapshot: HostSnapshot) -> Iterable[Finding]:
-    cache = snapshot.cache
-    policy = next_policy(configs, cache, reset=settings.configs.reset_cached)
-    containers = snapshot.probe.containers if snapshot.probe else ()
-    strangers = [container for container in containers if not _is_known(container, cache)]
-    if policy.repins is Repinning.NOTHING or not strangers:
-        return
-    cut = policy.repins is Repinning.CPUS_AND_WEIGHT
-    message = (
-        f"the policy {policy.name} (from {policy.source}) would at once re-pin {_counted(len(strangers))} "
-        "that were not created through the proxy, or that its cache does not know"
-        + (", and cut their CPU weight to the minimum" if cut else "")
-        + f", until they are recreated: {_named(strangers)}"
-    )
-    if settings.proxy.accept_repinning:
-        yield warning("repinning", message, "")
-    else:
-        yield refusal(
-            "repinning",
-            message,
-            "drain the node first; or install with the policy none and switch once the pods have been "
-            "recreated; or set proxy.acceptRepinning: true",
-        )
-
-
-def _is_known(container: RunningContainer, cache: ProxyCache) -> bool:
-    """Whether the proxy will know it: the mount tells that it was created through the proxy, and the cache
-    that this has not been forgotten. The cache alone also has those that a start has found."""
-    return container.through_proxy and container.id in cache.containers
-
-
-def _counted(number: int) -> str:
-    return f"{number} running container" + ("s" if number != 1 else "")
-
-
-def _named(containers: list[RunningContainer]) -> str:
-    names = sorted(one.title for one in containers)
-    more = len(names) - _CONTAINERS_NAMED
-    return ", ".join(names[:_CONTAINERS_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _check_pending(

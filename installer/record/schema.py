@@ -130,7 +130,8 @@ class Record:
     """`unit_files` has the UnitFileState of units of ours before us; `directories` what we made,
     outermost first; `foreign_state` the directories of cri-resmgr that were there before us.
     `owed` names the invocation of a unit that has to end, because it may have been started from
-    an edited file; `signalled` is (invocation, digest of the force.cfg it re-read)."""
+    an edited file; `signalled` is (invocation, digest of the force.cfg it re-read); `cleared` the digest of
+    the agent's configuration that was cleared last."""
 
     schema: int = SCHEMA
     machine_id: str = ""
@@ -144,6 +145,7 @@ class Record:
     failed: Mapping[str, Failure] = field(default_factory=dict)
     owed: Mapping[str, str] = field(default_factory=dict)
     signalled: tuple[str, str] = ("", "")
+    cleared: str = ""
 
     def known_digest(self, path: str, identity: Identity) -> str | None:
         """The port's `KnownDigest`: a digest by identity, without reading the file."""

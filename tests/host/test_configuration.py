@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.host.node import Node
+from tests.host.node import PROXY, Node
 from tests.rules import rule
 from tests.throwaway.host import ThrowawayHost
 
@@ -53,3 +53,54 @@ def test_a_force_config_that_the_signal_does_not_bring_is_brought_by_a_restart(
     assert f"cri-resmgr has not taken the new force.cfg, and is restarted: {why}" in said
     assert forced.run("install").out == "nothing to do\n"
     forced.expect_good()
+
+
+def stop_and_tear(node: Node, content: bytes) -> None:
+    node.host.systemctl("stop", PROXY)
+    node.path(CACHE).write_bytes(content)
+    node.host.systemctl("start", PROXY, check=False)
+
+
+@rule("R8", "R12")
+@pytest.mark.parametrize("zeros", [True, False], ids=["zeros", "cut-short"])
+def test_a_torn_cache_is_set_aside_and_no_generation_is_blamed(node: Node, zeros: bool) -> None:
+    whole = node.path(CACHE).read_bytes()
+    torn = bytes(len(whole)) if zeros else whole[:-5]
+    stop_and_tear(node, torn)
+    assert "failed to unmarshal snapshot data" in node.host.journal(PROXY)
+    assert "is torn" in node.run("status", code=3).out
+    said = node.run("install").out
+    assert f"the cache is {CACHE}.torn" in said
+    assert node.path(f"{CACHE}.torn").read_bytes() == torn
+    node.expect_good()
+    assert node.run("install").out == "nothing to do\n"
+
+
+def push(node: Node, policy: str) -> None:
+    """As the agent does: the proxy keeps it in its cache."""
+    content = json.loads(node.path(CACHE).read_bytes())
+    content["Cfg"] = {"NodeName": "node", "Data": {"policy": f"Active: {policy}"}}
+    stop_and_tear(node, json.dumps(content).encode())
+
+
+@rule("R13")
+def test_what_the_agent_sends_is_in_force_and_is_cleared_each_time_that_it_was_asked_for(node: Node) -> None:
+    push(node, "balloons")
+    said = node.run("plan").out
+    assert "holds a configuration from its agent (policy balloons)" in said
+    node.command.set(configs={"resetCached": True})
+    for policy in ("balloons", "podpools", "podpools"):
+        push(node, policy)
+        with node.restarts(kubelet=False, proxy=True):
+            events = node.run("install", "--output", "json").events
+        assert "reset-cached" in [event["data"].get("code") for event in events]
+        assert events[-1]["data"]["policy"] == "none"
+        assert events[-1]["data"]["policySource"] == "fallback.cfg"
+    assert node.run("install").out == "nothing to do\n"
+    push(node, "podpools")
+    unattended = node.run("install", "--unattended", "--output", "json").events[-1]["data"]
+    assert (unattended["policy"], unattended["policySource"]) == ("podpools", "cri-resmgr-agent")
+    node.run("install")
+    node.command.set()
+    node.run("install")
+    node.expect_good()

@@ -107,7 +107,10 @@ class MemoryHost:
             case StepKind.CLEAR_HOLD:
                 self.hold = ""
             case StepKind.RESET_CACHE:
+                self._stop_proxy()
                 self.cache = replace(self.cache, agent={})
+            case StepKind.SET_ASIDE_CACHE:
+                self.cache = NO_CACHE
             case StepKind.RESET_PINNING:
                 resets = find_resets(self.probe.containers, self.cache, self.probe.managers)
                 given = {reset.container.id: reset.write for reset in resets if not reset.problem}
@@ -124,12 +127,15 @@ class MemoryHost:
             case StepKind.DAEMON_RELOAD:
                 self.reload()
             case StepKind.STOP:
-                self.proxy = replace(self.proxy, active_state="inactive", sub_state="dead", main_pid=0)
-                self.proxy_process, self.answers = None, False
+                self._stop_proxy()
             case StepKind.RESTART if step.target == paths.PROXY_UNIT:
                 self.start_proxy()
             case StepKind.RESTART:
                 self.start_kubelet()
+
+    def _stop_proxy(self) -> None:
+        self.proxy = replace(self.proxy, active_state="inactive", sub_state="dead", main_pid=0)
+        self.proxy_process, self.answers = None, False
 
     @property
     def linked(self) -> bool:

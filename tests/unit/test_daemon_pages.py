@@ -21,6 +21,8 @@ STATE = DaemonState(
     last_seconds=0.25,
     generation='a"b\\c\nd',
     payload_version="v0.9.2",
+    policy="balloons",
+    policy_source="cri-resmgr-agent",
     restarts=2,
     all_restarts=7,
     repairs=3,
@@ -44,6 +46,8 @@ def test_metrics_are_what_prometheus_reads() -> None:
         "mode": "install",
         "generation": STATE.generation,
         "payload_version": "v0.9.2",
+        "policy": "balloons",
+        "policy_source": "cri-resmgr-agent",
     }
     assert families["cri_resmgr_installer_kubelet_restarts"].type == "counter"
     assert all(family.documentation.endswith(".") for family in families.values())

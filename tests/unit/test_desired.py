@@ -17,7 +17,7 @@ from installer.assets import template_text
 from installer.desired.build import build_desired
 from installer.header import with_generation, with_header
 from installer.inputs.configs import Configs
-from installer.inputs.settings import ConfigsSettings, KubeletSettings, ProxySettings, Settings
+from installer.inputs.settings import KubeletSettings, ProxySettings, Settings
 from installer.kubelet.analysis import analyse_kubelet
 from installer.kubelet.effective import effective
 from installer.model import paths
@@ -162,12 +162,6 @@ def test_extra_options_come_from_their_own_file() -> None:
     desired = build(None, Configs(extra_options="EXTRA_OPTIONS=--debug\n"))
     assert "EXTRA_OPTIONS" not in variables(desired, paths.PROXY_ENVIRONMENT)
     assert variables(desired, paths.EXTRA_OPTIONS) == {"EXTRA_OPTIONS": "--debug"}
-
-
-def test_a_cached_configuration_is_reset_by_asking_for_it_alone() -> None:
-    other = build(Settings(configs=ConfigsSettings(reset_cached=True)))
-    assert generations(other)[0] != generations(build())[0]
-    assert generations(other)[1] == generations(build())[1]
 
 
 @rule("R12")

@@ -118,7 +118,7 @@ def test_compose_puts_the_flag_behind_the_value(node: Node) -> None:
     node.serve()
     done = node.guard("compose", "--v=2")
     assert done.returncode == 0
-    assert done.stdout.startswith(f"{NAME}: relay: ready, waited 0.0")
+    assert done.stdout.startswith(f"{NAME}: relay: ready, waited 0.")
     assert done.stdout.count("\n") == 1
     assert node.composed.read_text() == f'ARGS="--v=2 {FLAG}"\n'
     assert stat.S_IMODE(node.composed.stat().st_mode) == 0o600
@@ -531,3 +531,27 @@ def test_shellcheck(tmp_path: Path) -> None:
 
 def uptime() -> float:
     return float(Path("/proc/uptime").read_text().split()[0])
+
+
+CACHE = b'{"Version":"1","Containers":{"0":{"Id":"aa"}},"PolicyJSON":{}}'
+
+
+@rule("R12")
+@pytest.mark.parametrize(
+    ("content", "torn"),
+    [(CACHE, False), (CACHE + b"\n", False), (b"", False), (CACHE[:-9], True), (b"\0" * 4096, True)],
+    ids=["whole", "with-a-newline", "empty", "cut-short", "zeros"],
+)
+def test_a_cache_that_no_start_can_read_is_set_aside_at_the_first_start_since_boot(
+    node: Node, content: bytes, torn: bool
+) -> None:
+    cache = node.root / "var/lib/cri-resmgr/cache"
+    cache.parent.mkdir()
+    cache.write_bytes(content)
+    kept = cache.with_name("cache.torn")
+    said = node.guard("mark-start").stdout
+    assert (cache.exists(), kept.exists(), "is torn" in said) == (not torn, torn, torn)
+    assert not torn or kept.read_bytes() == content
+    cache.write_bytes(b"\0")
+    node.guard("mark-start")
+    assert cache.exists()  # containers may run by now: the installer decides

@@ -12,7 +12,7 @@ from installer.header import with_header
 from installer.inputs.configs import Configs
 from installer.inputs.load import Inputs, Request
 from installer.inputs.payload import Payload
-from installer.inputs.settings import ConfigsSettings, KubeletSettings, ProxySettings, Settings
+from installer.inputs.settings import KubeletSettings, ProxySettings, Settings
 from installer.model import paths
 from installer.model.change import Changes, FileChange, UnitAction, UnitChange, Verb
 from installer.model.finding import Finding, Severity
@@ -112,11 +112,12 @@ def change(
     proxy: str = "not-found",
     accept_pending: bool = False,
     moved: bool = False,
+    resets: bool = False,
 ) -> list[Finding]:
     given = inputs(settings, configs or Configs(), accept_pending=accept_pending)
     unit = UnitState(paths.PROXY_UNIT, proxy)
     seen = replace(snapshot, proxy=ProxySnapshot(unit), probe=probe)
-    return list(check_change(given, seen, policies, DESIRED, changes, moved=moved))
+    return list(check_change(given, seen, policies, DESIRED, changes, moved=moved, resets=resets))
 
 
 def codes(findings: list[Finding] | tuple[Finding, ...], severity: Severity = Severity.REFUSE) -> list[str]:
@@ -361,8 +362,7 @@ def test_repinning_is_refused_with_number_and_names_and_what_to_do() -> None:
 @pytest.mark.parametrize("reset", [False, True])
 def test_the_policy_that_counts_is_the_agents(reset: bool) -> None:
     facts = replace(FACTS, cache=ProxyCache(agent={"policy": "Active: balloons"}))
-    settings = Settings(configs=ConfigsSettings(reset_cached=reset))
-    found = change(facts, replace(PROBE, containers=containers(1)), settings=settings)
+    found = change(facts, replace(PROBE, containers=containers(1)), resets=reset)
     assert codes(found) == ["repinning"] * (not reset)
     assert all("the policy balloons (from cri-resmgr-agent)" in finding.message for finding in found)
 

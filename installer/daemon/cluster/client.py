@@ -129,8 +129,10 @@ class ApiCluster:
             "state": phase.value,
             "reason": state.reason[:_MESSAGE_LIMIT],
             "generation": state.generation,
+            "policy": state.policy,
+            "policySource": state.policy_source,
         }
-        told = (phase, state.hold, state.reason if phase in (Phase.FAILED, Phase.REFUSED) else "")
+        told = (phase, state.hold, state.reason if phase in (Phase.FAILED, Phase.REFUSED) else _policy(state))
         if phase is Phase.CONVERGING:
             self._told = ()  # the result of new inputs is told, also where it is the same as before
         if phase not in _EVENTS:
@@ -304,13 +306,17 @@ class ApiCluster:
 def _message(state: DaemonState) -> str:
     """What people read in the Event."""
     words = {
-        Phase.CONVERGED: "cri-resmgr runs between kubelet and the runtime",
+        Phase.CONVERGED: f"cri-resmgr runs between kubelet and the runtime{_policy(state)}",
         Phase.REMOVED: "cri-resmgr and all files of its installation are removed",
         Phase.PAUSED: "paused: nothing is changed on this node",
     }.get(state.phase, "")
     if state.phase is Phase.YIELDED and state.mode is Mode.INSTALL:
         words = "a newer installer has taken over this node"
     return ": ".join(text for text in (words, state.reason) if text) or state.phase.value
+
+
+def _policy(state: DaemonState) -> str:
+    return f", with the policy {state.policy} from {state.policy_source}" if state.policy else ""
 
 
 def _how_it_ended(code: int | None) -> str:

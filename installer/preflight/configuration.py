@@ -1,0 +1,94 @@
+"""What cri-resmgr's cache and the policy that counts mean for this run. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from installer.inputs.policy import agent_policy, next_policy
+from installer.model import paths
+from installer.model.finding import Finding, refusal, warning
+from installer.model.policy import Repinning
+from installer.model.proxy_cache import ProxyCache
+from installer.model.snapshot import HostSnapshot, RunningContainer
+
+if TYPE_CHECKING:
+    from installer.inputs.load import Inputs
+
+_CONTAINERS_NAMED = 10
+
+
+def check_cache(inputs: Inputs, cache: ProxyCache, *, resets: bool) -> Iterable[Finding]:
+    """`resets`: the agent's configuration is cleared by this run."""
+    if cache.torn:
+        yield warning(
+            "torn-cache",
+            f"cri-resmgr's cache ({paths.PROXY_CACHE}) is torn, as a power loss may leave it: no start of "
+            f"the proxy can read it. It is kept as {paths.TORN_CACHE} when the proxy is restarted",
+            "the proxy then knows no container that runs, as after a first install",
+        )
+    if inputs.configs.force is not None or not cache.agent:
+        return
+    policy = agent_policy(cache)
+    if not inputs.request.settings.configs.reset_cached:
+        yield warning(
+            "cached-configuration",
+            f"cri-resmgr's cache ({paths.PROXY_CACHE}) holds a configuration from its agent (policy "
+            f"{policy}), and that one takes precedence: fallback.cfg has no effect on this node",
+            "set configs.resetCached: true to clear it, or use force.cfg",
+        )
+    elif resets:
+        yield warning(
+            "reset-cached",
+            f"configs.resetCached: the configuration from cri-resmgr-agent (policy {policy}) is cleared, and "
+            "the proxy restarts; each time that the agent sends one, this happens again",
+            "take the agent's ConfigMap away, or set proxy.agent: disabled",
+        )
+    else:
+        yield warning(
+            "reset-in-vain",
+            f"configs.resetCached: cri-resmgr-agent has sent again what was cleared (policy {policy}); "
+            "fallback.cfg has no effect on this node, and `run` does not clear the same once more",
+            "take the agent's ConfigMap away, or set proxy.agent: disabled; `install` by hand clears it",
+        )
+
+
+def check_repinning(inputs: Inputs, snapshot: HostSnapshot, *, resets: bool) -> Iterable[Finding]:
+    """Containers that a start of the proxy would pin anew. `resets` as in `check_cache`."""
+    policy = next_policy(inputs.configs, snapshot.cache, reset=resets)
+    containers = snapshot.probe.containers if snapshot.probe else ()
+    strangers = [container for container in containers if not _is_known(container, snapshot.cache)]
+    if policy.repins is Repinning.NOTHING or not strangers:
+        return
+    cut = policy.repins is Repinning.CPUS_AND_WEIGHT
+    message = (
+        f"the policy {policy.name} (from {policy.source}) would at once re-pin {_counted(len(strangers))} "
+        "that were not created through the proxy, or that its cache does not know"
+        + (", and cut their CPU weight to the minimum" if cut else "")
+        + f", until they are recreated: {_named(strangers)}"
+    )
+    if inputs.request.settings.proxy.accept_repinning:
+        yield warning("repinning", message, "")
+    else:
+        yield refusal(
+            "repinning",
+            message,
+            "drain the node first; or install with the policy none and switch once the pods have been "
+            "recreated; or set proxy.acceptRepinning: true",
+        )
+
+
+def _is_known(container: RunningContainer, cache: ProxyCache) -> bool:
+    """Whether the proxy will know it: the mount tells that it was created through the proxy, and the cache
+    that this has not been forgotten. The cache alone also has those that a start has found."""
+    return container.through_proxy and container.id in cache.containers
+
+
+def _counted(number: int) -> str:
+    return f"{number} running container" + ("s" if number != 1 else "")
+
+
+def _named(containers: list[RunningContainer]) -> str:
+    names = sorted(one.title for one in containers)
+    more = len(names) - _CONTAINERS_NAMED
+    return ", ".join(names[:_CONTAINERS_NAMED]) + (f" and {more} more" if more > 0 else "")
