@@ -26,7 +26,7 @@ from installer.daemon.loop import Daemon
 from installer.daemon.runtime_state import MODE_FILE, STAMPS
 from installer.errors import UnservableHostError
 from installer.model import paths
-from installer.model.daemon import NoCluster
+from installer.model.daemon import Cluster, DaemonState, NoCluster
 from installer.model.event import Event
 from installer.model.resource import UnitState
 from installer.model.state import Mode
@@ -151,9 +151,9 @@ class Scene:
     def drift(self) -> None:
         self.path(paths.FALLBACK_CONFIG).write_text(str(time.monotonic()))
 
-    def play(self, body: Callable[[], None]) -> None:
+    def play(self, body: Callable[[], None], cluster: Cluster | None = None) -> None:
         """Runs the daemon until `body`, beside it, has ended."""
-        daemon = Daemon(self.command, self.emit, NoCluster(), self.systemd, self.answers)
+        daemon = Daemon(self.command, self.emit, cluster or NoCluster(), self.systemd, self.answers)
 
         def play() -> None:
             try:
@@ -300,6 +300,44 @@ def test_a_refused_node_is_no_reason_to_restart_the_pod(scene: Scene, passable: 
         assert not scene.command.excused_file.exists()
 
     scene.play(body)
+
+
+class Gone(NoCluster):
+    """The API server is certain that the node is no longer to be served. `told` is what was reported, `last`
+    when nothing more may follow."""
+
+    def __init__(self) -> None:
+        self.told: list[DaemonState] = []
+        self.ended_with = ""
+
+    def removal_evidence(self) -> tuple[bool, str]:
+        return True, "the DaemonSet is gone"
+
+    def report(self, state: DaemonState) -> None:
+        self.told.append(state)
+
+    def end(self) -> None:
+        self.ended_with = self.told[-1].phase.value
+
+
+@rule("R13")
+@pytest.mark.parametrize(
+    ("work", "phase", "reason"),
+    [
+        ("say('converged', changed=True)", "removed", ""),
+        ("say('error', 'the disk is full', exitCode=5); sys.exit(5)", "failed", "the disk is full"),
+    ],
+)
+def test_how_a_removal_on_evidence_has_ended_is_the_last_word(
+    scene: Scene, work: str, phase: str, reason: str
+) -> None:
+    scene.settings(remove_on_evidence=True)
+    scene.does("remove", work)
+    cluster = Gone()
+    scene.play(lambda: scene.reaches("converged"), cluster)
+    assert (cluster.ended_with, cluster.told[-1].reason) == (phase, reason)
+    assert not scene.command.ready_file.exists()
+    assert scene.path(MODE_FILE).exists() is (phase == "failed")
 
 
 @rule("R13")

@@ -233,27 +233,30 @@ def test_the_reasons_of_events(scene: Scene) -> None:
         state(Phase.HELD, "kubelet is held", hold="run: silent"),
         state(Phase.FAILED, "disk is full"),
         state(Phase.LIMITED),
+        state(Phase.REFUSED, "masked"),
         state(Phase.REMOVED),
     )
     for each in told:
         scene.cluster.report(each)
-    events = scene.heartbeat(answer(sent=6)).events
+    events = scene.heartbeat(answer(sent=7)).events
     assert [(event["type"], event["reason"]) for event in events] == [
         ("Normal", "Converged"),
         ("Normal", "Paused"),
         ("Warning", "HoldSet"),
         ("Warning", "RepairFailed"),
         ("Warning", "RestartLimitReached"),
+        ("Warning", "Refused"),
         ("Normal", "Removed"),
     ]
     assert events[3]["message"] == "disk is full"
 
 
-def test_a_failure_that_repeats_is_one_event_until_another_comes(scene: Scene) -> None:
+@pytest.mark.parametrize("phase", [Phase.FAILED, Phase.REFUSED])
+def test_a_failure_that_repeats_is_one_event_until_another_comes(scene: Scene, phase: Phase) -> None:
     scene.begin()
     for reason in ("disk is full", "disk is full", "no such unit"):
         scene.cluster.report(state(Phase.STARTING))
-        scene.cluster.report(state(Phase.FAILED, reason))
+        scene.cluster.report(state(phase, reason))
     assert [event["message"] for event in scene.heartbeat(answer()).events] == [
         "disk is full",
         "no such unit",
@@ -265,6 +268,14 @@ def test_what_comes_of_new_inputs_is_told_again(scene: Scene) -> None:
     for phase in (Phase.CONVERGED, Phase.CONVERGING, Phase.CONVERGED):
         scene.cluster.report(state(phase))
     assert len(scene.heartbeat(answer()).events) == 2
+
+
+def test_a_repair_of_drift_is_no_event(scene: Scene) -> None:
+    """A file that others fight over would else fill the API server."""
+    scene.begin()
+    for phase in (Phase.CONVERGED, Phase.REPAIRING, Phase.CONVERGED, Phase.CHECKING, Phase.CONVERGED):
+        scene.cluster.report(state(phase))
+    assert len(scene.heartbeat(answer()).events) == 1
 
 
 def test_one_child_at_a_time_and_the_newest_state_wins(scene: Scene) -> None:
