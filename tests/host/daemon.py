@@ -145,7 +145,22 @@ class Daemon:
         self.process.send_signal(number)
         code = self.process.wait(seconds)
         self._reader.join()
+        self.expect_honest()
         return code
+
+    def expect_honest(self) -> None:
+        """R13: it never said `converged` while a pass was at work, nor after a pause before one looked."""
+        at_work, unknown = False, True
+        for event in list(self.events):
+            kind, data = event["kind"], event["data"]
+            if kind in ("pass.started", "pass.ended"):
+                at_work = kind == "pass.started"
+                unknown = unknown and not (kind == "pass.ended" and data["verb"] == "install")
+            elif kind == "state" and data["phase"] == "converged":
+                assert not at_work, f"converged, while a pass is at work:\n{self.said()}"
+                assert not unknown, f"converged, and no pass has looked:\n{self.said()}"
+            elif kind == "state" and data["phase"] == "paused":
+                unknown = True
 
     def kill(self) -> None:
         """Whatever it is at; one that has ended already is fine."""

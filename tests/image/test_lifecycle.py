@@ -255,7 +255,8 @@ def test_it_tells_the_cluster_and_removes_only_on_its_word(world: World) -> None
             world.settle(pod)
             server.delete_daemonset()
             assert pod.terminate() == 0
-        node.expect_untraced(allowed=RUNTIME)
+        assert server.events[-1]["reason"] == "Removed"
+        node.expect_untraced()
 
 
 @rule("R6")
@@ -267,4 +268,4 @@ def test_removal_leaves_no_trace(world: World) -> None:
         within(SOON, lambda: pod.phase() == "removed")
         assert "livenessProbe" not in pod.container
         assert pod.terminate() == 0
-    world.node.expect_untraced(allowed=RUNTIME)
+    world.node.expect_untraced()
