@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import socket
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from installer.errors import UnservableHostError, remedy_for
 from installer.host.chase import opened
@@ -54,6 +56,14 @@ def _enter(descriptor: int) -> None:
         return
     import ctypes
 
-    if ctypes.CDLL(None, use_errno=True).setns(descriptor, _CLONE_NEWNET) != 0:
+    if _libc().setns(descriptor, _CLONE_NEWNET) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
+
+
+@cache
+def _libc() -> Any:
+    """Loaded once: each loading leaves a class behind, in a reference cycle."""
+    import ctypes
+
+    return ctypes.CDLL(None, use_errno=True)
