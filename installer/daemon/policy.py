@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from installer.daemon.configuration import Configuration
 from installer.daemon.phase import Standing, judge
 from installer.daemon.poller import PollSnapshot, Token
+from installer.daemon.relay_history import RelayHistory
 from installer.host.run import describe_exit
 from installer.model.daemon import DaemonState, Phase
 from installer.model.hold import BY_DAEMON, is_operators
@@ -112,11 +113,8 @@ class Policy:
         self._failures = 0  # in a row
         self._retry_at, self._rescue_at, self._resync_at = 0.0, 0.0, now
         self._passes: list[float] = []
-        self._good_since: float | None = None
-        self._silent_since: float | None = None
+        self._relay = RelayHistory(now)
         self._starting_since: float | None = None
-        self._runtime_since = now  # since when the runtime has answered
-        self._proxy_restarts, self._proxy_restart_at = 0, 0.0  # of a silent proxy, since it last answered
         self._forward_at = -HOUR
         self._yielded = self._removed = self._was_paused = self._stopped = False
         self._checked: Token | None = None  # for which the plan has said whether kubelet restarts
@@ -154,9 +152,7 @@ class Policy:
         self.working, self._before = action, snapshot
         self._moved, self._begun_at = False, self._now
         if action is Action.RESTART_PROXY:
-            wait = self.configuration.dead_seconds / 2 * 2.0 ** min(20, self._proxy_restarts)
-            self._proxy_restarts += 1
-            self._proxy_restart_at = self._now + min(RESYNC, wait)
+            self._relay.restarts_proxy(self._now, self.configuration.dead_seconds)
         if action in (Action.INSTALL, Action.REMOVE, Action.PLAN):
             self._stopped = False
             self._counts["passes"] += 1
@@ -241,14 +237,7 @@ class Policy:
         return Decision(action, why, min(due, now + self._heartbeat(now)), due, grace)
 
     def _track(self, now: float, snapshot: PollSnapshot) -> None:
-        if snapshot.relay:
-            self._good_since = now if self._good_since is None else self._good_since
-            self._silent_since, self._proxy_restarts, self._proxy_restart_at = None, 0, 0.0
-        else:
-            self._silent_since = now if self._silent_since is None else self._silent_since
-            self._good_since = None
-        if not snapshot.runtime:
-            self._runtime_since = now
+        self._relay.see(now, snapshot, self.configuration.dead_seconds)
         if snapshot.kubelet.active_state not in ("activating", "deactivating"):
             self._starting_since = None
         elif self._starting_since is None:
@@ -263,16 +252,12 @@ class Policy:
         """Whether the child that runs has to stop."""
         if self._yielded and self.working is Action.INSTALL:
             return Action.STOP, "a newer daemon has taken over"
-        untried = snapshot.proxy.running and not self._proxy_restarts  # then its restart comes first
+        untried = self._relay.is_untried(snapshot)  # then its restart comes first
         hangs = self.working in _IN_THE_WAY and self._hangs(now, snapshot, 0.5 if untried else 1.0)
-        if self._silent_since is None or not hangs:
+        if self._relay.silent_since is None or not hangs:
             return _NOTHING
-        bound = 0.0
-        if self.working is Action.RESTART_PROXY:
-            bound = self._begun_at + self.configuration.dead_seconds
-        elif self._moved:
-            bound = max(self._begun_at, self._silent_since) + REPAIR_BOUND
-        why = f"kubelet hangs on a relay that has been silent for {now - self._silent_since:.0f} s"
+        bound = max(self._begun_at, self._relay.silent_since) + REPAIR_BOUND if self._moved else 0.0
+        why = f"kubelet hangs on a relay that has been silent for {self._relay.silence(now):.0f} s"
         self._stopped = now >= bound  # and to be repeated when kubelet is safe
         return (Action.STOP, why) if self._stopped else _NOTHING
 
@@ -296,31 +281,27 @@ class Policy:
         return self._allowed(now, snapshot, why) if why else _NOTHING
 
     def _hangs(self, now: float, snapshot: PollSnapshot, share: float = 1.0) -> bool:
-        """Whether kubelet hangs on a relay of ours that has been silent for this share of deadSeconds. While
-        the runtime is away nothing is better, so the time counts from its return: the proxy may need some."""
+        """Whether kubelet hangs on a relay of ours that is dead, by this share of deadSeconds."""
         if snapshot.blind or snapshot.paused or self._yielded or self.configuration.mode is Mode.REMOVE:
             return False
         seen = snapshot.proxy.loaded_digest and snapshot.runtime and snapshot.on_relay
-        if self._silent_since is None or not seen:
-            return False
-        return now - max(self._silent_since, self._runtime_since) >= self.configuration.dead_seconds * share
+        return bool(seen) and self._relay.is_dead(now, self.configuration.dead_seconds, share)
 
     def _rescue(self, now: float, snapshot: PollSnapshot) -> _Choice:
         """A dead or silent relay, after systemd was given its chance."""
         persons = is_operators(snapshot.hold)
-        if self._silent_since is None or not snapshot.runtime or not snapshot.proxy.loaded_digest:
+        if self._relay.silent_since is None or not snapshot.runtime or not snapshot.proxy.loaded_digest:
             return _NOTHING
         if self._tried is None and not persons:
             return _NOTHING  # the first pass comes first, and does all that is needed
-        silent = now - self._silent_since
-        untried = snapshot.proxy.running and not self._proxy_restarts
-        chance = max(self._rescue_at, self._proxy_restart_at if self._proxy_restarts == 1 else 0.0)
-        if self._hangs(now, snapshot) and not untried and now >= chance:
+        silent = self._relay.silence(now)
+        untried = self._relay.is_untried(snapshot)
+        chance = now >= self._rescue_at and now >= self._relay.rescue_at()
+        if self._hangs(now, snapshot) and not untried and chance:
             # With a person's hold the child only restarts kubelet, which the hold then takes to its base.
             return Action.RESCUE, f"{BY_DAEMON}the relay has been silent for {silent:.0f} s"
-        half = silent >= self.configuration.dead_seconds / 2 and now >= self._proxy_restart_at
         wanted = (untried and snapshot.on_relay) if persons else (untried or not snapshot.on_relay)
-        if half and snapshot.proxy.running and wanted:
+        if wanted and self._relay.wants_restart(now, snapshot, self.configuration.dead_seconds):
             return Action.RESTART_PROXY, f"it runs, and its relay has been silent for {silent:.0f} s"
         return _NOTHING
 
@@ -330,7 +311,8 @@ class Policy:
         ours = snapshot.hold.startswith(BY_DAEMON)
         if ours and self._stopped and now >= self._retry_at:
             return self._allowed(now, snapshot, "the repair that was stopped for a rescue")
-        good = self._good_since is not None and now - self._good_since >= self.configuration.good_seconds
+        good_since = self._relay.good_since
+        good = good_since is not None and now - good_since >= self.configuration.good_seconds
         if self._tried is None and not (ours and snapshot.relay):
             return self._allowed(now, snapshot, "start, with a hold")
         if self._tried is not None and snapshot.inputs != self._tried:
@@ -409,7 +391,7 @@ class Policy:
             failed=self._failures > 0,
             refused=self._refused is not None,
             limited=f"restarted {self._used()} times within an hour" if limited else "",
-            sick=snapshot.complaint(now - self._silent_since if self._silent_since is not None else 0.0),
+            sick=snapshot.complaint(self._relay.silence(now)),
             difference=self._difference(snapshot),
             new_inputs=snapshot.inputs != self._tried,
             at_work=self.working is not Action.NOTHING,
@@ -422,13 +404,14 @@ class Policy:
     def _heartbeat(self, now: float) -> float:
         if self.configuration.mode is Mode.REMOVE or self._yielded:
             return RESYNC
-        silent = self._silent_since is not None and now - self._silent_since < _LONG_SILENCE
+        silent = self._relay.silent_since is not None and self._relay.silence(now) < _LONG_SILENCE
         return SILENT_HEARTBEAT if silent else HEARTBEAT
 
     def _due(self, now: float) -> float:
         """When there may be something to do, if nothing happens until then."""
         times = [now + RESYNC, self._not_before, self._retry_at, self._resync_at, self._calm_at(now)]
         times += [self._second_look, self._rescue_at]
+        times += self._relay.moments(self.configuration.dead_seconds) if now >= self._not_before else ()
         times += [min(self.stamps) + HOUR + 1.0] if self.stamps else []
         times += [self._starting_since + _KUBELET_PATIENCE] if self._starting_since is not None else []
         return min(time for time in times if time > now)

@@ -20,6 +20,8 @@ from installer.record.store import RecordStore
 from installer.rollback import rescue_limits
 from installer.snapshot import read_units
 
+_RESTART_SHARE = 0.35  # of deadSeconds
+
 
 def hold_kubelet(settings: Settings, host: Host, emit: Emit, reason: str, *, restart: bool) -> None:
     """Holds kubelet on its base endpoint from its next start on, and with `restart`, if it uses the relay,
@@ -50,7 +52,8 @@ def restart_proxy(settings: Settings, host: Host, emit: Emit) -> None:
     with host.lock():
         try:
             host.systemd.reset_failed(paths.PROXY_UNIT)
-            result = host.systemd.restart(paths.PROXY_UNIT, settings.proxy.dead_seconds / 2)
+            # Kubelet may hang on it: no longer than leaves the rescue its time.
+            result = host.systemd.restart(paths.PROXY_UNIT, settings.proxy.dead_seconds * _RESTART_SHARE)
         except SystemdError as error:
             result = error.message
         if result == "done":

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -247,6 +248,47 @@ def test_kubelet_leaves_a_dead_proxy_and_comes_back_when_it_is_good(node: Node, 
         running.settle()
         assert running.restarts() == 2
         assert not node.path(HOLD).exists()
+
+
+@rule("R4", "R12")
+@pytest.mark.parametrize("whole", [False, True], ids=["hangs", "frozen as a whole"])
+def test_with_the_default_times_kubelet_is_back_30_s_after_the_last_answer(
+    node: Node, tmp_path: Path, whole: bool
+) -> None:
+    """A proxy that hangs at each start; and one that is frozen with the guard's own part, so that systemd
+    takes its start for going on."""
+    settings(node, proxy={})
+    node.run("install")
+    with daemon(node, tmp_path) as running:
+        running.settle()
+        node.fault("cri-resmgr", '{"startup": "listen-only"}')
+        over = threading.Event()
+
+        def freeze() -> None:
+            while whole and not over.wait(0.05):
+                if node.host.show(PROXY, "SubState") == "start-post":
+                    node.host.systemctl("kill", "--signal=STOP", "--kill-whom=all", PROXY, check=False)
+
+        freezer = threading.Thread(target=freeze)
+        freezer.start()
+        node.host.systemctl("kill", "--signal=STOP", PROXY)
+        last_answer = uptime(node)
+        try:
+            within(2 * SOON, lambda: off_relay(node))
+            wait_healthy(node.host)
+        finally:
+            over.set()
+            freezer.join()
+        started = int(node.host.show(UNIT, "ActiveEnterTimestampMonotonic")) / 1e6
+        assert started - last_answer < 30
+        assert [data["verb"] for data in running.ended()].count("restart-proxy") == 1
+        node.fault("cri-resmgr", "")
+    node.host.systemctl("kill", "--signal=KILL", PROXY, check=False)
+    node.run("install")
+
+
+def uptime(node: Node) -> float:
+    return float(node.path("/proc/uptime").read_text().split()[0])
 
 
 def test_while_paused_nothing_is_changed(node: Node, tmp_path: Path) -> None:
