@@ -76,6 +76,7 @@ def apply_plan(plan: Plan, host: Host, limits: Limits, emit: Emit, progress: Pro
     for step in plan.steps:
         host.clock.check()
         started = host.clock.monotonic()
+        emit(Event("step.started", step.describe, {"step": step.kind.value}))
         worker.run(step)
         seconds = round(host.clock.monotonic() - started, 3)
         emit(Event("step.done", step.describe, {"step": step.kind.value, "seconds": seconds}))

@@ -29,13 +29,19 @@ from installer.record.schema import Record, RecordStatus, leftovers_of_ours, was
 
 
 def assess(
-    inputs: Inputs, snapshot: HostSnapshot, record: Record, status: RecordStatus, nonce: str
+    inputs: Inputs,
+    snapshot: HostSnapshot,
+    record: Record,
+    status: RecordStatus,
+    nonce: str,
+    installed: Desired | None = None,
 ) -> Assessment:
-    """What the run would do. `nonce` makes its pending generation unlike any other."""
+    """What the run would do. `nonce` makes its pending generation unlike any other. `installed` is what the
+    host is compared with instead of the inputs."""
     request = inputs.request
     settings, removing = request.settings, request.mode is Mode.REMOVE
     kubelet = analyse_kubelet(snapshot, settings)
-    desired = _desired(inputs, snapshot, kubelet)
+    desired = _desired(inputs, snapshot, kubelet) if installed is None else installed
     changes = diff(desired, snapshot, record)
     if desired.proxy is None and not removing:
         changes = Changes()  # kubelet cannot be served: preflight says why
@@ -70,6 +76,7 @@ def assess(
         payload_version=inputs.payload.version if inputs.payload else "",
         remembered_failure=f"{failure.time}: {failure.reason}" if failure else "",
         policy=policy_in_force(snapshot),
+        as_installed=installed is not None,
     )
 
 

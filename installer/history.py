@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from installer.errors import InstallerError
 from installer.host.ports import Journal
 from installer.model import paths
-from installer.model.history import History, HistoryEntry
+from installer.model.history import History, HistoryEntry, Past
 from installer.model.plan import Plan
 from installer.model.state import Mode
 from installer.report.planned import summarise_plan
@@ -83,12 +83,14 @@ def read_history(journal: Journal, count: int) -> History:
     return History(tuple(map(_entry, trusted)), read.fault)
 
 
-def last_guard_decision(journal: Journal, kubelet_unit: str) -> tuple[str, str]:
-    """When the guard last decided for a start of kubelet, and what; empty if the journal does not know."""
+def read_past(journal: Journal, kubelet_unit: str) -> Past:
+    """The last change, and the last decision of the guard for a start of kubelet."""
+    changes = read_history(journal, 1).entries
     matches = (f"_SYSTEMD_UNIT={kubelet_unit}", f"SYSLOG_IDENTIFIER={_GUARD}", "_UID=0")
-    for fields in journal.entries(matches, 1).entries:
-        return _time(fields), fields.get("MESSAGE", "").removeprefix(f"{_GUARD}: ")
-    return "", ""
+    said = journal.entries(matches, 1).entries
+    fields = said[-1] if said else {}
+    decision = fields.get("MESSAGE", "").removeprefix(f"{_GUARD}: ")
+    return Past(changes[-1] if changes else None, _time(fields), decision)
 
 
 def _entry(fields: Mapping[str, str]) -> HistoryEntry:

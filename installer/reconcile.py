@@ -81,7 +81,8 @@ def reconcile(request: Request, host: Host, emit: Emit) -> bool:
 
 
 def look(request: Request, host: Host) -> Assessment:
-    """What a run would do. Touches nothing.
+    """What a run would do. Touches nothing. With `request.inspect` the host is compared with the last good
+    generation where payload or configs are not given.
 
     Raises InvalidInputError, UnservableHostError.
     """
@@ -114,38 +115,45 @@ def _look(request: Request, host: Host, emit: Emit) -> tuple[Run, Inputs, Assess
         machine = read_machine(host)
         store = RecordStore(host.files, load_record(host.files, machine.machine_id, machine.hostname))
         inputs = load_inputs(request, store.record.known_digest)
-        _check_forgotten_configs(request, store.record, host)
+        forgotten = _forgotten_configs(request, store.record, host)
+        if forgotten and not request.inspect:
+            raise _forgot(forgotten)
+        installed = request.inspect and (request.payload is None or bool(forgotten))
+        desired = (good_desired(store.record, host.files) or Desired()) if installed else None
         kubelet = request.settings.kubelet
         if store.status not in (RecordStatus.OK, RecordStatus.FOREIGN):
             drop_in = paths.drop_in(kubelet.drop_in_directory, kubelet.unit)
             store.adopt(drop_in, inputs.payload_digest, request.without_record)
         snapshot = take_snapshot(host, machine, request.settings, store.record)
         nonce = os.urandom(8).hex()
-        assessment = assess(inputs, snapshot, store.record, store.status, nonce)
-        if needs_probe(assessment):
+        assessment = assess(inputs, snapshot, store.record, store.status, nonce, desired)
+        if needs_probe(assessment) and (desired is None or desired.files):
             wanted = tuple(file.path for file in assessment.plan.desired.files)
             snapshot = with_probe(snapshot, host, wanted, probed_endpoint(assessment))
-            assessment = assess(inputs, snapshot, store.record, store.status, nonce)
+            assessment = assess(inputs, snapshot, store.record, store.status, nonce, desired)
     except OSError as error:
         failure = failed_on_disk("the host could not be read", error)
         raise UnservableHostError(failure.message, f"{failure.hint}; nothing was touched") from error
     return Run(host, store, request.settings, emit, request.who, request.because), inputs, assessment
 
 
-def _check_forgotten_configs(request: Request, record: Record, host: Host) -> None:
-    """A forgotten --configs would reset the policy to none. Raises InvalidInputError."""
+def _forgotten_configs(request: Request, record: Record, host: Host) -> list[str]:
+    """The configs that this node was installed with, if none are given now: the policy would become none."""
     if request.configs is not None or request.default_configs or request.mode is Mode.REMOVE:
-        return
+        return []
     kept = {path: good_content(record, host.files, path) for path in paths.CONFIG_FILES}
     fallback = kept[paths.FALLBACK_CONFIG]
     if fallback is not None and without_header(fallback) == DEFAULT_FALLBACK:
         kept[paths.FALLBACK_CONFIG] = None
-    if found := [path for path, content in kept.items() if content is not None]:
-        raise InvalidInputError(
-            [f"--configs is missing: this node was installed with configs ({', '.join(found)})"],
-            "give the same directory again with --configs, or, if the policy none is what you want, "
-            "--default-configs; nothing was touched",
-        )
+    return [path for path, content in kept.items() if content is not None]
+
+
+def _forgot(found: list[str]) -> InvalidInputError:
+    return InvalidInputError(
+        [f"--configs is missing: this node was installed with configs ({', '.join(found)})"],
+        "give the same directory again with --configs, or, if the policy none is what you want, "
+        "--default-configs; nothing was touched",
+    )
 
 
 def _check_pause(request: Request, snapshot: HostSnapshot) -> None:

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from installer.cli.options import Options, require_root
 from installer.errors import UnservableHostError
-from installer.history import DAEMON, read_history
-from installer.host.clock import install_signal_handlers
+from installer.history import DAEMON, read_history, read_past
+from installer.host.clock import TickingClock, install_signal_handlers
 from installer.host.ports import Host
 from installer.host.real import build_host
 from installer.host.validator import BinaryValidator
@@ -19,6 +19,8 @@ from installer.inputs.load import Request
 from installer.inputs.settings import Settings, load_settings
 from installer.model.state import Mode
 from installer.reconcile import look, reconcile, rehearse
+
+_WAIT_PAUSE = 1.0  # seconds between two looks of status --wait
 
 
 def run_host_verb(arguments: argparse.Namespace, options: Options) -> int:
@@ -33,12 +35,20 @@ def run_host_verb(arguments: argparse.Namespace, options: Options) -> int:
     if arguments.command == "plan":
         return _plan(request, host, arguments, options)
     if arguments.command == "status":
-        from installer.report.status import print_status
+        return _status(request, host, arguments.wait, options)
+    return _converge(request, host, options)
 
-        return print_status(look(request, host), options.output, sys.stdout)
+
+def _converge(request: Request, host: Host, options: Options) -> int:
     from installer.report.events import build_reporter
+    from installer.report.waiting import WaitingLine
 
-    reconcile(request, host, build_reporter(options.output, sys.stdout, options.verbose))
+    waiting = WaitingLine(sys.stderr)
+    watched = replace(host, clock=TickingClock(host.clock, waiting.tick))
+    try:
+        reconcile(request, watched, build_reporter(options.output, sys.stdout, options.verbose, waiting))
+    finally:
+        waiting.clear()
     return 0
 
 
@@ -46,10 +56,13 @@ def _request(arguments: argparse.Namespace, options: Options, settings: Settings
     mode = Mode.REMOVE if arguments.command == "remove" else Mode.INSTALL
     if arguments.command == "plan":
         mode = Mode(arguments.mode or settings.mode)
+    inspect = arguments.command == "status"
+    given = not inspect or options.payload_given or options.payload.exists()
     return Request(
         mode=mode,
         settings=settings,
-        payload=options.payload,
+        payload=options.payload if given else None,
+        inspect=inspect,
         configs=options.configs,
         default_configs=options.default_configs,
         who=_who(os.environ, unattended=getattr(arguments, "unattended", False)),
@@ -84,6 +97,20 @@ def _history(arguments: argparse.Namespace, options: Options) -> int:
         )
     print_history(history, options.output, sys.stdout)
     return 0
+
+
+def _status(request: Request, host: Host, wait: int | None, options: Options) -> int:
+    from installer.report.status import is_well, print_status, verdict
+    from installer.report.waiting import WaitingLine
+
+    deadline = host.clock.monotonic() + (wait or 0)
+    waiting = WaitingLine(sys.stderr)
+    while not is_well(seen := look(request, host)) and host.clock.monotonic() < deadline:
+        waiting.show(f"waiting: {verdict(seen)}")
+        host.clock.sleep(_WAIT_PAUSE)
+    waiting.clear()
+    past = read_past(host.journal, request.settings.kubelet.unit)
+    return print_status(seen, options.output, sys.stdout, past)
 
 
 def _plan(request: Request, host: Host, arguments: argparse.Namespace, options: Options) -> int:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -55,6 +55,7 @@ class Options:
     config: Path | None
     host_root: Path
     payload: Path
+    payload_given: bool
     configs: Path | None
     default_configs: bool
     output: str
@@ -126,6 +127,13 @@ def build_parser() -> tuple[argparse.ArgumentParser, Mapping[str, _Parser]]:
     def add(verb: str, purpose: str) -> _Parser:
         return verbs.add_parser(verb, parents=[shared], help=purpose, description=f"{verb}: {purpose}")
 
+    _add_host_verbs(add)
+    _add_manifests(add("manifests", "print Kubernetes YAML; needs neither root nor a host"))
+    _add_internal_verbs(verbs, shared)
+    return parser, verbs.choices
+
+
+def _add_host_verbs(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
     plan = add("plan", "show what would change, step by step; touches nothing")
     plan.add_argument("--mode", choices=("install", "remove"), help="default: the settings' mode")
     plan.add_argument("--diff", action="store_true", help="show the changed text of each file, too")
@@ -151,10 +159,15 @@ def build_parser() -> tuple[argparse.ArgumentParser, Mapping[str, _Parser]]:
     add("run", "daemon: converge, then watch (settings' mode)")
     history = add("history", "what changed on this host, when, by whom and why, from its journal")
     history.add_argument("-n", "--lines", type=_count, default=20, metavar="COUNT", help="default 20")
-    add("status", "show both units, every file and the relay; touches nothing")
-    _add_manifests(add("manifests", "print Kubernetes YAML; needs neither root nor a host"))
-    _add_internal_verbs(verbs, shared)
-    return parser, verbs.choices
+    status = add("status", "what is there against what should be, and how it came to be so; touches nothing")
+    status.add_argument(
+        "--wait",
+        type=_count,
+        nargs="?",
+        const=300,
+        metavar="SECONDS",
+        help="until it is converged and healthy, at most so long; default 300",
+    )
 
 
 def _add_despite_pause(verb: argparse.ArgumentParser) -> None:
@@ -221,6 +234,7 @@ def _options(arguments: argparse.Namespace) -> Options:
         config=Path(chosen("config")) if chosen("config") else None,
         host_root=Path(chosen("host_root")),
         payload=Path(chosen("payload")),
+        payload_given=hasattr(arguments, "payload") or f"{ENVIRONMENT_PREFIX}PAYLOAD" in os.environ,
         configs=Path(configs) if configs and not by_default else None,
         default_configs=by_default,
         output=output,

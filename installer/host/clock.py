@@ -10,8 +10,10 @@ import os
 import select
 import signal
 import time
+from collections.abc import Callable
 
 from installer.errors import InterruptedRunError
+from installer.host.ports import Clock
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -42,6 +44,21 @@ _stop = _StopRequest()
 def install_signal_handlers() -> None:
     """From now on SIGTERM, SIGINT and SIGHUP make `check` and `sleep` raise. Main thread only."""
     _stop.listen()
+
+
+class TickingClock:
+    """Another clock that calls `tick` before it sleeps: what is waited for can be shown."""
+
+    def __init__(self, clock: Clock, tick: Callable[[], None]) -> None:
+        self._clock = clock
+        self._tick = tick
+        self.now = clock.now
+        self.monotonic = clock.monotonic
+        self.check = clock.check
+
+    def sleep(self, seconds: float) -> None:
+        self._tick()
+        self._clock.sleep(seconds)
 
 
 class SystemClock:

@@ -21,19 +21,21 @@ from installer.model.state import Mode
 @dataclass(frozen=True, slots=True)
 class Request:
     """What a person, or the daemon for one, asked for. `payload` and `configs` are directories readable by
-    this process.
+    this process; a payload of None is not given.
 
     `who` asks, and `because` of what if nobody can be asked: for the history.
     `default_configs`: that no configs are given is meant, also on a node that was installed with some.
     `despite_pause`: act on a paused node, too.
+    `inspect`: the host is only looked at, and what is not given is what was installed.
     `keep_kubelet`: begin nothing that would restart kubelet. `unattended`: nobody is watching, so a person's
     hold is not ended.
     """
 
     mode: Mode
     settings: Settings
-    payload: Path
+    payload: Path | None
     configs: Path | None = None
+    inspect: bool = False
     who: str = "root"
     because: str = ""
     default_configs: bool = False
@@ -72,7 +74,7 @@ def load_inputs(request: Request, known: KnownDigest) -> Inputs:
         faults += error.faults
         hints.append(error.hint)
     try:
-        payload = load_payload(request.payload, known)
+        payload = load_payload(request.payload, known) if request.payload else None
     except InvalidInputError as error:
         if not removing:
             faults += error.faults

@@ -13,7 +13,8 @@ from installer.model.snapshot import HostSnapshot
 class Assessment:
     """`base_endpoint` is where the runtime is asked, empty if it is not known. `payload_version` is what the
     payload calls itself. `remembered_failure` is why this generation is not tried again on this host, empty
-    if it may be tried. `policy` is the one in force, None while no proxy runs."""
+    if it may be tried. `policy` is the one in force, None while no proxy runs.
+    `as_installed`: the host was compared with what was installed, as payload or configs were not given."""
 
     plan: Plan
     snapshot: HostSnapshot
@@ -21,3 +22,4 @@ class Assessment:
     payload_version: str = ""
     remembered_failure: str = ""
     policy: PolicyInForce | None = None
+    as_installed: bool = False

@@ -27,6 +27,18 @@ class HistoryEntry:
         return f"{self.action} by {self.who}: {self.outcome}: {self.summary}"
 
 
+class Past(NamedTuple):
+    """What the journal tells of how the host came to be as it is: the last change, and when and how the guard
+    last decided for a start of kubelet; empty where it does not know."""
+
+    last_change: HistoryEntry | None = None
+    guard_time: str = ""
+    guard: str = ""
+
+
+NO_PAST = Past()
+
+
 class History(NamedTuple):
     """The newest entry comes last. `fault` is why the journal cannot be read, else empty."""
 

@@ -10,7 +10,9 @@ from typing import TextIO
 from installer.errors import InstallerError, InvalidInputError, RolledBackError
 from installer.model.event import Emit, Event
 from installer.report.terminal import BOLD, RED, YELLOW, cut, escape, one_line, paint, wants_color
+from installer.report.waiting import WaitingLine
 
+STEP_STARTED = "step.started"
 Now = Callable[[], str]
 
 
@@ -21,14 +23,22 @@ def utc_now() -> str:
 
 class TextReporter:
     """One line for each event; `verbose` adds the event's kind and data. Diagnostics are a block, for
-    `verbose` only: the error that follows says what a person needs first."""
+    `verbose` only: the error that follows says what a person needs first. A step that has begun is for
+    `waiting`."""
 
-    def __init__(self, stream: TextIO, verbose: bool = False) -> None:
+    def __init__(self, stream: TextIO, verbose: bool = False, waiting: WaitingLine | None = None) -> None:
         self._stream = stream
+        self._waiting = waiting
         self._verbose = verbose
         self._color = wants_color(stream)
 
     def __call__(self, event: Event) -> None:
+        if event.kind == STEP_STARTED:
+            if self._waiting is not None:
+                self._waiting.begin(event.message)
+            return
+        if self._waiting is not None:
+            self._waiting.clear()
         if event.kind == "diagnostics":
             block = json.dumps(dict(event.data), indent=2, default=str) if self._verbose else ""
             self._stream.write(f"{one_line(event.message)}\n{escape(block)}\n" if block else "")
@@ -52,21 +62,26 @@ def _lasted(seconds: object) -> str:
 
 
 class JsonReporter:
-    """One JSON object for each event and line: {"time", "kind", "message", "data"}."""
+    """One JSON object for each event and line: {"time", "kind", "message", "data"}. Of a step only its end is
+    told."""
 
     def __init__(self, stream: TextIO, now: Now = utc_now) -> None:
         self._stream = stream
         self._now = now
 
     def __call__(self, event: Event) -> None:
+        if event.kind == STEP_STARTED:
+            return
         line = {"time": self._now(), "kind": event.kind, "message": event.message, "data": dict(event.data)}
         self._stream.write(json.dumps(line, default=str) + "\n")
         self._stream.flush()
 
 
-def build_reporter(output: str, stream: TextIO, verbose: bool = False) -> Emit:
+def build_reporter(
+    output: str, stream: TextIO, verbose: bool = False, waiting: WaitingLine | None = None
+) -> Emit:
     """The reporter for `output`, text or json."""
-    return JsonReporter(stream) if output == "json" else TextReporter(stream, verbose)
+    return JsonReporter(stream) if output == "json" else TextReporter(stream, verbose, waiting)
 
 
 def report_error(error: InstallerError, output: str, stream: TextIO, now: Now = utc_now) -> None:

@@ -7,21 +7,25 @@ from typing import TextIO
 
 from installer.model.assessment import Assessment
 from installer.model.change import FileChange
+from installer.model.history import NO_PAST, Past
 from installer.model.paths import HOLD
+from installer.model.policy import PolicyInForce
 from installer.model.resource import ProcessState, UnitState
 from installer.model.state import Desired, Mode
+from installer.report.history import entry_json
 from installer.report.planned import finding_lines, findings_json, summarise_plan
 from installer.report.terminal import BOLD, GREEN, RED, YELLOW, one_line, paint, wants_color, write_json
 
 _SCHEMA = 1
+_AS_INSTALLED = "what was installed last, not with a payload and configs: they were not given"
 
 
-def print_status(seen: Assessment, output: str, stream: TextIO) -> int:
+def print_status(seen: Assessment, output: str, stream: TextIO, past: Past = NO_PAST) -> int:
     """Writes the status to `stream`; returns the exit code: 0, or 3 where not converged or not healthy."""
     if output == "json":
-        write_json(status_json(seen), stream)
+        write_json(status_json(seen, past), stream)
     else:
-        stream.write(render_status(seen, wants_color(stream)))
+        stream.write(render_status(seen, past, wants_color(stream)))
     return 0 if is_well(seen) else 3
 
 
@@ -47,20 +51,27 @@ def complaints(seen: Assessment) -> list[str]:
     return found
 
 
-def render_status(seen: Assessment, color: bool = False) -> str:
+def render_status(seen: Assessment, past: Past, color: bool = False) -> str:
     """For people; the last line is the verdict."""
     snapshot, plan = seen.snapshot, seen.plan
     wanted_proxy, wanted_kubelet = _wanted(plan.desired)
     lines = [
         _unit_line(snapshot.proxy.unit, color),
         f"    relay: {'answers' if snapshot.proxy.relay_answers else 'does not answer'}",
+        *_proxy_lines(seen, past),
         *_generation_lines(snapshot.proxy.process, wanted_proxy),
         _unit_line(snapshot.kubelet.unit, color),
         f"    endpoint: {'relay' if snapshot.kubelet.on_relay else 'base endpoint'}",
         f"    health: {'ok' if snapshot.kubelet.healthy else 'not ok'}",
     ]
+    if past.guard:
+        lines.append(f"    last start: {one_line(f'{past.guard}  ({past.guard_time})')}")
     lines += _generation_lines(snapshot.kubelet.process, wanted_kubelet)
     lines += _file_lines(seen)
+    if past.last_change is not None:
+        lines.append(f"last change: {one_line(f'{past.last_change.time} {past.last_change.describe}')}")
+    if seen.as_installed and plan.desired.files:
+        lines.append(f"compared with {_AS_INSTALLED}")
     if seen.snapshot.hold:
         reason = one_line(seen.snapshot.hold)
         held = f"kubelet is held on its base endpoint from its next start on ({HOLD}): {reason}"
@@ -70,7 +81,7 @@ def render_status(seen: Assessment, color: bool = False) -> str:
         lines.append(paint(f"this generation failed here and is not tried again: {reason}", YELLOW, color))
     for finding in plan.findings:
         lines += finding_lines(finding, paint(f"{finding.severity}:", YELLOW, color))
-    lines.append(_last_line(seen, color))
+    lines.append(paint(verdict(seen), GREEN if is_well(seen) else RED, color))
     return "\n".join(lines) + "\n"
 
 
@@ -80,14 +91,39 @@ def _wanted(desired: Desired) -> tuple[str, str]:
     return proxy.generation if proxy else "", kubelet.unit.generation if kubelet else ""
 
 
-def _last_line(seen: Assessment, color: bool) -> str:
+def verdict(seen: Assessment) -> str:
+    """The status in one line."""
     plan = seen.plan
     if is_well(seen):
-        return paint("converged and healthy", GREEN, color)
+        return "converged and healthy"
+    if seen.as_installed and not plan.desired.files and not seen.snapshot.proxy.unit.exists:
+        return "not installed"
     said = [f"not converged: {summarise_plan(plan)}"] if plan.steps else []
     said += [f"not healthy: {complaint}" for complaint in complaints(seen)]
     said += [f"refused: {refusal.code}" for refusal in plan.refusals]
-    return paint("; ".join(said), RED, color)
+    return "; ".join(said)
+
+
+def _proxy_lines(seen: Assessment, past: Past) -> Iterator[str]:
+    if seen.policy is not None:
+        yield f"    policy: {one_line(seen.policy.describe)}"
+    if endpoint := _runtime_endpoint(seen):
+        yield f"    runtime endpoint: {one_line(endpoint)}"
+    if version := _payload_version(seen, past):
+        yield f"    payload: {one_line(version)}"
+
+
+def _runtime_endpoint(seen: Assessment) -> str:
+    """Where the running proxy finds the runtime, else where it would."""
+    process = seen.snapshot.proxy.process
+    return (process.flag("--runtime-socket") if process else "") or seen.base_endpoint
+
+
+def _payload_version(seen: Assessment, past: Past) -> str:
+    """What the payload says of itself, else what the journal says of what was installed last."""
+    change, wanted = past.last_change, seen.plan.desired.generation
+    noted = change.payload_version if change and change.generation == wanted else ""
+    return seen.payload_version or noted
 
 
 def _unit_line(unit: UnitState, color: bool) -> str:
@@ -119,14 +155,17 @@ def _file_lines(seen: Assessment) -> Iterator[str]:
         yield f"    {one_line(change.path)}: {one_line(change.why)}"
 
 
-def status_json(seen: Assessment) -> dict[str, object]:
+def status_json(seen: Assessment, past: Past) -> dict[str, object]:
     """For machines; keys are stable:
 
     schema, converged, healthy, complaints [text], summary, relayAnswers, kubeletOnRelay,
     kubeletHealthy, hold, rememberedFailure (both text, empty if none), units [{name,
     loadState, activeState, subState, unitFileState, mainPid, restarts, result, invocationId,
     needDaemonReload, generation, wantedGeneration}],
-    differences [{path, part, verb, why}], findings [{severity, code, message, hint}].
+    differences [{path, part, verb, why}], findings [{severity, code, message, hint}],
+    policy {name, source, pending} or null, runtimeEndpoint, payloadVersion, pause (text, empty if none),
+    guard {time, decision} of kubelet's last start, lastChange (as in `history`) or null, asInstalled: whether
+    it was compared with what was installed, as payload or configs were not given.
     """
     snapshot, plan = seen.snapshot, seen.plan
     wanted_proxy, wanted_kubelet = _wanted(plan.desired)
@@ -147,7 +186,18 @@ def status_json(seen: Assessment) -> dict[str, object]:
         ],
         "differences": [_difference_json(change) for change in plan.changes.files],
         "findings": findings_json(plan.findings),
+        "policy": seen.policy and _policy_json(seen.policy),
+        "runtimeEndpoint": _runtime_endpoint(seen),
+        "payloadVersion": _payload_version(seen, past),
+        "pause": snapshot.pause,
+        "guard": {"time": past.guard_time, "decision": past.guard},
+        "lastChange": past.last_change and entry_json(past.last_change),
+        "asInstalled": seen.as_installed,
     }
+
+
+def _policy_json(policy: PolicyInForce) -> dict[str, str]:
+    return {"name": policy.name, "source": policy.source.value, "pending": policy.pending}
 
 
 def _unit_json(unit: UnitState, process: ProcessState | None, wanted: str) -> dict[str, object]:

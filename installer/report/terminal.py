@@ -57,6 +57,11 @@ def wants_color(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
+def is_screen(stream: TextIO) -> bool:
+    """Whether a person watches, on a terminal that can write over a line."""
+    return stream.isatty() and os.environ.get("TERM") not in ("dumb", None)
+
+
 class SteadyStream:
     """A text stream that never fails: when its reader has gone or its disk is full, the rest is dropped."""
 

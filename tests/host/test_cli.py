@@ -1,11 +1,12 @@
 """What a person types on a node: status, history and plan tell what is so."""
 
 import json
+import subprocess
 from collections.abc import Iterator
 
 import pytest
 
-from tests.host.command import execute
+from tests.host.command import PROGRAM, Ended, execute, untouched
 from tests.host.node import FALLBACK, PROXY, Node
 from tests.host.product import lent, offer_broken
 from tests.throwaway.host import ThrowawayHost
@@ -79,3 +80,55 @@ def test_a_host_without_journald_is_served_and_has_no_history(node: Node) -> Non
     finally:
         node.host.run("mv", "/usr/bin/journalctl.away", "/usr/bin/journalctl")
         node.host.run("mv", "/run/systemd/journal/away", "/run/systemd/journal/socket")
+
+
+def test_status_needs_no_payload_and_says_how_it_came_to_be(node: Node) -> None:
+    def bare(*argv: str, code: int) -> Ended:
+        ended = execute("--host-root", str(node.host.root), *argv)
+        assert ended.code == code, ended.said
+        return ended
+
+    assert bare("status", code=3).out.splitlines()[-1] == "not installed"
+    node.fallback("policy:\n  Active: podpools\n  ReservedResources: {CPU: 750m}\n")
+    node.run("install")
+    said = bare("status", code=0).out
+    assert "    policy: podpools, from fallback.cfg\n" in said
+    assert "    runtime endpoint: /run/containerd/containerd.sock\n" in said
+    assert "    last start: relay: ready" in said
+    assert "last change: " in said
+    assert " install by root: done: 7 to create" in said
+    assert "compared with what was installed last" in said
+    node.path(FALLBACK).unlink()
+    assert f"    {FALLBACK}: missing\n" in bare("status", code=3).out
+    assert bare("status", "--payload", "/nowhere", code=2)
+
+
+def test_status_waits_until_all_is_well(node: Node) -> None:
+    node.run("install")
+    assert node.run("status", "--wait", "1").out.splitlines()[-1] == "converged and healthy"
+    node.host.systemctl("stop", PROXY)
+    assert "is not running" in node.run("status", "--wait", "1", code=3).out.splitlines()[-1]
+    argv = [str(PROGRAM), *node.command.globals(), "status", "--wait", "60"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as waiting:
+        node.host.systemctl("start", PROXY)
+        out, err = waiting.communicate(timeout=60)
+    assert (waiting.returncode, err) == (0, "")
+    assert out.splitlines()[-1] == "converged and healthy"
+
+
+def test_a_plan_asks_what_an_installation_asks(node: Node) -> None:
+    """Remembered failures, and the payload's own program as the judge of the configs."""
+    node.run("install")
+    node.fallback("policy:\n  Active: none\nlogger:\n  NoSuchField: 1\n")
+    with untouched(node.host):
+        planned = node.run("plan", code=2)
+    assert planned.err == node.run("install", code=2).err
+    assert planned.out.startswith("not possible now (see the error); otherwise: ")
+    (node.command.configs / "fallback.cfg").unlink()
+    offer_broken(node, {"exitAfterSeconds": 0.5})
+    assert node.run("plan", code=3).err == ""
+    node.run("install", code=5)
+    planned = node.run("plan", code=5)
+    assert planned.out == "failed here before, not tried again; the last good generation: nothing to do\n"
+    assert planned.err == node.run("install", code=5).err
+    assert node.run("plan", "--retry", code=3).out.startswith("2 to change; ")

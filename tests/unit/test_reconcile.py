@@ -412,3 +412,29 @@ def test_an_entry_of_another_user_is_not_believed(node: Node, payload: Path) -> 
     assert install(node, payload)
     node.fake.journal.written.append({**node.fake.journal.written[0], "_UID": "1000"})
     assert len(history(node)) == 1
+
+
+# -- looking without inputs ----------------------------------------------------------------
+
+
+def test_a_look_without_inputs_compares_with_what_was_installed(
+    node: Node, payload: Path, tmp_path: Path
+) -> None:
+    """An operator at the node has neither the payload nor the configs at hand."""
+    configs = tmp_path / "configs"
+    configs.mkdir()
+    (configs / "fallback.cfg").write_text("policy: {Active: none}\nlogger: {Debug: x}\n")
+    given = replace(request(payload), configs=configs)
+    bare = replace(request(payload), payload=None, inspect=True)
+    seen = look(bare, node.fake.host)
+    assert (seen.as_installed, seen.plan.steps, seen.plan.desired.files) == (True, (), ())
+    assert reconcile(given, node.fake.host, silent)
+    for asked in (bare, replace(request(payload), inspect=True)):  # the configs are forgotten
+        seen = look(asked, node.fake.host)
+        assert (seen.as_installed, seen.plan.steps) == (True, ())
+        assert seen.plan.desired.generation == look(given, node.fake.host).plan.desired.generation
+    write(node, paths.FALLBACK_CONFIG, b"edited")
+    assert [change.path for change in look(bare, node.fake.host).plan.changes.files] == [
+        paths.FALLBACK_CONFIG
+    ]
+    assert not look(replace(given, inspect=True), node.fake.host).as_installed

@@ -19,7 +19,9 @@ from installer.model.assessment import Assessment
 from installer.model.change import Changes, FileChange, UnitAction, UnitChange, Verb
 from installer.model.event import Event
 from installer.model.finding import Finding, Severity
+from installer.model.history import History, HistoryEntry, Past
 from installer.model.plan import Plan, Step, StepKind
+from installer.model.policy import PolicyInForce, PolicySource
 from installer.model.resource import (
     ABSENT,
     DesiredFile,
@@ -33,9 +35,11 @@ from installer.model.resource import (
 from installer.model.snapshot import HostSnapshot
 from installer.model.state import Desired, DesiredUnit, Mode
 from installer.report.events import JsonReporter, build_reporter, report_error
+from installer.report.history import print_history
 from installer.report.planned import plan_json, print_plan, render_plan, summarise
 from installer.report.status import print_status
 from installer.report.terminal import cut, escape, one_line, wants_color
+from installer.report.waiting import WaitingLine
 from tests.snapshots import but, snapshot
 
 FALLBACK = paths.FALLBACK_CONFIG
@@ -313,6 +317,34 @@ def test_colour_is_for_terminals_whose_owner_wants_it(
     assert wants_color(stream) is color
 
 
+def test_what_is_waited_for_is_shown_to_whoever_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    now = [0.0]
+    screen, out = Terminal(), io.StringIO()
+    waiting = WaitingLine(screen, lambda: now[0])
+    emit = build_reporter("text", out, waiting=waiting)
+    emit(Event("step.started", "wait until kubelet is healthy"))
+    for now[0] in (0.1, 3.2, 3.3):
+        waiting.tick()
+    emit(Event("step.done", "wait until kubelet is healthy", {"seconds": 3.4}))
+    waiting.tick()
+    clear = "\r\x1b[K"
+    line = "  wait until kubelet is healthy ..."
+    assert screen.getvalue() == f"{clear}{line}{clear}{line} 3 s{clear}"
+    assert out.getvalue() == "  wait until kubelet is healthy (3.4 s)\n"
+
+
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_what_is_waited_for_is_no_noise_in_a_log(output: str) -> None:
+    log = io.StringIO()
+    waiting = WaitingLine(log)
+    emit = build_reporter(output, log, waiting=waiting)
+    emit(Event("step.started", "wait"))
+    waiting.tick()
+    waiting.clear()
+    assert log.getvalue() == ""
+
+
 def test_a_plan_as_json_is_one_document_with_stable_keys() -> None:
     stream = io.StringIO()
     payload = PayloadFile(Path("/payload/x"), "f" * 64, 9)
@@ -380,6 +412,65 @@ def status(seen: HostSnapshot, shown: Plan, output: str = "text") -> tuple[int, 
     stream = io.StringIO()
     code = print_status(Assessment(replace(shown, desired=WANTED), seen), output, stream)
     return code, stream.getvalue()
+
+
+CHANGE = HistoryEntry("2026-11-22T03:00:00Z", "alice", "install", "done", "1 to change", (), "g1", "v0.9.2")
+PAST = Past(CHANGE, "2026-11-22T03:00:01Z", "relay: ready, waited 0.10 s")
+
+
+def test_status_tells_the_policy_the_runtime_the_payload_and_how_it_came_to_be() -> None:
+    running = ProcessState(
+        5, ("cri-resmgr", "--runtime-socket=/run/x.sock"), {paths.GENERATION_VARIABLE: "g1"}
+    )
+    seen = Assessment(
+        replace(plan(), desired=WANTED),
+        but(WELL, proxy_process=running),
+        policy=PolicyInForce("balloons", PolicySource.AGENT),
+        as_installed=True,
+    )
+    stream = io.StringIO()
+    assert print_status(seen, "text", stream, PAST) == 0
+    lines = [line.strip() for line in stream.getvalue().splitlines()]
+    for line in (
+        "policy: balloons, from cri-resmgr-agent",
+        "runtime endpoint: /run/x.sock",
+        "payload: v0.9.2",
+        "last start: relay: ready, waited 0.10 s  (2026-11-22T03:00:01Z)",
+        "last change: 2026-11-22T03:00:00Z install by alice: done: 1 to change",
+        "compared with what was installed last, not with a payload and configs: they were not given",
+    ):
+        assert line in lines
+    stream = io.StringIO()
+    print_status(seen, "json", stream, PAST)
+    document = json.loads(stream.getvalue())
+    assert document["policy"] == {"name": "balloons", "source": "cri-resmgr-agent", "pending": ""}
+    assert (document["runtimeEndpoint"], document["payloadVersion"]) == ("/run/x.sock", "v0.9.2")
+    assert document["guard"] == {"time": PAST.guard_time, "decision": PAST.guard}
+    assert (document["lastChange"]["who"], document["asInstalled"]) == ("alice", True)
+
+
+def test_a_version_that_was_not_installed_last_is_not_shown() -> None:
+    stream = io.StringIO()
+    other = PAST._replace(last_change=replace(CHANGE, generation="g0"))
+    print_status(Assessment(replace(plan(), desired=WANTED), WELL), "text", stream, other)
+    assert "payload" not in stream.getvalue()
+
+
+def test_a_host_without_us_is_not_installed() -> None:
+    bare = but(WELL, proxy=UnitState(paths.PROXY_UNIT), proxy_process=None, on_relay=False)
+    stream = io.StringIO()
+    assert print_status(Assessment(plan(), bare, as_installed=True), "text", stream) == 3
+    assert stream.getvalue().splitlines()[-1] == "not installed"
+
+
+def test_what_journals_say_cannot_act_on_the_terminal() -> None:
+    nasty = "\x1b[2J\nforged: line"
+    past = Past(replace(CHANGE, who=nasty, summary=nasty), nasty, nasty)
+    stream = io.StringIO()
+    print_status(Assessment(replace(plan(), desired=WANTED), WELL), "text", stream, past)
+    print_history(History((replace(CHANGE, who=nasty, why=(nasty,)),)), "text", stream)
+    assert not HARMFUL.search(stream.getvalue())
+    assert "\nforged" not in stream.getvalue()
 
 
 def test_a_converged_and_healthy_host() -> None:
