@@ -90,7 +90,8 @@ def read_past(journal: Journal, kubelet_unit: str) -> Past:
     said = journal.entries(matches, 1).entries
     fields = said[-1] if said else {}
     decision = fields.get("MESSAGE", "").removeprefix(f"{_GUARD}: ")
-    return Past(changes[-1] if changes else None, _time(fields), decision)
+    last = changes[-1] if changes else None
+    return Past(last, _time(fields), decision, fields.get("_SYSTEMD_INVOCATION_ID", ""))
 
 
 def _entry(fields: Mapping[str, str]) -> HistoryEntry:

@@ -29,11 +29,12 @@ class HistoryEntry:
 
 class Past(NamedTuple):
     """What the journal tells of how the host came to be as it is: the last change, and when and how the guard
-    last decided for a start of kubelet; empty where it does not know."""
+    last decided, for which start of kubelet (its InvocationID); empty where it does not know."""
 
     last_change: HistoryEntry | None = None
     guard_time: str = ""
     guard: str = ""
+    guard_invocation: str = ""
 
 
 NO_PAST = Past()

@@ -17,6 +17,7 @@ from installer.report.planned import finding_lines, findings_json, summarise_pla
 from installer.report.terminal import BOLD, GREEN, RED, YELLOW, one_line, paint, wants_color, write_json
 
 _SCHEMA = 1
+_NOTHING_INSTALLED = "no installation was completed here: give --payload, and --configs if any, to compare"
 _AS_INSTALLED = "what was installed last, not with a payload and configs: they were not given"
 
 
@@ -31,7 +32,12 @@ def print_status(seen: Assessment, output: str, stream: TextIO, past: Past = NO_
 
 def is_well(seen: Assessment) -> bool:
     """Converged, healthy, and nothing that would keep us from serving this host."""
-    return not seen.plan.steps and not seen.plan.refusals and not complaints(seen)
+    return is_converged(seen) and not seen.plan.refusals and not complaints(seen)
+
+
+def is_converged(seen: Assessment) -> bool:
+    """Nothing differs from what was asked for or installed: without either, nothing is known to be so."""
+    return not seen.plan.steps and (bool(seen.plan.desired.files) or not seen.as_installed)
 
 
 def complaints(seen: Assessment) -> list[str]:
@@ -65,7 +71,8 @@ def render_status(seen: Assessment, past: Past, color: bool = False) -> str:
         f"    health: {'ok' if snapshot.kubelet.healthy else 'not ok'}",
     ]
     if past.guard:
-        lines.append(f"    last start: {one_line(f'{past.guard}  ({past.guard_time})')}")
+        earlier = "" if _decided_this_start(seen, past) else ", for an earlier start"
+        lines.append(f"    guard: {one_line(past.guard)}  ({one_line(past.guard_time)}{earlier})")
     lines += _generation_lines(snapshot.kubelet.process, wanted_kubelet)
     lines += _file_lines(seen)
     if past.last_change is not None:
@@ -96,8 +103,9 @@ def verdict(seen: Assessment) -> str:
     plan = seen.plan
     if is_well(seen):
         return "converged and healthy"
-    if seen.as_installed and not plan.desired.files and not seen.snapshot.proxy.unit.exists:
-        return "not installed"
+    if seen.as_installed and not plan.desired.files:
+        exists = seen.snapshot.proxy.unit.exists
+        return _NOTHING_INSTALLED if exists else "not installed"
     said = [f"not converged: {summarise_plan(plan)}"] if plan.steps else []
     said += [f"not healthy: {complaint}" for complaint in complaints(seen)]
     said += [f"refused: {refusal.code}" for refusal in plan.refusals]
@@ -111,6 +119,11 @@ def _proxy_lines(seen: Assessment, past: Past) -> Iterator[str]:
         yield f"    runtime endpoint: {one_line(endpoint)}"
     if version := _payload_version(seen, past):
         yield f"    payload: {one_line(version)}"
+
+
+def _decided_this_start(seen: Assessment, past: Past) -> bool:
+    """Whether the guard's last decision was for the kubelet that runs. Without our drop-in none is made."""
+    return past.guard_invocation == seen.snapshot.kubelet.unit.invocation_id
 
 
 def _runtime_endpoint(seen: Assessment) -> str:
@@ -164,14 +177,15 @@ def status_json(seen: Assessment, past: Past) -> dict[str, object]:
     needDaemonReload, generation, wantedGeneration}],
     differences [{path, part, verb, why}], findings [{severity, code, message, hint}],
     policy {name, source, pending} or null, runtimeEndpoint, payloadVersion, pause (text, empty if none),
-    guard {time, decision} of kubelet's last start, lastChange (as in `history`) or null, asInstalled: whether
-    it was compared with what was installed, as payload or configs were not given.
+    guard {time, decision, thisStart: whether for the kubelet that runs},
+    lastChange (as in `history`) or null, asInstalled: whether it was compared with what was
+    installed, as payload or configs were not given.
     """
     snapshot, plan = seen.snapshot, seen.plan
     wanted_proxy, wanted_kubelet = _wanted(plan.desired)
     return {
         "schema": _SCHEMA,
-        "converged": not plan.steps,
+        "converged": is_converged(seen),
         "healthy": not complaints(seen),
         "complaints": complaints(seen),
         "summary": summarise_plan(plan),
@@ -190,7 +204,11 @@ def status_json(seen: Assessment, past: Past) -> dict[str, object]:
         "runtimeEndpoint": _runtime_endpoint(seen),
         "payloadVersion": _payload_version(seen, past),
         "pause": snapshot.pause,
-        "guard": {"time": past.guard_time, "decision": past.guard},
+        "guard": {
+            "time": past.guard_time,
+            "decision": past.guard,
+            "thisStart": bool(past.guard) and _decided_this_start(seen, past),
+        },
         "lastChange": past.last_change and entry_json(past.last_change),
         "asInstalled": seen.as_installed,
     }

@@ -94,12 +94,16 @@ def test_status_needs_no_payload_and_says_how_it_came_to_be(node: Node) -> None:
     said = bare("status", code=0).out
     assert "    policy: podpools, from fallback.cfg\n" in said
     assert "    runtime endpoint: /run/containerd/containerd.sock\n" in said
-    assert "    last start: relay: ready" in said
+    (decided,) = (line for line in said.splitlines() if line.startswith("    guard: "))
+    assert "relay: ready" in decided
+    assert "earlier start" not in decided
     assert "last change: " in said
     assert " install by root: done: 7 to create" in said
     assert "compared with what was installed last" in said
     node.path(FALLBACK).unlink()
     assert f"    {FALLBACK}: missing\n" in bare("status", code=3).out
+    node.run("remove")
+    assert "for an earlier start)" in bare("status", code=3).out
     assert bare("status", "--payload", "/nowhere", code=2)
 
 

@@ -435,7 +435,7 @@ def test_status_tells_the_policy_the_runtime_the_payload_and_how_it_came_to_be()
         "policy: balloons, from cri-resmgr-agent",
         "runtime endpoint: /run/x.sock",
         "payload: v0.9.2",
-        "last start: relay: ready, waited 0.10 s  (2026-11-22T03:00:01Z)",
+        "guard: relay: ready, waited 0.10 s  (2026-11-22T03:00:01Z)",
         "last change: 2026-11-22T03:00:00Z install by alice: done: 1 to change",
         "compared with what was installed last, not with a payload and configs: they were not given",
     ):
@@ -445,8 +445,18 @@ def test_status_tells_the_policy_the_runtime_the_payload_and_how_it_came_to_be()
     document = json.loads(stream.getvalue())
     assert document["policy"] == {"name": "balloons", "source": "cri-resmgr-agent", "pending": ""}
     assert (document["runtimeEndpoint"], document["payloadVersion"]) == ("/run/x.sock", "v0.9.2")
-    assert document["guard"] == {"time": PAST.guard_time, "decision": PAST.guard}
+    assert document["guard"] == {"time": PAST.guard_time, "decision": PAST.guard, "thisStart": True}
     assert (document["lastChange"]["who"], document["asInstalled"]) == ("alice", True)
+
+
+def test_a_decision_of_the_guard_for_another_start_is_called_so() -> None:
+    """After a removal kubelet starts without the guard, whose last word is in the journal all the same."""
+    stream = io.StringIO()
+    print_status(Assessment(plan(), WELL), "text", stream, PAST._replace(guard_invocation="another"))
+    assert (
+        "    guard: relay: ready, waited 0.10 s  (2026-11-22T03:00:01Z, for an earlier start)"
+        in stream.getvalue()
+    )
 
 
 def test_a_version_that_was_not_installed_last_is_not_shown() -> None:
@@ -461,6 +471,16 @@ def test_a_host_without_us_is_not_installed() -> None:
     stream = io.StringIO()
     assert print_status(Assessment(plan(), bare, as_installed=True), "text", stream) == 3
     assert stream.getvalue().splitlines()[-1] == "not installed"
+
+
+def test_what_was_compared_with_nothing_is_not_converged() -> None:
+    """A first installation that was cut off before its end, looked at without a payload."""
+    stream = io.StringIO()
+    assert print_status(Assessment(plan(), WELL, as_installed=True), "text", stream) == 3
+    assert stream.getvalue().splitlines()[-1].startswith("no installation was completed here")
+    stream = io.StringIO()
+    print_status(Assessment(plan(), WELL, as_installed=True), "json", stream)
+    assert json.loads(stream.getvalue())["converged"] is False
 
 
 def test_what_journals_say_cannot_act_on_the_terminal() -> None:
