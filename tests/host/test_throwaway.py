@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -35,48 +34,11 @@ from tests.throwaway.kubelet import (
     wait_healthy,
 )
 from tests.throwaway.payload import build_payload, lay_payload
+from tests.throwaway.proxy import PID_FILE, PROXY, RELAY, ready, serves, start_proxy, until
 from tests.throwaway.snapshot import difference, snapshot
 from tests.throwaway.standins.http2 import PREFACE, SETTINGS, CallError, Connection, frame
 
-PROXY = "cri-resource-manager.service"
-BINARY = "/opt/intel/bin/cri-resmgr"
-RELAY = "/var/run/cri-resmgr/cri-resmgr.sock"
-PID_FILE = "/run/cri-resmgr.pid"
 ROOT = Path(__file__).parents[2]
-
-
-def until(holds: Callable[[], bool], seconds: float = 5.0) -> float:
-    """Waits for something; the time when it held. Fails after `seconds`."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "not within the deadline"
-        time.sleep(0.001)
-    return time.monotonic()
-
-
-def serves(host: ThrowawayHost) -> bool:
-    try:
-        return bool(cri_version(host, RELAY, timeout=0.01))
-    except (OSError, CallError):
-        return False
-
-
-def ready(host: ThrowawayHost) -> bool:
-    try:
-        return (host.root / PID_FILE[1:]).read_text().endswith("\n")
-    except OSError:
-        return False
-
-
-def start_proxy(host: ThrowawayHost, payload: Path, config: str = "", options: str = "") -> None:
-    """Starts the proxy under upstream's own unit, by hand, and waits until it is ready."""
-    lay_payload(host, payload)
-    write(host.disk / "etc/cri-resmgr/fallback.cfg", config)
-    if options:
-        write(host.disk / "etc/default/cri-resource-manager", f"CONFIG_OPTIONS={options}\n")
-    host.systemctl("daemon-reload")
-    host.systemctl("start", PROXY)
-    until(lambda: ready(host))
 
 
 def traces(name: str) -> list[str]:
@@ -390,114 +352,6 @@ def test_what_a_stop_of_the_proxy_leaves_behind(host: ThrowawayHost, payload: Pa
     assert (host.root / "var/lib/cri-resmgr/cache").is_file()
     host.systemctl("start", PROXY)
     until(lambda: serves(host))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code"),
-    [
-        (["--no-such-flag"], 2),
-        (["--relay-dir"], 2),
-        (["stray"], 1),
-        (["--force-config", "/a", "--fallback-config=/b"], 1),
-        (["--fallback-config", "/missing"], 1),
-        (["--list-policies"], 0),
-        (["--print-config", "--fallback-config", "/missing"], 0),
-        (["--runtime-socket", "unix:///run/dead.sock"], 1),
-    ],
-)
-def test_the_proxys_exit_codes(host: ThrowawayHost, payload: Path, arguments: list[str], code: int) -> None:
-    lay_payload(host, payload)
-    with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(reach(host, "/run/dead.sock"))
-    assert host.run(BINARY, *arguments, check=False).returncode == code
-
-
-CONFIGS = {
-    "": True,
-    "policy:\n  Active: none\n": True,
-    "policy:\n  Active: null\n": True,
-    "policy:\n  Active: 'null'\n": False,
-    "policy:\n  active: none\n": False,
-    "policy:\n  Active: nonsense\n": False,
-    "policy:\n  Active: [none]\n": False,
-    "policy:\n  Active: topology-aware\n": False,
-    "policy:\n  Active: topology-aware\n  ReservedResources:\n    CPU: 500m\n": True,
-    "policy:\n  Active: topology-aware\n  ReservedResources:\n    CPU: 5000\n": False,
-    "policy.topology-aware:\n  PinCPU: true\n": True,
-    "policy.topology-aware:\n  pinCPU: true\n": False,
-    "apiVersion: v1\nkind: ConfigMap\ndata: {}\n": False,
-    "policy: [\n": False,
-    "logger:\n  Debug: cache\ninstrumentation:\n  HTTPEndpoint: ':8891'\n": True,
-}
-
-
-def test_the_proxy_as_its_own_validator(host: ThrowawayHost, payload: Path) -> None:
-    lay_payload(host, payload)
-    own = "/tmp/own"
-    flags = [
-        "--relay-dir",
-        own,
-        "--relay-socket",
-        f"{own}/relay.sock",
-        "--config-socket",
-        f"{own}/config.sock",
-    ]
-    flags += ["--agent-socket", "disabled", "--pid-file", f"{own}/pid", "--runtime-socket", f"{own}/none"]
-    for text, good in CONFIGS.items():
-        write(host.root / "tmp/config", text)
-        # A good one waits for a runtime until it is stopped; a bad one ends by itself.
-        patience = "1" if good else "20"
-        as_unit = ("env", "JOURNAL_STREAM=0:0", "timeout", patience, BINARY)
-        done = host.run(*as_unit, *flags, "--fallback-config", "/tmp/config", check=False)
-        assert (done.returncode == 124) == good, (text, done.stderr)
-        assert ("waiting for image services" in done.stderr) == good
-        assert ("\nF: " in done.stderr) == (not good)
-    assert not (host.root / "tmp/own").exists()
-
-
-def test_a_cached_configuration_hides_the_fallback_until_it_is_reset(
-    host: ThrowawayHost, payload: Path
-) -> None:
-    cached = {"Version": "1", "Cfg": {"NodeName": "", "Data": {"policy": "Active: none\n"}}}
-    write(host.disk / "var/lib/cri-resmgr/cache", json.dumps(cached))
-    start_proxy(host, payload, config="policy:\n  broken: true\n")
-    assert host.run(BINARY, "--reset-config", check=False).returncode == 1
-    host.systemctl("stop", PROXY)
-    relay = host.root / "run/cri-resmgr/cri-resmgr.sock"
-    relay.unlink()
-    done = host.run(BINARY, "--reset-config", check=False)
-    assert done.returncode == 1
-    assert "instance is active" in done.stderr
-    relay.touch()
-    assert host.run(BINARY, "--reset-config").returncode == 0
-    relay.unlink()
-    host.systemctl("start", PROXY)
-    until(lambda: host.systemctl("is-failed", PROXY, check=False) == "failed")
-
-
-def test_sighup_rereads_a_forced_configuration_and_else_ends_the_proxy(
-    host: ThrowawayHost, payload: Path
-) -> None:
-    write(host.disk / "etc/cri-resmgr/force.cfg", "policy:\n  Active: none\n")
-    start_proxy(host, payload, options="--force-config=/etc/cri-resmgr/force.cfg")
-    pid = host.show(PROXY, "MainPID")
-
-    def says(count: int, text: str) -> None:
-        until(lambda: host.journal(PROXY).count(text) == count)
-        assert host.show(PROXY, "MainPID") == pid
-
-    write(host.root / "etc/cri-resmgr/force.cfg", "policy:\n  unknown: none\n")
-    host.systemctl("kill", "--signal=HUP", PROXY)
-    says(1, "failed to reload forced configuration")
-    write(host.root / "etc/cri-resmgr/force.cfg", "policy:\n  Active: nonsense\n")
-    host.systemctl("kill", "--signal=HUP", PROXY)
-    says(1, "successfully switched")
-    host.systemctl("stop", PROXY)
-    start_proxy(host, payload)
-    pid = host.show(PROXY, "MainPID")
-    host.systemctl("kill", "--signal=HUP", PROXY)
-    until(lambda: host.show(PROXY, "MainPID") not in ("0", pid))
-    assert host.show(PROXY, "Result") == "success"
 
 
 @pytest.mark.parametrize("fault", ["exit", "hang", "listen-only"])

@@ -1,0 +1,254 @@
+"""What we rely on of cri-resmgr: of the stand-in, and of the real one where `--real-cri-resmgr` names it."""
+
+import json
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from installer.model.proxy_cache import parse_cache
+from tests.throwaway.containers import create_container
+from tests.throwaway.furnish import write
+from tests.throwaway.host import ThrowawayHost, missing_needs
+from tests.throwaway.payload import build_payload, lay_payload
+from tests.throwaway.proxy import BINARY, PID_FILE, PROXY, RELAY, ready, serves, until
+
+FORCE, FALLBACK = "/etc/cri-resmgr/force.cfg", "/etc/cri-resmgr/fallback.cfg"
+CACHE = "var/lib/cri-resmgr/cache"
+NONE = "policy:\n  Active: none\n"
+BALLOONS = "policy:\n  Active: balloons\n"
+BROKEN = "policy:\n  broken: true\n"
+STARTED = 20.0  # seconds
+
+
+class Proxy:
+    """cri-resmgr on a host with a real containerd, under upstream's unit."""
+
+    def __init__(self, host: ThrowawayHost) -> None:
+        self.host = host
+        self._begun = ""
+
+    def configure(self, options: str) -> None:
+        write(self.host.disk / "etc/default/cri-resource-manager", f"CONFIG_OPTIONS='{options}'\n")
+
+    def start(self, config: str = NONE, options: str = f"--fallback-config={FALLBACK}") -> None:
+        """Starts it anew, whatever it did before, and does not wait. What it then says is `said`."""
+        self.host.systemctl("stop", PROXY)
+        (self.host.root / PID_FILE[1:]).unlink(missing_ok=True)
+        for path in (FALLBACK, FORCE):
+            write(self.host.root / path[1:], config)
+        self.configure(options)
+        self.host.systemctl("reset-failed", PROXY, check=False)
+        self._begun = self.host.run("date", "+%s.%N").stdout.strip()
+        self.host.systemctl("start", PROXY)
+
+    def serve(self, config: str = NONE, options: str = f"--fallback-config={FALLBACK}") -> None:
+        self.start(config, options)
+        until(lambda: ready(self.host), STARTED)
+
+    @property
+    def said(self) -> str:
+        words = ("--no-pager", "--output=cat", f"--unit={PROXY}", f"--since=@{self._begun}")
+        return self.host.run("journalctl", *words).stdout
+
+    def says(self, *texts: str) -> None:
+        until(lambda: all(text in self.said for text in texts), STARTED)
+
+    def gives_up(self) -> None:
+        """It ends at each start, until systemd has had enough."""
+        until(lambda: self.host.show(PROXY, "ActiveState") == "failed", STARTED)
+
+    @property
+    def cache(self) -> dict[str, object]:
+        found: dict[str, object] = json.loads((self.host.root / CACHE).read_bytes())
+        return found
+
+    def set_cache(self, content: bytes) -> None:
+        self.host.systemctl("stop", PROXY)
+        (self.host.root / CACHE).write_bytes(content)
+
+    def hang_up(self) -> None:
+        self.host.systemctl("kill", "--kill-whom=main", "--signal=HUP", PROXY)
+
+
+@pytest.fixture(scope="module", params=["stand-in", "real"])
+def proxy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
+    real = request.config.getoption("--real-cri-resmgr")
+    if request.param == "real" and real is None:
+        pytest.skip("no --real-cri-resmgr PATH")
+    if missing := missing_needs():
+        pytest.skip(f"no throwaway host: {', '.join(missing)}")
+    payload = build_payload(tmp_path_factory.mktemp("payload"))
+    if request.param == "real":
+        shutil.copyfile(real, payload / BINARY[1:])
+    with ThrowawayHost() as host:
+        lay_payload(host, payload)
+        host.systemctl("daemon-reload")
+        yield Proxy(host)
+        host.systemctl("stop", PROXY)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--no-such-flag"], 2),
+        (["--relay-dir"], 2),
+        (["stray"], 1),
+        (["--force-config", "/a", "--fallback-config=/b"], 1),
+        (["--fallback-config", "/missing"], 1),
+        (["--list-policies"], 0),
+        (["--print-config", "--fallback-config", "/missing"], 0),
+    ],
+)
+def test_exit_codes(proxy: Proxy, arguments: list[str], code: int) -> None:
+    proxy.host.systemctl("stop", PROXY)
+    assert proxy.host.run(BINARY, *arguments, check=False).returncode == code
+
+
+CONFIGS = {
+    "": True,
+    NONE: True,
+    "policy:\n  Active: null\n": True,
+    "policy:\n  Active: 'null'\n": False,
+    "policy:\n  active: none\n": False,
+    "policy:\n  Active: nonsense\n": False,
+    "policy:\n  Active: [none]\n": False,
+    "policy:\n  Active: topology-aware\n": False,
+    "policy:\n  Active: topology-aware\n  ReservedResources:\n    CPU: 500m\n": True,
+    "policy:\n  Active: memtier\n  ReservedResources:\n    cpu: 500m\n": True,
+    "policy:\n  Active: static\n": True,  # only a real start refuses it
+    "policy.topology-aware:\n  PinCPU: true\n": True,
+    "policy.topology-aware:\n  pinCPU: true\n": False,
+    "apiVersion: v1\nkind: ConfigMap\ndata: {}\n": False,
+    "policy: [\n": False,
+    "logger:\n  Debug: cache\ninstrumentation:\n  HTTPEndpoint: ':8891'\n": True,
+}
+
+
+@pytest.mark.parametrize(("text", "good"), CONFIGS.items())
+def test_it_judges_a_configuration_in_private(proxy: Proxy, text: str, good: bool) -> None:
+    """With nothing of its own in reach it waits for the runtime, or ends with the cause in one line."""
+    own = "/tmp/own"
+    places = {"relay-dir": own, "relay-socket": f"{own}/relay", "config-socket": f"{own}/config"}
+    places |= {"agent-socket": "disabled", "pid-file": f"{own}/pid", "runtime-socket": f"{own}/none"}
+    write(proxy.host.root / "tmp/config", text)
+    flags = [f"--{name}={value}" for name, value in places.items()]
+    # A good one waits until it is stopped; a bad one ends by itself.
+    argv = ("env", "JOURNAL_STREAM=0:0", "timeout", "2" if good else "20", BINARY, *flags)
+    done = proxy.host.run(*argv, "--fallback-config=/tmp/config", check=False)
+    assert (done.returncode == 124) == good, done.stderr
+    assert ("waiting for image services" in done.stderr) == good
+    assert any(line.startswith("F: ") for line in done.stderr.splitlines()) == (not good)
+
+
+def test_without_a_journal_its_lines_begin_otherwise(proxy: Proxy) -> None:
+    write(proxy.host.root / "tmp/config", BROKEN)
+    done = proxy.host.run(BINARY, "--relay-dir=/tmp/own", "--fallback-config=/tmp/config", check=False)
+    assert done.returncode == 1
+    assert "\nF: " not in f"\n{done.stderr}"
+    assert "??? F" in done.stderr
+
+
+def test_the_pid_file_says_that_it_serves(proxy: Proxy) -> None:
+    proxy.serve()
+    assert serves(proxy.host)
+    pid = (proxy.host.root / PID_FILE[1:]).read_text().strip()
+    assert pid == proxy.host.show(PROXY, "MainPID")
+    assert (proxy.host.root / f"proc/{pid}/comm").read_text() == "cri-resmgr\n"
+    assert proxy.cache["PolicyName"] == "none"
+    proxy.host.systemctl("stop", PROXY)
+    assert proxy.host.show(PROXY, "Result") == "success"
+    assert ready(proxy.host)  # left behind, as the sockets are
+    assert (proxy.host.root / "run/cri-resmgr/cri-resmgr.sock").exists()
+
+
+@pytest.mark.parametrize(
+    ("config", "options"),
+    [
+        ("policy:\n  Active: static\n", ""),
+        ("policy:\n  Active: static-pools\n", " --agent-socket=disabled"),
+    ],
+)
+def test_what_only_a_real_start_refuses(proxy: Proxy, config: str, options: str) -> None:
+    proxy.start(config, f"--fallback-config={FALLBACK}{options}")
+    proxy.gives_up()
+    assert proxy.host.show(PROXY, "ExecMainStatus") == "1"
+
+
+def test_a_container_that_runs_is_known_by_its_id_in_the_cache(proxy: Proxy) -> None:
+    proxy.serve()
+    made = create_container(proxy.host, RELAY, "one")
+    proxy.serve(f"{BALLOONS}  ReservedResources:\n    CPU: 1\n")
+    assert made in parse_cache((proxy.host.root / CACHE).read_bytes()).containers
+
+
+AGENTS = {"NodeName": "", "Data": {"policy": "Active: balloons\nReservedResources:\n  CPU: 1\n"}}
+
+
+def test_the_agents_configuration_goes_before_the_fallback_until_it_is_reset(proxy: Proxy) -> None:
+    proxy.serve()
+    proxy.set_cache(json.dumps({**proxy.cache, "Cfg": AGENTS}).encode())
+    proxy.serve(BROKEN)  # which is not read
+    assert proxy.cache["PolicyName"] == "balloons"
+    assert proxy.host.run(BINARY, "--reset-config", check=False).returncode == 1  # it runs
+    proxy.host.systemctl("stop", PROXY)
+    relay = proxy.host.root / "run/cri-resmgr/cri-resmgr.sock"
+    relay.unlink()
+    assert proxy.host.run(BINARY, "--reset-config", check=False).returncode == 1  # takes that for running
+    relay.touch()
+    assert proxy.host.run(BINARY, "--reset-config").returncode == 0
+    relay.unlink()
+    assert not proxy.cache["Cfg"]
+    assert proxy.cache["PolicyName"] == "balloons"
+    proxy.start(BROKEN)
+    proxy.gives_up()
+
+
+@pytest.mark.parametrize("damage", ["zeros", "cut-short", "empty"])
+def test_a_torn_cache_ends_each_start_and_an_empty_one_is_none(proxy: Proxy, damage: str) -> None:
+    proxy.serve()
+    proxy.host.systemctl("stop", PROXY)
+    whole = (proxy.host.root / CACHE).read_bytes()
+    assert whole[:1] + whole.rstrip()[-1:] == b"{}"  # by which the guard tells a whole one
+    torn = {"zeros": bytes(len(whole)), "cut-short": whole[:-5], "empty": b""}[damage]
+    proxy.set_cache(torn)
+    if damage == "empty":
+        proxy.serve()
+        return
+    proxy.start()
+    proxy.says("failed to unmarshal snapshot data")
+    proxy.gives_up()
+    proxy.set_cache(whole)
+
+
+def forced(proxy: Proxy, text: str) -> None:
+    """A start with a force.cfg, then a signal for another one."""
+    proxy.serve(NONE, f"--force-config={FORCE}")
+    write(proxy.host.root / FORCE[1:], text)
+    proxy.hang_up()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (NONE + "logger:\n  Debug: cache\n", "successfully switched"),
+        (BROKEN, "failed to reload"),
+        (BALLOONS, "successfully switched"),  # and nothing switches
+        ("policy:\n  Active: nonsense\n", "successfully switched"),
+    ],
+)
+def test_what_becomes_of_a_signal_is_in_the_journal_alone(proxy: Proxy, text: str, says: str) -> None:
+    forced(proxy, text)
+    pid = proxy.host.show(PROXY, "MainPID")
+    proxy.says(says)
+    assert proxy.host.show(PROXY, "MainPID") == pid
+    assert serves(proxy.host)
+    assert proxy.cache["PolicyName"] == "none"
+
+
+def test_without_a_forced_configuration_a_signal_ends_it(proxy: Proxy) -> None:
+    proxy.serve()
+    pid = proxy.host.show(PROXY, "MainPID")
+    proxy.hang_up()
+    until(lambda: proxy.host.show(PROXY, "MainPID") not in ("0", pid), STARTED)
+    assert proxy.host.show(PROXY, "Result") == "success"
