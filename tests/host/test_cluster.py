@@ -101,7 +101,7 @@ def test_it_tells_what_it_does(node: Node, server: ApiServer, tmp_path: Path) ->
         assert server.lease["spec"]["holderIdentity"] == server.environment()["POD_NAME"]
         said = json.loads(server.annotations[STATUS])
         assert running.rss() < 30_000
-        assert set(said) == {"version", "state", "reason", "generation"}
+        assert set(said) == {"version", "state", "reason", "generation", "policy", "policySource"}
         assert running.end() == 0
     node.expect_good()
 

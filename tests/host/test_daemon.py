@@ -71,6 +71,7 @@ def lent(node: Node) -> Iterator[None]:
     settings(node)
     yield
     node.path("/etc/cri-resmgr/pause").unlink(missing_ok=True)
+    node.host.systemctl("unmask", PROXY)
     node.fault("cri-resmgr", "")
 
 
