@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from installer.errors import (
@@ -34,6 +35,7 @@ from installer.model.resource import (
     PayloadFile,
     UnitState,
 )
+from installer.pinning.adopt import adopt, bring_back, check_weights
 from installer.pinning.restore import restore
 from installer.record.schema import object_path
 
@@ -73,13 +75,17 @@ def apply_plan(plan: Plan, host: Host, limits: Limits, emit: Emit, progress: Pro
     whose journal tells more), InterruptedRunError between two steps.
     """
     worker = _Worker(plan, host, limits, emit, progress)
-    for step in plan.steps:
-        host.clock.check()
-        started = host.clock.monotonic()
-        emit(Event("step.started", step.describe, {"step": step.kind.value}))
-        worker.run(step)
-        seconds = round(host.clock.monotonic() - started, 3)
-        emit(Event("step.done", step.describe, {"step": step.kind.value, "seconds": seconds}))
+    try:
+        for step in plan.steps:
+            host.clock.check()
+            started = host.clock.monotonic()
+            emit(Event("step.started", step.describe, {"step": step.kind.value}))
+            worker.run(step)
+            seconds = round(host.clock.monotonic() - started, 3)
+            emit(Event("step.done", step.describe, {"step": step.kind.value, "seconds": seconds}))
+    except StepFailedError:
+        worker.forget_adopted()
+        raise
 
 
 class _Worker:
@@ -90,6 +96,7 @@ class _Worker:
         self._limits = limits
         self._progress = progress
         self._relay_deadline = 0.0
+        self.adopted = False
         self._proxy: UnitState | None = None  # as it was when its relay had answered
         self._signalled = (UnitState(paths.PROXY_UNIT), "")  # as it was, and where its journal ended
         self._verbs: dict[StepKind, Callable[[Step], None]] = {
@@ -105,6 +112,8 @@ class _Worker:
             StepKind.RESET_CACHE: self._reset_cache,
             StepKind.RESET_PINNING: self._reset_pinning,
             StepKind.SET_ASIDE_CACHE: self._set_aside_cache,
+            StepKind.ADOPT: self._adopt,
+            StepKind.CHECK_WEIGHTS: lambda step: check_weights(host, step.target),
             StepKind.RESTART: self._restart,
             StepKind.SIGNAL: self._signal,
             StepKind.RESTART_IF_REFUSED: self._restart_if_refused,
@@ -195,6 +204,19 @@ class _Worker:
             complaint = self._host.validator.reset_config(binary, state)
         if complaint:
             raise self._failure(paths.PROXY_UNIT, f"its cached configuration could not be reset: {complaint}")
+
+    def _adopt(self, step: Step) -> None:
+        adopted = adopt(self._host, step.target)
+        self.adopted = bool(adopted)
+        for stranger in adopted:
+            message = f"made known to the proxy: {stranger.title}"
+            self._emit(Event("adopted", message, {"id": stranger.id}))
+
+    def forget_adopted(self) -> None:
+        """The cache is as cri-resmgr itself has left it: what comes next may not start on ours."""
+        if self.adopted:
+            with suppress(InstallerError, OSError):
+                bring_back(self._host)
 
     def _reset_pinning(self, step: Step) -> None:
         """Whoever cannot get back what the proxy took is named. That is no reason to keep the proxy."""

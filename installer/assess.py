@@ -19,9 +19,11 @@ from installer.model.assessment import Assessment
 from installer.model.change import Changes, UnitAction
 from installer.model.finding import Finding, refusal, warning
 from installer.model.plan import StepKind
+from installer.model.policy import Repinning
 from installer.model.resource import Part
 from installer.model.snapshot import HostSnapshot
 from installer.model.state import Desired, Mode
+from installer.pinning.adopt import divide
 from installer.pinning.reset import find_resets
 from installer.plan import build_plan
 from installer.preflight.check import check
@@ -36,8 +38,7 @@ def assess(
     nonce: str,
     installed: Desired | None = None,
 ) -> Assessment:
-    """What the run would do. `nonce` makes its pending generation unlike any other. `installed` is what the
-    host is compared with instead of the inputs."""
+    """What the run would do. `nonce` marks its pending generation; `installed` replaces the inputs."""
     request = inputs.request
     settings, removing = request.settings, request.mode is Mode.REMOVE
     kubelet = analyse_kubelet(snapshot, settings)
@@ -55,6 +56,7 @@ def assess(
         findings = (*_record_findings(status, request), *findings)
     runtime = kubelet.endpoint if removing else runtime_endpoint(settings, kubelet)
     unpinned = _resets(inputs, snapshot, desired, changes, resets=resets) if runtime else ()
+    adopted = _adopted(inputs, snapshot, desired, changes, resets=resets)
     plan = build_plan(
         request.mode,
         desired,
@@ -66,15 +68,15 @@ def assess(
         ends_hold=not request.unattended,
         cache_step=_cache_step(snapshot, resets=resets),
         leftovers=leftovers_of_ours(record, snapshot) if removing else (),
+        adopt=runtime if adopted else "",
         reset_pinning=runtime if unpinned or (removing and settings.removal.reset_pinning) else "",
     )
-    failure = record.failed.get(desired.generation)
     return Assessment(
-        replace(plan, resets=unpinned),
+        replace(plan, resets=unpinned + adopted),
         snapshot,
         base_endpoint=runtime,
         payload_version=inputs.payload.version if inputs.payload else "",
-        remembered_failure=f"{failure.time}: {failure.reason}" if failure else "",
+        remembered_failure=_remembered_failure(record, desired),
         policy=policy_in_force(snapshot),
         as_installed=installed is not None,
     )
@@ -116,6 +118,26 @@ def _resets(
             return ()
     found = find_resets(probe.containers, snapshot.cache, probe.managers)
     return tuple(reset.planned for reset in found)
+
+
+def _remembered_failure(record: Record, desired: Desired) -> str:
+    failure = record.failed.get(desired.generation)
+    return f"{failure.time}: {failure.reason}" if failure else ""
+
+
+def _adopted(
+    inputs: Inputs, snapshot: HostSnapshot, desired: Desired, changes: Changes, *, resets: bool
+) -> tuple[str, ...]:
+    """The strangers that the proxy is told of before it starts with a policy that would touch them."""
+    settings, probe, proxy = inputs.request.settings, snapshot.probe, changes.unit(Part.PROXY)
+    starts = desired.proxy is not None and proxy is not None and proxy.action is UnitAction.RESTART
+    if not starts or probe is None or settings.proxy.strangers != "adopt":
+        return ()
+    policy = next_policy(inputs.configs, snapshot.cache, reset=resets)
+    if policy.repins is Repinning.NOTHING:
+        return ()
+    adoptable, _ = divide(probe.containers, snapshot.cache)
+    return tuple(f"adopt {stranger.title}: it keeps its CPU weight" for stranger in adoptable)
 
 
 def _record_findings(status: RecordStatus, request: Request) -> Iterable[Finding]:

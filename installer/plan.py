@@ -36,6 +36,7 @@ def build_plan(
     cache_step: StepKind | None = None,
     leftovers: tuple[str, ...] = (),
     reset_pinning: str = "",
+    adopt: str = "",
 ) -> Plan:
     """The plan that removes `changes`.
 
@@ -44,9 +45,10 @@ def build_plan(
     `cache_step` is what has to be done to cri-resmgr's cache before the proxy restarts.
     `leftovers` are what cri-resmgr itself has left behind: they are deleted last, and also if nothing else is
     to be removed. `reset_pinning` is the runtime endpoint where running containers get their CPUs and weight
-    back while the proxy is stopped; empty: they keep what they have.
+    back while the proxy is stopped; empty: they keep what they have. `adopt` is the same for strangers that
+    are made known to the proxy before it starts.
     """
-    builder = _Builder(desired, changes, f"pending-{nonce}", reset_pinning)
+    builder = _Builder(desired, changes, f"pending-{nonce}", reset_pinning, adopt)
     if desired.proxy is not None:
         steps = [*builder.proxy_forward(cache_step)]
         answered = any(step.kind is StepKind.AWAIT_RELAY for step in steps)
@@ -88,11 +90,14 @@ def restart_kubelet(unit: str) -> tuple[Step, ...]:
 
 
 class _Builder:
-    def __init__(self, desired: Desired, changes: Changes, pending: str, reset_pinning: str) -> None:
+    def __init__(
+        self, desired: Desired, changes: Changes, pending: str, reset_pinning: str, adopt: str
+    ) -> None:
         self._desired = desired
         self._changes = changes
         self._pending = pending
         self._reset_pinning = reset_pinning
+        self._adopt = adopt
 
     def _files(self, part: Part) -> tuple[FileChange, ...]:
         return tuple(change for change in self._changes.files if change.part is part)
@@ -109,15 +114,19 @@ class _Builder:
         if unit.action is UnitAction.RESTART:
             if cache_step is not None:
                 yield Step(cache_step, paths.PROXY_CACHE, Part.PROXY)
-            if self._reset_pinning:
+            if self._reset_pinning or self._adopt:
                 yield Step(StepKind.STOP, unit.name, Part.PROXY)
-                yield from self._give_back()
+            yield from self._give_back()
+            if self._adopt:
+                yield Step(StepKind.ADOPT, self._adopt, Part.PROXY)
             yield Step(StepKind.RESTART, unit.name, Part.PROXY)
         elif unit.action is UnitAction.RELOAD:
             yield Step(StepKind.SIGNAL, unit.name, Part.PROXY)
             yield Step(StepKind.RESTART_IF_REFUSED, unit.name, Part.PROXY)
         if unit.action:
             yield Step(StepKind.AWAIT_RELAY, paths.RELAY_ENDPOINT, Part.PROXY)
+            if self._adopt and unit.action is UnitAction.RESTART:
+                yield Step(StepKind.CHECK_WEIGHTS, self._adopt, Part.PROXY)
 
     def kubelet_forward(self, hold: bool, *, answered: bool) -> Iterable[Step]:
         """`answered`: the plan has just seen the relay answer. Else that is seen before kubelet moves

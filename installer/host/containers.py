@@ -16,6 +16,10 @@ from installer.model.pinning import CpuResources
 from installer.model.snapshot import RunningContainer
 
 _MOUNT_OF_PROXY = "/.cri-resmgr"
+_RESOURCES = (
+    *("cpu_period", "cpu_quota", "cpu_shares", "memory_limit_in_bytes", "oom_score_adj"),
+    *("cpuset_cpus", "cpuset_mems"),
+)
 _LABEL = "io.kubernetes.pod."
 
 
@@ -25,6 +29,8 @@ def build_container(listed: Fields, status: Fields, cgroups: Cgroups) -> Running
     info = _info(status)
     pid = info.get("pid")
     pid = pid if isinstance(pid, int) else 0
+    creation = _creation(info)
+    created = _created(creation)
     if pid and not cgroups.runs(pid):
         return None
     return RunningContainer(
@@ -35,7 +41,8 @@ def build_container(listed: Fields, status: Fields, cgroups: Cgroups) -> Running
         through_proxy=any(text(mount, 1) == _MOUNT_OF_PROXY for mount in messages(message(status, 1), 14)),
         pod_uid=labels.get(f"{_LABEL}uid", ""),
         pid=pid,
-        created=_created(info),
+        created=created,
+        creation=creation if created else {},
         cgroup=cgroups.state(pid, identifier) if pid else None,
     )
 
@@ -60,11 +67,18 @@ def _info(status: Fields) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _created(info: dict[str, Any]) -> CpuResources | None:
-    """LinuxContainerResources in JSON, which leaves out what is empty or 0."""
+def _creation(info: dict[str, Any]) -> Any:
+    """LinuxContainerResources in JSON, which leaves out what is empty or 0. Of all that it may have only what
+    the proxy knows, too: numbers and texts."""
     found: Any = info
     for key in ("config", "linux", "resources"):
         found = found.get(key) if isinstance(found, dict) else None
+    if not isinstance(found, dict):
+        return None
+    return {key: value for key, value in found.items() if key in _RESOURCES}
+
+
+def _created(found: Any) -> CpuResources | None:
     if not isinstance(found, dict):
         return None
     cpus, mems = found.get("cpuset_cpus", ""), found.get("cpuset_mems", "")

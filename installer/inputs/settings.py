@@ -60,6 +60,7 @@ class ProxySettings(_Section):
     agent: Literal["enabled", "disabled"] = "enabled"
     start_timeout_seconds: int = Field(default=20, ge=1, le=_DAY)
     dead_seconds: int = Field(default=20, ge=1, le=_DAY)
+    strangers: Literal["adopt", "refuse"] = "adopt"
     accept_repinning: bool = False
 
     @field_validator("runtime_endpoint")

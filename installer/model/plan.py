@@ -29,6 +29,8 @@ class StepKind(StrEnum):
     DAEMON_RELOAD = "daemon-reload"
     RESET_CACHE = "reset-cache"
     SET_ASIDE_CACHE = "set-aside-cache"
+    ADOPT = "adopt"  # running containers that the proxy does not know are made known to it
+    CHECK_WEIGHTS = "check-weights"  # none of them has lost CPU weight
     RESET_PINNING = "reset-pinning"  # running containers get their CPUs and weight back
     RESTART = "restart"
     SIGNAL = "signal"
@@ -78,7 +80,7 @@ class Plan:
 
     `strategy` and `strategy_why` are kubelet's; both are empty if none is chosen. `parts` are verified when
     the plan is done; none of them: the plan owns nothing, and its steps say themselves whether they failed.
-    `resets` says of each running container that has to get CPUs or weight back what changes.
+    `resets` says of each running container that gets CPUs or weight back, or is adopted, what changes.
     """
 
     mode: Mode

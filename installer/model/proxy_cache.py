@@ -23,20 +23,24 @@ _QUANTITY = re.compile(r"([0-9]{1,9})(m?)")
 class CachedContainer:
     """`request` is the CPU that its pod requests for it, in milliCPU, None if the cache does not say;
     `annotated`: as its pod says, else estimated from the weight that kubelet asked for, and rounded.
-    `cpus` are those that the proxy has last given it, empty if none."""
+    `cpus` are those that the proxy has last given it, empty if none. `weighed`: the proxy knows a CPU weight
+    of it. `guaranteed`: so is its pod, by the name of its cgroup."""
 
     request: int | None = None
     annotated: bool = False
     cpus: str = ""
+    weighed: bool = False
+    guaranteed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ProxyCache:
     """`torn`: no start can read it. `policy` is the one that the last start activated, empty if unknown.
     `agent` is the configuration that cri-resmgr-agent has sent, YAML by section, empty if there is none.
-    `containers` are those it knows, by the runtime's ID."""
+    `containers` are those it knows, by the runtime's ID. `version` is the format's, empty if not said."""
 
     torn: bool = False
+    version: str = ""
     policy: str = ""
     agent: Mapping[str, str] = field(default_factory=dict)
     containers: Mapping[str, CachedContainer] = field(default_factory=dict)
@@ -64,6 +68,7 @@ def parse_cache(raw: bytes | None) -> ProxyCache:
         return ProxyCache(torn=True)
     data, policy = _mapping(found.get("Cfg")).get("Data"), found.get("PolicyName")
     return ProxyCache(
+        version=str(found.get("Version") or ""),
         policy=policy if isinstance(policy, str) else "",
         agent={str(key): str(text) for key, text in _mapping(data).items()},
         containers=dict(_containers(found.get("Containers"), _mapping(found.get("Pods")))),
@@ -74,15 +79,25 @@ def _containers(containers: object, pods: Mapping[str, object]) -> Iterator[tupl
     """By the runtime's ID: the keys are the cache's own."""
     for entry in map(_mapping, _mapping(containers).values()):
         requests = _mapping(_mapping(entry.get("Resources")).get("requests"))
-        given = _mapping(entry.get("LinuxReq")).get("cpuset_cpus")
+        given = _mapping(entry.get("LinuxReq"))
+        cpus = given.get("cpuset_cpus")
+        pod = _mapping(pods.get(str(entry.get("PodID"))))
         yield (
             str(entry.get("Id") or entry.get("ID")),
             CachedContainer(
                 request=_milli(requests.get("cpu")),
-                annotated=bool(_mapping(pods.get(str(entry.get("PodID")))).get("Resources")),
-                cpus=given if isinstance(given, str) else "",
+                annotated=bool(pod.get("Resources")),
+                cpus=cpus if isinstance(cpus, str) else "",
+                weighed=bool(given.get("cpu_shares")),
+                guaranteed=_is_guaranteed(pod.get("CgroupParent")),
             ),
         )
+
+
+def _is_guaranteed(parent: object) -> bool:
+    """As cri-resmgr tells from the cgroup of a pod (cgroupParentToQOS)."""
+    names = parent.strip("/").split("/") if isinstance(parent, str) else []
+    return len(names) > 1 and not any(word in names[1] for word in ("burstable", "besteffort"))
 
 
 def _milli(quantity: object) -> int | None:

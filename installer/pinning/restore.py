@@ -15,7 +15,7 @@ from installer.model.kubelet_managers import KubeletManagers, parse_managers
 from installer.model.proxy_cache import NO_CACHE, ProxyCache, parse_cache
 from installer.pinning.reset import Reset, find_resets
 
-_CACHE_LIMIT = (
+CACHE_LIMIT = (
     64 << 20
 )  # bytes of the proxy's cache, some 10 KiB for each container: a longer one says nothing
 
@@ -49,7 +49,7 @@ def read_managers(files: Files) -> KubeletManagers:
 def read_cache(files: Files) -> ProxyCache:
     """The proxy's cache; none if it is larger than any that we know."""
     try:
-        raw = files.read(paths.PROXY_CACHE, _CACHE_LIMIT)
+        raw = files.read(paths.PROXY_CACHE, CACHE_LIMIT)
     except UnservableHostError:  # a link leads out of the host root: nothing that our proxy could read
         return NO_CACHE
-    return NO_CACHE if raw is not None and len(raw) >= _CACHE_LIMIT else parse_cache(raw)
+    return NO_CACHE if raw is not None and len(raw) >= CACHE_LIMIT else parse_cache(raw)

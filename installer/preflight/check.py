@@ -112,6 +112,7 @@ def check_change(
     proxy = changes.unit(Part.PROXY)
     # A proxy that refuses what it is signalled to read again is restarted.
     starts_proxy = proxy is not None and proxy.action in (UnitAction.RELOAD, UnitAction.RESTART)
+    restarts = proxy is not None and proxy.action is UnitAction.RESTART
     return (
         *_check_running(snapshot, moved),
         *_check_mask(snapshot.proxy.unit),
@@ -119,7 +120,7 @@ def check_change(
         *_check_runtime(probe, "the proxy needs it, so repair it first"),
         *check_file_systems(probe, changes, payload.binary.size if payload else 0),
         *_check_managers(request.settings, policies),
-        *(check_repinning(inputs, snapshot, resets=resets) if starts_proxy else ()),
+        *(check_repinning(inputs, snapshot, resets=resets, restarts=restarts) if starts_proxy else ()),
         *_check_pending(snapshot.kubelet.unit, desired, changes, request.accept_pending),
     )
 

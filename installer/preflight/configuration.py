@@ -11,6 +11,7 @@ from installer.model.finding import Finding, refusal, warning
 from installer.model.policy import Repinning
 from installer.model.proxy_cache import ProxyCache
 from installer.model.snapshot import HostSnapshot, RunningContainer
+from installer.pinning.adopt import divide
 
 if TYPE_CHECKING:
     from installer.inputs.load import Inputs
@@ -53,11 +54,16 @@ def check_cache(inputs: Inputs, cache: ProxyCache, *, resets: bool) -> Iterable[
         )
 
 
-def check_repinning(inputs: Inputs, snapshot: HostSnapshot, *, resets: bool) -> Iterable[Finding]:
-    """Containers that a start of the proxy would pin anew. `resets` as in `check_cache`."""
+def check_repinning(
+    inputs: Inputs, snapshot: HostSnapshot, *, resets: bool, restarts: bool
+) -> Iterable[Finding]:
+    """Containers that a start of the proxy would pin anew. `resets` as in `check_cache`; `restarts`: it reads
+    its cache, and not only its configuration."""
+    settings = inputs.request.settings.proxy
     policy = next_policy(inputs.configs, snapshot.cache, reset=resets)
-    containers = snapshot.probe.containers if snapshot.probe else ()
-    strangers = [container for container in containers if not _is_known(container, snapshot.cache)]
+    adoptable, others = divide(snapshot.probe.containers if snapshot.probe else (), snapshot.cache)
+    adopts = settings.strangers == "adopt" and restarts
+    strangers = [one for one, _why in others] + ([] if adopts else adoptable)
     if policy.repins is Repinning.NOTHING or not strangers:
         return
     cut = policy.repins is Repinning.CPUS_AND_WEIGHT
@@ -67,21 +73,18 @@ def check_repinning(inputs: Inputs, snapshot: HostSnapshot, *, resets: bool) -> 
         + (", and cut their CPU weight to the minimum" if cut else "")
         + f", until they are recreated: {_named(strangers)}"
     )
-    if inputs.request.settings.proxy.accept_repinning:
+    if settings.accept_repinning:
         yield warning("repinning", message, "")
-    else:
-        yield refusal(
-            "repinning",
-            message,
-            "drain the node first; or install with the policy none and switch once the pods have been "
-            "recreated; or set proxy.acceptRepinning: true",
-        )
-
-
-def _is_known(container: RunningContainer, cache: ProxyCache) -> bool:
-    """Whether the proxy will know it: the mount tells that it was created through the proxy, and the cache
-    that this has not been forgotten. The cache alone also has those that a start has found."""
-    return container.through_proxy and container.id in cache.containers
+        return
+    reasons = "; ".join(sorted({why for _one, why in others}))
+    yield refusal(
+        "repinning",
+        message,
+        (f"they cannot be adopted now: {reasons}. " if adopts else "")
+        + "Install with the policy none first: its start sees them (with the policy none in force, that is "
+        "`systemctl restart cri-resource-manager`), and the change of the policy adopts them; "
+        "or drain the node; or set proxy.acceptRepinning: true",
+    )
 
 
 def _counted(number: int) -> str:

@@ -70,7 +70,7 @@ def _step_lines(plan: Plan, color: bool) -> Iterator[str]:
     for number, step in enumerate(plan.steps, 1):
         change = files.pop(step.target, None) if step.kind in _FILE_STEPS else None
         yield f"{number:>4}. {file_line(change, color) if change else one_line(step.describe)}"
-        if step.kind is StepKind.RESET_PINNING:
+        if step.kind in (StepKind.RESET_PINNING, StepKind.ADOPT):
             yield from (f"          {one_line(reset)}" for reset in plan.resets)
         unit = units.get(step.part)
         if unit is None or not _acts(step, unit):

@@ -45,7 +45,7 @@ class Workload:
 
     def repin(self) -> None:
         """Installs with a policy that takes CPUs and weight from each of them."""
-        self.node.command.set(proxy={"acceptRepinning": True})
+        self.node.command.set(proxy={"strangers": "refuse", "acceptRepinning": True})
         self.node.fallback(REAL_POLICY)
         self.node.run("install")
         assert {(one["cpuset.cpus"], one["cpu.shares"]) for one in self.usage.values()} == {
@@ -87,6 +87,10 @@ def start(node: Node, pods: int, each: int) -> Workload:
     return Workload(node, found)
 
 
+def but_cpus(usage: Usage) -> Usage:
+    return {name: {**one, "cpuset.cpus": ""} for name, one in usage.items()}
+
+
 def changes() -> str:
     """How it is said, up to the weight itself."""
     return f"CPUs {SHARED} -> {ALL_CPUS.read_text().strip()}, CPU weight {LOWEST} -> "
@@ -121,7 +125,7 @@ def test_a_failed_installation_gives_back_what_it_took(node: Node) -> None:
     workload = start(node, pods=1, each=3)
     before = workload.usage
     node.upgrade(fault={"exitAfterSeconds": 0.3})
-    node.command.set(proxy={"acceptRepinning": True})
+    node.command.set(proxy={"strangers": "refuse", "acceptRepinning": True})
     node.fallback(REAL_POLICY)
     said = node.run("install", code=5).said
     assert f"given back to default/pod-0/c1: {changes()}" in said
@@ -191,3 +195,43 @@ def test_who_is_to_keep_what_the_policy_took_is_named(node: Node) -> None:
     said = node.run("remove").out
     assert said.count("still pinned to its CPUs until it is recreated: default/pod-0/c") == 2
     assert workload.usage == taken
+
+
+@rule("R14")
+def test_strangers_are_adopted_and_keep_their_weight_under_a_real_policy(node: Node) -> None:
+    workload = start(node, pods=4, each=5)
+    before, processes = workload.usage, pids(workload)
+    node.fallback(REAL_POLICY)
+    said = node.run("install", code=4).err
+    assert "the proxy has not seen it yet" in said
+    assert "Install with the policy none first" in said
+
+    node.fallback("policy:\n  Active: none\n")
+    node.run("install")
+    node.fallback(REAL_POLICY)
+    assert node.run("plan", code=3).out.count("adopt default/pod-") == len(before)
+    with node.restarts(kubelet=False, proxy=True):
+        node.run("install")
+    assert {one["cpuset.cpus"] for one in workload.usage.values()} == {SHARED}  # the policy is in force
+    assert but_cpus(workload.usage) == but_cpus(before)
+    with untouched(node.host):
+        assert node.run("install").out == "nothing to do\n"
+    node.host.systemctl("restart", PROXY)
+    node.expect_good()
+    assert but_cpus(workload.usage) == but_cpus(before)
+    node.run("remove")
+    assert workload.usage == before
+    assert pids(workload) == processes
+    node.expect_untraced()
+
+
+@rule("R14")
+def test_an_adoption_that_the_proxy_does_not_heed_goes_back(node: Node) -> None:
+    workload = start(node, pods=1, each=3)
+    before = workload.usage
+    node.run("install")
+    node.upgrade(fault={"forgetsRequests": True})
+    node.fallback(REAL_POLICY)
+    said = node.run("install", code=5).err
+    assert "the policy has taken weight from 3 containers" in said
+    assert workload.usage == before

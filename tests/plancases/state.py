@@ -190,11 +190,14 @@ def _change(case: Case, node: Node, but: Mapping[str, Any], scratch: Path) -> No
 
 def _cache(case: Case, given: dict[str, Any], probe: Probe) -> ProxyCache:
     """What the proxy remembers: the containers created through it, and what the case has."""
-    case.check(given, "cache", {"torn", "policy", "agent"})
+    case.check(given, "cache", {"torn", "policy", "agent", "version"})
     through_proxy = (container.id for container in probe.containers if container.through_proxy)
     known = () if given.get("torn") else through_proxy
     # What the proxy has given them is not all that there is: they are its work, under any policy.
-    return replace(ProxyCache(**given), containers={one: CachedContainer(512, cpus="0") for one in known})
+    seen = [one for one in probe.containers if one.creation]
+    containers = {one.id: CachedContainer() for one in seen}
+    containers |= {one: CachedContainer(512, cpus="0") for one in known}
+    return replace(ProxyCache(**given), containers=containers)
 
 
 def _by_others(case: Case, host: MemoryHost, line: str) -> None:
@@ -244,6 +247,7 @@ def _probe(case: Case, probe: Probe, given: dict[str, Any]) -> Probe:
             "default",
             through_proxy=how.startswith("through-proxy"),
             created=CpuResources(shares=524),
+            creation={"cpu_shares": 524} if how == "seen" else {},
             cgroup=_PINNED if how.endswith("pinned") else _FREE,
         )
         for name, how in (given.get("containers") or {}).items()

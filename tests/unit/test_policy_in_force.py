@@ -83,7 +83,7 @@ CACHE = {
 def test_a_cache_is_read() -> None:
     found = parse_cache(json.dumps(CACHE).encode())
     known = {"aa": CachedContainer(), "bb": CachedContainer()}
-    assert found == ProxyCache(policy="none", agent=AGENT, containers=known)
+    assert found == ProxyCache(version="1", policy="none", agent=AGENT, containers=known)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ Faults (faults.py; the file is FAULTS below):
     backoffSeconds       until a runtime that was away is tried again, for the first time
     exitAfterSeconds     it dies that long after it served
     ignoreTerm           true: SIGTERM does not end it
+    forgetsRequests      true: what its cache says of requests does not count
     reload               "refuse": SIGHUP is refused until it is restarted;
                          "silent": nothing comes of it, and nothing is said
 
@@ -310,6 +311,9 @@ class Resmgr:
         log("I", f"activating {self.policy} policy...")
         self.cache.data["PolicyName"] = self.policy
         known = self.cache.data.setdefault("Containers", {})
+        if self.faults.get("forgetsRequests"):
+            for entry in known.values():
+                entry["Resources"] = {}
         repinning.repin(known, config, self.policy, self.runtime)
         self.cache.save()
         self.sleep_until("serveDelaySeconds", listening + self.placing_seconds(), 0.05)

@@ -1,7 +1,8 @@
 """What cri-resmgr does to containers that run when it starts with a policy that pins.
 
-One that its cache does not know is taken for a container without requests: it goes to the shared CPUs, and
-topology-aware, memtier and static-plus give it the lowest weight. One that it knows gets what the cache says.
+One that its cache does not know is put there without a word about its requests, under any policy. It goes to
+the shared CPUs, and topology-aware, memtier and static-plus give it the lowest weight. One whose requests the
+cache knows gets the weight that they say.
 """
 
 from contextlib import suppress
@@ -20,18 +21,25 @@ SHARED = "0"
 
 
 def repin(cached: dict[str, dict[str, Any]], config: dict[str, Any], policy: str, runtime: str) -> None:
-    """Pins every running container and remembers it in `cached`, the cache's `Containers`."""
+    """Remembers what runs in `cached`, the cache's `Containers`, and pins it as the policy does."""
     pins = (config.get("policy") or {}).get(policy) or {}
-    if policy in TOUCH_NOBODY or pins.get("PinCPU") is False:
-        return
+    touches = policy not in TOUCH_NOBODY and pins.get("PinCPU") is not False
     known = {entry["ID"]: entry for entry in cached.values()}
     for container in running(runtime):
         entry = known.get(container["ID"])
         if entry is None:
-            weight = {"cpu_shares": LOWEST} if policy in CUT_WEIGHTS else {}
-            entry = {**container, "Resources": {}, "LinuxReq": {"cpuset_cpus": SHARED, **weight}}
-            cached[container["CacheID"]] = entry
-        apply(entry, runtime)
+            entry = cached[container["CacheID"]] = {**container, "Resources": {}, "LinuxReq": None}
+        if touches:
+            weight = {"cpu_shares": weight_of(entry)} if policy in CUT_WEIGHTS else {}
+            entry["LinuxReq"] = {**(entry.get("LinuxReq") or {}), "cpuset_cpus": SHARED, **weight}
+            apply(entry, runtime)
+
+
+def weight_of(entry: dict[str, Any]) -> int:
+    """By its request; one of which none is known gets the lowest weight."""
+    request = ((entry.get("Resources") or {}).get("requests") or {}).get("cpu", "0")
+    milli = int(request[:-1]) if request.endswith("m") else 1000 * int(request)
+    return max(LOWEST, milli * 1024 // 1000)
 
 
 def running(runtime: str) -> list[dict[str, Any]]:
