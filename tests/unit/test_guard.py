@@ -298,6 +298,16 @@ def test_compose_has_what_the_start_of_the_proxy_left_of_the_budget(dash: Node) 
 
 
 @rule("R12")
+def test_compose_does_not_wait_for_a_proxy_that_has_had_its_time(dash: Node) -> None:
+    """Kubelet's start has waited for the proxy's start job, which a frozen one uses up and more."""
+    dash.run.mkdir()
+    (dash.run / "proxy-start").write_text(f"{int(uptime() * 100) - 100 * DEFAULT_SECONDS - 100}\n")
+    began = time.monotonic()
+    assert "base endpoint: the relay is not ready" in dash.guard("compose").stdout
+    assert elapsed(began) < DEFAULT_SECONDS - 0.5
+
+
+@rule("R12")
 @pytest.mark.parametrize("start", ["99999999999999"])
 def test_compose_has_the_whole_budget_otherwise(dash: Node, start: str) -> None:
     dash.run.mkdir()
