@@ -302,7 +302,7 @@ class FakeJournal:
         return json.dumps({unit: len(lines) for unit, lines in self.lines.items()})
 
     def since(self, unit: str, cursor: str) -> tuple[str, ...]:
-        return self.lines.get(unit, ())[json.loads(cursor).get(unit, 0) :]
+        return self.lines.get(unit, ())[json.loads(cursor).get(unit, 0) :] if cursor else ()
 
     def tail(self, unit: str, lines: int = 30) -> tuple[str, ...]:
         return self.lines.get(unit, ())[-lines:] if lines > 0 else ()

@@ -117,6 +117,23 @@ def test_the_journal_of_a_real_host(throwaway: ThrowawayHost) -> None:
     assert "containerd" in lines[-1]
 
 
+def test_what_a_unit_has_said_since_then(throwaway: ThrowawayHost) -> None:
+    journal = build_host(throwaway.root).journal
+    before = journal.cursor()
+    throwaway.run("systemd-run", "--wait", "--unit=talks", "echo", "one word")
+    after = journal.cursor()
+    assert "one word" in journal.since("talks.service", before)
+    assert "one word" not in journal.since("talks.service", after)
+    assert journal.since("talks.service", "") == ()
+
+
+def test_a_journal_that_cannot_be_read_has_no_end_and_no_lines(tmp_path: Path) -> None:
+    for journal in (build_host(tmp_path).journal, FakeHost(tmp_path).host.journal):
+        assert journal.since("talks.service", "") == ()
+    assert build_host(tmp_path).journal.cursor() == ""
+    assert build_host(tmp_path).journal.since("talks.service", "s=1") == ()
+
+
 def test_the_healthz_and_processes_of_a_real_host(throwaway: ThrowawayHost) -> None:
     host = build_host(throwaway.root)
     assert not host.healthz.ok("http://127.0.0.1:10248/healthz")
