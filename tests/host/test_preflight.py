@@ -209,8 +209,10 @@ def test_containers_and_a_policy_of_none(node: Node) -> None:
     node.installed()
 
     node.real_policy()
+    assert node.findings() == {}  # it is adopted
+    node.command.set(proxy={"strangers": "refuse"})
     assert "1 running container that" in node.refused("repinning")
-    node.command.set(proxy={"acceptRepinning": True})
+    node.command.set(proxy={"strangers": "refuse", "acceptRepinning": True})
     assert "web-0" in node.installed().out
 
 
