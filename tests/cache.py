@@ -64,6 +64,16 @@ def locked(name: str = "lock") -> Iterator[None]:
         yield
 
 
+@contextmanager
+def partial_of(place: Path) -> Iterator[Path]:
+    """A name for what becomes `place` when the block ends well."""
+    partial = place.with_name(f"{place.name}.partial")
+    run("rm", "-rf", partial)
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    yield partial
+    partial.rename(place)
+
+
 def keep_newest(directory: Path, pattern: str, amount: int) -> None:
     """Removes all but the `amount` files or directories of a pattern that were made or used last."""
     found = sorted(directory.glob(pattern), key=lambda path: -path.stat().st_mtime)

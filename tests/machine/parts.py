@@ -1,12 +1,11 @@
 """What a machine is made of: Debian's kernel, a disk with a node on it, and a kit with what the tests bring.
 
-All of it comes from this machine's distribution. The tree and the disk are kept between runs; without them
-making all takes about two minutes. The disk is a copy for each machine, so that the next one starts anew.
+All of it comes from this machine's distribution, by way of the tree that throwaway hosts are made from. What
+takes long is kept between runs. The disk is a copy for each machine, so that the next one starts anew.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
 import shutil
@@ -14,45 +13,25 @@ import subprocess
 import sys
 import tomllib
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
-from tests.bootstrap import Bootstrap, apt_sources
-from tests.cache import CACHE, digest_of, keep_newest, locked, run, tree_parts
+from tests.bootstrap import apt_sources
+from tests.cache import digest_of, keep_newest, locked, partial_of, run, tree_parts
 from tests.machine import agent
 from tests.machine.machine import QEMU, Parts
 from tests.throwaway import furnish as furnishing
 from tests.throwaway.furnish import furnish_runtime, write
 from tests.throwaway.kubelet import lay_kubelet_below
+from tests.tree import KEPT, LOCK, PLACE, tree
 
 TOP = Path(__file__).parents[2]
-PLACE = CACHE / "machine"
 NEEDED = (QEMU, "mmdebstrap", "mkfs.ext4", "lz4", "setpriv")
-
-#: A node's, and what the program needs of the distribution.
-PACKAGES = (
-    *("usr-is-merged", "systemd-sysv", "udev", "kmod", "dbus", "apparmor", "procps", "iproute2", "mount"),
-    *("containerd", "runc", "python3", "python3-gi", "gir1.2-glib-2.0", "python3-yaml", "busybox-static"),
-)
-SELINUX_PACKAGES = ("policycoreutils", "selinux-policy-default", "selinux-utils")
-
-#: The kernel and its modules without its package's scripts, which would make an initrd.
-ADD_KERNEL = """chroot "$1" sh -euc '
-mkdir /kernel && cd /kernel
-apt-get --quiet download "$(apt-cache depends linux-image-cloud-amd64 | sed -n "s/.*Depends: //p")"
-dpkg-deb --extract linux-image-*.deb .
-mv boot/vmlinuz-* /boot/vmlinuz
-for modules in lib/modules usr/lib/modules; do [ ! -d $modules ] || mv $modules /usr/lib/; done
-cd / && rm -r /kernel
-depmod "$(ls /usr/lib/modules)"
-'"""
 
 LZ4_MAGIC = b"\x02\x21\x4c\x18"  # of the legacy frame, as the kernel's build writes it
 
 DISK_SIZE = "2G"  # sparse
 KIT = "/mnt/kit"
 PROGRAM = f"{KIT}/program/bin/cri-resmgr-installer"
-KEPT = 3
 
 #: Neither of use on this machine nor quick: consoles, timers, and AppArmor profiles of no program here.
 MASKED = (
@@ -91,17 +70,14 @@ def missing_parts() -> list[str]:
     return missing
 
 
-def tree(selinux: bool = False) -> Path:
-    """A directory with `root`, a Debian with its modules of the kernel, and `kernel`."""
-    system = Bootstrap(PACKAGES + (SELINUX_PACKAGES if selinux else ()), [ADD_KERNEL])
-    place = PLACE / f"tree-{system.digest}"
+def kernel(system: Path) -> Path:
+    """The kernel of a tree."""
+    place = PLACE / f"kernel-{system.name}"
     if not place.exists():
-        with _partial(place) as partial:
-            partial.mkdir()
-            system.make(partial / "root")
-            unpack_kernel(partial / "root/boot/vmlinuz", partial / "kernel")
+        with partial_of(place) as partial:
+            unpack_kernel(system / "boot/vmlinuz", partial)
     os.utime(place)
-    keep_newest(PLACE, "tree-*", KEPT)
+    keep_newest(PLACE, "kernel-*", KEPT)
     return place
 
 
@@ -120,26 +96,25 @@ def unpack_kernel(image: Path, target: Path) -> None:
     target.write_bytes(done.stdout)
 
 
-def disk(selinux: bool = False) -> Path:
-    """A disk with a kubeadm node and the stand-in for kubelet; not to be written to.
+def disk(system: Path, selinux: bool) -> Path:
+    """A tree as a disk, with a kubeadm node and the stand-in for kubelet; not to be written to.
 
     With `selinux`, every file on it has the label of the default policy.
     """
-    system = tree(selinux)
     sources = (Path(__file__), Path(agent.__file__), Path(furnishing.__file__).parent)
     place = PLACE / f"disk-{digest_of([system.name.encode(), *tree_parts(*sources)])}.img"
     if not place.exists():
-        with _partial(place) as partial:
+        with partial_of(place) as partial:
             root = partial.with_name(f"{partial.name}.root")
             run("rm", "-rf", root)
-            run("cp", "-a", system / "root", root)
+            run("cp", "-a", system, root)
             furnish(root)
             if selinux:
                 label(root)
             make_disk(root, partial, DISK_SIZE)
             run("rm", "-rf", root)
     os.utime(place)
-    keep_newest(PLACE, "disk-*.img", KEPT)
+    keep_newest(PLACE, "disk-*", KEPT)
     return place
 
 
@@ -176,16 +151,6 @@ def make_disk(root: Path, target: Path, size: str) -> None:
     run("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0", "-d", root, target, size)
 
 
-@contextlib.contextmanager
-def _partial(place: Path) -> Iterator[Path]:
-    """A name for what becomes `place` when the block ends well."""
-    partial = place.with_name(f"{place.name}.partial")
-    run("rm", "-rf", partial)
-    partial.parent.mkdir(parents=True, exist_ok=True)
-    yield partial
-    partial.rename(place)
-
-
 def libraries() -> Path:
     """A venv with what the program needs of PyPI, without the program."""
     project = (TOP / "pyproject.toml").read_text()
@@ -195,7 +160,7 @@ def libraries() -> Path:
     parts = [codename.encode(), *(word.encode() for word in needed), constraints.read_bytes()]
     place = PLACE / f"libraries-{digest_of(parts)}"
     if not place.exists():
-        with _partial(place) as partial:
+        with partial_of(place) as partial:
             run("/usr/bin/python3", "-m", "venv", "--system-site-packages", "--without-pip", partial)
             pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
             target = ("--python", partial / "bin/python", "install", "--constraint", constraints)
@@ -225,11 +190,11 @@ def lay_program(target: Path) -> None:
 
 def assemble(scratch: Path, kit: Path, selinux: bool = False) -> Parts:
     """A machine with a new disk below `scratch`; `kit` is a directory, to which the program is added."""
-    with locked("machine.lock"):
-        system, blank = tree(selinux), disk(selinux)
+    system = tree(selinux)
+    with locked(LOCK):
         lay_program(kit / "program")
-        parts = Parts(system / "kernel", scratch / "disk.img", scratch / "kit.img")
-        run("cp", "--sparse=always", blank, parts.disk)
+        parts = Parts(kernel(system), scratch / "disk.img", scratch / "kit.img")
+        run("cp", "--sparse=always", disk(system, selinux), parts.disk)
     used = int(run("du", "--summarize", "--block-size=1M", kit).split()[0])
     make_disk(kit, parts.kit, f"{used + used // 5 + 16}M")
     return parts

@@ -6,7 +6,8 @@ import sys
 import time
 from pathlib import Path
 
-from tests.machine.parts import tree
+from tests.machine.parts import kernel
+from tests.tree import tree
 
 #: Starts a machine of empty disks, says which process it is, and waits for its end, which nobody ends.
 DRIVER = """
@@ -26,7 +27,7 @@ def test_the_machine_dies_with_its_driver(tmp_path: Path) -> None:
         (tmp_path / name).touch()
         os.truncate(tmp_path / name, 1 << 20)
     driver = subprocess.Popen(
-        [sys.executable, "-c", DRIVER, str(tree() / "kernel"), str(tmp_path)],
+        [sys.executable, "-c", DRIVER, str(kernel(tree())), str(tmp_path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

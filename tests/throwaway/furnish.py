@@ -1,9 +1,9 @@
-"""Turns a copy of this machine's root into the root of a small node.
+"""Turns a bootstrapped system into the root of a small node.
 
 Works on a tree below a root directory, before the host's first boot. Keeps what
 a node of any distribution has (systemd, journald, D-Bus, a container runtime)
-and takes away what belongs to this machine: its enabled services, its identity,
-its kubelet or cri-resmgr, if it has them.
+and takes away the rest: enabled services, its identity, and a kubelet or
+cri-resmgr, if there is one.
 """
 
 import os
@@ -12,7 +12,7 @@ import uuid
 from pathlib import Path
 
 #: What systemd is to start by itself; everything else that some directory wants
-#: (databases, timers, consoles, file systems of this machine) is forgotten.
+#: (timers, consoles, device managers) is forgotten.
 WANTED = frozenset(
     {
         "dbus.service",
@@ -123,11 +123,11 @@ def write(path: Path, content: str, mode: int = 0o644) -> None:
 
 
 def furnish(root: Path, runtime: str) -> None:
-    """Makes `root`, an overlay of this machine, a node with `runtime` enabled."""
+    """Makes `root`, a bootstrapped system, a node with `runtime` enabled."""
     for name in PRIVATE:
         remove(root / name)
     for name in ("etc/systemd/system", "opt", "usr/local/bin", "usr/local/sbin"):
-        (root / name).mkdir(mode=0o755, parents=True)
+        (root / name).mkdir(mode=0o755, parents=True, exist_ok=True)
     for name in UNIT_DIRECTORIES:
         for pattern in ("*.wants/*", "*.requires/*"):
             for link in (root / name).glob(pattern):
@@ -157,6 +157,8 @@ def furnish_runtime(root: Path, runtime: str) -> None:
     units = root / "usr/lib/systemd/system"
     remove(units / "containerd.service")
     write(units / f"{runtime}.service", unit)
+    # Every pod gets a copy; a bootstrapped system has none.
+    write(root / "etc/hosts", "127.0.0.1 localhost\n")
     wants = root / "etc/systemd/system/multi-user.target.wants"
     wants.mkdir(exist_ok=True)
     os.symlink(f"/lib/systemd/system/{runtime}.service", wants / f"{runtime}.service")

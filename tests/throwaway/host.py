@@ -1,7 +1,7 @@
 """A throwaway host: real systemd, real D-Bus, real containerd, in about a second.
 
-An overlay of this machine's root, with its upper side in memory, is booted by
-systemd-nspawn in cgroups and namespaces of its own. Needs root, and the packages
+An overlay of a bootstrapped system (see tests/tree.py), with its upper side in memory, is booted
+by systemd-nspawn in cgroups and namespaces of its own. Needs root, and the packages
 of hack/setup. What it does on the machine is undone when it ends, however it
 ends: see keeper.
 """
@@ -18,9 +18,10 @@ from typing import Any, Self
 
 from tests.throwaway import keeper
 from tests.throwaway.furnish import RUNTIME_SOCKETS, furnish
+from tests.tree import tree
 
 #: The commands a throwaway host needs on the machine, for a message or a skip.
-NEEDED = ("busybox", "containerd", "ctr", "mount", "nsenter", "runc", "setpriv", "systemd-nspawn", "unshare")
+NEEDED = ("busybox", "mmdebstrap", "mount", "nsenter", "setpriv", "systemd-nspawn", "unshare")
 
 BOOT_SECONDS = 30.0
 
@@ -42,6 +43,8 @@ class ThrowawayHost:
             raise ValueError(f"runtime is one of {', '.join(RUNTIME_SOCKETS)}, not {runtime}")
         self.runtime = runtime
         self.boot_on_entry = boot
+        #: The root directory of which its disk is an overlay.
+        self.system = tree()
         self.name = ""
         self._keeper: subprocess.Popen[str] | None = None
         self._nspawn: int | None = None
@@ -77,13 +80,8 @@ class ThrowawayHost:
 
     @property
     def changes(self) -> Path:
-        """What its disk has that the machine's has not: the overlay's upper side, whiteouts included."""
+        """What its disk has that the system has not: the overlay's upper side, whiteouts included."""
         return self.disk.parent / "upper"
-
-    @property
-    def machine(self) -> Path:
-        """The root directory of which its disk is an overlay."""
-        return self.disk.parents[1]
 
     @property
     def root(self) -> Path:
@@ -227,7 +225,7 @@ class ThrowawayHost:
     def _start_keeper(self) -> None:
         argv = ["unshare", "--mount", "--propagation", "private", "--", sys.executable, "-IS"]
         self._keeper = subprocess.Popen(
-            [*argv, keeper.__file__, "/var/lib/containerd"],
+            [*argv, keeper.__file__, str(self.system), "/var/lib/containerd"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -21,7 +21,6 @@ import json
 import os
 import re
 import signal
-import stat
 import subprocess
 import sys
 import time
@@ -36,10 +35,6 @@ PREFIX = "throwaway-host"
 
 #: Set below a cgroup v1 cpuset before a process can enter it.
 CPUSET_INHERITED = ("cpuset.cpus", "cpuset.mems")
-
-#: Of the machine's root, not seen by the host at all: large, and nobody's business.
-#: A whiteout takes no time, a deletion of all below would. (The last is what image builders keep.)
-HIDDEN = ("opt", "usr/local", "var/lib/containers")
 
 DEADLINE = 10.0
 
@@ -106,23 +101,20 @@ def remove_orphans() -> None:
 class Keeper:
     """One host's mounts, cgroups and nspawn process."""
 
-    def __init__(self, runtime_store: str) -> None:
+    def __init__(self, system: str, runtime_store: str) -> None:
         self.name = f"{PREFIX}-{os.getpid()}-{start_time(os.getpid())}"
+        self.system = system
         self.runtime_store = runtime_store
         self.nspawn: subprocess.Popen[bytes] | None = None
 
     def mount(self) -> None:
-        """Lays an overlay over the machine's root, its upper side in memory."""
-        # nspawn keeps locks below /run: they are not to stay on the machine.
+        """Lays an overlay over the system, its upper side in memory."""
+        # nspawn keeps locks below /run: they are not to stay on this machine.
         subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run"], check=True)
         subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", BASE], check=True)
         for name in ("root", "upper", "work", "containerd"):
             (BASE / name).mkdir()
-        for name in HIDDEN:
-            whiteout = BASE / "upper" / name
-            whiteout.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            os.mknod(whiteout, stat.S_IFCHR, os.makedev(0, 0))
-        options = f"lowerdir=/,upperdir={BASE}/upper,workdir={BASE}/work"
+        options = f"lowerdir={self.system},upperdir={BASE}/upper,workdir={BASE}/work"
         subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, BASE / "root"], check=True)
 
     def enter_cgroups(self) -> None:
@@ -243,7 +235,7 @@ def main() -> None:
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
-    keeper = Keeper(sys.argv[1])
+    keeper = Keeper(sys.argv[1], sys.argv[2])
     try:
         remove_orphans()
         keeper.mount()

@@ -1,8 +1,8 @@
 """A manifest of the whole host, to be compared with what it was.
 
-The host's disk is an overlay of this machine's root: all that makes it differ stands on the
+The host's disk is an overlay of a bootstrapped system: all that makes it differ stands on the
 overlay's upper side, some hundred paths, so a manifest of the whole takes some milliseconds. What
-is as this machine has it does not appear. Besides: /run and /tmp, the state of every unit file, and
+is as that system has it does not appear. Besides: /run and /tmp, the state of every unit file, and
 kubelet's unit as systemd has it. What changes by itself is left out: lively has the list.
 """
 
@@ -60,7 +60,7 @@ class Entry:
     modified: int = 0
 
 
-#: On this machine it is there, on the host it is not.
+#: In the system it is there, on the host it is not.
 GONE = Entry("absent")
 
 
@@ -98,11 +98,11 @@ def files(host: ThrowawayHost) -> dict[str, Entry]:
     """Every path of a snapshot; systemd is not asked, which takes fifty times as long."""
     found: dict[str, Entry] = {}
     for name in _differing(host.changes, ""):
-        here, on_machine = _entry_at(host.root, name), _entry_at(host.machine, name)
+        here, in_system = _entry_at(host.root, name), _entry_at(host.system, name)
         if _is_opaque(host.changes / name):
-            # It hides what the machine has below a directory of this name.
+            # It hides what the system has below a directory of this name.
             found[f"/{name}"] = here or GONE
-        elif here != on_machine:
+        elif here != in_system:
             found[f"/{name}"] = here or GONE
     for name in IN_MEMORY:
         found.update(walk(host.root, host.root / name))
