@@ -374,8 +374,8 @@ class Daemon:
     def _show(self, *, alive: bool = False) -> None:
         """The files that the probes of our container look for: the age of `alive` and `ready` counts."""
         ready = alive and self._published is not None and self._published.ready
-        refused = self._published is not None and self._published.phase is Phase.REFUSED
-        excused = alive and (self._snapshot.paused or refused)
+        absent = self._published is not None and self._published.needs_no_proxy
+        excused = alive and (self._snapshot.paused or absent)
         command = self._command
         wanted = {command.alive_file: alive, command.ready_file: ready, command.excused_file: excused}
         for file, exists in wanted.items():

@@ -35,9 +35,9 @@ def build_probes(settings: Settings) -> dict[str, Any]:
     """The container's probes as they stand in the pod template.
 
     Readiness: the daemon works, and says that its node is ready. Liveness: the daemon works, and the proxy's
-    unit is active on the host, by the host's own systemctl. Not while kubelet is held on its base endpoint
-    or the node is paused or refused: then a restart of the container would not help. A removal is never
-    restarted.
+    unit is active on the host, by the host's own systemctl. Not while kubelet is held on its base endpoint,
+    the node is paused or refused, or its first installation fails: then a restart of the container would not
+    help. A removal is never restarted.
     """
     ready = {
         "exec": {"command": ["/bin/sh", "-c", _is_fresh(READY_FILE)]},

@@ -12,7 +12,7 @@ from installer.model.state import Mode
 # In the daemon's own file system, for the probes of its container: the age of the first two counts.
 READY_FILE = "/run/cri-resmgr-installer/ready"
 ALIVE_FILE = "/run/cri-resmgr-installer/alive"
-EXCUSED_FILE = "/run/cri-resmgr-installer/excused"  # the node is paused or refused: no proxy has to run
+EXCUSED_FILE = "/run/cri-resmgr-installer/excused"  # no proxy has to run (DaemonState.needs_no_proxy)
 
 
 class Phase(StrEnum):
@@ -59,6 +59,12 @@ class DaemonState:
     rollbacks: int = 0
     rescues: int = 0
     failures: int = 0
+
+    @property
+    def needs_no_proxy(self) -> bool:
+        """Whether the proxy's absence is no reason to restart our container: nobody has installed one yet, and
+        another container would end the same way. What is wrong stands in `reason`."""
+        return self.phase is Phase.REFUSED or (self.phase is Phase.FAILED and not self.generation)
 
 
 class RunningChild(Protocol):

@@ -302,6 +302,25 @@ def test_a_refused_node_is_no_reason_to_restart_the_pod(scene: Scene, passable: 
     scene.play(body)
 
 
+@rule("R13")
+def test_a_first_installation_that_fails_is_no_reason_to_restart_the_pod(scene: Scene) -> None:
+    scene.does("install", "say('error', 'the proxy exits at once', exitCode=5); sys.exit(5)")
+
+    def body() -> None:
+        scene.reaches("failed")
+        scene.until(scene.command.excused_file.exists)
+        assert not scene.command.ready_file.exists()
+        scene.does("install", "say('converged', changed=True, generation='g')")
+        scene.reaches("converged", 60)  # tried again by itself
+        assert not scene.command.excused_file.exists()
+        scene.does("install", "say('error', 'the proxy exits at once', exitCode=5); sys.exit(5)")
+        scene.drift()
+        scene.reaches("failed")
+        assert not scene.command.excused_file.exists()  # it was there: its absence counts
+
+    scene.play(body)
+
+
 class Gone(NoCluster):
     """The API server is certain that the node is no longer to be served. `told` is what was reported, `last`
     when nothing more may follow."""

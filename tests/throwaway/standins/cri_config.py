@@ -149,8 +149,8 @@ def reserved_cpus(data: dict[str, Any]) -> float | None:
     """The CPUs set aside, as a number. Raises ConfigError on what is not one."""
     resources = data.get("policy", {}).get("ReservedResources") or {}
     given = {key.lower(): value for key, value in resources.items()}
-    for key in given:
-        if key not in ("cpu", "memory"):
+    for key in resources:
+        if key.lower() not in ("cpu", "memory"):
             raise ConfigError(f'module "policy": unknown field "{key}"')
     value = given.get("cpu")
     if value is None:
