@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import posixpath
 import re
-import stat
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -176,8 +175,7 @@ def read_hold(files: Files) -> str:
 
 def _read_pause(files: Files) -> str:
     """Why the node is paused; empty if it is not. Whatever lies at the path of the file pauses."""
-    status = files.status(PAUSE_FILE)
-    file = None if status is None else _read_small(files, PAUSE_FILE) if stat.S_ISREG(status.st_mode) else b""
+    file = _read_small(files, PAUSE_FILE) if _exists(files, PAUSE_FILE) else None
     return why_paused(file, _read_small(files, CLUSTER_MEMORY))
 
 

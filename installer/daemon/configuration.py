@@ -104,7 +104,7 @@ class Command:
 
     @property
     def excused_file(self) -> Path:
-        """Exists while no proxy has to run: the node is paused, in whatever way, or has never been installed."""
+        """Exists while no proxy has to run: the node is paused, in whatever way, or not installed yet."""
         return self.ready_file.with_name(Path(EXCUSED_FILE).name)
 
     @property

@@ -62,8 +62,8 @@ class DaemonState:
 
     @property
     def needs_no_proxy(self) -> bool:
-        """Whether the proxy's absence is no reason to restart our container: nobody has installed one yet, and
-        another container would end the same way. What is wrong stands in `reason`."""
+        """Whether the proxy's absence is not a reason to restart our container: none has been installed yet,
+        and another container would end the same way. What is wrong stands in `reason`."""
         return self.phase is Phase.REFUSED or (self.phase is Phase.FAILED and not self.generation)
 
 
