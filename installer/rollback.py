@@ -35,6 +35,7 @@ from installer.rollback_report import (
     rolled_back,
     runtime_away,
     runtime_error,
+    runtime_unit,
 )
 from installer.snapshot import read_units, refresh
 
@@ -67,6 +68,7 @@ def roll_back(
     (exit 5 or 6)."""
     run = replace(run, host=replace(run.host, clock=_Unstoppable(run.host.clock)))
     unit = progress.failed_unit
+    failure = _with_runtime(failure, assessment, run)
     failure = _with_cause(failure, run.host.journal.since(unit, progress.journal_from) if unit else ())
     journal = journal_lines(unit, run.host.journal.tail(unit, _JOURNAL_LINES) if unit else ())
     message = f"failed: {failure.message}; rolling back"
@@ -89,6 +91,16 @@ def roll_back(
     blamed = _blame(assessment, failure, run)
     unsaved = _close(target, run)
     return rolled_back(failure, target, blamed and unsaved is None, journal, unsaved)
+
+
+def _with_runtime(failure: StepFailedError, assessment: Assessment, run: Run) -> StepFailedError:
+    """The failure, and that the runtime is away now, which no generation is to blame for. Asked before the
+    rollback: a runtime that is back when it is done has been away all the same."""
+    endpoint = assessment.base_endpoint
+    if assessment.plan.desired.proxy is None or not (why := runtime_error(run.host, endpoint)):
+        return failure
+    message = f"{failure.message}; the container runtime does not answer: {why}"
+    return StepFailedError(message, f"Look at `systemctl status {runtime_unit(endpoint)}`", interfered=True)
 
 
 def _with_cause(failure: StepFailedError, said: tuple[str, ...]) -> StepFailedError:

@@ -52,10 +52,6 @@ class RollbackReport:
         """Every file is as it was before the run."""
         return not self.unreadable and not self.left
 
-    @property
-    def runtime_unit(self) -> str:
-        return _RUNTIME_UNITS.get(self.endpoint.rpartition("/")[2], _USUAL_RUNTIME)
-
 
 def look_around(assessment: Assessment, target: Desired, run: Run) -> RollbackReport:
     """Looks once; what does not answer says so in its place. `target` is what the rollback went for."""
@@ -79,6 +75,11 @@ def look_around(assessment: Assessment, target: Desired, run: Run) -> RollbackRe
             if path.endswith(f"/{paths.DROP_IN_NAME}") and state.kind is not Kind.ABSENT
         ),
     )
+
+
+def runtime_unit(endpoint: str) -> str:
+    """The systemd unit of the runtime that listens there."""
+    return _RUNTIME_UNITS.get(endpoint.rpartition("/")[2], _USUAL_RUNTIME)
 
 
 def runtime_error(host: Host, endpoint: str) -> str:
@@ -121,7 +122,7 @@ def runtime_away(
     hint = (
         "the container runtime does not answer, so this generation is not blamed, kubelet was not restarted, "
         "and the previous files are in place. The proxy recovers by itself when the runtime does: look at "
-        f"`systemctl status {after.runtime_unit}`, then run the same command again."
+        f"`systemctl status {runtime_unit(after.endpoint)}`, then run the same command again."
     )
     return RolledBackError(_story(f"{failure.message}\nand during the rollback: {second}", journal), hint)
 
@@ -171,7 +172,7 @@ def _commands(after: RollbackReport) -> str:
     """What to type, in one line, for a healthy kubelet; how to look further, if it is healthy."""
     typed = []
     if after.runtime:
-        typed.append(f"systemctl restart {after.runtime_unit}")
+        typed.append(f"systemctl restart {runtime_unit(after.endpoint)}")
     unit = shlex.quote(after.kubelet_unit)
     if after.unreadable:
         typed.append("systemctl restart dbus.service")
