@@ -149,6 +149,7 @@ def _wrong_drop_in(file: DesiredFile, strategy: Strategy, variable: str, kubelet
         "ExecStartPre",
         "ExecStartPre",
         "ExecStartPost",
+        "ExecStopPost",
         "EnvironmentFile",
         "EnvironmentFile",
     ]
