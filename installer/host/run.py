@@ -105,15 +105,17 @@ def _follow(process: Any, deadline: float, until: bytes) -> tuple[bytes, bool]:
             left = deadline - time.monotonic()
             if left <= 0:
                 return output, False
-            if selector.select(min(left, 0.1)):
-                chunk = os.read(process.stdout.fileno(), 65536)
-                output = (output + chunk)[-_KEPT_BYTES:]
-                if until and until in output:
-                    return output, False
-                if not chunk:
-                    return output, _ended(process, deadline)
-            elif process.poll() is not None:
-                return output, True  # a child of it still holds the pipe
+            if not selector.select(min(left, 0.1)):
+                if process.poll() is None:
+                    continue
+                if not selector.select(0):  # its last words are read: a child of it still holds the pipe
+                    return output, True
+            chunk = os.read(process.stdout.fileno(), 65536)
+            output = (output + chunk)[-_KEPT_BYTES:]
+            if until and until in output:
+                return output, False
+            if not chunk:
+                return output, _ended(process, deadline)
 
 
 def _ended(process: Any, deadline: float) -> bool:

@@ -78,6 +78,22 @@ def test_run_does_not_wait_for_a_left_over_child() -> None:
     assert time.monotonic() - started < 2
 
 
+def test_the_last_words_count_however_late_we_look(tmp_path: Path, mocker: MockerFixture) -> None:
+    """A process that speaks and ends just after a look at its output, and before a look at itself."""
+    fifo, ended = tmp_path / "fifo", subprocess.Popen.wait
+    os.mkfifo(fifo)
+
+    def poll(process: subprocess.Popen[bytes]) -> int:
+        if fifo.exists():
+            fifo.write_text("speak\n")
+            fifo.unlink()
+        return ended(process)
+
+    mocker.patch.object(subprocess.Popen, "poll", poll)
+    finished = run(("sh", "-c", f"read word <{fifo}; echo last words"), 5)
+    assert (finished.code, finished.output) == (0, "last words\n")
+
+
 def test_run_kills_what_has_said_its_word() -> None:
     started = time.monotonic()
     finished = run(("sh", "-c", "echo the word is out >&2; sleep 54321"), 5, until="word is")
