@@ -83,7 +83,7 @@ def check_repinning(
         (f"they cannot be adopted now: {reasons}. " if adopts else "")
         + "Install with the policy none first: its start sees them (with the policy none in force, that is "
         "`systemctl restart cri-resource-manager`), and the change of the policy adopts them; "
-        "or drain the node; or set proxy.acceptRepinning: true",
+        "or recreate their pods while the policy is none; or set proxy.acceptRepinning: true",
     )
 
 
