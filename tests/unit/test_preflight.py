@@ -354,7 +354,7 @@ def test_repinning_is_refused_with_number_and_names_and_what_to_do() -> None:
     assert finding.code == "repinning"
     assert "2 running containers" in finding.message
     assert "ns/pod00/c00, ns/pod01/c01" in finding.message
-    assert "drain" in finding.hint
+    assert "recreate their pods" in finding.hint
     assert "policy none" in finding.hint
 
 
