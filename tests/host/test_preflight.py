@@ -197,7 +197,7 @@ def test_containers_that_would_be_repinned(node: Node) -> None:
     assert "2 running containers that were not created through the proxy" in said
     assert "default/db-0/db-0, default/web-0/web-0" in said
     assert "adopted-0" not in said
-    assert "drain the node" in said
+    assert "recreate their pods" in said
     assert "proxy.acceptRepinning: true" in said
 
     node.command.set(proxy={"acceptRepinning": True})
