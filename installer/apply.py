@@ -96,7 +96,7 @@ class _Worker:
         self._limits = limits
         self._progress = progress
         self._relay_deadline = 0.0
-        self.adopted = False
+        self._adopted = False
         self._proxy: UnitState | None = None  # as it was when its relay had answered
         self._signalled = (UnitState(paths.PROXY_UNIT), "")  # as it was, and where its journal ended
         self._verbs: dict[StepKind, Callable[[Step], None]] = {
@@ -207,19 +207,19 @@ class _Worker:
 
     def _adopt(self, step: Step) -> None:
         adopted = adopt(self._host, step.target)
-        self.adopted = bool(adopted)
+        self._adopted = bool(adopted)
         for stranger in adopted:
             message = f"made known to the proxy: {stranger.title}"
             self._emit(Event("adopted", message, {"id": stranger.id}))
 
     def forget_adopted(self) -> None:
         """The cache is as cri-resmgr itself has left it: what comes next may not start on ours."""
-        if self.adopted:
+        if self._adopted:
             with suppress(InstallerError, OSError):
                 bring_back(self._host)
 
     def _reset_pinning(self, step: Step) -> None:
-        """Whoever cannot get back what the proxy took is named. That is no reason to keep the proxy."""
+        """A container that cannot get back what the proxy took is named; the removal goes on."""
         try:
             resets = restore(self._host, step.target)
         except (InstallerError, OSError) as error:

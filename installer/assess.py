@@ -19,7 +19,7 @@ from installer.model.assessment import Assessment
 from installer.model.change import Changes, UnitAction
 from installer.model.finding import Finding, refusal, warning
 from installer.model.plan import StepKind
-from installer.model.policy import Repinning
+from installer.model.policy import PolicyInForce, Repinning
 from installer.model.resource import Part
 from installer.model.snapshot import HostSnapshot
 from installer.model.state import Desired, Mode
@@ -28,6 +28,8 @@ from installer.pinning.reset import find_resets
 from installer.plan import build_plan
 from installer.preflight.check import check
 from installer.record.schema import Record, RecordStatus, leftovers_of_ours, was_moving_kubelet
+
+_WHY_CLEARED = "the configuration from cri-resmgr-agent is to be cleared"
 
 
 def assess(
@@ -46,17 +48,17 @@ def assess(
     changes = diff(desired, snapshot, record)
     if desired.proxy is None and not removing:
         changes = Changes()  # kubelet cannot be served: preflight says why
-    resets = desired.proxy is not None and _resets_cache(inputs, snapshot, record)
-    if resets:
-        why = "the configuration from cri-resmgr-agent is to be cleared"
-        changes = changes.with_restart(paths.PROXY_UNIT, Part.PROXY, why)
+    clears_agent = desired.proxy is not None and _clears_agent(inputs, snapshot, record)
+    if clears_agent:
+        changes = changes.with_restart(paths.PROXY_UNIT, Part.PROXY, _WHY_CLEARED)
     moved = was_moving_kubelet(record, snapshot)
-    findings = check(inputs, snapshot, kubelet, desired, changes, moved=moved, resets=resets)
+    findings = check(inputs, snapshot, kubelet, desired, changes, moved=moved, clears_agent=clears_agent)
     if changes or not removing:
         findings = (*_record_findings(status, request), *findings)
     runtime = kubelet.endpoint if removing else runtime_endpoint(settings, kubelet)
-    unpinned = _resets(inputs, snapshot, desired, changes, resets=resets) if runtime else ()
-    adopted = _adopted(inputs, snapshot, desired, changes, resets=resets)
+    starting = _starting_policy(inputs, snapshot, changes, clears_agent=clears_agent)
+    unpinned = _unpinned(inputs, snapshot, changes, starting) if runtime else ()
+    adopted = _adopted(inputs, snapshot, starting)
     plan = build_plan(
         request.mode,
         desired,
@@ -66,7 +68,7 @@ def assess(
         findings=findings,
         hold=bool(snapshot.hold),
         ends_hold=not request.unattended,
-        cache_step=_cache_step(snapshot, resets=resets),
+        cache_step=_cache_step(snapshot, clears_agent=clears_agent),
         leftovers=leftovers_of_ours(record, snapshot) if removing else (),
         adopt=runtime if adopted else "",
         reset_pinning=runtime if unpinned or (removing and settings.removal.reset_pinning) else "",
@@ -82,7 +84,7 @@ def assess(
     )
 
 
-def _resets_cache(inputs: Inputs, snapshot: HostSnapshot, record: Record) -> bool:
+def _clears_agent(inputs: Inputs, snapshot: HostSnapshot, record: Record) -> bool:
     """Whether the agent's configuration, which hides fallback.cfg, is to be cleared. An agent that still has
     it sends it again at once: unattended, the same one is not cleared twice, which would never end."""
     request, sent = inputs.request, snapshot.cache.agent_digest
@@ -90,10 +92,10 @@ def _resets_cache(inputs: Inputs, snapshot: HostSnapshot, record: Record) -> boo
     return wanted and not (request.unattended and sent == record.cleared)
 
 
-def _cache_step(snapshot: HostSnapshot, *, resets: bool) -> StepKind | None:
+def _cache_step(snapshot: HostSnapshot, *, clears_agent: bool) -> StepKind | None:
     if snapshot.cache.torn:
         return StepKind.SET_ASIDE_CACHE
-    return StepKind.RESET_CACHE if resets else None
+    return StepKind.RESET_CACHE if clears_agent else None
 
 
 def _desired(inputs: Inputs, snapshot: HostSnapshot, kubelet: KubeletAnalysis) -> Desired:
@@ -103,19 +105,26 @@ def _desired(inputs: Inputs, snapshot: HostSnapshot, kubelet: KubeletAnalysis) -
     return build_desired(inputs.request.settings, inputs.configs, inputs.payload, kubelet, detail)
 
 
-def _resets(
-    inputs: Inputs, snapshot: HostSnapshot, desired: Desired, changes: Changes, *, resets: bool
+def _starting_policy(
+    inputs: Inputs, snapshot: HostSnapshot, changes: Changes, *, clears_agent: bool
+) -> PolicyInForce | None:
+    """The policy that the proxy starts with; None if `changes` do not start it."""
+    proxy = changes.unit(Part.PROXY)
+    if proxy is None or proxy.action is not UnitAction.RESTART:
+        return None
+    return next_policy(inputs.configs, snapshot.cache, clears_agent=clears_agent)
+
+
+def _unpinned(
+    inputs: Inputs, snapshot: HostSnapshot, changes: Changes, starting: PolicyInForce | None
 ) -> tuple[str, ...]:
     """The running containers that get CPUs or weight back, each with what changes: when the proxy leaves, and
-    when it starts with a policy that leaves them alone from then on."""
-    settings, probe, proxy = inputs.request.settings, snapshot.probe, changes.unit(Part.PROXY)
-    if not settings.removal.reset_pinning or probe is None or not changes:
+    when it starts with the policy none."""
+    request, probe = inputs.request, snapshot.probe
+    if not request.settings.removal.reset_pinning or probe is None or not changes:
         return ()
-    if desired.proxy is not None:
-        starts = proxy is not None and proxy.action is UnitAction.RESTART
-        policy = next_policy(inputs.configs, snapshot.cache, reset=resets)
-        if not starts or policy.name != "none":
-            return ()
+    if request.mode is Mode.INSTALL and (starting is None or starting.name != "none"):
+        return ()
     found = find_resets(probe.containers, snapshot.cache, probe.managers)
     return tuple(reset.planned for reset in found)
 
@@ -125,16 +134,10 @@ def _remembered_failure(record: Record, desired: Desired) -> str:
     return f"{failure.time}: {failure.reason}" if failure else ""
 
 
-def _adopted(
-    inputs: Inputs, snapshot: HostSnapshot, desired: Desired, changes: Changes, *, resets: bool
-) -> tuple[str, ...]:
+def _adopted(inputs: Inputs, snapshot: HostSnapshot, starting: PolicyInForce | None) -> tuple[str, ...]:
     """The strangers that the proxy is told of before it starts with a policy that would touch them."""
-    settings, probe, proxy = inputs.request.settings, snapshot.probe, changes.unit(Part.PROXY)
-    starts = desired.proxy is not None and proxy is not None and proxy.action is UnitAction.RESTART
-    if not starts or probe is None or settings.proxy.strangers != "adopt":
-        return ()
-    policy = next_policy(inputs.configs, snapshot.cache, reset=resets)
-    if policy.repins is Repinning.NOTHING:
+    adopts, probe = inputs.request.settings.proxy.strangers == "adopt", snapshot.probe
+    if not adopts or probe is None or starting is None or starting.repins is Repinning.NOTHING:
         return ()
     adoptable, _ = divide(probe.containers, snapshot.cache)
     return tuple(f"adopt {stranger.title}: it keeps its CPU weight" for stranger in adoptable)

@@ -291,7 +291,7 @@ def _warn_unlabelled(run: Run) -> None:
     unlabelled = run.host.files.unlabelled
     if unlabelled:
         more = f", and {len(unlabelled) - 1} more" if len(unlabelled) > 1 else ""
-        message = f"the SELinux label of {unlabelled[0]}{more}"
+        message = f"could not set the SELinux label of {unlabelled[0]}{more}"
         hint = "on the node: `restorecon -v PATH`"
         run.emit(Event("warning", message, {"code": "selinux-label", "hint": hint, "files": unlabelled}))
 

@@ -159,7 +159,9 @@ def _add_host_verbs(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
     add("run", "daemon: converge, then watch (settings' mode)")
     history = add("history", "what changed on this host, when, by whom and why, from its journal")
     history.add_argument("-n", "--lines", type=_count, default=20, metavar="COUNT", help="default 20")
-    status = add("status", "what is there against what should be, and how it came to be so; touches nothing")
+    status = add(
+        "status", "compare the host with what should be on it, and show the last change; touches nothing"
+    )
     status.add_argument(
         "--wait",
         type=_count,

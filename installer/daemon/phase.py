@@ -23,7 +23,7 @@ class Standing:
 
     `said` is what the last pass or plan has said that did not end well, `failed` whether a pass has failed
     since one ended well, and `refused` whether that was a refusal (exit 4). `limited`: how often kubelet was
-    restarted, where it would have to once too often. `sick`: what is not healthy. `difference`: what differs
+    restarted, if one more restart is not allowed now. `sick`: what is not healthy. `difference`: what differs
     from the host that the last pass has verified. `at_work`: a child runs. `well`: the last look found
     everything correct.
     """

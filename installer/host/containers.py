@@ -48,7 +48,7 @@ def build_container(listed: Fields, status: Fields, cgroups: Cgroups) -> Running
 
 
 def encode_update(identifier: str, resources: CpuResources) -> bytes:
-    """UpdateContainerResourcesRequest: what is not said is left as it is."""
+    """UpdateContainerResourcesRequest. A field that is not set stays as it is."""
     linux = b""
     if resources.shares:
         linux += encode(3, resources.shares)

@@ -48,21 +48,21 @@ def check(
     changes: Changes,
     *,
     moved: bool,
-    resets: bool,
+    clears_agent: bool,
 ) -> tuple[Finding, ...]:
     """Everything that speaks against this run, and what an operator should know.
 
-    `moved`: a run was cut off that had begun to move kubelet. `resets`: the agent's cached configuration is
-    cleared.
+    `moved`: a run was cut off that had begun to move kubelet. `clears_agent`: the agent's cached
+    configuration is cleared.
     """
     found = (*_check_pause(snapshot), *check_places(changes))
     if inputs.request.mode is Mode.REMOVE:
         return (*found, *check_removal(snapshot, changes)) if changes else tuple(_check_pause(snapshot))
-    found += check_host(inputs, snapshot, kubelet.refusals, resets=resets)
+    found += check_host(inputs, snapshot, kubelet.refusals, clears_agent=clears_agent)
     if snapshot.probe is None:
         return found
     return found + check_change(
-        inputs, snapshot, kubelet.policies, desired, changes, moved=moved, resets=resets
+        inputs, snapshot, kubelet.policies, desired, changes, moved=moved, clears_agent=clears_agent
     )
 
 
@@ -73,7 +73,7 @@ def _check_pause(snapshot: HostSnapshot) -> Iterable[Finding]:
 
 
 def check_host(
-    inputs: Inputs, snapshot: HostSnapshot, refusals: tuple[Finding, ...] = (), *, resets: bool = False
+    inputs: Inputs, snapshot: HostSnapshot, refusals: tuple[Finding, ...] = (), *, clears_agent: bool = False
 ) -> tuple[Finding, ...]:
     """What the cheap facts say; asked on every run.
 
@@ -89,7 +89,7 @@ def check_host(
         *(() if unusable else refusals),
         *_check_machine(machine, inputs.payload),
         *inputs.configs.warnings,
-        *check_cache(inputs, snapshot.cache, resets=resets),
+        *check_cache(inputs, snapshot.cache, clears_agent=clears_agent),
         *_check_neighbours(settings, machine),
     )
 
@@ -102,17 +102,18 @@ def check_change(
     changes: Changes,
     *,
     moved: bool = False,
-    resets: bool = False,
+    clears_agent: bool = False,
 ) -> tuple[Finding, ...]:
     """What matters only when something is to be written; `check_host`'s findings come besides.
 
-    `policies` are those of kubelet's CPU and memory manager. `moved`, `resets`: as in `check`.
+    `policies` are those of kubelet's CPU and memory manager. `moved`, `clears_agent`: as in `check`.
     """
     request, probe, payload = inputs.request, snapshot.probe or Probe(), inputs.payload
     proxy = changes.unit(Part.PROXY)
     # A proxy that refuses what it is signalled to read again is restarted.
     starts_proxy = proxy is not None and proxy.action in (UnitAction.RELOAD, UnitAction.RESTART)
     restarts = proxy is not None and proxy.action is UnitAction.RESTART
+    repinning = check_repinning(inputs, snapshot, clears_agent=clears_agent, restarts=restarts)
     return (
         *_check_running(snapshot, moved),
         *_check_mask(snapshot.proxy.unit),
@@ -120,7 +121,7 @@ def check_change(
         *_check_runtime(probe, "the proxy needs it, so repair it first"),
         *check_file_systems(probe, changes, payload.binary.size if payload else 0),
         *_check_managers(request.settings, policies),
-        *(check_repinning(inputs, snapshot, resets=resets, restarts=restarts) if starts_proxy else ()),
+        *(repinning if starts_proxy else ()),
         *_check_pending(snapshot.kubelet.unit, desired, changes, request.accept_pending),
     )
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 _CONTAINERS_NAMED = 10
 
 
-def check_cache(inputs: Inputs, cache: ProxyCache, *, resets: bool) -> Iterable[Finding]:
-    """`resets`: the agent's configuration is cleared by this run."""
+def check_cache(inputs: Inputs, cache: ProxyCache, *, clears_agent: bool) -> Iterable[Finding]:
+    """`clears_agent`: the agent's configuration is cleared by this run."""
     if cache.torn:
         yield warning(
             "torn-cache",
@@ -38,7 +38,7 @@ def check_cache(inputs: Inputs, cache: ProxyCache, *, resets: bool) -> Iterable[
             f"{policy}), and that one takes precedence: fallback.cfg has no effect on this node",
             "set configs.resetCached: true to clear it, or use force.cfg",
         )
-    elif resets:
+    elif clears_agent:
         yield warning(
             "reset-cached",
             f"configs.resetCached: the configuration from cri-resmgr-agent (policy {policy}) is cleared, and "
@@ -55,12 +55,12 @@ def check_cache(inputs: Inputs, cache: ProxyCache, *, resets: bool) -> Iterable[
 
 
 def check_repinning(
-    inputs: Inputs, snapshot: HostSnapshot, *, resets: bool, restarts: bool
+    inputs: Inputs, snapshot: HostSnapshot, *, clears_agent: bool, restarts: bool
 ) -> Iterable[Finding]:
-    """Containers that a start of the proxy would pin anew. `resets` as in `check_cache`; `restarts`: it reads
-    its cache, and not only its configuration."""
+    """Containers that a start of the proxy would pin anew. `clears_agent` as in `check_cache`; `restarts`: it
+    reads its cache, and not only its configuration."""
     settings = inputs.request.settings.proxy
-    policy = next_policy(inputs.configs, snapshot.cache, reset=resets)
+    policy = next_policy(inputs.configs, snapshot.cache, clears_agent=clears_agent)
     adoptable, others = divide(snapshot.probe.containers if snapshot.probe else (), snapshot.cache)
     adopts = settings.strangers == "adopt" and restarts
     strangers = [one for one, _why in others] + ([] if adopts else adoptable)

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.host.node import Node
+from tests.host.product import lent
 from tests.throwaway.host import ThrowawayHost, missing_needs
 from tests.throwaway.payload import build_payload
 
@@ -31,3 +33,18 @@ def host() -> Iterator[ThrowawayHost]:
 def payload(tmp_path: Path) -> Path:
     """A release of cri-resource-manager, unpacked; the test may spoil it."""
     return build_payload(tmp_path / "payload")
+
+
+@pytest.fixture(scope="module")
+def booted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A node for the tests of a module, one after the other."""
+    with ThrowawayHost() as host:
+        yield Node(host, tmp_path_factory.mktemp("node"))
+
+
+@pytest.fixture
+def node(booted: Node) -> Iterator[Node]:
+    """The module's node, with short deadlines, without anything of ours; afterwards it has to be so again."""
+    with lent(booted):
+        booted.command.set(kubelet={"startTimeoutSeconds": 4, "guardSeconds": 6})
+        yield booted

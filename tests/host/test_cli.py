@@ -2,27 +2,10 @@
 
 import json
 import subprocess
-from collections.abc import Iterator
-
-import pytest
 
 from tests.host.command import PROGRAM, Ended, execute, untouched
 from tests.host.node import FALLBACK, PROXY, Node
-from tests.host.product import lent, offer_broken
-from tests.throwaway.host import ThrowawayHost
-
-
-@pytest.fixture(scope="module")
-def booted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    with ThrowawayHost() as host:
-        yield Node(host, tmp_path_factory.mktemp("node"))
-
-
-@pytest.fixture
-def node(booted: Node) -> Iterator[Node]:
-    with lent(booted):
-        booted.command.set(kubelet={"startTimeoutSeconds": 4, "guardSeconds": 6})
-        yield booted
+from tests.host.product import offer_broken
 
 
 def test_the_hosts_journal_tells_every_change_and_nothing_else(node: Node) -> None:

@@ -4,7 +4,6 @@ That it happens at all, is remembered and not tried again, is in test_way_back.p
 """
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -12,27 +11,13 @@ from installer.model.state import Mode
 from tests.host.command import REAL_POLICY
 from tests.host.mortal import Instant, PowerCut, StopRuntime, converge
 from tests.host.node import PROXY, STATE, Node
-from tests.host.product import changed_since, lent, offer_broken, offer_good
+from tests.host.product import changed_since, offer_broken, offer_good
 from tests.rules import rule
-from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.kubelet import healthz, wait_healthy
 from tests.throwaway.snapshot import files
 
 HOLD = f"{STATE}/hold"
 BOUND = 30.0  # seconds that an attempt and its way back may take together
-
-
-@pytest.fixture(scope="module")
-def booted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    with ThrowawayHost() as host:
-        yield Node(host, tmp_path_factory.mktemp("node"))
-
-
-@pytest.fixture
-def node(booted: Node) -> Iterator[Node]:
-    with lent(booted):
-        booted.command.set(kubelet={"startTimeoutSeconds": 4, "guardSeconds": 6})
-        yield booted
 
 
 @rule("R4", "R8")

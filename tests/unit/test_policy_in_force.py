@@ -66,10 +66,10 @@ def test_without_a_proxy_none_is_in_force() -> None:
 
 def test_what_the_next_start_would_activate() -> None:
     configs, cache = Configs(fallback=b"", policy="balloons"), ProxyCache(agent=AGENT)
-    assert next_policy(configs, NO_CACHE, reset=False).source is PolicySource.FALLBACK
-    assert next_policy(configs, cache, reset=False).name == "static-pools"
-    assert next_policy(configs, cache, reset=True).name == "balloons"
-    assert next_policy(replace(configs, force=b""), cache, reset=False).name == "balloons"
+    assert next_policy(configs, NO_CACHE, clears_agent=False).source is PolicySource.FALLBACK
+    assert next_policy(configs, cache, clears_agent=False).name == "static-pools"
+    assert next_policy(configs, cache, clears_agent=True).name == "balloons"
+    assert next_policy(replace(configs, force=b""), cache, clears_agent=False).name == "balloons"
 
 
 CACHE = {
@@ -112,6 +112,6 @@ def test_a_torn_cache(raw: bytes) -> None:
 def test_a_policy_that_is_told_to_leave_cpus_alone(text: str, pins: bool, tmp_path: Path) -> None:
     (tmp_path / "fallback.cfg").write_text(text)
     configs = load_configs(tmp_path)
-    assert next_policy(configs, NO_CACHE, reset=False).pins == pins
+    assert next_policy(configs, NO_CACHE, clears_agent=False).pins == pins
     sections = {"policy": "Active: balloons\nballoons:\n  PinCPU: false\n"}
-    assert not next_policy(configs, ProxyCache(agent=sections), reset=False).pins
+    assert not next_policy(configs, ProxyCache(agent=sections), clears_agent=False).pins

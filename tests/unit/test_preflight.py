@@ -112,12 +112,12 @@ def change(
     proxy: str = "not-found",
     accept_pending: bool = False,
     moved: bool = False,
-    resets: bool = False,
+    clears_agent: bool = False,
 ) -> list[Finding]:
     given = inputs(settings, configs or Configs(), accept_pending=accept_pending)
     unit = UnitState(paths.PROXY_UNIT, proxy)
     seen = replace(snapshot, proxy=ProxySnapshot(unit), probe=probe)
-    return list(check_change(given, seen, policies, DESIRED, changes, moved=moved, resets=resets))
+    return list(check_change(given, seen, policies, DESIRED, changes, moved=moved, clears_agent=clears_agent))
 
 
 def codes(findings: list[Finding] | tuple[Finding, ...], severity: Severity = Severity.REFUSE) -> list[str]:
@@ -362,7 +362,7 @@ def test_repinning_is_refused_with_number_and_names_and_what_to_do() -> None:
 @pytest.mark.parametrize("reset", [False, True])
 def test_the_policy_that_counts_is_the_agents(reset: bool) -> None:
     facts = replace(FACTS, cache=ProxyCache(agent={"policy": "Active: balloons"}))
-    found = change(facts, replace(PROBE, containers=containers(1)), resets=reset)
+    found = change(facts, replace(PROBE, containers=containers(1)), clears_agent=reset)
     assert codes(found) == ["repinning"] * (not reset)
     assert all("the policy balloons (from cri-resmgr-agent)" in finding.message for finding in found)
 
