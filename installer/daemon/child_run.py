@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from installer.daemon.policy import Action
+from installer.daemon.decision import Action
 from installer.daemon.poller import PollSnapshot
 from installer.errors import KubeletKeptError
 from installer.model.event import Emit, Event

@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 
 from installer import __version__
+from installer.daemon.child_command import GRACE, bounds_of, verb_of
 from installer.daemon.child_run import ChildOutcome, ChildRun
 from installer.daemon.configuration import (
     SETTINGS_SECONDS,
@@ -32,9 +33,11 @@ from installer.daemon.configuration import (
     load_configuration,
     read_answer,
 )
+from installer.daemon.decision import Action, Decision
 from installer.daemon.pages import render_page
-from installer.daemon.policy import HEARTBEAT, HOUR, Action, Decision, Policy
+from installer.daemon.policy import HEARTBEAT, HOUR, Policy
 from installer.daemon.poller import Poller, PollSnapshot, file_token
+from installer.daemon.probe_files import ProbeFiles
 from installer.daemon.runtime_state import RuntimeState
 from installer.errors import InstallerError, InvalidInputError
 from installer.host.bus import require_bus
@@ -51,9 +54,6 @@ from installer.model.event import Emit, Event
 from installer.model.state import Mode
 
 _DEBOUNCE = 0.05  # seconds; what comes together is looked at once
-_PLAN_SECONDS = 120.0
-_PROXY_SLACK = 15.0  # seconds, on top of what a restart of the proxy waits itself
-_GRACE = 10.0  # seconds from SIGTERM to SIGKILL for a child that changes little
 _RETRY = 10.0  # seconds until the port of the pages, or the settings, are tried again
 _ERROR_PAGE = Page(500, "text/plain", "internal error; the log of the daemon says more\n")
 
@@ -79,6 +79,7 @@ class Daemon:
         self._files = RootedFiles(command.host_root)
         self._systemd: WatchedSystemd = systemd or BusSystemd(self._files)
         identity = command.identity or f"process {os.getpid()} {time.time():.3f}"
+        self._probe_files = ProbeFiles(command, self._say_once)
         self._runtime_state = RuntimeState(self._files, identity, _since_boot, self._log)
         self._settings_seen = self._settings_token()
         configuration = load_configuration(command)
@@ -268,7 +269,7 @@ class Daemon:
         argv, lines = self._command.argv("settings"), list[str]()
         try:
             self._loop.start(
-                argv, lines.append, lambda code: self._reloaded(argv, lines, code), SETTINGS_SECONDS, _GRACE
+                argv, lines.append, lambda code: self._reloaded(argv, lines, code), SETTINGS_SECONDS, GRACE
             )
             self._policy.reloading = True
         except OSError as error:
@@ -303,8 +304,8 @@ class Daemon:
         self._policy.begun(action, snapshot)
         unit = self._policy.configuration.kubelet_unit
         child_run = ChildRun(action, snapshot, unit, self._log, self._policy.moved)
-        argv = self._command.argv(*_words(decision, self._policy.spent))
-        deadline, grace = _bounds(action, self._policy.configuration)
+        argv = self._command.argv(*verb_of(decision, spent=self._policy.spent))
+        deadline, grace = bounds_of(action, self._policy.configuration)
         try:
             self._child = self._loop.start(
                 argv, child_run.line, lambda code: self._ended(child_run, code, deadline), deadline, grace
@@ -372,21 +373,10 @@ class Daemon:
         return render_page(path, self._policy.state, __version__)
 
     def _show(self, *, alive: bool = False) -> None:
-        """The files that the probes of our container look for: the age of `alive` and `ready` counts."""
-        ready = alive and self._published is not None and self._published.ready
-        absent = self._published is not None and self._published.needs_no_proxy
-        excused = alive and (self._snapshot.paused or absent)
-        command = self._command
-        wanted = {command.alive_file: alive, command.ready_file: ready, command.excused_file: excused}
-        for file, exists in wanted.items():
-            try:
-                if exists:
-                    file.parent.mkdir(parents=True, exist_ok=True)
-                    file.touch()
-                else:
-                    file.unlink(missing_ok=True)
-            except OSError as error:
-                self._say_once(f"cannot show the probes how the node is: {error}")
+        published = self._published
+        ready = published is not None and published.ready
+        absent = published is not None and published.needs_no_proxy
+        self._probe_files.show(alive=alive, ready=ready, excused=self._snapshot.paused or absent)
 
     # -- the end ----------------------------------------------------------------------------
 
@@ -424,27 +414,3 @@ def spread(machine_id: bytes, window: float) -> float:
     """A time within `window` that is the same for this machine each time it is asked."""
     digest = hashlib.sha256(b"spread" + machine_id.strip()).digest()
     return window * int.from_bytes(digest[:8], "big") / 2**64
-
-
-def _words(decision: Decision, spent: bool) -> tuple[str, ...]:
-    """The verb of the command line for an action. The policy has looked for a pause itself."""
-    if decision.action is Action.RESTART_PROXY:
-        return ("rescue", "--restart-proxy")
-    if decision.action in (Action.RESCUE, Action.HOLD):
-        return ("rescue", f"--reason={decision.why}", *(["--hold-only"] * (decision.action is Action.HOLD)))
-    if decision.action is Action.PLAN:
-        return ("plan", "--despite-pause")
-    keep = ("--keep-kubelet",) if spent and decision.action is Action.INSTALL else ()
-    return (decision.action.value, "--unattended", "--despite-pause", f"--because={decision.why}", *keep)
-
-
-def _bounds(action: Action, configuration: Configuration) -> tuple[float, float]:
-    """Seconds until a child gets SIGTERM, and from then on until SIGKILL. A pass may take all its time and
-    then roll back, which no SIGTERM ends, and which may take that time again."""
-    if action in (Action.INSTALL, Action.REMOVE):
-        return configuration.converge_seconds, configuration.converge_seconds
-    if action in (Action.RESCUE, Action.HOLD):
-        return configuration.kubelet_seconds, _GRACE
-    if action is Action.RESTART_PROXY:
-        return configuration.dead_seconds / 2 + _PROXY_SLACK, _GRACE
-    return _PLAN_SECONDS, _GRACE

@@ -13,15 +13,14 @@ two tries, kubelet starting).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from installer.daemon.configuration import Configuration
+from installer.daemon.decision import Action, Decision
+from installer.daemon.pass_history import RESYNC, PassHistory
 from installer.daemon.phase import Standing, judge
 from installer.daemon.poller import PollSnapshot, Token
 from installer.daemon.relay_history import RelayHistory
-from installer.host.run import describe_exit
 from installer.model.daemon import DaemonState, Phase
 from installer.model.hold import BY_DAEMON, is_operators
 from installer.model.state import Mode
@@ -31,49 +30,15 @@ if TYPE_CHECKING:
 
 HEARTBEAT = 5.0  # seconds between two questions to the relay
 SILENT_HEARTBEAT = 1.0  # the same while the relay does not answer
-RESYNC = 600.0  # seconds between two passes that nothing called for
 HOUR = 3600.0
 REPAIR_BOUND = 30.0  # seconds that a repair and its rollback may take while kubelet hangs (R8)
 STOP_GRACE = 10.0  # seconds from SIGTERM to SIGKILL for a child that delays a rescue
 
 _KUBELET_PATIENCE = 10.0  # seconds that a restart of kubelet by others may take before a pass looks into it
-_BUSY_RETRY = 2.0
 _LONG_SILENCE = 60.0  # from then on the relay is asked as seldom as one that answers
-_BACKOFF = (5.0, RESYNC)  # the first and the longest
 _RESCUE_RETRY = 2.0
-_CALM_PASSES = 20  # a minute; passes beyond them are slowed down
-_SECOND_LOOK = 1.0  # after a pass that changed something
 _JITTER = 0.25
-_SERVING = ("generation", "payload_version", "policy", "policy_source")
-_COUNTED = ("all_restarts", "passes", "repairs", "rollbacks", "rescues", "failures")
-_BUSY, _INVALID, _PENDING, _UNSERVABLE = 75, 2, 3, 4
-_TELLS_OF_THE_HOST = (0, _INVALID, _PENDING, _UNSERVABLE)  # exit codes of a plan
-_FILES_DIFFER = "a file has changed"
-
-
-class Action(StrEnum):
-    NOTHING = ""
-    INSTALL = "install"
-    REMOVE = "remove"
-    PLAN = "plan"
-    RESTART_PROXY = "restart-proxy"
-    RESCUE = "rescue"  # hold, and kubelet back to its base endpoint
-    HOLD = "hold"
-    STOP = "stop"  # the child gets SIGTERM, which ends it between two steps, and after a grace SIGKILL
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """`wake`: the latest time of the next look; `due`: from when on that has to be a full look, because
-    there may be something to do. Both on the clock of `now`. `grace` belongs to STOP: seconds until
-    SIGKILL, 0 where the child's own bound counts."""
-
-    action: Action
-    why: str = ""
-    wake: float = 0.0
-    due: float = 0.0
-    grace: float = 0.0
-
+_BUSY = 75
 
 _Choice = tuple[Action, str]  # and why
 _NOTHING: _Choice = (Action.NOTHING, "")
@@ -99,29 +64,18 @@ class Policy:
         self._random = random
         self._not_before = not_before
         self._phase, self._reason, self._ready = Phase.STARTING, "", False
-        self._said = ""  # by the last pass or plan, where it did not end well
         self._now = now
         self.working = Action.NOTHING
         self._begun_at, self._moved = now, False  # whether the child has changed something on the host
         self._before = PollSnapshot()  # what was seen when the child began
-        self._settled: PollSnapshot | None = None  # seen when a pass last found or left nothing to do
-        self._second_look = 0.0
-        self._quarantine: PollSnapshot | None = None  # seen when a pass said that its generation is blamed
-        self._refused: Token | None = None  # what the last refusal may have been about
-        self._tried: Token | None = None  # the inputs of the last pass
-        self._well = False  # the last pass found or left everything correct
-        self._failures = 0  # in a row
-        self._retry_at, self._rescue_at, self._resync_at = 0.0, 0.0, now
-        self._passes: list[float] = []
+        self._passes = PassHistory(now, self._spread)
+        self._rescue_at = 0.0
         self._relay = RelayHistory(now)
         self._starting_since: float | None = None
         self._forward_at = -HOUR
-        self._yielded = self._removed = self._was_paused = self._stopped = False
+        self._yielded = self._was_paused = self._stopped = False
         self._checked: Token | None = None  # for which the plan has said whether kubelet restarts
         self._would_restart = False
-        self._counts: dict[str, Any] = dict.fromkeys(_COUNTED, 0)
-        self._last = (-1, 0.0)
-        self._serving: dict[str, Any] = {}  # what the last pass that converged has told
         self._hold = ""
 
     # -- what is told -------------------------------------------------------------
@@ -134,11 +88,11 @@ class Policy:
             ready=self._ready,
             reason=self._reason,
             hold=self._hold,
-            last_exit=self._last[0],
-            last_seconds=self._last[1],
-            **self._serving,
+            last_exit=self._passes.last[0],
+            last_seconds=self._passes.last[1],
+            **self._passes.serving,
             restarts=self._used(),
-            **self._counts,
+            **self._passes.counts,
         )
 
     @property
@@ -155,9 +109,7 @@ class Policy:
             self._relay.restarts_proxy(self._now, self.configuration.dead_seconds)
         if action in (Action.INSTALL, Action.REMOVE, Action.PLAN):
             self._stopped = False
-            self._counts["passes"] += 1
-            if not 0.0 < self._second_look <= self._now:
-                self._passes.append(self._now)
+            self._passes.begun(self._now)
         self._judge(self._now, snapshot)
 
     def moved(self) -> None:
@@ -168,60 +120,22 @@ class Policy:
         """The action that had begun has ended, or could not begin; `after` is what is seen then."""
         self._now = now
         action, self.working = self.working, Action.NOTHING
+        before, passes = self._before, self._passes
         self.stamps += [now] * outcome.restarts
-        self._counts["all_restarts"] += outcome.restarts
-        self._counts["rollbacks"] += outcome.rolled_back
+        passes.counts["all_restarts"] += outcome.restarts
+        passes.counts["rollbacks"] += outcome.rolled_back
         if outcome.code == _BUSY:
-            self._retry_at = self._rescue_at = now + _BUSY_RETRY
-            self._said = "another run holds the host's lock"
+            self._passes.busy(now)
+            self._rescue_at = passes.retry_at
         elif action is Action.PLAN or outcome.would_restart:
-            self._end_plan(outcome, after)
+            if passes.planned(now, outcome, before, after):
+                self._checked, self._would_restart = before.everything, outcome.would_restart
         elif action in (Action.INSTALL, Action.REMOVE):
-            self._last = (outcome.code, outcome.seconds)
-            self._end_pass(outcome, after)
+            passes.ended(now, outcome, before, after, removes=self.configuration.mode is Mode.REMOVE)
         elif action in (Action.RESCUE, Action.HOLD):
-            self._counts["rescues"] += action is Action.RESCUE and outcome.code == 0
+            passes.counts["rescues"] += action is Action.RESCUE and outcome.code == 0
             self._rescue_at = now + self._spread(_RESCUE_RETRY)
         self._judge(now, after)
-
-    def _end_plan(self, outcome: ChildOutcome, after: PollSnapshot) -> None:
-        if outcome.code not in _TELLS_OF_THE_HOST and not outcome.remembered:
-            self._tried = self._before.inputs
-            self._fail(outcome)
-            return
-        self._checked, self._would_restart = self._before.everything, outcome.would_restart
-        if not self._before.paused or not after.paused:
-            return  # where the pause has ended meanwhile, a repair follows
-        self._tried, self._settled = self._before.inputs, self._before
-        self._well, self._failures, self._said = outcome.code == 0, 0, outcome.reason
-        self._resync_at = self._now + self._spread(RESYNC)
-
-    def _end_pass(self, outcome: ChildOutcome, after: PollSnapshot) -> None:
-        self._tried = self._before.inputs
-        self._resync_at = self._now + self._spread(RESYNC)
-        if outcome.code == 0:
-            self._well = True
-            self._serving = {name: getattr(outcome, name) for name in _SERVING}
-            self._counts["repairs"] += outcome.changed and self._settled is not None
-            # Others may have changed something while we changed the host: a verification pass follows.
-            self._settled = after if outcome.changed else self._before
-            self._second_look = self._now + _SECOND_LOOK if outcome.changed else 0.0
-            self._failures, self._retry_at, self._said = 0, 0.0, ""
-            self._quarantine = self._refused = None
-            self._removed = self.configuration.mode is Mode.REMOVE
-            return
-        self._fail(outcome)
-        self._quarantine = after if outcome.remembered else None
-        self._refused = after.refusable if outcome.code == _UNSERVABLE else None
-        if outcome.remembered or outcome.code == _INVALID:
-            self._retry_at = float("inf") if outcome.remembered else self._resync_at
-
-    def _fail(self, outcome: ChildOutcome) -> None:
-        self._well = False
-        self._failures += 1
-        self._counts["failures"] += 1
-        self._said = outcome.reason or f"a pass failed: {describe_exit(outcome.code)}"
-        self._retry_at = self._now + self._backoff()
 
     # -- what to do ---------------------------------------------------------------
 
@@ -244,8 +158,8 @@ class Policy:
             self._starting_since = now
         self._yielded = self._yielded or snapshot.superseded
         if self._was_paused and not snapshot.paused:
-            # A person may have changed anything meanwhile, also what a failure was about.
-            self._settled, self._checked, self._retry_at = None, None, 0.0
+            self._passes.forget()
+            self._checked = None
         self._was_paused = snapshot.paused
 
     def _interrupt(self, now: float, snapshot: PollSnapshot) -> _Choice:
@@ -266,9 +180,9 @@ class Policy:
             return _NOTHING
         if snapshot.paused:
             why = self._why(now, snapshot)
-            return (Action.PLAN, f"paused; {why}") if why and now >= self._calm_at(now) else _NOTHING
+            return (Action.PLAN, f"paused; {why}") if why and now >= self._passes.calm_at(now) else _NOTHING
         if self.configuration.mode is Mode.REMOVE:
-            due = not self._removed and now >= self._retry_at and not self.reloading
+            due = not self._passes.removed and now >= self._passes.retry_at and not self.reloading
             return (Action.REMOVE, "not removed yet") if due else _NOTHING
         if snapshot.blind:
             return _NOTHING
@@ -277,7 +191,7 @@ class Policy:
             return rescue
         if snapshot.hold:
             return self._held(now, snapshot)
-        why = self._why(now, snapshot) if now >= self._calm_at(now) else ""
+        why = self._why(now, snapshot) if now >= self._passes.calm_at(now) else ""
         return self._allowed(now, snapshot, why) if why else _NOTHING
 
     def _hangs(self, now: float, snapshot: PollSnapshot, share: float = 1.0) -> bool:
@@ -292,7 +206,7 @@ class Policy:
         persons = is_operators(snapshot.hold)
         if self._relay.silent_since is None or not snapshot.runtime or not snapshot.proxy.loaded_digest:
             return _NOTHING
-        if self._tried is None and not persons:
+        if self._passes.tried is None and not persons:
             return _NOTHING  # the first pass comes first, and does all that is needed
         silent = self._relay.silence(now)
         untried = self._relay.is_untried(snapshot)
@@ -309,15 +223,15 @@ class Policy:
         if is_operators(snapshot.hold):
             return _NOTHING  # ended by `install` by hand, or with the file
         ours = snapshot.hold.startswith(BY_DAEMON)
-        if ours and self._stopped and now >= self._retry_at:
+        if ours and self._stopped and now >= self._passes.retry_at:
             return self._allowed(now, snapshot, "the repair that was stopped for a rescue")
         good_since = self._relay.good_since
         good = good_since is not None and now - good_since >= self.configuration.good_seconds
-        if self._tried is None and not (ours and snapshot.relay):
+        if self._passes.tried is None and not (ours and snapshot.relay):
             return self._allowed(now, snapshot, "start, with a hold")
-        if self._tried is not None and snapshot.inputs != self._tried:
+        if self._passes.tried is not None and snapshot.inputs != self._passes.tried:
             return self._allowed(now, snapshot, "the inputs have changed")
-        if ours and good and now - self._forward_at >= HOUR and now >= self._retry_at:
+        if ours and good and now - self._forward_at >= HOUR and now >= self._passes.retry_at:
             choice = self._allowed(now, snapshot, "the relay is good again")
             self._forward_at = now if choice[0] is Action.INSTALL else self._forward_at
             return choice
@@ -337,39 +251,7 @@ class Policy:
         return _NOTHING
 
     def _why(self, now: float, snapshot: PollSnapshot) -> str:
-        """What calls for a pass; empty if nothing does."""
-        if self._tried is None:
-            return "start" if now >= self._retry_at else ""
-        if snapshot.inputs != self._tried:
-            return "the inputs have changed"
-        if self._failures:
-            waits = snapshot.on_relay and snapshot.proxy_is_coming
-            if self._quarantine is not None and snapshot.files != self._quarantine.files:
-                return "a file of the good generation has changed"
-            if self._refused is not None and self._refused != snapshot.refusable:
-                return "the cause of the refusal has changed"
-            return "another try" if now >= self._retry_at and not waits else ""
-        if now < self._retry_at or self._systemd_is_busy(now, snapshot):
-            return ""
-        difference = self._difference(snapshot)
-        if snapshot.proxy_is_coming and difference != _FILES_DIFFER:
-            return ""
-        if difference:
-            return difference
-        if 0.0 < self._second_look <= now:
-            return "verification pass"
-        return "resync" if now >= self._resync_at else ""
-
-    def _difference(self, snapshot: PollSnapshot) -> str:
-        """What differs from the host that a pass has last verified; empty if nothing does."""
-        settled = self._settled
-        if snapshot.inputs != self._tried:
-            return "the inputs have changed"
-        if settled is not None and snapshot.files != settled.files:
-            return _FILES_DIFFER
-        if settled is None:
-            return "the pause has ended"
-        return "a unit has changed" if snapshot.units != settled.units else ""
+        return self._passes.why(now, snapshot, busy=self._systemd_is_busy(now, snapshot))
 
     def _systemd_is_busy(self, now: float, snapshot: PollSnapshot) -> bool:
         """Another party restarts kubelet just now, or has stopped it, which is not ours to undo."""
@@ -385,17 +267,17 @@ class Policy:
         standing = Standing(
             superseded=self._yielded,
             waiting=now < self._not_before,
-            tried=self._tried is not None,
-            removed=self._removed and self.configuration.mode is Mode.REMOVE,
-            said=self._said,
-            failed=self._failures > 0,
-            refused=self._refused is not None,
+            tried=self._passes.tried is not None,
+            removed=self._passes.removed and self.configuration.mode is Mode.REMOVE,
+            said=self._passes.said,
+            failed=self._passes.failures > 0,
+            refused=self._passes.refused,
             limited=f"restarted {self._used()} times within an hour" if limited else "",
             sick=snapshot.complaint(self._relay.silence(now)),
-            difference=self._difference(snapshot),
-            new_inputs=snapshot.inputs != self._tried,
+            difference=self._passes.difference(snapshot),
+            new_inputs=snapshot.inputs != self._passes.tried,
             at_work=self.working is not Action.NOTHING,
-            well=self._well,
+            well=self._passes.well,
         )
         self._phase, self._reason, self._ready = judge(standing, snapshot, self.configuration)
 
@@ -409,8 +291,7 @@ class Policy:
 
     def _due(self, now: float) -> float:
         """When there may be something to do, if nothing happens until then."""
-        times = [now + RESYNC, self._not_before, self._retry_at, self._resync_at, self._calm_at(now)]
-        times += [self._second_look, self._rescue_at]
+        times = [now + RESYNC, self._not_before, self._rescue_at, *self._passes.moments(now)]
         times += self._relay.moments(self.configuration.dead_seconds) if now >= self._not_before else ()
         times += [min(self.stamps) + HOUR + 1.0] if self.stamps else []
         times += [self._starting_since + _KUBELET_PATIENCE] if self._starting_since is not None else []
@@ -419,15 +300,6 @@ class Policy:
     def _used(self) -> int:
         self.stamps = [stamp for stamp in self.stamps if self._now - HOUR < stamp <= self._now]
         return len(self.stamps)
-
-    def _calm_at(self, now: float) -> float:
-        """From when on the next pass may begin: many passes within a minute are slowed down, not lost."""
-        self._passes = [at for at in self._passes if now - at < 60.0]
-        extra = len(self._passes) - _CALM_PASSES
-        return self._passes[-1] + min(30.0, 2.0**extra) if extra > 0 else 0.0
-
-    def _backoff(self) -> float:
-        return self._spread(min(_BACKOFF[1], _BACKOFF[0] * 2.0 ** min(20, self._failures - 1)))
 
     def _spread(self, seconds: float) -> float:
         return seconds * (1 + _JITTER * (2 * self._random() - 1))

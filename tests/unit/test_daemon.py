@@ -18,7 +18,7 @@ from installer.daemon.configuration import (
     parse_configuration,
     print_configuration,
 )
-from installer.daemon.policy import Action
+from installer.daemon.decision import Action
 from installer.daemon.poller import Poller, PollSnapshot, file_token
 from installer.daemon.runtime_state import MODE_FILE, STAMPS, RuntimeState
 from installer.errors import UnservableHostError

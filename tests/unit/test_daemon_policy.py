@@ -11,16 +11,9 @@ import pytest
 
 from installer.daemon.child_run import ChildOutcome
 from installer.daemon.configuration import Configuration
-from installer.daemon.policy import (
-    HEARTBEAT,
-    HOUR,
-    RESYNC,
-    SILENT_HEARTBEAT,
-    STOP_GRACE,
-    Action,
-    Decision,
-    Policy,
-)
+from installer.daemon.decision import Action, Decision
+from installer.daemon.pass_history import RESYNC
+from installer.daemon.policy import HEARTBEAT, HOUR, SILENT_HEARTBEAT, STOP_GRACE, Policy
 from installer.daemon.poller import PollSnapshot
 from installer.model.daemon import Phase
 from installer.model.hold import BY_DAEMON, BY_ROLLBACK

@@ -1,0 +1,166 @@
+"""What the daemon knows of its passes: what the last one has found, and what calls for another one, when.
+
+Pure: told the time, what was seen and how a pass has ended. Times are seconds on the clock of `now`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from installer.daemon.poller import PollSnapshot, Token
+from installer.host.run import describe_exit
+
+if TYPE_CHECKING:
+    from installer.daemon.child_run import ChildOutcome
+
+RESYNC = 600.0  # seconds between two passes that nothing called for
+
+_BUSY_RETRY = 2.0
+_BACKOFF = (5.0, RESYNC)  # the first and the longest
+_CALM_PASSES = 20  # a minute; passes beyond them are slowed down
+_SECOND_LOOK = 1.0  # after a pass that changed something
+_SERVING = ("generation", "payload_version", "policy", "policy_source")
+_COUNTED = ("all_restarts", "passes", "repairs", "rollbacks", "rescues", "failures")
+_INVALID, _PENDING, _UNSERVABLE = 2, 3, 4
+_TELLS_OF_THE_HOST = (0, _INVALID, _PENDING, _UNSERVABLE)  # exit codes of a plan
+_FILES_DIFFER = "a file has changed"
+
+
+class PassHistory:
+    """`spread` varies a wait, so that a fleet does not act in step.
+
+    `tried` are the inputs of the last pass, None before it. `well`: it found or left everything correct.
+    `failures` since one did, in a row, and `said` is what the last one said that did not end well. `refused`:
+    that was a refusal (exit 4). `retry_at`: no pass before that time, unless something changes.
+    """
+
+    def __init__(self, now: float, spread: Callable[[float], float]) -> None:
+        self.tried: Token | None = None
+        self.well = self.removed = False
+        self.failures = 0
+        self.said = ""
+        self.retry_at = 0.0
+        self.counts: dict[str, Any] = dict.fromkeys(_COUNTED, 0)
+        self.last = (-1, 0.0)  # exit code and seconds of the last pass
+        self.serving: dict[str, Any] = {}  # what the last pass that converged has told
+        self._spread = spread
+        self._settled: PollSnapshot | None = None  # seen when a pass last found or left nothing to do
+        self._second_look = 0.0
+        self._quarantine: PollSnapshot | None = None  # seen when a pass said that its generation is blamed
+        self._refusal: Token | None = None  # what the last refusal may have been about
+        self._resync_at = now
+        self._passes: list[float] = []
+
+    @property
+    def refused(self) -> bool:
+        return self._refusal is not None
+
+    # -- what has happened --------------------------------------------------------
+
+    def begun(self, now: float) -> None:
+        """A pass or a plan begins."""
+        self.counts["passes"] += 1
+        if not 0.0 < self._second_look <= now:
+            self._passes.append(now)
+
+    def busy(self, now: float) -> None:
+        """Another run holds the host's lock."""
+        self.retry_at = now + _BUSY_RETRY
+        self.said = "another run holds the host's lock"
+
+    def forget(self) -> None:
+        """A person may have changed anything during a pause, also what a failure was about."""
+        self._settled, self.retry_at = None, 0.0
+
+    def planned(self, now: float, outcome: ChildOutcome, before: PollSnapshot, after: PollSnapshot) -> bool:
+        """A plan has ended, or a pass that may not restart kubelet. Says whether it told of the host."""
+        if outcome.code not in _TELLS_OF_THE_HOST and not outcome.remembered:
+            self.tried = before.inputs
+            self._fail(now, outcome)
+            return False
+        if before.paused and after.paused:  # where the pause has ended meanwhile, a repair follows
+            self.tried, self._settled = before.inputs, before
+            self.well, self.failures, self.said = outcome.code == 0, 0, outcome.reason
+            self._resync_at = now + self._spread(RESYNC)
+        return True
+
+    def ended(
+        self, now: float, outcome: ChildOutcome, before: PollSnapshot, after: PollSnapshot, *, removes: bool
+    ) -> None:
+        """A pass has ended: what was seen before it, and what is seen after it."""
+        self.last = (outcome.code, outcome.seconds)
+        self.tried = before.inputs
+        self._resync_at = now + self._spread(RESYNC)
+        if outcome.code == 0:
+            self.well = True
+            self.serving = {name: getattr(outcome, name) for name in _SERVING}
+            self.counts["repairs"] += outcome.changed and self._settled is not None
+            # Others may have changed something while we changed the host: a verification pass follows.
+            self._settled = after if outcome.changed else before
+            self._second_look = now + _SECOND_LOOK if outcome.changed else 0.0
+            self.failures, self.retry_at, self.said = 0, 0.0, ""
+            self._quarantine = self._refusal = None
+            self.removed = removes
+            return
+        self._fail(now, outcome)
+        self._quarantine = after if outcome.remembered else None
+        self._refusal = after.refusable if outcome.code == _UNSERVABLE else None
+        if outcome.remembered or outcome.code == _INVALID:
+            self.retry_at = float("inf") if outcome.remembered else self._resync_at
+
+    def _fail(self, now: float, outcome: ChildOutcome) -> None:
+        self.well = False
+        self.failures += 1
+        self.counts["failures"] += 1
+        self.said = outcome.reason or f"a pass failed: {describe_exit(outcome.code)}"
+        self.retry_at = now + self._spread(min(_BACKOFF[1], _BACKOFF[0] * 2.0 ** min(20, self.failures - 1)))
+
+    # -- what calls for another pass ------------------------------------------------
+
+    def why(self, now: float, snapshot: PollSnapshot, *, busy: bool) -> str:
+        """What calls for a pass; empty if nothing does. `busy`: others are at work on kubelet's unit."""
+        if self.tried is None:
+            return "start" if now >= self.retry_at else ""
+        if snapshot.inputs != self.tried:
+            return "the inputs have changed"
+        if self.failures:
+            waits = snapshot.on_relay and snapshot.proxy_is_coming
+            if self._quarantine is not None and snapshot.files != self._quarantine.files:
+                return "a file of the good generation has changed"
+            if self._refusal is not None and self._refusal != snapshot.refusable:
+                return "the cause of the refusal has changed"
+            return "another try" if now >= self.retry_at and not waits else ""
+        if now < self.retry_at or busy:
+            return ""
+        difference = self.difference(snapshot)
+        if snapshot.proxy_is_coming and difference != _FILES_DIFFER:
+            return ""
+        if difference:
+            return difference
+        if 0.0 < self._second_look <= now:
+            return "verification pass"
+        return "resync" if now >= self._resync_at else ""
+
+    def difference(self, snapshot: PollSnapshot) -> str:
+        """What differs from the host that a pass has last verified; empty if nothing does."""
+        settled = self._settled
+        if snapshot.inputs != self.tried:
+            return "the inputs have changed"
+        if settled is not None and snapshot.files != settled.files:
+            return _FILES_DIFFER
+        if settled is None:
+            return "the pause has ended"
+        return "a unit has changed" if snapshot.units != settled.units else ""
+
+    # -- when -----------------------------------------------------------------------
+
+    def calm_at(self, now: float) -> float:
+        """From when on the next pass may begin: many passes within a minute are slowed down, not lost."""
+        self._passes = [at for at in self._passes if now - at < 60.0]
+        extra = len(self._passes) - _CALM_PASSES
+        return self._passes[-1] + min(30.0, 2.0**extra) if extra > 0 else 0.0
+
+    def moments(self, now: float) -> tuple[float, ...]:
+        """When a pass may be called for though nothing happens."""
+        return (self.retry_at, self._resync_at, self._second_look, self.calm_at(now))

@@ -1,0 +1,33 @@
+"""The files that the probes of our container look for; the age of `alive` and `ready` counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from installer.daemon.configuration import Command
+
+
+class ProbeFiles:
+    """`complain` is told where one cannot be written or deleted: nothing is raised."""
+
+    def __init__(self, command: Command, complain: Callable[[str], None]) -> None:
+        self._command, self._complain = command, complain
+
+    def show(self, *, alive: bool = False, ready: bool = False, excused: bool = False) -> None:
+        """`alive`: the daemon looks, and on time; without it, neither of the others is shown. `excused`: no
+        proxy has to run."""
+        command = self._command
+        wanted = {
+            command.alive_file: alive,
+            command.ready_file: alive and ready,
+            command.excused_file: alive and excused,
+        }
+        for file, exists in wanted.items():
+            try:
+                if exists:
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    file.touch()
+                else:
+                    file.unlink(missing_ok=True)
+            except OSError as error:
+                self._complain(f"cannot show the probes how the node is: {error}")
