@@ -1,0 +1,203 @@
+"""The daemon's real loop with children that do not start, do not end, or fail."""
+
+from __future__ import annotations
+
+import pytest
+from pytest_mock import MockerFixture
+
+from installer.daemon.runtime_state import MODE_FILE
+from installer.errors import UnservableHostError
+from installer.model import paths
+from installer.model.daemon import DaemonState, NoCluster
+from tests.contract.scene import Scene, refuse
+from tests.rules import rule
+
+STUBBORN = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(100)"
+
+
+@rule("R15")
+def test_a_child_that_cannot_be_started_is_tried_again(scene: Scene, mocker: MockerFixture) -> None:
+    refused = refuse(mocker, "install")
+
+    def body() -> None:
+        scene.reaches("failed")
+        assert not scene.command.ready_file.exists()
+        assert "could not be started: [Errno 11]" in scene.of("state")[-1].message
+        assert len(scene.of("pass.started")) == 1
+        refused.clear()
+        scene.reaches("converged")
+        scene.until(scene.command.ready_file.exists)
+        refused.append("install")  # a drift that cannot be repaired is not ready either
+        scene.drift()
+        scene.reaches("failed")
+        scene.until(lambda: not scene.command.ready_file.exists())
+        refused.clear()
+        scene.reaches("converged")
+
+    scene.play(body)
+
+
+@rule("R15")
+def test_a_rescue_that_cannot_be_started_is_tried_again_soon(scene: Scene, mocker: MockerFixture) -> None:
+    refused = refuse(mocker)
+
+    def body() -> None:
+        scene.reaches("converged")
+        refused.append("rescue")
+        scene.relay = False
+        scene.until(lambda: [event.data["verb"] for event in scene.of("pass.ended")].count("rescue") > 1)
+        refused.clear()
+        scene.until(lambda: scene.of("pass.ended")[-1].data["exitCode"] == 0)
+
+    scene.play(body)
+    assert "rescue" in scene.begun()
+
+
+def test_a_child_that_is_killed_says_by_what(scene: Scene) -> None:
+    scene.does("install", "os.kill(os.getpid(), signal.SIGKILL)")
+
+    def body() -> None:
+        scene.reaches("failed")
+        assert "`install`: killed by signal 9 (out of memory?)" in scene.of("state")[-1].message
+        assert scene.of("pass.ended")[-1].data["exitCode"] == 137
+
+    scene.play(body)
+
+
+@rule("R15")
+def test_a_child_that_hangs_is_ended_at_its_deadline(scene: Scene) -> None:
+    scene.settings(converge_seconds=1.0)
+    scene.does("install", STUBBORN)
+
+    def body() -> None:
+        took = scene.until(lambda: bool(scene.of("pass.ended")))
+        assert 1.5 < took < 10
+        assert "`install` did not end within 1 s" in scene.of("pass.ended")[0].message
+        scene.does("install", "say('converged', changed=False)")
+        scene.reaches("converged")
+
+    scene.play(body)
+
+
+@rule("R15")
+@pytest.mark.parametrize("work", ["os.kill(os.getpid(), signal.SIGSTOP)", STUBBORN])
+def test_a_rescue_does_not_wait_for_a_repair_that_hangs(scene: Scene, work: str) -> None:
+    def body() -> None:
+        scene.reaches("converged")
+        scene.does("install", work)
+        scene.drift()
+        scene.until(lambda: scene.of("pass.started")[-1].data["why"] == "a file has changed")
+        scene.relay = False
+        scene.until(lambda: "rescue" in scene.begun(), 30)
+        (stopped,) = scene.of("pass.stopped")
+        assert "stopping install: kubelet hangs on a relay" in stopped.message
+
+    scene.play(body)
+
+
+def test_a_repair_that_moves_things_is_not_stopped_for_a_rescue(scene: Scene) -> None:
+    def body() -> None:
+        scene.reaches("converged")
+        scene.does("install", "say('step.done', 'restart the proxy', step='restart'); time.sleep(8)")
+        scene.relay = False
+        scene.drift()
+        scene.until(lambda: len(scene.of("pass.ended")) > 1)
+        assert scene.of("pass.ended")[-1].data["exitCode"] == 0
+        assert not scene.of("pass.stopped")
+
+    scene.play(body)
+
+
+@rule("R13")
+@pytest.mark.parametrize("passable", [True, False])
+def test_a_refused_node_is_no_reason_to_restart_the_pod(scene: Scene, passable: bool) -> None:
+    scene.settings(refused_is_ready=passable)
+    scene.does("install", "say('error', 'kubelet.service is masked', exitCode=4); sys.exit(4)")
+
+    def body() -> None:
+        scene.reaches("refused")
+        scene.until(scene.command.excused_file.exists)
+        assert scene.command.ready_file.exists() is passable
+        assert "kubelet.service is masked; nothing was touched. Put it right" in scene.of("state")[-1].message
+        scene.does("install", "say('converged', changed=False)")
+        scene.drift()
+        scene.reaches("converged")
+        assert not scene.command.excused_file.exists()
+
+    scene.play(body)
+
+
+@rule("R13")
+def test_a_first_installation_that_fails_is_no_reason_to_restart_the_pod(scene: Scene) -> None:
+    scene.does("install", "say('error', 'the proxy exits at once', exitCode=5); sys.exit(5)")
+
+    def body() -> None:
+        scene.reaches("failed")
+        scene.until(scene.command.excused_file.exists)
+        assert not scene.command.ready_file.exists()
+        scene.does("install", "say('converged', changed=True, generation='g')")
+        scene.reaches("converged", 60)  # tried again by itself
+        assert not scene.command.excused_file.exists()
+        scene.does("install", "say('error', 'the proxy exits at once', exitCode=5); sys.exit(5)")
+        scene.drift()
+        scene.reaches("failed")
+        assert not scene.command.excused_file.exists()  # it was there: its absence counts
+
+    scene.play(body)
+
+
+class Gone(NoCluster):
+    """The API server is certain that the node is no longer to be served. `told` is what was reported, `last`
+    when nothing more may follow."""
+
+    def __init__(self) -> None:
+        self.told: list[DaemonState] = []
+        self.ended_with = ""
+
+    def removal_evidence(self) -> tuple[bool, str]:
+        return True, "the DaemonSet is gone"
+
+    def report(self, state: DaemonState) -> None:
+        self.told.append(state)
+
+    def end(self) -> None:
+        self.ended_with = self.told[-1].phase.value
+
+
+@rule("R13")
+@pytest.mark.parametrize(
+    ("work", "phase", "reason"),
+    [
+        ("say('converged', changed=True)", "removed", ""),
+        ("say('error', 'the disk is full', exitCode=5); sys.exit(5)", "failed", "the disk is full"),
+    ],
+)
+def test_how_a_removal_on_evidence_has_ended_is_the_last_word(
+    scene: Scene, work: str, phase: str, reason: str
+) -> None:
+    scene.settings(remove_on_evidence=True)
+    scene.does("remove", work)
+    cluster = Gone()
+    scene.play(lambda: scene.reaches("converged"), cluster)
+    assert (cluster.ended_with, cluster.told[-1].reason) == (phase, reason)
+    assert not scene.command.ready_file.exists()
+    assert scene.path(MODE_FILE).exists() is (phase == "failed")
+
+
+@rule("R13")
+def test_a_pod_on_a_host_without_a_bus_says_so_and_stays(scene: Scene) -> None:
+    bus = scene.path(paths.SYSTEM_BUS)
+    scene.systemd.errors["unit", paths.PROXY_UNIT] = UnservableHostError("no system bus socket")
+    scene.systemd.is_listening = False
+    bus.unlink()
+
+    def body() -> None:
+        scene.reaches("refused")
+        scene.until(scene.command.excused_file.exists)
+        assert "no system bus socket; nothing was touched" in scene.of("state")[-1].message
+        assert not scene.of("pass.started")
+        bus.touch()
+        scene.systemd.errors.clear()
+        scene.reaches("converged")
+
+    scene.play(body)

@@ -1,0 +1,224 @@
+"""The daemon's real loop where files cannot be written, callbacks raise, settings break."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import time
+from dataclasses import replace
+
+import pytest
+from pytest_mock import MockerFixture
+
+from installer.daemon.configuration import Configuration, print_configuration
+from installer.daemon.runtime_state import MODE_FILE, STAMPS
+from installer.model import paths
+from installer.model.event import Event
+from installer.model.state import Mode
+from tests.contract.scene import KUBELET, Scene, refuse
+from tests.rules import rule
+
+
+@rule("R15")
+def test_runtime_state_that_cannot_be_written_is_said_once(scene: Scene) -> None:
+    for path in (MODE_FILE, STAMPS):
+        scene.path(path).mkdir(parents=True)
+    restart = f"say('step.done', 'restart {KUBELET}', step='restart')\n"
+    scene.does("install", restart + "say('converged', changed=True)")
+
+    def body() -> None:
+        scene.until(lambda: len(scene.of("pass.ended")) > 1)
+        scene.reaches("converged")
+        scene.until(scene.command.ready_file.exists)
+
+    scene.play(body)
+    warned = [event.message for event in scene.of("warning")]
+    assert len([message for message in warned if STAMPS in message]) == 1
+    assert len([message for message in warned if MODE_FILE in message]) == 1
+    assert sum(int(str(event.data["kubeletRestarts"])) for event in scene.of("pass.ended")) > 1
+
+
+def test_the_claim_of_a_daemon_that_is_gone_does_not_bind_one_that_cannot_write(scene: Scene) -> None:
+    claim = scene.path(MODE_FILE)
+    claim.parent.mkdir()
+    claim.write_text(json.dumps({"mode": "install", "by": "an earlier pod", "replaced": []}))
+    mounted = subprocess.run(["mount", "--bind", "-o", "ro", claim, claim], check=False)
+    if mounted.returncode:
+        pytest.skip("needs to mount")
+    try:  # a mount point: no rename replaces it
+        scene.play(lambda: scene.reaches("converged"))
+    finally:
+        subprocess.run(["umount", claim], check=True)
+    assert any(MODE_FILE in event.message for event in scene.of("warning"))
+
+
+@rule("R15")
+def test_probe_files_that_cannot_be_written_end_nothing(scene: Scene) -> None:
+    scene.command.ready_file.mkdir(parents=True)
+    scene.command.alive_file.parent.mkdir(exist_ok=True)
+
+    def body() -> None:
+        scene.reaches("converged")
+        scene.drift()
+        scene.until(lambda: len(scene.of("pass.ended")) > 1)
+
+    scene.play(body)
+    assert len([event for event in scene.of("warning") if "probes" in event.message]) == 1
+
+
+@rule("R15")
+def test_a_log_that_takes_nothing_ends_nothing(scene: Scene) -> None:
+    lost: list[str] = []
+
+    def take_nothing(event: Event) -> None:
+        lost.append(event.kind)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def body() -> None:
+        scene.reaches("converged")
+        scene.log = take_nothing
+        scene.drift()
+        scene.until(lambda: "pass.ended" in lost)
+        scene.log = scene.events.append
+        scene.drift()
+        scene.until(lambda: len(scene.of("pass.ended")) > 1)
+        scene.until(lambda: scene.phase() == "converged")
+
+    scene.play(body)
+
+
+@rule("R15")
+def test_a_look_that_fails_is_logged_once_and_there_is_a_next_one(scene: Scene) -> None:
+    def body() -> None:
+        scene.reaches("converged")
+        scene.systemd.errors["unit", KUBELET] = RuntimeError("a bug")
+        scene.systemd.changed()
+        scene.until(lambda: bool(scene.of("daemon.error")))
+        (error,) = scene.of("daemon.error")
+        assert "RuntimeError: a bug" in error.message
+        assert "in look" in str(error.data["trace"])
+        alive = scene.command.alive_file.stat().st_mtime
+        looks: list[float] = []
+        scene.systemd.on_look = lambda: looks.append(time.monotonic())
+        scene.until(lambda: len(looks) > 1)
+        assert scene.command.alive_file.stat().st_mtime == alive, "what fails must not look alive"
+        assert len(scene.of("daemon.error")) == 1
+        del scene.systemd.errors["unit", KUBELET]
+        scene.until(lambda: scene.command.alive_file.stat().st_mtime > alive)
+        scene.drift()
+        scene.until(lambda: len(scene.of("pass.ended")) > 1)
+
+    scene.play(body)
+
+
+def test_what_is_seen_when_a_child_ends_is_what_is_decided_on(scene: Scene) -> None:
+    scene.systemd.on_look = lambda: scene.events.append(Event("look", ""))
+    scene.play(lambda: scene.reaches("converged"))
+    kinds = [event.kind for event in scene.events]
+    ended = kinds.index("pass.ended")
+    assert kinds[ended - 1 : ended + 2] == ["look", "pass.ended", "state"]
+
+
+def test_it_looks_when_it_is_asked_to_and_says_what_comes_of_it(scene: Scene) -> None:
+    def body() -> None:
+        scene.reaches("converged")
+        looked = scene.looks()
+        assert looked.message.startswith("converged: nothing to do for ")
+        assert float(str(looked.data["seconds"])) > 60
+        scene.does("install", "time.sleep(100)")
+        scene.drift()
+        assert scene.looks().message.endswith(": install is running")
+
+    scene.play(body)
+
+
+@rule("R15")
+def test_a_look_that_fails_when_a_child_ends_leaves_no_policy_waiting(scene: Scene) -> None:
+    scene.does("install", "time.sleep(1); say('converged', changed=False)")
+
+    def body() -> None:
+        scene.until(lambda: bool(scene.of("pass.started")))
+        scene.systemd.errors["unit", KUBELET] = RuntimeError("a bug")
+        scene.until(lambda: bool(scene.of("daemon.error")))
+        scene.systemd.errors.clear()
+        scene.reaches("failed")
+        scene.reaches("converged")
+
+    scene.play(body)
+
+
+def test_settings_are_read_again_beside_the_loop(scene: Scene) -> None:
+    def body() -> None:
+        scene.reaches("converged")
+        new = print_configuration(replace(Configuration(), mode=Mode.REMOVE))
+        scene.does("settings", f"time.sleep(3); print({new!r})")
+        scene.does("remove", "say('converged', changed=True)")
+        scene.config.write_text("mode: remove")
+        scene.until(lambda: scene.begun().count("settings") > 1)
+        scene.path(paths.HOLD).parent.mkdir(parents=True)
+        scene.path(paths.HOLD).write_text("by hand\n")
+        assert scene.until(lambda: scene.phase() == "held") < 2.0
+        scene.reaches("removed")
+        assert scene.begun().count("install") == 1, "no pass with settings that are not known yet"
+
+    scene.play(body)
+
+
+@rule("R15")
+def test_settings_that_cannot_be_read_now_are_read_later(scene: Scene, mocker: MockerFixture) -> None:
+    refused = refuse(mocker)
+
+    def body() -> None:
+        scene.reaches("converged")
+        refused.append("settings")
+        scene.settings(restarts_per_hour=9)
+        scene.config.write_text("other")
+        scene.until(lambda: any("the old settings stay" in event.message for event in scene.of("warning")))
+        scene.until(lambda: len(scene.of("pass.ended")) > 1)
+        refused.clear()
+        scene.until(lambda: scene.begun().count("settings") > 1)
+
+    scene.play(body)
+
+
+def test_a_child_that_cannot_tell_the_settings_is_not_asked_all_the_time(scene: Scene) -> None:
+    def body() -> None:
+        scene.reaches("converged")
+        scene.does("settings", "os.kill(os.getpid(), signal.SIGKILL)")
+        scene.config.write_text("other")
+        scene.until(lambda: any("the old settings stay" in event.message for event in scene.of("warning")))
+        scene.until(lambda: len(scene.of("pass.ended")) > 1)  # with the old ones
+        assert scene.looks().data["running"] == ""
+        assert scene.begun().count("settings") == 2
+        scene.settings()
+        scene.until(lambda: scene.begun().count("settings") == 3)
+
+    scene.play(body)
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_the_files_of_the_probes_stay_young(scene: Scene, mode: Mode) -> None:
+    scene.settings(mode=mode)
+    scene.does("remove", "say('converged', changed=False)")
+
+    def body() -> None:
+        scene.until(scene.command.ready_file.exists)
+        files = (scene.command.ready_file, scene.command.alive_file)
+        before = [file.stat().st_mtime for file in files]
+        scene.until(lambda: all(f.stat().st_mtime > b + 3 for f, b in zip(files, before, strict=True)))
+
+    scene.play(body)
+    assert not list(scene.command.ready_file.parent.iterdir())
+
+
+def test_at_rest_it_hardly_runs(scene: Scene) -> None:
+    def body() -> None:
+        scene.reaches("converged")
+        time.sleep(3)
+        spent = time.process_time()
+        time.sleep(6)
+        assert time.process_time() - spent < 0.3
+
+    scene.play(body)

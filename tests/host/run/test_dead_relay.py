@@ -1,0 +1,145 @@
+"""`run` on a real host when the proxy dies, hangs or is silent."""
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.host.daemon import SOON, within
+from tests.host.node import GUARD, PROXY, Node
+from tests.host.watched import (
+    HOLD,
+    daemon,
+    off_relay,
+    on_relay,
+    settings,
+)
+from tests.rules import rule
+from tests.throwaway.kubelet import UNIT, wait_healthy
+
+
+def test_a_killed_proxy_is_systemds_to_restart(node: Node, tmp_path: Path) -> None:
+    node.run("install")
+    with daemon(node, tmp_path) as running, node.restarts(kubelet=False, proxy=True):
+        running.settle()
+        node.host.systemctl("kill", "--signal=KILL", PROXY)
+        within(SOON, lambda: len(running.ended()) > 1)
+        running.settle()
+        assert not any(data["changed"] for data in running.ended())
+        assert not node.path(HOLD).exists()
+
+
+def test_a_silent_proxy_is_restarted_once_first(node: Node, tmp_path: Path) -> None:
+    node.run("install")
+    with daemon(node, tmp_path) as running, node.restarts(kubelet=False, proxy=True):
+        running.settle()
+        node.host.systemctl("kill", "--signal=STOP", PROXY)
+        within(SOON, lambda: "restart-proxy" in [data["verb"] for data in running.ended()])
+        running.ready()
+        assert "rescue" not in [data["verb"] for data in running.ended()]
+
+
+@rule("R4", "R13")
+def test_a_proxy_that_does_not_find_its_runtime_again_is_restarted(node: Node, tmp_path: Path) -> None:
+    """While the runtime is away nothing would be better, and nobody says that all is well."""
+    node.run("install")
+    node.fault("cri-resmgr", '{"backoffSeconds": 60}')
+    node.host.systemctl("restart", PROXY)
+    with daemon(node, tmp_path) as running:
+        running.settle()
+        with node.restarts(kubelet=False, proxy=False):
+            node.host.systemctl("stop", "containerd")
+            running.reach("unwell")
+            assert "nor does the runtime" in running.messages("state")[-1]
+            within(SOON, lambda: not running.ready_file.exists())
+            status = node.run("status", code=3).out
+            assert "relay: does not answer" in status
+            time.sleep(6)  # longer than deadSeconds
+            assert not running.looks()["running"]
+        with node.restarts(kubelet=False, proxy=True):
+            node.host.systemctl("start", "containerd")
+            within(SOON, lambda: "restart-proxy" in [data["verb"] for data in running.ended()])
+            running.ready()
+        assert not node.path(HOLD).exists()
+
+
+@rule("R4")
+def test_kubelet_leaves_a_dead_proxy_and_comes_back_when_it_is_good(node: Node, tmp_path: Path) -> None:
+    node.run("install")
+    with daemon(node, tmp_path) as running:
+        running.settle()
+        node.fault("cri-resmgr", '{"startup": "exit"}')
+        node.host.systemctl("kill", "--signal=KILL", PROXY)
+        took = within(SOON, lambda: off_relay(node))
+        assert took >= 4, "systemd was not given its chance"
+        wait_healthy(node.host)
+        within(SOON, lambda: running.phase() == "held")
+        assert not running.ready_file.exists()
+        assert "run: " in node.path(HOLD).read_text()
+        within(SOON, lambda: running.restarts() == 1)
+        node.fault("cri-resmgr", "")
+        within(30, lambda: on_relay(node))
+        running.settle()
+        assert running.restarts() == 2
+        assert not node.path(HOLD).exists()
+
+
+@rule("R4", "R12")
+@pytest.mark.parametrize("whole", [False, True], ids=["hangs", "frozen as a whole"])
+def test_with_the_default_times_kubelet_is_back_30_s_after_the_last_answer(
+    node: Node, tmp_path: Path, whole: bool
+) -> None:
+    """A proxy that hangs at each start; and one that is frozen with the guard's own part, so that systemd
+    takes its start for going on."""
+    settings(node, proxy={})
+    node.run("install")
+    with daemon(node, tmp_path) as running:
+        running.settle()
+        node.fault("cri-resmgr", '{"startup": "listen-only"}')
+        over = threading.Event()
+
+        def freeze() -> None:
+            while whole and not over.wait(0.05):
+                if node.host.show(PROXY, "SubState") == "start-post":
+                    node.host.systemctl("kill", "--signal=STOP", "--kill-whom=all", PROXY, check=False)
+
+        freezer = threading.Thread(target=freeze)
+        freezer.start()
+        node.host.systemctl("kill", "--signal=STOP", PROXY)
+        last_answer = uptime(node)
+        try:
+            within(2 * SOON, lambda: off_relay(node))
+            wait_healthy(node.host)
+        finally:
+            over.set()
+            freezer.join()
+        started = int(node.host.show(UNIT, "ActiveEnterTimestampMonotonic")) / 1e6
+        assert started - last_answer < 30
+        assert [data["verb"] for data in running.ended()].count("restart-proxy") == 1
+        node.fault("cri-resmgr", "")
+    node.host.systemctl("kill", "--signal=KILL", PROXY, check=False)
+    node.run("install")
+
+
+def uptime(node: Node) -> float:
+    return float(node.path("/proc/uptime").read_text().split()[0])
+
+
+def test_a_repair_that_hangs_does_not_keep_kubelet_on_a_dead_relay(node: Node, tmp_path: Path) -> None:
+    node.run("install")
+    with daemon(node, tmp_path) as running:
+        running.settle()
+        node.path(GUARD).unlink()
+        child = running.child("install")
+        os.kill(child, signal.SIGSTOP)
+        node.fault("cri-resmgr", '{"startup": "exit"}')
+        node.host.systemctl("kill", "--signal=KILL", PROXY)
+        within(SOON, lambda: off_relay(node))
+        assert running.messages("pass.stopped")
+        wait_healthy(node.host)
+        node.fault("cri-resmgr", "")
+        within(SOON, lambda: on_relay(node))
+        running.settle()

@@ -1,0 +1,56 @@
+"""Changes and plans to report."""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+
+from installer.model import paths
+from installer.model.change import Changes, FileChange, UnitAction, UnitChange, Verb
+from installer.model.finding import Finding
+from installer.model.plan import Plan, Step, StepKind
+from installer.model.resource import (
+    DesiredFile,
+    FileState,
+    Kind,
+    Part,
+    PayloadFile,
+)
+from installer.model.state import Desired, Mode
+
+FALLBACK = paths.FALLBACK_CONFIG
+
+
+STEP = Step(StepKind.WRITE, FALLBACK, Part.PROXY)
+
+
+HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
+
+
+def desired(path: str, content: bytes | PayloadFile, mode: int = 0o644) -> DesiredFile:
+    digest = content.digest if isinstance(content, PayloadFile) else sha256(content).hexdigest()
+    return DesiredFile(path, content, mode, Part.PROXY, digest)
+
+
+def there(content: bytes | None, mode: int = 0o644, uid: int = 0) -> FileState:
+    raw = content or b""
+    return FileState(Kind.FILE, mode, uid, uid, len(raw), sha256(raw).hexdigest(), content=content)
+
+
+def file(
+    before: FileState, after: DesiredFile | FileState | None, verb: Verb = Verb.CHANGE, path: str = FALLBACK
+) -> FileChange:
+    return FileChange(path, Part.PROXY, verb, before, after, "its content differs")
+
+
+def unit(action: UnitAction, part: Part = Part.PROXY, why: str = "changed") -> UnitChange:
+    name = paths.PROXY_UNIT if part is Part.PROXY else "kubelet.service"
+    return UnitChange(name, part, action, (why,))
+
+
+def plan(*files: FileChange, units: tuple[UnitChange, ...] = (), findings: tuple[Finding, ...] = ()) -> Plan:
+    changes = Changes(files, units)
+    steps = (STEP,) if changes else ()
+    return Plan(
+        Mode.INSTALL, Desired(), changes, "kubelet.service", steps, "environment", "it wins", findings
+    )

@@ -1,0 +1,181 @@
+"""Children that do not start, do not end, or are in the way of a rescue."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from installer.daemon.child_run import ChildOutcome
+from installer.daemon.decision import Action
+from installer.daemon.pass_history import RESYNC
+from installer.daemon.policy import HEARTBEAT, STOP_GRACE
+from installer.daemon.poller import PollSnapshot
+from installer.model.daemon import Phase
+from tests.policy_bench import (
+    DEAD,
+    GOOD,
+    HELD,
+    OK,
+    PROXY,
+    SILENT,
+    Bench,
+    Make,
+    held,
+)
+from tests.rules import rule
+
+
+@rule("R15")
+@pytest.mark.parametrize("snapshot", [GOOD, replace(GOOD, inputs=("new",)), replace(GOOD, files=("drift",))])
+@pytest.mark.parametrize("fresh", [True, False])
+def test_a_child_that_cannot_be_started_is_a_failure_with_back_off(
+    make: Make, fresh: bool, snapshot: PollSnapshot
+) -> None:
+    bench = make()
+    if not fresh:
+        bench.settle()
+        bench.now += RESYNC * 1.3
+    waits = []
+    assert bench.look(snapshot) is Action.INSTALL
+    for _try in range(3):
+        bench.end(ChildOutcome(1, reason="no process could be started"), snapshot, took=0.0)
+        assert bench.look() is Action.NOTHING
+        assert (bench.phase, bench.ready) == (Phase.FAILED, False)
+        began = bench.now
+        while bench.look(after=1.0) is Action.NOTHING:
+            pass
+        waits.append(bench.now - began)
+    assert waits == [5, 10, 20]
+    bench.end(OK)
+    bench.look()
+    assert bench.ready
+
+
+@pytest.mark.parametrize("paused", [True, False])
+def test_a_plan_that_tells_nothing_is_tried_again_later(make: Make, paused: bool) -> None:
+    bench = make(stamps=(800.0, 850.0, 900.0))
+    other = replace(GOOD, paused=paused)
+    assert bench.look(other) is Action.PLAN
+    for wait in (5.0, 10.0):
+        bench.end(ChildOutcome(137), other, took=0.0)
+        assert bench.look(after=wait - 0.1) is Action.NOTHING
+        assert not bench.ready
+        assert bench.look(after=0.2) is Action.PLAN
+
+
+@rule("R15")
+def test_a_hold_that_cannot_be_set_does_not_spin(make: Make) -> None:
+    bench = make(stamps=(800.0, 850.0, 900.0))
+    off = replace(GOOD, on_relay=False, units=("off",))
+    bench.look(off)
+    bench.end(ChildOutcome(3, would_restart=True))
+    assert bench.look() is Action.HOLD
+    bench.end(ChildOutcome(1), took=0.0)
+    assert bench.look() is Action.NOTHING
+    assert bench.last.wake <= bench.now + 3.0
+    assert bench.look(after=2.5) is Action.HOLD
+
+
+def test_a_week_of_failures_is_no_longer_than_the_longest_wait(settled: Bench) -> None:
+    drift = replace(GOOD, files=("drift",))
+    settled.look(drift)
+    for _failure in range(2000):
+        settled.end(ChildOutcome(1), drift)
+        assert settled.look(after=RESYNC) is Action.INSTALL
+
+
+def test_a_week_of_a_silent_proxy_is_no_longer_than_the_longest_wait(settled: Bench) -> None:
+    held(settled, replace(HELD, relay=False))
+    for _restart in range(2000):
+        while settled.look(after=RESYNC) is not Action.RESTART_PROXY:
+            pass
+        settled.end(took=0.0)
+
+
+@rule("R15")
+@pytest.mark.parametrize("fresh", [True, False])
+def test_a_rescue_does_not_wait_for_a_repair_that_changes_nothing(make: Make, fresh: bool) -> None:
+    bench = make()
+    if not fresh:
+        bench.settle()
+    assert bench.look(replace(GOOD, files=("drift",))) is Action.INSTALL
+    dead = replace(DEAD, files=("drift",))
+    assert bench.look(dead) is Action.NOTHING
+    assert bench.look(after=19) is Action.NOTHING
+    assert bench.look(after=1.1) is Action.STOP
+    assert bench.last.grace == STOP_GRACE
+    bench.end(ChildOutcome(137), dead, took=10.0)
+    assert bench.look() is Action.RESCUE
+
+
+def test_a_repair_does_not_delay_the_restart_of_a_silent_proxy(settled: Bench) -> None:
+    settled.look(replace(GOOD, files=("drift",)))
+    silent = replace(SILENT, files=("drift",))
+    assert settled.look(silent) is Action.NOTHING
+    assert settled.look(after=9.9) is Action.NOTHING
+    assert settled.look(after=0.2) is Action.STOP
+    settled.end(ChildOutcome(143), silent)
+    assert settled.look() is Action.RESTART_PROXY
+
+
+def test_a_repair_that_was_stopped_for_a_rescue_is_repeated_under_its_hold(settled: Bench) -> None:
+    """The relay may need just this repair to come back. Kubelet runs on its base meanwhile."""
+    settled.look(replace(GOOD, files=("drift",)))
+    dead = replace(DEAD, files=("drift",))
+    settled.look(dead)
+    assert settled.look(after=21) is Action.STOP
+    settled.end(ChildOutcome(143), dead)
+    assert settled.look() is Action.RESCUE
+    rescued = replace(dead, on_relay=False, hold=HELD.hold)
+    settled.end(ChildOutcome(0, restarts=1), rescued)
+    assert settled.look() is Action.NOTHING
+    assert settled.look(after=5) is Action.INSTALL
+    settled.end(ChildOutcome(5), rescued)
+    for _heartbeat in range(100):
+        assert settled.look(after=HEARTBEAT) is Action.NOTHING
+
+
+def test_a_repair_that_moves_things_has_the_time_for_its_rollback(settled: Bench) -> None:
+    settled.look(replace(GOOD, inputs=("new",)))
+    settled.policy.moved()
+    dead = replace(DEAD, inputs=("new",))
+    assert settled.look(dead, after=40) is Action.NOTHING
+    assert settled.look(after=29.5) is Action.NOTHING
+    assert settled.look(after=1.0) is Action.STOP
+    settled.end(ChildOutcome(137), dead)
+    assert settled.look() is Action.RESCUE
+
+
+def test_a_proxy_that_is_being_restarted_has_the_time_for_it(settled: Bench) -> None:
+    settled.look(SILENT)
+    assert settled.look(after=10.5) is Action.RESTART_PROXY
+    assert settled.look(after=9.4) is Action.NOTHING
+    assert settled.look(after=0.2) is Action.STOP
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"on_relay": False},
+        {"runtime": False},
+        {"paused": True},
+        {"blind": "no bus"},
+        {"proxy": replace(PROXY, environment=())},
+    ],
+)
+def test_a_repair_is_not_stopped_where_no_rescue_would_follow(settled: Bench, change: dict[str, Any]) -> None:
+    settled.look(replace(GOOD, files=("drift",)))
+    settled.look(replace(SILENT, **change), after=1)
+    assert settled.look(after=500) is Action.NOTHING
+
+
+def test_while_settings_are_read_only_a_rescue_begins(settled: Bench) -> None:
+    settled.policy.reloading = True
+    assert settled.look(replace(GOOD, inputs=("new",))) is Action.NOTHING
+    settled.look(DEAD)
+    assert settled.look(after=21) is Action.RESCUE
+    settled.end(ChildOutcome(0, restarts=1), GOOD)
+    settled.policy.reloading = False
+    assert settled.look(replace(GOOD, inputs=("new",))) is Action.INSTALL

@@ -1,0 +1,191 @@
+"""The policy converges what differs, and leaves what others are at work on. Time is passed in: no loop, no
+host."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from installer.daemon.child_run import ChildOutcome
+from installer.daemon.decision import Action
+from installer.daemon.pass_history import RESYNC
+from installer.daemon.policy import HEARTBEAT, SILENT_HEARTBEAT
+from installer.model.daemon import Phase
+from tests.policy_bench import (
+    CHANGED,
+    DEAD,
+    GOOD,
+    KUBELET,
+    OK,
+    PROXY,
+    SILENT,
+    Bench,
+)
+from tests.rules import rule
+
+
+def test_the_first_look_converges_and_then_it_rests(settled: Bench) -> None:
+    assert (settled.phase, settled.ready) == (Phase.CONVERGED, True)
+    assert settled.last.wake == settled.now + HEARTBEAT
+    for _heartbeat in range(50):
+        assert settled.look(after=HEARTBEAT) is Action.NOTHING
+
+
+def test_a_resync_comes_when_nothing_else_does(settled: Bench) -> None:
+    assert settled.look(after=RESYNC - 10) is Action.NOTHING
+    assert settled.look(after=11) is Action.INSTALL
+    assert settled.last.why == "resync"
+
+
+@pytest.mark.parametrize("what", ["inputs", "files", "units"])
+def test_whatever_changes_is_converged_at_once(settled: Bench, what: str) -> None:
+    other: dict[str, Any] = {what: ("other",)}
+    assert settled.look(replace(GOOD, **other)) is Action.INSTALL
+
+
+@rule("R13")
+def test_new_inputs_are_not_ready_until_they_are_converged(settled: Bench) -> None:
+    settled.look(replace(GOOD, inputs=("other",)))
+    assert (settled.phase, settled.ready) == (Phase.CONVERGING, False)
+    settled.end(CHANGED)
+    settled.look()
+    assert settled.ready
+
+
+@rule("R13")
+@pytest.mark.parametrize("what", ["files", "units"])
+def test_a_host_that_differs_is_not_converged_until_it_is_repaired(settled: Bench, what: str) -> None:
+    other: dict[str, Any] = {what: ("other",)}
+    drifted = replace(GOOD, **other)
+    settled.look(drifted)
+    assert (settled.phase, settled.ready) == (Phase.REPAIRING, False)
+    assert settled.look(after=1) is Action.NOTHING
+    assert (settled.phase, settled.ready) == (Phase.REPAIRING, False)
+    settled.end(CHANGED, GOOD)
+    assert settled.look() is Action.NOTHING
+    assert (settled.phase, settled.ready) == (Phase.CONVERGED, True)
+
+
+@rule("R13")
+def test_a_repair_that_has_to_wait_leaves_the_host_unconverged(settled: Bench) -> None:
+    """For systemd, which starts the proxy again: too short to be unwell."""
+    blink = replace(SILENT, proxy=replace(PROXY, active_state="activating", main_pid=0), units=("blink",))
+    assert settled.look(blink) is Action.NOTHING
+    assert (settled.phase, settled.ready) == (Phase.REPAIRING, False)
+
+
+@rule("R13")
+def test_while_a_pass_looks_again_the_node_is_ready_and_not_said_to_be_converged(settled: Bench) -> None:
+    assert settled.look(after=RESYNC * 1.3) is Action.INSTALL
+    assert (settled.phase, settled.ready) == (Phase.CHECKING, True)
+    settled.end(OK)
+    assert settled.look() is Action.NOTHING
+    assert (settled.phase, settled.ready) == (Phase.CONVERGED, True)
+
+
+@rule("R13")
+def test_after_a_pause_nothing_is_known_until_a_pass_has_looked(settled: Bench) -> None:
+    assert settled.look(replace(GOOD, paused=True)) is Action.NOTHING
+    assert (settled.phase, settled.ready) == (Phase.PAUSED, True)
+    assert settled.look(GOOD) is Action.INSTALL
+    assert (settled.phase, settled.ready) == (Phase.REPAIRING, False)
+    settled.end(OK)
+    settled.look()
+    assert (settled.phase, settled.ready) == (Phase.CONVERGED, True)
+
+
+@rule("R13")
+def test_drift_under_a_pause_is_not_ready_before_a_plan_has_looked(settled: Bench) -> None:
+    drifted = replace(GOOD, paused=True, files=("drift",))
+    assert settled.look(drifted) is Action.PLAN
+    assert (settled.phase, settled.ready) == (Phase.PAUSED, False)
+    settled.end(OK, drifted)  # somebody has touched a file, and it is the same
+    assert settled.look() is Action.NOTHING
+    assert (settled.phase, settled.ready) == (Phase.PAUSED, True)
+
+
+def test_a_failure_that_is_not_tried_again_is_tried_after_a_pause(settled: Bench) -> None:
+    """A person was at work meanwhile; also where a plan under the pause has forgotten the failure."""
+    new = replace(GOOD, inputs=("new",))
+    settled.look(new)
+    settled.end(ChildOutcome(5, remembered=True, reason="it is broken"), new)
+    assert settled.look(replace(new, paused=True, inputs=("newer",))) is Action.PLAN
+    settled.end(ChildOutcome(3, reason="pending: 1 to change"))
+    assert settled.look(replace(new, inputs=("newer",))) is Action.INSTALL
+
+
+def test_after_a_change_of_ours_there_is_one_more_look(settled: Bench) -> None:
+    other = replace(GOOD, files=("drift",))
+    settled.look(other)
+    settled.end(CHANGED, GOOD)
+    assert settled.look() is Action.NOTHING
+    assert settled.ready
+    assert settled.look(after=1.1) is Action.INSTALL
+    assert (settled.phase, settled.ready) == (Phase.CHECKING, True)
+    settled.end(OK)
+    assert settled.look(after=1.1) is Action.NOTHING
+    assert settled.policy.state.repairs == 1
+
+
+def test_what_changes_before_the_second_look_does_not_wait_for_it(settled: Bench) -> None:
+    settled.look(replace(GOOD, files=("drift",)))
+    settled.end(CHANGED, GOOD)
+    settled.look()
+    assert settled.look(replace(GOOD, files=("drift again",)), after=0.1) is Action.INSTALL
+
+
+def test_what_changes_during_a_pass_that_found_nothing_is_seen(settled: Bench) -> None:
+    settled.look(replace(GOOD, files=("drift",)))
+    settled.end(OK, replace(GOOD, files=("meanwhile",)))
+    assert settled.look() is Action.INSTALL
+
+
+def test_passes_that_chase_each_other_are_slowed_down(settled: Bench) -> None:
+    passes = 0
+    for number in range(600):  # a minute of somebody who writes ten times a second
+        if settled.look(replace(GOOD, files=(number,)), after=0.1) is Action.INSTALL:
+            passes += 1
+            settled.end(CHANGED, took=0.0)
+    assert passes <= 30
+
+
+def test_nothing_is_begun_while_a_child_is_at_work(settled: Bench) -> None:
+    settled.look(replace(GOOD, files=("drift",)))
+    assert settled.look(replace(GOOD, inputs=("new",), relay=False), after=60) is Action.NOTHING
+
+
+def test_a_restart_of_kubelet_under_way_is_waited_for(settled: Bench) -> None:
+    starting = replace(GOOD, kubelet=replace(KUBELET, active_state="activating"), units=("starting",))
+    assert settled.look(starting) is Action.NOTHING
+    assert settled.look(replace(GOOD, units=("restarted",)), after=0.3) is Action.INSTALL
+
+
+def test_a_kubelet_that_keeps_starting_is_looked_into(settled: Bench) -> None:
+    starting = replace(GOOD, kubelet=replace(KUBELET, active_state="activating"), units=("starting",))
+    settled.look(starting)
+    assert settled.last.due <= settled.now + 10
+    assert settled.look(after=11) is Action.INSTALL
+
+
+def test_a_kubelet_that_somebody_has_stopped_stays_stopped(settled: Bench) -> None:
+    stopped = replace(GOOD, kubelet=replace(KUBELET, active_state="inactive", main_pid=0), units=("stopped",))
+    assert settled.look(stopped) is Action.NOTHING
+    assert (settled.phase, settled.ready) == (Phase.UNWELL, False)
+
+
+def test_a_proxy_that_systemd_restarts_is_left_to_it(settled: Bench) -> None:
+    assert settled.look(DEAD) is Action.NOTHING
+    assert settled.last.wake == settled.now + SILENT_HEARTBEAT
+    assert settled.look(replace(GOOD, units=("again",)), after=1.2) is Action.INSTALL
+
+
+def test_a_proxy_that_somebody_has_stopped_is_started(settled: Bench) -> None:
+    stopped = replace(SILENT, proxy=replace(PROXY, active_state="inactive", main_pid=0), units=("stopped",))
+    assert settled.look(stopped) is Action.INSTALL
+
+
+def test_a_lost_bus_is_said_and_nothing_done(settled: Bench) -> None:
+    assert settled.look(replace(GOOD, blind="no bus", units=("?",))) is Action.NOTHING
+    assert (settled.phase, settled.ready) == (Phase.FAILED, False)

@@ -1,0 +1,89 @@
+"""What the policy does about a relay that is dead or silent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from installer.daemon.child_run import ChildOutcome
+from installer.daemon.decision import Action
+from installer.model.daemon import Phase
+from installer.model.hold import BY_DAEMON
+from tests.policy_bench import (
+    DEAD,
+    GOOD,
+    HELD,
+    OK,
+    PROXY,
+    SILENT,
+    Bench,
+)
+from tests.rules import rule
+
+
+@rule("R4")
+def test_a_silent_proxy_is_restarted_once_and_then_kubelet_leaves_it(settled: Bench) -> None:
+    settled.look(SILENT)
+    assert settled.look(after=9.5) is Action.NOTHING
+    assert settled.look(after=1.0) is Action.RESTART_PROXY
+    settled.end(took=3.0)
+    assert settled.look(after=5.0) is Action.NOTHING
+    assert settled.look(after=2.0) is Action.RESCUE
+    assert settled.now - 1000.0 < 25.0
+    settled.end(ChildOutcome(0, restarts=1), HELD)
+    settled.look()
+    assert (settled.phase, settled.ready, settled.policy.state.rescues) == (Phase.HELD, False, 1)
+
+
+def test_a_proxy_that_comes_back_is_forgiven(settled: Bench) -> None:
+    settled.look(SILENT)
+    settled.look(after=11)
+    settled.end(OK, GOOD)
+    assert settled.look() is Action.NOTHING
+    assert settled.ready
+
+
+@rule("R4")
+def test_a_dead_proxy_is_left_after_dead_seconds(settled: Bench) -> None:
+    settled.look(DEAD)
+    assert settled.look(after=19) is Action.NOTHING
+    assert settled.look(after=1.1) is Action.RESCUE
+
+
+def test_without_the_runtime_no_endpoint_is_better(settled: Bench) -> None:
+    away = replace(SILENT, runtime=False)
+    settled.look(away)
+    assert settled.look(after=100) is Action.NOTHING
+    assert settled.look(SILENT) is Action.RESTART_PROXY
+    settled.end()
+    assert settled.look(after=17) is Action.NOTHING
+    assert settled.look(after=2) is Action.RESCUE
+
+
+def test_a_proxy_that_died_with_the_runtime_gets_its_chance_after_it(settled: Bench) -> None:
+    settled.look(replace(DEAD, runtime=False))
+    settled.look(after=100)
+    assert settled.look(DEAD, after=5) is Action.NOTHING
+    assert settled.look(after=14) is Action.NOTHING
+    assert settled.look(after=6) is Action.RESCUE
+
+
+def test_a_rescue_that_failed_is_tried_again(settled: Bench) -> None:
+    settled.look(DEAD)
+    settled.look(after=21)
+    settled.end(ChildOutcome(6), replace(DEAD, hold=f"{BY_DAEMON}dead"))
+    assert settled.look() is Action.NOTHING
+    assert settled.look(after=2.5) is Action.RESCUE
+
+
+def test_somebody_elses_proxy_is_not_ours_to_restart(settled: Bench) -> None:
+    settled.look(replace(SILENT, proxy=replace(PROXY, environment=())))
+    assert settled.look(after=60) is Action.NOTHING
+
+
+def test_a_retry_does_not_meddle_with_a_rescue(settled: Bench) -> None:
+    settled.look(replace(GOOD, inputs=("new",)))
+    settled.end(ChildOutcome(1))
+    dead = replace(DEAD, inputs=("new",))
+    settled.look(dead, after=1)
+    assert settled.look(after=10) is Action.NOTHING
+    assert settled.look(after=11) is Action.RESCUE

@@ -1,0 +1,165 @@
+"""When the policy keeps a hold, and when kubelet goes back to the relay."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from installer.daemon.child_run import ChildOutcome
+from installer.daemon.decision import Action
+from installer.daemon.policy import HEARTBEAT
+from installer.model.daemon import Phase
+from installer.model.hold import BY_ROLLBACK
+from installer.model.state import Mode
+from tests.policy_bench import (
+    DEAD,
+    GOOD,
+    HELD,
+    OK,
+    PROXY,
+    SILENT,
+    Bench,
+    Make,
+    held,
+)
+from tests.rules import rule
+
+
+def test_the_way_forward_is_taken_once_after_a_good_minute(settled: Bench) -> None:
+    held(settled)
+    assert settled.look() is Action.NOTHING
+    assert settled.look(after=59) is Action.NOTHING
+    assert settled.look(after=2) is Action.INSTALL
+    settled.end(ChildOutcome(0, changed=True, restarts=1), GOOD)
+    settled.look()
+    assert settled.ready
+    settled.look(after=2)
+    settled.end(OK)
+    held(settled)
+    assert settled.look(after=0) is Action.NOTHING
+    assert settled.look(after=600) is Action.NOTHING
+
+
+def test_a_relay_that_falls_silent_again_starts_the_minute_anew(settled: Bench) -> None:
+    held(settled)
+    settled.look()
+    settled.look(replace(HELD, relay=False), after=30)
+    assert settled.look(HELD, after=5) is Action.NOTHING
+    assert settled.look(after=59) is Action.NOTHING
+    assert settled.look(after=2) is Action.INSTALL
+
+
+def test_drift_does_not_end_a_hold_but_a_new_input_may(settled: Bench) -> None:
+    held(settled)
+    assert settled.look(replace(HELD, files=("drift",))) is Action.NOTHING
+    assert settled.look(replace(HELD, inputs=("new",))) is Action.INSTALL
+
+
+def test_a_hold_of_somebody_else_is_not_ours_to_end(settled: Bench) -> None:
+    assert settled.look(replace(HELD, hold="by hand")) is Action.NOTHING
+    assert settled.look(after=500) is Action.NOTHING
+    assert (settled.phase, settled.policy.state.hold) == (Phase.HELD, "by hand")
+
+
+def test_a_new_process_with_our_hold_waits_for_the_relay_to_prove_itself(make: Make) -> None:
+    bench = make()
+    assert bench.look(HELD) is Action.NOTHING
+    assert bench.look(after=61) is Action.INSTALL
+
+
+@pytest.mark.parametrize("hold", [HELD.hold, f"{BY_ROLLBACK}kubelet did not start"])
+def test_a_new_process_may_bring_what_ends_a_hold_of_ours(make: Make, hold: str) -> None:
+    snapshot = replace(DEAD, on_relay=False, hold=hold)
+    bench = make()
+    assert bench.look(snapshot) is Action.INSTALL
+    bench.end(ChildOutcome(6), snapshot)
+    assert bench.look(after=30) is Action.NOTHING
+
+
+BY_HAND = replace(HELD, hold="broken CPU map")
+
+
+@pytest.mark.parametrize(
+    "change", [{}, {"inputs": ("new",)}, {"files": ("drift",)}, {"units": ("other",)}, {"relay": False}]
+)
+@pytest.mark.parametrize("fresh", [True, False])
+def test_a_persons_hold_is_ended_by_a_person(make: Make, fresh: bool, change: dict[str, Any]) -> None:
+    """Neither by a new pod, nor by new inputs, nor after a good while."""
+    bench = make()
+    if not fresh:
+        bench.settle()
+    for _heartbeat in range(200):
+        assert bench.look(replace(BY_HAND, **change), after=HEARTBEAT) is Action.NOTHING
+    assert (bench.phase, bench.ready) == (Phase.HELD, False)
+    assert bench.look(GOOD) is Action.INSTALL
+
+
+def test_under_a_persons_hold_not_even_a_plan_looks_for_restarts(make: Make) -> None:
+    bench = make(stamps=(800.0, 850.0, 900.0))
+    for _heartbeat in range(200):
+        assert bench.look(BY_HAND, after=HEARTBEAT) is Action.NOTHING
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_kubelet_on_a_dead_relay_is_restarted_for_a_persons_hold_to_take_effect(
+    make: Make, fresh: bool
+) -> None:
+    bench = make()
+    if not fresh:
+        bench.settle()
+    hanging = replace(DEAD, hold="broken CPU map")
+    assert bench.look(hanging) is Action.NOTHING
+    assert bench.look(after=21) is Action.RESCUE
+    bench.end(ChildOutcome(0, restarts=1), replace(hanging, on_relay=False))
+    for _heartbeat in range(200):
+        assert bench.look(after=HEARTBEAT) is Action.NOTHING
+
+
+def test_a_persons_hold_does_not_keep_a_removal(make: Make) -> None:
+    assert make(mode=Mode.REMOVE).look(BY_HAND) is Action.REMOVE
+
+
+def test_a_silent_proxy_under_a_hold_is_restarted_ever_more_seldom(settled: Bench) -> None:
+    held(settled, replace(HELD, relay=False))
+    restarts = []
+    for _second in range(500):
+        if settled.look(after=1.0) is Action.RESTART_PROXY:
+            restarts.append(settled.now)
+            anew = replace(PROXY, invocation_id=f"{len(restarts)}")
+            settled.end(took=0.0, snapshot=replace(HELD, relay=False, proxy=anew))
+    gaps = [round(later - earlier) for earlier, later in pairwise(restarts)]
+    assert gaps == [61, 61, 61, 80, 160]
+
+
+@rule("R4")
+def test_dead_seconds_count_from_the_last_answer_as_far_as_it_is_known(settled: Bench) -> None:
+    assert settled.look(DEAD, after=HEARTBEAT) is Action.NOTHING
+    assert settled.last.due == settled.now - HEARTBEAT + 10.0
+    assert settled.look(after=14.9) is Action.NOTHING
+    assert settled.last.wake <= settled.now + 0.11
+    assert settled.look(after=0.2) is Action.RESCUE
+
+
+@rule("R4")
+def test_short_dead_seconds_leave_systemd_its_chance(make: Make) -> None:
+    bench = make(dead_seconds=4.0)
+    bench.settle()
+    assert bench.look(DEAD, after=HEARTBEAT) is Action.NOTHING
+    assert bench.look(after=2.9) is Action.NOTHING
+    assert bench.look(after=0.2) is Action.RESCUE
+
+
+@rule("R4")
+def test_a_proxy_that_was_started_anew_and_is_slow_is_not_restarted(settled: Bench) -> None:
+    """While kubelet hangs on it, a restart would only cost time; while nobody waits, it has three times as
+    long."""
+    slow = replace(SILENT, proxy=replace(PROXY, invocation_id="by hand"))
+    settled.look(slow)
+    assert settled.look(after=19.9) is Action.NOTHING
+    assert settled.look(after=0.2) is Action.RESCUE
+    settled.end(ChildOutcome(0, restarts=1), replace(slow, on_relay=False, hold=HELD.hold))
+    assert settled.look(after=38.0) is Action.NOTHING
+    assert settled.look(after=2.0) is Action.RESTART_PROXY

@@ -1,0 +1,147 @@
+"""When the policy may not act: restarts per hour, a pause, a newer daemon, a turn that has not come."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from installer.daemon.child_run import ChildOutcome
+from installer.daemon.decision import Action
+from installer.daemon.pass_history import RESYNC
+from installer.daemon.policy import HEARTBEAT, HOUR
+from installer.model.daemon import Phase
+from installer.model.hold import BY_DAEMON
+from installer.model.state import Mode
+from tests.policy_bench import (
+    BARE,
+    CHANGED,
+    DEAD,
+    GOOD,
+    OK,
+    Bench,
+    Make,
+)
+
+
+def test_too_many_restarts_are_seen_before_they_happen(make: Make) -> None:
+    bench = make(stamps=(800.0, 850.0))
+    bench.settle()
+    off = replace(GOOD, on_relay=False, units=("off",))
+    assert bench.look(off) is Action.INSTALL
+    bench.end(ChildOutcome(0, changed=True, restarts=1), GOOD)
+    bench.look()
+    assert bench.look(off) is Action.PLAN
+    bench.end(ChildOutcome(3, would_restart=True))
+    assert bench.look() is Action.HOLD
+    bench.end(OK, replace(off, hold=f"{BY_DAEMON}3 times"))
+    for _heartbeat in range(100):
+        assert bench.look(after=HEARTBEAT) in (Action.NOTHING, Action.PLAN)
+    assert not bench.ready
+    assert bench.phase is Phase.HELD
+    assert bench.look(after=HOUR) is Action.INSTALL
+
+
+def test_what_needs_no_restart_is_still_repaired(make: Make) -> None:
+    bench = make(stamps=(800.0, 850.0, 900.0))
+    assert bench.look(GOOD) is Action.PLAN
+    bench.end(ChildOutcome(0))
+    assert bench.look() is Action.INSTALL
+    bench.end(OK)
+    assert bench.look() is Action.NOTHING
+    assert bench.ready
+
+
+def test_a_pass_that_finds_that_it_would_have_to_restart_is_no_failure(make: Make) -> None:
+    """Somebody was quicker than the pass that a plan had let begin."""
+    bench = make(stamps=(800.0, 850.0, 900.0))
+    bench.look(GOOD)
+    bench.end(ChildOutcome(0))
+    assert bench.look() is Action.INSTALL
+    off = replace(GOOD, on_relay=False, units=("off",), files=("wiped",))
+    bench.end(ChildOutcome(3, would_restart=True), off)
+    assert bench.look() is Action.PLAN
+    bench.end(ChildOutcome(3, would_restart=True))
+    assert bench.look() is Action.HOLD
+    assert bench.policy.state.failures == 0
+
+
+def test_restarts_are_forgotten_after_an_hour(make: Make) -> None:
+    bench = make(stamps=(800.0, 850.0, 900.0))
+    bench.now += HOUR
+    assert bench.look(GOOD) is Action.INSTALL
+    assert bench.policy.state.restarts == 0
+
+
+def test_kubelet_on_the_relay_is_limited_without_a_hold(make: Make) -> None:
+    bench = make(stamps=(800.0, 850.0, 900.0))
+    bench.look(GOOD)
+    bench.end(ChildOutcome(3, would_restart=True))
+    assert bench.look() is Action.NOTHING
+    assert (bench.phase, bench.ready) == (Phase.LIMITED, False)
+
+
+def test_while_paused_it_only_plans(settled: Bench) -> None:
+    paused = replace(GOOD, paused=True, files=("drift",))
+    assert settled.look(paused) is Action.PLAN
+    settled.end(ChildOutcome(3, reason="1 to change"))
+    assert settled.look() is Action.NOTHING
+    assert (settled.phase, settled.ready) == (Phase.PAUSED, False)
+    assert settled.look(replace(paused, relay=False, inputs=("new",))) is Action.PLAN
+    settled.end(ChildOutcome(0))
+    assert settled.look(after=100) is Action.NOTHING
+    assert settled.look(replace(GOOD, inputs=("new",))) is Action.INSTALL
+
+
+def test_while_paused_a_generation_that_failed_here_is_no_failure_of_the_plan(settled: Bench) -> None:
+    paused = replace(GOOD, paused=True, inputs=("new",))
+    assert settled.look(paused) is Action.PLAN
+    settled.end(ChildOutcome(5, remembered=True, reason="failed here before"), paused)
+    assert settled.phase is Phase.PAUSED
+    assert settled.look(after=60) is Action.NOTHING
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_pause_that_ends_while_it_plans_is_over(settled: Bench, seen: bool) -> None:
+    """Whether the end was seen before the plan's or with it: what it found is repaired."""
+    drifted = replace(GOOD, files=("drift",))
+    assert settled.look(replace(drifted, paused=True)) is Action.PLAN
+    if seen:
+        assert settled.look(drifted) is Action.NOTHING
+    settled.end(ChildOutcome(3), drifted)
+    assert settled.look() is Action.INSTALL
+
+
+def test_a_pause_of_a_healthy_host_stays_ready(settled: Bench) -> None:
+    settled.look(replace(GOOD, paused=True))
+    assert (settled.phase, settled.ready) == (Phase.PAUSED, True)
+
+
+def test_one_that_was_replaced_stays_so_and_stops_its_child(settled: Bench) -> None:
+    settled.look(replace(GOOD, files=("drift",)))
+    assert settled.look(replace(GOOD, superseded=True)) is Action.STOP
+    settled.end(ChildOutcome(143))
+    assert settled.look(replace(DEAD, inputs=("new",)), after=100) is Action.NOTHING
+    assert (settled.phase, settled.ready) == (Phase.YIELDED, False)
+
+
+def test_a_removal_is_done_once_and_repairs_nothing(make: Make) -> None:
+    bench = make(mode=Mode.REMOVE)
+    assert bench.look(GOOD) is Action.REMOVE
+    bench.end(ChildOutcome(1))
+    assert bench.look() is Action.NOTHING
+    assert not bench.ready
+    assert bench.look(after=6) is Action.REMOVE
+    bench.end(CHANGED, BARE)
+    assert bench.look() is Action.NOTHING
+    assert (bench.phase, bench.ready) == (Phase.REMOVED, True)
+    assert bench.look(replace(GOOD, inputs=("new",)), after=10_000) is Action.NOTHING
+    assert bench.last.wake >= bench.now + RESYNC
+
+
+def test_the_first_pass_waits_its_turn(make: Make) -> None:
+    bench = make(not_before=1300.0)
+    assert bench.look(BARE) is Action.NOTHING
+    assert (bench.phase, bench.ready) == (Phase.WAITING, False)
+    assert bench.last.due == 1300.0
+    assert bench.look(after=301) is Action.INSTALL
