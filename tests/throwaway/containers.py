@@ -156,12 +156,13 @@ def _sandbox_config(name: str, uid: str) -> bytes:
     return field(1, metadata) + field(8, field(2, field(1, namespaces)))
 
 
-def _labels(pod: str, name: str) -> tuple[tuple[str, str], ...]:
+def _labels(pod: "Pod", name: str) -> tuple[tuple[str, str], ...]:
     """What kubelet says of a container."""
     return (
         ("io.kubernetes.container.name", name),
-        ("io.kubernetes.pod.name", pod),
+        ("io.kubernetes.pod.name", pod.name),
         ("io.kubernetes.pod.namespace", "default"),
+        ("io.kubernetes.pod.uid", pod.uid),
     )
 
 
@@ -172,13 +173,15 @@ class Pod:
     name: str
     identity: str
     config: bytes
+    uid: str
 
 
 def run_pod(host: ThrowawayHost, socket: str, name: str) -> Pod:
     """Runs a sandbox, through a CRI socket of the host."""
     import_image(host)
-    config = _sandbox_config(name, uuid.uuid4().hex)
-    return Pod(name, strings(call(host, socket, "RunPodSandbox", field(1, config)))[1], config)
+    uid = str(uuid.uuid4())
+    config = _sandbox_config(name, uid)
+    return Pod(name, strings(call(host, socket, "RunPodSandbox", field(1, config)))[1], config, uid)
 
 
 def create_container(
@@ -212,7 +215,7 @@ def create_container(
     if memory_limit:
         resources += field(4, memory_limit)
     container += field(15, field(1, resources))
-    container += b"".join(field(9, field(1, key) + field(2, value)) for key, value in _labels(pod.name, name))
+    container += b"".join(field(9, field(1, key) + field(2, value)) for key, value in _labels(pod, name))
     message = field(1, pod.identity) + field(2, container) + field(3, pod.config)
     identity = strings(call(host, socket, "CreateContainer", message))[1]
     call(host, socket, "StartContainer", field(1, identity))

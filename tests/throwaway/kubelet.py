@@ -11,9 +11,13 @@ import tempfile
 import time
 from pathlib import Path
 
+import trustme
+
+from tests.throwaway.furnish import write
 from tests.throwaway.host import HostError, ThrowawayHost
 from tests.throwaway.payload import build_executable
 from tests.throwaway.standins import kubelet as standin
+from tests.throwaway.standins import kubelet_api
 
 TREES = Path(__file__).parent / "kubelets"
 
@@ -42,6 +46,14 @@ def executable() -> bytes:
         return build_executable(standin.__name__, Path(scratch) / "kubelet").read_bytes()
 
 
+@functools.cache
+def certificate() -> tuple[str, str]:
+    """A certificate of a kubelet's own, and its key: nobody else knows its authority."""
+    issued = trustme.CA().issue_cert("localhost", "127.0.0.1")
+    chain = b"".join(blob.bytes() for blob in issued.cert_chain_pems)
+    return chain.decode(), issued.private_key_pem.bytes().decode()
+
+
 def lay_kubelet(host: ThrowawayHost, flavour: str) -> None:
     """Puts the files of a flavour on a host's disk, enabled; the host may be off."""
     if runtime_of(flavour) != host.runtime:
@@ -63,6 +75,8 @@ def lay_kubelet_below(root: Path, flavour: str) -> None:
     binary.parent.mkdir(parents=True, exist_ok=True)
     binary.write_bytes(executable())
     binary.chmod(0o755)
+    for path, content in zip((kubelet_api.CERTIFICATE, kubelet_api.KEY), certificate(), strict=True):
+        write(root / path[1:], content, 0o600)
     wants = root / "etc/systemd/system/multi-user.target.wants"
     own = (tree / "etc/systemd/system" / UNIT).exists()
     (wants / UNIT).symlink_to(f"{'/etc' if own else '/lib'}/systemd/system/{UNIT}")
@@ -78,7 +92,7 @@ def install_kubelet(host: ThrowawayHost, flavour: str, timeout: float = 15.0) ->
 
 def healthz(host: ThrowawayHost, timeout: float = 2.0) -> str:
     """What kubelet's healthz answers on the host; "" when nobody does."""
-    address, port = standin.HEALTHZ
+    address, port = kubelet_api.HEALTHZ
     words = ["busybox", "nc", "-w", f"{math.ceil(timeout)}", address, str(port)]
     request = "GET /healthz HTTP/1.0\r\n\r\n"
     said = host.run(*words, check=False, timeout=timeout + 10, input=request).stdout

@@ -31,6 +31,7 @@ BY_ITSELF = (
     Lively(Aspect.PATH, "/run/crio", "sockets of the runtime in CRI-O's place"),
     Lively(Aspect.PATH, "/run/runc", "states of running containers"),
     Lively(Aspect.PATH, "/run/pods", "volumes and logs of the pods that run"),
+    Lively(Aspect.PATH, "/run/standin-kubelet", "what the stand-in kubelet has told of its pods"),
     Lively(Aspect.PATH, "/run/netns", "network namespaces of pods"),
     Lively(Aspect.PATH, "/run/credentials", "of services, while they start"),
     Lively(Aspect.PATH, "/run/dbus", "the bus makes its socket anew at each boot"),

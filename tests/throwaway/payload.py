@@ -13,7 +13,16 @@ from pathlib import Path
 
 from tests.throwaway.furnish import write
 from tests.throwaway.host import ThrowawayHost
-from tests.throwaway.standins import cri_config, cri_resmgr, faults, http2, kubelet, repinning
+from tests.throwaway.standins import (
+    cri_config,
+    cri_resmgr,
+    faults,
+    http2,
+    kubelet,
+    kubelet_api,
+    pods,
+    repinning,
+)
 
 #: ELF's e_machine.
 MACHINES = {"x86_64": 62, "aarch64": 183}
@@ -102,7 +111,7 @@ def build_archive(module: str, baked: Mapping[str, object], ballast_mib: int) ->
         add_module(archive, "__main__", f"from {module} import main\nmain()\n", Path(scratch))
         for package in PACKAGES:
             add_module(archive, f"{package}/__init__", "", Path(scratch))
-        for part in (cri_config, cri_resmgr, faults, http2, kubelet, repinning):
+        for part in (cri_config, cri_resmgr, faults, http2, kubelet, kubelet_api, pods, repinning):
             source = Path(str(part.__file__)).read_text()
             add_module(archive, part.__name__.replace(".", "/"), source, Path(scratch))
         archive.writestr(faults.MEMBER, json.dumps(dict(baked)))

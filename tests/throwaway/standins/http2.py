@@ -14,8 +14,11 @@ from collections.abc import Callable, Iterator
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
-DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY = 0, 1, 3, 4, 6, 7
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
 END_STREAM, ACK, END_HEADERS, PADDED = 1, 1, 4, 8
+
+# An answer may be of any length: a list of many containers is longer than a window of 64 KiB.
+_INITIAL_WINDOW_SIZE, _WINDOW = 4, 2**31 - 1
 
 
 class CallError(Exception):
@@ -52,7 +55,8 @@ def request(path: str, message: bytes) -> bytes:
     )
     return (
         PREFACE
-        + frame(SETTINGS, 0, 0)
+        + frame(SETTINGS, 0, 0, struct.pack(">HI", _INITIAL_WINDOW_SIZE, _WINDOW))
+        + frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", _WINDOW - 65535))
         + frame(HEADERS, END_HEADERS, 1, headers)
         + frame(DATA, END_STREAM, 1, envelope(message))
     )
@@ -188,6 +192,15 @@ def strings(message: bytes) -> dict[int, str]:
 
 def fields(message: bytes) -> Iterator[tuple[int, bytes]]:
     """The fields of a message that are strings or messages, in order."""
+    return ((number, value) for number, value in _walk(message) if isinstance(value, bytes))
+
+
+def numbers(message: bytes) -> dict[int, int]:
+    """The fields of a message that are numbers; the last of each. One that is 0 is not sent."""
+    return {number: value for number, value in _walk(message) if isinstance(value, int)}
+
+
+def _walk(message: bytes) -> Iterator[tuple[int, bytes | int]]:
     position = 0
 
     def number() -> int:
@@ -204,7 +217,7 @@ def fields(message: bytes) -> Iterator[tuple[int, bytes]]:
     while position < len(message):
         key = number()
         if key & 7 == 0:
-            number()
+            yield key >> 3, number()
         elif key & 7 == 2:
             length = number()
             yield key >> 3, message[position : position + length]

@@ -1,6 +1,6 @@
-"""Stands in for kubelet: finds its runtime as the real one, and is healthy with it.
+"""Stands in for kubelet: finds its runtime as the real one, is healthy with it, and polls it.
 
-Takes any flag. Does nothing about pods.
+Takes any flag. Starts no pods; what it does about those that a test tells it of is in `pods`.
 
 Faults (faults.py; the file is FAULTS below, healthz is looked up at each request):
     startup            "exit": exit code 1 at once; "hang": alive, never healthy
@@ -11,28 +11,31 @@ Faults (faults.py; the file is FAULTS below, healthz is looked up at each reques
     healthz            false: answers 500
     sickAfterSeconds   from then on, counted from its start, it answers 500
     ignoreTerm         true: SIGTERM does not end it
+    workerSeconds      from the admission of a pod until its probes have workers
+    graceSeconds       so much older than kubelet is a container whose readiness outlives a restart
 """
 
 import json
 import math
 import os
 import signal
-import socket
 import sys
 import time
 from _thread import start_new_thread
 from contextlib import suppress
+from functools import partial
 from typing import Any, NoReturn
 
 from tests.throwaway.standins import faults
 from tests.throwaway.standins.http2 import CallError, strings, unary
+from tests.throwaway.standins.kubelet_api import HEALTHZ, READ_ONLY, SECURE, UNKNOWN, serve
+from tests.throwaway.standins.pods import RESTART_GRACE, WORKER_SECONDS, Pods, load
 
 FAULTS = "/etc/standin-kubelet.json"
 DEFAULT_ENDPOINT = "unix:///run/containerd/containerd.sock"
 RELAY = "/run/cri-resmgr/cri-resmgr.sock"
-VERSION = "/runtime.v1.RuntimeService/Version"
+SERVICE = "/runtime.v1.RuntimeService/"
 STARTED = time.monotonic()
-HEALTHZ = ("127.0.0.1", 10248)
 
 #: How long the runtime may take to answer.
 RUNTIME_SECONDS = 5.0
@@ -85,13 +88,10 @@ def read_config(path: str) -> dict[str, Any]:
     return data
 
 
-def endpoint(argv: list[str]) -> str:
-    """Flag, else the last of --config-dir's files, else --config, else built-in."""
-    given = flag(argv, "container-runtime-endpoint")
-    configured = ""
+def configuration(argv: list[str]) -> dict[str, Any]:
+    """--config, and over it the files of --config-dir in order."""
     config = flag(argv, "config")
-    if config:
-        configured = read_config(config).get("containerRuntimeEndpoint") or ""
+    found = read_config(config) if config else {}
     directory = flag(argv, "config-dir")
     if directory:
         try:
@@ -99,12 +99,25 @@ def endpoint(argv: list[str]) -> str:
         except OSError as error:
             fail(f"failed to read {directory}: {error.strerror}")
         for name in names:
-            configured = read_config(f"{directory}/{name}").get("containerRuntimeEndpoint") or configured
+            over = read_config(f"{directory}/{name}")
+            found.update((key, value) for key, value in over.items() if value)
+    return found
+
+
+def endpoint(argv: list[str], config: dict[str, Any]) -> str:
+    """The flag, else the configuration, else built-in."""
+    given = flag(argv, "container-runtime-endpoint")
     if given is not None:
         if not given:
             fail("the containerRuntimeEndpoint was not specified or empty")
         return given
-    return configured or DEFAULT_ENDPOINT
+    return config.get("containerRuntimeEndpoint") or DEFAULT_ENDPOINT
+
+
+def read_only_port(argv: list[str], config: dict[str, Any]) -> int:
+    """Where it tells everybody its pods; 0 for nowhere, the default with a configuration file."""
+    default = config.get("readOnlyPort", 0) if flag(argv, "config") else READ_ONLY
+    return int(flag(argv, "read-only-port") or default)
 
 
 def socket_path(address: str) -> str:
@@ -120,7 +133,7 @@ def ask_runtime(address: str) -> None:
     """Ends us as the real one ends when the runtime does not answer."""
     begun = time.monotonic()
     try:
-        version = strings(unary(socket_path(address), VERSION, b"", RUNTIME_SECONDS))
+        version = strings(call(address, "Version"))
     except (OSError, CallError) as error:
         time.sleep(max(0.0, begun + 0.05 - time.monotonic()))
         fail(f"failed to run Kubelet: validate service connection: {address}: {error}")
@@ -129,44 +142,47 @@ def ask_runtime(address: str) -> None:
     )
 
 
-def poll(address: str) -> NoReturn:
-    """As the real one lists its pods each second, whatever comes of it: it stays healthy for minutes."""
+def call(address: str, method: str, message: bytes = b"", timeout: float = RUNTIME_SECONDS) -> bytes:
+    """One call of the CRI's RuntimeService. Raises OSError or CallError."""
+    return unary(socket_path(address), SERVICE + method, message, timeout)
+
+
+def poll(address: str, pods: Pods) -> NoReturn:
+    """As the real one looks each second at what runs, whatever comes of it: it stays healthy for minutes."""
     while True:
-        time.sleep(1.0)
         with suppress(OSError, CallError):
-            unary(socket_path(address), VERSION, b"", RUNTIME_SECONDS)
+            pods.sync(call(address, "ListContainers"))
+        time.sleep(1.0)
 
 
-def serve_healthz(server: socket.socket, address: str) -> None:
-    while True:
-        client, _ = server.accept()
-        start_new_thread(answer_healthz, (client, address))
+class Pages:
+    """What is answered over HTTP."""
 
+    def __init__(self, address: str, pods: Pods) -> None:
+        self._address, self._pods = address, pods
 
-def answer_healthz(client: socket.socket, address: str) -> None:
-    try:
-        client.settimeout(5)
-        head = b""
-        while b"\r\n\r\n" not in head:
-            data = client.recv(4096)
-            if not data:
-                return
-            head += data
-        found = head.split(b" ")[1].split(b"?")[0].startswith(b"/healthz")
-        wrong = wrongs(address)
+    def healthz(self, path: str, _token: str = "") -> tuple[str, str]:
+        if not path.startswith("/healthz"):
+            return UNKNOWN
+        wrong = wrongs(self._address)
         age = time.monotonic() - STARTED
         healthy = wrong.get("healthz", True) and age < wrong.get("sickAfterSeconds", math.inf)
-        status, body = ("200 OK", "ok") if healthy else ("500 Internal Server Error", "failed")
-        if not found:
-            status, body = "404 Not Found", "404 page not found"
-        client.sendall(
-            f"HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\n"
-            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}".encode()
-        )
-    except OSError:
-        pass
-    finally:
-        client.close()
+        return ("200 OK", "ok") if healthy else ("500 Internal Server Error", "failed")
+
+    def read_only(self, path: str, _token: str = "") -> tuple[str, str]:
+        if path.rstrip("/") == "/pods":
+            return "200 OK", json.dumps(self._pods.page())
+        return self.healthz(path)
+
+    def secure(self, path: str, token: str) -> tuple[str, str]:
+        """As kubelet asks the API server whose token it is, and what it may."""
+        rights = load().get("tokens", {}).get(token)
+        if rights is None:
+            return "401 Unauthorized", "Unauthorized"
+        part = "nodes/" + path.strip("/").partition("/")[0]
+        if part not in rights and "nodes/proxy" not in rights:
+            return "403 Forbidden", f"Forbidden (verb=get, resource=nodes, subresource(s)=[{part} proxy])"
+        return self.read_only(path)
 
 
 def wrongs(address: str) -> dict[str, Any]:
@@ -182,7 +198,8 @@ def wrongs(address: str) -> dict[str, Any]:
 def main() -> NoReturn:
     with open("/proc/self/comm", "w", encoding="ascii") as comm:
         comm.write("kubelet")
-    address = endpoint(sys.argv[1:])
+    config = configuration(sys.argv[1:])
+    address = endpoint(sys.argv[1:], config)
     wrong = wrongs(address)
     log("I", f'"Using container runtime endpoint" endpoint="{address}"')
     if wrong.get("ignoreTerm"):
@@ -193,12 +210,15 @@ def main() -> NoReturn:
     while wrong.get("startup") == "hang":
         signal.pause()
     time.sleep(float(wrong.get("startDelaySeconds", 0.05)))
-    server = socket.socket()
-    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    server.bind(HEALTHZ)
-    server.listen(64)
-    start_new_thread(serve_healthz, (server, address))
-    start_new_thread(poll, (address,))
+    worker, grace = wrong.get("workerSeconds", WORKER_SECONDS), wrong.get("graceSeconds", RESTART_GRACE)
+    pods = Pods(partial(call, address), log, float(worker), float(grace))
+    pages = Pages(address, pods)
+    serve(HEALTHZ, pages.healthz)
+    serve(SECURE, pages.secure, secure=True)
+    port = read_only_port(sys.argv[1:], config)
+    if port:
+        serve(("0.0.0.0", port), pages.read_only)
+    start_new_thread(poll, (address, pods))
     log("I", '"Started kubelet"')
     if "exitAfterSeconds" in wrong:
         time.sleep(float(wrong["exitAfterSeconds"]))
