@@ -19,7 +19,8 @@ _KEPT_PLACE = re.compile(rb"\A(#!.*\n)?" + _PLACE)
 _UNIT_LINE = re.compile(
     rb"^(Environment=" + UNIT_VARIABLE.encode() + rb"=)(?:[0-9a-f]{%d}|@DIGEST@)$" % _LENGTH, re.M
 )
-_OF_A_START = re.compile(rb"^(?:CRI_RESMGR_GUARD_SECONDS|TimeoutStartSec)=.*\n", re.M)
+_DEADLINES = rb"CRI_RESMGR_GUARD_SECONDS|TimeoutStartSec|TimeoutStopSec|JobRunningTimeoutSec"
+_OF_A_JOB = re.compile(rb"^(?:" + _DEADLINES + rb")=.*\n", re.M)
 _GENERATION_LINE = re.compile(rb"^(" + GENERATION_VARIABLE.encode() + rb"=)([A-Za-z0-9-]*)$", re.M)
 
 
@@ -64,8 +65,8 @@ def _without_digests(content: bytes) -> bytes:
 
 def started_from(content: bytes) -> bytes:
     """What a process of this unit or environment file was started from: neither our digests are part of it,
-    nor the deadlines of a start, which matter at the next one only."""
-    return _without_digests(_OF_A_START.sub(b"", _HEADER.sub(b"", content, count=1)))
+    nor the deadlines of a start or stop, which matter at the next one only."""
+    return _without_digests(_OF_A_JOB.sub(b"", _HEADER.sub(b"", content, count=1)))
 
 
 def with_generation(content: bytes, generation: str) -> bytes:

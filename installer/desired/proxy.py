@@ -65,8 +65,8 @@ def proxy_resources(
 def _unit(settings: Settings) -> bytes:
     """The unit, its header and digest still to be filled in.
 
-    Its start may last as long as kubelet's may wait for it, with some time to kill what hangs; but always 2 s
-    longer than the guard's part, which is two thirds: a slow machine is not a hanging guard.
+    A start, and any job that kubelet's start may wait for, ends before kubelet's budget does; but always 2 s
+    after the guard's part, which is two thirds: a slow machine is not a hanging guard.
     """
     budget = settings.kubelet.guard_seconds
     milliseconds = max(budget * 5_000 // 6, budget * 2_000 // 3 + 2_000)

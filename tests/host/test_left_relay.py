@@ -8,6 +8,7 @@ import pytest
 from tests.host.daemon import SOON, within
 from tests.host.node import PROXY, Node
 from tests.rules import rule
+from tests.throwaway.freezer import freezer_root, frozen
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.kubelet import healthz, wait_healthy
 
@@ -103,6 +104,29 @@ def test_the_whole_unit_frozen_while_it_starts(node: Node) -> None:
     node.host.systemctl("restart", "kubelet")
     healthy_on_base(node, GUARD_SECONDS + BUSY)
     assert time.monotonic() - began > 2, "it was not frozen"
+
+
+@rule("R12")
+@pytest.mark.skipif(freezer_root() is None, reason="this machine has no cgroup v1 freezer")
+def test_a_freezer_that_lets_no_sigkill_through(node: Node) -> None:
+    """Kubelet's start waits for the proxy's start job, not for the end of its processes."""
+    node.command.set(kubelet={"guardSeconds": 12})
+    with node.restarts(kubelet=False, proxy=False):
+        node.run("install")
+    node.fault("cri-resmgr", '{"startup": "listen-only"}')
+    node.host.systemctl("restart", "--no-block", PROXY)
+    within(SOON, lambda: node.host.show(PROXY, "SubState") == "start-post")
+    with frozen(node.host, PROXY):
+        node.host.systemctl("restart", "kubelet")
+        healthy_on_base(node, SOON)
+        assert moment(node, PROXY, "ActiveEnter") < moment(node, PROXY, "InactiveExit"), "it was not frozen"
+        assert moment(node, "kubelet", "ExecMainStart") - moment(node, PROXY, "InactiveExit") < 12
+    node.command.set(kubelet={"guardSeconds": GUARD_SECONDS})
+
+
+def moment(node: Node, unit: str, of: str) -> float:
+    """When that happened to the unit: seconds since boot."""
+    return int(node.host.show(unit, f"{of}TimestampMonotonic")) / 1e6
 
 
 @rule("R12")

@@ -70,6 +70,9 @@ def remove_cgroup(directory: Path) -> None:
     Raises TimeoutError when it does not empty itself within DEADLINE.
     """
     deadline = time.monotonic() + DEADLINE
+    for state in directory.rglob("freezer.state"):
+        with contextlib.suppress(OSError):
+            state.write_text("THAWED")  # what is frozen cannot be killed
     while directory.is_dir():
         for pid in processes_below(directory):
             with contextlib.suppress(ProcessLookupError):
