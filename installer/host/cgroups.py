@@ -3,6 +3,9 @@
 Where a cgroup lies is asked of the host's first process: its mounts (/proc/1/mountinfo) and the container's
 paths (/proc/PID/cgroup) are both told relative to our own cgroup namespace, whichever that is
 (cgroup_namespaces(7)), so that what is below the mount is the same for both.
+
+A CPU that goes offline is gone for good from a cpuset of v1 (cpuset(7)). One of v2 keeps it for the day when
+it is back: there, what a container is set to counts, and not what it can use of that at the moment.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import posixpath
 from functools import cached_property
 
 from installer.host.files import RootedFiles
-from installer.model.pinning import CgroupState
+from installer.model.pinning import CgroupState, format_list, parse_list
 
 _UNIFIED = ""  # the name of cgroup v2 in /proc/PID/cgroup
 
@@ -32,18 +35,50 @@ class Cgroups:
         cpuset = self._directory(memberships, "cpuset", identifier)
         if not cpuset:
             return None
-        unified = "cpuset" not in memberships
-        cpus, mems = (f"cpuset.{what}" + (".effective" if unified else "") for what in ("cpus", "mems"))
+        if "cpuset" not in memberships:
+            return self._unified_state(cpuset)
         above = posixpath.dirname(cpuset)
-        cpu = cpuset if unified else self._directory(memberships, "cpu", identifier)
+        cpu = self._directory(memberships, "cpu", identifier)
         return CgroupState(
-            cpus=self._read(f"{cpuset}/{cpus}"),
-            mems=self._read(f"{cpuset}/{mems}"),
-            free_cpus=self._read(f"{above}/{cpus}"),
-            free_mems=self._read(f"{above}/{mems}"),
-            shares=0 if unified or not cpu else _number(self._read(f"{cpu}/cpu.shares")),
-            weight=_number(self._read(f"{cpu}/cpu.weight")) if unified else 0,
+            cpus=self._read(f"{cpuset}/cpuset.cpus"),
+            mems=self._read(f"{cpuset}/cpuset.mems"),
+            free_cpus=self._read(f"{above}/cpuset.cpus"),
+            free_mems=self._read(f"{above}/cpuset.mems"),
+            shares=_number(self._read(f"{cpu}/cpu.shares")) if cpu else 0,
         )
+
+    def _unified_state(self, cgroup: str) -> CgroupState:
+        """Of cgroup v2. A cpuset that is not set is that of the cgroup above it."""
+        above = posixpath.dirname(cgroup)
+        free_cpus = self._with_offline(above, self._read(f"{above}/cpuset.cpus.effective"))
+        return CgroupState(
+            cpus=self._read(f"{cgroup}/cpuset.cpus") or free_cpus,
+            mems=self._read(f"{cgroup}/cpuset.mems.effective"),
+            free_cpus=free_cpus,
+            free_mems=self._read(f"{above}/cpuset.mems.effective"),
+            weight=_number(self._read(f"{cgroup}/cpu.weight")),
+        )
+
+    def _with_offline(self, cgroup: str, effective: str) -> str:
+        """The CPUs that a cgroup of v2 can use, with those that it could if they were online."""
+        away = self._offline
+        try:
+            while away and (raw := self._files.read(f"{cgroup}/cpuset.cpus")) is not None:
+                allowed = parse_list(raw.decode("ascii", "replace"))
+                away = away & allowed if allowed else away
+                cgroup = posixpath.dirname(cgroup)
+            return format_list(parse_list(effective) | away) if away else effective
+        except ValueError:
+            return effective
+
+    @cached_property
+    def _offline(self) -> frozenset[int]:
+        """The CPUs that the machine has and does not use now (Documentation/admin-guide/cputopology.rst)."""
+        present, online = (self._read(f"/sys/devices/system/cpu/{name}") for name in ("present", "online"))
+        try:
+            return parse_list(present) - parse_list(online)
+        except ValueError:
+            return frozenset()
 
     def runs(self, pid: int) -> bool:
         """Whether the process is there."""

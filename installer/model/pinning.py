@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 _HIGHEST = 1 << 16  # a CPU or memory node above it is a damaged file, not a machine
@@ -22,8 +23,9 @@ class CpuResources:
 @dataclass(frozen=True, slots=True)
 class CgroupState:
     """What the kernel enforces on a container. `free_cpus` and `free_mems` are what the cgroup above it
-    allows: all that it could have. `shares` is cpu.shares of cgroup v1, `weight` cpu.weight of v2; the other
-    one is 0, and so are both if the kernel has no such controller."""
+    allows: all that it could have. The CPUs of cgroup v2 are told with those that are offline. `shares` is
+    cpu.shares of cgroup v1, `weight` cpu.weight of v2; the other one is 0, and so are both if the kernel has
+    no such controller."""
 
     cpus: str
     mems: str
@@ -43,6 +45,17 @@ def parse_list(text: str) -> frozenset[int]:
             raise ValueError(f"not a list of CPUs or memory nodes: {text!r}")
         found.update(range(low, high + 1))
     return frozenset(found)
+
+
+def format_list(numbers: Iterable[int]) -> str:
+    """Numbers as a list that `parse_list` reads."""
+    ranges: list[list[int]] = []
+    for number in sorted(numbers):
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ",".join(f"{first}" if first == last else f"{first}-{last}" for first, last in ranges)
 
 
 def same_list(one: str, other: str) -> bool:

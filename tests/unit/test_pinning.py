@@ -241,7 +241,7 @@ def test_cgroup_v2_and_a_container_with_cgroups_of_its_own(tmp_path: Path) -> No
         {
             "proc/1/mountinfo": "30 20 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw,nsdelegate\n",
             "proc/7/cgroup": "0::/kubepods.slice/pod1.slice/cri-containerd-aa.scope/init.scope\n",
-            f"{scope}/cpuset.cpus.effective": "1\n",
+            f"{scope}/cpuset.cpus": "1\n",
             f"{scope}/cpuset.mems.effective": "0\n",
             f"{scope}/cpu.weight": "20\n",
             f"{scope}/../cpuset.cpus.effective": "0-3\n",
@@ -249,6 +249,51 @@ def test_cgroup_v2_and_a_container_with_cgroups_of_its_own(tmp_path: Path) -> No
         },
     )
     assert cgroups.state(7, "aa") == CgroupState("1", "0", "0-3", "0-1", weight=20)
+
+
+def lay_unified(root: Path, own: str, pod: str, effective: str) -> Cgroups:
+    """A machine with CPUs 0 - 7 of which 3 - 5 are offline, and a container in a pod. `own` and `pod` are
+    their cpusets, `effective` what the pod can use of its own."""
+    slice_ = "sys/fs/cgroup/kubepods.slice/pod1.slice"
+    return lay(
+        root,
+        {
+            "proc/1/mountinfo": "30 20 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw,nsdelegate\n",
+            "proc/7/cgroup": "0::/kubepods.slice/pod1.slice/cri-containerd-aa.scope\n",
+            "sys/devices/system/cpu/present": "0-7\n",
+            "sys/devices/system/cpu/online": "0-2,6-7\n",
+            "sys/fs/cgroup/cpuset.cpus.effective": "0-2,6-7\n",
+            "sys/fs/cgroup/kubepods.slice/cpuset.cpus": "\n",
+            f"{slice_}/cpuset.cpus": f"{pod}\n",
+            f"{slice_}/cpuset.cpus.effective": f"{effective}\n",
+            f"{slice_}/cri-containerd-aa.scope/cpuset.cpus": f"{own}\n",
+        },
+    )
+
+
+@rule("R14")
+def test_a_container_may_use_a_cpu_that_is_offline_when_it_is_back(tmp_path: Path) -> None:
+    """Seen on a real machine: a removal while a CPU was away left the containers without it for ever."""
+    state = lay_unified(tmp_path, own="0", pod="", effective="0-2,6-7").state(7, "aa")
+    assert state is not None
+    assert (state.cpus, state.free_cpus) == ("0", "0-7")
+
+
+@pytest.mark.parametrize(
+    ("own", "pod", "effective", "cpus", "free"),
+    [
+        ("", "", "0-2,6-7", "0-7", "0-7"),
+        ("0-4", "0-4", "0-2", "0-4", "0-4"),
+        ("1", "0-1,5", "0-1", "1", "0-1,5"),
+        ("1", "not a list", "0-2", "1", "0-2"),
+    ],
+)
+def test_what_the_cgroup_above_forbids_is_not_free(
+    tmp_path: Path, own: str, pod: str, effective: str, cpus: str, free: str
+) -> None:
+    state = lay_unified(tmp_path, own, pod, effective).state(7, "aa")
+    assert state is not None
+    assert (state.cpus, state.free_cpus) == (cpus, free)
 
 
 # -- what is done ---------------------------------------------------------------------------
