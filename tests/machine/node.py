@@ -9,20 +9,27 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.host.command import REAL_POLICY
 from tests.host.node import BINARY, PROXY
 from tests.machine.machine import Ended, Machine, Parts
 from tests.machine.parts import KIT, PROGRAM, assemble
+from tests.throwaway.furnish import write
 from tests.throwaway.payload import build_payload
 
 RELAY_ARGUMENT = "--container-runtime-endpoint=unix:///var/run/cri-resmgr/cri-resmgr.sock"
 PYTHON = f"{KIT}/program/bin/python3"
 OLD, NEW, BROKEN = "old", "new", "broken"
+NO_CONFIGS, REAL_CONFIGS = "configs", "real"
 
 #: kubelet has to stay up for a second only.
 SETTINGS = {"kubelet": {"settleSeconds": 1}}
+#: And the proxy takes CPUs and weight from whoever runs. Each change of a container takes half a second here.
+FORCED = {**SETTINGS, "proxy": {"strangers": "refuse", "acceptRepinning": True, "startTimeoutSeconds": 120}}
 HEALTHY = (
     "until busybox wget -qO- http://127.0.0.1:10248/healthz 2>/dev/null | grep -qx ok; do sleep 0.2; done"
 )
+CONTAINERS = "tests.machine.containers"
+CONTAINER_SECONDS = 30  # to make one, on a busy machine
 UP_SECONDS = 60  # for a kubelet after a boot, on a busy machine
 
 
@@ -32,25 +39,35 @@ def build_parts(scratch: Path, selinux: bool = False) -> Parts:
     build_payload(kit / OLD, version="v0.9.2")
     build_payload(kit / NEW, version="v0.9.3")
     build_payload(kit / BROKEN, version="v0.9.4", fault={"exitAfterSeconds": 0.5})
-    (kit / "configs").mkdir()
+    (kit / NO_CONFIGS).mkdir()
+    write(kit / REAL_CONFIGS / "fallback.cfg", REAL_POLICY)
     (kit / "settings.yaml").write_text(json.dumps(SETTINGS))
+    (kit / "forced.yaml").write_text(json.dumps(FORCED))
     return assemble(scratch, kit, selinux)
 
 
 class MachineNode:
-    """A booted machine; `payload` is the one that the program is given."""
+    """A booted machine; `payload`, `configs` and `settings` are those that the program is given."""
 
     def __init__(self, machine: Machine, parts: Parts) -> None:
         self.machine = machine
         self.payload = OLD
+        self.configs = NO_CONFIGS
+        self.settings = "settings.yaml"
+        #: Containers that run on it: name -> ID.
+        self.containers: dict[str, str] = {}
         self._digests = {
             name: _digest(parts.kit.with_name("kit") / name / BINARY[1:]) for name in (OLD, NEW, BROKEN)
         }
 
     def words(self, *argv: str) -> tuple[str, ...]:
         """The program's command line, with the global options that name its inputs."""
-        inputs = ("--payload", f"{KIT}/{self.payload}", "--configs", f"{KIT}/configs")
-        return (PROGRAM, *inputs, "--config", f"{KIT}/settings.yaml", *argv)
+        inputs = ("--payload", f"{KIT}/{self.payload}", "--configs", f"{KIT}/{self.configs}")
+        return (PROGRAM, *inputs, "--config", f"{KIT}/{self.settings}", *argv)
+
+    def give(self, configs: str = NO_CONFIGS, *, forced: bool = False) -> None:
+        """What the program is given from now on; `forced`: whatever containers lose by it."""
+        self.configs, self.settings = configs, "forced.yaml" if forced else "settings.yaml"
 
     def run(self, *argv: str, code: int = 0) -> Ended:
         ended = self.machine.run(*self.words(*argv), check=False)
@@ -83,6 +100,20 @@ class MachineNode:
     def manifest(self) -> dict[str, str]:
         """All that a removal has to leave as it was."""
         found: dict[str, str] = json.loads(self.machine.run(PYTHON, "-m", "tests.machine.manifest").out)
+        return found
+
+    def run_containers(self, pods: int, each: int) -> None:
+        """Makes containers that run from now on, until the next boot."""
+        words = ("create", str(pods), str(each))
+        made = self.machine.run(PYTHON, "-m", CONTAINERS, *words, timeout=CONTAINER_SECONDS * pods * each)
+        self.containers = json.loads(made.out)
+
+    def usage(self) -> dict[str, dict[str, str]]:
+        """What the kernel enforces on each of the containers, and which process it is."""
+        asked = json.dumps(self.containers)
+        found: dict[str, dict[str, str]] = json.loads(
+            self.machine.run(PYTHON, "-m", CONTAINERS, "usage", input=asked).out
+        )
         return found
 
     def cut_after(self, lines: int, seconds: float, *argv: str) -> None:

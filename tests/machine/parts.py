@@ -56,6 +56,15 @@ WantedBy=multi-user.target
 """
 
 
+#: As kubeadm's nodes have it: systemd makes the cgroup of each container.
+SYSTEMD_CGROUPS = """
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+  runtime_type = "io.containerd.runc.v2"
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+    SystemdCgroup = true
+"""
+
+
 def missing_parts() -> list[str]:
     """What keeps this machine from running a machine; empty if nothing."""
     path = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
@@ -133,6 +142,8 @@ def furnish(root: Path) -> None:
     wants = units / "multi-user.target.wants"
     (wants / "containerd.service").unlink()
     furnish_runtime(root, "containerd")
+    config = root / "etc/containerd/config.toml"
+    write(config, config.read_text() + SYSTEMD_CGROUPS)
     (wants / "machine-agent.service").symlink_to("/etc/systemd/system/machine-agent.service")
     lay_kubelet_below(root, "kubeadm")
 

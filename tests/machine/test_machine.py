@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.host.node import FALLBACK, PROXY, STATE
-from tests.machine.node import BROKEN, NEW, MachineNode, booted, difference
+from tests.machine.node import BROKEN, NEW, REAL_CONFIGS, MachineNode, booted, difference
 from tests.rules import rule
+from tests.throwaway.standins.repinning import SHARED
 
 HOUR_BACK = 'date --set "@$(($(date +%s) - 3600))"'
 DAEMON = "installer-run.service"
@@ -89,3 +90,16 @@ def test_a_removal_leaves_every_file_as_it_was(node: MachineNode, before: dict[s
     left = difference(before, node.manifest())
     assert not left, "\n".join(left)
     assert node.machine.run("test", "-e", STATE, check=False).code == 1
+
+
+@rule("R14")
+def test_containers_get_back_what_a_policy_took_of_cgroup_v2(node: MachineNode) -> None:
+    node.run_containers(pods=2, each=2)
+    before = node.usage()
+    node.give(REAL_CONFIGS, forced=True)
+    node.run("install")
+    assert {(one["cpuset.cpus.effective"], one["cpu.weight"]) for one in node.usage().values()} == {
+        (SHARED, "1")
+    }
+    node.run("remove")
+    assert node.usage() == before

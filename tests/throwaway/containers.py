@@ -16,9 +16,11 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Protocol
 
 from tests.throwaway.furnish import IMAGE
-from tests.throwaway.host import HostError, ThrowawayHost
+from tests.throwaway.host import HostError
 from tests.throwaway.standins.http2 import field, strings, unary
 
 RUNTIME_SERVICE = "/runtime.v1.RuntimeService/"
@@ -30,6 +32,21 @@ APPLETS = ("cat", "env", "id", "ls", "mount", "nproc", "ps", "sh", "sleep", "tru
 
 # The first process of a pid namespace gets no signal that it has no handler for.
 IDLE = ("/bin/sh", "-c", "trap exit TERM INT; while :; do sleep 3600 & wait $!; done")
+
+
+class RuntimeHost(Protocol):
+    """What has a runtime: a throwaway host, or the machine on which this runs."""
+
+    @property
+    def root(self) -> Path:
+        """Its root directory, as this machine reaches it."""
+
+    @property
+    def runtime_socket(self) -> str:
+        """Where its runtime listens, as its own processes write it."""
+
+    def run(self, *argv: str) -> CompletedProcess[str]:
+        """Runs a command in it, as root, which has to end well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +117,12 @@ def _layout(layer: bytes) -> bytes:
     return out.getvalue()
 
 
-def ctr(host: ThrowawayHost, *argv: str) -> str:
+def ctr(host: RuntimeHost, *argv: str) -> str:
     """Runs ctr in the namespace of the CRI, straight on the host's runtime."""
     return host.run("ctr", "--address", host.runtime_socket, "--namespace", "k8s.io", *argv).stdout
 
 
-def import_image(host: ThrowawayHost) -> None:
+def import_image(host: RuntimeHost) -> None:
     """Makes sure that the host's runtime has IMAGE."""
     if IMAGE in ctr(host, "images", "list", "--quiet").split():
         return
@@ -115,7 +132,7 @@ def import_image(host: ThrowawayHost) -> None:
     archive.unlink()
 
 
-def reach(host: ThrowawayHost, address: str) -> str:
+def reach(host: RuntimeHost, address: str) -> str:
     """The path of a host's socket as this machine can open it.
 
     /var/run is an absolute link on the host and would lead out of it.
@@ -126,7 +143,7 @@ def reach(host: ThrowawayHost, address: str) -> str:
     return f"{host.root}{path}"
 
 
-def listens(host: ThrowawayHost, path: str) -> bool:
+def listens(host: RuntimeHost, path: str) -> bool:
     """Whether somebody listens on a unix socket of the host."""
     with contextlib.closing(socket.socket(socket.AF_UNIX)) as probe:
         try:
@@ -136,7 +153,7 @@ def listens(host: ThrowawayHost, path: str) -> bool:
         return True
 
 
-def call(host: ThrowawayHost, socket: str, method: str, message: bytes = b"", timeout: float = 20.0) -> bytes:
+def call(host: RuntimeHost, socket: str, method: str, message: bytes = b"", timeout: float = 20.0) -> bytes:
     """One call of the CRI's RuntimeService on a socket of the host.
 
     Raises OSError when nobody answers there, CallError when an error is answered.
@@ -144,16 +161,16 @@ def call(host: ThrowawayHost, socket: str, method: str, message: bytes = b"", ti
     return unary(reach(host, socket), RUNTIME_SERVICE + method, message, timeout)
 
 
-def cri_version(host: ThrowawayHost, socket: str, timeout: float = 5.0) -> str:
+def cri_version(host: RuntimeHost, socket: str, timeout: float = 5.0) -> str:
     """The runtime's name and version as answered on a socket of the host."""
     found = strings(call(host, socket, "Version", timeout=timeout))
     return f"{found[2]} {found[3]}"
 
 
-def _sandbox_config(name: str, uid: str) -> bytes:
+def _sandbox_config(name: str, uid: str, cgroup_parent: str) -> bytes:
     metadata = field(1, name) + field(2, uid) + field(3, "default")
-    namespaces = field(1, NODE)
-    return field(1, metadata) + field(8, field(2, field(1, namespaces)))
+    linux = field(1, cgroup_parent) + field(2, field(1, field(1, NODE)))
+    return field(1, metadata) + field(8, linux)
 
 
 def _labels(pod: "Pod", name: str) -> tuple[tuple[str, str], ...]:
@@ -176,16 +193,17 @@ class Pod:
     uid: str
 
 
-def run_pod(host: ThrowawayHost, socket: str, name: str) -> Pod:
-    """Runs a sandbox, through a CRI socket of the host."""
+def run_pod(host: RuntimeHost, socket: str, name: str, cgroup_parent: str = "") -> Pod:
+    """Runs a sandbox, through a CRI socket of the host. `cgroup_parent` is the pod's own cgroup, as kubelet's
+    cgroup driver says it; empty: the runtime's choice."""
     import_image(host)
     uid = str(uuid.uuid4())
-    config = _sandbox_config(name, uid)
+    config = _sandbox_config(name, uid, cgroup_parent)
     return Pod(name, strings(call(host, socket, "RunPodSandbox", field(1, config)))[1], config, uid)
 
 
 def create_container(
-    host: ThrowawayHost,
+    host: RuntimeHost,
     socket: str,
     name: str,
     mounts: Sequence[Mount] = (),
@@ -222,7 +240,7 @@ def create_container(
     return identity
 
 
-def container_pid(host: ThrowawayHost, identity: str) -> int | None:
+def container_pid(host: RuntimeHost, identity: str) -> int | None:
     """The first process of a container, as the host counts; None if it does not run."""
     for line in ctr(host, "tasks", "list").splitlines()[1:]:
         task, pid, state = line.split()[:3]

@@ -1,0 +1,78 @@
+"""Runs inside the machine: containers as kubelet makes them, and what the kernel enforces on each.
+
+    create PODS EACH    makes so many pods with so many containers each -> {name: ID}
+    usage               reads {name: ID} -> {name: {what: value}}
+
+Every container has a weight of its own, every other one a quota, two of three a memory limit. Pods have the
+cgroups that kubelet makes for them with the systemd driver, in its classes Burstable and Guaranteed by turns.
+The quotas are multiples of 10 ms in a second: any other is rounded up at the next daemon-reload, whoever asks
+for that.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+from tests.throwaway.containers import create_container, run_pod
+
+CGROUPS = Path("/sys/fs/cgroup")
+VALUES = ("cpu.weight", "cpu.max", "cpuset.cpus.effective", "cpuset.mems.effective", "memory.max")
+#: The main process, by its pid and when it was started.
+PROCESS = "process"
+
+
+class Here:
+    """This machine."""
+
+    root = Path("/")
+    runtime_socket = "/run/containerd/containerd.sock"
+
+    def run(self, *argv: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(argv, capture_output=True, text=True, check=True)
+
+
+def create(pods: int, each: int) -> dict[str, str]:
+    here = Here()
+    found: dict[str, str] = {}
+    for number in range(pods):
+        identity = uuid.uuid4().hex
+        parent = f"kubepods-{'' if number % 2 else 'burstable-'}pod{identity}.slice"
+        pod = run_pod(here, here.runtime_socket, f"pod-{number}", parent)
+        for index in range(each):
+            milli = 10 + 137 * len(found) % 1900
+            found[f"{pod.name}/c{index}"] = create_container(
+                here,
+                here.runtime_socket,
+                f"c{index}",
+                cpu_shares=max(2, milli * 1024 // 1000),
+                cpu_quota=5_000 * (len(found) + 1) if index % 2 else 0,
+                memory_limit=(64 + number) << 20 if index % 3 else 0,
+                pod=pod,
+            )
+    return found
+
+
+def usage(containers: dict[str, str]) -> dict[str, dict[str, str]]:
+    directories = {path.name: path for path in CGROUPS.rglob("*/")}
+    found = {}
+    for name, identity in containers.items():
+        (directory,) = (path for key, path in directories.items() if identity in key)
+        found[name] = {key: (directory / key).read_text().strip() for key in VALUES}
+        pid = (directory / "cgroup.procs").read_text().split()[0]
+        since = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        found[name][PROCESS] = f"{pid} since {since}"
+    return found
+
+
+def main() -> None:
+    what, *words = sys.argv[1:]
+    result = create(*map(int, words)) if what == "create" else usage(json.load(sys.stdin))
+    json.dump(result, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
