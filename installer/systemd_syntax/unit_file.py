@@ -122,7 +122,9 @@ def parse_exec(assignment: Assignment) -> ExecCommand:
     words: list[str] = []
     several = False
     for word, written in _split(assignment.value, c_escapes=True):
-        if written == ";" and words:
+        if word == ";" and not words:
+            continue  # systemd passes over it, quoted or not
+        if written == ";":
             several = True
             break
         words.append(";" if written == "\\;" and words else word)

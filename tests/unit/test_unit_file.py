@@ -279,6 +279,7 @@ def test_environment_files_are_named_as_systemd_names_them() -> None:
         (r"/x \x00 \xc3\xa9 \ud800", "", ("/x", "\\x00", "é", "\\ud800")),
         (r'/x \; "\;"', "", ("/x", ";", "\\;")),
         ("/x ; /y", "", ("/x",)),
+        ('; ";" -/x y', "-", ("/x", "y")),
     ],
 )
 def test_commands(value: str, prefixes: str, words: tuple[str, ...]) -> None:

@@ -335,7 +335,7 @@ def _environment(chance: random.Random) -> bytes:
         start = chance.choice(_STARTS).replace("%d", str(number))
         value = "".join(chance.choices(_VALUES, k=chance.randint(0, 3)))
         # Where a comment ends that has a backslash at its end is not the same for every systemd.
-        value = value.replace("\\", "") if start[0] in "#;" else value
+        value = value.replace("\\", "") + "\n" if start[0] in "#;" else value
         lines.append(start + value + chance.choice(("\n",) * 8 + ("\r\n", "\r", "\n\n", "")))
     text = "".join(lines).encode()
     return text + chance.choice((b"",) * 20 + (b"V7=\xff\n", b"V8=\0\n", b"V6=\\"))
