@@ -134,6 +134,8 @@ def parse_exec(assignment: Assignment) -> ExecCommand:
     # A leading `|` belongs to the name of the program up to systemd 257; from 258 on it is a prefix.
     if not re.match(r"/|[^/|]+\Z", program) or program.endswith("/") or _UNSAFE.search(program):
         raise ValueError(f"{program[:80]!r} is not a program")
+    if "@" in prefixes and len(words) == 1:
+        raise ValueError("it has no argv[0] behind its program, which @ asks for")
     words[0] = program
     return ExecCommand(assignment.path, assignment.value, prefixes, tuple(words), several)
 

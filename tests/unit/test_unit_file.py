@@ -287,7 +287,7 @@ def test_commands(value: str, prefixes: str, words: tuple[str, ...]) -> None:
     assert (found.prefixes, found.words, found.several) == (prefixes, words, value == "/x ; /y")
 
 
-@pytest.mark.parametrize("value", ["+!/x", "--/x", "- /x", "a/b", "/x/", "|/x", '/a"b', "-", r"/x\n"])
+@pytest.mark.parametrize("value", ["+!/x", "--/x", "- /x", "a/b", "/x/", "|/x", '/a"b', "-", r"/x\n", "@/x"])
 def test_what_is_no_command(value: str) -> None:
     value = value if value != '/a"b' else '/a\\"b'
     with pytest.raises(ValueError, match="no"):

@@ -144,13 +144,17 @@ def differences(case: Case, unit: UnitState, detail: UnitDetail) -> Iterable[str
     if variables != base.environment({}):
         yield f"Environment: {variables}, we read {base.environment({})}"
     files = tuple(path for path, _optional in detail.environment_files)
-    if files != base.environment_files():
-        yield f"EnvironmentFile: {files}, we read {base.environment_files()}"
+    read = base.environment_files()
+    if files not in (read, _expanded(read, case.name)):
+        yield f"EnvironmentFile: {files}, we read {read}"
 
 
 def _argv(command: ExecCommand, name: str) -> tuple[str, ...]:
+    return _expanded(command.words[1:] if "@" in command.prefixes else command.words, name)
+
+
+def _expanded(words: tuple[str, ...], name: str) -> tuple[str, ...]:
     """Specifiers are not expanded by us: nothing that we decide depends on one."""
-    words = command.words[1:] if "@" in command.prefixes else command.words
     return tuple(
         _SPECIFIER.sub(lambda found: {"%": "%", "n": name, "i": ""}[found[1]], word) for word in words
     )
