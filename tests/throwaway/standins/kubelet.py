@@ -11,7 +11,7 @@ Faults (faults.py; the file is FAULTS below, healthz is looked up at each reques
     healthz            false: answers 500
     sickAfterSeconds   from then on, counted from its start, it answers 500
     ignoreTerm         true: SIGTERM does not end it
-    workerSeconds      from the admission of a pod until its probes have workers
+    workerSeconds      from its start until the probes of the pods that were there have workers
     graceSeconds       so much older than kubelet is a container whose readiness outlives a restart
 """
 

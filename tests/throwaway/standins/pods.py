@@ -11,8 +11,8 @@ As kubelet 1.36 does it (pkg/kubelet/prober, lifecycle/predicate.go), and nothin
 
 - A start admits each pod of the node anew. One whose `nodeSelector` the node's labels no longer fit is
   refused, and its containers are killed, whatever grace they are promised.
-- A container is ready while there is no probe worker for it yet. With one, it is what the probe said, and
-  not ready before it has said anything.
+- A container is ready while there is no probe worker for it yet: those that kubelet finds at its start get
+  theirs late. With one, it is what the probe said, and not ready before it has said anything.
 - A container that was there 10 s before kubelet stays what the API server knows of it until the first probe.
 """
 
@@ -41,7 +41,7 @@ RESTART_GRACE = 10.0
 #: From the refusal of a pod until its containers are killed.
 REFUSED_SECONDS = 2.0
 
-#: From the admission of a pod until its probes have workers.
+#: From the start of kubelet until the probes of the pods that were there have workers.
 WORKER_SECONDS = 0.6
 
 Call = Callable[..., bytes]
@@ -88,6 +88,7 @@ class Pods:
         self._call, self._say, self._worker_seconds, self._grace = call, say, worker, grace
         self._started = time.time()
         self._lock = allocate_lock()
+        self._has_looked = False
         self._admitted: set[str] = set()
         self._refused: dict[str, float] = {}
         self._working: set[tuple[str, str]] = set()
@@ -100,7 +101,8 @@ class Pods:
     def sync(self, listed: bytes) -> None:
         """Looks at the pods as the API server and the runtime have them now."""
         world = load()
-        pods = world.get("pods", [])
+        pods, late = world.get("pods", []), not self._has_looked
+        self._has_looked = True
         if not pods:
             return
         with self._lock:
@@ -108,12 +110,12 @@ class Pods:
         for pod in pods:
             uid = pod["metadata"]["uid"]
             if uid not in self._admitted and uid not in self._refused:
-                self._admit(pod, world.get("labels", {}))
+                self._admit(pod, world.get("labels", {}), late)
             if uid in self._refused:
                 self._end(pod)
             self.publish(pod)
 
-    def _admit(self, pod: dict[str, Any], labels: dict[str, str]) -> None:
+    def _admit(self, pod: dict[str, Any], labels: dict[str, str], late: bool) -> None:
         uid, selector = pod["metadata"]["uid"], pod["spec"].get("nodeSelector", {})
         if any(labels.get(key) != value for key, value in selector.items()):
             self._say(
@@ -124,7 +126,9 @@ class Pods:
         self._admitted.add(uid)
         for container in pod["spec"]["containers"]:
             if "exec" in container.get("readinessProbe", {}):
-                start_new_thread(self._work, (pod, container))
+                if not late:
+                    self._working.add((uid, container["name"]))
+                start_new_thread(self._work, (pod, container, self._worker_seconds if late else 0.0))
 
     def _end(self, pod: dict[str, Any]) -> None:
         """Kills what is left of a refused pod when its time has come."""
@@ -139,11 +143,11 @@ class Pods:
 
     # -- probes ---------------------------------------------------------------
 
-    def _work(self, pod: dict[str, Any], spec: dict[str, Any]) -> NoReturn:
+    def _work(self, pod: dict[str, Any], spec: dict[str, Any], delay: float) -> NoReturn:
         """The worker of a container's readiness probe."""
         key = pod["metadata"]["uid"], spec["name"]
         probe, probed, streak = spec["readinessProbe"], "", 0
-        time.sleep(self._worker_seconds)
+        time.sleep(delay)
         self._working.add(key)
         while True:
             container = self._running.get(key)
