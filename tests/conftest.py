@@ -1,38 +1,30 @@
 """For all levels: what tests have measured is said at the end, `--rules` lists rules with their tests, and
-`--real-cri-resmgr` runs the contract of the stand-in on the real program, too.
+`--real-PROGRAM` puts a real program into its stand-in's place: in its contract, and on throwaway hosts.
 
 No test is about how fast something is.
 """
-
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import rules
+from tests.throwaway import real
 
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
 
 
-# What is run on it; a stand-in plays it everywhere else.
-_REAL = {
-    "cri-resmgr": "tests/contract/test_cri_resmgr.py runs on it, too",
-}
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rules", action="store_true", help="print each rule with its tests, and run none")
-    for program, what in _REAL.items():
-        parser.addoption(f"--real-{program}", type=Path, metavar="PATH", help=f"the real {program}: {what}")
+    real.add_options(parser.addoption)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """A binary that was named and is not there must not look like one that was not named."""
-    for program in _REAL:
-        path = config.getoption(f"--real-{program}")
-        if path is not None and not path.is_file():
-            raise pytest.UsageError(f"--real-{program}: {path} is not a file; name the program itself")
+    try:
+        real.take_options(vars(config.option))
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -53,8 +45,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     contract = any(
         "tests/contract" in str(argument) for argument in (*config.args, config.invocation_params.dir)
     )
-    for program, what in _REAL.items() if contract else ():
-        if config.getoption(f"--real-{program}") is None:
+    for program, what in real.PROGRAMS.items() if contract else ():
+        if real.named(program) is None:
             terminalreporter.write_line(f"skipped: the real {program} (--real-{program} PATH: {what})")
     for report in terminalreporter.getreports("passed"):
         for name, value in report.user_properties:

@@ -1,17 +1,18 @@
 """What we rely on of cri-resmgr: of the stand-in, and of the real one where `--real-cri-resmgr` names it."""
 
 import json
-import shutil
 from collections.abc import Iterator
 
 import pytest
 
 from installer.model.proxy_cache import parse_cache
+from tests.throwaway import real
 from tests.throwaway.containers import create_container
 from tests.throwaway.furnish import write
 from tests.throwaway.host import ThrowawayHost, missing_needs
-from tests.throwaway.payload import build_payload, lay_payload
+from tests.throwaway.payload import build_executable, build_payload, lay_payload
 from tests.throwaway.proxy import BINARY, PID_FILE, PROXY, RELAY, ready, serves, until
+from tests.throwaway.standins import cri_resmgr
 
 FORCE, FALLBACK = "/etc/cri-resmgr/force.cfg", "/etc/cri-resmgr/fallback.cfg"
 CACHE = "var/lib/cri-resmgr/cache"
@@ -73,14 +74,13 @@ class Proxy:
 
 @pytest.fixture(scope="module", params=["stand-in", "real"])
 def proxy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
-    real = request.config.getoption("--real-cri-resmgr")
-    if request.param == "real" and real is None:
+    if request.param == "real" and real.named("cri-resmgr") is None:
         pytest.skip("no --real-cri-resmgr PATH")
     if missing := missing_needs():
         pytest.skip(f"no throwaway host: {', '.join(missing)}")
     payload = build_payload(tmp_path_factory.mktemp("payload"))
-    if request.param == "real":
-        shutil.copyfile(real, payload / BINARY[1:])
+    if request.param == "stand-in":
+        build_executable(cri_resmgr.__name__, payload / BINARY[1:])
     with ThrowawayHost() as host:
         lay_payload(host, payload)
         host.systemctl("daemon-reload")

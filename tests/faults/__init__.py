@@ -4,6 +4,11 @@ Each module has `run(report, amount)`, which tries its faults and tells `report`
 tried, how often, and a line for each case that did not hold.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
-Report = Callable[[str, int, Sequence[str]], None]
+
+class Report(Protocol):
+    """`skipped` has a line for each thing that could not be tried here."""
+
+    def __call__(self, what: str, tried: int, bad: Sequence[str], skipped: Sequence[str] = ()) -> None: ...

@@ -9,6 +9,8 @@ import sys
 import time
 from collections.abc import Sequence
 
+from tests.throwaway import real
+
 #: Its module, how much of it is tried if nobody says, and what that counts.
 SUITES = {
     "power": ("disks.power", 0, "disks of each plan that a power loss may leave, 0 for all"),
@@ -35,12 +37,14 @@ class Table:
         self._began = time.monotonic()
         self._write(_ROW.format("", "tried", "held", "seconds"))
 
-    def add(self, what: str, tried: int, bad: Sequence[str]) -> None:
-        """A row, and below it the first cases that did not hold."""
+    def add(self, what: str, tried: int, bad: Sequence[str], skipped: Sequence[str] = ()) -> None:
+        """A row, and below it the first cases that did not hold, and what was skipped."""
         now = time.monotonic()
         self._write(_ROW.format(what, tried, tried - len(bad), f"{now - self._began:.0f}"))
         for line in bad[:_SHOWN]:
             self._write(f"    {line}\n")
+        for line in dict.fromkeys(skipped):
+            self._write(f"    skipped: {line}\n")
         self.bad += len(bad)
         self._began = now
 
@@ -58,7 +62,9 @@ def main() -> int:
         "names", metavar="NAME", nargs="*", help=f"what is tried; all, if none is named. {about}"
     )
     parser.add_argument("--amount", type=int, help="how much of each is tried")
+    real.add_options(parser.add_argument, real.ON_HOSTS)
     arguments = parser.parse_args()
+    real.take_arguments(parser, arguments)
     for name in arguments.names:
         if name not in SUITES:
             parser.error(f"no faults of the name {name}: there are {', '.join(SUITES)}")

@@ -7,18 +7,24 @@ import pytest
 
 from tests.host.node import Node
 from tests.host.product import lent
+from tests.throwaway import real
 from tests.throwaway.host import ThrowawayHost, missing_needs
 from tests.throwaway.payload import build_payload
 
+OF_STAND_INS = ("test_pods_of_kubelet", "test_restarted_kubelet", "test_throwaway")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips, with the reason, what this machine cannot run."""
-    missing = missing_needs()
-    if not missing:
-        return
+    """Skips, with the reason, what this machine cannot run, and tests of the stand-ins where they are not."""
+    missing, real_ones = missing_needs(), [program for program in real.ON_HOSTS if real.named(program)]
     here = Path(__file__).parent
     for item in items:
-        if here in item.path.parents:
+        if here not in item.path.parents:
+            continue
+        if real_ones and item.path.stem in OF_STAND_INS:
+            reason = f"it tests a stand-in, and the real {' and '.join(real_ones)} was named"
+            item.add_marker(pytest.mark.skip(reason=reason))
+        if missing:
             item.add_marker(pytest.mark.skip(reason=f"no throwaway host: {', '.join(missing)}"))
 
 

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.host.command import RELAY_FLAG, Command, Ended
+from tests.throwaway import real
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.kubelet import UNIT, install_kubelet, running_arguments, wait_healthy
 from tests.throwaway.payload import build_payload
@@ -43,7 +44,10 @@ class Node:
         build_payload(self.command.payload, version=version, fault=fault)
 
     def fault(self, unit: str, text: str) -> None:
-        """What goes wrong on this host when the stand-in for `unit` starts; empty: nothing."""
+        """What goes wrong on this host when the stand-in for `unit` starts; empty: nothing. Raises
+        NeedsStandInError where the real program is there instead."""
+        if text:
+            real.require_stand_in(unit, text)
         file = self.path(f"/etc/standin-{unit}.json")
         file.write_text(text) if text else file.unlink(missing_ok=True)
 

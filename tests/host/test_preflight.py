@@ -9,6 +9,7 @@ import pytest
 from tests.host.command import REAL_POLICY, RELAY_FLAG, Command, Ended, untouched
 from tests.host.daemon import SOON, within
 from tests.rules import rule
+from tests.throwaway import real
 from tests.throwaway.containers import Mount, create_container
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.kubelet import UNIT, install_kubelet, running_arguments, wait_healthy
@@ -126,6 +127,7 @@ def test_kubelet_stopped(node: Node) -> None:
 
 
 def test_kubelet_crash_looping(node: Node) -> None:
+    real.require_stand_in("kubelet", "it exits at its start")
     node.write("/etc/standin-kubelet.json", json.dumps({"startup": "exit"}))
     node.host.systemctl("restart", UNIT, check=False)
     within(SOON, lambda: node.host.show(UNIT, "SubState") == "auto-restart")

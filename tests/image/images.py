@@ -14,6 +14,7 @@ from pathlib import Path
 from tests.bootstrap import Bootstrap
 from tests.cache import CACHE, digest_of, keep_newest, locked, run, tree_parts
 from tests.throwaway import payload as payload_source
+from tests.throwaway import real
 from tests.throwaway.payload import build_payload
 from tests.throwaway.standins import faults
 
@@ -76,8 +77,9 @@ def base_image() -> str:
 def payload(version: str, **faults_of_it: object) -> Path:
     """An unpacked release, the same bytes as long as the stand-in is the same. Not to be changed."""
     source = Path(str(payload_source.__file__))
-    parts = tree_parts(source, Path(str(faults.__file__)).parent)
-    place = CACHE / "payloads" / f"{version}-{digest_of([*parts, json.dumps(faults_of_it).encode()])}"
+    parts = [*tree_parts(source, Path(str(faults.__file__)).parent)]
+    parts += [json.dumps(faults_of_it).encode(), real.identity()]
+    place = CACHE / "payloads" / f"{version}-{digest_of(parts)}"
     with locked():
         if not place.exists():
             partial = place.with_name(f"{place.name}.partial")

@@ -20,6 +20,7 @@ from tests.cache import digest_of, keep_newest, locked, partial_of, run, tree_pa
 from tests.machine import agent
 from tests.machine.machine import QEMU, Parts
 from tests.throwaway import furnish as furnishing
+from tests.throwaway import real
 from tests.throwaway.furnish import furnish_runtime, write
 from tests.throwaway.kubelet import lay_kubelet_below
 from tests.tree import KEPT, LOCK, PLACE, tree
@@ -111,7 +112,7 @@ def disk(system: Path, selinux: bool) -> Path:
     With `selinux`, every file on it has the label of the default policy.
     """
     sources = (Path(__file__), Path(agent.__file__), Path(furnishing.__file__).parent)
-    place = PLACE / f"disk-{digest_of([system.name.encode(), *tree_parts(*sources)])}.img"
+    place = PLACE / f"disk-{digest_of([system.name.encode(), *tree_parts(*sources), real.identity()])}.img"
     if not place.exists():
         with partial_of(place) as partial:
             root = partial.with_name(f"{partial.name}.root")

@@ -1,7 +1,8 @@
 """Puts a kubelet of one of several distributions on a throwaway host.
 
 kubelets/<flavour>/ is a tree that is laid over the host: units, drop-ins and
-configuration as that distribution has them. The binary is the stand-in.
+configuration as that distribution has them. The binary is the stand-in, or the
+real one, where it is named: see real_kubelet for what that one needs.
 """
 
 import functools
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import trustme
 
+from tests.throwaway import real, real_kubelet
 from tests.throwaway.furnish import write
 from tests.throwaway.host import HostError, ThrowawayHost
 from tests.throwaway.payload import build_executable
@@ -41,7 +43,9 @@ def kubelet_path(flavour: str) -> str:
 
 @functools.cache
 def executable() -> bytes:
-    """The stand-in kubelet, built once per process."""
+    """The kubelet of all hosts, built once per process."""
+    if named := real.named("kubelet"):
+        return named.read_bytes()
     with tempfile.TemporaryDirectory() as scratch:
         return build_executable(standin.__name__, Path(scratch) / "kubelet").read_bytes()
 
@@ -75,6 +79,8 @@ def lay_kubelet_below(root: Path, flavour: str) -> None:
     binary.parent.mkdir(parents=True, exist_ok=True)
     binary.write_bytes(executable())
     binary.chmod(0o755)
+    if real.named("kubelet"):
+        real_kubelet.furnish(root, tree)
     for path, content in zip((kubelet_api.CERTIFICATE, kubelet_api.KEY), certificate(), strict=True):
         write(root / path[1:], content, 0o600)
     wants = root / "etc/systemd/system/multi-user.target.wants"
@@ -114,11 +120,13 @@ def running_arguments(host: ThrowawayHost) -> list[str]:
     if pid == 0:
         raise HostError("kubelet does not run")
     words = (host.root / f"proc/{pid}/cmdline").read_bytes().decode().split("\0")[:-1]
-    return words[3:]
+    return words[3:] if words[1:2] == ["-IS"] else words[1:]
 
 
 def running_endpoint(host: ThrowawayHost) -> str:
-    """The endpoint that kubelet said it uses, at its last start."""
+    """The endpoint that kubelet said it uses, at its last start; of a real one, that of its flag."""
+    if real.named("kubelet"):
+        return standin.flag(running_arguments(host), "container-runtime-endpoint") or "as configured"
     marker = 'endpoint="'
     lines = [line for line in host.journal(UNIT).splitlines() if "Using container runtime" in line]
     if not lines:

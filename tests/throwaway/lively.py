@@ -26,12 +26,20 @@ class Lively:
     reason: str
 
 
+#: What a real kubelet keeps below /var/lib/kubelet; the stand-in has nothing there.
+STATE = (
+    *("actuated_pods_state", "allocated_pods_state", "checkpoints", "cpu_manager_state"),
+    *("device-plugins", "dra_manager_state", "memory_manager_state", "plugins", "plugins_registry"),
+    *("pod-resources", "pods", "usernamespaces"),
+)
+
 BY_ITSELF = (
     Lively(Aspect.PATH, "/run/containerd", "sockets and tasks of the runtime, for as long as it runs"),
     Lively(Aspect.PATH, "/run/crio", "sockets of the runtime in CRI-O's place"),
     Lively(Aspect.PATH, "/run/runc", "states of running containers"),
     Lively(Aspect.PATH, "/run/pods", "volumes and logs of the pods that run"),
     Lively(Aspect.PATH, "/run/standin-kubelet", "what the stand-in kubelet has told of its pods"),
+    *(Lively(Aspect.PATH, f"/var/lib/kubelet/{name}", "a real kubelet's state") for name in STATE),
     Lively(Aspect.PATH, "/run/netns", "network namespaces of pods"),
     Lively(Aspect.PATH, "/run/credentials", "of services, while they start"),
     Lively(Aspect.PATH, "/run/dbus", "the bus makes its socket anew at each boot"),

@@ -11,6 +11,7 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.throwaway import real
 from tests.throwaway.furnish import write
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.standins import (
@@ -169,12 +170,23 @@ def build_payload(
     `fault` is what goes wrong when it starts (see standins/cri_resmgr.py: a
     `startup` word, or several faults as a mapping); `ballast_mib` makes the
     binary as large as real ones. Returns `directory`.
+
+    Where the real program is named (see `real`), it is the binary of each good
+    version, the same but for some bytes at its end; a version with a fault is
+    always a stand-in.
     """
     baked: dict[str, object] = {"startup": fault} if isinstance(fault, str) and fault else {}
     if not isinstance(fault, str):
         baked.update(fault)
     baked["version"] = version
-    build_executable(cri_resmgr.__name__, directory / "opt/intel/bin/cri-resmgr", baked, ballast_mib, machine)
+    binary, good = directory / "opt/intel/bin/cri-resmgr", real.named("cri-resmgr")
+    if good and not fault and machine in (None, platform.machine()):
+        binary.parent.mkdir(parents=True, exist_ok=True)
+        binary.unlink(missing_ok=True)
+        binary.write_bytes(good.read_bytes() + f"\n{version}\n".encode())
+        binary.chmod(0o755)
+    else:
+        build_executable(cri_resmgr.__name__, binary, baked, ballast_mib, machine)
     share = directory / "opt/intel/share/doc/cri-resource-manager"
     write(share / "README.md", f"CRI-Resource-Manager {version}, a stand-in\n")
     write(directory / "opt/intel/licenses/cri-resource-manager/LICENSE", "Apache-2.0\n")

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tests.faults import Report
 from tests.faults.hosts.bench import Bench, Tried
+from tests.throwaway.real import NeedsStandInError
 
 #: How many: a trial keeps a core busy for a third of its time.
 HOSTS = 2 * (os.cpu_count() or 1)
@@ -57,9 +58,10 @@ def try_abreast(report: Report, shares: Sequence[Share]) -> None:
             row = rows[share.row]
             row.count += tried.count
             row.bad += tried.bad
+            row.skipped += tried.skipped
             left.remove(share.row)
             if share.row not in left:
-                report(share.row, row.count, row.bad)
+                report(share.row, row.count, row.bad, row.skipped)
 
 
 def _all_tried(shares: Sequence[Share], scratch: Path) -> Iterator[tuple[Share, Tried]]:
@@ -100,7 +102,10 @@ def _try_share(work: Work, scratch: Path, answer: Connection) -> None:
     assert parent is not None
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     scratch.mkdir()
-    answer.send(work(scratch))
+    try:
+        answer.send(work(scratch))
+    except NeedsStandInError as error:
+        answer.send(Tried(skipped=[str(error)]))
 
 
 def _on_bench(work: Callable[[Bench], Tried], scratch: Path) -> Tried:

@@ -17,10 +17,11 @@ from tests.throwaway.host import HostError, ThrowawayHost
 
 @dataclass(slots=True)
 class Tried:
-    """How many instants there were, and of each that did not hold a line."""
+    """How many instants there were, and of each that did not hold a line; what was skipped, and why."""
 
     count: int = 0
     bad: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
 
 
 class Bench:

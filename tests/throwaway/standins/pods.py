@@ -81,11 +81,27 @@ def containers(listed: bytes) -> dict[tuple[str, str], Container]:
     return found
 
 
-class Pods:
-    """The pods of a kubelet that starts now; `call` is one call of the CRI on its endpoint, by method."""
+def static_pods(directory: str) -> list[dict[str, Any]]:
+    """Those of the manifests (JSON) in a directory, which are only listed: nothing runs them."""
+    found: list[dict[str, Any]] = []
+    for name in sorted(os.listdir(directory)) if directory and os.path.isdir(directory) else ():
+        with open(f"{directory}/{name}", encoding="utf-8") as file:
+            pod = json.load(file)
+        own = {**pod["metadata"], "name": f"{pod['metadata']['name']}-{os.uname().nodename}"}
+        own |= {"uid": name, "annotations": {"kubernetes.io/config.source": "file"}}
+        found.append({**pod, "metadata": own})
+    return found
 
-    def __init__(self, call: Call, say: Callable[[str, str], None], worker: float, grace: float) -> None:
+
+class Pods:
+    """The pods of a kubelet that starts now; `call` is one call of the CRI on its endpoint, by method.
+    `manifests` is the directory of its static pods."""
+
+    def __init__(
+        self, call: Call, say: Callable[[str, str], None], worker: float, grace: float, manifests: str
+    ) -> None:
         self._call, self._say, self._worker_seconds, self._grace = call, say, worker, grace
+        self._manifests = manifests
         self._started = time.time()
         self._lock = allocate_lock()
         self._has_looked = False
@@ -216,7 +232,7 @@ class Pods:
 
     def page(self) -> dict[str, Any]:
         """The answer to /pods: those of the node with their requests and limits, and how they are."""
-        items = [self._with_status(pod) for pod in load().get("pods", [])]
+        items = [self._with_status(pod) for pod in load().get("pods", []) + static_pods(self._manifests)]
         return {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items}
 
     def _with_status(self, pod: dict[str, Any]) -> dict[str, Any]:
