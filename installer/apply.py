@@ -23,6 +23,7 @@ from installer.errors import (
 from installer.force_config import why_not_taken
 from installer.host.ports import Host
 from installer.kubelet.effective import effective
+from installer.kubelet.passing import is_behind_shell
 from installer.model import paths
 from installer.model.event import Emit, Event
 from installer.model.plan import JOB_SLACK, PROXY_SETTLE, Plan, Step, StepKind
@@ -352,7 +353,8 @@ class _Worker:
         unit = self._host.systemd.unit(name)
         proxy = (self._proxy or self._host.systemd.unit(paths.PROXY_UNIT)) if relay else None
         deadline = self._host.clock.monotonic() + self._limits.kubelet_start
-        while not self._host.healthz.ok(self._limits.healthz_url, 1.0):
+        # Without a healthz URL, a script may not have come to its `exec` of kubelet yet.
+        while not self._host.healthz.ok(self._limits.healthz_url, 1.0) or (relay and self._is_shell(unit)):
             self._check_steady(unit, self._host.systemd.unit(name))
             self._check_relay(proxy)
             if self._host.clock.monotonic() > deadline:
@@ -368,6 +370,9 @@ class _Worker:
             if not self._host.healthz.ok(self._limits.healthz_url, 1.0):
                 raise self._failure(name, f"{self._limits.healthz_url} stopped being ok")
         self._check_endpoint(name, unit, relay)
+
+    def _is_shell(self, unit: UnitState) -> bool:
+        return is_behind_shell(self._host.processes.get(unit.main_pid))
 
     def _check_relay(self, proxy: UnitState | None) -> None:
         """R4: kubelet is not left on a relay that dies or falls silent while kubelet settles on it."""

@@ -14,6 +14,7 @@ from installer.errors import InstallerError, UnservableHostError
 from installer.host.globbing import matching
 from installer.host.ports import Files, Host
 from installer.inputs.settings import Settings
+from installer.kubelet.launch import Launch, find_launch, is_script
 from installer.model import paths
 from installer.model.hold import reason_in
 from installer.model.pause import CLUSTER_MEMORY, PAUSE_FILE, why_paused
@@ -46,6 +47,7 @@ _SERVICES_THAT_MATTER = (
 _BOTTLEROCKET = re.compile(r"^ID=[\"']?bottlerocket", re.MULTILINE)
 _CONFIG_LIMIT = 4 << 20  # bytes of a kubelet configuration worth reading
 _SMALL = 4096  # bytes
+_SCRIPT_LIMIT = 1 << 18  # bytes of a script that starts kubelet
 _RELAY_SECONDS = 1.0  # systemd may be restarting the proxy, which is away for 0.1 - 0.3 s
 _RELAY_PAUSE = 0.3  # seconds
 
@@ -179,9 +181,9 @@ def _read_pause(files: Files) -> str:
     return why_paused(file, _read_small(files, CLUSTER_MEMORY))
 
 
-def _read_small(files: Files, path: str) -> bytes:
+def _read_small(files: Files, path: str, limit: int = _SMALL) -> bytes:
     try:
-        return files.read(path, _SMALL) or b""
+        return files.read(path, limit) or b""
     except InstallerError:
         return b""
 
@@ -199,7 +201,28 @@ def _read_base(host: Host, kubelet: KubeletSnapshot) -> KubeletBase:
         config=_config_file(host, argv),
         config_dir=tuple(_config_directory(host, argv)),
         environment_files=read_environment_files(host.files, detail),
+        script=_script(host, detail),
     )
+
+
+def _script(host: Host, detail: UnitDetail) -> UnitText | None:
+    """What a shell reads to start kubelet."""
+    if len(detail.exec_start) != 1:
+        return None
+    line = detail.exec_start[0]
+    return read_script(host.files, find_launch((line.path, *line.argv[1:])))
+
+
+def read_script(files: Files, launch: Launch) -> UnitText | None:
+    """The program of a command line if a shell reads it. Of anything else only the beginning is looked at."""
+    path = launch.program
+    if not path.startswith("/") or launch.inline is not None:
+        return None
+    head = _read_small(files, path)
+    if not head or not is_script(launch, head.decode("utf-8", "replace")):
+        return None
+    whole = _read_small(files, path, _SCRIPT_LIMIT)
+    return UnitText(path, "" if len(whole) == _SCRIPT_LIMIT else whole.decode("utf-8", "replace"))
 
 
 def read_environment_files(files: Files, detail: UnitDetail) -> dict[str, tuple[UnitText, ...]]:

@@ -61,6 +61,7 @@ def kubelet_resources(
         choice.why,
         choice.variable,
         (paths.KUBELET_ENVIRONMENT, paths.KUBELET_COMPOSED),
+        choice.passed_on,
     )
     return files, desired
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # they read the metadata of every distribution
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from installer.errors import InvalidInputError
 from installer.inputs.file import read_input
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _SOCKET_PATH_LIMIT = 107  # bytes, of sun_path in unix(7), without the closing NUL
 _DAY = 86_400  # seconds
 _UNIT_NAME = re.compile(r"[A-Za-z0-9:_.\\@-]{1,247}\.service")
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HEALTHZ_URL = re.compile(r"http://(\[[0-9A-Fa-f:]+\]|[0-9.]+|localhost)(:[0-9]{1,5})?(/[!-~]*)?")
 _LISTEN = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]*):([0-9]{1,5})")
 
@@ -98,6 +99,7 @@ class KubeletSettings(_Section):
     guard_seconds: int = Field(default=15, ge=3, le=_DAY)
     restarts_per_hour: int = Field(default=3, ge=1)
     accept_static_managers: bool = False
+    variable: str = ""
 
     @field_validator("unit")
     @classmethod
@@ -114,6 +116,17 @@ class KubeletSettings(_Section):
         if directory.rstrip("/") not in paths.UNIT_DIRECTORIES:
             raise ValueError(f"must be one that systemd reads: {', '.join(paths.UNIT_DIRECTORIES)}")
         return directory.rstrip("/")
+
+    @field_validator("variable")
+    @classmethod
+    def _check_variable(cls, variable: str, info: ValidationInfo) -> str:
+        if variable and not _VARIABLE_NAME.fullmatch(variable):
+            raise ValueError("must be the name of an environment variable, such as KUBELET_EXTRA_ARGS")
+        if variable.startswith("CRI_RESMGR_"):
+            raise ValueError("is a variable of the guard; it must be one that kubelet's script reads")
+        if variable and info.data.get("strategy") == "exec-start":
+            raise ValueError("has no effect with kubelet.strategy: exec-start; leave one of them out")
+        return variable
 
     @field_validator("healthz_url")
     @classmethod

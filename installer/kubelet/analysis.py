@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from installer.kubelet.command import next_command_line, parse_base
 from installer.kubelet.endpoint import base_endpoint, manager_policies
+from installer.kubelet.passing import is_behind_shell
 from installer.kubelet.strategy import Choice, choose_strategy
 from installer.model.finding import Finding, refusal
 from installer.model.resource import UnitState
-from installer.model.snapshot import HostSnapshot
+from installer.model.snapshot import HostSnapshot, KubeletBase
 
 if TYPE_CHECKING:
     from installer.inputs.settings import Settings
@@ -31,19 +32,30 @@ def analyse_kubelet(snapshot: HostSnapshot, settings: Settings) -> KubeletAnalys
     """Parses kubelet's unit once and asks it everything. A unit that does not exist has no refusal of its
     own: preflight says the one thing."""
     base, unit, process = snapshot.base, snapshot.kubelet.unit, snapshot.kubelet.process
+    if is_behind_shell(process):
+        process = None  # not kubelet
     if not base.texts:
         refusals = (_unreadable(unit),) if unit.load_state == "loaded" else ()
         return KubeletAnalysis("", None, ("none", "None"), refusals)
     parsed = parse_base(base)
     next_start = next_command_line(parsed, base)
-    endpoint = base_endpoint(base, process, next_start)
-    choice = choose_strategy(parsed, settings)
+    endpoint = _unknown(base) if process is None and base.script else base_endpoint(base, process, next_start)
+    choice = choose_strategy(parsed, settings, base, snapshot.kubelet.process)
     found = (endpoint, choice)
     return KubeletAnalysis(
         endpoint=endpoint if isinstance(endpoint, str) else "",
         choice=choice if isinstance(choice, Choice) else None,
         policies=manager_policies(base, process, next_start),
         refusals=tuple(one for one in found if isinstance(one, Finding)),
+    )
+
+
+def _unknown(base: KubeletBase) -> Finding:
+    path = base.script.path if base.script else ""
+    return refusal(
+        "kubelet-endpoint-unknown",
+        f"kubelet does not run, and its endpoint is known by the script {path} alone",
+        "start kubelet, and run this again when it is up",
     )
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Mapping
-from itertools import takewhile
 from typing import NamedTuple
 
+from installer.kubelet.launch import Launch, find_launch, shell_words
 from installer.model.paths import DROP_IN_NAME
 from installer.model.snapshot import KubeletBase, UnitText
 from installer.systemd_syntax.environment_file import parse_environment_file
@@ -22,9 +21,6 @@ from installer.systemd_syntax.unit_file import (
     split_assignments,
     split_words,
 )
-
-_SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "zsh"})
-_SCRIPT_OPTION = re.compile(r"-[A-Za-z]*c[A-Za-z]*")
 
 
 class BaseUnit(NamedTuple):
@@ -95,27 +91,31 @@ def parse_base(base: KubeletBase) -> BaseUnit:
 
 
 def next_command_line(unit: BaseUnit, base: KubeletBase) -> tuple[str, ...]:
-    """The command line of kubelet's next start without us, or nothing if it cannot be known."""
+    """The command line of kubelet's next start without us, or nothing if it cannot be known. Of a script, it
+    is the script's."""
     try:
         commands = unit.commands()
     except ValueError:
         return ()
-    return expand(commands[0], unit.environment(base.environment_files)) if len(commands) == 1 else ()
+    if len(commands) != 1:
+        return ()
+    environment = unit.environment(base.environment_files)
+    words = expand(commands[0], environment)
+    if launch_of(commands[0]).inline is None:
+        return words
+    launch = find_launch((*words[:1], *words[2:]) if "@" in commands[0].prefixes else words)
+    return split_words(" ".join(shell_words(launch, environment)), relaxed=True)
 
 
-def is_shell_wrapper(command: ExecCommand) -> bool:
-    """Whether a shell reads the command line: a word appended to it would not reach kubelet."""
-    words = list(command.words)
-    if "@" in command.prefixes:
-        del words[1:2]  # argv[0]
-    while words and (posixpath.basename(words[0]) == "env" or "=" in words[0]):
-        words.pop(0)
-    if words and posixpath.basename(words[0]) == "busybox":
-        words.pop(0)
-    if not words or posixpath.basename(words.pop(0)) not in _SHELLS:
-        return False
-    options = takewhile(lambda word: word.startswith("-"), words)
-    return any(_SCRIPT_OPTION.fullmatch(option) for option in options)
+def launch_of(command: ExecCommand) -> Launch:
+    """What the command line runs."""
+    return find_launch(without_argv0(command))
+
+
+def without_argv0(command: ExecCommand) -> tuple[str, ...]:
+    """The words without what `@` makes argv[0]."""
+    words = command.words
+    return (*words[:1], *words[2:]) if "@" in command.prefixes else words
 
 
 def last_variable(command: ExecCommand) -> str:

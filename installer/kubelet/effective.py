@@ -20,7 +20,7 @@ def effective(detail: UnitDetail, unit: UnitState, desired: DesiredKubelet) -> s
     if len(detail.exec_start) != 1:
         return f"there are {len(detail.exec_start)} ExecStart= lines, not one"
     last = detail.exec_start[0].argv[-1:]
-    if last != (f"${desired.variable}",):
+    if last != (f"${desired.variable}",) and not desired.passed_on:
         return f"the command line ends with {' '.join(last)!r}, not with ${desired.variable}"
     return ""
 

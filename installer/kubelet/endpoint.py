@@ -26,7 +26,7 @@ def base_endpoint(
     base: KubeletBase, process: ProcessState | None, next_start: tuple[str, ...]
 ) -> str | Finding:
     """The endpoint of the running kubelet without our flag; if none runs, of its next start."""
-    endpoint = _endpoint(base, _base_argv(process) or next_start)
+    endpoint = _endpoint(base, base_argv(process) or next_start)
     if isinstance(endpoint, Finding):
         return endpoint
     planned = last_flag(_normalised(next_start), "--container-runtime-endpoint")
@@ -52,7 +52,7 @@ def manager_policies(
 
     Kubelet's defaults if its configuration cannot be read: it does not start then either.
     """
-    argv = _base_argv(process) or next_start
+    argv = base_argv(process) or next_start
     try:
         cpu = _setting(base, argv, "--cpu-manager-policy", "cpuManagerPolicy")
         memory = _setting(base, argv, "--memory-manager-policy", "memoryManagerPolicy")
@@ -61,12 +61,15 @@ def manager_policies(
     return cpu or "none", memory or "None"
 
 
-def _base_argv(process: ProcessState | None) -> tuple[str, ...]:
-    """The running command line without the flag that our guard has added."""
+def base_argv(process: ProcessState | None) -> tuple[str, ...]:
+    """The running command line without the flag that our guard has added: the last one, which a script may
+    have put before flags of its own."""
     if process is None:
         return ()
-    ours = _OUR_MARK in process.environ and process.argv[-1:] == (_OUR_FLAG,)
-    return process.argv[:-1] if ours else process.argv
+    argv = list(process.argv)
+    if _OUR_MARK in process.environ and _OUR_FLAG in argv:
+        del argv[len(argv) - 1 - argv[::-1].index(_OUR_FLAG)]
+    return tuple(argv)
 
 
 def _endpoint(base: KubeletBase, argv: tuple[str, ...]) -> str | Finding:

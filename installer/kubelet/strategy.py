@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from installer.kubelet.command import BaseUnit, is_shell_wrapper, last_variable
+from installer.kubelet.command import BaseUnit, last_variable, next_command_line
+from installer.kubelet.launch import misses_variable
+from installer.kubelet.passing import Found, find_passing
 from installer.model.finding import Finding, refusal
 from installer.model.paths import DROP_IN_NAME
+from installer.model.resource import ProcessState
+from installer.model.snapshot import KubeletBase
 from installer.model.state import Strategy
 from installer.systemd_syntax.unit_file import ExecCommand
 
@@ -21,25 +25,43 @@ _AUTO_HINT = "set kubelet.strategy: auto"
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """`variable` is the one that ends the command line; `exec_start` is the base line to repeat
-    before it, raw, and empty for the strategy `environment`. `why` is for people."""
+    """`variable` is the one that ends the command line, or that a script passes on (`passed_on`);
+    `exec_start` is the base line to repeat before it, raw, and empty for the strategy `environment`. `why` is
+    for people."""
 
     strategy: Strategy
     variable: str
     why: str
     exec_start: str = ""
+    passed_on: bool = False
 
 
-def choose_strategy(unit: BaseUnit, settings: Settings) -> Choice | Finding:
-    """The strategy that settings ask for; for `auto`, the first that will win."""
-    name = settings.kubelet.unit
-    command = _command(unit, name)
+def choose_strategy(
+    unit: BaseUnit, settings: Settings, base: KubeletBase, process: ProcessState | None = None
+) -> Choice | Finding:
+    """The strategy that settings ask for; for `auto`, the first that will win. `process` is the running
+    kubelet: it shows what a program that is neither kubelet nor a shell does with its arguments."""
+    command = _command(unit, settings.kubelet.unit)
     if isinstance(command, Finding):
         return command
     lost = _lost_lines(unit)
     if lost:
         return lost
     wanted = str(settings.kubelet.strategy)
+    found = find_passing(command, base, process, next_command_line(unit, base))
+    named = settings.kubelet.variable
+    if named and not (found.direct and last_variable(command) == named):
+        return _named(unit, command, base, found, named)
+    if not found.passing.appended:
+        if found.passing.variable and wanted != Strategy.EXEC_START:
+            return _passed_on(unit, command, found.passing.variable, _handed_on(found, command))
+        return found.refused(command)
+    if ":" in command.prefixes:
+        return refusal(
+            "kubelet-no-expansion",
+            f"ExecStart= in {command.path} has the prefix `:`: systemd expands no variable in it",
+            "take the prefix away; a literal $ is written $$ then",
+        )
     environment = _environment(unit, command)
     if wanted == Strategy.ENVIRONMENT or (wanted == "auto" and isinstance(environment, Choice)):
         return environment
@@ -68,19 +90,6 @@ def _command(unit: BaseUnit, name: str) -> ExecCommand | Finding:
     command = commands[0]
     if command.several:
         return refusal("kubelet-several-commands", f"ExecStart= in {command.path} has several commands (`;`)")
-    if ":" in command.prefixes:
-        return refusal(
-            "kubelet-no-expansion",
-            f"ExecStart= in {command.path} has the prefix `:`: systemd expands no variable in it",
-            "take the prefix away; a literal $ is written $$ then",
-        )
-    if is_shell_wrapper(command):
-        return refusal(
-            "kubelet-shell-wrapper",
-            f"ExecStart= in {command.path} runs kubelet through a shell's -c: "
-            "a flag behind it would reach the shell, not kubelet",
-            "start kubelet directly, or from a script file that passes its arguments on",
-        )
     return command
 
 
@@ -103,18 +112,63 @@ def _environment(unit: BaseUnit, command: ExecCommand) -> Choice | Finding:
             f"the command line in {command.path} does not end with a $VARIABLE of its own word",
             _AUTO_HINT,
         )
+    taken = _taken(unit, variable, f"; or {_AUTO_HINT}")
+    if taken:
+        return taken
+    why = f"the command line in {command.path} ends with ${variable}, which comes behind every other flag"
+    return Choice(Strategy.ENVIRONMENT, variable, why)
+
+
+def _taken(unit: BaseUnit, variable: str, more: str = "") -> Finding | None:
+    """What gives the variable another value than ours."""
     if variable in unit.unset():
-        return refusal("kubelet-variable-unset", f"UnsetEnvironment= takes ${variable} away", _AUTO_HINT)
+        return refusal(
+            "kubelet-variable-unset",
+            f"UnsetEnvironment= takes ${variable} away",
+            more.removeprefix("; or ") or "take it out there",
+        )
     later = unit.sets_later("EnvironmentFile")
     if later:
         # What the file sets today does not matter: it may set the variable tomorrow.
         return refusal(
             "kubelet-variable-overridden",
             f"an EnvironmentFile= in {later} comes later than ours and can set ${variable}",
-            f"{_RENAME_HINT}; or {_AUTO_HINT}",
+            _RENAME_HINT + more,
         )
-    why = f"the command line in {command.path} ends with ${variable}, which comes behind every other flag"
-    return Choice(Strategy.ENVIRONMENT, variable, why)
+    return None
+
+
+def _passed_on(unit: BaseUnit, command: ExecCommand, variable: str, why: str) -> Choice | Finding:
+    taken = _taken(unit, variable)
+    return taken or Choice(Strategy.ENVIRONMENT, variable, why, passed_on=True)
+
+
+def _handed_on(found: Found, command: ExecCommand) -> str:
+    return f"{found.what} in {command.path} ends with ${found.passing.variable}, which it hands on to kubelet"
+
+
+def _named(
+    unit: BaseUnit, command: ExecCommand, base: KubeletBase, found: Found, variable: str
+) -> Choice | Finding:
+    """The variable that settings name, if nothing that can be read speaks against it."""
+    if found.code in ("kubelet-in-container", "kubelet-behind-shell"):
+        return found.refused(command)
+    reason = ""
+    if found.direct:
+        reason = f"the command line in {command.path} does not end with it"
+    elif base.script is not None and base.script.text:
+        reason = misses_variable(base.script.text, variable)
+    elif found.launch.inline is not None:
+        reason = misses_variable(found.launch.inline, variable)
+    if reason:
+        return refusal(
+            "kubelet-variable-not-passed",
+            f"kubelet.variable names ${variable}, but {reason}",
+            "name the variable that comes behind every other flag of kubelet; leave kubelet.variable out if "
+            "the unit starts kubelet itself",
+        )
+    why = f"kubelet.variable names ${variable}, which {found.what} in {command.path} hands on to kubelet"
+    return _passed_on(unit, command, variable, why)
 
 
 def _exec_start(unit: BaseUnit, command: ExecCommand) -> Choice | Finding:

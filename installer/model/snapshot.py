@@ -51,6 +51,7 @@ class KubeletBase:
 
     `texts` are the fragment and every drop-in except ours, in the order in which systemd reads them. `config`
     is the content of its --config file, `config_dir` the *.conf files of --config-dir in lexical order.
+    `script` is the program of its command line if a shell reads it; one that is too long has no text.
     `environment_files` has, for each EnvironmentFile= of the base as systemd names it, the files found:
     several for a pattern.
     """
@@ -60,6 +61,7 @@ class KubeletBase:
     config: UnitText | None = None
     config_dir: tuple[UnitText, ...] = ()
     environment_files: Mapping[str, tuple[UnitText, ...]] = field(default_factory=dict)
+    script: UnitText | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,8 @@ class DesiredKubelet:
     """Kubelet as it should be: `variable` ends its command line and brings our endpoint.
 
     `why` is the reason for the strategy, for people. `environment_files` are
-    ours, in order, and must be the last to define the variable.
+    ours, in order, and must be the last to define the variable. `passed_on`: a script
+    or a shell hands the variable on, so it does not end the command line of the unit.
     """
 
     unit: DesiredUnit
@@ -48,6 +49,7 @@ class DesiredKubelet:
     why: str
     variable: str
     environment_files: tuple[str, ...]
+    passed_on: bool = False
 
 
 @dataclass(frozen=True, slots=True)

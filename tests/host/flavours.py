@@ -24,6 +24,7 @@ class Flavour:
 EXTRA_ARGS = "/etc/default/kubelet"
 OURS = "CRI_RESMGR_KUBELET_ARGS"
 KUBELETS = {
+    "aks": Flavour("environment", "KUBELET_FLAGS", EXTRA_ARGS, "--cloud-provider=external", NEW_FLAG),
     "crio": Flavour("exec-start", OURS, UNIT_FILE, "--runtime-cgroups", f"{NEW_FLAG} --runtime-cgroups"),
     "eks-al2023": Flavour(
         "environment",
@@ -59,8 +60,13 @@ KUBELETS = {
     "kubeadm-136": Flavour(
         "environment", "KUBELET_EXTRA_ARGS", EXTRA_ARGS, "", f"KUBELET_EXTRA_ARGS={NEW_FLAG}\n"
     ),
+    "launchers": Flavour("exec-start", OURS, UNIT_FILE, "--v=2", f"--v=2 {NEW_FLAG}"),
     "plain-absent": Flavour("exec-start", OURS, UNIT_FILE, "--v=2", f"--v=2 {NEW_FLAG}"),
     "plain-one-word": Flavour("exec-start", OURS, UNIT_FILE, "--v=2", f"{NEW_FLAG}"),
     "plain-two-words": Flavour("exec-start", OURS, UNIT_FILE, "--v=2", f"{NEW_FLAG} --v=4"),
     "quoted": Flavour("exec-start", OURS, UNIT_FILE, "--unit=%n", f"--unit=%n {NEW_FLAG}"),
+    "script": Flavour("exec-start", OURS, "/opt/node/kubelet.service", "pool=one", f"pool=one {NEW_FLAG}"),
+    "shell-command": Flavour(
+        "environment", "KUBELET_EXTRA_ARGS", "/etc/kubernetes/kubelet.env", "--node-ip=10.0.0.7", NEW_FLAG
+    ),
 }

@@ -8,6 +8,7 @@ import pytest
 
 from tests.host.command import RELAY_FLAG, Command, Ended, untouched
 from tests.host.flavours import KUBELETS, NEW_FLAG, UNIT_FILE, Flavour
+from tests.rules import rule
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.kubelet import (
     FLAVOURS,
@@ -19,7 +20,7 @@ from tests.throwaway.kubelet import (
     runtime_of,
     wait_healthy,
 )
-from tests.throwaway.snapshot import difference, snapshot
+from tests.throwaway.snapshot import difference, files, snapshot
 
 PROXY = "cri-resource-manager.service"
 
@@ -127,7 +128,7 @@ def test_flags_of_somebody_else_and_our_endpoint(boot: Boot, name: str) -> None:
     assert running_endpoint(host) == endpoint
     assert healthz(host) == "ok"
     left = [line.split()[1].rstrip(":") for line in difference(before, snapshot(host))]
-    lines = ["kubelet:ExecStart", "kubelet:ExecStartEx"] if flavour.flags == UNIT_FILE else []
+    lines = ["kubelet:ExecStart", "kubelet:ExecStartEx"] if flavour.flags.endswith("/kubelet.service") else []
     assert left == [flavour.flags, *lines]
     assert host.show(PROXY, "LoadState") == "not-found"
 
@@ -174,10 +175,90 @@ def test_strategy_that_cannot_win_is_refused(boot: Boot) -> None:
     assert "kubelet.strategy: auto" in ended.err
 
 
+@rule("R12")
+def test_boot_with_a_script_and_a_runtime_at_another_place(boot: Boot) -> None:
+    """Nothing of ours orders the proxy behind a runtime whose unit we do not know."""
+    node = boot("script")
+    node.run("install")
+    node.host.reboot()
+    wait_healthy(node.host)
+    assert "--node-labels=pool=one" in served(running_arguments(node.host))
+    assert "nothing to do" in node.run("install").out
+
+
+def test_unit_of_another_name(boot: Boot) -> None:
+    node = boot("plain-one-word")
+    host, name = node.host, "node-agent.service"
+    host.systemctl("disable", "--now", UNIT)
+    (host.root / UNIT_FILE[1:]).rename(host.root / f"etc/systemd/system/{name}")
+    host.systemctl("daemon-reload")
+    host.systemctl("enable", "--now", name)
+    wait_healthy(host)
+    before, arguments = files(host), running_arguments(host, name)
+    refused = node.command("install")
+    assert refused.code == 4
+    assert "kubelet.unit" in refused.err
+    node.command.set(kubelet={"unit": name})
+
+    node.run("install")
+    assert served(running_arguments(host, name)) == arguments
+    host.reboot()
+    wait_healthy(host)
+    assert served(running_arguments(host, name)) == arguments
+    assert host.show(name, "NRestarts") == "0"
+    assert "nothing to do" in node.run("install").out
+
+    node.run("remove")
+    assert running_arguments(host, name) == arguments
+    assert not difference(before, files(host))
+
+
+def test_script_is_refused_or_served_and_never_tried(boot: Boot) -> None:
+    """Until an operator says which variable it hands on."""
+    node = boot("plain-one-word")
+    host, script = node.host, "/opt/start-kubelet"
+    endpoint = "--container-runtime-endpoint=unix:///run/containerd/containerd.sock"
+    text = (host.root / UNIT_FILE[1:]).read_text()
+    line = next(one for one in text.splitlines() if one.startswith("ExecStart="))
+    node.edit(UNIT_FILE, line, f"ExecStart={script} --v=2")
+    host.systemctl("daemon-reload")
+
+    def starts(last: str) -> None:
+        place = host.root / script[1:]
+        place.write_text(f"#!/bin/sh\n. /etc/site\n{last}\n")
+        place.chmod(0o755)
+        node.restart()
+
+    (host.root / "etc/site").write_text("LEVEL=2\n")
+    for last, found in (
+        (f"exec /usr/bin/kubelet {endpoint} --v=$LEVEL", "ends neither"),
+        (f'/usr/bin/kubelet {endpoint} "$@"', "kubelet its child"),
+        (f"exec /usr/bin/kubelet {endpoint} --v=$LEVEL $SITE_ARGS", "may set $SITE_ARGS itself"),
+    ):
+        starts(last)
+        with untouched(host):
+            ended = node.command("install")
+        assert ended.code == 4
+        assert script in ended.err
+        assert found in ended.err
+
+    arguments = running_arguments(host)
+    node.command.set(kubelet={"variable": "SITE_ARGS"})
+    node.run("install")
+    assert served(running_arguments(host)) == arguments
+    assert served(node.restart()) == arguments
+    assert "nothing to do" in node.run("install").out
+    starts(f"exec /usr/bin/kubelet {endpoint} $SITE_ARGS --v=4")
+    assert running_arguments(host)[-2:] == [RELAY_FLAG, "--v=4"]
+    assert "nothing to do" in node.run("install").out
+    node.run("remove")
+    assert running_arguments(host) == [endpoint, "--v=4"]
+
+
 @pytest.mark.parametrize(
     ("line", "found"),
     [
-        ("ExecStart=/bin/sh -c '/usr/bin/kubelet --v=2'", "through a shell's -c"),
+        ("ExecStart=/bin/sh -c 'exec /usr/bin/kubelet --v=2'", "the shell command in"),
         ("ExecStart=:/usr/bin/kubelet --v=2", "the prefix `:`"),
     ],
 )

@@ -53,7 +53,11 @@ PRIVATE = (
 RUNTIME_SOCKETS = {
     "containerd": "/run/containerd/containerd.sock",
     "crio": "/var/run/crio/crio.sock",
+    "containerd-node": "/run/node/private/containerd.sock",
 }
+
+#: Where images are served, if that is another socket.
+IMAGE_SOCKETS = {"crio": "/run/crio/images.sock"}
 
 #: The only image there is, for sandboxes too: a pull would have to fail.
 IMAGE = "localhost/throwaway/busybox:1"
@@ -146,11 +150,11 @@ def furnish(root: Path, runtime: str) -> None:
 
 
 def furnish_runtime(root: Path, runtime: str) -> None:
-    """Enables containerd, by that name or in the place of CRI-O.
+    """Enables containerd, by that name, with a socket at an unusual place, or in the place of CRI-O.
 
-    As CRI-O it has the other's socket, unit and directories; both are containerd.
+    As CRI-O it has the other's sockets, unit and directories; all are containerd.
     """
-    config = {"containerd": "/etc/containerd/config.toml", "crio": "/etc/crio/containerd.toml"}[runtime]
+    config = "/etc/crio/containerd.toml" if runtime == "crio" else "/etc/containerd/config.toml"
     socket = RUNTIME_SOCKETS[runtime]
     write(root / config[1:], CONTAINERD_CONFIG.replace("@SOCKET@", socket))
     unit = RUNTIME_SERVICE.replace("@NAME@", runtime).replace("@CONFIG@", config)
@@ -161,4 +165,7 @@ def furnish_runtime(root: Path, runtime: str) -> None:
     write(root / "etc/hosts", "127.0.0.1 localhost\n")
     wants = root / "etc/systemd/system/multi-user.target.wants"
     wants.mkdir(exist_ok=True)
+    if runtime in IMAGE_SOCKETS:
+        link = f"L+ {IMAGE_SOCKETS[runtime]} - - - - {socket}\n"
+        write(root / "etc/tmpfiles.d/images.conf", link)
     os.symlink(f"/lib/systemd/system/{runtime}.service", wants / f"{runtime}.service")

@@ -7,6 +7,7 @@ real one, where it is named: see real_kubelet for what that one needs.
 
 import functools
 import math
+import os
 import shutil
 import tempfile
 import time
@@ -25,8 +26,8 @@ TREES = Path(__file__).parent / "kubelets"
 
 FLAVOURS = tuple(sorted(path.name for path in TREES.iterdir()))
 
-#: The flavours whose runtime is not containerd.
-RUNTIMES = {"crio": "crio"}
+#: The flavours whose runtime is not containerd, or not where it usually is.
+RUNTIMES = {"crio": "crio", "script": "containerd-node"}
 
 UNIT = "kubelet.service"
 
@@ -38,6 +39,8 @@ def runtime_of(flavour: str) -> str:
 
 def kubelet_path(flavour: str) -> str:
     """Where that distribution has its kubelet."""
+    if flavour == "aks":
+        return "/usr/local/bin/kubelet"
     return "/opt/bin/kubelet" if flavour.startswith("gardener") else "/usr/bin/kubelet"
 
 
@@ -70,11 +73,13 @@ def lay_kubelet_below(root: Path, flavour: str) -> None:
     tree = TREES / flavour
     for source in sorted(tree.rglob("*")):
         target = root / source.relative_to(tree)
-        if source.is_dir():
+        if source.is_symlink():
+            target.symlink_to(source.readlink())
+        elif source.is_dir():
             target.mkdir(exist_ok=True)
         else:
             shutil.copyfile(source, target)
-            target.chmod(0o644)
+            target.chmod(0o755 if os.access(source, os.X_OK) else 0o644)
     binary = root / kubelet_path(flavour)[1:]
     binary.parent.mkdir(parents=True, exist_ok=True)
     binary.write_bytes(executable())
@@ -84,7 +89,7 @@ def lay_kubelet_below(root: Path, flavour: str) -> None:
     for path, content in zip((kubelet_api.CERTIFICATE, kubelet_api.KEY), certificate(), strict=True):
         write(root / path[1:], content, 0o600)
     wants = root / "etc/systemd/system/multi-user.target.wants"
-    own = (tree / "etc/systemd/system" / UNIT).exists()
+    own = os.path.lexists(tree / "etc/systemd/system" / UNIT)
     (wants / UNIT).symlink_to(f"{'/etc' if own else '/lib'}/systemd/system/{UNIT}")
 
 
@@ -114,9 +119,9 @@ def wait_healthy(host: ThrowawayHost, timeout: float = 15.0) -> None:
         time.sleep(0.01)
 
 
-def running_arguments(host: ThrowawayHost) -> list[str]:
+def running_arguments(host: ThrowawayHost, unit: str = UNIT) -> list[str]:
     """The arguments of the running kubelet, without its interpreter's."""
-    pid = int(host.show(UNIT, "MainPID"))
+    pid = int(host.show(unit, "MainPID"))
     if pid == 0:
         raise HostError("kubelet does not run")
     words = (host.root / f"proc/{pid}/cmdline").read_bytes().decode().split("\0")[:-1]

@@ -1,8 +1,10 @@
 """Kubelets as cases: tests/cases/kubelets/<name>/expected.yaml, on a tree of unit files.
 
 `flavour` names a bootable tree of tests/throwaway/kubelets; the case's own tree/
-lies over it, `without` takes files away. Expected is either a strategy with its
-variable or the code of a refusal, and the base endpoint.
+lies over it, `without` takes files away. `running` is the command line of the running
+kubelet, where it is not the unit's; `names` is kubelet.variable, `settings` is
+kubelet.strategy. Expected is either a strategy with its variable or the code of a
+refusal, and the base endpoint.
 """
 
 from __future__ import annotations
@@ -21,13 +23,14 @@ from installer.host.files import RootedFiles
 from installer.host.globbing import matching
 from installer.inputs.settings import KubeletSettings, Settings
 from installer.kubelet.analysis import KubeletAnalysis, analyse_kubelet
-from installer.kubelet.command import next_command_line, parse_base
+from installer.kubelet.command import launch_of, next_command_line, parse_base
 from installer.kubelet.endpoint import base_endpoint
 from installer.kubelet.strategy import Choice, choose_strategy
 from installer.model import paths
 from installer.model.finding import Finding
 from installer.model.resource import ProcessState, UnitState, last_flag
 from installer.model.snapshot import HostSnapshot, KubeletBase, KubeletSnapshot, ProxySnapshot, UnitText
+from installer.snapshot import read_script
 from installer.systemd_syntax.environment_file import quote
 
 CASES = Path(__file__).parent.parent / "cases" / "kubelets"
@@ -48,6 +51,17 @@ def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[dict[str, Any]
     for name in expected.get("without", ()):
         (tmp_path / name).unlink()
     return expected, tmp_path
+
+
+def settings_of(expected: dict[str, Any]) -> Settings:
+    strategy, variable = expected.get("settings", "auto"), expected.get("names", "")
+    return Settings(kubelet=KubeletSettings(strategy=strategy, variable=variable))
+
+
+def running(expected: dict[str, Any], base: KubeletBase) -> ProcessState:
+    """The process of this kubelet, on its base endpoint."""
+    argv = tuple(expected.get("running", ())) or next_start(base) or ("/usr/bin/kubelet",)
+    return ProcessState(7, argv, {}, argv[0])
 
 
 def load_base(root: Path) -> KubeletBase:
@@ -71,7 +85,16 @@ def load_base(root: Path) -> KubeletBase:
         base,
         config=text_of(root, found) if found and found.exists() else None,
         config_dir=tuple(text_of(root, path) for path in in_directory),
+        script=script_of(root, base),
     )
+
+
+def script_of(root: Path, base: KubeletBase) -> UnitText | None:
+    try:
+        commands = parse_base(base).commands()
+    except ValueError:
+        return None
+    return read_script(RootedFiles(root), launch_of(commands[0])) if len(commands) == 1 else None
 
 
 def next_start(base: KubeletBase) -> tuple[str, ...]:
@@ -90,16 +113,16 @@ def text_of(root: Path, path: Path) -> UnitText:
     return UnitText(f"/{path.relative_to(root)}", path.read_text())
 
 
-def on_relay(base: KubeletBase) -> ProcessState:
+def on_relay(expected: dict[str, Any], base: KubeletBase) -> ProcessState:
     """The process of this kubelet, running and moved by our guard."""
-    return ProcessState(7, (*next_start(base), OUR_FLAG), {"CRI_RESMGR_GUARD_FLAG": OUR_FLAG})
+    before = running(expected, base)
+    return ProcessState(7, (*before.argv, OUR_FLAG), {"CRI_RESMGR_GUARD_FLAG": OUR_FLAG}, before.exe)
 
 
 def test_strategy(case: tuple[dict[str, Any], Path]) -> None:
     expected, root = case
     base = load_base(root)
-    settings = Settings(kubelet=KubeletSettings(strategy=expected.get("settings", "auto")))
-    choice = choose_strategy(parse_base(base), settings)
+    choice = choose_strategy(parse_base(base), settings_of(expected), base, running(expected, base))
     if "refusal" in expected:
         assert isinstance(choice, Finding), choice
         assert choice.code == expected["refusal"]
@@ -118,7 +141,9 @@ def test_strategy(case: tuple[dict[str, Any], Path]) -> None:
 def test_base_endpoint(case: tuple[dict[str, Any], Path]) -> None:
     expected, root = case
     base = load_base(root)
-    for process in (None, on_relay(base)):
+    for process in (running(expected, base), None, on_relay(expected, base)):
+        if process is None and "running" in expected:
+            continue  # what the unit says is not kubelet's command line
         found = analysed(base, process)
         if "endpoint_refusal" in expected:
             refusals = {one.code: one.message for one in found.refusals}
@@ -134,8 +159,8 @@ def test_drop_in_makes_the_base_line_and_our_flag(case: tuple[dict[str, Any], Pa
     """With our drop-in at its place, the merged unit is the base's command line and then our flag."""
     expected, root = case
     base = load_base(root)
-    settings = Settings(kubelet=KubeletSettings(strategy=expected.get("settings", "auto")))
-    choice = choose_strategy(parse_base(base), settings)
+    settings = settings_of(expected)
+    choice = choose_strategy(parse_base(base), settings, base, running(expected, base))
     if not isinstance(choice, Choice):
         return
     files, _kubelet = kubelet_resources(settings, base.detail, choice)
@@ -149,7 +174,12 @@ def test_drop_in_makes_the_base_line_and_our_flag(case: tuple[dict[str, Any], Pa
     composed.parent.mkdir(parents=True)
     value = parse_base(base).environment(base.environment_files).get(choice.variable, "")
     composed.write_text(f"{choice.variable}={quote(f'{value} {OUR_FLAG}')}\n")
-    assert next_start(load_base(root)) == (*before, OUR_FLAG)
+    moved = load_base(root)
+    if choice.passed_on and "running" in expected:  # what is made of the variable is not read
+        environment = parse_base(moved).environment(moved.environment_files)
+        assert environment[choice.variable].endswith(OUR_FLAG)
+    else:
+        assert next_start(moved) == (*before, OUR_FLAG)
 
 
 def test_running_on_the_relay_by_another_hand_is_refused() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from installer.kubelet.command import BaseUnit, is_shell_wrapper, last_variable, next_command_line, parse_base
+from installer.kubelet.command import BaseUnit, last_variable, next_command_line, parse_base
 from installer.model.snapshot import KubeletBase, UnitText
 from installer.systemd_syntax.environment_file import parse_environment_file, quote
 from installer.systemd_syntax.unit_file import (
@@ -171,23 +171,6 @@ def test_expansion() -> None:
         "k", "1", "2 3", "x", "y", "x y", "--c=x y/$A", "$A", "50%", "", ";",
     )  # fmt: skip
     assert expand(command(":k $A ${A}"), {"A": "1"}) == ("k", "$A", "${A}")
-
-
-@pytest.mark.parametrize(
-    ("line", "wrapped"),
-    [
-        ("/bin/sh -c 'kubelet'", True),
-        ("/usr/bin/bash -euxc 'kubelet' $A", True),
-        ("@/bin/sh kubelet -c 'exec kubelet'", True),
-        ("/usr/bin/env LANG=C bash -c 'kubelet'", True),
-        ("/bin/busybox sh -ec 'kubelet'", True),
-        ("/bin/sh /opt/kubelet.sh -c $A", False),
-        ("/usr/bin/env kubelet --sync $A", False),
-        ("/usr/bin/kubelet -c $A", False),
-    ],
-)
-def test_shell_wrappers(line: str, wrapped: bool) -> None:
-    assert is_shell_wrapper(command(line)) is wrapped
 
 
 def test_last_variable() -> None:

@@ -219,8 +219,10 @@ class Laboratory:
 
     @staticmethod
     def _choose(case: Case, unit: UnitState, detail: UnitDetail) -> Choice | None:
-        choice = choose_strategy(parse_base(case.base(unit, detail)), _settings(case))
-        return choice if isinstance(choice, Choice) else None
+        base = case.base(unit, detail)
+        choice = choose_strategy(parse_base(base), _settings(case), base)
+        # What a shell makes of a variable is not systemd's.
+        return choice if isinstance(choice, Choice) and not choice.passed_on else None
 
     def try_environments(self, count: int) -> list[str]:
         """What a process is given from EnvironmentFiles is what we read there."""

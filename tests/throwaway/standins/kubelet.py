@@ -35,6 +35,7 @@ FAULTS = "/etc/standin-kubelet.json"
 DEFAULT_ENDPOINT = "unix:///run/containerd/containerd.sock"
 RELAY = "/run/cri-resmgr/cri-resmgr.sock"
 SERVICE = "/runtime.v1.RuntimeService/"
+IMAGE_INFO = "/runtime.v1.ImageService/ImageFsInfo"
 STARTED = time.monotonic()
 
 #: How long the runtime may take to answer.
@@ -114,6 +115,11 @@ def endpoint(argv: list[str], config: dict[str, Any]) -> str:
     return config.get("containerRuntimeEndpoint") or DEFAULT_ENDPOINT
 
 
+def image_endpoint(argv: list[str], config: dict[str, Any], address: str) -> str:
+    """Where images are: with the runtime, if nothing else is said."""
+    return flag(argv, "image-service-endpoint") or config.get("imageServiceEndpoint") or address
+
+
 def read_only_port(argv: list[str], config: dict[str, Any]) -> int:
     """Where it tells everybody its pods; 0 for nowhere, the default with a configuration file."""
     default = config.get("readOnlyPort", 0) if flag(argv, "config") else READ_ONLY
@@ -129,14 +135,20 @@ def is_relay(address: str) -> bool:
     return (path.removeprefix("/var") if path.startswith("/var/run/") else path) == RELAY
 
 
-def ask_runtime(address: str) -> None:
-    """Ends us as the real one ends when the runtime does not answer."""
+def ask_runtime(address: str, images: str) -> None:
+    """Ends us as the real one ends when the runtime, or who serves images, does not answer."""
     begun = time.monotonic()
     try:
         version = strings(call(address, "Version"))
     except (OSError, CallError) as error:
         time.sleep(max(0.0, begun + 0.05 - time.monotonic()))
         fail(f"failed to run Kubelet: validate service connection: {address}: {error}")
+    if images != address:
+        log("I", f'"Using image service endpoint" endpoint="{images}"')
+        try:
+            unary(socket_path(images), IMAGE_INFO, b"", RUNTIME_SECONDS)
+        except (OSError, CallError) as error:
+            fail(f"failed to run Kubelet: validate service connection: {images}: {error}")
     log(
         "I", f'"Container runtime initialized" containerRuntime="{version.get(2)}" version="{version.get(3)}"'
     )
@@ -206,7 +218,7 @@ def main() -> NoReturn:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if wrong.get("startup") == "exit":
         fail("failed to run Kubelet: this one is broken")
-    ask_runtime(address)
+    ask_runtime(address, image_endpoint(sys.argv[1:], config, address))
     while wrong.get("startup") == "hang":
         signal.pause()
     time.sleep(float(wrong.get("startDelaySeconds", 0.05)))

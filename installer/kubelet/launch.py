@@ -1,0 +1,197 @@
+"""What a command line runs, and whether a word behind it, or a variable, still reaches kubelet.
+
+A shell, a script or another program may stand between systemd and kubelet. Only what is certain counts: a
+script is served if its last command is an `exec` that ends with its arguments or with one variable.
+Everything else is refused before anything is touched, for trying it out would cost two restarts of kubelet.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+_SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "zsh"})
+_KUBELETS = frozenset({"kubelet", "hyperkube"})
+_CONTAINER_TOOLS = frozenset({"docker", "podman", "nerdctl", "ctr", "crictl", "rkt", "systemd-nspawn"})
+# They replace themselves with the program that they are given, behind options of their own.
+_LAUNCHERS = frozenset(
+    {"env", "nice", "ionice", "chrt", "taskset", "numactl", "setsid", "stdbuf", "nohup", "prlimit"}
+    | {"setpriv", "runcon", "systemd-cat", "systemd-inhibit"}
+)
+_COMMAND_OPTION = re.compile(r"-[A-Za-z]*c[A-Za-z]*")
+_OPTIONS_WITH_VALUE = frozenset({"-o", "+o", "-O", "+O", "--rcfile", "--init-file"})
+_NO_ENVIRONMENT = frozenset({"-", "-i", "--ignore-environment"})
+_INTERPRETER = re.compile(r"#![ \t]*(\S+)(?:[ \t]+(\S+))?")
+# A plain command that replaces the shell; its last word is what matters.
+_EXEC = re.compile(r"exec[ \t]+([^;&|<>()`]*?)[ \t]+([^ \t;&|<>()`]+)[ \t]*;?", re.DOTALL)
+_ARGUMENTS = frozenset({'"$@"', "$@", '"${@}"', "${@}"})
+_VARIABLE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
+# Where a script may give its variables other values than systemd did.
+_COMMAND_BEGINS = r"(?m)(?:^|[;&|({]|\bthen\b|\bdo\b|\belse\b)[ \t]*"
+_READS_MORE = re.compile(_COMMAND_BEGINS + r"(?:\.|source|eval)[ \t]")
+_SETS_ARGUMENTS = re.compile(_COMMAND_BEGINS + r"set[ \t]+--(?!.*\$@)")
+_EXECS_EARLIER = re.compile(r"\bexec[ \t]+[^ \t0-9<>&{]")  # exec 2>&1 is another thing
+_LINE_LIMIT = 16_384  # characters of the last line
+_ENDPOINT_FLAG = re.compile(r"--container[-_]runtime[-_]endpoint")
+
+
+class Launch(NamedTuple):
+    """`program` is the first word that is neither a launcher nor one of its options; it is a file for a shell
+    if `shell` is set. `inline` is what a shell is given to run with -c, `placed` whether a word behind that
+    becomes an argument ($1 ...), not its name ($0), and `arguments` are those. `bare`: a launcher empties the
+    environment."""
+
+    program: str = ""
+    shell: bool = False
+    inline: str | None = None
+    placed: bool = False
+    bare: bool = False
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def is_kubelet(self) -> bool:
+        return self.inline is None and not self.shell and posixpath.basename(self.program) in _KUBELETS
+
+    @property
+    def is_container(self) -> bool:
+        return self.inline is None and posixpath.basename(self.program) in _CONTAINER_TOOLS
+
+
+class Passing(NamedTuple):
+    """What reaches kubelet at the end of its flags: words behind the command line (`appended`), or the value
+    of `variable`. `why_not` says what is in the way if neither does."""
+
+    appended: bool = False
+    variable: str = ""
+    why_not: str = ""
+
+
+def find_launch(words: tuple[str, ...]) -> Launch:
+    """What a command line runs; argv[0] of systemd's `@` is not among the words."""
+    rest, bare = list(words), False
+    while rest and posixpath.basename(rest[0]) in _LAUNCHERS:
+        launcher = posixpath.basename(rest.pop(0))
+        before = len(rest)
+        options = list(rest)
+        while rest and not _is_program(rest[0]):
+            rest.pop(0)
+        bare = bare or (launcher == "env" and not _NO_ENVIRONMENT.isdisjoint(options[: before - len(rest)]))
+    if not rest:
+        return Launch(bare=bare)
+    if posixpath.basename(rest[0]) == "busybox" and len(rest) > 1:
+        rest.pop(0)
+    if is_shell(rest[0]):
+        return _of_shell(rest[1:])._replace(bare=bare)
+    return Launch(rest[0], bare=bare)
+
+
+def is_shell(word: str) -> bool:
+    """Whether a shell goes by that name; a login shell's has a hyphen before it."""
+    return posixpath.basename(word).removeprefix("-") in _SHELLS
+
+
+def _is_program(word: str) -> bool:
+    name = posixpath.basename(word)
+    known = name in _KUBELETS or name in _SHELLS or name in _LAUNCHERS or name in ("busybox", "hyperkube")
+    return known or (word.startswith("/") and "=" not in word)
+
+
+def _of_shell(words: list[str]) -> Launch:
+    at, inline = 0, False
+    while at < len(words) and words[at][:1] in ("-", "+") and len(words[at]) > 1:
+        inline = inline or bool(_COMMAND_OPTION.fullmatch(words[at]))
+        at += 2 if words[at] in _OPTIONS_WITH_VALUE else 1
+    rest = words[at:]
+    if inline:
+        # A name that is a variable may come to nothing: then the next word would be the name.
+        placed = len(rest) > 1 and not rest[1].startswith("$")
+        return Launch(inline=rest[0] if rest else "", placed=placed, arguments=tuple(rest[2:]))
+    return Launch(rest[0] if rest else "", shell=True)
+
+
+def is_script(launch: Launch, text: str) -> bool:
+    """Whether a shell reads `text`, which is the beginning of the program."""
+    if launch.shell:
+        return True
+    found = _INTERPRETER.match(text)
+    return found is not None and any(is_shell(word) for word in found.groups() if word)
+
+
+def judge_inline(launch: Launch) -> Passing:
+    """What `sh -c` passes on."""
+    found = _judge(launch.inline or "")
+    if found.appended and not launch.placed:
+        return Passing(why_not='"$@" is there, but no name ($0) stands before what would be appended')
+    return _with_environment(launch, found)
+
+
+def judge_script(launch: Launch, text: str) -> Passing:
+    """What a script of a shell passes on."""
+    return _with_environment(launch, _judge(text))
+
+
+def _with_environment(launch: Launch, found: Passing) -> Passing:
+    if found.variable and launch.bare:
+        return Passing(why_not=f"`env -i` keeps ${found.variable} from it")
+    return found
+
+
+def _judge(text: str) -> Passing:
+    lines = [line for line in text.replace("\\\n", " ").split("\n") if line.strip()]
+    code = [line for line in lines if not line.lstrip().startswith("#")]
+    last, before = code[-1].strip() if code else "", "\n".join(code[:-1])
+    command = _EXEC.fullmatch(last) if len(last) <= _LINE_LIMIT else None
+    if not command:
+        return Passing(why_not="its last line is not a plain `exec` of kubelet")
+    if _EXECS_EARLIER.search(before):
+        return Passing(why_not="it has more than one `exec`")
+    end = command[2]
+    if end in _ARGUMENTS:
+        if _SETS_ARGUMENTS.search(before):
+            return Passing(why_not="it sets its arguments anew")
+        return Passing(appended=True)
+    variable = _VARIABLE.fullmatch(end)
+    if not variable:
+        return Passing(why_not='its `exec` ends neither with "$@" nor with one unquoted $VARIABLE')
+    name = variable[1] or variable[2]
+    sets = re.search(rf"\b{name}\b(?:\+?=|:=)|\b(?:read|for)\b.*\b{name}\b", before)
+    if sets or _READS_MORE.search(before):
+        return Passing(why_not=f"it may set ${name} itself, whatever systemd gave it")
+    return Passing(variable=name)
+
+
+def misses_variable(text: str, name: str) -> str:
+    """Why a value of the variable cannot decide the endpoint as the script reads, or an empty string. What it
+    reads from elsewhere is not known."""
+    code = "\n".join(line for line in text.split("\n") if not line.lstrip().startswith("#"))
+    uses = [found.end() for found in re.finditer(rf"\$(?:{name}\b|\{{{name}\b[^}}]*\}})", code)]
+    if not uses:
+        return "" if _READS_MORE.search(code) else f"it does not use ${name}"
+    if _ENDPOINT_FLAG.search(code, uses[-1]):
+        return f"it has --container-runtime-endpoint behind ${name}, and the last one wins"
+    return ""
+
+
+def shell_words(launch: Launch, environment: Mapping[str, str]) -> Iterator[str]:
+    """The words of `sh -c` as far as systemd has filled variables in, with those of the shell filled in and
+    not yet split: kubelet's command line, if that is all."""
+    text = (launch.inline or "").strip().removeprefix("exec ")
+    for word in text.split():
+        if word in _ARGUMENTS:
+            yield from launch.arguments
+        else:
+            yield _VARIABLE.sub(lambda found: environment.get(found[1] or found[2], ""), word)
+
+
+def came_through(words: tuple[str, ...], started: tuple[str, ...], executable: str) -> bool:
+    """Whether a running process has the words of the command line (its program first) at the end of its own,
+    or is that program. `started` is its command line without our part."""
+    if not words or not started:
+        return False
+    names = {posixpath.basename(word) for word in (*started[:4], executable)}
+    arguments = words[1:]
+    return posixpath.basename(words[0]) in names or (
+        bool(arguments) and started[-len(arguments) :] == arguments
+    )

@@ -1,0 +1,86 @@
+"""Whether what stands between systemd and kubelet hands our part on, by all that a snapshot has of it."""
+
+from __future__ import annotations
+
+import posixpath
+from typing import NamedTuple
+
+from installer.kubelet.command import launch_of
+from installer.kubelet.endpoint import base_argv
+from installer.kubelet.launch import Launch, Passing, came_through, is_shell, judge_inline, judge_script
+from installer.model.finding import Finding, refusal
+from installer.model.resource import ProcessState
+from installer.model.snapshot import KubeletBase
+from installer.systemd_syntax.unit_file import ExecCommand
+
+_HINT = (
+    'end it with one plain `exec` of kubelet whose last word is "$@" or a $VARIABLE, or name in '
+    "kubelet.variable the environment variable that it hands on to kubelet behind every other flag"
+)
+
+
+class Found(NamedTuple):
+    """`code` is that of the refusal where neither words nor a variable reach kubelet; `what` stands between
+    systemd and kubelet, in words."""
+
+    launch: Launch
+    passing: Passing
+    what: str = ""
+    code: str = ""
+
+    @property
+    def direct(self) -> bool:
+        """Whether nothing stands between."""
+        return self.passing.appended and not self.what
+
+    def refused(self, command: ExecCommand) -> Finding:
+        """Why kubelet cannot be served."""
+        hints = {
+            "kubelet-in-container": "run kubelet as a process of the host, or exclude this node",
+            "kubelet-behind-shell": "start kubelet with `exec` in it",
+        }
+        why = self.passing.why_not or f"only ${self.passing.variable} reaches kubelet, not its arguments"
+        message = f"{self.what} in {command.path} starts kubelet, and our flag would not reach it: {why}"
+        return refusal(self.code, message, hints.get(self.code, _HINT))
+
+
+def find_passing(
+    command: ExecCommand, base: KubeletBase, process: ProcessState | None, expanded: tuple[str, ...]
+) -> Found:
+    """`expanded` is the command line of the next start without us."""
+    launch = launch_of(command)
+    name = posixpath.basename(launch.program)
+    if launch.is_container:
+        why = f"{name} runs it in a container, where the relay is not"
+        return Found(launch, Passing(why_not=why), name, "kubelet-in-container")
+    if launch.inline is None and base.script is None and not launch.shell:
+        return _of_program(launch, command, process, expanded)
+    inline = launch.inline is not None
+    what = "the shell command" if inline else f"the script {launch.program}"
+    text = base.script.text if base.script else ""
+    found = judge_inline(launch) if inline else judge_script(launch, text)
+    if not found.appended and not found.variable and is_behind_shell(process):
+        why = "the main process of the unit is the shell, and kubelet its child"
+        return Found(launch, Passing(why_not=why), what, "kubelet-behind-shell")
+    return Found(launch, found, what, "kubelet-shell-wrapper" if inline else "kubelet-script")
+
+
+def is_behind_shell(process: ProcessState | None) -> bool:
+    """Whether the main process is a shell: it has not come to its `exec` yet, or has none."""
+    return process is not None and bool(process.argv) and is_shell(process.argv[0])
+
+
+def _of_program(
+    launch: Launch, command: ExecCommand, process: ProcessState | None, expanded: tuple[str, ...]
+) -> Found:
+    """A program that is no shell's. If it goes by another name than kubelet, the running process has to show
+    that it is the same, or that it was given what stands in the unit."""
+    if launch.is_kubelet or process is None:
+        return Found(launch, Passing(appended=True))
+    at = expanded.index(launch.program) if launch.program in expanded else 0
+    behind = at + (2 if "@" in command.prefixes and at == 0 else 1)
+    words = (launch.program, *expanded[behind:])
+    if came_through(words, base_argv(process), process.exe):
+        return Found(launch, Passing(appended=True))
+    why = "the running kubelet has other arguments than the unit"
+    return Found(launch, Passing(why_not=why), launch.program or command.words[0], "kubelet-arguments-lost")
