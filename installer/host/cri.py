@@ -89,7 +89,7 @@ class SocketCri:
 
     def containers(self, endpoint: str, timeout: float = 10.0) -> tuple[RunningContainer, ...]:
         cgroups = Cgroups(self._files)
-        with self._channel(endpoint, timeout) as call:
+        with self._channel(endpoint, timeout, renewed=True) as call:
             # ListContainersRequest.filter.state.state, so that the dead ones stay where they are.
             only_running = encode(1, encode(2, encode(1, _RUNNING)))
             listed = messages(call("ListContainers", only_running), 1)
@@ -102,7 +102,7 @@ class SocketCri:
     def update(
         self, endpoint: str, resources: Mapping[str, CpuResources], timeout: float = 10.0
     ) -> dict[str, str]:
-        with self._channel(endpoint, timeout) as call:
+        with self._channel(endpoint, timeout, renewed=True) as call:
             said = _eight_at_a_time(lambda one: (one[0], _update(call, *one)), list(resources.items()))
         return {identifier: complaint for identifier, complaint in said if complaint}
 
@@ -110,9 +110,9 @@ class SocketCri:
         return Cgroups(self._files).state(container.pid, container.id)
 
     @contextmanager
-    def _channel(self, endpoint: str, timeout: float) -> Iterator[Call]:
-        """A connection whose calls end `timeout` seconds from now. Raises StepFailedError for
-        whatever fails in the block."""
+    def _channel(self, endpoint: str, timeout: float, *, renewed: bool = False) -> Iterator[Call]:
+        """A connection whose calls end `timeout` seconds from now, or, if that is `renewed`, from the last
+        answer. Raises StepFailedError for whatever fails in the block."""
         path = normalise_endpoint(endpoint)
         if not path.startswith("/"):
             raise StepFailedError(f"{endpoint}: not a unix socket", "CRI is served at a unix:// endpoint")
@@ -121,7 +121,7 @@ class SocketCri:
                 if not place.is_socket():
                     raise FileNotFoundError
                 with _connected(str(place)) as channel:
-                    yield _caller(channel, time.monotonic() + timeout)
+                    yield _caller(channel, timeout, renewed=renewed)
         except (FileNotFoundError, NotADirectoryError):
             where = f"{str(self._files.root).rstrip('/')}{path}"
             raise StepFailedError(
@@ -178,14 +178,20 @@ def _connected(socket: str) -> Iterator[Any]:
         channel.close()
 
 
-def _caller(channel: Any, deadline: float) -> Call:
+def _caller(channel: Any, timeout: float, *, renewed: bool) -> Call:
     import grpc
 
+    deadline = time.monotonic() + timeout
+
     def call(method: str, request: bytes) -> Fields:
+        nonlocal deadline
         left = max(0.0, deadline - time.monotonic())
         try:
-            return decode(channel.unary_unary(f"{_SERVICE}/{method}")(request, timeout=left))
+            answer = channel.unary_unary(f"{_SERVICE}/{method}")(request, timeout=left)
         except grpc.RpcError as error:
             raise CallError(error.code().name, f"{method}: {error.details()}") from error
+        if renewed:
+            deadline = time.monotonic() + timeout
+        return decode(answer)
 
     return call

@@ -196,14 +196,16 @@ class Cri(Protocol):
         ...
 
     def containers(self, endpoint: str, timeout: float = 10.0) -> tuple[RunningContainer, ...]:
-        """The running containers. Raises StepFailedError with the reason."""
+        """The running containers. Raises StepFailedError with the reason, and when the runtime answers
+        nothing for `timeout` seconds: how long all takes depends on how many there are."""
         ...
 
     def update(
         self, endpoint: str, resources: Mapping[str, CpuResources], timeout: float = 10.0
     ) -> dict[str, str]:
         """Sets what running containers may use, by their ID; what is empty or 0 is left as it is. Returns
-        the runtime's complaint for each that it refused. Raises StepFailedError if it cannot be asked."""
+        the runtime's complaint for each that it refused, or, once it has answered nothing for `timeout`
+        seconds, for each that is left. Raises StepFailedError if it cannot be asked."""
         ...
 
     def cgroup(self, container: RunningContainer) -> CgroupState | None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -250,17 +251,58 @@ def test_a_server_of_another_make_that_answers_and_then_fails_its_calls(tmp_path
             context.abort(grpc.StatusCode.UNAVAILABLE, "connection error: dial unix: connection refused")
         return RESPONSE
 
-    handlers = {"Version": grpc.unary_unary_rpc_method_handler(version)}
+    with serving(tmp_path / "r.sock", "Version", version):
+        cri = SocketCri(RootedFiles(tmp_path))
+        answered = [cri.answers("/r.sock", timeout=5.0)]
+        fails.set()
+        answered.append(cri.answers("/r.sock", timeout=5.0))
+    assert answered == [True, False]
+
+
+@contextlib.contextmanager
+def serving(path: Path, method: str, work: Callable[[bytes, Any], bytes]) -> Iterator[None]:
+    """A server of grpcio with one method."""
+    import grpc
+
+    handlers = {method: grpc.unary_unary_rpc_method_handler(work)}
     with ThreadPoolExecutor(2) as pool:
         server = grpc.server(pool)
         server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler("runtime.v1.RuntimeService", handlers),)
         )
-        server.add_insecure_port(f"unix:{tmp_path}/r.sock")
+        server.add_insecure_port(f"unix:{path}")
         server.start()
-        cri = SocketCri(RootedFiles(tmp_path))
-        answered = [cri.answers("/r.sock", timeout=5.0)]
-        fails.set()
-        answered.append(cri.answers("/r.sock", timeout=5.0))
+        yield
         server.stop(None).wait()
-    assert answered == [True, False]
+
+
+MANY = {f"container-{number}": CpuResources(shares=2) for number in range(20)}
+
+
+@rule("R14")
+def test_many_containers_may_take_a_slow_runtime_its_time(tmp_path: Path) -> None:
+    """Seen with 50 of them on an emulated machine: whoever came after 10 s in all got nothing back."""
+
+    def update(_request: bytes, _context: object) -> bytes:
+        time.sleep(0.25)
+        return b""
+
+    with serving(tmp_path / "r.sock", "UpdateContainerResources", update):
+        assert SocketCri(RootedFiles(tmp_path)).update("/r.sock", MANY, timeout=2.0) == {}
+
+
+@rule("R9")
+def test_a_runtime_that_answers_nothing_is_not_waited_for_with_each_container(tmp_path: Path) -> None:
+    over, asked = threading.Event(), []
+
+    def update(request: bytes, _context: object) -> bytes:
+        asked.append(request)
+        over.wait()
+        return b""
+
+    with serving(tmp_path / "r.sock", "UpdateContainerResources", update):
+        complaints = SocketCri(RootedFiles(tmp_path)).update("/r.sock", MANY, timeout=0.5)
+        waited_for = len(asked)
+        over.set()
+    assert complaints.keys() == MANY.keys()
+    assert waited_for == 2  # as many as the server begins at a time
