@@ -1,8 +1,9 @@
 """What the kernel enforces on a container: its cgroups, v1 or v2, read below the host root. Only reads.
 
 Where a cgroup lies is asked of the host's first process: its mounts (/proc/1/mountinfo) and the container's
-paths (/proc/PID/cgroup) are both told relative to our own cgroup namespace, whichever that is
-(cgroup_namespaces(7)), so that what is below the mount is the same for both.
+paths (/proc/PID/cgroup) are both told relative to our own cgroup namespace (cgroup_namespaces(7)). That is
+the host's own, or, with cgroup v2, that of a pod that is not privileged. Then both begin with `/..` for each
+cgroup on the way up, and the names of those that we are in ourselves are not told.
 
 A CPU that goes offline is gone for good from a cpuset of v1 (cpuset(7)). One of v2 keeps it for the day when
 it is back: there, what a container is set to counts, and not what it can use of that at the moment.
@@ -24,6 +25,9 @@ class Cgroups:
 
     def __init__(self, files: RootedFiles) -> None:
         self._files = files
+        self._ours: dict[
+            tuple[str, int], str
+        ] = {}  # (mount point, levels below it) -> a cgroup that we are in
 
     def state(self, pid: int, identifier: str) -> CgroupState | None:
         """What the kernel enforces on the container `identifier`, in which the process `pid` runs. None if
@@ -103,9 +107,29 @@ class Cgroups:
             return ""
         path = "/".join(names[: named[-1] + 1])
         for root, place in self._mounts.get(controller, ()):
-            if root == "/" or path.startswith(f"{root}/"):
-                return place + (path if root == "/" else path.removeprefix(root))
+            if found := self._place(root, place, path):
+                return found
         return ""
+
+    def _place(self, root: str, place: str, path: str) -> str:
+        """Where the cgroup `path` is, in the hierarchy of which `root` is mounted at `place`; empty if not
+        there."""
+        (above, tail), (height, rest) = _climb(path), _climb(root)
+        depth = height - above
+        if rest or depth < 0:
+            return place + path.removeprefix(root) if path.startswith(f"{root}/") else ""
+        if (place, depth) not in self._ours:
+            if not (found := self._search(place, depth, tail)):
+                return ""
+            self._ours[place, depth] = found
+        return f"{self._ours[place, depth]}/{tail}"
+
+    def _search(self, directory: str, depth: int, tail: str) -> str:
+        """The cgroup, so many levels below a directory, that has `tail` below it; empty if there is none."""
+        if depth == 0:
+            return directory if self._files.status(f"{directory}/{tail}") is not None else ""
+        found = (self._search(f"{directory}/{name}", depth - 1, tail) for name in self._files.list(directory))
+        return next(filter(None, found), "")
 
     @cached_property
     def _mounts(self) -> dict[str, list[tuple[str, str]]]:
@@ -121,6 +145,13 @@ class Cgroups:
 
     def _read(self, path: str) -> str:
         return (self._files.read(path) or b"").decode("ascii", "replace").strip()
+
+
+def _climb(path: str) -> tuple[int, str]:
+    """How many cgroups a path goes up first, and what follows: `/../../c/d` -> (2, `c/d`)."""
+    names = path.strip("/").split("/")
+    above = names.count("..")
+    return above, "/".join(names[above:])
 
 
 def _number(text: str) -> int:

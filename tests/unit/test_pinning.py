@@ -251,6 +251,51 @@ def test_cgroup_v2_and_a_container_with_cgroups_of_its_own(tmp_path: Path) -> No
     assert cgroups.state(7, "aa") == CgroupState("1", "0", "0-3", "0-1", weight=20)
 
 
+@rule("R14")
+@pytest.mark.parametrize(
+    ("mounted", "seen", "directory"),
+    [
+        ("/../../../..", "/../../../../system.slice/aa.scope", "system.slice/aa.scope"),
+        ("/../../../..", "/../../../burstable/pod1/aa", "kubepods.slice/burstable/pod1/aa"),
+        ("/../../../..", "/../../pod2/aa", "kubepods.slice/besteffort/pod2/aa"),
+        ("/../../../..", "/../aa", "kubepods.slice/besteffort/pod1/aa"),
+        ("/../../../..", "/aa", "kubepods.slice/besteffort/pod1/ours/aa"),
+    ],
+)
+def test_a_pod_in_a_cgroup_namespace_of_its_own_finds_every_container(
+    tmp_path: Path, mounted: str, seen: str, directory: str
+) -> None:
+    """Its own cgroup is kubepods.slice/besteffort/pod1/ours, whose names the kernel does not tell it."""
+    hierarchy = "sys/fs/cgroup"
+    cgroups = lay(
+        tmp_path,
+        {
+            "proc/1/mountinfo": f"30 20 0:26 {mounted} /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n",
+            "proc/7/cgroup": f"0::{seen}\n",
+            f"{hierarchy}/cgroup.procs": "",
+            f"{hierarchy}/kubepods.slice/besteffort/pod1/ours/cpu.weight": "100\n",
+            f"{hierarchy}/kubepods.slice/burstable/pod9/other/cpu.weight": "100\n",
+            f"{hierarchy}/{directory}/cpu.weight": "7\n",
+        },
+    )
+    for _ in range(2):
+        state = cgroups.state(7, "aa")
+        assert state is not None
+        assert state.weight == 7
+    assert cgroups.state(7, "bb") is None
+
+
+def test_a_cgroup_that_cannot_be_seen_is_not_taken_for_one_that_lacks_nothing(tmp_path: Path) -> None:
+    cgroups = lay(
+        tmp_path,
+        {
+            "proc/1/mountinfo": "30 20 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n",
+            "proc/7/cgroup": "0::/kubepods.slice/pod1.slice/cri-containerd-aa.scope\n",
+        },
+    )
+    assert cgroups.state(7, "aa") is None
+
+
 def lay_unified(root: Path, own: str, pod: str, effective: str) -> Cgroups:
     """A machine with CPUs 0 - 7 of which 3 - 5 are offline, and a container in a pod. `own` and `pod` are
     their cpusets, `effective` what the pod can use of its own."""
