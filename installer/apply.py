@@ -36,7 +36,8 @@ from installer.model.resource import (
     PayloadFile,
     UnitState,
 )
-from installer.pinning.adopt import adopt, bring_back, check_weights
+from installer.model.snapshot import RunningContainer
+from installer.pinning.adopt import adopt, bring_back, check_lost, find_lost, forget_old
 from installer.pinning.restore import restore
 from installer.record.schema import object_path
 
@@ -44,6 +45,7 @@ _POLL = 0.05  # seconds
 _SETTLE_POLL = 0.5  # seconds
 _LINKS = "/etc/systemd/system"  # below it are the links that enable units (systemctl(1))
 _JOBS = frozenset({StepKind.RESTART, StepKind.RESTART_IF_REFUSED, StepKind.STOP, StepKind.RESET_CACHE})
+_ADOPTIONS = 3  # in a row, of containers that come meanwhile
 _STOP_TIMEOUT = 20.0  # seconds; the unit's own TimeoutStopSec is far below
 
 
@@ -98,6 +100,8 @@ class _Worker:
         self._progress = progress
         self._relay_deadline = 0.0
         self._adopted = False
+        self._before: dict[str, RunningContainer] = {}  # what ran before the proxy started, by ID
+        self._proxy_away = 0.0  # when an adoption has stopped it
         self._proxy: UnitState | None = None  # as it was when its relay had answered
         self._signalled = (UnitState(paths.PROXY_UNIT), "")  # as it was, and where its journal ended
         self._verbs: dict[StepKind, Callable[[Step], None]] = {
@@ -114,7 +118,7 @@ class _Worker:
             StepKind.RESET_PINNING: self._reset_pinning,
             StepKind.SET_ASIDE_CACHE: self._set_aside_cache,
             StepKind.ADOPT: self._adopt,
-            StepKind.CHECK_WEIGHTS: lambda step: check_weights(host, step.target),
+            StepKind.CHECK_WEIGHTS: self._check_weights,
             StepKind.RESTART: self._restart,
             StepKind.SIGNAL: self._signal,
             StepKind.RESTART_IF_REFUSED: self._restart_if_refused,
@@ -207,11 +211,32 @@ class _Worker:
             raise self._failure(paths.PROXY_UNIT, f"its cached configuration could not be reset: {complaint}")
 
     def _adopt(self, step: Step) -> None:
-        adopted = adopt(self._host, step.target)
-        self._adopted = bool(adopted)
-        for stranger in adopted:
+        adoption = adopt(self._host, step.target, self._stop_for_adoption, self._limits.proxy_start / 2)
+        self._before = {container.id: container for container in adoption.containers} | self._before
+        for stranger in adoption.made_known:
             message = f"made known to the proxy: {stranger.title}"
             self._emit(Event("adopted", message, {"id": stranger.id}))
+
+    def _stop_for_adoption(self) -> None:
+        """From here on the cache may be ours."""
+        self._proxy_away = self._host.clock.monotonic()
+        self._adopted = True
+        self._stop(Step(StepKind.STOP, paths.PROXY_UNIT, Part.PROXY))
+
+    def _check_weights(self, step: Step) -> None:
+        """Containers that have come while the proxy started are adopted at once."""
+        for left in reversed(range(_ADOPTIONS)):
+            lost = find_lost(self._host, step.target, self._before)
+            check_lost(lost)
+            if not lost:
+                return forget_old(self._host.files)
+            if not left:
+                break
+            self._adopt(step)
+            self._restart(Step(StepKind.RESTART, paths.PROXY_UNIT, Part.PROXY))
+            self._await_relay(Step(StepKind.AWAIT_RELAY, paths.RELAY_ENDPOINT, Part.PROXY))
+        message = f"containers came faster than they could be adopted: {lost[0].how}"
+        raise StepFailedError(message, "run again", interfered=True)
 
     def forget_adopted(self) -> None:
         """The cache is as cri-resmgr itself has left it: what comes next may not start on ours."""
@@ -221,6 +246,7 @@ class _Worker:
 
     def _reset_pinning(self, step: Step) -> None:
         """A container that cannot get back what the proxy took is named; the removal goes on."""
+        forget_old(self._host.files)  # of an adoption that was cut off
         try:
             resets = restore(self._host, step.target)
         except (InstallerError, OSError) as error:
@@ -256,7 +282,9 @@ class _Worker:
             self._host.files.remove(paths.RELAY_FAILURES)  # the relay has answered: the guard counts anew
         else:
             self._progress.moved_proxy = True
-            self._relay_deadline = self._host.clock.monotonic() + bound
+            now = self._host.clock.monotonic()
+            bound -= now - self._proxy_away if self._proxy_away else 0.0
+            self._relay_deadline, self._proxy_away = now + bound, 0.0
         try:
             slack = JOB_SLACK if kubelet else 0.0
             result = self._host.systemd.restart(step.target, bound + slack, at_once=self._plan.rescues)

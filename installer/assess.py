@@ -21,14 +21,16 @@ from installer.model.finding import Finding, refusal, warning
 from installer.model.plan import StepKind
 from installer.model.policy import PolicyInForce, Repinning
 from installer.model.resource import Part
-from installer.model.snapshot import HostSnapshot
+from installer.model.snapshot import HostSnapshot, Probe
 from installer.model.state import Desired, Mode
 from installer.pinning.adopt import divide
 from installer.pinning.reset import find_resets
+from installer.pinning.weight import is_known, keeps_weight
 from installer.plan import build_plan
 from installer.preflight.check import check
 from installer.record.schema import Record, RecordStatus, leftovers_of_ours, was_moving_kubelet
 
+_WHY_ADOPTED = "containers that it does not know are to be adopted"
 _WHY_CLEARED = "the configuration from cri-resmgr-agent is to be cleared"
 
 
@@ -41,24 +43,24 @@ def assess(
     installed: Desired | None = None,
 ) -> Assessment:
     """What the run would do. `nonce` marks its pending generation; `installed` replaces the inputs."""
-    request = inputs.request
-    settings, removing = request.settings, request.mode is Mode.REMOVE
+    request, settings = inputs.request, inputs.request.settings
+    removing = request.mode is Mode.REMOVE
     kubelet = analyse_kubelet(snapshot, settings)
     desired = _desired(inputs, snapshot, kubelet) if installed is None else installed
-    changes = diff(desired, snapshot, record)
-    if desired.proxy is None and not removing:
-        changes = Changes()  # kubelet cannot be served: preflight says why
     clears_agent = desired.proxy is not None and _clears_agent(inputs, snapshot, record)
-    if clears_agent:
-        changes = changes.with_restart(paths.PROXY_UNIT, Part.PROXY, _WHY_CLEARED)
+    served = desired.proxy is not None or removing  # else preflight says why not
+    changes = diff(desired, snapshot, record) if served else Changes()
+    if clears_agent or _reload_would_repin(inputs, snapshot, changes):
+        why = _WHY_CLEARED if clears_agent else _WHY_ADOPTED
+        changes = changes.with_restart(paths.PROXY_UNIT, Part.PROXY, why)
     moved = was_moving_kubelet(record, snapshot)
     findings = check(inputs, snapshot, kubelet, desired, changes, moved=moved, clears_agent=clears_agent)
     if changes or not removing:
         findings = (*_record_findings(status, request), *findings)
     runtime = kubelet.endpoint if removing else runtime_endpoint(settings, kubelet)
     starting = _starting_policy(inputs, snapshot, changes, clears_agent=clears_agent)
+    adopts = bool(runtime) and _adopting(inputs, snapshot, starting)
     unpinned = _unpinned(inputs, snapshot, changes, starting) if runtime else ()
-    adopted = _adopted(inputs, snapshot, starting)
     plan = build_plan(
         request.mode,
         desired,
@@ -70,11 +72,11 @@ def assess(
         ends_hold=not request.unattended,
         cache_step=_cache_step(snapshot, clears_agent=clears_agent),
         leftovers=leftovers_of_ours(record, snapshot) if removing else (),
-        adopt=runtime if adopted else "",
+        adopt=runtime if adopts else "",
         reset_pinning=runtime if unpinned or (removing and settings.removal.reset_pinning) else "",
     )
     return Assessment(
-        replace(plan, resets=unpinned + adopted),
+        replace(plan, resets=unpinned + (_adopted(snapshot) if adopts else ())),
         snapshot,
         base_endpoint=runtime,
         payload_version=inputs.payload.version if inputs.payload else "",
@@ -134,13 +136,35 @@ def _remembered_failure(record: Record, desired: Desired) -> str:
     return f"{failure.time}: {failure.reason}" if failure else ""
 
 
-def _adopted(inputs: Inputs, snapshot: HostSnapshot, starting: PolicyInForce | None) -> tuple[str, ...]:
-    """The strangers that the proxy is told of before it starts with a policy that would touch them."""
-    adopts, probe = inputs.request.settings.proxy.strangers == "adopt", snapshot.probe
-    if not adopts or probe is None or starting is None or starting.repins is Repinning.NOTHING:
-        return ()
-    adoptable, _ = divide(probe.containers, snapshot.cache)
-    return tuple(f"adopt {stranger.title}: it keeps its CPU weight" for stranger in adoptable)
+def _adopting(inputs: Inputs, snapshot: HostSnapshot, starting: PolicyInForce | None) -> bool:
+    """Whether strangers are made known to the proxy before it starts, also those that come until then. With
+    one that cannot be, whom an operator has given up, nobody is."""
+    settings, probe = inputs.request.settings.proxy, snapshot.probe
+    if settings.strangers != "adopt" or probe is None or starting is None:
+        return False
+    return starting.repins is not Repinning.NOTHING and not divide(probe.containers, snapshot.cache)[1]
+
+
+def _reload_would_repin(inputs: Inputs, snapshot: HostSnapshot, changes: Changes) -> bool:
+    """Whether the proxy is only signalled although it has to be stopped: if it refuses what it reads again it
+    is restarted, and would meet strangers then."""
+    proxy, containers = changes.unit(Part.PROXY), snapshot.probe.containers if snapshot.probe else ()
+    if proxy is None or proxy.action is not UnitAction.RELOAD:
+        return False
+    next_one = next_policy(inputs.configs, snapshot.cache, clears_agent=False)
+    return _adopting(inputs, snapshot, next_one) and bool(divide(containers, snapshot.cache)[0])
+
+
+def _adopted(snapshot: HostSnapshot) -> tuple[str, ...]:
+    """The containers that the proxy is told of, each with why."""
+    probe, cache = snapshot.probe or Probe(), snapshot.cache
+    changed = [one for one in probe.containers if not keeps_weight(one, cache)]
+    return tuple(
+        f"correct {one.title}: what the proxy knows of its CPU weight is rounded"
+        if is_known(one, cache)
+        else f"adopt {one.title}: it keeps its CPU weight"
+        for one in changed
+    )
 
 
 def _record_findings(status: RecordStatus, request: Request) -> Iterable[Finding]:

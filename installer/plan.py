@@ -46,13 +46,14 @@ def build_plan(
     `leftovers` are what cri-resmgr itself has left behind: they are deleted last, and also if nothing else is
     to be removed. `reset_pinning` is the runtime endpoint where running containers get their CPUs and weight
     back while the proxy is stopped; empty: they keep what they have. `adopt` is the same for strangers that
-    are made known to the proxy before it starts.
+    are made known to the proxy before it starts: the step stops it if there are any.
     """
     builder = _Builder(desired, changes, f"pending-{nonce}", reset_pinning, adopt)
     if desired.proxy is not None:
         steps = [*builder.proxy_forward(cache_step)]
         answered = any(step.kind is StepKind.AWAIT_RELAY for step in steps)
         steps += builder.kubelet_forward(hold, answered=answered)
+        steps += builder.last_check(steps)
         if hold and ends_hold and not any(step.kind is StepKind.CLEAR_HOLD for step in steps):
             steps.append(Step(StepKind.CLEAR_HOLD, paths.HOLD, Part.KUBELET))
     else:
@@ -114,7 +115,7 @@ class _Builder:
         if unit.action is UnitAction.RESTART:
             if cache_step is not None:
                 yield Step(cache_step, paths.PROXY_CACHE, Part.PROXY)
-            if self._reset_pinning or self._adopt:
+            if self._reset_pinning:
                 yield Step(StepKind.STOP, unit.name, Part.PROXY)
             yield from self._give_back()
             if self._adopt:
@@ -141,6 +142,13 @@ class _Builder:
             if hold:
                 yield Step(StepKind.CLEAR_HOLD, paths.HOLD, Part.KUBELET)
             yield from restart_kubelet(unit.name)
+
+    def last_check(self, steps: list[Step]) -> Iterable[Step]:
+        """What has come while kubelet was still on its base endpoint is not known to a proxy that started
+        before."""
+        moves = any(step.kind is StepKind.AWAIT_KUBELET for step in steps)
+        if moves and any(step.kind is StepKind.CHECK_WEIGHTS for step in steps):
+            yield Step(StepKind.CHECK_WEIGHTS, self._adopt, Part.PROXY)
 
     def _forward(self, part: Part, unit: UnitChange | None) -> Iterable[Step]:
         """Files, enablement, reload and the carrier last, as the law says."""

@@ -352,6 +352,7 @@ class FakeValidator:
 
     complaint: str | Callable[[bytes], str] = ""
     reset_complaint: str = ""
+    on_see: Callable[[Path], str] = lambda _state: ""
     calls: list[Call] = field(default_factory=list)
 
     def validate(self, binary: Path, config: bytes) -> str:
@@ -361,6 +362,11 @@ class FakeValidator:
     def reset_config(self, binary: Path, state_directory: Path) -> str:
         self.calls.append(Call("reset_config", str(binary), state_directory))
         return self.reset_complaint
+
+    def see_containers(self, binary: Path, state_directory: Path, runtime: Path, seconds: float) -> str:
+        """`on_see` writes the cache as cri-resmgr would, and gives its complaint."""
+        self.calls.append(Call("see_containers", str(binary), runtime))
+        return self.on_see(state_directory)
 
 
 @dataclass

@@ -278,6 +278,12 @@ class Validator(Protocol):
         Returns its complaint or an empty string."""
         ...
 
+    def see_containers(self, binary: Path, state_directory: Path, runtime: Path, seconds: float) -> str:
+        """Runs `binary` with the policy none on the proxy's state and the runtime's socket while the proxy is
+        down, at a relay of its own, and kills it when its cache has every running container. Returns its
+        complaint or an empty string. Raises as `validate`."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Host:

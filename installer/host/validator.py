@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from installer.errors import RolledBackError, UnservableHostError, failed_on_disk, remedy_for
+from installer.errors import RolledBackError, StepFailedError, UnservableHostError, failed_on_disk, remedy_for
 from installer.host.files import RootedFiles
 from installer.host.run import Finished, run
 from installer.model.paths import OUR_RUNTIME
@@ -30,6 +30,8 @@ _DYING_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--", "sh", "-c", '[ "$PPID"
 _OWN_NETWORK = ("unshare", "--net", "--")
 _WRAPPER_FAILED = ("setpriv:", "unshare:")  # how they complain when they are not allowed to
 _ACCEPTED = "waiting for image services"
+_SERVES = "up and running"  # said when its cache is written
+_TOUCHES_NOBODY = b"policy:\n  Active: none\n"
 # With it, its lines begin as they do in the journal. Only whether it is there counts.
 _AS_IN_THE_JOURNAL = {"JOURNAL_STREAM": "0:0"}
 
@@ -53,35 +55,57 @@ class BinaryValidator:
                 f"--image-socket={private}/none.sock",
                 f"--fallback-config={config_file}",
             )
-            finished = self._run_apart(argv, _ACCEPTED)
+            finished = self._answered(self._run_apart(argv, _ACCEPTED, self._seconds))
             return "" if finished.seen else _complaint(finished, private)
 
     def reset_config(self, binary: Path, state_directory: Path) -> str:
         with self._private_directory() as private:
             # Without this file it says, falsely, that an instance is active.
             Path(private, "relay.sock").touch()
-            finished = self._run((*_flags(binary, private, str(state_directory)), "--reset-config"))
+            argv = (*_flags(binary, private, str(state_directory)), "--reset-config")
+            finished = self._answered(self._run(argv, "", self._seconds))
             return "" if finished.code == 0 else _complaint(finished, private)
 
-    def _run_apart(self, argv: tuple[str, ...], until: str) -> Finished:
+    def see_containers(self, binary: Path, state_directory: Path, runtime: Path, seconds: float) -> str:
+        with self._private_directory() as private:
+            config_file = Path(private, "force.cfg")
+            config_file.write_bytes(_TOUCHES_NOBODY)
+            argv = (
+                *_flags(binary, private, str(state_directory)),
+                f"--runtime-socket={runtime}",
+                f"--image-socket={runtime}",
+                f"--force-config={config_file}",
+            )
+            finished = self._run_apart(argv, _SERVES, seconds)
+            if finished.code is None and not finished.seen:
+                message = f"cri-resmgr has not read the running containers within {seconds:g} s"
+                hint = "look at the load of this machine (`uptime`), and run the same command again"
+                raise StepFailedError(message, hint, interfered=True)
+            return "" if finished.seen else _complaint(finished, private)
+
+    def _run_apart(self, argv: tuple[str, ...], until: str, seconds: float) -> Finished:
         dying_with_us = (*_DYING_WITH_US, str(os.getpid()))
         ways = (dying_with_us + _OWN_NETWORK, _OWN_NETWORK) if os.geteuid() == 0 else ()
         for way in (*ways, dying_with_us):
-            finished = self._run(way + argv, until)
+            finished = self._run(way + argv, until, seconds)
             if not _is_wrappers_failure(finished):
                 return finished
-        return self._run(argv, until)
+        return self._run(argv, until, seconds)
 
-    def _run(self, argv: tuple[str, ...], until: str = "") -> Finished:
-        """Raises UnservableHostError where the host has no process or memory left, and RolledBackError where
-        the deadline passes: the binary and the configuration are not to blame."""
-        finished = run(argv, self._seconds, until, _AS_IN_THE_JOURNAL)
+    def _run(self, argv: tuple[str, ...], until: str, seconds: float) -> Finished:
+        """Raises UnservableHostError where the host has no process or memory left."""
+        finished = run(argv, seconds, until, _AS_IN_THE_JOURNAL)
         if finished.errno in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE):
             error = OSError(finished.errno, finished.output)
             raise UnservableHostError(
-                f"cannot start cri-resmgr to check its configuration: {error.strerror}",
+                f"cannot start cri-resmgr by itself: {error.strerror}",
                 f"{remedy_for(error)}; nothing was touched",
             )
+        return finished
+
+    def _answered(self, finished: Finished) -> Finished:
+        """Raises RolledBackError where the deadline has passed: the binary and the configuration are not to
+        blame."""
         if finished.code is None and not finished.seen:
             raise RolledBackError(
                 "the configuration could not be checked now: cri-resmgr neither accepted nor refused it "

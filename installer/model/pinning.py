@@ -34,6 +34,16 @@ class CgroupState:
     shares: int = 0
     weight: int = 0
 
+    def is_lower_than(self, shares: int) -> bool:
+        """Whether the weight is less than these cpu.shares give. Not said of what is not known."""
+        if self.weight:
+            return self.weight < min(weights_of(shares))
+        return 0 < self.shares < shares
+
+    @property
+    def is_lowest(self) -> bool:
+        return self.weight == 1 or self.shares == 2
+
 
 def parse_list(text: str) -> frozenset[int]:
     """The numbers of a list such as `0-3,8` (cpuset(7)). Raises ValueError if it is not one."""
@@ -64,6 +74,18 @@ def same_list(one: str, other: str) -> bool:
         return parse_list(one) == parse_list(other)
     except ValueError:
         return one == other
+
+
+def shares_of(weight: int) -> int:
+    """The least cpu.shares that give at least this cpu.weight, whichever formula the runtime uses."""
+    low, high = 2, 262144
+    while low < high:
+        middle = (low + high) // 2
+        if min(weights_of(middle)) < weight:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 def weights_of(shares: int) -> Weights:

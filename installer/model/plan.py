@@ -30,7 +30,7 @@ class StepKind(StrEnum):
     RESET_CACHE = "reset-cache"
     SET_ASIDE_CACHE = "set-aside-cache"
     ADOPT = "adopt"  # running containers that the proxy does not know are made known to it
-    CHECK_WEIGHTS = "check-weights"  # none of them has lost CPU weight
+    CHECK_WEIGHTS = "check-weights"  # the proxy knows them all, and none has lost CPU weight
     RESET_PINNING = "reset-pinning"  # running containers get their CPUs and weight back
     RESTART = "restart"
     SIGNAL = "signal"
@@ -48,6 +48,8 @@ _IN_WORDS = {
     StepKind.DAEMON_RELOAD: "daemon-reload",
     StepKind.RESET_CACHE: "stop the proxy and clear the agent's configuration in {}",
     StepKind.SET_ASIDE_CACHE: "set the torn {} aside",
+    StepKind.ADOPT: "adopt running containers that the proxy does not know; it is stopped for that",
+    StepKind.CHECK_WEIGHTS: "check that the proxy knows all running containers, and none has lost CPU weight",
     StepKind.RESET_PINNING: "give running containers their CPUs and weight back",
     StepKind.SIGNAL: "signal {} to read force.cfg again",
     StepKind.RESTART_IF_REFUSED: "restart {} if it refuses the new force.cfg",

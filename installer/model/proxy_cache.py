@@ -16,13 +16,15 @@ from typing import Any
 
 from installer.model.jsontext import parse_json
 
-_QUANTITY = re.compile(r"([0-9]{1,9})(m?)")
+_QUANTITY = re.compile(r"([0-9]{1,18})([mun]?)")
+_NANO = {"": 10**9, "m": 10**6, "u": 10**3, "n": 1}
 
 
 @dataclass(frozen=True, slots=True)
 class CachedContainer:
     """`request` is the CPU that its pod requests for it, in milliCPU, None if the cache does not say;
-    `annotated`: as its pod says, else estimated from the weight that kubelet asked for, and rounded.
+    `annotated`: as its pod says, else estimated from the weight that kubelet asked for, and rounded. `shares`
+    are the exact cpu.shares of a request that is finer than milliCPU, as only an adoption writes it, else 0.
     `cpus` are those that the proxy has last given it, empty if none. `weighed`: the proxy knows a CPU weight
     of it. `guaranteed`: so is its pod, by the name of its cgroup."""
 
@@ -31,6 +33,7 @@ class CachedContainer:
     cpus: str = ""
     weighed: bool = False
     guaranteed: bool = False
+    shares: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +85,13 @@ def _containers(containers: object, pods: Mapping[str, object]) -> Iterator[tupl
         given = _mapping(entry.get("LinuxReq"))
         cpus = given.get("cpuset_cpus")
         pod = _mapping(pods.get(str(entry.get("PodID"))))
+        nano = _nano(requests.get("cpu"))
         yield (
             str(entry.get("Id") or entry.get("ID")),
             CachedContainer(
-                request=_milli(requests.get("cpu")),
+                request=None if nano is None else -(-nano // 10**6),
                 annotated=bool(pod.get("Resources")),
+                shares=(nano * 1024 + 5 * 10**8) // 10**9 if nano and nano % 10**6 else 0,
                 cpus=cpus if isinstance(cpus, str) else "",
                 weighed=bool(given.get("cpu_shares")),
                 guaranteed=_is_guaranteed(pod.get("CgroupParent")),
@@ -100,10 +105,17 @@ def _is_guaranteed(parent: object) -> bool:
     return len(names) > 1 and not any(word in names[1] for word in ("burstable", "besteffort"))
 
 
-def _milli(quantity: object) -> int | None:
-    """A CPU quantity in the one way in which Kubernetes writes it: whole CPUs, or `m` for thousandths."""
+def quantity_of(shares: int) -> str:
+    """The CPU request that gives exactly these cpu.shares, as Kubernetes writes it: in milliCPU where there
+    is one, else in nanoCPU, which cri-resmgr keeps, and rounds up to milliCPU where it computes shares."""
+    nano = -(-shares * 10**9 // 1024)
+    return f"{nano}n" if nano % 10**6 else f"{nano // 10**6}m"
+
+
+def _nano(quantity: object) -> int | None:
+    """A CPU quantity in one of the ways in which Kubernetes writes it: whole CPUs, or `m`, `u`, `n`."""
     found = _QUANTITY.fullmatch(quantity) if isinstance(quantity, str) else None
-    return int(found[1]) * (1 if found[2] else 1000) if found else None
+    return int(found[1]) * _NANO[found[2]] if found else None
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

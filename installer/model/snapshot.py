@@ -81,8 +81,9 @@ class RunningContainer:
     """A running container. `through_proxy`: it has the mount /.cri-resmgr, which only the proxy makes.
 
     `pid` is its main process's. `created` is what it was created with, None if the runtime does not say so in
-    a shape that we know; `creation` is the same in full, as LinuxContainerResources in JSON. `cgroup` is what
-    the kernel enforces now, None if its cgroup was not found.
+    a shape that we know. `creation` is the same in full, as LinuxContainerResources in JSON; of a runtime
+    that tells only of now (CRI-O), what it has now; None if it is told in no shape that we know. `cgroup` is
+    what the kernel enforces now, None if its cgroup was not found.
     """
 
     id: str
@@ -94,7 +95,7 @@ class RunningContainer:
     pid: int = 0
     created: CpuResources | None = None
     cgroup: CgroupState | None = None
-    creation: Mapping[str, int | str] = field(default_factory=dict)
+    creation: Mapping[str, int | str] | None = None
 
     @property
     def title(self) -> str:

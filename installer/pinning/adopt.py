@@ -1,50 +1,54 @@
 """Strangers are made known to the proxy before it starts with a policy that would take something from them.
 
 At a start with the policy none cri-resmgr puts every running container into its cache, with no word about
-what it was created with: for a real policy such a one has no requests, and gets the lowest weight. So what it
-was created with is written there, into the entries that cri-resmgr has made itself, while the proxy is
-stopped. Neither an entry nor a shape of the cache is invented here.
+what it was created with: for a real policy such a one has no requests, and gets the lowest weight. So, while
+the proxy is stopped, its program is run once by itself with the policy none, at a relay that nobody knows,
+unless it has seen all of them already. Then what each was created with is written into the entries that
+cri-resmgr has made. The next start switches the policy, and so places every container anew. Neither an entry
+nor a shape of the cache is invented here.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from installer.errors import StepFailedError
-from installer.host.ports import Host
+from installer.host.ports import Files, Host
 from installer.model import paths
 from installer.model.jsontext import parse_json
-from installer.model.kubelet_managers import NO_MANAGERS
-from installer.model.proxy_cache import ProxyCache, parse_cache
+from installer.model.proxy_cache import NO_CACHE, ProxyCache, parse_cache, quantity_of
 from installer.model.snapshot import RunningContainer
-from installer.pinning.reset import find_resets
 from installer.pinning.restore import CACHE_LIMIT, read_cache
+from installer.pinning.weight import LOWEST, due_shares, has_own_cpus, is_known, keeps_weight
 
 CACHE_FORMAT = "1"
 """CacheVersion of cri-resmgr v0.8 - v0.9.2."""
 
 OLD_CACHE = f"{paths.PROXY_CACHE}.before-adoption"
 
+_TOUCHES_NOBODY = "none"  # the policy
+_TRIES = 3
+_OF_THE_PROXY = ("cpuset_cpus", "cpuset_mems")  # in the creation of what was created through it
+_SOME = 3  # containers that a message names
 
-def is_known(container: RunningContainer, cache: ProxyCache) -> bool:
-    """Whether the proxy knows what it was created with. The cache alone also has those that a start with the
-    policy none has found; the mount tells that it was created through the proxy."""
-    known = cache.containers.get(container.id)
-    return known is not None and (container.through_proxy or known.weighed)
+
+class Adoption(NamedTuple):
+    """`containers` are all that ran before the proxy starts; `made_known` are those of them whose entry in
+    the cache was completed."""
+
+    containers: tuple[RunningContainer, ...]
+    made_known: tuple[RunningContainer, ...] = ()
 
 
 def unadoptable(container: RunningContainer, cache: ProxyCache) -> str:
-    """Why the proxy cannot be told of this stranger; empty if it can."""
-    if cache.torn:
-        return "the proxy's cache cannot be read"
-    if container.id not in cache.containers:
-        return "the proxy has not seen it yet"
-    if cache.version != CACHE_FORMAT:
+    """Why the proxy cannot be told of this stranger; empty if it can. A cache that is torn is set aside, and
+    the proxy begins a new one."""
+    if not cache.torn and cache != NO_CACHE and cache.version != CACHE_FORMAT:
         return f"the proxy's cache has a format that is not known (version {cache.version or 'not said'})"
-    if not container.creation:
-        return "the runtime does not say, in a shape we know, how it was created"
+    if container.creation is None:
+        return "the runtime does not say, in a shape that is known, how it was created"
     return ""
 
 
@@ -56,54 +60,95 @@ def divide(
     return [one for one, why in strangers if not why], [(one, why) for one, why in strangers if why]
 
 
-def adopt(host: Host, endpoint: str) -> tuple[RunningContainer, ...]:
-    """Writes what each stranger was created with into the stopped proxy's cache; the old cache is kept beside
-    it. Returns those that were made known. A crash leaves the old cache, or the new one.
+def adopt(host: Host, endpoint: str, stop_proxy: Callable[[], None], seconds: float) -> Adoption:
+    """Writes what each stranger was created with into the proxy's cache; the old cache is kept beside it.
+    The proxy is stopped if, and only if, there is something to write; running it alone to see the
+    containers takes at most `seconds`. A crash leaves the old cache, one that cri-resmgr has written with the
+    policy none, or the new one: the next adoption does the rest.
 
-    Raises StepFailedError, with nothing written, if one of them cannot be made known, and OSError.
+    Raises StepFailedError if one of them cannot be made known, InstallerError and OSError.
     """
+    containers, cache = host.cri.containers(endpoint), read_cache(host.files)
+    if all(keeps_weight(one, cache) for one in containers):
+        return Adoption(containers)
+    stop_proxy()
     cache = read_cache(host.files)
-    strangers = tuple(one for one in host.cri.containers(endpoint) if not is_known(one, cache))
-    for stranger in strangers:
-        if problem := unadoptable(stranger, cache):
-            message = f"{stranger.title} has come meanwhile and cannot be adopted: {problem}"
-            raise StepFailedError(message, "run again", interfered=True)
-    if strangers:
-        old = host.files.read(paths.PROXY_CACHE, CACHE_LIMIT) or b""
-        mode = host.files.state(paths.PROXY_CACHE).mode
-        host.files.write(OLD_CACHE, old, mode)
-        host.files.write(paths.PROXY_CACHE, with_strangers(old, strangers), mode)
-    return strangers
+    _check_adoptable(containers, cache)
+    _keep_old(host.files)
+    for _ in range(_TRIES):
+        if not _has_seen(cache, containers):
+            _show_containers(host, endpoint, seconds)
+        containers, cache = host.cri.containers(endpoint), read_cache(host.files)
+        if _has_seen(cache, containers):
+            break
+    _check_adoptable(containers, cache)
+    strangers = tuple(one for one in containers if not keeps_weight(one, cache))
+    if unseen := [one.title for one in strangers if one.id not in cache.containers]:
+        message = f"the proxy has not seen {_named(unseen)}, though it was started for that"
+        raise StepFailedError(message, "run again", interfered=True)
+    raw, mode = host.files.read(paths.PROXY_CACHE, CACHE_LIMIT) or b"", _mode(host.files)
+    host.files.write(paths.PROXY_CACHE, with_strangers(raw, strangers), mode)
+    return Adoption(containers, strangers)
 
 
 def bring_back(host: Host) -> None:
     """The cache as it was before `adopt`, but for the policy: which one was activated last is true all the
-    same, and tells who has to get CPUs and weight back."""
+    same, and tells who has to get CPUs and weight back. If a real policy was in force before, the adopted one
+    stays: without it that policy would take the strangers' weight."""
     old = host.files.read(OLD_CACHE, CACHE_LIMIT)
     if old is None:
         return
-    cache, policy = parse_json(old), read_cache(host.files).policy
-    if policy:
-        cache["PolicyName"] = policy
-    host.files.write(paths.PROXY_CACHE, json.dumps(cache).encode(), host.files.state(OLD_CACHE).mode)
+    if parse_cache(old).policy in ("", _TOUCHES_NOBODY):
+        cache, policy = parse_json(old), read_cache(host.files).policy
+        if policy:
+            cache["PolicyName"] = policy
+        host.files.write(paths.PROXY_CACHE, json.dumps(cache).encode(), host.files.state(OLD_CACHE).mode)
     host.files.remove(OLD_CACHE)
 
 
-def check_weights(host: Host, endpoint: str) -> None:
-    """Raises StepFailedError if a container has less weight than it should, now that the policy is in force.
-    With exclusive CPUs, which only those of Guaranteed pods get, the lowest weight is what it means."""
+class Lost(NamedTuple):
+    """A container that has less weight than it had, or that the proxy does not know, in words. `came_late`:
+    it has come since the proxy was started, and can be adopted now."""
+
+    how: str
+    came_late: bool
+
+
+def find_lost(host: Host, endpoint: str, before: Mapping[str, RunningContainer]) -> tuple[Lost, ...]:
+    """What is wrong now that the policy is in force; `before` are those that ran before its start, by ID. One
+    that has come since should have what it was created with, and be known for the next start."""
     cache = read_cache(host.files)
-    resets = find_resets(host.cri.containers(endpoint), cache, NO_MANAGERS)
-    exempt = {identifier for identifier, known in cache.containers.items() if known.guaranteed}
-    lost = [
-        reset.planned
-        for reset in resets
-        if reset.write.shares and not reset.container.through_proxy and reset.container.id not in exempt
-    ]
-    if lost:
-        message = f"the policy has taken weight from {len(lost)} containers: {'; '.join(lost[:3])}"
+    found = (_lost(one, cache, before.get(one.id)) for one in host.cri.containers(endpoint))
+    return tuple(lost for lost in found if lost)
+
+
+def _lost(container: RunningContainer, cache: ProxyCache, before: RunningContainer | None) -> Lost | None:
+    now, known = container.cgroup, cache.containers.get(container.id)
+    if known is None:
+        return Lost(f"{container.title} is not known to the proxy", came_late=True)
+    if now is None or has_own_cpus(known):
+        return None
+    due = due_shares(before or container)
+    # Where the runtime tells only what it has now, the lowest weight of one that has come is no evidence.
+    unsure = before is None and container.created is None and not container.through_proxy and now.is_lowest
+    if not unsure and not now.is_lower_than(due):
+        return None
+    has = f"cpu.weight {now.weight}" if now.weight else f"{now.shares} shares"
+    wanted = "what it was created with is not known" if unsure else f"not {due} shares"
+    return Lost(f"{container.title} has {has}, {wanted}", came_late=before is None and not unsure)
+
+
+def check_lost(lost: tuple[Lost, ...]) -> None:
+    """Raises StepFailedError for those that an adoption now cannot help."""
+    taken = [one.how for one in lost if not one.came_late]
+    if taken:
+        message = f"the policy has taken weight from {len(taken)} containers: {_named(taken)}"
         raise StepFailedError(message, "install with the policy none, or set proxy.strangers: refuse")
-    host.files.remove(OLD_CACHE)
+
+
+def forget_old(files: Files) -> None:
+    """The cache of before the adoption is not needed any more."""
+    files.remove(OLD_CACHE)
 
 
 def with_strangers(raw: bytes, strangers: Iterable[RunningContainer]) -> bytes:
@@ -113,23 +158,66 @@ def with_strangers(raw: bytes, strangers: Iterable[RunningContainer]) -> bytes:
     for entry in cache["Containers"].values():
         stranger = by_id.get(str(entry.get("Id") or entry.get("ID")))
         if stranger is not None:
-            entry["LinuxReq"] = dict(stranger.creation)
-            entry["Resources"] = _requirements(stranger.creation, guaranteed=known[stranger.id].guaranteed)
+            guaranteed = known[stranger.id].guaranteed
+            entry["LinuxReq"] = _linux(stranger)
+            entry["Resources"] = _requirements(entry["LinuxReq"], guaranteed=guaranteed)
     return json.dumps(cache).encode()
 
 
-def _requirements(creation: Mapping[str, int | str], *, guaranteed: bool) -> dict[str, dict[str, str]]:
+def _check_adoptable(containers: Iterable[RunningContainer], cache: ProxyCache) -> None:
+    for stranger, why in divide(containers, cache)[1]:
+        message = f"{stranger.title} has come meanwhile and cannot be adopted: {why}"
+        raise StepFailedError(message, "run again", interfered=True)
+
+
+def _has_seen(cache: ProxyCache, containers: Iterable[RunningContainer]) -> bool:
+    """Whether the proxy has put all of them into its cache under a policy that has placed none of them:
+    another one would leave those that it knows where they are, at the weight that they have."""
+    return cache.policy == _TOUCHES_NOBODY and all(one.id in cache.containers for one in containers)
+
+
+def _show_containers(host: Host, endpoint: str, seconds: float) -> None:
+    """Raises StepFailedError, InstallerError, OSError."""
+    files, state = host.files, paths.PROXY_STATE[0]
+    files.make_directory(state, 0o710)
+    socket = paths.normalise_endpoint(endpoint)
+    with files.opened(paths.BINARY) as binary, files.opened(state) as place, files.opened(socket) as runtime:
+        complaint = host.validator.see_containers(binary, place, runtime, seconds)
+    files.remove(paths.PROXY_STATE[2])  # its pid file, which has one place whatever it is told
+    if complaint:
+        raise StepFailedError(f"cri-resmgr could not be shown the running containers: {complaint}")
+
+
+def _keep_old(files: Files) -> None:
+    """Not the one of an adoption that was cut off: that one has more than the cache has now."""
+    old = files.read(paths.PROXY_CACHE, CACHE_LIMIT)
+    if old is not None and files.read(OLD_CACHE, CACHE_LIMIT) is None:
+        files.write(OLD_CACHE, old, _mode(files))
+
+
+def _mode(files: Files) -> int:
+    return files.state(paths.PROXY_CACHE).mode
+
+
+def _linux(stranger: RunningContainer) -> dict[str, int | str]:
+    """LinuxContainerResources. CPUs in the creation of what was created through the proxy are the proxy's."""
+    own = _OF_THE_PROXY if stranger.through_proxy else ()
+    found = {key: value for key, value in (stranger.creation or {}).items() if key not in own}
+    return {**found, "cpu_shares": due_shares(stranger)}
+
+
+def _requirements(linux: Mapping[str, int | str], *, guaranteed: bool) -> dict[str, dict[str, str]]:
     """Kubernetes' ResourceRequirements as cri-resmgr estimates them for what it creates itself
-    (estimateComputeResources), but for the CPU request: the milliCPU that give exactly this weight."""
+    (estimateComputeResources), but for the CPU request: the one that gives exactly this weight."""
 
     def of(key: str) -> int:
-        value = creation.get(key, 0)
+        value = linux.get(key, 0)
         return value if isinstance(value, int) else 0
 
     requests: dict[str, str] = {}
     limits: dict[str, str] = {}
-    if of("cpu_shares") > 2:
-        requests["cpu"] = f"{-(-of('cpu_shares') * 1000 // 1024)}m"
+    if of("cpu_shares") > LOWEST:
+        requests["cpu"] = quantity_of(of("cpu_shares"))
     if of("memory_limit_in_bytes") > 0:
         limits["memory"] = str(of("memory_limit_in_bytes"))
     if guaranteed:
@@ -139,3 +227,8 @@ def _requirements(creation: Mapping[str, int | str], *, guaranteed: bool) -> dic
         limits["cpu"] = f"{(of('cpu_quota') * 2000 // of('cpu_period') + 1) // 2}m"
     found: dict[str, Any] = {"requests": requests, "limits": limits}
     return {key: value for key, value in found.items() if value}
+
+
+def _named(what: list[str]) -> str:
+    more = len(what) - _SOME
+    return "; ".join(what[:_SOME]) + (f" and {more} more" if more > 0 else "")

@@ -2,9 +2,9 @@
 
 Nothing here guesses. The CPUs and memory nodes are those that kubelet's own managers have assigned, else what
 a container was created with, else all that it could have. The weight is kubelet's. A stranger has it in its
-creation. In the creation of every other container the proxy has put its own, and the cache tells what kubelet
-had asked for. A weight is only ever raised: the proxy lowers it, so that a higher one is the work of another,
-such as a resize of the pod.
+creation, or in the cache, if it was adopted. In the creation of every other container the proxy has put its
+own, and the cache tells what kubelet had asked for. A weight is only ever raised: the proxy lowers it, so
+that a higher one is the work of another, such as a resize of the pod.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from installer.model.kubelet_managers import KubeletManagers
-from installer.model.pinning import CgroupState, CpuResources, same_list, weights_of
+from installer.model.pinning import CgroupState, CpuResources, same_list
 from installer.model.proxy_cache import CachedContainer, ProxyCache
 from installer.model.snapshot import RunningContainer
+from installer.pinning.weight import KERNEL_DEFAULT, LOWEST
 
 _TOUCHES_NOBODY = "none"  # the policy
-_KERNEL_DEFAULT = 1024  # cpu.shares of a container that was created without
-_LOWEST = 2  # cpu.shares
 _NOTHING = CpuResources()
 
 
@@ -56,7 +55,7 @@ class Reset:
             wrong.append(f"its CPUs are {now.cpus}, not {self.write.cpus}")
         if self.write.mems and not same_list(now.mems, self.write.mems):
             wrong.append(f"its memory nodes are {now.mems}, not {self.write.mems}")
-        if self.write.shares and _is_lower(now, self.write.shares):
+        if self.write.shares and now.is_lower_than(self.write.shares):
             has = f"cpu.weight is {now.weight}" if now.weight else f"cpu.shares are {now.shares}"
             wrong.append(f"its {has}, less than {self.write.shares} shares are")
         return " and ".join(wrong)
@@ -92,15 +91,15 @@ def _reset(container: RunningContainer, cache: ProxyCache, managers: KubeletMana
     if now is None:
         return Reset(container, problem="its cgroup was not found")
     known = cache.containers.get(container.id, CachedContainer())
-    if container.created is None and not (container.through_proxy and known.request is not None):
-        if not container.pinned and not _is_lowest(now):
+    if container.created is None and known.request is None and not known.weighed:
+        if not container.pinned and not now.is_lowest:
             return None
         return Reset(container, problem="the runtime does not say, in a shape we know, how it was created")
     wanted = _wanted(container, now, known, managers)
     write = CpuResources(
         cpus="" if same_list(now.cpus, wanted.cpus) else wanted.cpus,
         mems="" if same_list(now.mems, wanted.mems) else wanted.mems,
-        shares=wanted.shares if _is_lower(now, wanted.shares) else 0,
+        shares=wanted.shares if now.is_lower_than(wanted.shares) else 0,
     )
     return Reset(container, write) if write != _NOTHING else None
 
@@ -115,8 +114,8 @@ def _wanted(
     # kubelet's memory manager assigns nodes at creation only, where the proxy has put its own.
     unknown = container.through_proxy and managers.assigns_memory
     mems = now.mems if unknown else own.mems or now.free_mems
-    shares = created.shares or _KERNEL_DEFAULT
-    if container.through_proxy and known.request is not None:
+    shares = created.shares or KERNEL_DEFAULT
+    if container.created is None or (container.through_proxy and known.request is not None):
         shares = _kubelets_shares(known, created.shares)
     return CpuResources(cpus, mems, shares)
 
@@ -129,23 +128,15 @@ def _kubelets_shares(known: CachedContainer, created: int) -> int:
     numbers that give it, the lower one, and the one of the creation where that is one of them.
     """
     request = known.request or 0
+    if known.shares:
+        return known.shares
     if known.annotated:
-        return max(_LOWEST, request * 1024 // 1000)
+        return max(LOWEST, request * 1024 // 1000)
     if created and _estimate(created) == request:
         return created
     # The lowest whole number that is at least (request - 1/2) * 1024 / 1000.
-    return max(_LOWEST, -(-(2 * request - 1) * 1024 // 2000))
+    return max(LOWEST, -(-(2 * request - 1) * 1024 // 2000))
 
 
 def _estimate(shares: int) -> int:
-    return 0 if shares == _LOWEST else (shares * 2000 // 1024 + 1) // 2
-
-
-def _is_lower(now: CgroupState, shares: int) -> bool:
-    if now.weight:
-        return now.weight < min(weights_of(shares))
-    return 0 < now.shares < shares
-
-
-def _is_lowest(now: CgroupState) -> bool:
-    return now.weight == 1 or now.shares == _LOWEST
+    return 0 if shares == LOWEST else (shares * 2000 // 1024 + 1) // 2

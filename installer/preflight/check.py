@@ -112,8 +112,7 @@ def check_change(
     proxy = changes.unit(Part.PROXY)
     # A proxy that refuses what it is signalled to read again is restarted.
     starts_proxy = proxy is not None and proxy.action in (UnitAction.RELOAD, UnitAction.RESTART)
-    restarts = proxy is not None and proxy.action is UnitAction.RESTART
-    repinning = check_repinning(inputs, snapshot, clears_agent=clears_agent, restarts=restarts)
+    repinning = check_repinning(inputs, snapshot, clears_agent=clears_agent)
     return (
         *_check_running(snapshot, moved),
         *_check_mask(snapshot.proxy.unit),

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from installer.inputs.load import Inputs
 
 _CONTAINERS_NAMED = 10
+_OLD_NAME = warning(
+    "accept-repinning",
+    "proxy.acceptRepinning is an old setting: it lets a policy take CPUs and weight from running containers",
+    "take it out of the settings: proxy.strangers decides, and adopt, its default, takes no weight",
+)
 
 
 def check_cache(inputs: Inputs, cache: ProxyCache, *, clears_agent: bool) -> Iterable[Finding]:
@@ -54,16 +59,15 @@ def check_cache(inputs: Inputs, cache: ProxyCache, *, clears_agent: bool) -> Ite
         )
 
 
-def check_repinning(
-    inputs: Inputs, snapshot: HostSnapshot, *, clears_agent: bool, restarts: bool
-) -> Iterable[Finding]:
-    """Containers that a start of the proxy would pin anew. `clears_agent` as in `check_cache`; `restarts`: it
-    reads its cache, and not only its configuration."""
+def check_repinning(inputs: Inputs, snapshot: HostSnapshot, *, clears_agent: bool) -> Iterable[Finding]:
+    """Containers that a start of the proxy would pin anew. `clears_agent` as in `check_cache`."""
     settings = inputs.request.settings.proxy
     policy = next_policy(inputs.configs, snapshot.cache, clears_agent=clears_agent)
     adoptable, others = divide(snapshot.probe.containers if snapshot.probe else (), snapshot.cache)
-    adopts = settings.strangers == "adopt" and restarts
+    adopts = settings.strangers == "adopt"
     strangers = [one for one, _why in others] + ([] if adopts else adoptable)
+    if settings.accept_repinning:
+        yield _OLD_NAME
     if policy.repins is Repinning.NOTHING or not strangers:
         return
     cut = policy.repins is Repinning.CPUS_AND_WEIGHT
@@ -80,10 +84,19 @@ def check_repinning(
     yield refusal(
         "repinning",
         message,
-        (f"they cannot be adopted now: {reasons}. " if adopts else "")
-        + "Install with the policy none first: its start sees them (with the policy none in force, that is "
-        "`systemctl restart cri-resource-manager`), and the change of the policy adopts them; "
-        "or recreate their pods while the policy is none; or set proxy.acceptRepinning: true",
+        _what_helps(settings.strangers, reasons),
+    )
+
+
+def _what_helps(strangers: str, reasons: str) -> str:
+    if strangers != "adopt":
+        return (
+            "proxy.strangers: adopt tells the proxy what they were created with, so that they keep their "
+            "weight; or install with the policy none and recreate their pods"
+        )
+    return (
+        f"they cannot be adopted: {reasons}. Install with the policy none and recreate their pods: what is "
+        "created through the proxy is known to it"
     )
 
 

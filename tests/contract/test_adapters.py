@@ -18,7 +18,13 @@ from pathlib import Path
 import pytest
 from pytest_mock import MockerFixture
 
-from installer.errors import InterruptedRunError, InvalidInputError, RolledBackError, UnservableHostError
+from installer.errors import (
+    InterruptedRunError,
+    InvalidInputError,
+    RolledBackError,
+    StepFailedError,
+    UnservableHostError,
+)
 from installer.host import clock as clock_module
 from installer.host.clock import SystemClock
 from installer.host.files import RootedFiles
@@ -366,6 +372,36 @@ def test_reset_config_puts_a_file_at_the_relay_socket(tmp_path: Path) -> None:
         )
         == "F: no"
     )
+
+
+def test_see_containers_runs_it_alone_until_it_serves(tmp_path: Path) -> None:
+    """With the policy none, on the proxy's own state and the runtime, at a relay that nobody knows."""
+    binary = program(
+        tmp_path,
+        "for word; do case $word in --relay-dir=*) d=${word#*=};; --force-config=*) f=${word#*=};; "
+        "--runtime-socket=*) r=${word#*=};; --relay-socket=*) s=${word#*=};; esac; done\n"
+        'cat "$f" "$r" >"$d/cache"; echo "$s" >"$d/relay"; echo "I: up and running"; sleep 60',
+    )
+    (tmp_path / "state").mkdir()
+    (tmp_path / "runtime.sock").write_text("the runtime\n")
+    files = RootedFiles(tmp_path)
+    with files.opened("/state") as state:
+        said = BinaryValidator(files).see_containers(binary, state, tmp_path / "runtime.sock", 30.0)
+    assert said == ""
+    assert (tmp_path / "state/cache").read_text() == "policy:\n  Active: none\nthe runtime\n"
+    assert "/var/run/cri-resmgr/" not in (tmp_path / "state/relay").read_text()
+    assert not (tmp_path / "run/cri-resmgr-installer").exists()
+
+
+def test_see_containers_of_a_program_that_refuses_or_hangs(tmp_path: Path) -> None:
+    refuses = program(tmp_path, "echo 'F: torn'; exit 1")
+    assert (
+        BinaryValidator(RootedFiles(tmp_path)).see_containers(refuses, tmp_path, tmp_path, 30.0) == "F: torn"
+    )
+    hangs = program(tmp_path, "sleep 60")
+    with pytest.raises(StepFailedError, match="has not read the running containers") as failure:
+        BinaryValidator(RootedFiles(tmp_path)).see_containers(hangs, tmp_path, tmp_path, 0.2)
+    assert failure.value.interfered
 
 
 # -- wire format, sockets -------------------------------------------------------

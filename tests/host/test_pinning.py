@@ -4,13 +4,17 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from installer.model.event import Event
+from installer.model.state import Mode
 from tests.host.command import REAL_POLICY, untouched
+from tests.host.mortal import run_apart
 from tests.host.node import PROXY, Node
 from tests.rules import rule
-from tests.throwaway.containers import Mount, container_pid, create_container, run_pod
+from tests.throwaway.containers import Mount, Pod, container_pid, create_container, ctr, run_pod
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.standins.repinning import LOWEST, SHARED
 
@@ -197,20 +201,21 @@ def test_who_is_to_keep_what_the_policy_took_is_named(node: Node) -> None:
     assert workload.usage == taken
 
 
+POLICIES = {
+    "topology-aware": REAL_POLICY,
+    "balloons": "policy:\n  Active: balloons\n  ReservedResources:\n    CPU: 750m\n",
+}
+
+
 @rule("R14")
-def test_strangers_are_adopted_and_keep_their_weight_under_a_real_policy(node: Node) -> None:
-    workload = start(node, pods=4, each=5)
+def test_strangers_keep_their_weight_from_the_first_installation_with_a_real_policy_to_the_removal(
+    node: Node,
+) -> None:
+    workload = start(node, pods=4, each=4)
     before, processes = workload.usage, pids(workload)
     node.fallback(REAL_POLICY)
-    said = node.run("install", code=4).err
-    assert "the proxy has not seen it yet" in said
-    assert "Install with the policy none first" in said
-
-    node.fallback("policy:\n  Active: none\n")
-    node.run("install")
-    node.fallback(REAL_POLICY)
     assert node.run("plan", code=3).out.count("adopt default/pod-") == len(before)
-    with node.restarts(kubelet=False, proxy=True):
+    with node.restarts(kubelet=True, proxy=True):
         node.run("install")
     assert {one["cpuset.cpus"] for one in workload.usage.values()} == {SHARED}  # the policy is in force
     assert but_cpus(workload.usage) == but_cpus(before)
@@ -218,11 +223,54 @@ def test_strangers_are_adopted_and_keep_their_weight_under_a_real_policy(node: N
         assert node.run("install").out == "nothing to do\n"
     node.host.systemctl("restart", PROXY)
     node.expect_good()
-    assert but_cpus(workload.usage) == but_cpus(before)
+    for name in ("balloons", "topology-aware"):
+        node.fallback(POLICIES[name])
+        with node.restarts(kubelet=False, proxy=True):
+            node.run("install")
+        assert but_cpus(workload.usage) == but_cpus(before), name
     node.run("remove")
     assert workload.usage == before
-    assert pids(workload) == processes
     node.expect_untraced()
+    node.run("install")
+    assert but_cpus(workload.usage) == but_cpus(before)
+    assert pids(workload) == processes
+
+
+def running(node: Node) -> set[str]:
+    """All containers of the CRI, the pods' own too."""
+    return set(ctr(node.host, "containers", "list", "--quiet").split())
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerComes:
+    """A container is created just before the proxy starts, when those that it is told of are known. It goes
+    into another process, where the host is no more than its root."""
+
+    root: Path
+    socket: str
+    pod: Pod
+
+    def __call__(self, event: Event) -> None:
+        if event.kind == "step.done" and event.data["step"] == "adopt":
+            create_container(cast("ThrowawayHost", self), self.socket, "late", cpu_shares=307, pod=self.pod)
+
+
+@rule("R14")
+def test_who_comes_while_the_proxy_starts_is_adopted_at_once(node: Node) -> None:
+    workload = start(node, pods=1, each=2)
+    socket = node.host.runtime_socket
+    comes = ContainerComes(node.host.root, socket, run_pod(node.host, socket, "late"))
+    before = workload.usage
+    node.fallback(REAL_POLICY)
+    ended = run_apart(node, Mode.INSTALL, listen=comes)
+    assert ended.how == "changed", ended
+    assert "made known to the proxy: default/late/late" in ended.said
+    weights = {
+        enforced(node.host, one)["cpu.shares"] for one in running(node) - {*workload.strangers.values()}
+    }
+    assert "307" in weights
+    assert but_cpus(workload.usage) == but_cpus(before)
+    node.expect_good()
 
 
 @rule("R14")

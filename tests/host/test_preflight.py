@@ -10,7 +10,7 @@ from tests.host.command import REAL_POLICY, RELAY_FLAG, Command, Ended, untouche
 from tests.host.daemon import SOON, within
 from tests.rules import rule
 from tests.throwaway import real
-from tests.throwaway.containers import Mount, create_container
+from tests.throwaway.containers import create_container
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.kubelet import UNIT, install_kubelet, running_arguments, wait_healthy
 from tests.throwaway.payload import build_payload
@@ -41,7 +41,7 @@ class Node:
 
     def remember(self, container: str) -> None:
         """The proxy's cache knows this container."""
-        entry = {"ID": container, "CacheID": f"cache:{container}"}
+        entry = {"ID": container, "CacheID": f"cache:{container}", "Resources": {"requests": {"cpu": "1"}}}
         cache = {"Version": "1", "Containers": {entry["CacheID"]: entry}}
         self.write("/var/lib/cri-resmgr/cache", json.dumps(cache))
 
@@ -190,43 +190,28 @@ def test_containers_that_would_be_repinned(node: Node) -> None:
     runtime = node.host.runtime_socket
     for name in ("web-0", "db-0"):
         create_container(node.host, runtime, name)
-    (node.host.root / "var/lib/throwaway-mount").mkdir()
-    mount = Mount("/.cri-resmgr", "/var/lib/throwaway-mount", readonly=True)
-    node.remember(create_container(node.host, runtime, "adopted-0", [mount]))
+    node.remember(create_container(node.host, runtime, "known-0"))
     node.real_policy()
+    assert node.findings() == {}  # they are adopted
 
+    node.command.set(proxy={"strangers": "refuse"})
     said = node.refused("repinning")
     assert "2 running containers that were not created through the proxy" in said
     assert "default/db-0/db-0, default/web-0/web-0" in said
-    assert "adopted-0" not in said
+    assert "known-0" not in said
     assert "recreate their pods" in said
-    assert "proxy.acceptRepinning: true" in said
+    assert "proxy.strangers: adopt" in said
 
-    node.command.set(proxy={"acceptRepinning": True})
-    assert node.findings() == {"repinning": "warn"}
-
-
-def test_containers_and_a_policy_of_none(node: Node) -> None:
-    create_container(node.host, node.host.runtime_socket, "web-0")
-    node.installed()
-
-    node.real_policy()
-    assert node.findings() == {}  # it is adopted
-    node.command.set(proxy={"strangers": "refuse"})
-    assert "1 running container that" in node.refused("repinning")
     node.command.set(proxy={"strangers": "refuse", "acceptRepinning": True})
-    assert "web-0" in node.installed().out
+    assert node.findings() == {"repinning": "warn", "accept-repinning": "warn"}
 
 
 @rule("R14")
-def test_container_created_through_the_proxy_is_no_obstacle(node: Node) -> None:
-    (node.host.root / "var/lib/throwaway-mount").mkdir()
-    mount = Mount("/.cri-resmgr", "/var/lib/throwaway-mount", readonly=True)
-    made = create_container(node.host, node.host.runtime_socket, "web-0", [mount])
+def test_a_cache_of_an_unknown_format_is_refused(node: Node) -> None:
+    create_container(node.host, node.host.runtime_socket, "web-0")
+    node.write("/var/lib/cri-resmgr/cache", json.dumps({"Version": "2", "PolicyName": "none"}))
     node.real_policy()
-    assert "that its cache does not know" in node.refused("repinning")
-    node.remember(made)
-    assert node.findings() == {}
+    assert "a format that is not known (version 2)" in node.refused("repinning")
 
 
 def test_pending_reload_in_a_directory_that_systemd_does_not_know(node: Node) -> None:

@@ -184,18 +184,19 @@ def _change(case: Case, node: Node, but: Mapping[str, Any], scratch: Path) -> No
         machine["services"] = tuple(machine["services"])
     host.machine = replace(host.machine, **machine)
     host.probe = _probe(case, host.probe, case.part(but, "probe", _PROBE))
-    host.cache = _cache(case, but.get("cache", {}), host.probe)
+    seen = [name for name, how in (but.get("probe", {}).get("containers") or {}).items() if how == "seen"]
+    host.cache = _cache(case, but.get("cache", {}), host.probe, seen)
     _change_record(node, case.part(but, "record", _RECORD))
 
 
-def _cache(case: Case, given: dict[str, Any], probe: Probe) -> ProxyCache:
-    """What the proxy remembers: the containers created through it, and what the case has."""
+def _cache(case: Case, given: dict[str, Any], probe: Probe, seen: list[str]) -> ProxyCache:
+    """What the proxy remembers: the containers created through it, those that a start has seen, and what the
+    case has."""
     case.check(given, "cache", {"torn", "policy", "agent", "version"})
     through_proxy = (container.id for container in probe.containers if container.through_proxy)
     known = () if given.get("torn") else through_proxy
+    containers = {one: CachedContainer() for one in seen}
     # What the proxy has given them is not all that there is: they are its work, under any policy.
-    seen = [one for one in probe.containers if one.creation]
-    containers = {one.id: CachedContainer() for one in seen}
     containers |= {one: CachedContainer(512, cpus="0") for one in known}
     return replace(ProxyCache(**given), containers=containers)
 
@@ -246,8 +247,8 @@ def _probe(case: Case, probe: Probe, given: dict[str, Any]) -> Probe:
             "pod",
             "default",
             through_proxy=how.startswith("through-proxy"),
-            created=CpuResources(shares=524),
-            creation={"cpu_shares": 524} if how == "seen" else {},
+            created=None if how == "unknown" else CpuResources(shares=524),
+            creation=None if how == "unknown" else {"cpu_shares": 524},
             cgroup=_PINNED if how.endswith("pinned") else _FREE,
         )
         for name, how in (given.get("containers") or {}).items()

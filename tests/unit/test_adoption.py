@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,12 @@ from installer.model import paths
 from installer.model.change import Changes
 from installer.model.pinning import CgroupState, CpuResources
 from installer.model.plan import Plan, Step, StepKind
-from installer.model.proxy_cache import parse_cache
-from installer.model.resource import Part
+from installer.model.proxy_cache import CachedContainer, parse_cache
+from installer.model.resource import Part, UnitState
 from installer.model.snapshot import RunningContainer
 from installer.model.state import Desired, Mode
 from installer.pinning.adopt import OLD_CACHE, bring_back, divide, with_strangers
+from installer.pinning.weight import due_shares, keeps_weight
 from tests.fakes import CONTAINERD, FakeHost
 from tests.rules import rule
 
@@ -62,9 +64,9 @@ def test_the_proxys_own_entry_gets_what_the_stranger_was_created_with_and_all_el
     written = with_strangers(cache(), [STRANGER])
     entry = entry_of(written)
     assert entry["LinuxReq"] == CREATION
-    # 30m give 30 shares; what the proxy itself would estimate of them (29m) gives 29.
+    # 29.296875m: cri-resmgr rounds it up to 30m, which give 30 shares; its own estimate (29m) would give 29.
     assert entry["Resources"] == {
-        "requests": {"cpu": "30m"},
+        "requests": {"cpu": "29296875n"},
         "limits": {"cpu": "1500m", "memory": "67108864"},
     }
     before, after = json.loads(cache()), json.loads(written)
@@ -76,16 +78,41 @@ def test_the_proxys_own_entry_gets_what_the_stranger_was_created_with_and_all_el
 def test_requests_of_a_guaranteed_and_of_a_best_effort_pod() -> None:
     pod = {"ID": "pp", "CgroupParent": "/kubepods/poduid"}
     guaranteed = entry_of(with_strangers(cache(Pods={"pp": pod}), [STRANGER]))
-    both = {"cpu": "30m", "memory": "67108864"}
+    both = {"cpu": "29296875n", "memory": "67108864"}
     assert guaranteed["Resources"] == {"requests": both, "limits": both}
-    least = replace(STRANGER, creation={"cpu_shares": 2, "oom_score_adj": 1000})
+    free = replace(FREE, shares=2)
+    least = replace(STRANGER, creation={"cpu_shares": 2, "oom_score_adj": 1000}, cgroup=free)
     assert entry_of(with_strangers(cache(), [least]))["Resources"] == {}
 
 
-@pytest.mark.parametrize("shares", [3, 10, 21, 30, 102, 512, 1024, 2048, 4096 * 7])
-def test_the_request_gives_exactly_the_weight(shares: int) -> None:
-    entry = entry_of(with_strangers(cache(), [replace(STRANGER, creation={"cpu_shares": shares})]))
-    assert int(entry["Resources"]["requests"]["cpu"].removesuffix("m")) * 1024 // 1000 == shares
+@pytest.mark.parametrize("shares", [3, 10, 21, 30, 102, 512, 1024, 2048, 4096 * 7, 262144])
+def test_the_request_gives_exactly_the_weight_and_is_read_back_so(shares: int) -> None:
+    stranger = replace(STRANGER, creation={"cpu_shares": shares}, cgroup=replace(FREE, shares=shares))
+    raw = with_strangers(cache(), [stranger])
+    known = parse_cache(raw).containers["aa"]
+    assert known.request is not None
+    assert known.request * 1024 // 1000 == shares  # as cri-resmgr computes it
+    assert keeps_weight(stranger, parse_cache(raw))
+
+
+@pytest.mark.parametrize(
+    ("creation", "now", "due"),
+    [
+        ({"cpu_shares": 512}, FREE, 512),  # an earlier policy has cut it
+        ({"cpu_shares": 10}, FREE, 30),  # its pod was resized, or it was given back after exclusive CPUs
+        ({}, replace(FREE, shares=2), 1024),  # the kernel's default
+        (None, FREE, 30),
+        ({"cpu_shares": 512}, replace(FREE, shares=0, weight=20), 512),
+        ({"cpu_shares": 512}, replace(FREE, shares=0, weight=59), 512),  # by runc's newer formula
+        ({"cpu_shares": 2}, replace(FREE, shares=0, weight=39), 1024),
+        ({"cpu_shares": 512}, None, 512),
+    ],
+)
+def test_the_weight_that_a_container_has_to_keep(
+    creation: dict[str, int | str] | None, now: CgroupState | None, due: int
+) -> None:
+    found = due_shares(replace(STRANGER, creation=creation, cgroup=now))
+    assert found == due or (now is not None and now.weight == 39 and found >= 998)
 
 
 def test_who_can_be_adopted() -> None:
@@ -95,31 +122,68 @@ def test_who_can_be_adopted() -> None:
         return "".join(reason for _one, reason in others)
 
     assert why(cache()) == ""
-    assert why(None) == "the proxy has not seen it yet"
-    assert why(cache(), replace(STRANGER, id="bb")) == "the proxy has not seen it yet"
-    assert "cannot be read" in why(b"\0" * 9)
+    assert why(None) == ""
+    assert why(cache(), replace(STRANGER, id="bb")) == ""
+    assert why(b"\0" * 9) == ""  # it is set aside
     assert "not known (version 2)" in why(cache(Version="2"))
     assert "not known (version not said)" in why(cache(Version=None))
-    assert "how it was created" in why(cache(), replace(STRANGER, created=None, creation={}))
+    assert "how it was created" in why(cache(), replace(STRANGER, created=None, creation=None))
+    assert why(cache(), replace(STRANGER, created=None)) == ""  # CRI-O
 
 
-def test_who_is_no_stranger() -> None:
+def test_who_is_a_stranger() -> None:
     adopted = parse_cache(with_strangers(cache(), [STRANGER]))
     assert divide([STRANGER, replace(STRANGER, through_proxy=True)], adopted) == ([], [])
-    assert divide([replace(STRANGER, through_proxy=True)], parse_cache(cache())) == ([], [])
+    # Created through a proxy whose cache is gone since.
+    (found,), others = divide([replace(STRANGER, through_proxy=True)], parse_cache(cache()))
+    assert (found.id, others) == ("aa", [])
+
+
+def test_who_has_got_the_lowest_weight_without_a_request_is_a_stranger_still() -> None:
+    entry: dict[str, Any] = {"ID": "aa", "PodID": "pp", "Resources": {}}
+    entry |= {"LinuxReq": {"cpu_shares": 2, "cpuset_cpus": "0"}}
+    cut = parse_cache(cache(Containers={"uid:web": entry}))
+    assert divide([STRANGER], cut) == ([STRANGER], [])
+    best_effort = replace(STRANGER, creation={"cpu_shares": 2})
+    assert divide([best_effort], cut) == ([], [])
+
+
+def test_what_the_proxy_has_rounded_is_corrected_and_is_no_stranger() -> None:
+    entry = {
+        "ID": "aa",
+        "PodID": "pp",
+        "Resources": {"requests": {"cpu": "29m"}},
+        "LinuxReq": {"cpu_shares": 30},
+    }
+    raw = cache(Containers={"uid:web": entry})
+    own = replace(STRANGER, through_proxy=True)
+    assert divide([own], parse_cache(raw)) == ([], [])
+    assert not keeps_weight(own, parse_cache(raw))
+    assert keeps_weight(own, parse_cache(with_strangers(raw, [own])))
+
+
+def test_cpus_in_the_creation_behind_the_proxy_are_not_the_containers() -> None:
+    own = replace(STRANGER, through_proxy=True, creation={"cpu_shares": 30, "cpuset_cpus": "0"})
+    assert entry_of(with_strangers(cache(), [own]))["LinuxReq"] == {"cpu_shares": 30}
 
 
 # -- the steps -------------------------------------------------------------------------------
 
 
-def pinned_host(root: Path, raw: bytes = cache()) -> FakeHost:
+def pinned_host(root: Path, raw: bytes | None = cache()) -> FakeHost:
     fake = FakeHost(root)
     fake.cri.sockets[ENDPOINT] = CONTAINERD
     fake.cri.running = (STRANGER,)
-    file = root / paths.PROXY_CACHE[1:]
-    file.parent.mkdir(parents=True)
-    file.write_bytes(raw)
-    file.chmod(0o600)
+    (root / "run/containerd").mkdir(parents=True)
+    (root / ENDPOINT.removeprefix("unix:///")).touch()
+    (root / paths.BINARY[1:]).parent.mkdir(parents=True)
+    (root / paths.BINARY[1:]).touch()
+    fake.systemd.units[paths.PROXY_UNIT] = UnitState(paths.PROXY_UNIT, load_state="loaded")
+    if raw is not None:
+        file = root / paths.PROXY_CACHE[1:]
+        file.parent.mkdir(parents=True)
+        file.write_bytes(raw)
+        file.chmod(0o600)
     return fake
 
 
@@ -135,6 +199,22 @@ def text(root: Path, path: str) -> bytes | None:
     return file.read_bytes() if file.exists() else None
 
 
+def sees(fake: FakeHost, **more: Any) -> Callable[[Path], str]:
+    """What cri-resmgr writes when it is started with the policy none: all that runs then."""
+
+    def see(state: Path) -> str:
+        old = state / "cache"
+        found = json.loads(old.read_bytes()) if old.exists() else json.loads(cache(Containers={}))
+        known = {entry["ID"] for entry in found["Containers"].values()}
+        for one in fake.cri.running:
+            if one.id not in known:
+                found["Containers"][f"cache:{one.id}"] = {"ID": one.id, "PodID": "pp", "LinuxReq": None}
+        old.write_text(json.dumps({**found, "PolicyName": "none", **more}))
+        return ""
+
+    return see
+
+
 @rule("R14")
 def test_the_old_cache_is_kept_until_the_weights_are_seen_to_hold(tmp_path: Path) -> None:
     fake = pinned_host(tmp_path)
@@ -142,20 +222,81 @@ def test_the_old_cache_is_kept_until_the_weights_are_seen_to_hold(tmp_path: Path
     assert text(tmp_path, OLD_CACHE) == cache()
     assert text(tmp_path, paths.PROXY_CACHE) == with_strangers(cache(), [STRANGER])
     assert (tmp_path / paths.PROXY_CACHE[1:]).stat().st_mode & 0o777 == 0o600
+    assert not fake.validator.calls  # an earlier start has seen it
     carry_out(fake, StepKind.CHECK_WEIGHTS)
     assert text(tmp_path, OLD_CACHE) is None
 
 
 @rule("R14")
+@pytest.mark.parametrize("raw", [None, cache(Containers={}), cache(PolicyName="balloons")])
+def test_the_proxy_is_shown_whom_it_has_not_seen_under_the_policy_none(
+    tmp_path: Path, raw: bytes | None
+) -> None:
+    """Without a cache, with one from before the container, and after a real policy has pinned it."""
+    fake = pinned_host(tmp_path, raw)
+    fake.validator.on_see = sees(fake)
+    carry_out(fake, StepKind.ADOPT)
+    (call,) = fake.validator.calls
+    assert call.method == "see_containers"
+    found = parse_cache(text(tmp_path, paths.PROXY_CACHE))
+    assert (found.policy, found.containers["aa"].request) == ("none", 30)
+    assert [call.method for call in fake.systemd.calls if call.target == paths.PROXY_UNIT][:1] == ["stop"]
+
+
+def test_nobody_is_stopped_for_nothing(tmp_path: Path) -> None:
+    fake = pinned_host(tmp_path, with_strangers(cache(), [STRANGER]))
+    carry_out(fake, StepKind.ADOPT, StepKind.CHECK_WEIGHTS)
+    assert not fake.calls or {call.method for call in fake.calls} == {"remove"}
+
+
+def test_who_comes_while_the_proxy_is_shown_the_others_is_shown_to_it_too(tmp_path: Path) -> None:
+    fake = pinned_host(tmp_path, None)
+    see, new = sees(fake), replace(STRANGER, id="bb", name="new")
+
+    def late(state: Path) -> str:
+        said = see(state)
+        fake.cri.running = (STRANGER, new)
+        return said
+
+    fake.validator.on_see = late
+    carry_out(fake, StepKind.ADOPT)
+    assert len(fake.validator.calls) == 2
+    assert {key: one.request for key, one in adopted(tmp_path).items()} == {"aa": 30, "bb": 30}
+
+
+def adopted(root: Path) -> Mapping[str, CachedContainer]:
+    return parse_cache(text(root, paths.PROXY_CACHE)).containers
+
+
+@rule("R8")
+def test_a_program_that_cannot_be_shown_them_is_a_failure_with_its_complaint(tmp_path: Path) -> None:
+    fake = pinned_host(tmp_path, None)
+    fake.validator.on_see = lambda _state: "F: broken"
+    with pytest.raises(StepFailedError, match="could not be shown the running containers: F: broken"):
+        carry_out(fake, StepKind.ADOPT)
+
+
+def test_a_program_that_does_not_see_them_is_a_failure_that_names_them(tmp_path: Path) -> None:
+    fake = pinned_host(tmp_path, None)
+    with pytest.raises(StepFailedError, match="has not seen ns/web-0/web") as failure:
+        carry_out(fake, StepKind.ADOPT)
+    assert failure.value.interfered
+
+
 @rule("R8")
 def test_a_weight_that_is_lost_is_a_failure_and_the_cache_comes_back(tmp_path: Path) -> None:
-    fake = pinned_host(tmp_path, cache(PolicyName="topology-aware"))
-    fake.cri.running = (replace(STRANGER, cgroup=replace(FREE, cpus="0", shares=2)),)
-    with pytest.raises(StepFailedError, match=r"has taken weight from 1 containers: .*ns/web-0/web"):
+    fake = pinned_host(tmp_path)
+    real = fake.cri.containers
+
+    def cut(endpoint: str, timeout: float = 10.0) -> tuple[RunningContainer, ...]:
+        if any(call.method == "write" and call.target == paths.PROXY_CACHE for call in fake.calls):
+            fake.cri.running = (replace(STRANGER, cgroup=replace(FREE, cpus="0", shares=2)),)
+        return real(endpoint, timeout)
+
+    fake.cri.containers = cut  # type: ignore[method-assign]
+    with pytest.raises(StepFailedError, match=r"has taken weight from 1 containers: ns/web-0/web has 2"):
         carry_out(fake, StepKind.ADOPT, StepKind.CHECK_WEIGHTS)
-    assert json.loads(text(tmp_path, paths.PROXY_CACHE) or b"") == json.loads(
-        cache(PolicyName="topology-aware")
-    )
+    assert json.loads(text(tmp_path, paths.PROXY_CACHE) or b"") == json.loads(cache())
     assert text(tmp_path, OLD_CACHE) is None
 
 
@@ -170,16 +311,54 @@ def test_which_policy_was_activated_last_stays_true(tmp_path: Path) -> None:
     assert json.loads(found) == json.loads(cache(PolicyName="balloons"))
 
 
+@rule("R14")
+def test_a_real_policy_goes_on_with_the_adopted_cache(tmp_path: Path) -> None:
+    """It would take the weight of those that the old cache does not know."""
+    fake = pinned_host(tmp_path, cache(PolicyName="topology-aware"))
+    fake.validator.on_see = sees(fake)
+    carry_out(fake, StepKind.ADOPT)
+    bring_back(fake.host)
+    assert adopted(tmp_path)["aa"].request == 30
+    assert text(tmp_path, OLD_CACHE) is None
+
+
 def test_exclusive_cpus_of_a_guaranteed_pod_come_with_the_lowest_weight(tmp_path: Path) -> None:
-    pod = {"ID": "pp", "CgroupParent": "/kubepods.slice/kubepods-poduid.slice"}
-    fake = pinned_host(tmp_path, cache(PolicyName="topology-aware", Pods={"pp": pod}))
-    fake.cri.running = (replace(STRANGER, cgroup=replace(FREE, cpus="1", shares=2)),)
+    pod = {"ID": "pp", "UID": "uid", "CgroupParent": "/kubepods.slice/kubepods-poduid.slice"}
+    whole = replace(STRANGER, creation={"cpu_shares": 1024})
+    raw = with_strangers(cache(PolicyName="topology-aware", Pods={"pp": pod}), [whole])
+    fake = pinned_host(tmp_path, raw)
+    fake.cri.running = (replace(whole, cgroup=replace(FREE, cpus="1", shares=2)),)
     carry_out(fake, StepKind.CHECK_WEIGHTS)
 
 
-def test_a_container_that_has_come_meanwhile_stops_it_with_nothing_written(tmp_path: Path) -> None:
+@rule("R14")
+def test_who_has_come_while_the_proxy_started_is_adopted_at_once(tmp_path: Path) -> None:
     fake = pinned_host(tmp_path)
-    fake.cri.running = (STRANGER, replace(STRANGER, id="bb", name="new"))
+    fake.cri.sockets[paths.RELAY_ENDPOINT] = CONTAINERD
+    fake.validator.on_see = sees(fake)
+    new = replace(STRANGER, id="bb", name="new")
+    carry_out(fake, StepKind.ADOPT)
+    fake.cri.running = (STRANGER, new)  # and the proxy has missed it
+    carry_out(fake, StepKind.CHECK_WEIGHTS)
+    assert adopted(tmp_path)["bb"].request == 30
+    assert [call.method for call in fake.systemd.calls].count("restart") == 1
+
+
+@rule("R14")
+def test_where_the_runtime_tells_only_of_now_a_late_one_with_the_lowest_weight_is_a_failure(
+    tmp_path: Path,
+) -> None:
+    fake = pinned_host(tmp_path)
+    cut = replace(STRANGER, created=None, creation={"cpu_shares": 2}, cgroup=replace(FREE, shares=2))
+    fake.cri.running = (cut,)
+    with pytest.raises(StepFailedError, match="what it was created with is not known"):
+        carry_out(fake, StepKind.CHECK_WEIGHTS)
+
+
+def test_who_has_come_and_is_of_unknown_shape_stops_it_with_nothing_written(tmp_path: Path) -> None:
+    fake = pinned_host(tmp_path)
+    new = replace(STRANGER, id="bb", name="new", created=None, creation=None)
+    fake.cri.running = (STRANGER, new)
     with pytest.raises(StepFailedError, match="ns/web-0/new has come meanwhile") as failure:
         carry_out(fake, StepKind.ADOPT)
     assert failure.value.interfered

@@ -345,6 +345,9 @@ class Judge:
         assert binary == Path("/payload/cri-resmgr")
         return 'unknown field "bad"' if b"bad" in config else ""
 
+    def see_containers(self, binary: Path, state_directory: Path, runtime: Path, seconds: float) -> str:
+        raise AssertionError
+
     def reset_config(self, binary: Path, state_directory: Path) -> str:
         raise AssertionError("not asked for")
 

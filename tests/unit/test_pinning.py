@@ -10,9 +10,9 @@ import pytest
 
 from installer.apply import Limits, Progress, apply_plan
 from installer.host.cgroups import Cgroups
-from installer.host.containers import build_container, encode_update
+from installer.host.containers import encode_update
 from installer.host.files import RootedFiles
-from installer.host.protobuf import decode, encode
+from installer.host.protobuf import encode
 from installer.model import paths
 from installer.model.change import Changes
 from installer.model.event import Event
@@ -170,24 +170,6 @@ def test_the_state_of_kubelets_managers() -> None:
     none = json.dumps({**static, "policyName": "none"}).encode()
     for cpu in (None, b"", none, b"{", b"[]", b'{"policyName":"static","entries":7}'):
         assert parse_managers(cpu, None) == NO_MANAGERS
-
-
-def resources(info: object) -> CpuResources | None:
-    listed = decode(encode(1, b"aa"))
-    answer = encode(2, encode(1, b"info") + encode(2, json.dumps(info).encode()))
-    container = build_container(listed, decode(answer), Cgroups(RootedFiles(Path("/nowhere"))))
-    assert container is not None
-    return container.created
-
-
-def test_the_shapes_of_a_runtimes_description() -> None:
-    containerd = {"linux": {"resources": {"cpu_shares": 30, "cpuset_cpus": "1", "oom_score_adj": 9}}}
-    assert resources({"config": containerd}) == CpuResources("1", "", 30)
-    assert resources({"config": {"linux": {"resources": {}}}}) == CpuResources()
-    crio: object = {"runtimeSpec": {"linux": {"resources": {"cpu": {"shares": 2}}}}, "sandboxID": "bb"}
-    others: tuple[object, ...] = (crio, {}, [], {"config": None}, {"config": {"linux": {}}}, {"config": []})
-    assert [other for other in others if resources(other) is not None] == []
-    assert resources({"config": {"linux": {"resources": {"cpu_shares": "30"}}}}) is None
 
 
 def test_an_update_says_only_what_is_to_be_written() -> None:
@@ -363,6 +345,18 @@ def pinned_host(root: Path) -> FakeHost:
         replace(STRANGER, id="cc", cgroup=FREE),
     )
     return fake
+
+
+@rule("R14")
+def test_a_runtime_that_tells_only_of_now_gives_back_what_the_cache_knows() -> None:
+    """CRI-O: what it was adopted with."""
+    crio = replace(STRANGER, created=None, creation={"cpu_shares": 2})
+    adopted = CachedContainer(30, cpus="1", weighed=True, shares=30)
+    policy = ProxyCache(policy="topology-aware", containers={"aa": adopted})
+    assert written(crio, policy) == CpuResources("0-3", "0-1", 30)
+    best_effort = replace(adopted, request=None, shares=0)
+    assert written(crio, replace(policy, containers={"aa": best_effort})) == CpuResources("0-3", "0-1")
+    assert "does not say" in problem(crio, ProxyCache(policy="topology-aware"))
 
 
 @rule("R14")

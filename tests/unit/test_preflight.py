@@ -48,7 +48,7 @@ FACTS = HostSnapshot(
     ProxySnapshot(UnitState(paths.PROXY_UNIT)),
     KubeletSnapshot(KUBELET),
     machine=Machine("x86_64", "id", "node"),
-    cache=ProxyCache(containers=dict.fromkeys("012", CachedContainer())),
+    cache=ProxyCache(version="1", containers=dict.fromkeys("012", CachedContainer(512))),
 )
 PAYLOAD = Payload(
     Path("/payload"), PayloadFile(Path("/payload/opt/intel/bin/cri-resmgr"), "d", 38 * MIB), "", "x86_64"
@@ -340,9 +340,14 @@ def test_static_managers_are_refused_unless_accepted(policies: tuple[str, str], 
     assert warned == ["static-managers"] * bool(said)
 
 
-def containers(number: int, through_proxy: bool = False) -> tuple[RunningContainer, ...]:
+def containers(number: int, known: bool = False, creation: bool = False) -> tuple[RunningContainer, ...]:
+    """Of which the runtime says in no known shape how they were created, unless it is `creation`. The proxy
+    knows those with the numbers 0 to 2."""
+    identifiers = (str(n) if known else f"other-{n}" for n in range(number))
+    said = {"cpu_shares": 512} if creation else None
     return tuple(
-        RunningContainer(str(n), f"c{n:02}", f"pod{n:02}", "ns", through_proxy) for n in range(number)
+        RunningContainer(identifier, f"c{n:02}", f"pod{n:02}", "ns", known, creation=said)
+        for n, identifier in enumerate(identifiers)
     )
 
 
@@ -379,9 +384,10 @@ def test_a_long_list_of_names_is_cut_with_a_count() -> None:
     [
         (containers(1), "balloons", INSTALL, True),
         (containers(1), "none", INSTALL, False),
-        (containers(1, through_proxy=True), "balloons", INSTALL, False),
+        (containers(1, known=True), "balloons", INSTALL, False),
+        (containers(1, creation=True), "balloons", INSTALL, False),
         ((), "balloons", INSTALL, False),
-        (containers(5, through_proxy=True), "balloons", INSTALL, True),
+        (containers(5, known=True), "balloons", INSTALL, True),
         (containers(1), "balloons", RELOAD_ONLY, True),
         (containers(1), "none", RELOAD_ONLY, False),
     ],
@@ -395,7 +401,24 @@ def test_repinning_is_refused_only_when_it_would_happen(
     accepting = Settings(proxy=ProxySettings(accept_repinning=True))
     found = change(probe=probe, configs=Configs(policy=policy), changes=changes, settings=accepting)
     assert codes(found) == []
-    assert codes(found, Severity.WARN) == ["repinning"] * refused
+    assert codes(found, Severity.WARN) == ["accept-repinning"] + ["repinning"] * refused
+
+
+@rule("R14")
+def test_who_can_be_adopted_is_refused_only_if_the_operator_wants_no_adoption() -> None:
+    probe = replace(PROBE, containers=containers(2, creation=True))
+    assert not change(probe=probe, configs=Configs(policy="balloons"))
+    settings = Settings(proxy=ProxySettings(strangers="refuse"))
+    (finding,) = change(probe=probe, configs=Configs(policy="balloons"), settings=settings)
+    assert finding.code == "repinning"
+    assert "proxy.strangers: adopt" in finding.hint
+
+
+def test_the_old_name_of_a_forced_yes_names_the_new_setting() -> None:
+    settings = Settings(proxy=ProxySettings(accept_repinning=True))
+    (finding,) = change(configs=Configs(policy="balloons"), settings=settings)
+    assert (finding.code, finding.severity) == ("accept-repinning", Severity.WARN)
+    assert "proxy.strangers" in finding.hint
 
 
 @pytest.mark.parametrize(

@@ -309,12 +309,13 @@ class Resmgr:
             log("I", "synchronizing cache with runtime...")
             self.sleep_for_ever()
         log("I", f"activating {self.policy} policy...")
+        switched = self.cache.data["PolicyName"] not in ("", self.policy)
         self.cache.data["PolicyName"] = self.policy
         known = self.cache.data.setdefault("Containers", {})
         if self.faults.get("forgetsRequests"):
             for entry in known.values():
                 entry["Resources"] = {}
-        repinning.repin(known, config, self.policy, self.runtime)
+        repinning.repin(known, config, self.policy, self.runtime, switched=switched)
         self.cache.save()
         self.sleep_until("serveDelaySeconds", listening + self.placing_seconds(), 0.05)
         start_new_thread(self.serve, (relay,))

@@ -2,7 +2,8 @@
 
 One that its cache does not know is put there without a word about its requests, under any policy. It goes to
 the shared CPUs, and topology-aware, memtier and static-plus give it the lowest weight. One whose requests the
-cache knows gets the weight that they say.
+cache knows gets the weight that they say. Where the policy is the one of the start before, those that the
+cache knows keep what they were given then, whatever the cache says of their requests meanwhile.
 """
 
 from contextlib import suppress
@@ -20,13 +21,20 @@ LOWEST = 2
 SHARED = "0"
 
 
-def repin(cached: dict[str, dict[str, Any]], config: dict[str, Any], policy: str, runtime: str) -> None:
-    """Remembers what runs in `cached`, the cache's `Containers`, and pins it as the policy does."""
+def repin(
+    cached: dict[str, dict[str, Any]], config: dict[str, Any], policy: str, runtime: str, *, switched: bool
+) -> None:
+    """Remembers what runs in `cached`, the cache's `Containers`, and pins it as the policy does. `switched`:
+    the start before had another policy."""
     pins = (config.get("policy") or {}).get(policy) or {}
     touches = policy not in TOUCH_NOBODY and pins.get("PinCPU") is not False
     known = {entry["ID"]: entry for entry in cached.values()}
     for container in running(runtime):
         entry = known.get(container["ID"])
+        if entry is not None and not switched:
+            if touches:
+                apply(entry, runtime)
+            continue
         if entry is None:
             entry = cached[container["CacheID"]] = {**container, "Resources": {}, "LinuxReq": None}
         if touches:
@@ -38,7 +46,8 @@ def repin(cached: dict[str, dict[str, Any]], config: dict[str, Any], policy: str
 def weight_of(entry: dict[str, Any]) -> int:
     """By its request; one of which none is known gets the lowest weight."""
     request = ((entry.get("Resources") or {}).get("requests") or {}).get("cpu", "0")
-    milli = int(request[:-1]) if request.endswith("m") else 1000 * int(request)
+    nano = int(request.rstrip("mn")) * {"m": 10**6, "n": 1}.get(request[-1], 10**9)
+    milli = -(-nano // 10**6)
     return max(LOWEST, milli * 1024 // 1000)
 
 
