@@ -10,12 +10,13 @@ patching a single node either, so nodes are patched only with `annotateNode`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from installer.manifests.build import build_objects
 from installer.manifests.inputs import ManifestOptions, load_inputs
 from installer.manifests.text import dump_objects
 
-__all__ = ["ManifestOptions", "render_manifests"]
+__all__ = ["ManifestOptions", "render_manifests", "render_objects"]
 
 
 def render_manifests(options: ManifestOptions, warn: Callable[[str], None] = lambda _: None) -> str:
@@ -24,4 +25,9 @@ def render_manifests(options: ManifestOptions, warn: Callable[[str], None] = lam
 
     Raises InvalidInputError with every fault of the input.
     """
-    return dump_objects(build_objects(load_inputs(options, warn)))
+    return dump_objects(render_objects(options, warn))
+
+
+def render_objects(options: ManifestOptions, warn: Callable[[str], None]) -> list[dict[str, Any]]:
+    """The same as objects, after those that they need."""
+    return build_objects(load_inputs(options, warn))

@@ -31,7 +31,7 @@ _OUR_KEYS = ("app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubern
 @dataclass(frozen=True, slots=True)
 class ManifestOptions:
     """The command line; None or empty for an option that is not given. `images` has `NAME=REFERENCE` or, for
-    the installer's, the reference alone."""
+    the installer's, the reference alone. `documents` are what a file of `provider_configs` may have."""
 
     values: Path | None = None
     provider_configs: tuple[Path, ...] = ()
@@ -41,6 +41,7 @@ class ManifestOptions:
     agent: bool | None = None
     images: tuple[str, ...] = ()
     managed_resource: bool = False
+    documents: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,8 @@ def _load_files(options: ManifestOptions) -> tuple[Source, Provided]:
         faults += error.faults
     mode = options.mode or _mapping(own.data, "settings").get("mode")
     try:
-        provided = load_provider_configs(options.provider_configs, own.data.get("arch"), mode == "remove")
+        arch, removal = own.data.get("arch"), mode == "remove"
+        provided = load_provider_configs(options.provider_configs, arch, removal, options.documents)
     except InvalidInputError as error:
         faults += error.faults
     if faults:
@@ -99,10 +101,11 @@ def _load_files(options: ManifestOptions) -> tuple[Source, Provided]:
 
 def _gardener_defaults(options: ManifestOptions, files: Iterable[Source]) -> Source:
     """The original extension always brought its agent; here it comes with the configs that it reads."""
-    if not (options.managed_resource or options.provider_configs):
+    given = bool(options.provider_configs or options.documents)
+    if not (options.managed_resource or given):
         return Source({})
-    dynamic = any(_dynamic(file.data) for file in files)
-    return Source({"gardener": True, "agent": {"enabled": dynamic and bool(options.provider_configs)}})
+    dynamic = given and any(_dynamic(file.data) for file in files)
+    return Source({"gardener": True, "agent": {"enabled": dynamic}})
 
 
 def _dynamic(data: Mapping[str, Any]) -> list[str]:

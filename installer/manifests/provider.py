@@ -54,14 +54,17 @@ class _Part:
         return _at(self.document.data, self.path)
 
 
-def load_provider_configs(paths: Iterable[Path], arch: object, removal: bool) -> Provided:
-    """All files, the documents of each in its order. `arch` is that of the nodes, as it was given; a removal
-    may find the extension disabled or no longer there.
+def load_provider_configs(
+    paths: Iterable[Path], arch: object, removal: bool, documents: Iterable[Mapping[str, Any]] = ()
+) -> Provided:
+    """All files, the documents of each in its order, then `documents` of no file. `arch` is that of the
+    nodes, as it was given; a removal may find the extension disabled or no longer there.
 
     Raises InvalidInputError with every fault, each with its path and `file:line`.
     """
     reader = _Reader(removal)
     parts = [part for path in paths for part in reader.find_all(path)]
+    parts += [part for data in documents for part in reader.find(Source(data)) or ()]
     target = Target(reader.version, str(arch or "amd64"))
     parts.sort(key=lambda part: not part.chart_values)
     sources = tuple(reader.read(part, target) for part in parts)
@@ -92,14 +95,14 @@ class _Reader:
             except InvalidInputError as error:
                 self.faults += error.faults
                 continue
-            parts = self._find(document)
+            parts = self.find(document)
             anything = anything or parts is not None
             found += parts or []
         if not anything and len(self.faults) == before:
             self.faults.append(f"{path}: has no providerConfig; expected {_READ_KINDS}")
         return found
 
-    def _find(self, document: Source) -> list[_Part] | None:
+    def find(self, document: Source) -> list[_Part] | None:
         """The parts of a document; None if it is one that says nothing about the nodes."""
         data, name = document.data, document.data.get("kind")
         if not data or name in _IGNORED_KINDS:
@@ -127,7 +130,7 @@ class _Reader:
             )
             self._fault(document, ("kind",), what)
             return []
-        self.shoot = document.place(("kind",))
+        self.shoot = document.place(("kind",)) or "the API server"
         version = _at(document.data, ("spec", "kubernetes", "version"))
         self.version = version if re.fullmatch(r"\d+\.\d+\.\d+.*", str(version)) else ""
         path = ("spec", "extensions")

@@ -16,7 +16,7 @@ FUNCTION_LINES = 50
 # From the top down: a module may import from its own layer's package or from layers below.
 LAYERS = (
     {"cli"},
-    {"daemon"},
+    {"daemon", "extension"},
     {"reconcile"},
     {"rollback"},
     {"rollback_report", "diagnostics", "history"},
