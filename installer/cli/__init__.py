@@ -40,7 +40,7 @@ def _main(argv: Sequence[str] | None) -> int:
     except InstallerError as error:
         return _fail(error, "text")
     try:
-        with contextlib.nullcontext() if arguments.command == "run" else _short_life():
+        with contextlib.nullcontext() if arguments.command in ("run", "extension") else _short_life():
             return _run(arguments, options)
     except InstallerError as error:
         return _fail(error, options.output)
@@ -104,6 +104,10 @@ def _run(arguments: argparse.Namespace, options: Options) -> int:
         return run_daemon_verb(arguments, options)
     if arguments.command == "manifests":
         return _print_manifests(arguments)
+    if arguments.command == "extension":
+        from installer.cli.extension import run_extension
+
+        return run_extension(arguments, options)
 
     from installer.cli.host import run_host_verb
 

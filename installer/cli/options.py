@@ -129,6 +129,7 @@ def build_parser() -> tuple[argparse.ArgumentParser, Mapping[str, _Parser]]:
 
     _add_host_verbs(add)
     _add_manifests(add("manifests", "print Kubernetes YAML; needs neither root nor a host"))
+    _add_extension(add("extension", "Gardener's controller, in a pod of a seed; see docs/gardener.md"))
     _add_internal_verbs(verbs, shared)
     return parser, verbs.choices
 
@@ -213,6 +214,20 @@ def _add_manifests(manifests: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         help="the image of the installer, or installer=... and agent=...",
+    )
+
+
+def _add_extension(extension: argparse.ArgumentParser) -> None:
+    extension.add_argument(
+        "--values", type=Path, metavar="FILE", help="what the YAML of every Shoot is made from"
+    )
+    extension.add_argument(
+        "--provider-config",
+        type=Path,
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="the values of the ControllerDeployment; a Shoot's own are stronger",
     )
 
 

@@ -13,14 +13,17 @@ from typing import Protocol
 
 from installer.errors import InvalidInputError
 from installer.extension.desired import EXTENSION_TYPE, Wanted
-from installer.extension.objects import Extension, ManagedResource, Shoot
-from installer.extension.status import CONFIGURATION_PROBLEM, Operation, Report, build_health
+from installer.extension.nodes import Node, Nodes, name_nodes
+from installer.extension.objects import Extension, ManagedResource, Shoot, parse_time
+from installer.extension.status import CONFIGURATION_PROBLEM, Condition, Operation, Report, build_health
 from installer.model.state import Mode
 
 FINALIZER = "extensions.gardener.cloud/cri-resmgr-extension"
 
 _CLEANING = timedelta(minutes=30)  # until a node that is not clean is an error; nothing is given up then
-_SOON, _LATER = 5.0, 600.0  # seconds until the next look: while we wait, and at what only people can correct
+_SOON, _HEALTH, _LATER = 5.0, 60.0, 600.0
+"""Seconds until the next look: while we wait, to see whether the nodes are well, and at what only people can
+correct."""
 
 
 class Render(Protocol):
@@ -29,21 +32,21 @@ class Render(Protocol):
     def render(self, extension: Extension, shoot: Shoot, mode: Mode) -> Wanted: ...
 
 
+class Ask(Protocol):
+    """What the Shoot says of its nodes, for the installation or the removal. A question, and no effect."""
+
+    def __call__(self, mode: Mode) -> Nodes: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """`shoot` is None where the namespace has no Cluster. `nodes_left` are those that a removal has not
-    cleaned, as far as that is known."""
+    """`shoot` is None where the namespace has no Cluster; `resource` is our ManagedResource there, in the
+    form of the installation or of the removal."""
 
     extension: Extension
     shoot: Shoot | None
-    installation: ManagedResource | None
-    removal: ManagedResource | None
+    resource: ManagedResource | None
     now: datetime
-    nodes_left: tuple[str, ...] = ()
-
-    @property
-    def resources(self) -> tuple[ManagedResource, ...]:
-        return tuple(each for each in (self.installation, self.removal) if each is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,31 +55,43 @@ class Decision:
     change."""
 
     ensure_finalizer: bool = False
-    write: tuple[Wanted, ...] = ()
-    keep_objects: tuple[str, ...] = ()  # ManagedResources whose deletion is to leave their objects
-    delete: tuple[str, ...] = ()  # ManagedResources
+    write: Wanted | None = None
+    keep_objects: bool = False  # the deletion of the ManagedResource is to leave its objects
+    delete: bool = False  # the ManagedResource
     report: Report = field(default_factory=Report)
     remove_operation: bool = False
     remove_finalizer: bool = False
     again: float | None = None
 
 
-def decide(situation: Situation, renderer: Render) -> Decision:
+def decide(situation: Situation, renderer: Render, ask: Ask) -> Decision:
     extension, shoot = situation.extension, situation.shoot
-    if extension.type != EXTENSION_TYPE or (shoot is not None and shoot.failed):
+    ours = extension.type == EXTENSION_TYPE and extension.class_ == "shoot"
+    if not ours or (shoot is not None and shoot.failed):
         return Decision()
     if extension.operation == "migrate":
         return _migrate(situation)
     if extension.last_type == "Migrate" and extension.last_state == "Succeeded" and not extension.operation:
-        return Decision()  # another seed has it
+        return Decision(remove_finalizer=True)  # another seed has it
     if extension.deleting:
-        return _delete(situation, renderer)
+        return _delete(situation, renderer, ask)
     if shoot is None:
         return _failed(situation, _kind(extension), "The namespace has no Cluster.", _SOON)
     if _is_due(extension):
         return _reconcile(situation, shoot, renderer)
-    health = build_health(situation.installation, shoot.hibernated)
-    return Decision(report=Report(health=health), again=_SOON if health.status == "Progressing" else None)
+    health = _health(situation, shoot, ask)
+    return Decision(report=Report(health=health), again=_until_healthy(health))
+
+
+def _health(situation: Situation, shoot: Shoot, ask: Ask) -> Condition:
+    resource = situation.resource
+    applied = resource is not None and resource.status_of("ResourcesApplied") == "True"
+    nodes = ask(Mode.INSTALL) if applied and not shoot.hibernated else None
+    return build_health(resource, nodes, shoot.hibernated)
+
+
+def _until_healthy(health: Condition) -> float:
+    return _SOON if health.status == "Progressing" else _HEALTH
 
 
 def _is_due(extension: Extension) -> bool:
@@ -101,53 +116,55 @@ def _kind(extension: Extension) -> str:
 def _reconcile(situation: Situation, shoot: Shoot, renderer: Render) -> Decision:
     """What was applied earlier stays as it is where the new configuration is wrong."""
     extension, kind = situation.extension, _kind(situation.extension)
+    if situation.resource is not None and situation.resource.deleting:
+        what = "An earlier ManagedResource of cri-resmgr is still being deleted."
+        return Decision(report=Report(operation=Operation(kind, "Processing", 10, what)), again=_SOON)
     try:
         wanted = renderer.render(extension, shoot, Mode.INSTALL)
     except InvalidInputError as error:
         what = "The configuration is wrong, and the nodes keep what they have: " + "; ".join(error.faults)
         return _failed(situation, kind, what, _LATER, CONFIGURATION_PROBLEM)
-    unchanged = situation.installation is not None and situation.installation.secrets == (wanted.secret_name,)
-    health = build_health(situation.installation if unchanged else None, shoot.hibernated)
+    unchanged = situation.resource is not None and situation.resource.secrets == (wanted.secret_name,)
+    health = build_health(situation.resource if unchanged else None, None, shoot.hibernated)
     return Decision(
         ensure_finalizer=True,
-        write=(wanted,),
-        # What is left of a removal that was given up would take the nodes apart again.
-        delete=(situation.removal.name,) if situation.removal else (),
+        write=wanted,
         report=Report(
             operation=Operation(kind, "Succeeded", 100, "The ManagedResource of cri-resmgr is written."),
             observed=True,
-            health=health,
+            # Whether the nodes are well is not asked now; what was said of them stays.
+            health=None if unchanged else health,
             provider_status=_provider_status(wanted),
         ),
         remove_operation=True,
-        again=_SOON if health.status == "Progressing" else None,
+        again=_SOON,
     )
 
 
 def _provider_status(wanted: Wanted) -> Mapping[str, object]:
-    resource = wanted.resource["metadata"]["name"]
-    return {"managedResource": resource, "secret": wanted.secret_name, "warnings": list(wanted.warnings)}
+    return {"managedResource": wanted.name, "secret": wanted.secret_name, "warnings": list(wanted.warnings)}
 
 
 def _failed(situation: Situation, kind: str, what: str, again: float, *codes: str) -> Decision:
     extension = situation.extension
+    health = Condition("False", "ConfigurationWrong", what) if codes else None
     return Decision(
-        ensure_finalizer=not extension.deleting and situation.installation is not None,
-        report=Report(operation=Operation(kind, "Error", 50, what, codes), observed=True),
+        ensure_finalizer=not extension.deleting and situation.resource is not None,
+        report=Report(operation=Operation(kind, "Error", 50, what, codes), observed=True, health=health),
         remove_operation=bool(extension.operation),
         again=again,
     )
 
 
 def _migrate(situation: Situation) -> Decision:
-    """The ManagedResources go from this seed, and everything in the Shoot stays as it is for the next one."""
-    resources = situation.resources
-    if resources:
+    """The ManagedResource goes from this seed; everything in the Shoot stays as it is for the next one."""
+    resource = situation.resource
+    if resource is not None:
         what = "The ManagedResource goes from this seed; the nodes keep what they have."
         return Decision(
-            keep_objects=tuple(each.name for each in resources if not each.keep_objects),
+            keep_objects=not resource.keep_objects,
             # Not before the other is known to be written: else the nodes would be cleaned.
-            delete=tuple(each.name for each in resources if each.keep_objects and not each.deleting),
+            delete=resource.keep_objects and not resource.deleting,
             report=Report(operation=Operation("Migrate", "Processing", 50, what)),
             again=_SOON,
         )
@@ -159,62 +176,69 @@ def _migrate(situation: Situation) -> Decision:
     )
 
 
-def _delete(situation: Situation, renderer: Render) -> Decision:
+def _delete(situation: Situation, renderer: Render, ask: Ask) -> Decision:
     """The nodes are cleaned first, and only then goes what could clean them."""
-    extension, shoot = situation.extension, situation.shoot
+    extension, shoot, resource = situation.extension, situation.shoot, situation.resource
     if FINALIZER not in extension.finalizers:
         return Decision()
     if shoot is None or shoot.force_deletion:
         return _deleted(situation, "Deleted by force: the nodes are as they are.")
-    if not situation.resources:
+    if resource is None:
         return _deleted(situation, "Nothing of cri-resmgr is left.")
     # Without nodes, or where all of them are about to be destroyed, nothing is cleaned.
-    if shoot.hibernated or shoot.deleting or any(each.deleting for each in situation.resources):
-        return _delete_resources(situation)
+    if shoot.hibernated or shoot.deleting or resource.deleting:
+        return _delete_resource(resource, "The ManagedResource of cri-resmgr is deleted.")
     try:
         wanted = renderer.render(extension, shoot, Mode.REMOVE)
     except InvalidInputError as error:
         what = "The nodes cannot be cleaned: " + "; ".join(error.faults)
         return _failed(situation, "Delete", what, _LATER, CONFIGURATION_PROBLEM)
-    removal = situation.removal
-    if removal is None or removal.secrets != (wanted.secret_name,):
+    if resource.secrets != (wanted.secret_name,):
         return _cleaning(situation, "The nodes are cleaned before anything else goes.", wanted)
-    states = [removal.status_of(f"Resources{name}") for name in ("Applied", "Healthy", "Progressing")]
-    if states == ["True", "True", "False"] and not situation.nodes_left:
-        return _delete_resources(situation)
-    return _cleaning(situation, _what_is_awaited(situation, removal))
+    if resource.status_of("ResourcesApplied") != "True":
+        said = resource.message_of("ResourcesApplied")
+        return _cleaning(situation, said or "The removal is about to be applied in the Shoot.")
+    nodes = ask(Mode.REMOVE)
+    if not nodes.done:
+        return _cleaning(situation, _what_is_awaited(nodes))
+    left = f" Left as they are: {name_nodes(nodes.given_up)}." if nodes.given_up else ""
+    return _delete_resource(resource, f"{_clean(nodes)}{left}")
 
 
-def _what_is_awaited(situation: Situation, removal: ManagedResource) -> str:
-    left = situation.nodes_left
+def _clean(nodes: Nodes) -> str:
+    clean = nodes.count - len(nodes.given_up)
+    return "One node is clean." if clean == 1 else f"{clean} nodes are clean."
+
+
+def _what_is_awaited(nodes: Nodes) -> str:
+    left: list[Node] = [*nodes.left, *nodes.silent]
     if left:
-        more = f" and {len(left) - 5} more" if len(left) > 5 else ""
-        return f"Not yet clean: {', '.join(left[:5])}{more}."
-    for name, good in (("Applied", "True"), ("Healthy", "True"), ("Progressing", "False")):
-        if removal.status_of(f"Resources{name}") != good and removal.message_of(f"Resources{name}"):
-            return f"The nodes are being cleaned: {removal.message_of(f'Resources{name}')}"
-    return "The nodes are being cleaned."
+        return f"Not yet clean: {name_nodes(left)}."
+    return nodes.unknown or nodes.pending
 
 
-def _cleaning(situation: Situation, what: str, *write: Wanted) -> Decision:
-    removal = situation.removal
-    late = not write and removal is not None and situation.now - removal.created > _CLEANING
+def _cleaning(situation: Situation, what: str, write: Wanted | None = None) -> Decision:
+    late = write is None and situation.now - parse_time(situation.extension.deleted) > _CLEANING
     operation = Operation("Delete", "Error" if late else "Processing", 50 if late else 20, what)
-    return Decision(write=write, report=Report(operation=operation), again=_SOON)
+    health = Condition("False" if late else "Progressing", "Removing", what)
+    return Decision(write=write, report=Report(operation=operation, health=health), again=_SOON)
 
 
-def _delete_resources(situation: Situation) -> Decision:
-    what = "The ManagedResources of cri-resmgr are deleted."
+def _delete_resource(resource: ManagedResource, what: str) -> Decision:
+    """What was said of the nodes stays, until nothing is left."""
+    if resource.deleting:
+        return Decision(again=_SOON)
     return Decision(
-        delete=tuple(each.name for each in situation.resources if not each.deleting),
+        delete=True,
         report=Report(operation=Operation("Delete", "Processing", 80, what)),
         again=_SOON,
     )
 
 
 def _deleted(situation: Situation, what: str) -> Decision:
+    resource = situation.resource
     return Decision(
-        delete=tuple(each.name for each in situation.resources if not each.deleting),
+        delete=resource is not None and not resource.deleting,
         report=Report(operation=Operation("Delete", "Succeeded", 100, what), observed=True),
         remove_operation=bool(situation.extension.operation),
         remove_finalizer=True,

@@ -1,5 +1,9 @@
 """The objects that a Shoot's namespace on the seed should have: Secret and ManagedResource, for the
-installation or for the removal. Rendered as the verb `manifests` does it."""
+installation or for the removal. Rendered as the verb `manifests` does it.
+
+Both forms have the same ManagedResource: where it turns from one to the other, what only the first had is
+deleted from the Shoot, and no pod of it can come back to a node that the other has cleaned.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from installer.extension.objects import Extension, Shoot
+from installer.errors import InvalidInputError
+from installer.extension.objects import Extension, Shoot, parse_extension
 from installer.manifests import ManifestOptions, render_objects
 from installer.model.state import Mode
 
 EXTENSION_TYPE = "cri-resmgr-extension"
+
+_NOBODY = parse_extension({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,17 +31,29 @@ class Wanted:
     warnings: tuple[str, ...]
 
     @property
+    def name(self) -> str:
+        return str(self.resource["metadata"]["name"])
+
+    @property
     def secret_name(self) -> str:
         return str(self.secret["metadata"]["name"])
 
 
 @dataclass(frozen=True, slots=True)
 class Renderer:
-    """`values` is our values file, `deployment` the values of the ControllerDeployment's chart; both hold for
-    every Shoot."""
+    """`values` is our values file, `deployment` has the values of the ControllerDeployment's chart; both hold
+    for every Shoot."""
 
     values: Path | None = None
-    deployment: Path | None = None
+    deployment: tuple[Path, ...] = ()
+
+    def check(self) -> tuple[str, tuple[str, ...]]:
+        """The name of the ManagedResource of every Shoot, and warnings about what holds for all of them.
+
+        Raises InvalidInputError with every fault that no Shoot could correct.
+        """
+        wanted = self.render(_NOBODY, Shoot(version="", hibernated=False), Mode.REMOVE)
+        return wanted.name, wanted.warnings
 
     def render(self, extension: Extension, shoot: Shoot, mode: Mode) -> Wanted:
         """A removal does not ask what the Shoot's owner has configured: that may be broken, and the nodes
@@ -52,12 +71,21 @@ class Renderer:
         warnings: list[str] = []
         options = ManifestOptions(
             values=self.values,
-            provider_configs=(self.deployment,) if self.deployment else (),
+            provider_configs=self.deployment,
             mode=mode.value,
             managed_resource=True,
             documents=(document,),
         )
-        secret, resource = render_objects(options, warnings.append)
+        try:
+            secret, resource = render_objects(options, warnings.append)
+        except InvalidInputError as error:
+            raise InvalidInputError([_placed(each) for each in error.faults], error.hint) from None
+        resource["metadata"]["name"] = str(resource["metadata"]["name"]).removesuffix("-removal")
         for each in (secret, resource):
             each["metadata"]["namespace"] = extension.namespace
-        return Wanted(resource, secret, tuple(warnings))
+        return Wanted(resource, secret, tuple(_placed(each) for each in warnings))
+
+
+def _placed(said: str) -> str:
+    """The entry may be another one of the owner's list than of ours."""
+    return said.replace("spec.extensions.0.providerConfig", "providerConfig")

@@ -16,31 +16,41 @@ from typing import Any
 Object = Mapping[str, Any]
 
 OPERATION = "gardener.cloud/operation"
+_ASKED = "gardener.cloud/timestamp"
 _FORCE = "confirmation.gardener.cloud/force-deletion"
 _TRUE = ("1", "t", "T", "true", "TRUE", "True")  # as Go's strconv.ParseBool, which Gardener reads it with
 
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """`operation` is what gardenlet asks for: reconcile, migrate, restore, or nothing."""
+    """`operation` is what gardenlet asks for: reconcile, migrate, restore, or nothing; `asked` is when.
+    `version` is its resource version. `class_` is shoot, seed or garden: for whose sake it is there."""
 
     namespace: str
     name: str
+    uid: str
+    version: str
     type: str
+    class_: str
     generation: int
     operation: str
-    deleting: bool
+    asked: str
+    deleted: str
     finalizers: tuple[str, ...]
     provider_config: object
     status: Object
 
     @property
+    def deleting(self) -> bool:
+        return bool(self.deleted)
+
+    @property
     def last_type(self) -> str:
-        return _text(self.status, "lastOperation", "type")
+        return text_at(self.status, "lastOperation", "type")
 
     @property
     def last_state(self) -> str:
-        return _text(self.status, "lastOperation", "state")
+        return text_at(self.status, "lastOperation", "state")
 
     @property
     def observed_generation(self) -> int:
@@ -54,9 +64,9 @@ class Shoot:
 
     version: str
     hibernated: bool
-    deleting: bool
-    force_deletion: bool
-    failed: bool
+    deleting: bool = False
+    force_deletion: bool = False
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +74,11 @@ class ManagedResource:
     """`conditions` are those of its present generation: type -> status and message."""
 
     name: str
-    created: datetime
+    version: str
     deleting: bool
     keep_objects: bool
     secrets: tuple[str, ...]
+    spec: Object
     conditions: Mapping[str, tuple[str, str]]
 
     def status_of(self, condition: str) -> str:
@@ -78,68 +89,75 @@ class ManagedResource:
 
 
 def parse_extension(given: Object) -> Extension:
-    metadata, spec = _mapping(given, "metadata"), _mapping(given, "spec")
+    metadata, spec = mapping_at(given, "metadata"), mapping_at(given, "spec")
     finalizers = metadata.get("finalizers")
     return Extension(
-        namespace=_text(metadata, "namespace"),
-        name=_text(metadata, "name"),
-        type=_text(spec, "type"),
+        namespace=text_at(metadata, "namespace"),
+        name=text_at(metadata, "name"),
+        uid=text_at(metadata, "uid"),
+        version=text_at(metadata, "resourceVersion"),
+        type=text_at(spec, "type"),
+        class_=text_at(spec, "class") or "shoot",
         generation=metadata["generation"] if isinstance(metadata.get("generation"), int) else 0,
-        operation=_text(metadata, "annotations", OPERATION),
-        deleting=bool(_text(metadata, "deletionTimestamp")),
+        operation=text_at(metadata, "annotations", OPERATION),
+        asked=text_at(metadata, "annotations", _ASKED),
+        deleted=text_at(metadata, "deletionTimestamp"),
         finalizers=tuple(finalizers) if isinstance(finalizers, list) else (),
         provider_config=spec.get("providerConfig"),
-        status=_mapping(given, "status"),
+        status=mapping_at(given, "status"),
     )
 
 
 def parse_cluster(given: Object) -> Shoot:
     """The Shoot in a Cluster."""
-    shoot = _mapping(given, "spec", "shoot")
-    metadata, status = _mapping(shoot, "metadata"), _mapping(shoot, "status")
-    enabled = _mapping(shoot, "spec", "hibernation").get("enabled") is True
+    shoot = mapping_at(given, "spec", "shoot")
+    metadata, status = mapping_at(shoot, "metadata"), mapping_at(shoot, "status")
+    enabled = mapping_at(shoot, "spec", "hibernation").get("enabled") is True
     return Shoot(
-        version=_text(shoot, "spec", "kubernetes", "version"),
+        version=text_at(shoot, "spec", "kubernetes", "version"),
         # Between the wish and its fulfilment there are still nodes.
         hibernated=enabled and status.get("hibernated") is True,
-        deleting=bool(_text(metadata, "deletionTimestamp")),
-        force_deletion=_text(metadata, "annotations", _FORCE) in _TRUE,
-        failed=_text(status, "lastOperation", "state") == "Failed",
+        deleting=bool(text_at(metadata, "deletionTimestamp")),
+        force_deletion=text_at(metadata, "annotations", _FORCE) in _TRUE,
+        failed=text_at(status, "lastOperation", "state") == "Failed",
     )
 
 
 def parse_managed_resource(given: Object) -> ManagedResource:
-    metadata, spec, status = (_mapping(given, key) for key in ("metadata", "spec", "status"))
+    metadata, spec, status = (mapping_at(given, key) for key in ("metadata", "spec", "status"))
     current = status.get("observedGeneration") == metadata.get("generation")
     listed = status.get("conditions") if current else ()
     conditions = [each for each in listed or () if isinstance(each, Mapping)]
     references = spec.get("secretRefs")
     return ManagedResource(
-        name=_text(metadata, "name"),
-        created=_time(_text(metadata, "creationTimestamp")),
-        deleting=bool(_text(metadata, "deletionTimestamp")),
+        name=text_at(metadata, "name"),
+        version=text_at(metadata, "resourceVersion"),
+        deleting=bool(text_at(metadata, "deletionTimestamp")),
         keep_objects=spec.get("keepObjects") is True,
-        secrets=tuple(_text(each, "name") for each in references or () if isinstance(each, Mapping)),
+        secrets=tuple(text_at(each, "name") for each in references or () if isinstance(each, Mapping)),
+        spec=spec,
         conditions={
-            _text(each, "type"): (_text(each, "status"), _text(each, "message")) for each in conditions
+            text_at(each, "type"): (text_at(each, "status"), text_at(each, "message")) for each in conditions
         },
     )
 
 
-def _time(text: str) -> datetime:
+def parse_time(text: object) -> datetime:
+    """A time of the API; what is none was long ago."""
     try:
-        return datetime.fromisoformat(text)
+        found = datetime.fromisoformat(str(text))
     except ValueError:
         return datetime.fromtimestamp(0, UTC)
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def _mapping(given: Object, *path: str) -> Object:
+def mapping_at(given: Object, *path: str) -> Object:
     found: Any = given
     for key in path:
         found = found.get(key) if isinstance(found, Mapping) else None
     return found if isinstance(found, Mapping) else {}
 
 
-def _text(given: Object, *path: str) -> str:
-    found = _mapping(given, *path[:-1]).get(path[-1])
+def text_at(given: Object, *path: str) -> str:
+    found = mapping_at(given, *path[:-1]).get(path[-1])
     return found if isinstance(found, str) else ""

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from installer.extension.objects import Extension, ManagedResource
+from installer.extension.nodes import Nodes, name_nodes
+from installer.extension.objects import Extension, ManagedResource, parse_time, text_at
 
 SYSTEM_COMPONENTS = "SystemComponentsHealthy"
 CONFIGURATION_PROBLEM = "ERR_CONFIGURATION_PROBLEM"
@@ -49,19 +50,35 @@ class Report:
     provider_status: Mapping[str, Any] = field(default_factory=dict)
 
 
-def build_health(installed: ManagedResource | None, hibernated: bool) -> Condition:
-    """From what gardener-resource-manager says of our objects in the Shoot."""
+def build_health(installed: ManagedResource | None, nodes: Nodes | None, hibernated: bool) -> Condition:
+    """From what gardener-resource-manager says of our objects, and from the pods in the Shoot, which say
+    more; without `nodes` from the first alone."""
     if hibernated:
         return Condition("True", "Hibernated", "The Shoot is hibernated: there are no nodes.")
     if installed is None or not installed.conditions:
         return Condition("Progressing", "NotYetApplied", "The objects are about to be applied in the Shoot.")
-    for name in ("ResourcesApplied", "ResourcesHealthy"):
+    asked = nodes is not None and not nodes.unknown
+    for name in ("ResourcesApplied",) if asked else ("ResourcesApplied", "ResourcesHealthy"):
         if installed.status_of(name) != "True":
             status = "False" if installed.status_of(name) == "False" else "Progressing"
             return Condition(status, f"No{name}", installed.message_of(name) or f"{name} is not known yet.")
+    if nodes is not None and asked:
+        return _build_node_health(nodes)
     if installed.status_of("ResourcesProgressing") == "True":
         return Condition("Progressing", "RollingOut", installed.message_of("ResourcesProgressing"))
     return Condition("True", "Healthy", "cri-resmgr is installed on every node that is selected.")
+
+
+def _build_node_health(nodes: Nodes) -> Condition:
+    unwell = [*nodes.left, *nodes.silent]
+    if unwell:
+        some = "node is" if len(unwell) == 1 else "nodes are"
+        message = f"{len(unwell)} of {nodes.count} {some} not well: {name_nodes(unwell)}."
+        return Condition("False", "NodesNotWell", message)
+    if nodes.pending:
+        return Condition("Progressing", "RollingOut", nodes.pending)
+    what = "cri-resmgr is installed on every node that is selected."
+    return Condition("True", "Healthy", what if nodes.count else "No node is selected.")
 
 
 def build_patch(extension: Extension, report: Report, now: datetime) -> dict[str, Any]:
@@ -69,7 +86,7 @@ def build_patch(extension: Extension, report: Report, now: datetime) -> dict[str
     told, time = extension.status, now.strftime("%Y-%m-%dT%H:%M:%SZ")
     patch: dict[str, Any] = {}
     if report.operation is not None:
-        patch |= _operation(told, report.operation, time)
+        patch |= _operation(told, report.operation, time, report.observed and _is_awaited(extension))
     if report.observed and extension.observed_generation != extension.generation:
         patch["observedGeneration"] = extension.generation
     if report.health is not None:
@@ -84,7 +101,7 @@ def build_patch(extension: Extension, report: Report, now: datetime) -> dict[str
     return patch
 
 
-def _operation(told: Mapping[str, Any], operation: Operation, time: str) -> dict[str, Any]:
+def _operation(told: Mapping[str, Any], operation: Operation, time: str, awaited: bool) -> dict[str, Any]:
     last = {
         "type": operation.kind,
         "state": operation.state,
@@ -93,12 +110,18 @@ def _operation(told: Mapping[str, Any], operation: Operation, time: str) -> dict
     }
     failed = operation.state == "Error"
     error = {"description": operation.description, "codes": list(operation.codes)} if failed else None
-    if _same(told.get("lastOperation"), last) and _same(told.get("lastError"), error):
+    if not awaited and _same(told.get("lastOperation"), last) and _same(told.get("lastError"), error):
         return {}
     return {
         "lastOperation": {**last, "lastUpdateTime": time},
         "lastError": {**error, "lastUpdateTime": time} if error else None,
     }
+
+
+def _is_awaited(extension: Extension) -> bool:
+    """Who has asked for an operation waits for a time of it that is later than that of the question."""
+    told = text_at(extension.status, "lastOperation", "lastUpdateTime")
+    return bool(extension.operation) and parse_time(told) <= parse_time(extension.asked or None)
 
 
 def _same(told: object, wanted: Mapping[str, Any] | None) -> bool:

@@ -29,6 +29,7 @@ _CONTROLLERS = ("gardener", "image", "replicaCount", "resources", "vpa")
 """Keys of the chart's values that are about the controller of the extension, not about the nodes."""
 _IGNORED_KINDS = ("ControllerRegistration", "ControllerInstallation")
 _READ_KINDS = "a Shoot, an Extension, a ControllerDeployment, the values of its chart, or a providerConfig"
+_NO_FILE = "in the Shoot's providerConfig"
 _OBJECT_KEYS = ("metadata", "spec", "data", "items")
 
 
@@ -181,6 +182,9 @@ class _Reader:
         self._check_keys(part, data)
         places = {path[start:]: place for path, place in document.places.items() if path[:start] == part.path}
         found = {key: data[key] for key in ("configs", "nodeSelector") if data.get(key) is not None}
+        if not document.places:
+            # Else a fault would be looked for in the file that this one is stronger than.
+            places = {(key, each): _NO_FILE for key, value in found.items() for each in _keys(value)}
         if data.get(_VECTOR) is not None:
             images = read_vector(data[_VECTOR], target)
             for path, what in images.faults:
@@ -216,6 +220,10 @@ def _split(content: bytes) -> Iterable[bytes]:
     for part in re.split(rb"(?m)^---(?=[ \t\r\n]|\Z)", content):
         yield b"\n" * lines + part
         lines += part.count(b"\n")
+
+
+def _keys(value: object) -> Iterable[str]:
+    return map(str, value) if isinstance(value, Mapping) else ()
 
 
 def _at(data: Any, path: KeyPath) -> Any:

@@ -39,6 +39,8 @@ DOORS = {
     "psutil": {"installer/host/process.py"},
     "subprocess": {"installer/host/run.py"},
     "grpc": {"installer/host/cri.py"},
+    "kubernetes": {"installer/extension/client.py"},
+    "urllib3": {"installer/extension/client.py"},
     "ctypes": {"installer/host/netns.py"},
     "fcntl": {"installer/host/disk.py", "installer/host/lock.py"},
     "ssl": {"installer/host/kubeapi.py"},
@@ -127,6 +129,15 @@ def test_one_door_per_effect(path: Path) -> None:
     heads = {module.partition(".")[0] for module in imports(path)}
     for library, doors in DOORS.items():
         assert library not in heads or name(path) in doors, f"{library} belongs into {sorted(doors)}"
+
+
+@every_module
+def test_no_node_needs_the_extension(path: Path) -> None:
+    """Its library is an extra, and only the verb loads it, inside a function."""
+    if owner(path) != "extension" and "extension" in our_imports(path):
+        assert name(path) == "installer/cli/extension.py"
+        top = {ast.unparse(node) for node in tree(path).body if isinstance(node, ast.ImportFrom)}
+        assert not any("installer.extension" in each for each in top)
 
 
 @every_module

@@ -1,0 +1,54 @@
+"""The verb `extension`: Gardener's controller. Its library is an extra that no node has."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import signal
+import sys
+import threading
+
+from installer.cli.options import Options
+from installer.errors import InstallerError, InvalidInputError
+from installer.model.event import Event
+
+
+def run_extension(arguments: argparse.Namespace, options: Options) -> int:
+    """Stays until a signal comes; the exit code says which. Raises InstallerError."""
+    if importlib.util.find_spec("kubernetes") is None:
+        raise InvalidInputError(
+            ["the Python package kubernetes is missing"],
+            "install cri-resmgr-installer[extension], or use the image of the extension",
+        )
+    from installer.extension.client import connect, connect_with
+    from installer.extension.controller import Setup
+    from installer.extension.desired import Renderer
+    from installer.extension.service import serve
+    from installer.report.events import build_reporter
+
+    emit = build_reporter(options.output, sys.stdout, options.verbose)
+    renderer = Renderer(arguments.values, tuple(arguments.provider_config))
+    name, warnings = renderer.check()
+    for warning in warnings:
+        emit(Event("warning", warning))
+    namespace, pod = os.environ.get("POD_NAMESPACE", ""), os.environ.get("POD_NAME", "")
+    if not namespace or not pod:
+        raise InvalidInputError(
+            ["POD_NAMESPACE and POD_NAME: must both be set"], "they name the Lease's place and holder"
+        )
+    stop, received = threading.Event(), list[int]()
+
+    def end(number: int, _frame: object) -> None:
+        received.append(number)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+    seed = connect()
+    setup = Setup(renderer, name, pod, connect_with)
+    if not serve(seed, seed, setup, namespace, stop, lambda line: emit(Event("extension", line))):
+        raise InstallerError(
+            "this replica does not lead any more", "it is started again, and waits for its turn"
+        )
+    return 128 + received[0] if received else 0

@@ -1,0 +1,237 @@
+"""Gardener's extension at work: mirrors of the seed on one side, decisions carried out on the other.
+
+Everything that is decided is decided from what the seed has now (decide.py); the threads here only see to it
+that each Extension is looked at when something of its namespace has changed, or when it is time.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import NamedTuple, Protocol
+
+from installer.extension.carry_out import SeedApi, carry_out
+from installer.extension.client import CLUSTERS, EXTENSIONS, MANAGED_RESOURCES, ApiError, Resource
+from installer.extension.decide import Decision, Render, Situation, decide
+from installer.extension.desired import EXTENSION_TYPE
+from installer.extension.mirror import Key, Mirror, Source
+from installer.extension.nodes import Nodes, ShootApi, ask_nodes
+from installer.extension.objects import (
+    Extension,
+    Object,
+    parse_cluster,
+    parse_extension,
+    parse_managed_resource,
+)
+from installer.extension.status import Operation
+from installer.extension.work_queue import WorkQueue
+from installer.model.state import Mode
+
+ORIGIN = "origin=cri-resmgr-installer"  # the label of our ManagedResources
+_ACCESS = ("gardener-internal", "gardener")
+"""Secrets of a Shoot's namespace with a kubeconfig of its API server, the nearer address first
+(NewClientForShoot of gardener/gardener)."""
+_WORKERS = 8
+_FRESH = 20.0  # seconds: who is looked at for another reason does not ask a healthy Shoot again for so long
+
+
+class Seed(Source, SeedApi, Protocol):
+    """See KubeClient."""
+
+
+class ShootClient(ShootApi, Protocol):
+    """See KubeClient."""
+
+    def close(self) -> None: ...
+
+
+class Setup(NamedTuple):
+    """`resource` is the name of the ManagedResource of every Shoot; `instance` who acts, for the Lease and
+    the events. `pace` stretches the times between two looks, `lease_pace` those of the Lease: tests are in a
+    hurry."""
+
+    renderer: Render
+    resource: str
+    instance: str
+    connect: Callable[[bytes], ShootClient]
+    pace: float = 1.0
+    lease_pace: float = 1.0
+
+
+class Controller:
+    """`log` is called with what an operator should know, one line at a time, from any thread."""
+
+    def __init__(self, seed: Seed, setup: Setup, log: Callable[[str], None]) -> None:
+        self._seed, self._setup, self._log = seed, setup, log
+        self._queue: WorkQueue[Key] = WorkQueue()
+        self._extensions = Mirror(seed, EXTENSIONS, _parse_ours, self._queue.add, log=log)
+        self._clusters = Mirror(seed, CLUSTERS, parse_cluster, self._cluster_changed, log=log)
+        self._resources = Mirror(
+            seed, MANAGED_RESOURCES, parse_managed_resource, self._resource_changed, ORIGIN, log
+        )
+        self._shoots = Shoots(seed, setup.connect, _FRESH * setup.pace)
+        self._told: dict[Key, str] = {}
+
+    def run(self, stop: threading.Event) -> None:
+        """Until `stop`. What has been begun is finished, but for requests that get no answer."""
+        mirrors = (self._extensions, self._clusters, self._resources)
+        threads = [threading.Thread(target=each.run, args=(stop,), daemon=True) for each in mirrors]
+        for thread in threads:
+            thread.start()
+        # What the mirrors do not have yet must not look as if it were gone.
+        while not all(each.complete.is_set() for each in mirrors) and not stop.wait(0.05):
+            continue
+        workers = [threading.Thread(target=self._work, daemon=True) for _ in range(_WORKERS)]
+        for worker in workers:
+            worker.start()
+        stop.wait()
+        self._queue.close()
+        for worker in workers:
+            worker.join(30)
+        self._shoots.close()
+
+    def _cluster_changed(self, key: Key) -> None:
+        self._namespace_changed(key[1])
+
+    def _resource_changed(self, key: Key) -> None:
+        self._namespace_changed(key[0])
+
+    def _namespace_changed(self, namespace: str) -> None:
+        for key in self._extensions.keys_of(namespace):
+            self._queue.add(key)
+
+    def _work(self) -> None:
+        while (key := self._queue.take()) is not None:
+            failed = True
+            try:
+                again = self.look_at(key)
+                failed = False
+                if again is not None:
+                    self._queue.add(key, again * self._setup.pace)
+            except ApiError as error:
+                # Another one was quicker: what it wrote comes by the watch.
+                self._complain(key, "" if error.conflict else f"{error}")
+            except Exception as error:
+                self._complain(key, f"{type(error).__name__}: {error}; this is a bug")
+            finally:
+                self._queue.done(key, failed)
+
+    def _complain(self, key: Key, what: str) -> None:
+        """Once, until it is another one."""
+        if what and self._told.get(key) != what:
+            self._log(f"{'/'.join(key)}: {what}; tried again")
+            self._told[key] = what
+
+    def look_at(self, key: Key) -> float | None:
+        """Decides and acts; the seconds until it is time again. Raises ApiError."""
+        extension = self._extensions.get(*key)
+        if extension is None:
+            self._shoots.forget(key[0])
+            self._told.pop(key, None)
+            return None
+        namespace = extension.namespace
+        situation = Situation(
+            extension=extension,
+            shoot=self._clusters.get("", namespace),
+            resource=self._resources.get(namespace, self._setup.resource),
+            now=datetime.now(UTC),
+        )
+        decision = self._decide(situation)
+        if decision.delete or decision.remove_finalizer:
+            # A mirror may be late, each by itself: nothing is given up for what it does not show yet.
+            situation = self._read_again(situation)
+            decision = self._decide(situation)
+        carry_out(self._seed, situation, decision, self._setup.instance)
+        self._say(key, decision.report.operation)
+        return decision.again
+
+    def _decide(self, situation: Situation) -> Decision:
+        namespace = situation.extension.namespace
+        return decide(situation, self._setup.renderer, lambda mode: self._shoots.ask(namespace, mode))
+
+    def _read_again(self, situation: Situation) -> Situation:
+        """What the API server has, instead of the mirrors. Raises ApiError."""
+        extension = situation.extension
+        cluster = self._find(CLUSTERS, "", extension.namespace)
+        resource = self._find(MANAGED_RESOURCES, extension.namespace, self._setup.resource)
+        return Situation(
+            extension=parse_extension(self._seed.get(EXTENSIONS, extension.namespace, extension.name)),
+            shoot=parse_cluster(cluster) if cluster is not None else None,
+            resource=parse_managed_resource(resource) if resource is not None else None,
+            now=situation.now,
+        )
+
+    def _find(self, resource: Resource, namespace: str, name: str) -> Object | None:
+        try:
+            return self._seed.get(resource, namespace, name)
+        except ApiError as error:
+            if error.missing:
+                return None
+            raise
+
+    def _say(self, key: Key, operation: Operation | None) -> None:
+        said = f"{operation.kind} {operation.state}: {operation.description}" if operation else ""
+        if said and self._told.get(key) != said:
+            self._told[key] = said
+            self._log(f"{'/'.join(key)}: {said}")
+
+
+def _parse_ours(given: Object) -> Extension | None:
+    extension = parse_extension(given)
+    return extension if extension.type == EXTENSION_TYPE else None
+
+
+class Shoots:
+    """The API servers of the Shoots, asked for the nodes there. Credentials are replaced now and then: the
+    Secret is read again whenever a Shoot cannot be asked."""
+
+    def __init__(self, seed: SeedApi, connect: Callable[[bytes], ShootClient], fresh: float) -> None:
+        self._seed, self._connect, self._fresh = seed, connect, fresh
+        self._clients: dict[str, ShootClient] = {}
+        self._answers: dict[str, tuple[float, Nodes]] = {}
+
+    def ask(self, namespace: str, mode: Mode) -> Nodes:
+        """Whether it is clean is always asked; whether it is healthy may be known from a moment ago."""
+        if mode is Mode.REMOVE:
+            return self._ask(namespace, mode)
+        when, nodes = self._answers.get(namespace, (0.0, Nodes(pending="never asked")))
+        if not nodes.done or time.monotonic() - when > self._fresh:
+            nodes = self._ask(namespace, mode)
+            self._answers[namespace] = (time.monotonic(), nodes)
+        return nodes
+
+    def _ask(self, namespace: str, mode: Mode) -> Nodes:
+        try:
+            client = self._clients.get(namespace) or self._open(namespace)
+        except ApiError as error:
+            return Nodes(unknown=f"The Shoot's API server cannot be asked for its nodes: {error}")
+        self._clients[namespace] = client
+        nodes = ask_nodes(client, mode, datetime.now(UTC))
+        if nodes.unknown:
+            self.forget(namespace)
+        return nodes
+
+    def _open(self, namespace: str) -> ShootClient:
+        """Raises ApiError."""
+        for name in _ACCESS:
+            try:
+                secret = self._seed.read_secret(namespace, name)
+            except ApiError as error:
+                if not error.missing:
+                    raise
+                continue
+            if "kubeconfig" in secret:
+                return self._connect(secret["kubeconfig"])
+        raise ApiError(0, f"there is no Secret {' or '.join(_ACCESS)} with a kubeconfig in {namespace}")
+
+    def forget(self, namespace: str) -> None:
+        self._answers.pop(namespace, None)
+        client = self._clients.pop(namespace, None)
+        if client is not None:
+            client.close()
+
+    def close(self) -> None:
+        for namespace in list(self._clients):
+            self.forget(namespace)

@@ -1,0 +1,56 @@
+"""One replica of the controller: waits until it leads, acts, and ends when it is told to or leads no more."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from installer.extension.client import ApiError
+from installer.extension.controller import Controller, Seed, Setup
+from installer.extension.desired import EXTENSION_TYPE
+from installer.extension.leases import Leadership, LeaseApi, beat
+
+_BEAT_SECONDS = 7.5  # a quarter of what the Lease is good for
+
+
+def serve(
+    seed: Seed,
+    leases: LeaseApi,
+    setup: Setup,
+    namespace: str,
+    stop: threading.Event,
+    log: Callable[[str], None],
+) -> bool:
+    """Until `stop`; False where it ended because another replica leads now, or may. `namespace` is where the
+    Leases are."""
+    leadership = Leadership(leases, namespace, setup.instance, log, setup.lease_pace)
+    log(f"{setup.instance} waits until it leads")
+    if not leadership.acquire(stop):
+        return True
+    log(f"{setup.instance} leads")
+    ended = threading.Event()
+    controller = threading.Thread(target=Controller(seed, setup, log).run, args=(ended,), daemon=True)
+    heart = threading.Thread(target=_beat, args=(leases, namespace, ended, log), daemon=True)
+    controller.start()
+    heart.start()
+    # The Lease is given up only after the last write.
+    keeper_stop = threading.Event()
+    keeper = threading.Thread(target=leadership.keep, args=(keeper_stop,), daemon=True)
+    keeper.start()
+    while keeper.is_alive() and controller.is_alive() and not stop.wait(0.2):
+        continue
+    ended.set()
+    lost = not leadership.held() or not controller.is_alive()
+    controller.join(0 if lost else 60)
+    keeper_stop.set()
+    keeper.join(10)
+    return not lost
+
+
+def _beat(leases: LeaseApi, namespace: str, ended: threading.Event, log: Callable[[str], None]) -> None:
+    while not ended.is_set():
+        try:
+            beat(leases, namespace, EXTENSION_TYPE)
+        except ApiError as error:
+            log(f"the heartbeat cannot be written: {error}")
+        ended.wait(_BEAT_SECONDS)

@@ -1,0 +1,404 @@
+"""Gardener's extension on API servers: what becomes of a Shoot that enables it, changes it, disables it or
+moves; and what an API server, a network or a kill may do to it meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from installer.extension.client import LEASES as LEASE_RESOURCE
+from installer.extension.client import ApiError, connect_with
+from installer.extension.controller import Setup
+from installer.extension.decide import FINALIZER
+from installer.extension.desired import Renderer
+from installer.extension.service import serve
+from tests.throwaway.gardener import (
+    EVENTS,
+    LEASES,
+    OPERATION,
+    RESOURCE,
+    SECRETS,
+    Landscape,
+)
+from tests.throwaway.kubeserver import Name
+
+CASES = Path(__file__).parents[1] / "cases" / "extension"
+SHOOT = "shoot--example--pinned"
+CHANGED = {"configs": {"fallback": "policy:\n  Active: none\nlogger:\n  Debug: policy\n"}}
+PACE, LEASE_PACE = 0.01, 0.4
+INSTALLED, REMOVED = f"{SHOOT}: {RESOURCE}", f"{SHOOT}: {RESOURCE}-removal"
+
+
+class Replica:
+    """The controller in a thread."""
+
+    def __init__(self, world: Landscape, name: str = "replica-1", seed: Any = None) -> None:
+        seed = seed or connect_with(world.seed.kubeconfig().encode())
+        renderer = Renderer(CASES / "values.yaml", (CASES / "deployment.yaml",))
+        setup = Setup(renderer, renderer.check()[0], name, connect_with, PACE, LEASE_PACE)
+        self.lines: list[str] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(
+            target=serve, args=(seed, seed, setup, "extension", self._stop, self.lines.append)
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+
+Start = Callable[..., Replica]
+
+
+@pytest.fixture
+def world() -> Iterator[Landscape]:
+    with Landscape(n1="ready", n2="ready") as found:
+        yield found
+
+
+@pytest.fixture
+def start(world: Landscape) -> Iterator[Start]:
+    with ExitStack() as stack:
+
+        def begin(name: str = "replica-1") -> Replica:
+            replica = Replica(world, name)
+            stack.callback(replica.stop)
+            return replica
+
+        stack.callback(world.seed.heal)
+        yield begin
+
+
+@pytest.fixture
+def enabled(world: Landscape, start: Start) -> Landscape:
+    """A Shoot has it, and all is well."""
+    start()
+    world.add_shoot(SHOOT)
+    world.enable(SHOOT)
+    world.rest(SHOOT, "Create Succeeded")
+    return world
+
+
+def secrets(world: Landscape) -> list[str]:
+    return [each["name"] for each in world.resource(SHOOT)["spec"]["secretRefs"]]
+
+
+# -- the life of a Shoot --------------------------------------------------------------------------------
+
+
+def test_enabled_configured_disabled(enabled: Landscape) -> None:
+    world, first = enabled, secrets(enabled)
+    assert FINALIZER in world.extension(SHOOT)["metadata"]["finalizers"]
+    world.ask(SHOOT, config=CHANGED)
+    world.seed.wait(lambda: secrets(world) != first)
+    world.rest(SHOOT, "Reconcile Succeeded")
+    assert world.extension(SHOOT)["status"]["observedGeneration"] == 2
+    assert world.story == [f"{INSTALLED} created"]
+    world.disable(SHOOT)
+    world.gone(SHOOT)
+    assert world.story[1:] == [f"{INSTALLED} deleted", f"{REMOVED} created", f"{REMOVED} deleted"]
+    told = {each["reason"] for each in world.seed.find(EVENTS, SHOOT)}
+    assert {"CreateSucceeded", "ReconcileSucceeded", "DeleteProcessing", "DeleteSucceeded"} <= told
+
+
+def test_nothing_new_is_no_request(enabled: Landscape) -> None:
+    """But the Leases, and one question to the Shoot now and then."""
+    world = enabled
+    quiet = world.seed.requests["PATCH", "extensions"]
+    asked = world.shoot.requests["GET", "daemonsets"]
+    world.shoot.wait(lambda: world.shoot.requests["GET", "daemonsets"] > asked + 3)
+    assert world.seed.requests["PATCH", "extensions"] == quiet
+    assert {plural for method, plural in world.seed.requests if method == "GET"} <= {
+        "extensions",
+        "clusters",
+        "managedresources",
+        "leases",
+        "secrets",
+    }
+    assert not world.shoot.requests["GET", "pods"]
+
+
+def test_a_changed_spec_waits_for_gardenlet(enabled: Landscape) -> None:
+    """Nodes are changed in the maintenance window: the annotation says when."""
+    world = enabled
+    before = world.extension(SHOOT)["status"]["lastOperation"]
+    world.seed.patch(world.key(SHOOT), {"metadata": {"labels": {"a": "b"}}})
+    asked = world.shoot.requests["GET", "daemonsets"]
+    world.shoot.wait(lambda: world.shoot.requests["GET", "daemonsets"] > asked + 1)
+    assert world.extension(SHOOT)["status"]["lastOperation"] == before
+
+
+def test_who_asks_again_gets_a_new_time(enabled: Landscape) -> None:
+    world = enabled
+    # The clock of a status has seconds.
+    world.seed.patch(
+        world.key(SHOOT), {"status": {"lastOperation": {"lastUpdateTime": "2020-01-01T00:00:00Z"}}}, True
+    )
+    world.ask(SHOOT)
+    world.rest(SHOOT, "Reconcile Succeeded")
+    assert world.extension(SHOOT)["status"]["lastOperation"]["lastUpdateTime"] > "2021"
+
+
+def test_a_broken_configuration_leaves_the_nodes_what_they_have(enabled: Landscape) -> None:
+    world, first = enabled, secrets(enabled)
+    world.ask(SHOOT, config={"configs": {"fallback": "policy: {}\npolcy: {}\n"}})
+    world.rest(SHOOT, "Reconcile Error", "False")
+    error = world.extension(SHOOT)["status"]["lastError"]
+    assert error["codes"] == ["ERR_CONFIGURATION_PROBLEM"]
+    what = (
+        "configs.fallback: line 2: polcy: unknown key; did you mean policy? (in the Shoot's providerConfig)"
+    )
+    assert what in error["description"]
+    assert world.health(SHOOT)[1] == error["description"]
+    assert secrets(world) == first
+    world.ask(SHOOT, config=CHANGED)
+    world.rest(SHOOT, "Reconcile Succeeded")
+    assert "lastError" not in world.extension(SHOOT)["status"]
+
+
+def test_a_broken_configuration_can_be_removed(enabled: Landscape) -> None:
+    world = enabled
+    world.ask(SHOOT, config={"configs": {"fallback": "polcy: {}"}})
+    world.rest(SHOOT, "Reconcile Error", "False")
+    world.disable(SHOOT)
+    world.gone(SHOOT)
+
+
+def test_a_node_that_is_not_well_is_named(enabled: Landscape) -> None:
+    world = enabled
+    world.nodes["n2"] = "stuck"
+    world.rest(SHOOT, "Create Succeeded", "False")
+    assert world.health(SHOOT)[1] == "1 of 2 node is not well: n2 (its pod ended with exit code 6)."
+    world.nodes["n2"] = "ready"
+    world.rest(SHOOT, "Create Succeeded")
+
+
+def test_a_deletion_waits_for_the_node_that_is_left(enabled: Landscape) -> None:
+    world = enabled
+    world.nodes["n2"] = "stuck"
+    world.disable(SHOOT)
+    world.seed.wait(lambda: "n2" in world.extension(SHOOT)["status"]["lastOperation"]["description"])
+    assert "n1" not in world.health(SHOOT)[1]
+    assert world.resource(SHOOT)
+    world.nodes["n2"] = "ready"
+    world.gone(SHOOT)
+
+
+def test_nodes_that_are_all_down_are_left(enabled: Landscape) -> None:
+    """They have been away for an hour: nobody knows whether they come back."""
+    world = enabled
+    world.nodes |= {"n1": "silent", "n2": "silent"}
+    world.shoot.wait(lambda: len([1 for each in world.nodes.values() if each == "silent"]) == 2)
+    world.disable(SHOOT)
+    world.gone(SHOOT)
+    notes = [each["note"] for each in world.seed.find(EVENTS, SHOOT)]
+    assert any("Left as they are: n1 (not heard of since" in each for each in notes)
+
+
+def test_a_shoot_whose_api_server_is_away_is_not_given_up(enabled: Landscape) -> None:
+    world = enabled
+    world.shoot.go_away()
+    world.disable(SHOOT)
+    world.seed.wait(lambda: "cannot be asked" in world.health(SHOOT)[1])
+    assert world.resource(SHOOT)
+    world.shoot.come_back()
+    world.gone(SHOOT)
+
+
+def test_a_shoot_without_credentials_is_not_given_up(enabled: Landscape) -> None:
+    world = enabled
+    world.shoot.go_away()  # what is connected is no longer good
+    world.seed.delete(Name(SECRETS, SHOOT, "gardener-internal"))
+    world.disable(SHOOT)
+    world.seed.wait(lambda: "gardener-internal or gardener" in world.health(SHOOT)[1])
+    assert world.resource(SHOOT)
+    world.edit_shoot(SHOOT, metadata={"annotations": {"confirmation.gardener.cloud/force-deletion": "true"}})
+    world.gone(SHOOT)
+
+
+def test_a_hibernated_shoot_is_not_waited_for(enabled: Landscape) -> None:
+    world = enabled
+    world.nodes |= {"n1": "stuck", "n2": "stuck"}
+    world.edit_shoot(SHOOT, spec={"hibernation": {"enabled": True}}, status={"hibernated": True})
+    world.seed.wait(lambda: "hibernated" in world.health(SHOOT)[1])
+    world.disable(SHOOT)
+    world.gone(SHOOT)
+    assert f"{REMOVED} created" not in world.story
+
+
+def test_migrated_and_restored_and_the_nodes_do_not_notice(enabled: Landscape) -> None:
+    world, written = enabled, secrets(enabled)
+    world.ask(SHOOT, "migrate")
+    world.seed.wait(lambda: world.operation(SHOOT) == "Migrate Succeeded" and not world.resource(SHOOT))
+    world.seed.wait(lambda: not world.extension(SHOOT)["metadata"].get("finalizers"))
+    world.ask(SHOOT, "restore")
+    world.seed.wait(lambda: world.operation(SHOOT) == "Restore Succeeded")
+    # The same objects to the byte: nothing is rolled out.
+    assert secrets(world) == written
+    assert not [line for line in world.story if "deleted" in line]
+
+
+# -- faults ---------------------------------------------------------------------------------------------
+
+
+def test_an_api_server_that_goes_and_comes(enabled: Landscape) -> None:
+    world, first = enabled, secrets(enabled)
+    world.seed.go_away()
+    world.seed.patch(
+        world.key(SHOOT),
+        {"metadata": {"annotations": {OPERATION: "reconcile"}}, "spec": {"providerConfig": CHANGED}},
+    )
+    world.seed.come_back()
+    world.seed.wait(lambda: secrets(world) != first)
+    world.rest(SHOOT, "Reconcile Succeeded")
+
+
+@pytest.mark.parametrize("how", ["cut", "forgotten"])
+def test_a_watch_that_ends(enabled: Landscape, how: str) -> None:
+    """410 Gone included: all is listed again."""
+    world, first = enabled, secrets(enabled)
+    if how == "forgotten":
+        world.seed.forget()
+    world.seed.cut_watches()
+    world.ask(SHOOT, config=CHANGED)
+    world.seed.wait(lambda: secrets(world) != first)
+    world.rest(SHOOT, "Reconcile Succeeded")
+    world.disable(SHOOT)
+    world.seed.wait(
+        lambda: world.extension(SHOOT).get("status", {}).get("lastOperation", {})["type"] == "Delete"
+    )
+    if how == "forgotten":
+        world.seed.forget()
+    world.seed.cut_watches()
+    world.gone(SHOOT)
+
+
+def test_a_storm_of_conflicts(world: Landscape, start: Start) -> None:
+    world.seed.fail("PATCH", "/extensions/", code=409, times=5)
+    start()
+    world.add_shoot(SHOOT)
+    world.enable(SHOOT)
+    world.rest(SHOOT, "Create Succeeded")
+
+
+@pytest.mark.parametrize("method", ["PATCH", "POST", "DELETE"])
+def test_an_answer_that_is_lost(world: Landscape, start: Start, method: str) -> None:
+    """The request had its effect."""
+    for part in ("/extensions/", "/managedresources", "/secrets"):
+        world.seed.fail(method, part, after=True, times=1)
+    start()
+    world.add_shoot(SHOOT)
+    world.enable(SHOOT)
+    world.rest(SHOOT, "Create Succeeded")
+    world.disable(SHOOT)
+    world.gone(SHOOT)
+    assert world.story.count(f"{REMOVED} created") == 1
+
+
+def test_a_mirror_that_is_late_is_not_believed(world: Landscape, start: Start) -> None:
+    """The watch of ManagedResources shows nothing new, and yet the nodes are cleaned before it ends."""
+    start()
+    world.seed.wait(lambda: world.seed.requests["WATCH", "managedresources"])
+    world.seed.fail("GET", "/managedresources", hang=True, times=1)
+    world.seed.cut_watches()
+    world.seed.wait(lambda: world.seed.requests["WATCH", "managedresources"] > 1)
+    world.add_shoot(SHOOT)
+    world.enable(SHOOT)
+    world.seed.wait(lambda: world.operation(SHOOT) == "Create Succeeded")
+    world.disable(SHOOT)
+    world.seed.wait(lambda: world.extension(SHOOT)["metadata"].get("deletionTimestamp"))
+    asked = world.seed.requests["GET", "managedresources"]
+    world.seed.wait(lambda: world.seed.requests["GET", "managedresources"] > asked)
+    assert FINALIZER in world.extension(SHOOT)["metadata"]["finalizers"]
+    world.seed.heal()
+    world.gone(SHOOT)
+    assert f"{REMOVED} created" in world.story
+
+
+def test_a_slow_api_server(world: Landscape, start: Start) -> None:
+    world.seed.fail("PATCH", "/extensions/", delay=0.3)
+    start()
+    world.add_shoot(SHOOT)
+    world.enable(SHOOT)
+    world.rest(SHOOT, "Create Succeeded")
+
+
+# -- replicas -------------------------------------------------------------------------------------------
+
+
+def test_one_of_two_replicas_acts_and_the_other_follows(world: Landscape, start: Start) -> None:
+    first, second = start("replica-1"), start("replica-2")
+    world.add_shoot(SHOOT)
+    world.enable(SHOOT)
+    world.rest(SHOOT, "Create Succeeded")
+    leader = world.seed.get(Name(LEASES, "extension", "cri-resmgr-extension-leader-election"))
+    held_by = leader["spec"]["holderIdentity"]
+    acted = {each["reportingInstance"] for each in world.seed.find(EVENTS, SHOOT)}
+    assert acted == {held_by}
+    (first if held_by == "replica-1" else second).stop()
+    world.disable(SHOOT)
+    world.gone(SHOOT)
+    acted = {each["reportingInstance"] for each in world.seed.find(EVENTS, SHOOT)}
+    assert acted == {"replica-1", "replica-2"}
+    heart = world.seed.get(Name(LEASES, "extension", "gardener-extension-heartbeat"))
+    assert heart["spec"]["leaseDurationSeconds"] == 30
+
+
+class Mortal:
+    """A connection that dies with its replica: after `lives` writes nothing goes through it any more."""
+
+    def __init__(self, kubeconfig: str, lives: int) -> None:
+        self._client, self._lives = connect_with(kubeconfig.encode()), lives
+        self.died = threading.Event()
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            if self.died.is_set():
+                raise ApiError(0, "killed")
+            found = getattr(self._client, name)(*arguments, **options)
+            if name in ("create", "create_secret", "merge", "delete") and arguments[0] != LEASE_RESOURCE:
+                self._lives -= 1
+                if self._lives == 0:
+                    self.died.set()
+                    raise ApiError(0, "killed")
+            return found
+
+        return call
+
+
+@pytest.mark.parametrize("lives", [1, 2, 5])
+def test_killed_after_every_few_writes(world: Landscape, lives: int) -> None:
+    """Each replica does `lives` writes, then it is gone; the next one goes on from there."""
+    world.add_shoot(SHOOT)
+    world.enable(SHOOT)
+    disabled, replicas = False, 0
+    while world.extension(SHOOT) or world.resource(SHOOT):
+        replicas += 1
+        assert replicas < 30, (world.story, world.extension(SHOOT))
+        mortal = Mortal(world.seed.kubeconfig(), lives)
+        replica = Replica(world, seed=mortal)
+
+        def over(mortal: Mortal = mortal, disabled: bool = disabled) -> bool:
+            done = not world.extension(SHOOT) and not world.resource(SHOOT)
+            return mortal.died.is_set() or done or (not disabled and world.operation(SHOOT) != "")
+
+        world.seed.wait(over)
+        if not disabled and world.operation(SHOOT).endswith("Succeeded"):
+            disabled = True
+            world.disable(SHOOT)
+        mortal.died.set()
+        replica.stop()
+    assert replicas >= 3
+    assert world.story == [
+        f"{INSTALLED} created",
+        f"{INSTALLED} deleted",
+        f"{REMOVED} created",
+        f"{REMOVED} deleted",
+    ]

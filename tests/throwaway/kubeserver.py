@@ -1,0 +1,457 @@
+"""A stand-in for a Kubernetes API server that controllers can live on: any kind of object, lists in pages,
+watches with resource versions and bookmarks, 410 for what is forgotten, optimistic concurrency, merge
+patches, the status subresource, generations, finalizers, ownerReferences with cascading deletion, immutable
+Secrets.
+
+It behaves as the page "API concepts" of Kubernetes' documentation says. Plain HTTP, no authentication: what
+the client does there is its library's. `apiserver.py` is the other one, for the pods of a node.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import threading
+import time
+import urllib.parse
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from tests.throwaway.apiserver import merge
+
+CORE, NAMESPACES = "/api/v1", "/namespaces/"
+BOOKMARK_SECONDS = 0.2  # about a minute in real life
+
+
+class Kind(NamedTuple):
+    """The part of a path before the namespace, and the plural."""
+
+    prefix: str
+    plural: str
+
+
+class Name(NamedTuple):
+    kind: Kind
+    namespace: str
+    name: str
+
+
+@dataclass
+class Fault:
+    """What happens to requests with this method whose path contains `part`, `times` times. A part that ends
+    with a name or with `/status` has to be the end of the path."""
+
+    method: str
+    part: str
+    code: int = 0
+    delay: float = 0.0
+    hang: bool = False
+    times: float = float("inf")
+    after: bool = False  # the request has its effect, and its answer is lost
+
+
+class Refused(Exception):
+    def __init__(self, code: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.code, self.reason = code, reason
+
+
+class KubeServer:
+    """`with KubeServer() as server:` serves at `server.url`. `requests` counts (method, plural)."""
+
+    def __init__(self) -> None:
+        self.objects: dict[Name, dict[str, Any]] = {}
+        self.requests: Counter[tuple[str, str]] = Counter()
+        self.log: list[tuple[str, str]] = []
+        self.changed = threading.Condition(threading.RLock())
+        self.faults: list[Fault] = []
+        self.version = 1000
+        self._history: list[tuple[int, str, Name, dict[str, Any]]] = []
+        self._forgotten = 0
+        self.cut = 0  # watches of an earlier number end
+        self._lifted = threading.Event()
+        self._server: _Server | None = None
+        self._port = 0
+
+    # -- for tests ----------------------------------------------------------------------------------
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    def kubeconfig(self) -> str:
+        return json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "clusters": [{"name": "c", "cluster": {"server": self.url}}],
+                "users": [{"name": "u", "user": {}}],
+                "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+                "current-context": "x",
+            }
+        )
+
+    def wait(self, holds: Callable[[], Any], seconds: float = 60.0, what: str = "") -> Any:
+        """Until it holds, looked at after each change; the deadline only ends a test that has failed."""
+        end = time.monotonic() + seconds
+        with self.changed:
+            while not (found := holds()):
+                left = end - time.monotonic()
+                if left <= 0:
+                    raise AssertionError(f"never: {what or holds}")
+                self.changed.wait(min(left, 0.5))
+            return found
+
+    def fail(self, method: str = "", part: str = "/", **how: Any) -> Fault:
+        fault = Fault(method, part, **how)
+        self.faults.append(fault)
+        return fault
+
+    def heal(self) -> None:
+        self.faults.clear()
+        self.heal_hanging()
+
+    def heal_hanging(self) -> None:
+        """Lets go what hangs; faults that are still to come stay."""
+        self._lifted.set()
+        self._lifted = threading.Event()
+
+    def cut_watches(self) -> None:
+        with self.changed:
+            self.cut += 1
+            self.changed.notify_all()
+
+    def forget(self) -> None:
+        """What happened until now: watches from before are answered with 410."""
+        with self.changed:
+            self._history.clear()
+            self._forgotten = self.version
+
+    def go_away(self) -> None:
+        self.cut_watches()
+        self._lifted.set()
+        self._lifted = threading.Event()
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.drop()
+            self._server.server_close()
+            self._server = None
+
+    def come_back(self) -> None:
+        self._server = _Server(("127.0.0.1", self._port), self)
+        self._port = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def __enter__(self) -> Self:
+        self.come_back()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.go_away()
+
+    # -- what a client does -------------------------------------------------------------------------
+
+    def get(self, name: Name) -> dict[str, Any]:
+        with self.changed:
+            if name not in self.objects:
+                raise Refused(404, "NotFound", f'{name.kind.plural} "{name.name}" not found')
+            return copy.deepcopy(self.objects[name])
+
+    def find(self, kind: Kind, namespace: str = "") -> list[dict[str, Any]]:
+        with self.changed:
+            return [
+                copy.deepcopy(each)
+                for name, each in sorted(self.objects.items())
+                if name.kind == kind and namespace in ("", name.namespace)
+            ]
+
+    def create(self, kind: Kind, namespace: str, body: dict[str, Any]) -> dict[str, Any]:
+        with self.changed:
+            body = copy.deepcopy(body)
+            metadata = body.setdefault("metadata", {})
+            name = metadata.get("name") or metadata["generateName"] + uuid.uuid4().hex[:5]
+            key = Name(kind, namespace, name)
+            if key in self.objects:
+                raise Refused(409, "AlreadyExists", f'{kind.plural} "{name}" already exists')
+            metadata |= {
+                "name": name,
+                "uid": str(uuid.uuid4()),
+                "generation": 1,
+                "creationTimestamp": now(),
+            }
+            if namespace:
+                metadata["namespace"] = namespace
+            if "gardener.cloud" in kind.prefix:
+                body.pop("status", None)
+            self._store("ADDED", key, body)
+            return copy.deepcopy(body)
+
+    def patch(self, key: Name, body: dict[str, Any], status: bool = False) -> dict[str, Any]:
+        with self.changed:
+            old = self.get(key)
+            wanted = body.get("metadata", {}).get("resourceVersion")
+            if wanted is not None and wanted != old["metadata"]["resourceVersion"]:
+                what = f'{key.kind.plural} "{key.name}": the object has been modified'
+                raise Refused(409, "Conflict", f"Operation cannot be fulfilled on {what}")
+            if old.get("immutable") is True and {"data", "immutable"} & body.keys():
+                raise Refused(422, "Invalid", "field is immutable when `immutable` is set")
+            new = merge(old, body)
+            if "gardener.cloud" in key.kind.prefix:
+                kept = "metadata", "spec"
+                if status:
+                    new |= {part: old[part] for part in kept if part in old}
+                else:
+                    new["status"] = old.get("status", {})
+            if new.get("spec") != old.get("spec"):
+                new["metadata"]["generation"] = old["metadata"]["generation"] + 1
+            if new == old:
+                return old
+            if new["metadata"].get("deletionTimestamp") and not new["metadata"].get("finalizers"):
+                self._remove(key)
+            else:
+                self._store("MODIFIED", key, new)
+            return copy.deepcopy(new)
+
+    def delete(self, key: Name) -> None:
+        with self.changed:
+            found = self.get(key)
+            if not found["metadata"].get("finalizers"):
+                self._remove(key)
+            elif not found["metadata"].get("deletionTimestamp"):
+                found["metadata"] |= {
+                    "deletionTimestamp": now(),
+                    "generation": found["metadata"]["generation"] + 1,
+                }
+                self._store("MODIFIED", key, found)
+
+    def _remove(self, key: Name) -> None:
+        gone = self.objects.pop(key)
+        self._record("DELETED", key, gone)
+        uid = gone["metadata"]["uid"]
+        for other, each in list(self.objects.items()):
+            owners = each["metadata"].get("ownerReferences", [])
+            if owners and all(owner.get("uid") == uid for owner in owners) and other in self.objects:
+                self.delete(other)
+
+    def _store(self, kind: str, key: Name, body: dict[str, Any]) -> None:
+        self.objects[key] = body
+        self._record(kind, key, body)
+
+    def _record(self, kind: str, key: Name, body: dict[str, Any]) -> None:
+        self.version += 1
+        body["metadata"]["resourceVersion"] = str(self.version)
+        self._history.append((self.version, kind, key, copy.deepcopy(body)))
+        self.changed.notify_all()
+
+    # -- lists and watches --------------------------------------------------------------------------
+
+    def list(self, kind: Kind, namespace: str, query: dict[str, str]) -> dict[str, Any]:
+        with self.changed:
+            chosen = [each for each in self.find(kind, namespace) if selected(each, query)]
+            start = int(query.get("continue", "0") or 0)
+            limit = int(query.get("limit", "0") or 0) or len(chosen)
+            metadata = {"resourceVersion": str(self.version)}
+            if start + limit < len(chosen):
+                metadata["continue"] = str(start + limit)
+            return {"kind": "List", "metadata": metadata, "items": chosen[start : start + limit]}
+
+    def watch(
+        self, kind: Kind, namespace: str, query: dict[str, str], cut: int
+    ) -> Iterator[dict[str, Any] | None]:
+        """Events; None when nothing has happened for a moment. Ends when watches of `cut` end."""
+        seen = int(query.get("resourceVersion") or 0)
+        end = time.monotonic() + float(query.get("timeoutSeconds") or 300)
+        told = time.monotonic()
+        if seen < self._forgotten:
+            what = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
+            yield {"type": "ERROR", "object": what}
+            return
+        position = 0
+        while time.monotonic() < end:
+            with self.changed:
+                if self.cut != cut:
+                    return
+                history = self._history
+                if position > len(history):
+                    position = 0
+                found = []
+                for version, what_kind, key, body in history[position:]:
+                    mine = version > seen and key.kind == kind and namespace in ("", key.namespace)
+                    if mine and selected(body, query):
+                        found.append({"type": what_kind, "object": body})
+                position, seen = len(history), max(seen, self.version)
+                if not found:
+                    self.changed.wait(0.1)
+            yield from found
+            if not found and "allowWatchBookmarks" in query and time.monotonic() - told > BOOKMARK_SECONDS:
+                told = time.monotonic()
+                yield {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str(seen)}}}
+            elif not found:
+                yield None
+
+    # -- one request --------------------------------------------------------------------------------
+
+    def fault(self, method: str, path: str) -> Fault | None:
+        with self.changed:
+            for fault in self.faults:
+                ends = fault.part.count("/") > 1 and not fault.part.endswith("/")
+                fits = path.endswith(fault.part) if ends else fault.part in path
+                if fault.method in ("", method) and fits and fault.times > 0:
+                    fault.times -= 1
+                    return fault
+            return None
+
+    def hang(self, seconds: float | None) -> None:
+        self._lifted.wait(seconds)
+
+    def answer(
+        self, method: str, key: Name, status: bool, body: dict[str, Any], query: dict[str, str]
+    ) -> dict[str, Any]:
+        if method == "GET":
+            return self.get(key) if key.name else self.list(key.kind, key.namespace, query)
+        if method == "POST":
+            return self.create(key.kind, key.namespace, body)
+        if method == "PATCH":
+            return self.patch(key, body, status)
+        if method == "DELETE":
+            self.delete(key)
+            return {"kind": "Status", "status": "Success"}
+        raise Refused(405, "MethodNotAllowed", method)
+
+
+def parse_path(path: str) -> tuple[Name, bool]:
+    """The name, and whether it is its status."""
+    parts = path.strip("/").split("/")
+    taken = 2 if parts[0] == "api" else 3
+    prefix, rest = "/" + "/".join(parts[:taken]), parts[taken:]
+    namespace = ""
+    if rest[0] == "namespaces" and len(rest) > 2:
+        namespace, rest = rest[1], rest[2:]
+    return Name(Kind(prefix, rest[0]), namespace, rest[1] if len(rest) > 1 else ""), rest[2:] == ["status"]
+
+
+def selected(body: dict[str, Any], query: dict[str, str]) -> bool:
+    """By labels, which must be equal, and by a few fields."""
+    labels = body["metadata"].get("labels") or {}
+    for part in filter(None, query.get("labelSelector", "").split(",")):
+        key, _, value = part.partition("=")
+        if labels.get(key) != value.removeprefix("="):
+            return False
+    for part in filter(None, query.get("fieldSelector", "").split(",")):
+        path, _, value = part.partition("=")
+        found: Any = body
+        for step in path.split("."):
+            found = found.get(step) if isinstance(found, dict) else None
+        if found != value:
+            return False
+    return True
+
+
+def now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    allow_reuse_address = True
+    request_queue_size = 128
+
+    def __init__(self, address: tuple[str, int], kube: KubeServer) -> None:
+        self.kube = kube
+        self._open: set[Any] = set()
+        super().__init__(address, _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._open.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._open.discard(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that was killed is none of the server's business."""
+
+    def drop(self) -> None:
+        for request in list(self._open):
+            self.shutdown_request(request)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: _Server
+
+    def _serve(self) -> None:
+        kube, (path, _, text) = self.server.kube, self.path.partition("?")
+        query = {key: values[-1] for key, values in urllib.parse.parse_qs(text).items()}
+        length = int(self.headers.get("Content-Length") or 0)
+        body = json.loads(self.rfile.read(length)) if length else {}
+        name, status = parse_path(path)
+        watches = query.get("watch") in ("true", "True", "1")
+        with kube.changed:
+            kube.requests["WATCH" if watches else self.command, name.kind.plural] += 1
+            kube.log.append((self.command, path))
+            cut = kube.cut
+            kube.changed.notify_all()
+        fault = kube.fault(self.command, path)
+        if fault is not None and (fault.hang or fault.delay) and not fault.after:
+            kube.hang(None if fault.hang else fault.delay)
+        try:
+            if fault is not None and fault.code and not fault.after:
+                raise Refused(fault.code, "Conflict" if fault.code == 409 else "Fault", "a fault of the test")
+            if fault is not None and fault.hang and not fault.after:
+                self.close_connection = True
+                return
+            if watches:
+                self._stream(kube.watch(name.kind, name.namespace, query, cut))
+                return
+            found = kube.answer(self.command, name, status, body, query)
+            if fault is not None and fault.after:
+                if fault.hang:
+                    kube.hang(None)
+                self.close_connection = True
+                return
+            self._send(201 if self.command == "POST" else 200, found)
+        except Refused as error:
+            what = {"kind": "Status", "status": "Failure", "message": str(error)}
+            self._send(error.code, what | {"reason": error.reason, "code": error.code})
+        except OSError:
+            self.close_connection = True
+
+    do_GET = do_POST = do_PATCH = do_DELETE = _serve
+
+    def _stream(self, events: Iterator[dict[str, Any] | None]) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for event in events:
+            if event is not None:
+                line = json.dumps(event).encode() + b"\n"
+                self.wfile.write(f"{len(line):x}\r\n".encode() + line + b"\r\n")
+                self.wfile.flush()
+        self.wfile.write(b"0\r\n\r\n")
+
+    def _send(self, code: int, body: dict[str, Any]) -> None:
+        content = json.dumps(body).encode()
+        self.send_response(code)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: a test reads `log`."""
