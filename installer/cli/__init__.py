@@ -78,7 +78,7 @@ def _fail(error: InstallerError, output: str) -> int:
 
 
 def _print_manifests(arguments: argparse.Namespace) -> int:
-    from installer.manifests import ManifestOptions, render_manifests
+    from installer.manifests import ManifestOptions, render_manifests, render_registration
     from installer.model.event import Event
     from installer.report.events import TextReporter
 
@@ -93,7 +93,8 @@ def _print_manifests(arguments: argparse.Namespace) -> int:
         managed_resource=arguments.managed_resource,
     )
     report = TextReporter(sys.stderr)
-    sys.stdout.write(render_manifests(options, lambda warning: report(Event("warning", warning))))
+    render = render_registration if arguments.gardener_registration else render_manifests
+    sys.stdout.write(render(options, lambda warning: report(Event("warning", warning))))
     return 0
 
 

@@ -199,6 +199,11 @@ def _add_manifests(manifests: argparse.ArgumentParser) -> None:
         "--managed-resource", action="store_true", help="wrap everything in a ManagedResource (Gardener)"
     )
     manifests.add_argument(
+        "--gardener-registration",
+        action="store_true",
+        help="what registers the extension with Gardener instead; --image extension=... is its controller",
+    )
+    manifests.add_argument(
         "--profile", choices=("privileged", "restricted"), help="what the pods may do; default privileged"
     )
     manifests.add_argument("--nodes", metavar="A,B,C", help="only these nodes")
@@ -213,7 +218,7 @@ def _add_manifests(manifests: argparse.ArgumentParser) -> None:
         metavar="[NAME=]REFERENCE",
         action="append",
         default=[],
-        help="the image of the installer, or installer=... and agent=...",
+        help="the image of the installer, or installer=..., agent=...",
     )
 
 

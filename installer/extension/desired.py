@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from installer.errors import InvalidInputError
-from installer.extension.objects import Extension, Shoot, parse_extension
+from installer.extension.objects import Extension, Shoot, mapping_at, parse_extension
 from installer.manifests import ManifestOptions, render_objects
+from installer.manifests.sources import parse_mapping, read_file
 from installer.model.state import Mode
 
 EXTENSION_TYPE = "cri-resmgr-extension"
@@ -48,21 +49,27 @@ class Renderer:
     deployment: tuple[Path, ...] = ()
 
     def check(self) -> tuple[str, tuple[str, ...]]:
-        """The name of the ManagedResource of every Shoot, and warnings about what holds for all of them.
+        """The name of the ManagedResource of every Shoot, and what is wrong or odd in what holds for all of
+        them, as long as nodes can be cleaned with it.
 
-        Raises InvalidInputError with every fault that no Shoot could correct.
+        Raises InvalidInputError where they could not.
         """
-        wanted = self.render(_NOBODY, Shoot(version="", hibernated=False), Mode.REMOVE)
-        return wanted.name, wanted.warnings
+        anywhere = Shoot(version="", hibernated=False)
+        wanted = self.render(_NOBODY, anywhere, Mode.REMOVE)
+        try:
+            return wanted.name, self.render(_NOBODY, anywhere, Mode.INSTALL).warnings
+        except InvalidInputError as error:
+            return wanted.name, error.faults
 
     def render(self, extension: Extension, shoot: Shoot, mode: Mode) -> Wanted:
-        """A removal does not ask what the Shoot's owner has configured: that may be broken, and the nodes
-        that an earlier `nodeSelector` chose are to be cleaned, too. On a node without us it does nothing.
+        """A removal asks for nothing but the images: the configuration may be broken, and the nodes that an
+        earlier `nodeSelector` chose are to be cleaned, too. On a node without us it does nothing.
 
         Raises InvalidInputError with every fault of the values and of the providerConfig.
         """
+        install = mode is Mode.INSTALL
         entry: dict[str, object] = {"type": EXTENSION_TYPE}
-        if mode is Mode.INSTALL:
+        if install:
             entry["providerConfig"] = extension.provider_config
         document = {
             "kind": "Shoot",
@@ -71,10 +78,10 @@ class Renderer:
         warnings: list[str] = []
         options = ManifestOptions(
             values=self.values,
-            provider_configs=self.deployment,
+            provider_configs=self.deployment if install else (),
             mode=mode.value,
             managed_resource=True,
-            documents=(document,),
+            documents=(document,) if install else (*map(_images_of, self.deployment), document),
         )
         try:
             secret, resource = render_objects(options, warnings.append)
@@ -84,6 +91,14 @@ class Renderer:
         for each in (secret, resource):
             each["metadata"]["namespace"] = extension.namespace
         return Wanted(resource, secret, tuple(_placed(each) for each in warnings))
+
+
+def _images_of(deployment: Path) -> Mapping[str, Any]:
+    """A ControllerDeployment without all else that holds for the nodes. Raises InvalidInputError."""
+    data = parse_mapping(read_file(deployment), str(deployment)).data
+    values = mapping_at(data, "providerConfig", "values") or mapping_at(data, "helm", "values") or data
+    vector = {key: values[key] for key in ("imageVectorOverwrite",) if values.get(key) is not None}
+    return {"kind": "ControllerDeployment", "providerConfig": {"values": vector}}
 
 
 def _placed(said: str) -> str:

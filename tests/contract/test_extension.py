@@ -17,6 +17,8 @@ from installer.extension.controller import Setup
 from installer.extension.decide import FINALIZER
 from installer.extension.desired import Renderer
 from installer.extension.service import serve
+from installer.manifests.registration import build_chart
+from tests.gochart import render_chart
 from tests.throwaway.gardener import (
     EVENTS,
     LEASES,
@@ -25,7 +27,7 @@ from tests.throwaway.gardener import (
     SECRETS,
     Landscape,
 )
-from tests.throwaway.kubeserver import Name
+from tests.throwaway.kubeserver import Name, parse_path
 
 CASES = Path(__file__).parents[1] / "cases" / "extension"
 SHOOT = "shoot--example--pinned"
@@ -243,6 +245,43 @@ def test_migrated_and_restored_and_the_nodes_do_not_notice(enabled: Landscape) -
     # The same objects to the byte: nothing is rolled out.
     assert secrets(world) == written
     assert not [line for line in world.story if "deleted" in line]
+
+
+def test_it_may_do_what_it_does_and_no_more(world: Landscape, start: Start) -> None:
+    """Each request of a life against the chart's RBAC, and each of its rules against the requests."""
+    chart = render_chart(build_chart(), {"image": {"repository": "x", "tag": "1"}}, "extension")
+    rules = [rule for each in chart if "rules" in each for rule in each["rules"]]
+    start()
+    world.add_shoot(SHOOT)
+    world.enable(SHOOT)
+    world.rest(SHOOT, "Create Succeeded")
+    world.ask(SHOOT, "migrate")
+    world.seed.wait(lambda: world.operation(SHOOT) == "Migrate Succeeded" and not world.resource(SHOOT))
+    world.ask(SHOOT, "restore")
+    world.rest(SHOOT, "Restore Succeeded")
+    world.disable(SHOOT)
+    world.gone(SHOOT)
+    used: set[tuple[int, str]] = set()
+    for verb, group, resource, name in {verb_of(*each) for each in world.seed.log}:
+        allowed = [
+            number
+            for number, rule in enumerate(rules)
+            if group in rule["apiGroups"] and resource in rule["resources"] and verb in rule["verbs"]
+            if name in rule.get("resourceNames", [name])
+        ]
+        assert allowed, f"{verb} {group}/{resource} {name}"
+        used |= {(number, verb) for number in allowed}
+    granted = {(number, verb) for number, rule in enumerate(rules) for verb in rule["verbs"]}
+    assert granted == used
+
+
+def verb_of(method: str, path: str) -> tuple[str, str, str, str]:
+    """Verb, API group, resource and name, as RBAC has them."""
+    name, status = parse_path(path)
+    parts = name.kind.prefix.split("/")
+    group = parts[2] if parts[1] == "apis" else ""
+    verb = {"GET": "get" if name.name else "list", "POST": "create"}.get(method, method.lower())
+    return verb, group, name.kind.plural + "/status" * status, name.name
 
 
 # -- faults ---------------------------------------------------------------------------------------------

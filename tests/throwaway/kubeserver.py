@@ -63,7 +63,8 @@ class Refused(Exception):
 
 
 class KubeServer:
-    """`with KubeServer() as server:` serves at `server.url`. `requests` counts (method, plural)."""
+    """`with KubeServer() as server:` serves at `server.url`. `requests` counts (method, plural), `log` has
+    (method, path) of each; WATCH is one of the methods."""
 
     def __init__(self) -> None:
         self.objects: dict[Name, dict[str, Any]] = {}
@@ -403,7 +404,7 @@ class _Handler(BaseHTTPRequestHandler):
         watches = query.get("watch") in ("true", "True", "1")
         with kube.changed:
             kube.requests["WATCH" if watches else self.command, name.kind.plural] += 1
-            kube.log.append((self.command, path))
+            kube.log.append(("WATCH" if watches else self.command, path))
             cut = kube.cut
             kube.changed.notify_all()
         fault = kube.fault(self.command, path)

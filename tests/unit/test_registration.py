@@ -1,0 +1,160 @@
+"""What registers the extension with Gardener: the same bytes each time, objects that an API server takes, and
+values that reach the controller as people gave them."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from kubernetes_validate import validate
+
+from installer.errors import InvalidInputError
+from installer.extension.desired import Renderer
+from installer.extension.objects import Shoot, parse_extension
+from installer.manifests import ManifestOptions, render_registration
+from installer.manifests.registration import build_chart
+from installer.model.state import Mode
+from tests.gochart import merge, render_chart
+
+NODES, CONTROLLER = "registry.example.org/cri-resmgr-installer:1", "registry.example.org/extension:1"
+NAMESPACE = "extension-cri-resmgr-x7k2p"
+
+
+def printed(values: Path | None = None, *images: str) -> dict[str, dict[str, Any]]:
+    """By kind."""
+    options = ManifestOptions(values, images=images or (NODES, f"extension={CONTROLLER}"))
+    text = render_registration(options)
+    assert text == render_registration(options)
+    return {each["kind"]: each for each in yaml.safe_load_all(text)}
+
+
+def rendered(deployment: dict[str, Any], values: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What gardenlet makes of it, by kind."""
+    given = deployment["providerConfig"]
+    mixed = merge(given["values"], values) | {"gardener": {"seed": {"name": "seed-1"}}}
+    objects = render_chart(b64decode(given["chart"]), mixed, NAMESPACE)
+    return {each["kind"]: each for each in objects}
+
+
+def mounted(config: dict[str, Any], directory: Path) -> Renderer:
+    for name, text in config["data"].items():
+        (directory / name).write_text(text)
+    return Renderer(directory / "values.yaml", (directory / "deployment.yaml",))
+
+
+def test_a_registration_names_its_deployment_and_our_type() -> None:
+    found = printed()
+    spec = found["ControllerRegistration"]["spec"]
+    assert spec["resources"] == [{"kind": "Extension", "type": "cri-resmgr-extension"}]
+    assert spec["deployment"]["deploymentRefs"] == [
+        {"name": found["ControllerDeployment"]["metadata"]["name"]}
+    ]
+    assert found["ControllerDeployment"]["type"] == "helm"
+
+
+def test_the_archive_is_the_same_bytes() -> None:
+    """Without a time, an owner, or a compression of this machine's."""
+    chart = build_chart()
+    assert chart == build_chart()
+    assert chart[4:8] == bytes(4)
+    assert len(chart) < 100_000
+
+
+def test_an_api_server_takes_all_of_it() -> None:
+    objects = rendered(printed()["ControllerDeployment"], {})
+    for kind, each in objects.items():
+        if kind != "VerticalPodAutoscaler":
+            validate(each, "1.31", strict=True)
+    pod = objects["Deployment"]["spec"]["template"]["spec"]
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["containers"][0]["image"] == CONTROLLER
+    assert {each.get("metadata", {}).get("namespace", NAMESPACE) for each in objects.values()} == {NAMESPACE}
+    assert "VerticalPodAutoscaler" not in rendered(
+        printed()["ControllerDeployment"], {"vpa": {"enabled": False}}
+    )
+
+
+def test_a_digest_follows_an_at_sign() -> None:
+    image = f"registry.example.org/extension@sha256:{'0' * 64}"
+    objects = rendered(printed(None, NODES, f"extension={image}")["ControllerDeployment"], {})
+    assert objects["Deployment"]["spec"]["template"]["spec"]["containers"][0]["image"] == image
+
+
+def test_the_values_reach_the_nodes(tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text("resources: {requests: {cpu: 20m}}\nsettings: {proxy: {startTimeoutSeconds: 30}}\n")
+    people = {
+        "configs": {
+            "fallback": "policy: {Active: none}\n",
+            "EXTRA_OPTIONS": 'EXTRA_OPTIONS="--metrics-interval 30s"',
+        },
+        "nodeSelector": {"pool": "pinned"},
+        "imageVectorOverwrite": "images:\n- {name: cri-resmgr-installer, repository: other/nodes, tag: v2}\n",
+        "replicaCount": 2,
+    }
+    objects = rendered(printed(own)["ControllerDeployment"], people)
+    assert objects["Deployment"]["spec"]["replicas"] == 2
+    renderer = mounted(objects["ConfigMap"], tmp_path)
+    assert renderer.check() == ("cri-resmgr-installer", ())
+    extension = parse_extension(
+        {
+            "metadata": {"namespace": "shoot--a--b"},
+            "spec": {"providerConfig": {"configs": {"fallback": "logger: {}\n"}}},
+        }
+    )
+    wanted = renderer.render(extension, Shoot("1.31.2", False), Mode.INSTALL)
+    made = b64decode(wanted.secret["data"]["objects.yaml"]).decode()
+    for part in ("other/nodes:v2", "pool: pinned", 'cpu: "20m"', "startTimeoutSeconds: 30", "logger: {}"):
+        assert part in made
+    assert "--metrics-interval 30s" in made
+    assert "Active: none" not in made
+
+
+def test_wrong_configs_of_all_shoots_are_said_and_hinder_no_removal(tmp_path: Path) -> None:
+    """Nor does their nodeSelector: an earlier one may have chosen other nodes."""
+    people = {"configs": {"fallback": "polcy: {}\n"}, "nodeSelector": {"pool": "pinned"}}
+    objects = rendered(printed()["ControllerDeployment"], people)
+    renderer = mounted(objects["ConfigMap"], tmp_path)
+    name, warnings = renderer.check()
+    assert name == "cri-resmgr-installer"
+    assert any("polcy: unknown key" in each for each in warnings)
+    wanted = renderer.render(parse_extension({}), Shoot("1.31.2", False), Mode.REMOVE)
+    assert "pinned" not in b64decode(wanted.secret["data"]["objects.yaml"]).decode()
+
+
+def test_a_changed_value_is_a_new_pod() -> None:
+    """It reads them once."""
+    deployment = printed()["ControllerDeployment"]
+    pods = [
+        rendered(deployment, values)["Deployment"]["spec"]["template"]
+        for values in ({}, {"configs": {"fallback": "x"}}, {"nodeSelector": {"a": "b"}})
+    ]
+    assert pods[0] != pods[1] != pods[2] != pods[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (ManifestOptions(images=(NODES,)), "--image extension=REFERENCE: must be given once"),
+        (ManifestOptions(images=(f"extension={CONTROLLER}",)), "images.installer: must be given"),
+        (ManifestOptions(images=(NODES, "extension=registry.example.org:5000/x")), "needs a tag or a digest"),
+        (
+            ManifestOptions(images=(NODES, f"extension={CONTROLLER}"), provider_configs=(Path("x"),)),
+            "--provider-config: is not read here",
+        ),
+    ],
+)
+def test_what_is_missing_is_said(options: ManifestOptions, what: str) -> None:
+    with pytest.raises(InvalidInputError) as raised:
+        render_registration(options)
+    assert what in str(raised.value)
+
+
+def test_faults_of_the_values_are_found_before_any_seed_has_them(tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text("setings: {}\n")
+    with pytest.raises(InvalidInputError, match="did you mean settings"):
+        printed(own)
