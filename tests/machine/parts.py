@@ -190,7 +190,9 @@ def lay_program(target: Path) -> None:
     shutil.copytree(TOP / "installer", packages / "installer", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("units", "templates"):
         shutil.copytree(TOP / name, assets / name)
-    shutil.copytree(TOP / "tests", packages / "tests", ignore=shutil.ignore_patterns("__pycache__", "cases"))
+    # A kubelet's tree may have links that lead somewhere on its node only.
+    ignored = shutil.ignore_patterns("__pycache__", "cases")
+    shutil.copytree(TOP / "tests", packages / "tests", symlinks=True, ignore=ignored)
     # The kit is read-only: what is not compiled now would be compiled at each start.
     run("/usr/bin/python3", "-m", "compileall", "-qq", packages / "installer", packages / "tests")
     command = target / "bin/cri-resmgr-installer"
