@@ -16,6 +16,7 @@ from installer.model.snapshot import UnitText
 
 _WHITESPACE = " \t\n\r"
 _LINE_END = re.compile("(?:\n\r?|\r\n?)\0?|\0")
+_COMMANDS = re.compile("Exec(Condition|StartPre|Start|StartPost|Reload|Stop|StopPost)")
 _HEADER = re.compile(r"\[[^\x00-\x1f\x7f\"'\\]*\]")
 _UNSAFE = re.compile("[\x00-\x1f\x7f\"'\\\\]")
 _UNDECODABLE = re.compile("[\ud800-\udfff]")  # a byte that is not UTF-8, as "surrogateescape" has it
@@ -69,7 +70,7 @@ def parse_unit(text: UnitText) -> tuple[Assignment, ...]:
         elif "=" in line and section:
             key, _, value = line.partition("=")
             found.append(Assignment(text.path, section, key.strip(_WHITESPACE), value.strip(_WHITESPACE)))
-            if section == "Service" and found[-1].key.startswith("Exec") and _ends_reading(found[-1]):
+            if section == "Service" and _COMMANDS.fullmatch(found[-1].key) and _ends_reading(found[-1]):
                 break
     return tuple(found)
 

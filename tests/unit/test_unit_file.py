@@ -115,6 +115,11 @@ def test_words_of_a_value(text: str, words: tuple[str, ...]) -> None:
     assert split_words(text) == words
 
 
+def test_a_key_that_only_begins_like_that_of_a_command_ends_nothing() -> None:
+    lines = parse_unit(UnitText(PATH, "[Service]\nExecStart \\\nUser=a/b\nExecStart=a/b\nUser=c\n"))
+    assert [(line.key, line.value) for line in lines] == [("ExecStart  User", "a/b"), ("ExecStart", "a/b")]
+
+
 def test_an_open_quote() -> None:
     with pytest.raises(ValueError, match="unclosed quote"):
         split_words('a "b c')
