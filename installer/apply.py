@@ -413,6 +413,9 @@ class _Worker:
     def _check_endpoint(self, name: str, unit: UnitState, relay: bool) -> None:
         now = self._host.systemd.unit(name)
         self._check_steady(unit, now)
+        desired = self._plan.desired.kubelet
+        if desired is not None and not desired.unit.generation:
+            return  # an earlier installation is back, and the relay may stand in kubelet's configuration
         process = self._host.processes.get(now.main_pid)
         if process is None or process.uses_relay is not relay:
             found = process.flag("--container-runtime-endpoint") if process else None

@@ -41,6 +41,7 @@ def assess(
     status: RecordStatus,
     nonce: str,
     installed: Desired | None = None,
+    noted: tuple[Finding, ...] = (),
 ) -> Assessment:
     """What the run would do. `nonce` marks its pending generation; `installed` replaces the inputs."""
     request, settings = inputs.request, inputs.request.settings
@@ -48,15 +49,14 @@ def assess(
     kubelet = analyse_kubelet(snapshot, settings)
     desired = _desired(inputs, snapshot, kubelet) if installed is None else installed
     clears_agent = desired.proxy is not None and _clears_agent(inputs, snapshot, record)
-    served = desired.proxy is not None or removing  # else preflight says why not
-    changes = diff(desired, snapshot, record) if served else Changes()
+    changes = diff(desired, snapshot, record) if desired.proxy or removing else Changes()  # see preflight
     if clears_agent or _reload_would_repin(inputs, snapshot, changes):
         why = _WHY_CLEARED if clears_agent else _WHY_ADOPTED
         changes = changes.with_restart(paths.PROXY_UNIT, Part.PROXY, why)
     moved = was_moving_kubelet(record, snapshot)
     findings = check(inputs, snapshot, kubelet, desired, changes, moved=moved, clears_agent=clears_agent)
     if changes or not removing:
-        findings = (*_record_findings(status, request), *findings)
+        findings = (*noted, *_record_findings(status, request), *findings)
     runtime = kubelet.endpoint if removing else runtime_endpoint(settings, kubelet)
     starting = _starting_policy(inputs, snapshot, changes, clears_agent=clears_agent)
     adopts = bool(runtime) and _adopting(inputs, snapshot, starting)

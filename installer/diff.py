@@ -34,7 +34,7 @@ def diff(desired: Desired, snapshot: HostSnapshot, record: Record) -> Changes:
     if desired.kubelet is not None:
         units.append(_diff_kubelet(desired.kubelet.unit, snapshot, files))
     elif desired.proxy is None:
-        units.append(_diff_no_kubelet(snapshot, files))
+        units.append(_diff_no_kubelet(snapshot, record, files))
     return Changes(files, tuple(unit for unit in units if unit is not None))
 
 
@@ -73,6 +73,8 @@ def _diff_owned(desired: Desired, snapshot: HostSnapshot, record: Record) -> Ite
             continue
         edited = before.kind is not Kind.ABSENT and before.digest not in claim.wrote
         why = "no longer wanted" + (" (edited since it was installed)" if edited else "")
+        if path in record.replaced:
+            why = "an earlier installation has edited it"
         if original.kind is Kind.ABSENT:
             yield FileChange(path, claim.part, Verb.DELETE, before, None, why)
         else:
@@ -176,6 +178,8 @@ def _diff_kubelet(
     reason = ""
     if process is None or not state.running:
         reason = "it is not running"
+    elif not unit.generation:  # an earlier installation's, wherever that has it
+        reason = "it was started with our lines" if process.generation else ""
     elif not snapshot.kubelet.on_relay:
         reason = "it runs on its base endpoint, not on the relay"
     elif not snapshot.kubelet.healthy and not snapshot.proxy.relay_answers:
@@ -202,8 +206,8 @@ def _with_reload(
 
 def _is_unit_text(file: FileChange, part: Part, unit: DesiredUnit) -> bool:
     """Whether a daemon-reload has to follow this change. A drop-in that moves to another directory is deleted
-    in the old one."""
-    return file.path == unit.unit_file or (part is file.part and file.path.endswith(paths.DROP_IN_NAME))
+    in the old one; a takeover repairs kubelet's own texts and deletes a package's unit."""
+    return file.path == unit.unit_file or (part is file.part and file.path.startswith(paths.UNIT_DIRECTORIES))
 
 
 def _generation_reason(running: str, part: Part, files: tuple[FileChange, ...]) -> str:
@@ -240,15 +244,22 @@ def _diff_no_proxy(snapshot: HostSnapshot, record: Record) -> UnitChange | None:
     )
 
 
-def _diff_no_kubelet(snapshot: HostSnapshot, files: tuple[FileChange, ...]) -> UnitChange | None:
+def _diff_no_kubelet(
+    snapshot: HostSnapshot, record: Record, files: tuple[FileChange, ...]
+) -> UnitChange | None:
     state = snapshot.kubelet.unit
     reload = bool(state.loaded_digest) or any(
-        c.part is Part.KUBELET and c.path.endswith(paths.DROP_IN_NAME) for c in files
+        c.part is Part.KUBELET and c.path.startswith(paths.UNIT_DIRECTORIES) for c in files
     )
     # A start that is under way, and for which the guard has composed the relay, ends up on it.
     moving = snapshot.composed and state.active_state == "activating" and not state.flapping
-    if not reload and not snapshot.kubelet.on_relay and not moving:
+    process = snapshot.kubelet.process
+    ours = bool(process and process.generation) or any(c.part is Part.KUBELET for c in record.claims.values())
+    leaves = (snapshot.kubelet.on_relay and ours) or moving  # else another installer has put it there
+    # A takeover that was cut off: it was started from a configuration that has been repaired since.
+    leaves = leaves or (state.running and record.owed.get(state.name, "") == state.invocation_id != "")
+    if not reload and not leaves:
         return None
-    action = UnitAction.RESTART if snapshot.kubelet.on_relay or moving else UnitAction.NOTHING
+    action = UnitAction.RESTART if leaves else UnitAction.NOTHING
     why = "it goes back to its base endpoint" if action else "daemon-reload required"
     return UnitChange(state.name, Part.KUBELET, action, (why,), daemon_reload=reload)

@@ -32,6 +32,7 @@ from installer.model import paths
 from installer.model.assessment import Assessment
 from installer.model.change import Changes
 from installer.model.event import Emit, Event, silent
+from installer.model.finding import Finding
 from installer.model.hold import is_operators
 from installer.model.plan import Plan, StepKind
 from installer.model.snapshot import HostSnapshot
@@ -49,6 +50,7 @@ from installer.record.schema import (
 from installer.record.store import RecordStore
 from installer.rollback import roll_back
 from installer.snapshot import read_machine, take_snapshot, with_probe
+from installer.takeover import may_be_earlier
 
 
 def reconcile(request: Request, host: Host, emit: Emit) -> bool:
@@ -125,16 +127,32 @@ def _look(request: Request, host: Host, emit: Emit) -> tuple[Run, Inputs, Assess
             drop_in = paths.drop_in(kubelet.drop_in_directory, kubelet.unit)
             store.adopt(drop_in, inputs.payload_digest, request.without_record)
         snapshot = take_snapshot(host, machine, request.settings, store.record)
+        snapshot, noted = _consider_earlier(request, host, store, snapshot)
         nonce = os.urandom(8).hex()
-        assessment = assess(inputs, snapshot, store.record, store.status, nonce, desired)
+        assessment = assess(inputs, snapshot, store.record, store.status, nonce, desired, noted)
         if needs_probe(assessment) and (desired is None or desired.files):
             wanted = tuple(file.path for file in assessment.plan.desired.files)
             snapshot = with_probe(snapshot, host, wanted, probed_endpoint(assessment))
-            assessment = assess(inputs, snapshot, store.record, store.status, nonce, desired)
+            assessment = assess(inputs, snapshot, store.record, store.status, nonce, desired, noted)
     except OSError as error:
         failure = failed_on_disk("the host could not be read", error)
         raise UnservableHostError(failure.message, f"{failure.hint}; nothing was touched") from error
     return Run(host, store, request.settings, emit, request.who, request.because), inputs, assessment
+
+
+def _consider_earlier(
+    request: Request, host: Host, store: RecordStore, snapshot: HostSnapshot
+) -> tuple[HostSnapshot, tuple[Finding, ...]]:
+    """The snapshot that the run goes on with, and what is to be said of another installer's work, if there is
+    any."""
+    if not may_be_earlier(snapshot, store.record):
+        return snapshot, ()
+    from installer.takeover.consider import consider  # late: on most nodes there is nothing
+
+    def look(record: Record) -> HostSnapshot:
+        return take_snapshot(host, snapshot.machine, request.settings, record)
+
+    return consider(host.files, request, store, snapshot, look)
 
 
 def _forgotten_configs(request: Request, record: Record, host: Host) -> list[str]:

@@ -27,7 +27,7 @@ from installer.model.resource import Part
 from installer.model.snapshot import HostSnapshot
 from installer.model.state import Desired
 from installer.plan import build_hold_plan, build_plan, restart_kubelet
-from installer.record.schema import good_desired, leftovers_of_ours
+from installer.record.schema import good_desired, is_earlier, leftovers_of_ours
 from installer.rollback_report import (
     failed_twice,
     journal_lines,
@@ -82,7 +82,7 @@ def roll_back(
         second = failed_on_disk("the rollback", error) if isinstance(error, OSError) else error
         if not runtime_error(run.host, assessment.base_endpoint):
             moved_proxy = progress.moved_proxy or back.moved_proxy
-            _rescue_kubelet(run, limits, moved_proxy=moved_proxy)
+            _rescue_kubelet(assessment, run, limits, moved_proxy=moved_proxy)
         after = look_around(assessment, target, run)
         if after.runtime and after.kubelet_healthy and after.as_before:
             # Every file is as it was; a proxy without its runtime waits, and systemd tries again.
@@ -118,7 +118,7 @@ def _plan_back(
     """The plan to `target`, and the snapshot that it is made from."""
     record = run.store.record
     snapshot = refresh(assessment.snapshot, run.host, run.settings, record)
-    parts = _parts(progress, target)
+    parts = frozenset(Part) if is_earlier(record) else _parts(progress, target)
     plan = build_plan(
         assessment.plan.mode,
         target,
@@ -159,7 +159,7 @@ def _close(target: Desired, run: Run) -> StepFailedError | None:
     """Brings the record up to date. Everything is back in place by now, and what the record said before the
     attempt is still true: that it could not be written is returned, not raised."""
     try:
-        if target.proxy is None:
+        if target.proxy is None or is_earlier(run.store.record):
             run.store.close_as_before()
         else:
             run.store.close_as_good()
@@ -168,7 +168,7 @@ def _close(target: Desired, run: Run) -> StepFailedError | None:
     return None
 
 
-def _rescue_kubelet(run: Run, limits: Limits, *, moved_proxy: bool) -> None:
+def _rescue_kubelet(assessment: Assessment, run: Run, limits: Limits, *, moved_proxy: bool) -> None:
     """The good proxy did not come back: kubelet leaves the relay, and stays away until a person or a later
     success ends the hold. How that ended is for the look around to say."""
     host = run.host
@@ -177,9 +177,25 @@ def _rescue_kubelet(run: Run, limits: Limits, *, moved_proxy: bool) -> None:
         well = units.kubelet.process is not None and host.healthz.ok(limits.healthz_url)
         if well and units.kubelet.on_relay and not moved_proxy and host.cri.answers(paths.RELAY_ENDPOINT):
             return  # the good proxy has never been away
-        reason = f"{hold.BY_ROLLBACK}it failed, and kubelet stays on its base endpoint"
-        plan = build_hold_plan(units, reason, restart=not well or units.kubelet.on_relay)
+        if is_earlier(run.store.record):
+            plan = _plan_off_relay(assessment, run)
+        else:
+            reason = f"{hold.BY_ROLLBACK}it failed, and kubelet stays on its base endpoint"
+            plan = build_hold_plan(units, reason, restart=not well or units.kubelet.on_relay)
         converge(plan, units, run, rescue_limits(limits), Progress())
+
+
+def _plan_off_relay(assessment: Assessment, run: Run) -> Plan:
+    """Kubelet goes to the runtime, its own files repaired: with those of the earlier installation it would
+    start on the relay, whatever holds it."""
+    record = run.store.record
+    snapshot = refresh(assessment.snapshot, run.host, run.settings, record)
+    changes = diff(Desired(), snapshot, record).within({Part.KUBELET})
+    unit = assessment.plan.kubelet_unit
+    plan = build_plan(assessment.plan.mode, Desired(), changes, nonce="", kubelet_unit=unit)
+    if not plan.restarts_kubelet and not snapshot.kubelet.healthy:
+        plan = replace(plan, steps=plan.steps + restart_kubelet(unit))
+    return replace(plan, parts=frozenset())
 
 
 def rescue_limits(limits: Limits) -> Limits:

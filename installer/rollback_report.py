@@ -99,7 +99,10 @@ def rolled_back(
     unsaved: StepFailedError | None = None,
 ) -> RolledBackError:
     """Exit 5. `unsaved` is why the record could not be written, if it could not."""
-    where = "the last good generation is in place again" if target.proxy else "the host is as it was before"
+    where = "the host is as it was before"
+    if target.proxy:
+        what = "last good generation" if target.proxy.generation else "earlier installation"
+        where = f"the {what} is in place again"
     message = failure.message
     if blamed:
         what_next = (

@@ -103,7 +103,7 @@ def _look(host: Host, settings: Settings, record: Record) -> HostSnapshot:
         pause=_read_pause(host.files),
         files={path: observe_file(host, record, path) for path in _paths(settings, record)},
         composed=any(_exists(host.files, path) for path in (paths.KUBELET_COMPOSED, paths.KUBELET_USED)),
-        leftovers=tuple(path for path in paths.PROXY_STATE if _exists(host.files, path)),
+        leftovers=tuple(path for path in (*paths.PROXY_STATE, *record.trees) if _exists(host.files, path)),
         cache=read_cache(host.files),
     )
 

@@ -71,6 +71,7 @@ def _request(arguments: argparse.Namespace, options: Options, settings: Settings
         accept_pending=getattr(arguments, "accept_pending", False),
         without_record=getattr(arguments, "without_record", False),
         despite_pause=getattr(arguments, "despite_pause", False),
+        adopt=options.adopt or settings.adopt,
         keep_kubelet=getattr(arguments, "keep_kubelet", False),
         unattended=getattr(arguments, "unattended", False),
     )

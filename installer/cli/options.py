@@ -24,12 +24,13 @@ _DEFAULTS = {
     "payload": "/payload",
     "configs": "",
     "default_configs": "",
+    "adopt": "",
     "output": "text",
 }
 _DESCRIPTION = "Installs, keeps and removes CRI-Resource-Manager on a Kubernetes node."
 _EPILOG = f"""environment:
-  {ENVIRONMENT_PREFIX}CONFIG, _PAYLOAD, _CONFIGS, _DEFAULT_CONFIGS, _HOST_ROOT and _OUTPUT stand for the
-  options of these names; an option beats them. Options may stand before or after the command.
+  {ENVIRONMENT_PREFIX}CONFIG, _PAYLOAD, _CONFIGS, _DEFAULT_CONFIGS, _ADOPT, _HOST_ROOT and _OUTPUT
+  stand for the options of these names; an option beats them. Options may stand before or after the command.
 
 exit codes:
   0    converged, nothing to do
@@ -58,6 +59,7 @@ class Options:
     payload_given: bool
     configs: Path | None
     default_configs: bool
+    adopt: bool
     output: str
     verbose: bool
 
@@ -143,6 +145,12 @@ def _add_host_verbs(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
         verb.add_argument("--retry", action="store_true", help="try a generation again that failed here")
         verb.add_argument(
             "--accept-pending", action="store_true", help="make a pending edit of kubelet's unit live"
+        )
+        verb.add_argument(
+            "--adopt",
+            action="store_true",
+            default=argparse.SUPPRESS,
+            help="take an installation of cri-resmgr over that another installer has made",
         )
     install.add_argument("--keep-kubelet", action="store_true", help=argparse.SUPPRESS)
     remove = add("remove", "converge the host to removed, once")
@@ -241,17 +249,21 @@ def _options(arguments: argparse.Namespace) -> Options:
         default = os.environ.get(ENVIRONMENT_PREFIX + name.upper(), _DEFAULTS[name])
         return str(getattr(arguments, name, default))
 
-    output, configs, defaults = chosen("output"), chosen("configs"), chosen("default_configs").lower()
+    def switched_on(name: str) -> bool:
+        value = chosen(name).lower()
+        if value not in ("", "true", "false"):
+            variable = ENVIRONMENT_PREFIX + name.upper()
+            raise InvalidInputError([f"{variable}: must be true or false, not {value!r}"])
+        return value == "true"
+
+    output, configs = chosen("output"), chosen("configs")
     if output not in ("text", "json"):
         raise InvalidInputError([f"{ENVIRONMENT_PREFIX}OUTPUT: must be text or json, not {output!r}"])
-    if defaults not in ("", "true", "false"):
-        raise InvalidInputError(
-            [f"{ENVIRONMENT_PREFIX}DEFAULT_CONFIGS: must be true or false, not {defaults!r}"]
-        )
+    defaults = switched_on("default_configs")
     given, default_given = hasattr(arguments, "configs"), hasattr(arguments, "default_configs")
     if given and default_given:
         raise UsageError(["--configs and --default-configs exclude each other"])
-    by_default = default_given or (defaults == "true" and not given)
+    by_default = default_given or (defaults and not given)
     return Options(
         config=Path(chosen("config")) if chosen("config") else None,
         host_root=Path(chosen("host_root")),
@@ -259,6 +271,7 @@ def _options(arguments: argparse.Namespace) -> Options:
         payload_given=hasattr(arguments, "payload") or f"{ENVIRONMENT_PREFIX}PAYLOAD" in os.environ,
         configs=Path(configs) if configs and not by_default else None,
         default_configs=by_default,
+        adopt=switched_on("adopt"),
         output=output,
         verbose=getattr(arguments, "verbose", False),
     )

@@ -26,6 +26,7 @@ class Request:
     `who` asks, and `because` of what if nobody can be asked: for the history.
     `default_configs`: that no configs are given is meant, also on a node that was installed with some.
     `despite_pause`: act on a paused node, too.
+    `adopt`: an installation of cri-resmgr that another installer has made is taken over.
     `inspect`: the host is only looked at, and what is not given is what was installed.
     `keep_kubelet`: begin nothing that would restart kubelet. `unattended`: nobody is watching, so a person's
     hold is not ended.
@@ -43,6 +44,7 @@ class Request:
     accept_pending: bool = False
     without_record: bool = False
     despite_pause: bool = False
+    adopt: bool = False
     keep_kubelet: bool = False
     unattended: bool = False
 

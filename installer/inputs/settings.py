@@ -170,6 +170,7 @@ class Settings(_Section):
 
     api_version: Literal["cri-resmgr-installer/v1"] = "cri-resmgr-installer/v1"
     mode: Literal["install", "remove"] = "install"
+    adopt: bool = False
     proxy: ProxySettings = Field(default_factory=ProxySettings)
     configs: ConfigsSettings = Field(default_factory=ConfigsSettings)
     kubelet: KubeletSettings = Field(default_factory=KubeletSettings)

@@ -12,6 +12,8 @@ def effective(detail: UnitDetail, unit: UnitState, desired: DesiredKubelet) -> s
     interrupted run and drop-ins of others."""
     if unit.load_state != "loaded":
         return f"{unit.name} is {unit.load_state}"
+    if not desired.unit.unit_digest and not unit.loaded_digest:
+        return ""  # an earlier installation comes back: nothing of it is ours
     if unit.loaded_digest != desired.unit.unit_digest:
         return f"systemd has not loaded the current {desired.unit.unit_file}: daemon-reload required"
     wrong = _guard(detail) or _environment_files(detail, desired)

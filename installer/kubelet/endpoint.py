@@ -27,6 +27,8 @@ def base_endpoint(
 ) -> str | Finding:
     """The endpoint of the running kubelet without our flag; if none runs, of its next start."""
     endpoint = _endpoint(base, base_argv(process) or next_start)
+    if base.repaired and isinstance(endpoint, str) and same_endpoint(endpoint, RELAY_ENDPOINT):
+        endpoint = _endpoint(base, next_start)  # it was started before its files were repaired
     if isinstance(endpoint, Finding):
         return endpoint
     planned = last_flag(_normalised(next_start), "--container-runtime-endpoint")
@@ -35,7 +37,8 @@ def base_endpoint(
             "kubelet-base-is-relay",
             f"{_relay_source(base)} names the relay as kubelet's endpoint: "
             "without the proxy, kubelet would have no runtime",
-            "put the endpoint of the container runtime back there, and restart kubelet",
+            "`install --adopt` (settings: adopt: true) takes over what another installer has done; or put "
+            "the endpoint of the container runtime back there, and restart kubelet",
         )
     if not _SOCKET_PATH.fullmatch(normalise_endpoint(endpoint)):
         return refusal(

@@ -36,6 +36,7 @@ OUR_FILES = (
 
 RELAY_SOCKET = "/var/run/cri-resmgr/cri-resmgr.sock"
 RELAY_ENDPOINT = f"unix://{RELAY_SOCKET}"
+RELAY_NAME = "cri-resmgr/cri-resmgr.sock"  # in every spelling of it
 PROXY_STATE = ("/var/lib/cri-resmgr", "/run/cri-resmgr", "/run/cri-resmgr.pid")
 PROXY_CACHE = "/var/lib/cri-resmgr/cache"
 TORN_CACHE = f"{PROXY_CACHE}.torn"  # where one that no start can read is kept

@@ -22,16 +22,17 @@ class UnitText:
 @dataclass(frozen=True, slots=True)
 class KubeletSnapshot:
     """Kubelet's unit and main process. `healthy`: the unit runs and healthz answers 200 (or no URL is
-    set)."""
+    set). `by_config`: it has the relay from a configuration that another installer has edited."""
 
     unit: UnitState
     process: ProcessState | None = None
     healthy: bool = False
+    by_config: bool = False
 
     @property
     def on_relay(self) -> bool:
         """Whether the running process uses the relay."""
-        return self.process is not None and self.process.uses_relay
+        return self.process is not None and (self.process.uses_relay or self.by_config)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,8 @@ class KubeletBase:
     is the content of its --config file, `config_dir` the *.conf files of --config-dir in lexical order.
     `script` is the program of its command line if a shell reads it; one that is too long has no text.
     `environment_files` has, for each EnvironmentFile= of the base as systemd names it, the files found:
-    several for a pattern.
+    several for a pattern. `repaired`: texts are as a takeover leaves them, and the running kubelet may have
+    been started from others.
     """
 
     detail: UnitDetail = field(default_factory=UnitDetail)
@@ -62,6 +64,7 @@ class KubeletBase:
     config_dir: tuple[UnitText, ...] = ()
     environment_files: Mapping[str, tuple[UnitText, ...]] = field(default_factory=dict)
     script: UnitText | None = None
+    repaired: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,9 @@ def check_change(
         *check_file_systems(probe, changes, payload.binary.size if payload else 0),
         *_check_managers(request.settings, policies),
         *(repinning if starts_proxy else ()),
-        *_check_pending(snapshot.kubelet.unit, desired, changes, request.accept_pending),
+        *_check_pending(
+            snapshot.kubelet.unit, desired, changes, request.accept_pending or (moved and request.adopt)
+        ),
     )
 
 

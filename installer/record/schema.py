@@ -131,7 +131,9 @@ class Record:
     outermost first; `foreign_state` the directories of cri-resmgr that were there before us.
     `owed` names the invocation of a unit that has to end, because it may have been started from
     an edited file; `signalled` is (invocation, digest of the force.cfg it re-read); `cleared` the digest of
-    the agent's configuration that was cleared last."""
+    the agent's configuration that was cleared last. Of an installation that was taken over: `taken` are paths
+    whose originals stay away once ours is good, `trees` directories that go with ours, `replaced` kubelet's
+    files as it had left them."""
 
     schema: int = SCHEMA
     machine_id: str = ""
@@ -146,6 +148,9 @@ class Record:
     owed: Mapping[str, str] = field(default_factory=dict)
     signalled: tuple[str, str] = ("", "")
     cleared: str = ""
+    taken: tuple[str, ...] = ()
+    trees: tuple[str, ...] = ()
+    replaced: Mapping[str, Original] = field(default_factory=dict)
 
     def known_digest(self, path: str, identity: Identity) -> str | None:
         """The port's `KnownDigest`: a digest by identity, without reading the file."""
@@ -201,9 +206,10 @@ def _is_whole(raw: bytes) -> bool:
 
 def _is_sensible(record: Record) -> bool:
     """Whether every path, digest and number is possible on a host, and could have been written by us."""
-    before = [claim.before for claim in record.claims.values()]
+    before = [*(claim.before for claim in record.claims.values()), *record.replaced.values()]
     files = record.good.files if record.good else ()
     named = (*record.claims, *record.directories, *record.foreign_state, *(file.path for file in files))
+    named += (*record.taken, *record.trees, *record.replaced)
     digests = (*(original.digest for original in before), *(file.digest for file in files))
     numbers = (
         *((original.mode, 0o7777) for original in before),
@@ -232,6 +238,7 @@ def _recheck(record: Record, files: Files, machine_id: str, hostname: str) -> Lo
         directories=record.directories,
         unit_files=record.unit_files,
         foreign_state=record.foreign_state,
+        trees=record.trees,
     )
     kept = objects_of(rechecked)
     orphans = tuple(dict.fromkeys(digest for digest in dropped if digest and digest not in kept))
@@ -301,7 +308,7 @@ def objects_of(record: Record) -> set[str]:
     """The digests of all objects the record refers to."""
     originals = {claim.before.digest for claim in record.claims.values() if claim.before.digest}
     good = {file.digest for file in record.good.files} if record.good else set()
-    return originals | good
+    return originals | good | {original.digest for original in record.replaced.values()}
 
 
 def good_desired(record: Record, files: Files) -> Desired | None:
@@ -391,10 +398,19 @@ def leftovers_of_ours(record: Record, snapshot: HostSnapshot) -> tuple[str, ...]
     return tuple(path for path in snapshot.leftovers if path not in record.foreign_state)
 
 
+def is_earlier(record: Record) -> bool:
+    """Whether what is kept as good is another installer's work: a takeover has begun, and is not verified."""
+    good = record.good
+    return good is not None and good.proxy is not None and not good.proxy.generation
+
+
 def was_moving_kubelet(record: Record, snapshot: HostSnapshot) -> bool:
     """Whether kubelet's last start was onto the relay, by a run that was cut off before this was verified: a
     kubelet that keeps crashing may owe that to us. If there is a good generation, a file that is merely
-    missing was deleted by others."""
+    missing was deleted by others. An earlier installation that is being taken over, and whose proxy is dead,
+    keeps kubelet down by itself."""
+    if is_earlier(record):
+        return True
     if not snapshot.composed:
         return False
     good = {file.path: file.digest for file in record.good.files} if record.good else {}

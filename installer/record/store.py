@@ -11,6 +11,7 @@ import posixpath
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
+from hashlib import sha256
 
 from installer.errors import UnservableHostError
 from installer.host.ports import Clock, Files
@@ -20,6 +21,7 @@ from installer.model.plan import Plan, StepKind
 from installer.model.resource import ABSENT, DesiredFile, HostPath, Identity, Kind, Part
 from installer.model.snapshot import HostSnapshot
 from installer.model.state import Desired
+from installer.model.takeover import Earlier
 from installer.record.schema import (
     NOTHING_LOADED,
     Claim,
@@ -31,6 +33,7 @@ from installer.record.schema import (
     RecordStatus,
     claim_paths,
     drop_objects,
+    is_earlier,
     is_ours,
     keep_contents,
     keep_object,
@@ -40,6 +43,7 @@ from installer.record.schema import (
     state_below,
     with_good,
 )
+from installer.record.takeover import base_claims, complete, take_over
 
 _RECORD_KEPT = 8 << 20  # bytes
 _EDITED = f"{paths.OUR_STATE}/edited"
@@ -55,6 +59,9 @@ class RecordStore:
         self._on_disk = loaded.record if loaded.status is RecordStatus.OK else None
         self.unclaimed: tuple[str, ...] = ()
         self._orphans = loaded.orphans  # kept originals that only the lost record knew how to give back
+        # Of a takeover that begins: files by path as they are, kubelet's repaired ones by digest.
+        self._replaced: dict[str, str] = {}
+        self._repaired: dict[str, bytes] = {}
 
     def adopt(self, drop_in: str, payload_digest: str, everything: bool) -> None:
         """Without a record, claims what is provably ours: files with our header, and the payload's own
@@ -62,7 +69,10 @@ class RecordStore:
         if self.status in (RecordStatus.OK, RecordStatus.FOREIGN):
             return
         claims, unclaimed = {}, []
-        wrote = (payload_digest,) if payload_digest else ()
+        # Upstream's program in another installer's hands is not ours, although we would install the same.
+        unit = state_below(self._files, paths.PROXY_UNIT_FILE)
+        anothers = unit.kind is Kind.FILE and not is_ours(unit, ())
+        wrote = (payload_digest,) if payload_digest and not anothers else ()
         of_kubelet = (paths.KUBELET_ENVIRONMENT, drop_in)
         for path in (*paths.OUR_FILES, drop_in):
             state = state_below(self._files, path)
@@ -84,6 +94,36 @@ class RecordStore:
         self.unclaimed = tuple(unclaimed) if claims or self.status is not RecordStatus.MISSING else ()
         foreign = () if everything else tuple(path for path in paths.PROXY_STATE if self._exists(path))
         self.record = replace(self.record, claims=claims, directories=directories, foreign_state=foreign)
+
+    def take_over(self, earlier: Earlier, kubelet_unit: str) -> None:
+        """From now on that installation counts as ours. Raises OSError."""
+        states = {path: self._files.state(path) for path in (*earlier.files, *earlier.repairs)}
+        self.record = take_over(self.record, earlier, states, kubelet_unit)
+        of_good = earlier.files if is_earlier(self.record) else ()
+        self._replaced = {path: states[path].digest for path in (*earlier.repairs, *of_good)}
+        self._repaired |= {sha256(content).hexdigest(): content for content in earlier.repairs.values()}
+
+    def repairs(self) -> dict[str, str]:
+        """Kubelet's files as a takeover leaves them, path -> text. A file that another person has written
+        since is theirs, and no longer claimed."""
+        claims, found = dict(self.record.claims), {}
+        for path, claim in base_claims(self.record).items():
+            content = self._repaired.get(claim.before.digest)
+            content = content or self._files.read(object_path(claim.before.digest))
+            state = state_below(self._files, path)
+            if content is None or state.digest not in (claim.before.digest, *claim.wrote):
+                del claims[path]
+            else:
+                found[path] = content.decode("utf-8", "surrogateescape")
+        self.record = replace(self.record, claims=claims)
+        return found
+
+    def _keep_taken(self) -> None:
+        """What a rollback of this takeover brings back, and what a removal does."""
+        for path, digest in self._replaced.items():
+            keep_object(self._files, digest, HostPath(path))
+        for digest, content in self._repaired.items():
+            keep_object(self._files, digest, content)
 
     def _find_orphans(self, wrote: tuple[str, ...]) -> Iterable[str]:
         """The kept originals among everything that is kept."""
@@ -115,6 +155,7 @@ class RecordStore:
         Returns where the content of edited files was kept.
         """
         self._make_own_directories()
+        self._keep_taken()
         writes = [step.file for step in plan.steps if isinstance(step.file, DesiredFile)]
         self._keep_originals(writes, snapshot)
         # What is to be good is kept before anything is replaced: a disk without room for it is noticed while
@@ -124,7 +165,7 @@ class RecordStore:
         record = self.record
         if not record.claims:
             record = replace(record, foreign_state=snapshot.leftovers)
-        if paths.PROXY_UNIT_FILE not in record.claims:
+        if paths.PROXY_UNIT_FILE not in record.claims and not is_earlier(record):
             record = replace(record, unit_files={paths.PROXY_UNIT: snapshot.proxy.unit.unit_file_state})
         needed = {posixpath.dirname(file.path) for file in writes}
         needed |= {paths.WANTS for step in plan.steps if step.kind is StepKind.ENABLE}
@@ -164,12 +205,18 @@ class RecordStore:
                 self._files.write(f"{_EDITED}/{name}", source, 0o600, digest=change.before.digest)
                 yield f"{change.path} -> {_EDITED}/{name}"
 
-    @staticmethod
-    def _owed(plan: Plan, snapshot: HostSnapshot) -> dict[str, str]:
-        unit = plan.changes.unit(Part.PROXY)
-        if unit is None or unit.action is not UnitAction.RESTART or not snapshot.proxy.unit.invocation_id:
-            return {}
-        return {unit.name: snapshot.proxy.unit.invocation_id}
+    def _owed(self, plan: Plan, snapshot: HostSnapshot) -> dict[str, str]:
+        owed = {}
+        unit, kubelet = plan.changes.unit(Part.PROXY), snapshot.kubelet.unit
+        if unit is not None and unit.action is UnitAction.RESTART and snapshot.proxy.unit.invocation_id:
+            owed[unit.name] = snapshot.proxy.unit.invocation_id
+        if is_earlier(self.record) and kubelet.invocation_id:
+            # It may have read the relay from a file that is repaired by now.
+            waits = any(change.path in base_claims(self.record) for change in plan.changes.files)
+            owed[kubelet.name] = (
+                kubelet.invocation_id if waits else self.record.owed.get(kubelet.name, kubelet.invocation_id)
+            )
+        return owed
 
     def _save(self, record: Record) -> None:
         """Writes the record, unless it is on the disk as it is: a removal needs no space for it."""
@@ -200,6 +247,7 @@ class RecordStore:
     def close_installed(self, desired: Desired, snapshot: HostSnapshot, payload_file: str) -> None:
         """This generation is good: it is kept whole, and objects that nothing refers to are deleted."""
         digests = {file.path: file.digest for file in desired.files}
+        self.record = complete(self.record, digests)
         claims = {
             path: replace(claim, wrote=(digests[path],)) if path in digests else claim
             for path, claim in self.record.claims.items()

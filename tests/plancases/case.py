@@ -27,8 +27,19 @@ from installer.model.state import Mode
 CASES = Path(__file__).parent.parent / "cases" / "plans"
 
 ASKED = {"settings", "configs", "payload"}
-_RUN = {"mode", "accept-pending", "without-record"}
-_HOST = {"kubelet", "host", "had", "had-leftovers", "from", "installed", "meanwhile", "until", "but"}
+_RUN = {"mode", "accept-pending", "without-record", "adopt"}
+_HOST = {
+    "kubelet",
+    "host",
+    "had",
+    "had-leftovers",
+    "earlier",
+    "from",
+    "installed",
+    "meanwhile",
+    "until",
+    "but",
+}
 _KEYS = {"shows", "wrong", "wrong-cut-off", "then-asked", "expected", *_HOST, *ASKED, *_RUN}
 
 
@@ -90,8 +101,10 @@ def inputs_of(case: Case, asked: Mapping[str, Any], mode: Mode, scratch: Path) -
         mode,
         case_settings,
         Path("/payload"),
+        scratch,
         accept_pending=bool(case.data.get("accept-pending")),
         without_record=bool(case.data.get("without-record")),
+        adopt=bool(case.data.get("adopt")),
     )
     configs = load_configs(None if mode is Mode.REMOVE else scratch)
     return Inputs(

@@ -27,8 +27,9 @@ from installer.model.snapshot import HostSnapshot, KubeletBase, KubeletSnapshot,
 from installer.pinning.reset import find_resets
 from installer.record.schema import Record
 from installer.systemd_syntax.environment_file import parse_environment_file
+from installer.takeover.repair import texts_of, with_texts
 from tests.fakes import updated
-from tests.plancases.files import MemoryFiles
+from tests.plancases.files import MemoryFiles, file_state
 
 KUBELET = "kubelet.service"
 _MARK = re.compile(rf"^Environment=({paths.UNIT_VARIABLE}=\w+)$", re.M)
@@ -72,7 +73,7 @@ class MemoryHost:
             proxy = replace(proxy, need_daemon_reload=True)
         if self.edited_base or self._drop_in(self._loaded) != self._drop_in(texts):
             kubelet = replace(kubelet, need_daemon_reload=True)
-        base = self.base
+        base = self.current_base()
         if self.kubelet_process is None:  # its command line says where its configuration is
             base = replace(base, config=None, config_dir=())
         wanted = {*paths.OUR_FILES, drop_in, *record.claims}
@@ -88,8 +89,20 @@ class MemoryHost:
             base,
         )
 
+    def put_base(self) -> None:
+        """Lays kubelet's own files where a takeover finds them."""
+        for text in texts_of(self.base):
+            self.files.at[text.path] = file_state(text.text.encode("utf-8", "surrogateescape"))
+
+    def current_base(self) -> KubeletBase:
+        """Kubelet's own files, as they lie there now."""
+        found = {text.path: self.files.read(text.path) for text in texts_of(self.base)}
+        return with_texts(self.base, {path: raw.decode() for path, raw in found.items() if raw is not None})
+
     def do(self, step: Step) -> None:
         """What the step changes. Steps that only wait change nothing."""
+        if any(step.target == text.path for text in self.base.texts):
+            self.edited_base = True
         match step.kind:
             case StepKind.WRITE | StepKind.MARK_PENDING:
                 assert isinstance(step.file, DesiredFile)
@@ -174,7 +187,8 @@ class MemoryHost:
     def start_kubelet(self) -> None:
         """Its guard included: a proxy that does not answer, or a hold, means the base endpoint."""
         self.kubelet, pid = self._started(self.kubelet)
-        argv = next_command_line(parse_base(self.base), self.base)
+        base = self.current_base()
+        argv = next_command_line(parse_base(base), base)
         variables = self._variables(paths.KUBELET_ENVIRONMENT) if self.kubelet.loaded_digest else {}
         guard = self.files.state(paths.GUARD).kind is Kind.FILE
         self.composed = bool(variables) and guard and self.answers and not self.hold
@@ -195,7 +209,12 @@ class MemoryHost:
             load = "loaded" if there.kind is Kind.FILE else "not-found"
             mark = self._mark(paths.PROXY_UNIT_FILE)
             self.proxy = replace(
-                self.proxy, load_state=load, environment=mark, unit_file_state=state, need_daemon_reload=False
+                self.proxy,
+                load_state=load,
+                environment=mark,
+                unit_file_state=state,
+                need_daemon_reload=False,
+                fragment_path=paths.PROXY_UNIT_FILE if there.kind is Kind.FILE else "",
             )
         self._loaded = {**self._loaded, paths.PROXY_UNIT_FILE: there}
 

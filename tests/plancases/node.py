@@ -8,9 +8,12 @@ from installer.assess import assess, needs_probe, probed_endpoint
 from installer.inputs.load import Inputs
 from installer.model import paths
 from installer.model.assessment import Assessment
+from installer.model.finding import Finding
 from installer.model.state import Mode
 from installer.record.schema import RecordStatus, load_record
 from installer.record.store import RecordStore
+from installer.takeover import may_be_earlier
+from installer.takeover.consider import consider
 from tests.plancases.case import CaseError, line_of
 from tests.plancases.host import MemoryHost
 
@@ -37,11 +40,17 @@ class Node:
             drop_in = paths.drop_in(settings.kubelet.drop_in_directory, settings.kubelet.unit)
             store.adopt(drop_in, inputs.payload_digest, inputs.request.without_record)
         snapshot = host.snapshot(settings, store.record)
-        found = assess(inputs, snapshot, store.record, store.status, nonce)
+        noted: tuple[Finding, ...] = ()
+        if may_be_earlier(snapshot, store.record):
+            snapshot, noted = consider(
+                host.files, inputs.request, store, snapshot, lambda record: host.snapshot(settings, record)
+            )
+        found = assess(inputs, snapshot, store.record, store.status, nonce, None, noted)
         if needs_probe(found):
             asked = bool(probed_endpoint(found))
             probe = host.probe if asked else replace(host.probe, runtime_error="", containers=())
-            found = assess(inputs, replace(snapshot, probe=probe), store.record, store.status, nonce)
+            snapshot = replace(snapshot, probe=probe)
+            found = assess(inputs, snapshot, store.record, store.status, nonce, None, noted)
         return store, found
 
     def run(self, until: str = "", steps: int | None = None) -> Assessment:

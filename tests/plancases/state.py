@@ -22,6 +22,7 @@ from tests.plancases.case import ASKED, Case, CaseError, inputs_of
 from tests.plancases.files import file_state
 from tests.plancases.host import KUBELET, MemoryHost
 from tests.plancases.node import Node
+from tests.throwaway import payload as release
 from tests.unit.test_desired_kubelets import FLAVOURS, UNIT_DIRECTORIES, load_base
 
 _STARTS = ("bare", "installed", "installing", "changing", "removing")
@@ -87,12 +88,19 @@ def make_node(case: Case, scratch: Path) -> Node:
 # -- the host -------------------------------------------------------------------------
 
 
+#: What upstream's release archive brings.
+UPSTREAM = {
+    paths.PROXY_UNIT_FILE: release.UNIT,
+    paths.PROXY_ENVIRONMENT: release.ENVIRONMENT,
+    paths.FALLBACK_CONFIG: release.SAMPLE,
+    f"{paths.FALLBACK_CONFIG}.sample": release.SAMPLE,
+}
 _installed_before: dict[str, MemoryHost] = {}
 
 
 def _installed(case: Case, former: Mapping[str, Any], scratch: Path) -> MemoryHost:
     """A complete installation; many cases begin with the same."""
-    begun = [former, *(case.data.get(key) for key in ("kubelet", "host", "had", "had-leftovers"))]
+    begun = [former, *(case.data.get(key) for key in ("kubelet", "host", "had", "had-leftovers", "earlier"))]
     key = json.dumps(begun, sort_keys=True)
     if key not in _installed_before:
         host = _bare(case, scratch)
@@ -104,12 +112,15 @@ def _installed(case: Case, former: Mapping[str, Any], scratch: Path) -> MemoryHo
 def _bare(case: Case, scratch: Path) -> MemoryHost:
     data = case.data
     host = MemoryHost(_base(case, data.get("host") or {}, scratch))
+    host.put_base()
     if host.base.texts:
         host.start_kubelet()
     else:
         host.kubelet = replace(host.kubelet, load_state="not-found", unit_file_state="")
     _put_files(host, data.get("had"))
     host.leftovers = tuple(data.get("had-leftovers") or ())
+    for line in data.get("earlier") or ():
+        _by_others(case, host, line)
     return host
 
 
@@ -155,6 +166,8 @@ def _put_files(host: MemoryHost, given: Mapping[str, str] | None) -> None:
             host.files.at[path] = file_state((before.content or b"") + b"# edited\n", before.mode or 0o644)
         elif word == "theirs":
             host.files.at[path] = file_state(b"# theirs\n", 0o640)
+        elif word == "upstreams":
+            host.files.at[path] = file_state(UPSTREAM.get(path, "as upstream has it\n").encode())
         elif word == "mode":
             host.files.at[path] = replace(before, mode=int(value, 8))
         elif word == "owner":
@@ -163,7 +176,7 @@ def _put_files(host: MemoryHost, given: Mapping[str, str] | None) -> None:
         elif word in ("directory", "symlink", "other"):
             host.files.at[path] = FileState(Kind(word), 0o755)
         else:
-            raise CaseError(f"{path}: {what!r} is not absent, edited, theirs, mode, owner or a kind")
+            raise CaseError(f"{path}: {what!r} is not one of the words, nor a kind")
 
 
 def _change(case: Case, node: Node, but: Mapping[str, Any], scratch: Path) -> None:
@@ -171,6 +184,7 @@ def _change(case: Case, node: Node, but: Mapping[str, Any], scratch: Path) -> No
     host = node.host
     if but.get("host"):
         host.base = _base(case, {**(case.data.get("host") or {}), **but["host"]}, scratch)
+        host.put_base()
         host.edited_base = any("/systemd/" in path for path in but["host"])
     _put_files(host, but.get("files"))
     host.hold = but.get("hold", host.hold)

@@ -21,7 +21,7 @@ LAYERS = (
     {"rollback"},
     {"rollback_report", "diagnostics", "history"},
     {"converge"},
-    {"assess"},
+    {"assess", "takeover"},
     {"preflight", "snapshot", "diff", "plan", "apply", "manifests", "report"},
     {"desired", "record", "force_config"},
     {"kubelet", "pinning"},

@@ -74,7 +74,7 @@ def test_what_a_file_sets_is_taken_and_the_rest_stays(tmp_path: Path) -> None:
         ("kubelet: {guard_seconds: 5}", "kubelet.guard_seconds: unknown key; did you mean guardSeconds?"),
         ("guardSeconds: 5", "guardSeconds: unknown key; it belongs under kubelet"),
         ("Mode: install", "Mode: unknown key; did you mean mode?"),
-        ("zzz: 1", "zzz: unknown key; known are apiVersion, mode, proxy"),
+        ("zzz: 1", "zzz: unknown key; known are apiVersion, mode, adopt, proxy"),
         ("3: 1", "3: unknown key"),
         ("mode: instal", "mode: must be 'install' or 'remove', not 'instal'"),
         ("apiVersion: cri-resmgr-installer/v2", "apiVersion: must be 'cri-resmgr-installer/v1', not"),
