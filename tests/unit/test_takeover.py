@@ -1,0 +1,297 @@
+"""Another installer's work: how kubelet's files are repaired, and how a takeover ends that fails."""
+
+from __future__ import annotations
+
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from installer.errors import InvalidInputError, RollbackFailedError, RolledBackError, UnservableHostError
+from installer.inputs.load import Request
+from installer.inputs.settings import KubeletSettings, Settings
+from installer.model import paths
+from installer.model.event import Event, silent
+from installer.model.resource import UnitState
+from installer.model.snapshot import KubeletBase, UnitText
+from installer.model.state import Mode
+from installer.reconcile import reconcile, rehearse
+from installer.takeover.repair import Repaired, names_relay, repair_base
+from tests.fakes import failed
+from tests.faults.disks.crash import Entry, Tree, build
+from tests.faults.disks.node import KUBELET, Node, bare_node, program
+from tests.faults.disks.recorder import Careless
+from tests.rules import rule
+from tests.throwaway.earlier import cut
+from tests.throwaway.payload import ENVIRONMENT, UNIT
+
+RUNTIME = "unix:///run/containerd/containerd.sock"
+GARDENER = Path(__file__).parents[1] / "throwaway/kubelets/gardener-set/etc/systemd/system/kubelet.service"
+UNIT_FILE = "/etc/systemd/system/kubelet.service"
+EXTRA_ARGS = "/etc/default/kubelet"
+KUBELETS = {EXTRA_ARGS, UNIT_FILE, f"{UNIT_FILE}.d/10-kubeadm.conf"}
+RELAY_ARGS = f"KUBELET_EXTRA_ARGS=--v=2 --container-runtime-endpoint={paths.RELAY_ENDPOINT}\n"
+
+
+def repair(text: str, path: str = UNIT_FILE) -> tuple[str, Repaired]:
+    base = KubeletBase(texts=(UnitText(path, text),))
+    found = repair_base(base, RUNTIME)
+    return found.texts.get(path, text), found
+
+
+def test_gardeners_unit_comes_back_to_the_letter() -> None:
+    original = GARDENER.read_text()
+    edited = cut(original)
+    assert "containerd" not in edited
+    text, found = repair(edited)
+    assert text.rstrip("\n") == original.rstrip("\n")
+    assert found.returned == (
+        "After=containerd.service",
+        "Wants=containerd.service",
+        "--runtime-cgroups=/system.slice/containerd.service",
+    )
+    assert not found.lost
+
+
+def test_elsewhere_what_was_deleted_is_only_named() -> None:
+    text, found = repair(
+        cut("[Unit]\nAfter=containerd.service\n[Service]\nExecStart=/bin/k $KUBELET_EXTRA_ARGS\n")
+    )
+    command = "/bin/k \\\n    --container-runtime-endpoint=unix:///run/containerd/containerd.sock \\\n"
+    assert text == f"[Unit]\n[Service]\nExecStart={command}    $KUBELET_EXTRA_ARGS\n"
+    assert "After=containerd.service" in found.lost
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            "ExecStart=/bin/k --container-runtime-endpoint /run/cri-resmgr/cri-resmgr.sock --v=2\n",
+            f"ExecStart=/bin/k --container-runtime-endpoint {RUNTIME} --v=2\n",
+        ),
+        (
+            "containerRuntimeEndpoint: unix:///var/run/cri-resmgr/cri-resmgr.sock\n",
+            f"containerRuntimeEndpoint: {RUNTIME}\n",
+        ),
+        (
+            '{"imageServiceEndpoint": "unix:///var/run/cri-resmgr/cri-resmgr.sock"}\n',
+            f'{{"imageServiceEndpoint": "{RUNTIME}"}}\n',
+        ),
+        (
+            "ExecStartPre=/usr/bin/test -S /var/run/cri-resmgr/cri-resmgr.sock\n",
+            "ExecStartPre=/usr/bin/test -S /run/containerd/containerd.sock\n",
+        ),
+        (
+            "Requires=cri-resource-manager.service\nAfter=network.target cri-resource-manager.service\n",
+            "After=network.target\n",
+        ),
+        ("# was /run/cri-resmgr/cri-resmgr.sock\n", "# was /run/cri-resmgr/cri-resmgr.sock\n"),
+        ("--x=/run/cri-resmgr/cri-resmgr.sock.old\n", "--x=/run/cri-resmgr/cri-resmgr.sock.old\n"),
+    ],
+)
+def test_the_runtime_takes_the_relays_place(before: str, after: str) -> None:
+    assert repair(before)[0] == after
+    assert not names_relay(KubeletBase(texts=(UnitText(UNIT_FILE, after),)))
+
+
+# -- a node of values -----------------------------------------------------------------
+
+
+def earlier_node() -> Tree:
+    """A node whose kubelet has the relay from its environment file, and upstream's release."""
+
+    def file(content: bytes, mode: int = 0o644) -> Entry:
+        return Entry("f", mode, content)
+
+    tree = {path: entry for path, entry in bare_node().items() if path != paths.PROXY_ENVIRONMENT}
+    directory = Entry("d", 0o755)
+    return {
+        **tree,
+        "/opt/intel": directory,
+        "/opt/intel/bin": directory,
+        "/etc/systemd/system/multi-user.target.wants": directory,
+        paths.PROXY_WANTED: Entry("l", 0, target=paths.PROXY_UNIT_FILE),
+        paths.BINARY: file(program("theirs"), 0o755),
+        paths.PROXY_UNIT_FILE: file(UNIT.encode()),
+        paths.PROXY_ENVIRONMENT: file(ENVIRONMENT.encode()),
+        f"{paths.FALLBACK_CONFIG}.sample": file(b"# a sample\n"),
+        EXTRA_ARGS: file(RELAY_ARGS.encode()),
+    }
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    root = tmp_path / "node"
+    root.mkdir()
+    build(earlier_node(), root)
+    return Node(root, Careless())
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Request:
+    binary = tmp_path / "payload" / paths.BINARY[1:]
+    binary.parent.mkdir(parents=True)
+    binary.write_bytes(program("ours"))
+    binary.chmod(0o755)
+    (tmp_path / "configs").mkdir()
+    settings = Settings(kubelet=KubeletSettings(settle_seconds=1))
+    return Request(Mode.INSTALL, settings, tmp_path / "payload", tmp_path / "configs", adopt=True)
+
+
+def picture(node: Node) -> dict[str, tuple[int, bytes]]:
+    """Every file that outlives a boot, but for the record and cri-resmgr's own state."""
+    root = node.fake.root
+    found = (path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
+    named = {f"/{path.relative_to(root)}": path for path in found}
+    return {
+        name: (stat.S_IMODE(path.stat().st_mode), path.read_bytes())
+        for name, path in named.items()
+        if not name.startswith(("/run/", "/var/lib/cri-resmgr"))
+    }
+
+
+def break_payload(asked: Request) -> None:
+    assert asked.payload is not None
+    (asked.payload / paths.BINARY[1:]).write_bytes(program("ours", works=False))
+
+
+def fails_once(node: Node, unit: str) -> None:
+    """The next start of the unit fails."""
+    right = node.systemd.on_job[unit]
+
+    def job(method: str, state: UnitState) -> tuple[str, UnitState]:
+        node.systemd.on_job[unit] = right
+        return "failed", failed(state)
+
+    node.systemd.on_job[unit] = job
+
+
+def test_refused_until_it_is_asked_for(node: Node, asked: Request) -> None:
+    before = picture(node)
+    with pytest.raises(UnservableHostError, match="--adopt"):
+        reconcile(replace(asked, adopt=False), node.fake.host, silent)
+    assert picture(node) == before
+
+
+def test_configs_are_not_lost_by_a_forgotten_option(node: Node, asked: Request) -> None:
+    with pytest.raises(InvalidInputError, match=r"--configs is missing.*fallback\.cfg"):
+        reconcile(replace(asked, configs=None), node.fake.host, silent)
+    assert reconcile(replace(asked, configs=None, default_configs=True), node.fake.host, silent)
+
+
+def test_what_is_a_link_is_left_to_people(node: Node, asked: Request) -> None:
+    place = node.fake.root / paths.BINARY[1:]
+    place.rename(place.with_name("elsewhere"))
+    place.symlink_to("elsewhere")
+    with pytest.raises(UnservableHostError, match="is a symlink, not a file"):
+        reconcile(asked, node.fake.host, silent)
+
+
+@rule("R2", "R6")
+def test_taken_over_it_is_ours_and_goes_with_us(node: Node, asked: Request) -> None:
+    assert reconcile(asked, node.fake.host, silent)
+    assert node.on_relay
+    assert RUNTIME in (node.read(EXTRA_ARGS) or b"").decode()
+    assert not reconcile(asked, node.fake.host, silent)
+    assert not reconcile(replace(asked, adopt=False), node.fake.host, silent)
+    reconcile(replace(asked, mode=Mode.REMOVE, configs=None), node.fake.host, silent)
+    assert not node.on_relay
+    assert node.kubelet_healthy()
+    assert set(picture(node)) == KUBELETS
+
+
+@rule("R8")
+@pytest.mark.parametrize("fault", ["proxy", "kubelet"])
+def test_r8_the_earlier_installation_comes_back(node: Node, asked: Request, fault: str) -> None:
+    before = picture(node)
+    if fault == "proxy":
+        break_payload(asked)
+    else:
+        fails_once(node, KUBELET)
+    with pytest.raises(RolledBackError) as failure:
+        reconcile(asked, node.fake.host, silent)
+    assert "the earlier installation is in place again" in failure.value.hint
+    assert picture(node) == before
+    assert node.on_relay
+    assert node.proxy_runs
+    assert node.read(paths.PROXY_UNIT_FILE) == UNIT.encode()
+    assert node.fake.files.state(paths.PROXY_WANTED).target == paths.PROXY_UNIT_FILE
+    if fault == "proxy":
+        assert "not tried again" in str(rehearse(asked, node.fake.host)[1])
+
+
+@rule("R8")
+def test_r8_if_not_even_that_comes_back_kubelet_is_on_the_runtime(node: Node, asked: Request) -> None:
+    break_payload(asked)
+    before = node.systemd.on_job[paths.PROXY_UNIT]
+
+    def down(method: str, state: UnitState) -> tuple[str, UnitState]:
+        return before(method, state) if method == "stop" else ("failed", failed(state))
+
+    node.systemd.on_job[paths.PROXY_UNIT] = down
+    with pytest.raises(RollbackFailedError):
+        reconcile(asked, node.fake.host, silent)
+    assert node.kubelet_healthy()
+    assert not node.on_relay
+    node.systemd.on_job[paths.PROXY_UNIT] = before
+    assert asked.payload is not None
+    (asked.payload / paths.BINARY[1:]).write_bytes(program("ours"))
+    assert reconcile(asked, node.fake.host, silent)
+    assert node.on_relay
+
+
+class Killed(BaseException):
+    """The run ends, and nothing of it goes on."""
+
+
+def kill_after(node: Node, asked: Request, steps: int) -> bool:
+    """Whether the run was killed after so many steps; one that has fewer ends well."""
+    done = 0
+
+    def listen(event: Event) -> None:
+        nonlocal done
+        done += event.kind == "step.done"
+        if done == steps:
+            raise Killed
+
+    try:
+        reconcile(asked, node.fake.host, listen)
+    except Killed:
+        return True
+    return False
+
+
+@rule("R7")
+@pytest.mark.parametrize("mode", list(Mode))
+def test_r7_killed_after_any_step_the_next_run_goes_on(tmp_path: Path, asked: Request, mode: Mode) -> None:
+    """With a boot in between or without; nobody has to ask for the takeover again."""
+    for steps in range(1, 30):
+        root = tmp_path / f"node-{steps}"
+        root.mkdir()
+        build(earlier_node(), root)
+        node = Node(root, Careless())
+        if not kill_after(node, asked, steps):
+            break
+        if (steps + (mode is Mode.REMOVE)) % 2:
+            node = Node(root, Careless())
+        assert node.kubelet_healthy(), steps
+        then = replace(asked, adopt=False, mode=mode)
+        reconcile(then, node.fake.host, silent)
+        assert node.kubelet_healthy(), steps
+        assert node.on_relay is (mode is Mode.INSTALL), steps
+        assert not reconcile(then, node.fake.host, silent), steps
+        if mode is Mode.INSTALL:
+            reconcile(replace(asked, mode=Mode.REMOVE), node.fake.host, silent)
+        assert set(picture(node)) == KUBELETS, steps
+    assert steps > 10
+
+
+@rule("R7")
+def test_r7_a_file_that_its_owner_has_written_meanwhile_is_theirs(node: Node, asked: Request) -> None:
+    """Between a takeover that was cut off and the next run."""
+    assert kill_after(node, asked, 12)
+    owners = f"KUBELET_EXTRA_ARGS=--v=4 --container-runtime-endpoint={RUNTIME}\n".encode()
+    (node.fake.root / EXTRA_ARGS[1:]).write_bytes(owners)
+    assert reconcile(asked, node.fake.host, silent)
+    assert node.read(EXTRA_ARGS) == owners
