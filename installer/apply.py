@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from installer.begun_start import why_not_started
 from installer.errors import (
     InstallerError,
     InterruptedRunError,
@@ -44,20 +45,24 @@ from installer.record.schema import object_path
 _POLL = 0.05  # seconds
 _SETTLE_POLL = 0.5  # seconds
 _LINKS = "/etc/systemd/system"  # below it are the links that enable units (systemctl(1))
-_JOBS = frozenset({StepKind.RESTART, StepKind.RESTART_IF_REFUSED, StepKind.STOP, StepKind.RESET_CACHE})
+_JOBS = frozenset(map(StepKind, ("restart", "restart-if-refused", "await-start", "stop", "reset-cache")))
 _ADOPTIONS = 3  # in a row, of containers that come meanwhile
 _STOP_TIMEOUT = 20.0  # seconds; the unit's own TimeoutStopSec is far below
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Deadlines in seconds, from the settings and from what hangs on the proxy right now."""
+    """Deadlines in seconds, from the settings and from what hangs on the proxy right now. `begun_start` is
+    the age of a proxy at which a start that is under way has failed. `hanging`: all waiting for the proxy
+    together takes no longer than one `proxy_start`."""
 
     proxy_start: float
     kubelet_start: float
     settle: float
     guard: float
     healthz_url: str
+    begun_start: float = 0.0
+    hanging: bool = False
 
 
 @dataclass(slots=True)
@@ -119,6 +124,7 @@ class _Worker:
             StepKind.SET_ASIDE_CACHE: self._set_aside_cache,
             StepKind.ADOPT: self._adopt,
             StepKind.CHECK_WEIGHTS: self._check_weights,
+            StepKind.AWAIT_START: self._await_start,
             StepKind.RESTART: self._restart,
             StepKind.SIGNAL: self._signal,
             StepKind.RESTART_IF_REFUSED: self._restart_if_refused,
@@ -126,6 +132,7 @@ class _Worker:
             StepKind.AWAIT_RELAY: self._await_relay,
             StepKind.CHECK_EFFECTIVE: self._check_effective,
             StepKind.AWAIT_KUBELET: self._await_kubelet,
+            StepKind.AWAIT_KUBELET_ON_BASE: self._await_kubelet,
             StepKind.DELETE_STATE: lambda step: host.files.remove_tree(step.target),
         }
 
@@ -164,7 +171,7 @@ class _Worker:
             self._host.files.make_directory(paths.OUR_STATE, 0o700)
             self._host.files.write(step.target, file.content, file.mode)
         except OSError as error:
-            if not self._plan.restarts_kubelet:
+            if not (self._plan.rescues and self._plan.restarts_kubelet):
                 raise
             failure = failed_on_disk("the hold could not be written", error)
             self._emit(Event("warning", failure.message, {"code": "hold-unwritten", "hint": failure.hint}))
@@ -282,9 +289,8 @@ class _Worker:
             self._host.files.remove(paths.RELAY_FAILURES)  # the relay has answered: the guard counts anew
         else:
             self._progress.moved_proxy = True
-            now = self._host.clock.monotonic()
-            bound -= now - self._proxy_away if self._proxy_away else 0.0
-            self._relay_deadline, self._proxy_away = now + bound, 0.0
+            away = self._host.clock.monotonic() - self._proxy_away if self._proxy_away else 0.0
+            bound, self._proxy_away = self._proxy_bound(bound - away), 0.0
         try:
             slack = JOB_SLACK if kubelet else 0.0
             result = self._host.systemd.restart(step.target, bound + slack, at_once=self._plan.rescues)
@@ -294,6 +300,25 @@ class _Worker:
             raise
         if result != "done":
             raise self._failure(step.target, f"systemd could not start it: the job ended as '{result}'")
+
+    def _proxy_bound(self, bound: float) -> float:
+        """How long the proxy may take now. Raises StepFailedError if kubelet has hung for all of it."""
+        now = self._host.clock.monotonic()
+        if not (self._limits.hanging and self._relay_deadline):
+            self._relay_deadline = now + bound
+        if self._relay_deadline <= now:
+            raise self._failure(paths.PROXY_UNIT, "the relay is not ready: it did not answer")
+        return self._relay_deadline - now
+
+    def _await_start(self, step: Step) -> None:
+        """One that takes longer than its containers call for is begun anew."""
+        limits = self._limits
+        longest = self._proxy_bound(limits.proxy_start) if limits.hanging else limits.begun_start
+        self._progress.journal_from = self._host.journal.cursor()
+        if why := why_not_started(self._host, limits.begun_start, longest):
+            message = f"the start of {step.target} came to nothing, and is begun anew: {why}"
+            self._emit(Event("warning", message, {"code": "start-failed", "hint": ""}))
+            self._restart(step)
 
     def _signal(self, step: Step) -> None:
         self._signalled = (self._host.systemd.unit(step.target), self._host.journal.cursor())
@@ -340,7 +365,7 @@ class _Worker:
             self._check_steady(unit, self._host.systemd.unit(unit.name))
         if not self._host.cri.answers(step.target, 2.0):
             raise self._failure(paths.PROXY_UNIT, "the relay stopped answering")
-        self._proxy = unit
+        self._proxy, self._relay_deadline = unit, 0.0
 
     def _await_status(self, step: Step) -> UnitState:
         # The start itself is part of the time that the relay may take.
@@ -375,10 +400,12 @@ class _Worker:
             raise self._failure(step.target, f"our lines have no effect: {wrong}")
 
     def _await_kubelet(self, step: Step) -> None:
-        """Healthy, then the same process, healthy, for the settle time, on the right endpoint."""
-        relay = self._plan.desired.kubelet is not None
-        name = step.target
-        unit = self._host.systemd.unit(name)
+        """Healthy, then the same process, healthy, for the settle time, on the right endpoint. On the way to
+        another start it need not last as long."""
+        aside = step.kind is StepKind.AWAIT_KUBELET_ON_BASE
+        relay = self._plan.desired.kubelet is not None and not aside
+        settle = min(self._limits.settle, PROXY_SETTLE) if aside else self._limits.settle
+        name, unit = step.target, self._host.systemd.unit(step.target)
         proxy = (self._proxy or self._host.systemd.unit(paths.PROXY_UNIT)) if relay else None
         deadline = self._host.clock.monotonic() + self._limits.kubelet_start
         # Without a healthz URL, a script may not have come to its `exec` of kubelet yet.
@@ -390,7 +417,7 @@ class _Worker:
                 raise self._failure(name, f"{self._limits.healthz_url} is not ok {late}")
             self._host.clock.sleep(_POLL)
         self._check_endpoint(name, unit, relay)
-        settled = self._host.clock.monotonic() + self._limits.settle
+        settled = self._host.clock.monotonic() + settle
         while (left := settled - self._host.clock.monotonic()) > 0:
             self._host.clock.sleep(min(_SETTLE_POLL, left))
             self._check_steady(unit, self._host.systemd.unit(name))
@@ -418,7 +445,6 @@ class _Worker:
             return  # an earlier installation is back, and the relay may stand in kubelet's configuration
         process = self._host.processes.get(now.main_pid)
         if process is None or process.uses_relay is not relay:
-            found = process.flag("--container-runtime-endpoint") if process else None
             wanted = "the relay" if relay else "its base endpoint"
-            has = found or "no endpoint"
+            has = (process and process.flag("--container-runtime-endpoint")) or "no endpoint"
             raise self._failure(name, f"it did not start on {wanted}: its command line has {has}")

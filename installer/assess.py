@@ -18,6 +18,7 @@ from installer.model import paths
 from installer.model.assessment import Assessment
 from installer.model.change import Changes, UnitAction
 from installer.model.finding import Finding, refusal, warning
+from installer.model.hold import is_of_a_run
 from installer.model.plan import StepKind
 from installer.model.policy import PolicyInForce, Repinning
 from installer.model.resource import Part
@@ -26,7 +27,7 @@ from installer.model.state import Desired, Mode
 from installer.pinning.adopt import divide
 from installer.pinning.reset import find_resets
 from installer.pinning.weight import is_known, keeps_weight
-from installer.plan import build_plan
+from installer.plan import build_plan, step_aside
 from installer.preflight.check import check
 from installer.record.schema import Record, RecordStatus, leftovers_of_ours, was_moving_kubelet
 
@@ -49,16 +50,15 @@ def assess(
     kubelet = analyse_kubelet(snapshot, settings)
     desired = _desired(inputs, snapshot, kubelet) if installed is None else installed
     clears_agent = desired.proxy is not None and _clears_agent(inputs, snapshot, record)
-    changes = diff(desired, snapshot, record) if desired.proxy or removing else Changes()  # see preflight
-    if clears_agent or _reload_would_repin(inputs, snapshot, changes):
-        why = _WHY_CLEARED if clears_agent else _WHY_ADOPTED
-        changes = changes.with_restart(paths.PROXY_UNIT, Part.PROXY, why)
+    changes = _changes(inputs, desired, snapshot, record, clears_agent=clears_agent)
+    starting = _starting_policy(inputs, snapshot, changes, clears_agent=clears_agent)
+    active, unit = starting or policy_in_force(snapshot), settings.kubelet.unit
+    changes, aside = step_aside(snapshot, changes, unit, active.name if active else "")
     moved = was_moving_kubelet(record, snapshot)
     findings = check(inputs, snapshot, kubelet, desired, changes, moved=moved, clears_agent=clears_agent)
     if changes or not removing:
         findings = (*noted, *_record_findings(status, request), *findings)
     runtime = kubelet.endpoint if removing else runtime_endpoint(settings, kubelet)
-    starting = _starting_policy(inputs, snapshot, changes, clears_agent=clears_agent)
     adopts = bool(runtime) and _adopting(inputs, snapshot, starting)
     unpinned = _unpinned(inputs, snapshot, changes, starting) if runtime else ()
     plan = build_plan(
@@ -66,13 +66,14 @@ def assess(
         desired,
         changes,
         nonce=nonce,
-        kubelet_unit=settings.kubelet.unit,
+        kubelet_unit=unit,
         findings=findings,
         hold=bool(snapshot.hold),
-        ends_hold=not request.unattended,
+        ends_hold=not request.unattended or is_of_a_run(snapshot.hold),
         cache_step=_cache_step(snapshot, clears_agent=clears_agent),
         leftovers=leftovers_of_ours(record, snapshot) if removing else (),
         adopt=runtime if adopts else "",
+        step_aside=aside,
         reset_pinning=runtime if unpinned or (removing and settings.removal.reset_pinning) else "",
     )
     return Assessment(
@@ -84,6 +85,17 @@ def assess(
         policy=policy_in_force(snapshot),
         as_installed=installed is not None,
     )
+
+
+def _changes(
+    inputs: Inputs, desired: Desired, snapshot: HostSnapshot, record: Record, *, clears_agent: bool
+) -> Changes:
+    if desired.proxy is None and inputs.request.mode is not Mode.REMOVE:
+        return Changes()  # kubelet cannot be served: preflight says why
+    changes = diff(desired, snapshot, record)
+    if not clears_agent and not _reload_would_repin(inputs, snapshot, changes):
+        return changes
+    return changes.with_restart(paths.PROXY_UNIT, Part.PROXY, _WHY_CLEARED if clears_agent else _WHY_ADOPTED)
 
 
 def _clears_agent(inputs: Inputs, snapshot: HostSnapshot, record: Record) -> bool:

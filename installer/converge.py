@@ -15,17 +15,10 @@ from installer.host.ports import Host
 from installer.inputs.settings import Settings
 from installer.model.event import Emit, Event
 from installer.model.plan import Plan
+from installer.model.proxy_start import WHILE_HANGING, longest_start, patience
 from installer.model.snapshot import HostSnapshot
 from installer.record.store import RecordStore
 from installer.snapshot import refresh
-
-# Kubelet hangs on the relay while its proxy is replaced, and the node goes NotReady after ~31 s: what a start
-# of the proxy may take, so that the attempt, the rollback, and kubelet's move to its base endpoint should
-# that fail too, fit into 30 s (R8).
-_PROXY_START_WHILE_HANGING = 11.0  # seconds
-
-# cri-resmgr 0.9 with topology-aware: 14 to 20 ms for each container, up to 40 ms on a busy machine.
-_PROXY_START_PER_CONTAINER = 0.05  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +37,11 @@ class Run:
 def build_limits(settings: Settings, *, hanging: bool, containers: int = 0) -> Limits:
     """The deadlines of a run. The proxy may take longer the more containers there are, and not as long while
     kubelet hangs on the relay."""
-    proxy_start = float(settings.proxy.start_timeout_seconds) + containers * _PROXY_START_PER_CONTAINER
+    proxy_start = patience(settings.proxy.start_timeout_seconds, containers)
     return Limits(
-        proxy_start=min(proxy_start, _PROXY_START_WHILE_HANGING) if hanging else proxy_start,
+        proxy_start=min(proxy_start, WHILE_HANGING) if hanging else proxy_start,
+        begun_start=longest_start(containers) if hanging else proxy_start,
+        hanging=hanging,
         kubelet_start=float(settings.kubelet.start_timeout_seconds),
         settle=float(settings.kubelet.settle_seconds),
         guard=float(settings.kubelet.guard_seconds),

@@ -96,7 +96,12 @@ def _diff_proxy(
     enable = foreign or state.unit_file_state != "enabled" or not snapshot.proxy.linked
     if enable:
         reasons.append("a unit of this name that is not ours is enabled" if foreign else "it is not enabled")
-    change = UnitChange(unit.name, Part.PROXY, action, tuple(reasons), enable=enable, disable=foreign)
+    awaited = snapshot.proxy.starting and action is not UnitAction.RESTART
+    if awaited:
+        reasons.insert(0, "it is still starting")
+    change = UnitChange(
+        unit.name, Part.PROXY, action, tuple(reasons), enable=enable, disable=foreign, awaited=awaited
+    )
     return _with_reload(change, unit, state, files)
 
 
@@ -106,11 +111,11 @@ def _restart_reasons(
     """Why the proxy has to restart; empty if it has not."""
     state, process = proxy.unit, proxy.process
     reasons = []
-    if not state.running or process is None:
+    if process is None or not (state.running or proxy.starting):
         reasons.append("it is not running" if not state.flapping else f"it keeps crashing ({state.result})")
     elif process.generation != unit.generation:
         reasons.append(_generation_reason(process.generation, Part.PROXY, files))
-    elif not proxy.relay_answers:
+    elif not (proxy.relay_answers or proxy.starting):
         reasons.append("its relay does not answer")
     if process is not None and record.owed.get(unit.name, "") == state.invocation_id != "":
         reasons.append("it may have been started from an edited file")
@@ -199,7 +204,7 @@ def _with_reload(
     """The change with the daemon-reload that it needs; None if nothing is to be done."""
     reload = state.need_daemon_reload or state.loaded_digest != unit.unit_digest
     reload = reload or any(_is_unit_text(file, change.part, unit) for file in files)
-    if not (change.action or change.enable or reload):
+    if not (change.action or change.enable or change.awaited or reload):
         return None
     return replace(change, why=change.why or ("daemon-reload required",), daemon_reload=reload)
 

@@ -16,8 +16,9 @@ from installer.header import with_generation
 from installer.model import paths
 from installer.model.change import Changes, FileChange, UnitAction, UnitChange, Verb
 from installer.model.finding import Finding
-from installer.model.hold import is_operators
+from installer.model.hold import BY_RUN, is_operators
 from installer.model.plan import Plan, Step, StepKind
+from installer.model.proxy_start import WHILE_HANGING, longest_start
 from installer.model.resource import DesiredFile, FileState, Part
 from installer.model.snapshot import HostSnapshot
 from installer.model.state import Desired, Mode
@@ -37,6 +38,7 @@ def build_plan(
     leftovers: tuple[str, ...] = (),
     reset_pinning: str = "",
     adopt: str = "",
+    step_aside: str = "",
 ) -> Plan:
     """The plan that removes `changes`.
 
@@ -46,14 +48,16 @@ def build_plan(
     `leftovers` are what cri-resmgr itself has left behind: they are deleted last, and also if nothing else is
     to be removed. `reset_pinning` is the runtime endpoint where running containers get their CPUs and weight
     back while the proxy is stopped; empty: they keep what they have. `adopt` is the same for strangers that
-    are made known to the proxy before it starts: the step stops it if there are any.
+    are made known to the proxy before it starts: the step stops it if there are any. `step_aside`, of the
+    function of this name, is the hold's reason.
     """
     builder = _Builder(desired, changes, f"pending-{nonce}", reset_pinning, adopt)
     if desired.proxy is not None:
-        steps = [*builder.proxy_forward(cache_step)]
+        aside = _step_aside(kubelet_unit, step_aside) if step_aside else ()
+        steps = [*aside, *builder.proxy_forward(cache_step)]
         answered = any(step.kind is StepKind.AWAIT_RELAY for step in steps)
-        steps += builder.kubelet_forward(hold, answered=answered)
-        steps += builder.last_check(steps)
+        steps += builder.kubelet_forward(hold or bool(aside), answered=answered)
+        steps += () if aside else builder.last_check(steps)  # kubelet would hang on another start
         if hold and ends_hold and not any(step.kind is StepKind.CLEAR_HOLD for step in steps):
             steps.append(Step(StepKind.CLEAR_HOLD, paths.HOLD, Part.KUBELET))
     else:
@@ -78,11 +82,36 @@ def build_hold_plan(snapshot: HostSnapshot, reason: str, *, restart: bool) -> Pl
     unit = snapshot.kubelet.unit.name
     steps: tuple[Step, ...] = ()
     if not is_operators(snapshot.hold):
-        content = reason.replace("\n", " ").encode() + b"\n"
-        hold = DesiredFile(paths.HOLD, content, 0o644, Part.KUBELET, sha256(content).hexdigest())
-        steps = (Step(StepKind.SET_HOLD, paths.HOLD, Part.KUBELET, hold),)
+        steps = (_set_hold(reason),)
     steps += restart_kubelet(unit) if restart else ()
     return Plan(Mode.INSTALL, Desired(), Changes(), unit, steps, parts=frozenset())
+
+
+def step_aside(
+    snapshot: HostSnapshot, changes: Changes, kubelet_unit: str, policy: str
+) -> tuple[Changes, str]:
+    """`changes`, with kubelet's restart if the proxy's start with this policy may last longer than kubelet
+    may hang on the relay; and then the reason for the hold file, else an empty string."""
+    proxy, containers = changes.unit(Part.PROXY), snapshot.container_count
+    starts = proxy is not None and (proxy.action is UnitAction.RESTART or proxy.awaited)
+    seconds = longest_start(containers, policy)
+    if not (starts and snapshot.kubelet.on_relay) or seconds <= WHILE_HANGING:
+        return changes, ""
+    why = f"it leaves the relay meanwhile: with {containers} containers the proxy may take {seconds:.0f} s"
+    reason = snapshot.hold or f"{BY_RUN}kubelet waits there while the proxy starts"
+    return changes.with_restart(kubelet_unit, Part.KUBELET, why), reason
+
+
+def _set_hold(reason: str) -> Step:
+    content = reason.replace("\n", " ").encode() + b"\n"
+    hold = DesiredFile(paths.HOLD, content, 0o644, Part.KUBELET, sha256(content).hexdigest())
+    return Step(StepKind.SET_HOLD, paths.HOLD, Part.KUBELET, hold)
+
+
+def _step_aside(unit: str, reason: str) -> tuple[Step, ...]:
+    """Kubelet leaves the relay before the proxy does. The hold keeps it away, whoever restarts it."""
+    kinds = (StepKind.RESTART, StepKind.AWAIT_KUBELET_ON_BASE)
+    return (_set_hold(reason), *(Step(kind, unit, Part.KUBELET) for kind in kinds))
 
 
 def restart_kubelet(unit: str) -> tuple[Step, ...]:
@@ -110,8 +139,10 @@ class _Builder:
         if unit is not None and unit.disable:
             yield Step(StepKind.DISABLE, unit.name, Part.PROXY)
         yield from self._forward(Part.PROXY, unit)
-        if unit is None or not (unit.action or unit.enable or unit.daemon_reload):
+        if unit is None or not (unit.action or unit.enable or unit.daemon_reload or unit.awaited):
             return
+        if unit.awaited:
+            yield Step(StepKind.AWAIT_START, unit.name, Part.PROXY)
         if unit.action is UnitAction.RESTART:
             if cache_step is not None:
                 yield Step(cache_step, paths.PROXY_CACHE, Part.PROXY)
@@ -124,7 +155,7 @@ class _Builder:
         elif unit.action is UnitAction.RELOAD:
             yield Step(StepKind.SIGNAL, unit.name, Part.PROXY)
             yield Step(StepKind.RESTART_IF_REFUSED, unit.name, Part.PROXY)
-        if unit.action:
+        if unit.action or unit.awaited:
             yield Step(StepKind.AWAIT_RELAY, paths.RELAY_ENDPOINT, Part.PROXY)
             if self._adopt and unit.action is UnitAction.RESTART:
                 yield Step(StepKind.CHECK_WEIGHTS, self._adopt, Part.PROXY)

@@ -27,17 +27,17 @@ from installer.history import describe_end, entry_of, note
 from installer.host.ports import Host
 from installer.inputs.configs import DEFAULT_FALLBACK
 from installer.inputs.load import Inputs, Request, check_inputs, load_inputs
-from installer.inputs.policy import policy_in_force
+from installer.inputs.policy import policy_in_force, policy_of
 from installer.model import paths
 from installer.model.assessment import Assessment
 from installer.model.change import Changes
 from installer.model.event import Emit, Event, silent
 from installer.model.finding import Finding
-from installer.model.hold import is_operators
+from installer.model.hold import is_of_a_run, is_operators
 from installer.model.plan import Plan, StepKind
 from installer.model.snapshot import HostSnapshot
 from installer.model.state import Desired, Mode
-from installer.plan import build_plan
+from installer.plan import build_plan, step_aside
 from installer.record.schema import (
     Record,
     RecordStatus,
@@ -212,8 +212,8 @@ def _check_run(inputs: Inputs, assessment: Assessment, run: Run) -> None:
 def _carry_out(assessment: Assessment, run: Run) -> HostSnapshot:
     """The plan, or the rollback. Returns the host as it is then."""
     plan, snapshot = assessment.plan, assessment.snapshot
-    containers = len(snapshot.probe.containers) if snapshot.probe else 0
-    limits = build_limits(run.settings, hanging=snapshot.kubelet.on_relay, containers=containers)
+    hanging = snapshot.kubelet.on_relay and not plan.steps_aside
+    limits = build_limits(run.settings, hanging=hanging, containers=snapshot.container_count)
     progress, outcome = Progress(), "cut off"
     try:
         after = converge(plan, snapshot, run, limits, progress, healthy=snapshot.sound)
@@ -243,16 +243,24 @@ def _not_tried_again(assessment: Assessment, run: Run) -> tuple[Assessment, Roll
     """What is done instead: until an input changes, the good generation is repaired. A kubelet that is held
     stays as it is."""
     snapshot, record = assessment.snapshot, run.store.record
-    good = None if snapshot.hold else good_desired(record, run.host.files)
+    held = snapshot.hold and not is_of_a_run(snapshot.hold)
+    good = None if held else good_desired(record, run.host.files)
     hint = "change an input (settings, configs, payload), or run `cri-resmgr-installer install --retry`"
     if good is not None:
         hint = f"the last good generation is kept in place meanwhile: {hint}"
+    unit = assessment.plan.kubelet_unit
+    changes, aside = diff(good, snapshot, record) if good else Changes(), ""
+    if good:
+        changes, aside = step_aside(snapshot, changes, unit, policy_of(good, snapshot.cache))
     plan = build_plan(
         assessment.plan.mode,
         good or Desired(),
-        diff(good, snapshot, record) if good else Changes(),
+        changes,
         nonce=os.urandom(8).hex(),
-        kubelet_unit=assessment.plan.kubelet_unit,
+        kubelet_unit=unit,
+        hold=bool(good and snapshot.hold),
+        ends_hold=True,
+        step_aside=aside,
     )
     message = f"this generation failed on this host and is not tried again: {assessment.remembered_failure}"
     return replace(assessment, plan=plan, payload_version=""), RolledBackError(message, hint, remembered=True)

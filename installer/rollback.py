@@ -21,7 +21,7 @@ from installer.inputs.policy import policy_of
 from installer.model import hold, paths
 from installer.model.assessment import Assessment
 from installer.model.event import Event
-from installer.model.plan import Plan, StepKind
+from installer.model.plan import Plan, Step, StepKind
 from installer.model.proxy_log import fatal_lines, says_torn_cache
 from installer.model.resource import Part
 from installer.model.snapshot import HostSnapshot
@@ -126,10 +126,13 @@ def _plan_back(
         nonce=os.urandom(8).hex(),
         kubelet_unit=assessment.plan.kubelet_unit,
         hold=bool(snapshot.hold),
+        ends_hold=hold.is_of_a_run(snapshot.hold),
         leftovers=leftovers_of_ours(record, snapshot) if target.proxy is None else (),
         reset_pinning=assessment.base_endpoint if _gives_back(assessment, target, run) else "",
     )
     steps = plan.steps
+    if target.proxy is None and hold.is_of_a_run(snapshot.hold):
+        steps += (Step(StepKind.CLEAR_HOLD, paths.HOLD, Part.KUBELET),)
     waits = any(step.kind is StepKind.AWAIT_KUBELET for step in steps)
     if progress.moved_kubelet and not waits and not snapshot.kubelet.healthy:
         # Between two tries it is on no endpoint: nothing differs, but it is down because of us.

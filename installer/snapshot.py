@@ -18,6 +18,7 @@ from installer.kubelet.launch import Launch, find_launch, is_script
 from installer.model import paths
 from installer.model.hold import reason_in
 from installer.model.pause import CLUSTER_MEMORY, PAUSE_FILE, why_paused
+from installer.model.proxy_start import patience
 from installer.model.resource import FileState, Kind, ProcessState, UnitDetail, UnitState, last_flag
 from installer.model.snapshot import (
     HostSnapshot,
@@ -89,13 +90,16 @@ def read_units(host: Host, settings: Settings) -> HostSnapshot:
 
 def _look(host: Host, settings: Settings, record: Record) -> HostSnapshot:
     units = read_units(host, settings)
-    proxy, kubelet = units.proxy, units.kubelet
+    proxy, kubelet, cache = units.proxy, units.kubelet, read_cache(host.files)
+    answers = proxy.unit.running and _relay_answers(host)
+    limit = patience(settings.proxy.start_timeout_seconds, len(cache.containers))
     return replace(
         units,
         proxy=replace(
             proxy,
             linked=observe_file(host, record, paths.PROXY_WANTED).kind is Kind.SYMLINK,
-            relay_answers=proxy.unit.running and _relay_answers(host),
+            relay_answers=answers,
+            starting=not answers and _is_starting(host, proxy, limit),
         ),
         kubelet=replace(
             kubelet, healthy=kubelet.unit.running and host.healthz.ok(settings.kubelet.healthz_url)
@@ -104,7 +108,7 @@ def _look(host: Host, settings: Settings, record: Record) -> HostSnapshot:
         files={path: observe_file(host, record, path) for path in _paths(settings, record)},
         composed=any(_exists(host.files, path) for path in (paths.KUBELET_COMPOSED, paths.KUBELET_USED)),
         leftovers=tuple(path for path in (*paths.PROXY_STATE, *record.trees) if _exists(host.files, path)),
-        cache=read_cache(host.files),
+        cache=cache,
     )
 
 
@@ -133,6 +137,15 @@ def with_probe(snapshot: HostSnapshot, host: Host, wanted: Iterable[str], endpoi
 
 def _main_process(host: Host, unit: UnitState) -> ProcessState | None:
     return host.processes.get(unit.main_pid) if unit.main_pid else None
+
+
+def _is_starting(host: Host, proxy: ProxySnapshot, limit: float) -> bool:
+    """Whether its start is under way, for no longer than `limit` seconds. It writes its pid file when it
+    serves, and the guard removes the file before each start."""
+    if proxy.process is None or proxy.process.age > limit:
+        return False
+    served = _read_small(host.files, paths.PROXY_PID_FILE).strip() == str(proxy.unit.main_pid).encode()
+    return proxy.unit.active_state == "activating" or not served
 
 
 def _relay_answers(host: Host) -> bool:

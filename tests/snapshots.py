@@ -40,8 +40,8 @@ def but(before: HostSnapshot, **other: Any) -> HostSnapshot:
     proxy, kubelet = before.proxy, before.kubelet
     for key, name in (("proxy", "unit"), ("proxy_process", "process"), ("proxy_linked", "linked")):
         proxy = replace(proxy, **{name: other.pop(key)}) if key in other else proxy
-    if "relay_answers" in other:
-        proxy = replace(proxy, relay_answers=other.pop("relay_answers"))
+    for key in ("relay_answers", "starting"):
+        proxy = replace(proxy, **{key: other.pop(key)}) if key in other else proxy
     on_relay = other.pop("on_relay", kubelet.on_relay)
     for key, name in (("kubelet", "unit"), ("kubelet_process", "process"), ("kubelet_healthy", "healthy")):
         kubelet = replace(kubelet, **{name: other.pop(key)}) if key in other else kubelet

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from installer.daemon.configuration import Configuration
 from installer.daemon.poller import PollSnapshot
 from installer.model.daemon import Phase
+from installer.model.hold import is_of_a_run
 from installer.model.state import Mode
 
 _REFUSED_HINT = "Put it right, and it is tried again by itself; or keep this node out with nodeSelector"
@@ -67,7 +68,7 @@ def _phase(now: Standing, seen: PollSnapshot, installs: bool) -> tuple[Phase, st
         return Phase.REMOVED, ""
     if installs and seen.blind:
         return Phase.REFUSED if seen.unservable and not now.tried else Phase.FAILED, seen.blind
-    if installs and seen.hold:
+    if installs and seen.hold and not (now.at_work and is_of_a_run(seen.hold)):
         return Phase.HELD, f"kubelet is held on its base endpoint: {seen.hold}"
     if installs and now.limited:
         return Phase.LIMITED, f"a repair needs a restart of kubelet, not allowed now: {now.limited}"

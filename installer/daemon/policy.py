@@ -22,7 +22,7 @@ from installer.daemon.phase import Standing, judge
 from installer.daemon.poller import PollSnapshot, Token
 from installer.daemon.relay_history import RelayHistory
 from installer.model.daemon import DaemonState, Phase
-from installer.model.hold import BY_DAEMON, is_operators
+from installer.model.hold import BY_DAEMON, is_of_a_run, is_operators
 from installer.model.state import Mode
 
 if TYPE_CHECKING:
@@ -222,6 +222,9 @@ class Policy:
     def _held(self, now: float, snapshot: PollSnapshot) -> _Choice:
         if is_operators(snapshot.hold):
             return _NOTHING  # ended by `install` by hand, or with the file
+        if is_of_a_run(snapshot.hold):
+            due = now >= self._passes.retry_at
+            return self._allowed(now, snapshot, "a run was cut off that holds kubelet") if due else _NOTHING
         ours = snapshot.hold.startswith(BY_DAEMON)
         if ours and self._stopped and now >= self._passes.retry_at:
             return self._allowed(now, snapshot, "the repair that was stopped for a rescue")

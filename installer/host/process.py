@@ -6,6 +6,7 @@ It only reads, and only what a process testifies of itself: command line, enviro
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 from installer.errors import UnservableHostError
@@ -30,7 +31,9 @@ class ProcProcesses:
                 process = psutil.Process(pid)
                 argv, environ = process.cmdline(), process.environ()
                 # Empty for a kernel thread, and for a process that is ending.
-                return ProcessState(pid, tuple(argv), environ, process.exe()) if argv else None
+                if not argv:
+                    return None
+                return ProcessState(pid, tuple(argv), environ, process.exe(), _age(Path(place), pid))
         except (psutil.NoSuchProcess, ValueError):  # ValueError: no such pid ever
             return None
         except psutil.AccessDenied as error:
@@ -42,3 +45,10 @@ class ProcProcesses:
             if error.errno not in (errno.ENOENT, errno.ESRCH):
                 raise
             return None  # it ended between two reads
+
+
+def _age(proc: Path, pid: int) -> float:
+    """Seconds since the process started, on a clock that nobody sets (proc(5): starttime, uptime)."""
+    started = int((proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[19])
+    uptime = float((proc / "uptime").read_bytes().split()[0])
+    return max(0.0, uptime - started / os.sysconf("SC_CLK_TCK"))

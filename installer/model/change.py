@@ -39,7 +39,8 @@ class FileChange:
 
 @dataclass(frozen=True, slots=True)
 class UnitChange:
-    """What a unit needs and every reason for it. `daemon_reload`: systemd has to re-read first."""
+    """What a unit needs and every reason for it. `daemon_reload`: systemd has to re-read first. `awaited`:
+    its start is under way and has to come to its end before the action."""
 
     name: str
     part: Part
@@ -48,6 +49,7 @@ class UnitChange:
     daemon_reload: bool = False
     enable: bool = False
     disable: bool = False
+    awaited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +64,8 @@ class Changes:
 
     @property
     def disturb(self) -> bool:
-        """Whether a unit is to be restarted or signalled: not all is done by writing."""
-        return any(change.action > UnitAction.NOTHING for change in self.units)
+        """Whether a unit is to be restarted, signalled or waited for: not all is done by writing."""
+        return any(change.action > UnitAction.NOTHING or change.awaited for change in self.units)
 
     def within(self, parts: Collection[Part]) -> Changes:
         """Those of some parts only."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 BY_DAEMON = "run: "
 BY_ROLLBACK = "rollback: "
+BY_RUN = "install: "  # one that is at work, and ends it itself; if it was cut off, the next run does
 _BY_OLDER_ROLLBACK = "the way back failed too"  # how version 0.1.0 began it
 
 
@@ -18,4 +19,10 @@ def reason_in(content: bytes) -> str:
 
 def is_operators(reason: str) -> bool:
     """Whether a person set the hold of this reason. No hold (an empty reason) is nobody's."""
-    return bool(reason) and not reason.startswith((BY_DAEMON, BY_ROLLBACK, _BY_OLDER_ROLLBACK))
+    ours = (BY_DAEMON, BY_ROLLBACK, BY_RUN, _BY_OLDER_ROLLBACK)
+    return bool(reason) and not reason.startswith(ours)
+
+
+def is_of_a_run(reason: str) -> bool:
+    """Whether a run set the hold that is at work, or was cut off."""
+    return reason.startswith(BY_RUN)

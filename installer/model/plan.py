@@ -32,6 +32,7 @@ class StepKind(StrEnum):
     ADOPT = "adopt"  # running containers that the proxy does not know are made known to it
     CHECK_WEIGHTS = "check-weights"  # the proxy knows them all, and none has lost CPU weight
     RESET_PINNING = "reset-pinning"  # running containers get their CPUs and weight back
+    AWAIT_START = "await-start"  # of the proxy, which is under way; it is restarted if that comes to nothing
     RESTART = "restart"
     SIGNAL = "signal"
     RESTART_IF_REFUSED = "restart-if-refused"  # the proxy, if it has not taken what it was signalled for
@@ -39,6 +40,7 @@ class StepKind(StrEnum):
     AWAIT_RELAY = "await-relay"
     CHECK_EFFECTIVE = "check-effective"
     AWAIT_KUBELET = "await-kubelet"
+    AWAIT_KUBELET_ON_BASE = "await-kubelet-on-base"  # while the proxy starts anew
     DELETE_STATE = "delete-state"
 
 
@@ -51,11 +53,13 @@ _IN_WORDS = {
     StepKind.ADOPT: "adopt running containers that the proxy does not know; it is stopped for that",
     StepKind.CHECK_WEIGHTS: "check that the proxy knows all running containers, and none has lost CPU weight",
     StepKind.RESET_PINNING: "give running containers their CPUs and weight back",
+    StepKind.AWAIT_START: "wait for the start of {}, which is under way",
     StepKind.SIGNAL: "signal {} to read force.cfg again",
     StepKind.RESTART_IF_REFUSED: "restart {} if it refuses the new force.cfg",
     StepKind.AWAIT_RELAY: "wait until the relay answers",
     StepKind.CHECK_EFFECTIVE: "check that our lines in {} have effect",
     StepKind.AWAIT_KUBELET: "wait until {} is healthy and stays so",
+    StepKind.AWAIT_KUBELET_ON_BASE: "wait until {} is healthy on its base endpoint",
     StepKind.DELETE_STATE: "delete cri-resmgr's own state: {}",
 }
 
@@ -104,6 +108,11 @@ class Plan:
     def rescues(self) -> bool:
         """Whether it only takes kubelet to its base endpoint: nothing that hangs is waited for."""
         return not self.parts
+
+    @property
+    def steps_aside(self) -> bool:
+        """Whether kubelet waits on its base endpoint while the proxy starts, so that it hangs on nothing."""
+        return any(step.kind is StepKind.AWAIT_KUBELET_ON_BASE for step in self.steps)
 
     @property
     def refusals(self) -> tuple[Finding, ...]:

@@ -159,12 +159,14 @@ class UnitDetail:
 
 @dataclass(frozen=True, slots=True)
 class ProcessState:
-    """A running process: command line, environment, executable (as /proc names it)."""
+    """A running process: command line, environment, executable (as /proc names it). `age` is seconds since
+    its start."""
 
     pid: int
     argv: tuple[str, ...]
     environ: Mapping[str, str]
     exe: str = ""
+    age: float = field(default=0.0, compare=False)
 
     @property
     def generation(self) -> str:

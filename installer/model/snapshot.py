@@ -38,12 +38,14 @@ class KubeletSnapshot:
 @dataclass(frozen=True, slots=True)
 class ProxySnapshot:
     """The proxy's unit and main process. `linked`: the link that enables the unit exists, which systemd does
-    not tell of a unit without a file. `relay_answers`: something answered on the relay just now."""
+    not tell of a unit without a file. `relay_answers`: something answered on the relay just now. `starting`:
+    it does not answer yet, has not served since its start, and is within the time that this may take."""
 
     unit: UnitState
     process: ProcessState | None = None
     linked: bool = False
     relay_answers: bool = False
+    starting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +154,12 @@ class HostSnapshot:
     base: KubeletBase = _NO_BASE
     probe: Probe | None = None
     pause: str = ""
+
+    @property
+    def container_count(self) -> int:
+        """How many a start of the proxy has to do with, at most: those that run, or that it remembers."""
+        running = len(self.probe.containers) if self.probe else 0
+        return max(running, len(self.cache.containers))
 
     @property
     def runtime_ready(self) -> bool:

@@ -16,7 +16,12 @@ from installer.report.terminal import BOLD, RED, YELLOW, one_line, paint, wants_
 
 _FILE_STEPS = frozenset({StepKind.WRITE, StepKind.DELETE, StepKind.RESTORE})
 _ACTING = {
-    UnitAction.NOTHING: (StepKind.ENABLE, StepKind.DISABLE, StepKind.DAEMON_RELOAD),
+    UnitAction.NOTHING: (
+        StepKind.ENABLE,
+        StepKind.DISABLE,
+        StepKind.DAEMON_RELOAD,
+        StepKind.AWAIT_START,
+    ),
     UnitAction.RELOAD: (StepKind.SIGNAL,),
     UnitAction.RESTART: (StepKind.RESTART,),
     UnitAction.STOP: (StepKind.STOP,),
@@ -109,7 +114,7 @@ def summarise(changes: Changes, kubelet_unit: str = "kubelet.service") -> str:
     acting, idle = [], []
     for part, name in ((Part.PROXY, paths.PROXY_UNIT), (Part.KUBELET, kubelet_unit)):
         unit, short = changes.unit(part), name.removesuffix(".service")
-        if unit is not None and unit.action:
+        if unit is not None and (unit.action or unit.awaited):
             acting.append(f"{short} {_third_person(unit, created)}")
         else:
             idle.append(short)
@@ -130,6 +135,8 @@ def _created(changes: Changes) -> bool:
 def _third_person(unit: UnitChange, created: bool) -> str:
     if unit.action is UnitAction.RESTART:
         return "starts" if created and unit.part is Part.PROXY else "restarts"
+    if unit.action is UnitAction.NOTHING:
+        return "is still starting"
     return "reloads" if unit.action is UnitAction.RELOAD else "stops"
 
 

@@ -44,7 +44,9 @@ def complaints(seen: Assessment) -> list[str]:
     """What is not healthy, whether or not a file or a unit differs."""
     snapshot, installed = seen.snapshot, seen.plan.mode is Mode.INSTALL
     found = []
-    if installed and not snapshot.proxy.unit.running:
+    if installed and snapshot.proxy.starting:
+        found.append("the proxy is still starting, and its relay does not answer yet")
+    elif installed and not snapshot.proxy.unit.running:
         found.append(f"{snapshot.proxy.unit.name} is not running")
     elif installed and not snapshot.proxy.relay_answers:
         found.append("the relay does not answer")

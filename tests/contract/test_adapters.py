@@ -201,6 +201,10 @@ def test_a_process_testifies() -> None:
         assert (state.argv, state.generation) == (("sleep", "60"), "abc")
         assert state.environ["NASTY"] == environment["NASTY"]
         assert state.exe.endswith("/sleep")
+        # No age is asserted but in comparison: how fast this machine is does not matter.
+        elder = ProcProcesses(HERE).get(os.getpid())
+        assert elder
+        assert 0 <= state.age < elder.age
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert ProcProcesses(HERE).get(process.pid) is None  # a zombie

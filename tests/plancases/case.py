@@ -138,7 +138,8 @@ def describe(found: Assessment) -> dict[str, Any]:
 
 
 def _unit_line(change: UnitChange) -> str:
-    did = {"disable": change.disable, "enable": change.enable, "daemon-reload": change.daemon_reload}
+    did = {"await": change.awaited, "disable": change.disable, "enable": change.enable}
+    did |= {"daemon-reload": change.daemon_reload}
     words = [word for word, needed in did.items() if needed]
     action = [change.action.name.lower()] if change.action else []
     return f"{' + '.join((*words, *action))} {change.name} ({'; '.join(change.why)})"

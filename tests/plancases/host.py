@@ -52,6 +52,7 @@ class MemoryHost:
     proxy_process: ProcessState | None = None
     kubelet_process: ProcessState | None = None
     answers: bool = False
+    starting: bool = False
     healthy: bool = True
     hold: str = ""
     composed: bool = False
@@ -78,7 +79,7 @@ class MemoryHost:
             base = replace(base, config=None, config_dir=())
         wanted = {*paths.OUR_FILES, drop_in, *record.claims}
         return HostSnapshot(
-            ProxySnapshot(proxy, self.proxy_process, self.linked, self.answers),
+            ProxySnapshot(proxy, self.proxy_process, self.linked, self.answers, self.starting),
             KubeletSnapshot(kubelet, self.kubelet_process, self.healthy and kubelet.running),
             {path: self.files.state(path) for path in sorted(wanted)},
             self.hold,
@@ -141,6 +142,12 @@ class MemoryHost:
                 self.reload()
             case StepKind.STOP:
                 self._stop_proxy()
+            case StepKind.SET_HOLD:
+                assert isinstance(step.file, DesiredFile)
+                assert isinstance(step.file.content, bytes)
+                self.hold = step.file.content.decode().strip()
+            case StepKind.AWAIT_START:
+                self.answers, self.starting = True, False
             case StepKind.RESTART if step.target == paths.PROXY_UNIT:
                 self.start_proxy()
             case StepKind.RESTART:
@@ -148,7 +155,7 @@ class MemoryHost:
 
     def _stop_proxy(self) -> None:
         self.proxy = replace(self.proxy, active_state="inactive", sub_state="dead", main_pid=0)
-        self.proxy_process, self.answers = None, False
+        self.proxy_process, self.answers, self.starting = None, False, False
 
     @property
     def linked(self) -> bool:
@@ -180,7 +187,7 @@ class MemoryHost:
         self.proxy, pid = self._started(self.proxy)
         argv, variables = (paths.BINARY,), self._variables(paths.PROXY_ENVIRONMENT)
         self.proxy_process = ProcessState(pid, argv, variables)
-        self.answers, self.leftovers = True, paths.PROXY_STATE
+        self.answers, self.starting, self.leftovers = True, False, paths.PROXY_STATE
         if self.kubelet.flapping and self.composed:
             self.start_kubelet()  # systemd tries it again, and it has what it lacked
 

@@ -41,7 +41,7 @@ _BUT = {
     "record",
     *_MACHINE,
 }
-_PROBE = {"runtime-error", "containers", "free-mib", "unwritable", "obstacles", "proxy-drop-ins"}
+_PROBE = {"runtime-error", "containers", "many", "free-mib", "unwritable", "obstacles", "proxy-drop-ins"}
 _FREE = CgroupState("0-1", "0", "0-1", "0", shares=524)
 _PINNED = replace(_FREE, cpus="0", shares=2)
 _RECORD = {"status", "owed", "signalled", "failed", "failed-generation", "good"}
@@ -229,7 +229,7 @@ def _by_others(case: Case, host: MemoryHost, line: str) -> None:
 def _change_unit(case: Case, host: MemoryHost, part: str, but: Mapping[str, Any]) -> None:
     given = but.get(part) or {}
     given = {"state": given} if isinstance(given, str) else given
-    own = {"answers"} if part == "proxy" else {"healthy", "composed", "endpoint"}
+    own = {"answers", "starting"} if part == "proxy" else {"healthy", "composed", "endpoint"}
     case.check(given, part, _UNIT | own)
     unit, process = getattr(host, part), getattr(host, f"{part}_process")
     unit = replace(unit, **_STATES[given.get("state", "running")])
@@ -249,7 +249,7 @@ def _change_unit(case: Case, host: MemoryHost, part: str, but: Mapping[str, Any]
     setattr(host, f"{part}_process", process if unit.main_pid else None)
     for name in (own & given.keys()) - {"endpoint"}:
         setattr(host, name, given[name])
-    if part == "proxy" and not unit.main_pid:
+    if part == "proxy" and (not unit.main_pid or host.starting):
         host.answers = False
 
 
@@ -266,6 +266,10 @@ def _probe(case: Case, probe: Probe, given: dict[str, Any]) -> Probe:
             cgroup=_PINNED if how.endswith("pinned") else _FREE,
         )
         for name, how in (given.get("containers") or {}).items()
+    ]
+    containers += [  # created through the proxy
+        RunningContainer(f"many-{n}", "many", "pod", "default", through_proxy=True, cgroup=_FREE)
+        for n in range(given.get("many", 0))
     ]
     drop_ins = (given.get("proxy-drop-ins") or {}).items()
     free = {path: mib << 20 for path, mib in (given.get("free-mib") or {}).items()}

@@ -13,7 +13,7 @@ from installer.model import paths
 from installer.model.change import Changes
 from installer.model.event import Event
 from installer.model.plan import Plan, Step, StepKind
-from installer.model.resource import DesiredFile, Part, UnitState
+from installer.model.resource import DesiredFile, Part, ProcessState, UnitState
 from installer.model.state import Desired, DesiredKubelet, DesiredUnit, Mode, Strategy
 from tests.fakes import CONTAINERD, FakeHost
 from tests.rules import rule
@@ -100,6 +100,76 @@ def test_a_force_config_counts_only_when_the_proxy_says_that_it_has_taken_it(
     warnings = [event.message for event in said if event.kind == "warning"]
     assert len(warnings) == bool(restarted)
     assert all(restarted in warning for warning in warnings)
+
+
+RESTARTS = replace(LIMITS, begun_start=30)
+
+
+def begin(tmp_path: Path, age: float, sub_state: str = "running") -> FakeHost:
+    """A proxy whose start began so long ago."""
+    fake = FakeHost(tmp_path)
+    fake.systemd.units[paths.PROXY_UNIT] = UnitState(
+        paths.PROXY_UNIT, "loaded", "active", sub_state, main_pid=7, invocation_id="i7"
+    )
+    fake.processes.processes[7] = ProcessState(7, (paths.BINARY,), {}, age=age)
+    return fake
+
+
+def await_start(fake: FakeHost, limits: Limits) -> tuple[list[str], list[Event]]:
+    """Which jobs there were, and what was said."""
+    said: list[Event] = []
+    plan = Plan(
+        Mode.INSTALL,
+        Desired(),
+        Changes(),
+        "kubelet.service",
+        (Step(StepKind.AWAIT_START, paths.PROXY_UNIT, Part.PROXY),),
+    )
+    apply_plan(plan, fake.host, limits, said.append, Progress())
+    return [call.method for call in fake.calls if call.method == "restart"], said
+
+
+@rule("R12")
+def test_a_start_that_is_under_way_is_waited_for(tmp_path: Path) -> None:
+    fake = begin(tmp_path, age=5)
+    fake.cri.sockets[paths.RELAY_ENDPOINT] = lambda: CONTAINERD if fake.clock.time > 24 else "no answer"
+    assert await_start(fake, RESTARTS)[0] == []
+    assert 24 < fake.clock.time < 25
+
+
+@rule("R9")
+@pytest.mark.parametrize(("age", "waited"), [(5, 25), (31, 0)])
+def test_a_start_that_comes_to_nothing_is_begun_anew(tmp_path: Path, age: float, waited: float) -> None:
+    fake = begin(tmp_path, age)
+    jobs, said = await_start(fake, RESTARTS)
+    assert jobs == ["restart"]
+    assert waited <= fake.clock.time < waited + 1
+    assert [event.data["code"] for event in said if event.kind == "warning"] == ["start-failed"]
+
+
+def test_a_start_that_ends_is_begun_anew_at_once(tmp_path: Path) -> None:
+    fake = begin(tmp_path, age=5)
+
+    def die(time: float) -> None:
+        if time > 2:
+            unit = fake.systemd.units[paths.PROXY_UNIT]
+            fake.systemd.units[paths.PROXY_UNIT] = replace(unit, main_pid=0, sub_state="auto-restart")
+
+    fake.clock.on_sleep = die
+    assert await_start(fake, RESTARTS)[0] == ["restart"]
+    assert 2 < fake.clock.time < 3
+
+
+@rule("R8")
+def test_while_kubelet_hangs_all_waiting_has_one_bound(tmp_path: Path) -> None:
+    fake = begin(tmp_path, age=5)
+    with pytest.raises(StepFailedError, match="the relay is not ready"):
+        await_start(fake, replace(LIMITS, proxy_start=11, begun_start=30, hanging=True))
+    assert 11 <= fake.clock.time < 12
+    jobs, _ = await_start(
+        begin(tmp_path, age=5), replace(LIMITS, proxy_start=11, begun_start=6, hanging=True)
+    )
+    assert jobs == ["restart"]
 
 
 @rule("R4")

@@ -146,6 +146,10 @@ def test_a_converged_and_healthy_host() -> None:
     ("seen", "said"),
     [
         (but(WELL, relay_answers=False), "not healthy: the relay does not answer"),
+        (
+            but(WELL, relay_answers=False, starting=True),
+            "not healthy: the proxy is still starting, and its relay does not answer yet",
+        ),
         (but(WELL, kubelet_healthy=False), "not healthy: kubelet.service is not healthy"),
         (but(WELL, on_relay=False), "not healthy: kubelet runs on its base endpoint, not on the relay"),
         (

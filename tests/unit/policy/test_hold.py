@@ -12,7 +12,7 @@ from installer.daemon.child_run import ChildOutcome
 from installer.daemon.decision import Action
 from installer.daemon.policy import HEARTBEAT
 from installer.model.daemon import Phase
-from installer.model.hold import BY_ROLLBACK
+from installer.model.hold import BY_ROLLBACK, BY_RUN
 from installer.model.state import Mode
 from tests.policy_bench import (
     DEAD,
@@ -50,6 +50,23 @@ def test_a_relay_that_falls_silent_again_starts_the_minute_anew(settled: Bench) 
     assert settled.look(HELD, after=5) is Action.NOTHING
     assert settled.look(after=59) is Action.NOTHING
     assert settled.look(after=2) is Action.INSTALL
+
+
+@rule("R7")
+def test_the_hold_of_a_run_that_was_cut_off_is_ended_by_the_next(settled: Bench) -> None:
+    left = replace(HELD, hold=f"{BY_RUN}kubelet waits there while the proxy starts")
+    assert settled.look(left) is Action.INSTALL
+    settled.end(ChildOutcome(-9), left)
+    assert settled.look(left, after=1) is Action.NOTHING
+    assert settled.look(left, after=10) is Action.INSTALL
+
+
+@rule("R13")
+def test_a_node_is_not_called_held_while_its_own_run_holds_kubelet(settled: Bench) -> None:
+    assert settled.look(replace(GOOD, inputs=("new",))) is Action.INSTALL
+    settled.look(replace(HELD, inputs=("new",), hold=f"{BY_RUN}kubelet waits there while the proxy starts"))
+    assert settled.phase is not Phase.HELD
+    assert not settled.ready
 
 
 def test_drift_does_not_end_a_hold_but_a_new_input_may(settled: Bench) -> None:
