@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import subprocess
+import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -23,10 +24,16 @@ from tests.faults.hosts.misfortunes.stage import Stage
 from tests.faults.hosts.misfortunes.table import GROUPS
 from tests.host.daemon import Daemon, within
 from tests.host.node import BINARY, FALLBACK, PROXY, Node
+from tests.host.watched import HOLD
+from tests.throwaway.containers import cri_version
 from tests.throwaway.host import HostError
+from tests.throwaway.proxy import RELAY
+from tests.throwaway.standins.http2 import CallError
 
 _SOON = 1.5  # seconds after a misfortune, in which most of what it leads to happens
 _RESIDENT_SECONDS = 30.0
+_AWAY = (30.0, 75.0)  # seconds
+_BACK_SECONDS = 15.0  # of a proxy that is not helped: 7 s and 36 s
 
 
 def try_case(scratch: Path, group: str, number: int, seeds: Iterable[int]) -> Tried:
@@ -80,6 +87,45 @@ def _watch(node: Node, offset: str) -> str:
     return "watched"
 
 
+def watch_while_the_runtime_is_away(bench: Bench, amount: int, seconds: float) -> Tried:
+    """kubelet polls, so the proxy tries its runtime ever more seldom; a daemon that watches knows better."""
+    tried = Tried()
+    for _ in range(amount):
+        bench.attempt(f"away for {seconds:g} s", partial(stay_without_runtime, seconds=seconds), tried)
+    bench.finish(tried)
+    return tried
+
+
+def stay_without_runtime(node: Node, seconds: float) -> str:
+    """Says how long after the runtime's return the relay served."""
+    node.run("install")
+    daemon = Daemon(node, node.scratch / "ready", {})
+    try:
+        daemon.settle()
+        with node.restarts(kubelet=False, proxy=True):
+            node.host.systemctl("stop", "containerd")
+            time.sleep(seconds)
+            assert not is_served(node)
+            assert daemon.phase() == "unwell", daemon.phase()
+            node.host.systemctl("start", "containerd")
+            took = within(_BACK_SECONDS, lambda: is_served(node))
+            daemon.settle()
+        assert not node.path(HOLD).exists()
+        assert daemon.end() == 0, daemon.said()
+    finally:
+        daemon.kill()
+    node.expect_good()
+    return f"served {took:.1f} s after the runtime's return"
+
+
+def is_served(node: Node) -> bool:
+    """Whether the relay answers a CRI call."""
+    try:
+        return bool(cri_version(node.host, RELAY, timeout=0.5))
+    except (OSError, CallError):
+        return False
+
+
 def run(report: Report, amount: int) -> None:
     """Every case of the table with every kind of reboot, `amount` times."""
     seeds = [random.randrange(1 << 32) for _ in range(amount)]
@@ -89,4 +135,8 @@ def run(report: Report, amount: int) -> None:
         for number, case in enumerate(cases)
     ]
     watch: Callable[[Bench], Tried] = partial(watch_while_the_clock_is_set, amount=amount)
-    try_abreast(report, [share_on_bench("run: the clock is set back an hour, and forth", watch), *shares])
+    first = [share_on_bench("run: the clock is set back an hour, and forth", watch)]
+    for seconds in _AWAY:
+        away = partial(watch_while_the_runtime_is_away, amount=amount, seconds=seconds)
+        first.append(share_on_bench(f"run: the runtime is away for {seconds:g} s", away))
+    try_abreast(report, [*first, *shares])
