@@ -18,7 +18,11 @@ SUITES = {
     "killed": ("hosts.killed", 1_000, "random instants, beside each effect of each way"),
     "signals": ("hosts.signals", 3, "rounds of a signal at each step, and of several runs at once"),
     "reboots": ("hosts.reboots", 50, "power cuts of the host"),
-    "machine": ("machine", 30, "power cuts of a real machine, beside SELinux, a full disk and a CPU away"),
+    "machine": (
+        "machines.suite",
+        30,
+        "power cuts of a real machine, beside copies of its disk and what else it has",
+    ),
     "misbehave": ("hosts.misbehave", 1, "rounds of what else a system does"),
     "lives": ("hosts.lives", 100, "random lives of a node"),
     "hostile": ("inputs.hostile", 10_000, "examples of each kind of input"),

@@ -23,8 +23,10 @@ NO_CONFIGS, REAL_CONFIGS = "configs", "real"
 
 #: kubelet has to stay up for a second only.
 SETTINGS = {"kubelet": {"settleSeconds": 1}}
-#: And the proxy takes CPUs and weight from whoever runs. Each change of a container takes half a second here.
-FORCED = {**SETTINGS, "proxy": {"strangers": "refuse", "acceptRepinning": True, "startTimeoutSeconds": 120}}
+#: For a proxy that has containers to place: each of them takes half a second here.
+PATIENT = {**SETTINGS, "proxy": {"startTimeoutSeconds": 300}}
+#: And the proxy takes CPUs and weight from whoever runs.
+FORCED = {**SETTINGS, "proxy": {**PATIENT["proxy"], "strangers": "refuse", "acceptRepinning": True}}
 HEALTHY = (
     "until busybox wget -qO- http://127.0.0.1:10248/healthz 2>/dev/null | grep -qx ok; do sleep 0.2; done"
 )
@@ -42,6 +44,7 @@ def build_parts(scratch: Path, selinux: bool = False) -> Parts:
     (kit / NO_CONFIGS).mkdir()
     write(kit / REAL_CONFIGS / "fallback.cfg", REAL_POLICY)
     (kit / "settings.yaml").write_text(json.dumps(SETTINGS))
+    (kit / "patient.yaml").write_text(json.dumps(PATIENT))
     (kit / "forced.yaml").write_text(json.dumps(FORCED))
     return assemble(scratch, kit, selinux)
 
@@ -65,9 +68,9 @@ class MachineNode:
         inputs = ("--payload", f"{KIT}/{self.payload}", "--configs", f"{KIT}/{self.configs}")
         return (PROGRAM, *inputs, "--config", f"{KIT}/{self.settings}", *argv)
 
-    def give(self, configs: str = NO_CONFIGS, *, forced: bool = False) -> None:
+    def give(self, configs: str, *, forced: bool = False) -> None:
         """What the program is given from now on; `forced`: whatever containers lose by it."""
-        self.configs, self.settings = configs, "forced.yaml" if forced else "settings.yaml"
+        self.configs, self.settings = configs, "forced.yaml" if forced else "patient.yaml"
 
     def run(self, *argv: str, code: int = 0) -> Ended:
         ended = self.machine.run(*self.words(*argv), check=False)
@@ -151,6 +154,11 @@ def difference(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]
     """What is not the same in two manifests, one readable line per path."""
     names = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
     return [f"{name}: {before.get(name, 'absent')} -> {after.get(name, 'absent')}" for name in names]
+
+
+def but_cpus(usage: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
+    """The usage of containers that a policy has pinned, without what it is to change."""
+    return {name: {**one, "cpuset.cpus.effective": ""} for name, one in usage.items()}
 
 
 def _digest(path: Path) -> str:

@@ -35,16 +35,16 @@ class ThrowawayHost:
 
     Its disk outlives poweroff, reboot and kill; /run and the processes do not,
     as on any machine. Several may exist at once. Entering the block boots it,
-    unless `boot=False`.
+    unless `boot=False`. With `image`, it is the node on that disk, a file with a
+    file system, which is not written to.
     """
 
-    def __init__(self, runtime: str = "containerd", boot: bool = True) -> None:
+    def __init__(self, runtime: str = "containerd", boot: bool = True, image: Path | None = None) -> None:
         if runtime not in RUNTIME_SOCKETS:
             raise ValueError(f"runtime is one of {', '.join(RUNTIME_SOCKETS)}, not {runtime}")
         self.runtime = runtime
         self.boot_on_entry = boot
-        #: The root directory of which its disk is an overlay.
-        self.system = tree()
+        self._lower = image or tree()
         self.name = ""
         self._keeper: subprocess.Popen[str] | None = None
         self._nspawn: int | None = None
@@ -53,7 +53,8 @@ class ThrowawayHost:
     def __enter__(self) -> Self:
         try:
             self._start_keeper()
-            furnish(self.disk, self.runtime)
+            if self._lower.is_dir():
+                furnish(self.disk, self.runtime)
             if self.boot_on_entry:
                 self.boot()
         except BaseException:
@@ -77,6 +78,11 @@ class ThrowawayHost:
         if self._keeper is None:
             raise HostError("the host is gone")
         return Path(f"/proc/{self._keeper.pid}/root{keeper.BASE}/root")
+
+    @property
+    def system(self) -> Path:
+        """The root directory of which its disk is an overlay."""
+        return self._lower if self._lower.is_dir() else self.disk.parent / "lower"
 
     @property
     def changes(self) -> Path:
@@ -225,7 +231,7 @@ class ThrowawayHost:
     def _start_keeper(self) -> None:
         argv = ["unshare", "--mount", "--propagation", "private", "--", sys.executable, "-IS"]
         self._keeper = subprocess.Popen(
-            [*argv, keeper.__file__, str(self.system), "/var/lib/containerd"],
+            [*argv, keeper.__file__, str(self._lower), "/var/lib/containerd"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -27,8 +27,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-#: In the private mount namespace only: root/ is the overlay, upper/ and work/ its
-#: parts, containerd/ the runtime's store (overlayfs does not stack on overlayfs).
+#: In the private mount namespace only: root/ is the overlay, lower/ (of an image), upper/
+#: and work/ its parts, containerd/ the runtime's store (overlayfs does not stack on overlayfs).
 BASE = Path("/mnt")
 
 PREFIX = "throwaway-host"
@@ -111,13 +111,18 @@ class Keeper:
         self.nspawn: subprocess.Popen[bytes] | None = None
 
     def mount(self) -> None:
-        """Lays an overlay over the system, its upper side in memory."""
+        """Lays an overlay over the system, a directory or a disk's image, its upper side in memory."""
         # nspawn keeps locks below /run: they are not to stay on this machine.
         subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run"], check=True)
         subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", BASE], check=True)
-        for name in ("root", "upper", "work", "containerd"):
+        for name in ("root", "lower", "upper", "work", "containerd"):
             (BASE / name).mkdir()
-        options = f"lowerdir={self.system},upperdir={BASE}/upper,workdir={BASE}/work"
+        lower = self.system
+        if not os.path.isdir(lower):
+            # With the last mount of it, its loop device goes, too.
+            subprocess.run(["mount", "-o", "loop,ro", lower, BASE / "lower"], check=True)
+            lower = f"{BASE}/lower"
+        options = f"lowerdir={lower},upperdir={BASE}/upper,workdir={BASE}/work"
         subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, BASE / "root"], check=True)
 
     def enter_cgroups(self) -> None:

@@ -1,0 +1,1 @@
+"""Faults of a real machine: its power, its disk, its kernel."""

@@ -1,0 +1,32 @@
+"""R14 with cgroup v2: what the kernel enforces on real containers, before us, with a policy, and after us."""
+
+from __future__ import annotations
+
+from tests.machine.node import REAL_CONFIGS, MachineNode, but_cpus
+from tests.throwaway.standins.repinning import SHARED
+
+EACH = 5  # in a pod
+#: In a cgroup of kubelet's and a cgroup namespace of its own, as the pod of the profile `restricted` is.
+AS_A_POD = (
+    *("systemd-run", "--quiet", "--pipe", "--wait", "--slice=kubepods-besteffort-podours.slice"),
+    *("unshare", "--cgroup"),
+)
+
+
+def try_containers(node: MachineNode, amount: int) -> None:
+    """Adopted and given back; then all is taken by force, and given back."""
+    node.run_containers(amount // EACH, EACH)
+    before = node.usage()
+    node.give(REAL_CONFIGS)
+    node.run("install")
+    assert {one["cpuset.cpus.effective"] for one in node.usage().values()} == {SHARED}
+    assert but_cpus(node.usage()) == but_cpus(before)
+    node.run("remove")
+    assert node.usage() == before
+    node.give(REAL_CONFIGS, forced=True)
+    node.run("install")
+    assert {(one["cpuset.cpus.effective"], one["cpu.weight"]) for one in node.usage().values()} == {
+        (SHARED, "1")
+    }
+    node.machine.run(*AS_A_POD, *node.words("remove"))
+    assert node.usage() == before
