@@ -28,9 +28,14 @@ def serve(
     if not leadership.acquire(stop):
         return True
     log(f"{setup.instance} leads")
-    ended = threading.Event()
-    controller = threading.Thread(target=Controller(seed, setup, log).run, args=(ended,), daemon=True)
-    heart = threading.Thread(target=_beat, args=(leases, namespace, ended, log), daemon=True)
+    ended, quiet = threading.Event(), threading.Event()
+
+    def say(line: str) -> None:
+        if not quiet.is_set():  # a thread that is cut off must not hold the output when the process ends
+            log(line)
+
+    controller = threading.Thread(target=Controller(seed, setup, say).run, args=(ended,), daemon=True)
+    heart = threading.Thread(target=_beat, args=(leases, namespace, ended, say), daemon=True)
     controller.start()
     heart.start()
     # The Lease is given up only after the last write.
@@ -41,7 +46,10 @@ def serve(
         continue
     ended.set()
     lost = not leadership.held() or not controller.is_alive()
-    controller.join(0 if lost else 60)
+    if lost:
+        quiet.set()
+    controller.join(5 if lost else 60)
+    quiet.set()
     keeper_stop.set()
     keeper.join(10)
     return not lost

@@ -3,6 +3,11 @@ moves; and what an API server, a network or a kill may do to it meanwhile."""
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -441,3 +446,31 @@ def test_killed_after_every_few_writes(world: Landscape, lives: int) -> None:
         f"{REMOVED} created",
         f"{REMOVED} deleted",
     ]
+
+
+def test_the_verb_works_until_it_is_told_to_end(world: Landscape, tmp_path: Path) -> None:
+    """As a process, with the kubeconfig that it is given; each line of its output is JSON."""
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(world.seed.kubeconfig())
+    place = {"KUBECONFIG": str(kubeconfig), "POD_NAME": "pod-1", "POD_NAMESPACE": "extension"}
+    program = Path(sys.executable).parent / "cri-resmgr-installer"
+    files = f"--values={CASES / 'values.yaml'}", f"--provider-config={CASES / 'deployment.yaml'}"
+    world.add_shoot(SHOOT)
+    world.enable(SHOOT)
+    with (tmp_path / "output").open("w") as output:
+        process = subprocess.Popen(
+            [program, "--output=json", "extension", *files], env={**os.environ, **place}, stdout=output
+        )
+    try:
+        world.seed.wait(lambda: world.operation(SHOOT) == "Create Succeeded")
+        process.terminate()
+        assert process.wait(60) == 128 + signal.SIGTERM
+    finally:
+        process.kill()
+    said = [json.loads(line)["message"] for line in (tmp_path / "output").read_text().splitlines()]
+    assert (
+        f"{SHOOT}/cri-resmgr-extension: Create Succeeded: The ManagedResource of cri-resmgr is written."
+        in said
+    )
+    lease = world.seed.get(Name(LEASES, "extension", "cri-resmgr-extension-leader-election"))
+    assert lease["spec"]["holderIdentity"] == ""  # nobody has to wait for it

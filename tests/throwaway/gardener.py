@@ -1,12 +1,13 @@
 """A seed and the Shoots on it: two API servers' stand-ins, and between them what gardenlet,
 gardener-resource-manager and the nodes do of themselves.
 
-All Shoots share one API server. A node is only what its pods say: `nodes` has its name and how it is.
+A node is only what its pods say: `nodes` has its name and how it is, in every Shoot.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import threading
 from base64 import b64decode, b64encode
 from datetime import UTC, datetime, timedelta
@@ -39,7 +40,9 @@ def asked(operation: str) -> dict[str, str]:
 
 
 class Landscape:
-    """`nodes`: name -> ready (its pods do what they should), stuck (they do not), silent (nobody has heard of
+    """Each Shoot has a namespace of the one API server that they share, and nothing else is seen there.
+
+    `nodes`: name -> ready (its pods do what they should), stuck (they do not), silent (nobody has heard of
     it for an hour). `story` has what became of the Shoots' DaemonSets, in order."""
 
     def __init__(self, **nodes: str) -> None:
@@ -47,6 +50,7 @@ class Landscape:
         self.nodes = nodes
         self.story: list[str] = []
         self._applied: dict[str, set[Name]] = {}
+        self._settled: dict[Name, tuple[str, int, str]] = {}
         self._stop = threading.Event()
         self.error: Exception | None = None
 
@@ -78,7 +82,7 @@ class Landscape:
         """Its Cluster and the credentials of its API server."""
         body = {"metadata": {}, "spec": {"kubernetes": {"version": "1.31.2"}}, **shoot}
         self.seed.create(CLUSTERS, "", {"metadata": {"name": namespace}, "spec": {"shoot": body}})
-        data = {"kubeconfig": b64encode(self.shoot.kubeconfig().encode()).decode()}
+        data = {"kubeconfig": b64encode(self.shoot.kubeconfig(namespace).encode()).decode()}
         secret = {"metadata": {"name": "gardener-internal"}, "data": data}
         self.seed.create(SECRETS, namespace, secret)
 
@@ -148,13 +152,23 @@ class Landscape:
                 continue
             seen = now_
             try:
-                for resource in self.seed.find(RESOURCES):
+                for resource in self._due():
                     with contextlib.suppress(Refused):  # another one was quicker
                         self._manage(resource)
                 self._run_nodes()
             except Exception as error:
                 self.error = error
                 return
+
+    def _due(self) -> list[dict[str, Any]]:
+        with self.seed.changed:
+            found = [each for name, each in self.seed.objects.items() if name.kind == RESOURCES]
+            return [
+                copy.deepcopy(each)
+                for each in found
+                if each["metadata"].get("deletionTimestamp")
+                or each.get("status", {}).get("observedGeneration") != each["metadata"]["generation"]
+            ]
 
     def _manage(self, resource: dict[str, Any]) -> None:
         metadata, spec = resource["metadata"], resource["spec"]
@@ -225,6 +239,10 @@ class Landscape:
 
     def _run_pods(self, daemon_set: dict[str, Any], created: str) -> None:
         metadata = daemon_set["metadata"]
+        key, state = Name(DAEMON_SETS, metadata["namespace"], metadata["name"]), str(self.nodes)
+        if self._settled.get(key) == (metadata["uid"], metadata["generation"], state):
+            return
+        self._settled[key] = metadata["uid"], metadata["generation"], state
         labels = daemon_set["spec"]["template"]["metadata"]["labels"] | {"owner": metadata["name"]}
         ready = 0
         for name, how in self.nodes.items():
@@ -240,7 +258,6 @@ class Landscape:
         numbers = dict.fromkeys(("desiredNumberScheduled", "updatedNumberScheduled"), len(self.nodes))
         numbers |= dict.fromkeys(("numberAvailable", "numberReady"), ready)
         status = {"observedGeneration": metadata["generation"], **numbers}
-        key = Name(DAEMON_SETS, metadata["namespace"], metadata["name"])
         if self.shoot.get(key).get("status") != status:
             self.shoot.patch(key, {"status": status})
 

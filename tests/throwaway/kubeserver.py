@@ -86,12 +86,14 @@ class KubeServer:
     def url(self) -> str:
         return f"http://127.0.0.1:{self._port}"
 
-    def kubeconfig(self) -> str:
+    def kubeconfig(self, only: str = "") -> str:
+        """With `only`, what is in this namespace and in none is all that there is."""
+        server = f"{self.url}/only/{only}" if only else self.url
         return json.dumps(
             {
                 "apiVersion": "v1",
                 "kind": "Config",
-                "clusters": [{"name": "c", "cluster": {"server": self.url}}],
+                "clusters": [{"name": "c", "cluster": {"server": server}}],
                 "users": [{"name": "u", "user": {}}],
                 "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
                 "current-context": "x",
@@ -171,11 +173,15 @@ class KubeServer:
 
     def find(self, kind: Kind, namespace: str = "") -> list[dict[str, Any]]:
         with self.changed:
-            return [
-                copy.deepcopy(each)
-                for name, each in sorted(self.objects.items())
-                if name.kind == kind and namespace in ("", name.namespace)
-            ]
+            return copy.deepcopy(self._all(kind, namespace))
+
+    def _all(self, kind: Kind, namespace: str) -> list[dict[str, Any]]:
+        names = [
+            name
+            for name in self.objects
+            if name.kind == kind and (not name.namespace or namespace in ("", name.namespace))
+        ]
+        return [self.objects[name] for name in sorted(names)]
 
     def create(self, kind: Kind, namespace: str, body: dict[str, Any]) -> dict[str, Any]:
         with self.changed:
@@ -259,13 +265,14 @@ class KubeServer:
 
     def list(self, kind: Kind, namespace: str, query: dict[str, str]) -> dict[str, Any]:
         with self.changed:
-            chosen = [each for each in self.find(kind, namespace) if selected(each, query)]
+            chosen = [each for each in self._all(kind, namespace) if selected(each, query)]
             start = int(query.get("continue", "0") or 0)
             limit = int(query.get("limit", "0") or 0) or len(chosen)
             metadata = {"resourceVersion": str(self.version)}
             if start + limit < len(chosen):
                 metadata["continue"] = str(start + limit)
-            return {"kind": "List", "metadata": metadata, "items": chosen[start : start + limit]}
+            page = copy.deepcopy(chosen[start : start + limit])
+            return {"kind": "List", "metadata": metadata, "items": page}
 
     def watch(
         self, kind: Kind, namespace: str, query: dict[str, str], cut: int
@@ -400,7 +407,11 @@ class _Handler(BaseHTTPRequestHandler):
         query = {key: values[-1] for key, values in urllib.parse.parse_qs(text).items()}
         length = int(self.headers.get("Content-Length") or 0)
         body = json.loads(self.rfile.read(length)) if length else {}
+        only = ""
+        if path.startswith("/only/"):
+            only, _, path = path.removeprefix("/only/").partition("/")
         name, status = parse_path(path)
+        name = name._replace(namespace=name.namespace or only)
         watches = query.get("watch") in ("true", "True", "1")
         with kube.changed:
             kube.requests["WATCH" if watches else self.command, name.kind.plural] += 1

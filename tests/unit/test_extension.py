@@ -7,6 +7,7 @@ How it goes from one to the next is tested with API servers (tests/contract/test
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from installer.cli import main
 from installer.extension.decide import Situation, decide
 from installer.extension.desired import Renderer
 from installer.extension.nodes import Node, Nodes
@@ -80,6 +82,28 @@ def test_a_case(name: str) -> None:
     """After an intended change, `python -m tests.unit.test_extension` writes them; read the difference."""
     case = load(name)
     assert told(case) == case["decided"]
+
+
+def test_the_verb_needs_its_library_and_its_pod(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("POD_NAME", "POD_NAMESPACE"):
+        monkeypatch.delenv(name, raising=False)
+    asked = ["extension", "--values", str(CASES / "values.yaml")]
+    assert main(asked) == 2
+    assert "POD_NAMESPACE and POD_NAME: must both be set" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "kubernetes", None)
+    assert main(asked) == 2
+    assert "cri-resmgr-installer[extension]" in capsys.readouterr().err
+
+
+def test_the_verb_refuses_values_that_no_shoot_could_correct(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = tmp_path / "values.yaml"
+    wrong.write_text("imagess: {}\n")
+    assert main(["extension", "--values", str(wrong)]) == 2
+    assert "did you mean images" in capsys.readouterr().err
 
 
 if __name__ == "__main__":

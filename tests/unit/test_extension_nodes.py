@@ -1,0 +1,133 @@
+"""What a Shoot's DaemonSet, pods and nodes say: who is left, why, and who is not waited for."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from installer.extension.nodes import Node, Nodes, judge, name_nodes
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def ago(**duration: float) -> str:
+    return (NOW - timedelta(**duration)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def daemon_set(desired: int, updated: int | None = None, observed: bool = True) -> dict[str, Any]:
+    numbers = {
+        "desiredNumberScheduled": desired,
+        "updatedNumberScheduled": desired if updated is None else updated,
+    }
+    return {"metadata": {"generation": 2}, "status": {"observedGeneration": 2 if observed else 1, **numbers}}
+
+
+def pod(node: str, ready: bool = False, since: str = "", **status: Any) -> dict[str, Any]:
+    conditions = [{"type": "Ready", "status": "True" if ready else "False"}]
+    return {
+        "metadata": {"creationTimestamp": since or ago(hours=1)},
+        "spec": {"nodeName": node},
+        "status": {"conditions": conditions, **status},
+    }
+
+
+def node(name: str, ready: str = "True", since: str = "", **more: Any) -> dict[str, Any]:
+    condition = {"type": "Ready", "status": ready, "lastTransitionTime": since or ago(hours=1), **more}
+    return {"metadata": {"name": name}, "status": {"conditions": [condition]}}
+
+
+def judged(
+    desired: int, pods: list[dict[str, Any]], nodes: list[dict[str, Any]], said: str = "", **more: Any
+) -> Nodes:
+    return judge(daemon_set(desired, **more), pods, nodes, NOW, lambda _: said)
+
+
+def test_all_is_well() -> None:
+    found = judged(2, [pod("n1", ready=True), pod("n2", ready=True)], [node("n1"), node("n2")])
+    assert found == Nodes(count=2)
+    assert found.done
+
+
+def test_a_node_that_is_silent_is_waited_for_and_then_given_up() -> None:
+    shortly = judged(1, [pod("n1")], [node("n1", "Unknown", ago(minutes=9))])
+    assert shortly.silent == (Node("n1", "not heard of since 2026-03-01T11:51:00Z"),)
+    assert not shortly.done
+    long = judged(1, [pod("n1")], [node("n1", "Unknown", ago(minutes=11))])
+    assert [each.name for each in long.given_up] == ["n1"]
+    assert long.done
+
+
+def test_a_node_without_a_pod_is_given_up_only_if_it_is_silent() -> None:
+    pods = [pod("n1", ready=True)]
+    assert judged(2, pods, [node("n1"), node("n2", "Unknown")]).done
+    assert judged(2, pods, [node("n1"), node("n2")]).pending == "1 of 2 nodes have no pod yet."
+
+
+def test_a_node_that_is_not_ready_can_be_reached() -> None:
+    """Its kubelet speaks, so its pods are run."""
+    found = judged(1, [pod("n1")], [node("n1", "False", message="container runtime is down")])
+    assert found.left == (Node("n1", "not Ready: container runtime is down"),)
+
+
+def test_a_pod_whose_node_is_not_known_is_not_forgotten() -> None:
+    assert [each.name for each in judged(1, [pod("n1")], []).left] == ["n1"]
+
+
+def test_a_new_pod_has_its_time() -> None:
+    found = judged(2, [pod("n1", ready=True), pod("n2", since=ago(minutes=4))], [node("n1"), node("n2")])
+    assert (found.left, found.pending) == ((), "Under way on n2.")
+    late = judged(1, [pod("n1", since=ago(minutes=6))], [node("n1")])
+    assert late.left == (Node("n1", "its pod is not Ready"),)
+
+
+def test_a_rollout_is_not_done() -> None:
+    pods = [pod("n1", ready=True), pod("n2", ready=True)]
+    nodes = [node("n1"), node("n2")]
+    assert judged(2, pods, nodes, updated=1).pending == "1 of 2 nodes have the new pod."
+    assert "not taken up" in judged(2, pods, nodes, observed=False).pending
+
+
+def test_of_two_pods_the_one_that_stays_counts() -> None:
+    going = pod("n1", ready=True)
+    going["metadata"]["deletionTimestamp"] = ago(minutes=1)
+    for pods in ([going, pod("n1")], [pod("n1"), going]):
+        assert [each.name for each in judged(1, pods, [node("n1")]).left] == ["n1"]
+    assert judged(1, [going], [node("n1")]).left
+
+
+@pytest.mark.parametrize(
+    ("waiting", "why"),
+    [
+        ({"reason": "ImagePullBackOff", "message": "no such image"}, "ImagePullBackOff: no such image"),
+        ({"reason": "ContainerCreating"}, "its pod is not Ready"),
+    ],
+)
+def test_what_kubelet_says_of_the_pod(waiting: dict[str, str], why: str) -> None:
+    stuck = pod("n1", containerStatuses=[{"state": {"waiting": waiting}}])
+    assert judged(1, [stuck], [node("n1")]).left == (Node("n1", why),)
+
+
+def test_what_the_installer_says_of_the_node() -> None:
+    """By the annotation where it has one, else by its last Event."""
+    annotated = node("n1")
+    said = json.dumps({"phase": "refused", "reason": "no containerd"})
+    annotated["metadata"]["annotations"] = {"cri-resource-manager.intel.com/installer": said}
+    assert judged(1, [pod("n1")], [annotated], "Refused: x").left == (Node("n1", "refused: no containerd"),)
+    assert judged(1, [pod("n1")], [node("n1")], "Refused: x").left == (Node("n1", "Refused: x"),)
+
+
+def test_only_the_first_nodes_are_asked_for_their_reasons() -> None:
+    names = [f"n{number}" for number in range(8)]
+    asked: list[str] = []
+
+    def said_of(name: str) -> str:
+        asked.append(name)
+        return "x"
+
+    found = judge(daemon_set(8), [pod(name) for name in names], [node(name) for name in names], NOW, said_of)
+    assert len(found.left) == 8
+    assert asked == names[:5]
+    assert name_nodes(found.left).endswith("n4 (x) and 3 more")

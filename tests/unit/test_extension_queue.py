@@ -1,0 +1,74 @@
+"""The work queue: each key once, by one at a time, when it is time."""
+
+from __future__ import annotations
+
+from installer.extension.work_queue import WorkQueue
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.time = 100.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+def test_a_key_is_taken_once_however_often_it_was_named() -> None:
+    queue = WorkQueue[str](Clock())
+    for _ in range(3):
+        queue.add("a")
+    assert queue.take(wait=False) == "a"
+    assert queue.take(wait=False) is None
+
+
+def test_what_changes_meanwhile_is_looked_at_again_and_by_nobody_else_before() -> None:
+    queue = WorkQueue[str](Clock())
+    queue.add("a")
+    queue.take(wait=False)
+    queue.add("a")
+    assert queue.take(wait=False) is None
+    queue.done("a")
+    assert queue.take(wait=False) == "a"
+
+
+def test_the_earlier_time_counts() -> None:
+    clock = Clock()
+    queue = WorkQueue[str](clock)
+    queue.add("a", 60)
+    queue.add("a", 5)
+    queue.add("a", 60)
+    clock.time += 4
+    assert queue.take(wait=False) is None
+    clock.time += 1
+    assert queue.take(wait=False) == "a"
+
+
+def test_failures_come_back_later_each_time_and_a_success_ends_that() -> None:
+    clock = Clock()
+    queue = WorkQueue[str](clock)
+
+    def fail() -> float:
+        """How long it stays away then."""
+        queue.done("a", failed=True)
+        begun = clock.time
+        while queue.take(wait=False) is None:
+            clock.time += 0.01
+        return clock.time - begun
+
+    queue.add("a")
+    assert queue.take(wait=False) == "a"
+    waits = [fail() for _ in range(12)]
+    assert waits[0] < 0.1
+    assert 20 < waits[-1] < 40
+    assert sorted(waits[:8]) == waits[:8]
+    queue.done("a")
+    queue.add("a")
+    assert queue.take(wait=False) == "a"
+    assert fail() < 0.1
+
+
+def test_a_closed_queue_gives_nothing() -> None:
+    queue = WorkQueue[str](Clock())
+    queue.add("a")
+    queue.close()
+    assert queue.take() is None
