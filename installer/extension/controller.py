@@ -75,7 +75,9 @@ class Controller:
         self._told: dict[Key, str] = {}
 
     def run(self, stop: threading.Event) -> None:
-        """Until `stop`. What has been begun is finished, but for requests that get no answer."""
+        """Until `stop`, or until a thread has ended of itself, which is a bug: a mirror that nobody keeps up
+        to date must not be decided from. What has been begun is finished, but for requests without an answer.
+        """
         mirrors = (self._extensions, self._clusters, self._resources)
         threads = [threading.Thread(target=each.run, args=(stop,), daemon=True) for each in mirrors]
         for thread in threads:
@@ -86,7 +88,10 @@ class Controller:
         workers = [threading.Thread(target=self._work, daemon=True) for _ in range(_WORKERS)]
         for worker in workers:
             worker.start()
-        stop.wait()
+        while not stop.wait(1.0):
+            if not all(thread.is_alive() for thread in (*threads, *workers)):
+                self._log("a thread has ended unexpectedly; this is a bug")
+                break
         self._queue.close()
         for worker in workers:
             worker.join(30)

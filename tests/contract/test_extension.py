@@ -50,15 +50,21 @@ class Replica:
         setup = Setup(renderer, renderer.check()[0], name, connect_with, PACE, LEASE_PACE)
         self.lines: list[str] = []
         self._stop = threading.Event()
-        self._thread = threading.Thread(
-            target=serve, args=(seed, seed, setup, "extension", self._stop, self.lines.append)
-        )
+        self.ended_well: bool | None = None
+
+        def run() -> None:
+            self.ended_well = serve(seed, seed, setup, "extension", self._stop, self.lines.append)
+
+        self._thread = threading.Thread(target=run)
         self._thread.start()
+
+    def join(self) -> None:
+        self._thread.join(60)
+        assert not self._thread.is_alive()
 
     def stop(self) -> None:
         self._stop.set()
-        self._thread.join(60)
-        assert not self._thread.is_alive()
+        self.join()
 
 
 Start = Callable[..., Replica]
@@ -372,6 +378,30 @@ def test_a_slow_api_server(world: Landscape, start: Start) -> None:
     world.add_shoot(SHOOT)
     world.enable(SHOOT)
     world.rest(SHOOT, "Create Succeeded")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_mirror_that_breaks_ends_the_replica(world: Landscape) -> None:
+    """It is started again; what nobody keeps up to date is not decided from."""
+
+    class Odd:
+        """A client whose watch of Clusters does what nobody has foreseen."""
+
+        def __init__(self) -> None:
+            self._client = connect_with(world.seed.kubeconfig().encode())
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._client, name)
+
+        def watch(self, resource: Any, *arguments: Any) -> Any:
+            if resource.plural == "clusters":
+                raise RuntimeError("odd")
+            return self._client.watch(resource, *arguments)
+
+    replica = Replica(world, seed=Odd())
+    replica.join()
+    assert replica.ended_well is False
+    assert "a thread has ended unexpectedly; this is a bug" in replica.lines
 
 
 # -- replicas -------------------------------------------------------------------------------------------
