@@ -32,6 +32,14 @@ CHART = (
     "templates/service-account.yaml",
     "templates/vpa.yaml",
 )
+_ELSEWHERE = {
+    "--mode": "`disabled` in the Shoot",
+    "--profile": "`profile` in --values",
+    "--nodes": "`nodes` in --values",
+    "--agent": "`agent.enabled` in --values",
+    "--managed-resource": "nothing: each Shoot has one",
+}
+"""Options that shape what a Shoot gets, and where the same is said for all of them."""
 _NAME = "gardener-extension-cri-resmgr"
 
 
@@ -42,15 +50,20 @@ def build_registration(options: ManifestOptions, warn: Callable[[str], None]) ->
     """
     own = [each for each in options.images if not each.startswith("extension=")]
     controllers = [each.partition("=")[2] for each in options.images if each.startswith("extension=")]
+    faults = [
+        f"{option}: is not read here; give it as {where}"
+        for option, where in _ELSEWHERE.items()
+        if getattr(options, option.removeprefix("--").replace("-", "_"))
+    ]
     if options.provider_configs:
-        what = "--provider-config: is not read here; its values belong into those of the ControllerDeployment"
-        raise InvalidInputError(
-            [what], "print the registration, and add configs, nodeSelector ... to its values"
+        faults.append(
+            "--provider-config: is not read here; add its values to those of the ControllerDeployment"
         )
     if len(controllers) != 1:
-        what = "--image extension=REFERENCE: must be given once: the image of the controller"
-        raise InvalidInputError([what], "hack/image --extension builds it")
-    checked = replace(options, images=tuple(own), mode="remove", managed_resource=True)
+        faults.append("--image extension=REFERENCE: must be given once: the image of the controller")
+    if faults:
+        raise InvalidInputError(faults, "docs/gardener.md shows the command")
+    checked = replace(options, images=tuple(own), managed_resource=True)
     inputs = load_inputs(checked, warn)
     installer = (
         dict(parse_mapping(read_file(options.values), str(options.values)).data) if options.values else {}

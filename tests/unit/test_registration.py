@@ -138,6 +138,10 @@ def test_a_changed_value_is_a_new_pod() -> None:
 @pytest.mark.parametrize(
     ("options", "what"),
     [
+        (
+            ManifestOptions(images=(NODES, f"extension={CONTROLLER}"), nodes="n1", profile="restricted"),
+            "--profile: is not read here; give it as `profile` in --values\n--nodes: is not read here",
+        ),
         (ManifestOptions(images=(NODES,)), "--image extension=REFERENCE: must be given once"),
         (ManifestOptions(images=(f"extension={CONTROLLER}",)), "images.installer: must be given"),
         (ManifestOptions(images=(NODES, "extension=registry.example.org:5000/x")), "needs a tag or a digest"),
@@ -155,6 +159,10 @@ def test_what_is_missing_is_said(options: ManifestOptions, what: str) -> None:
 
 def test_faults_of_the_values_are_found_before_any_seed_has_them(tmp_path: Path) -> None:
     own = tmp_path / "own.yaml"
-    own.write_text("setings: {}\n")
-    with pytest.raises(InvalidInputError, match="did you mean settings"):
-        printed(own)
+    for text, what in (
+        ("setings: {}\n", "did you mean settings"),
+        ("configs: {fallback: 'polcy: {}'}\n", "did you mean policy"),
+    ):
+        own.write_text(text)
+        with pytest.raises(InvalidInputError, match=what):
+            printed(own)
