@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from typing import TypedDict
 
 import pytest
 
@@ -11,7 +12,7 @@ from tests.throwaway.containers import create_container
 from tests.throwaway.furnish import write
 from tests.throwaway.host import ThrowawayHost, missing_needs
 from tests.throwaway.payload import build_executable, build_payload, lay_payload
-from tests.throwaway.proxy import BINARY, PID_FILE, PROXY, RELAY, ready, serves, until
+from tests.throwaway.proxy import BINARY, PID_FILE, PROXY, RELAY, push_config, ready, serves, until
 from tests.throwaway.standins import cri_resmgr
 
 FORCE, FALLBACK = "/etc/cri-resmgr/force.cfg", "/etc/cri-resmgr/fallback.cfg"
@@ -167,6 +168,7 @@ def test_the_pid_file_says_that_it_serves(proxy: Proxy) -> None:
     [
         ("policy:\n  Active: static\n", ""),
         ("policy:\n  Active: static-pools\n", " --agent-socket=disabled"),
+        ("policy:\n  Active: static-pools\n", ""),  # it has no pools
     ],
 )
 def test_what_only_a_real_start_refuses(proxy: Proxy, config: str, options: str) -> None:
@@ -182,7 +184,13 @@ def test_a_container_that_runs_is_known_by_its_id_in_the_cache(proxy: Proxy) -> 
     assert made in parse_cache((proxy.host.root / CACHE).read_bytes()).containers
 
 
-AGENTS = {"NodeName": "", "Data": {"policy": "Active: balloons\nReservedResources:\n  CPU: 1\n"}}
+class AgentsConfig(TypedDict):
+    NodeName: str
+    Data: dict[str, str]
+
+
+POLICY = "Active: balloons\nReservedResources:\n  CPU: 1\n"
+AGENTS: AgentsConfig = {"NodeName": "", "Data": {"policy": POLICY}}
 
 
 def test_the_agents_configuration_goes_before_the_fallback_until_it_is_reset(proxy: Proxy) -> None:
@@ -202,6 +210,34 @@ def test_the_agents_configuration_goes_before_the_fallback_until_it_is_reset(pro
     assert proxy.cache["PolicyName"] == "balloons"
     proxy.start(BROKEN)
     proxy.gives_up()
+
+
+def test_what_the_agent_pushes_is_kept_and_its_policy_is_for_the_next_start(proxy: Proxy) -> None:
+    proxy.serve()
+    assert push_config(proxy.host, AGENTS["Data"], "one") == ""
+    until(lambda: proxy.cache["Cfg"] == {**AGENTS, "NodeName": "one"}, STARTED)
+    proxy.says("successfully switched")
+    assert serves(proxy.host)
+    policies = [proxy.cache["PolicyName"]]
+    proxy.serve(BROKEN)
+    policies.append(proxy.cache["PolicyName"])
+    assert policies == ["none", "balloons"]
+    proxy.set_cache(json.dumps({**proxy.cache, "Cfg": None}).encode())
+
+
+def test_the_agent_is_told_what_of_its_configuration_is_refused(proxy: Proxy) -> None:
+    proxy.serve()
+    before = proxy.cache["Cfg"]
+    assert "rejected" in push_config(proxy.host, {"policy": "broken: true\n"})
+    proxy.says("rejected")
+    assert proxy.cache["Cfg"] == before
+    assert serves(proxy.host)
+
+
+def test_no_agent_is_heard_beside_a_forced_configuration(proxy: Proxy) -> None:
+    proxy.serve(NONE, f"--force-config={FORCE}")
+    with pytest.raises(OSError, match="refused"):
+        push_config(proxy.host, AGENTS["Data"])
 
 
 @pytest.mark.parametrize("damage", ["zeros", "cut-short", "empty"])

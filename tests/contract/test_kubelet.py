@@ -110,6 +110,13 @@ def test_which_endpoint_it_uses_and_that_it_exits_when_nobody_is_there(
     assert used in kubelet.fails(*given, *arguments)
 
 
+@pytest.mark.parametrize("word", ["stray", "", "--container-runtime=remote"])
+def test_it_exits_on_words_that_it_does_not_know(kubelet: Kubelet, word: str) -> None:
+    """A value that was torn apart or quoted twice never runs half understood."""
+    kubelet.configure()
+    assert "unknown" in kubelet.fails(f"--config={CONFIG}", word)
+
+
 @pytest.mark.parametrize("listens", [False, True])
 def test_it_exits_when_its_endpoint_does_not_answer(kubelet: Kubelet, listens: bool) -> None:
     """Whether the socket is left over from somebody who is gone, or of somebody who never answers."""

@@ -23,12 +23,16 @@ from tests.throwaway.standins import (
     kubelet_api,
     pods,
     repinning,
+    runtime_link,
 )
 
 #: ELF's e_machine.
 MACHINES = {"x86_64": 62, "aarch64": 183}
 
 PYTHON = b"/usr/bin/python3"
+
+#: What is in each archive; one of them is its program.
+PARTS = (cri_config, cri_resmgr, faults, http2, kubelet, kubelet_api, pods, repinning, runtime_link)
 
 PACKAGES = ("tests", "tests/throwaway", "tests/throwaway/standins")
 
@@ -112,7 +116,7 @@ def build_archive(module: str, baked: Mapping[str, object], ballast_mib: int) ->
         add_module(archive, "__main__", f"from {module} import main\nmain()\n", Path(scratch))
         for package in PACKAGES:
             add_module(archive, f"{package}/__init__", "", Path(scratch))
-        for part in (cri_config, cri_resmgr, faults, http2, kubelet, kubelet_api, pods, repinning):
+        for part in PARTS:
             source = Path(str(part.__file__)).read_text()
             add_module(archive, part.__name__.replace(".", "/"), source, Path(scratch))
         archive.writestr(faults.MEMBER, json.dumps(dict(baked)))

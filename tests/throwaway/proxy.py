@@ -1,18 +1,19 @@
 """The proxy on a throwaway host under upstream's own unit, started and looked at without the installer."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.throwaway.containers import cri_version
+from tests.throwaway.containers import cri_version, reach
 from tests.throwaway.furnish import write
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.payload import lay_payload
-from tests.throwaway.standins.http2 import CallError
+from tests.throwaway.standins.http2 import CallError, field, strings, unary
 
 PROXY = "cri-resource-manager.service"
 BINARY = "/opt/intel/bin/cri-resmgr"
 RELAY = "/var/run/cri-resmgr/cri-resmgr.sock"
+CONFIG_SOCKET = "/var/run/cri-resmgr/cri-resmgr-config.sock"
 PID_FILE = "/run/cri-resmgr.pid"
 
 
@@ -37,6 +38,17 @@ def ready(host: ThrowawayHost) -> bool:
         return (host.root / PID_FILE[1:]).read_text().endswith("\n")
     except OSError:
         return False
+
+
+def push_config(host: ThrowawayHost, data: Mapping[str, str], node: str = "node-1") -> str:
+    """What cri-resmgr-agent does with the data of the ConfigMap that is its node's: it sends it to the
+    proxy, at its start and whenever it changes. The proxy's answer: empty, or why it has not taken it.
+
+    Raises OSError when nobody listens there.
+    """
+    entries = b"".join(field(2, field(1, key) + field(2, value)) for key, value in data.items())
+    answer = unary(reach(host, CONFIG_SOCKET), "/v1.Config/SetConfig", field(1, node) + entries)
+    return strings(answer).get(1, "")
 
 
 def start_proxy(host: ThrowawayHost, payload: Path, config: str = "", options: str = "") -> None:

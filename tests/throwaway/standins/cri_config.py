@@ -41,6 +41,9 @@ SECTIONS: dict[str, frozenset[str] | None] = {
     "blockio": None,
 }
 
+#: Where the pools of static-pools stand.
+POOLS = ("ConfDirPath", "ConfFilePath", "Pools")
+
 POLICY_FIELDS = frozenset(
     {
         "AllocatorTopologyBalancing",
@@ -171,6 +174,9 @@ def check_start(data: dict[str, Any], agent: bool) -> None:
         raise ConfigError("failed to start policy static: cannot start without CPU reservation")
     if active == "static-pools" and not agent:
         raise ConfigError("failed to start policy static-pools: agent connection required")
+    pools = data.get("policy", {}).get("static-pools") or {}
+    if active == "static-pools" and not any(pools.get(key) for key in POOLS):
+        raise ConfigError("failed to start policy static-pools: no pools are configured")
 
 
 def check_fits(data: dict[str, Any]) -> None:

@@ -35,13 +35,14 @@ import socket
 import sys
 import time
 import zlib
-from _thread import allocate_lock, start_new_thread
+from _thread import start_new_thread
 from contextlib import suppress
 from typing import Any, NoReturn
 
 from tests.throwaway.standins import cri_config, faults, repinning
 from tests.throwaway.standins.cri_config import ConfigError
-from tests.throwaway.standins.http2 import CallError, fields, refuse_calls, unary
+from tests.throwaway.standins.http2 import answer_calls, field, fields, refuse_calls, strings
+from tests.throwaway.standins.runtime_link import RuntimeLink
 
 FAULTS = "/etc/standin-cri-resmgr.json"
 
@@ -59,6 +60,9 @@ VALUES = {
     "relay-socket": "/var/run/cri-resmgr/cri-resmgr.sock",
     "runtime-socket": "/var/run/containerd/containerd.sock",
 }
+
+#: Whatever --pid-file says: nobody reads that.
+PID_FILE = "/var/run/cri-resmgr.pid"
 
 #: The policies that place no containers, or just a few.
 QUICK = ("none", "static", "static-pools")
@@ -115,6 +119,13 @@ class Options:
         return self.values[name].removeprefix("unix://")
 
 
+def as_yaml(sections: dict[str, str]) -> str:
+    """A ConfigMap's data, one key per section, as one configuration."""
+    return "".join(
+        f"{name}:\n" + "".join(f"  {line}\n" for line in text.splitlines()) for name, text in sections.items()
+    )
+
+
 class Cache:
     """The state kept over restarts: the agent's last configuration and the policy."""
 
@@ -138,11 +149,7 @@ class Cache:
         """The last configuration accepted from the agent, as YAML."""
         if not self.data["Cfg"]:
             return None
-        sections: dict[str, str] = self.data["Cfg"].get("Data", {})
-        return "".join(
-            f"{name}:\n" + "".join(f"  {line}\n" for line in text.splitlines())
-            for name, text in sections.items()
-        )
+        return as_yaml(self.data["Cfg"].get("Data", {}))
 
     def save(self) -> None:
         os.makedirs(self.directory, mode=0o710, exist_ok=True)
@@ -224,47 +231,6 @@ def load_config(options: Options, cache: Cache) -> dict[str, Any]:
     return config
 
 
-class RuntimeLink:
-    """The way to the runtime, with the backoff of gRPC's own (connection-backoff.md, without jitter)."""
-
-    def __init__(self, path: str, backoff: float) -> None:
-        self.path = path
-        self.backoff = backoff
-        self.lock = allocate_lock()
-        self.failures = 0
-        self.not_before = 0.0
-
-    def connect(self) -> socket.socket | None:
-        """A connection, or None while the runtime is away or is not tried again yet."""
-        runtime = socket.socket(socket.AF_UNIX)
-        with self.lock:
-            if time.monotonic() >= self.not_before:
-                try:
-                    runtime.connect(self.path)
-                except OSError:
-                    self.not_before = time.monotonic() + min(120.0, self.backoff * 1.6**self.failures)
-                    self.failures += 1
-                else:
-                    self.failures = 0
-                    return runtime
-        runtime.close()
-        return None
-
-    def is_back(self) -> bool:
-        runtime = self.connect()
-        if runtime is not None:
-            runtime.close()
-        return runtime is not None
-
-    def containers(self) -> int:
-        """How many there are, whatever they do."""
-        try:
-            listed = unary(self.path, "/runtime.v1.RuntimeService/ListContainers")
-        except (OSError, CallError):
-            return 0
-        return sum(number == 1 for number, _ in fields(listed))
-
-
 class Resmgr:
     """The process after its command line has been accepted."""
 
@@ -303,7 +269,6 @@ class Resmgr:
             self.sleep_for_ever()
         self.sleep_until("listenDelaySeconds", self.started, 0.04)
         relay = self.listen(self.options.path("relay-socket"))
-        self.listen(self.options.path("config-socket"))
         listening = time.monotonic()
         if self.faults.get("startup") == "listen-only":
             log("I", "synchronizing cache with runtime...")
@@ -319,10 +284,12 @@ class Resmgr:
         self.cache.save()
         self.sleep_until("serveDelaySeconds", listening + self.placing_seconds(), 0.05)
         start_new_thread(self.serve, (relay,))
+        if not self.options.values["force-config"]:
+            start_new_thread(self.serve_agent, (self.listen(self.options.path("config-socket")),))
         serving = time.monotonic()
         log("I", f"serving on {self.options.values['relay-socket']}, up and running")
         self.sleep_until("pidDelaySeconds", serving, 0.005)
-        with open(self.options.values["pid-file"], "w", encoding="utf-8") as file:
+        with open(PID_FILE, "w", encoding="utf-8") as file:
             file.write(f"{os.getpid()}\n")
         if "exitAfterSeconds" in self.faults:
             self.sleep_until("exitAfterSeconds", serving, 0.0)
@@ -379,6 +346,30 @@ class Resmgr:
         while True:
             client, _ = relay.accept()
             start_new_thread(self.relay, (client,))
+
+    def serve_agent(self, server: socket.socket) -> None:
+        while True:
+            client, _ = server.accept()
+            start_new_thread(answer_calls, (client, self.take_config))
+
+    def take_config(self, message: bytes) -> bytes:
+        """SetConfig, of the agent: what is accepted is kept, and its policy is for the next start. What is
+        not is said in the answer. Its other call, SetAdjustment, is answered and has no effect."""
+        try:
+            entries = [strings(value) for number, value in fields(message) if number == 2]
+        except (ValueError, IndexError):
+            return b""
+        data = {entry[1]: entry.get(2, "") for entry in entries}
+        log("I", "applying new configuration from agent...")
+        try:
+            cri_config.check_fits(cri_config.parse(as_yaml(data)))
+        except ConfigError as error:
+            log("E", f"configuration rejected: {error}")
+            return field(1, f"failed to apply configuration: configuration rejected: {error}")
+        self.cache.data["Cfg"] = {"NodeName": strings(message).get(1, ""), "Data": data}
+        self.cache.save()
+        log("I", "successfully switched to new configuration")
+        return b""
 
     def relay(self, client: socket.socket) -> None:
         """Passes bytes on, both ways, until either side has had enough."""

@@ -136,6 +136,36 @@ def refuse_calls(client: socket.socket, is_over: Callable[[], bool]) -> None:
         client.close()
 
 
+def answer_calls(client: socket.socket, handle: Callable[[bytes], bytes]) -> None:
+    """A server's end: each call is answered by what `handle` makes of its message, whatever method it is."""
+    connection = Connection(client, math.inf)
+    head = b"\x88" + literal("content-type", "application/grpc")  # :status 200
+    bodies: dict[int, bytes] = {}
+    try:
+        connection.exactly(len(PREFACE))
+        client.sendall(frame(SETTINGS, 0, 0))
+        while True:
+            kind, flags, stream, payload = connection.frame()
+            if kind == SETTINGS and not flags & ACK:
+                client.sendall(frame(SETTINGS, ACK, 0))
+            elif kind == PING and not flags & ACK:
+                client.sendall(frame(PING, ACK, 0, payload))
+            elif kind == DATA:
+                body = payload[1 : len(payload) - payload[0]] if flags & PADDED else payload
+                bodies[stream] = bodies.get(stream, b"") + body
+                if flags & END_STREAM:
+                    answer = envelope(handle(bodies.pop(stream)[5:]))
+                    client.sendall(
+                        frame(HEADERS, END_HEADERS, stream, head)
+                        + frame(DATA, 0, stream, answer)
+                        + frame(HEADERS, END_HEADERS | END_STREAM, stream, literal("grpc-status", "0"))
+                    )
+    except OSError:  # it has gone
+        pass
+    finally:
+        client.close()
+
+
 def unary(path: str, method: str, message: bytes = b"", timeout: float = 10.0) -> bytes:
     """Calls one gRPC method on a unix socket and returns its answer's message.
 

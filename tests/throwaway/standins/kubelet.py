@@ -38,6 +38,9 @@ SERVICE = "/runtime.v1.RuntimeService/"
 IMAGE_INFO = "/runtime.v1.ImageService/ImageFsInfo"
 STARTED = time.monotonic()
 
+#: Flags that there are no more.
+GONE = ("--container-runtime",)
+
 #: How long the runtime may take to answer.
 RUNTIME_SECONDS = 5.0
 
@@ -62,6 +65,20 @@ def flag(argv: list[str], name: str) -> str | None:
         elif word.startswith(f"--{name}="):
             value = word.partition("=")[2]
     return value
+
+
+def check_words(argv: list[str]) -> None:
+    """Ends us on what the real one refuses: a word that no flag takes, an empty one too, and a flag of old.
+
+    Any other flag is taken for known, with a value behind it or without.
+    """
+    before = ""
+    for word in argv:
+        if word.split("=")[0] in GONE:
+            fail(f"failed to parse kubelet flag: unknown flag: {word}")
+        if not word.startswith("-") and (not before.startswith("-") or "=" in before):
+            fail(f"unknown command {word}")
+        before = word
 
 
 def read_config(path: str) -> dict[str, Any]:
@@ -210,6 +227,7 @@ def wrongs(address: str) -> dict[str, Any]:
 def main() -> NoReturn:
     with open("/proc/self/comm", "w", encoding="ascii") as comm:
         comm.write("kubelet")
+    check_words(sys.argv[1:])
     config = configuration(sys.argv[1:])
     address = endpoint(sys.argv[1:], config)
     wrong = wrongs(address)
