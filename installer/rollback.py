@@ -76,8 +76,10 @@ def roll_back(
     target, back = Desired(), Progress()
     try:
         target = good_desired(run.store.record, run.host.files) or Desired()
-        plan, snapshot = _plan_back(assessment, progress, target, run)
-        converge(plan, snapshot, run, limits, back)
+        if progress.touched or target.proxy is not None or not is_earlier(run.store.record):
+            plan, snapshot = _plan_back(assessment, progress, target, run)
+            converge(plan, snapshot, run, limits, back)
+        # else not even the claim of a takeover was written: that installation is as it was
     except (InstallerError, OSError) as error:
         second = failed_on_disk("the rollback", error) if isinstance(error, OSError) else error
         if not runtime_error(run.host, assessment.base_endpoint):

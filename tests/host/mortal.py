@@ -330,7 +330,8 @@ class Run:
 
         message = ""
         settings = load_settings(self.config)
-        request = Request(self.mode, settings, self.payload, self.configs, despite_pause=True)
+        asked = (self.mode, settings, self.payload, self.configs)
+        request = Request(*asked, despite_pause=True, adopt=settings.adopt)
         try:
             if self.only_look:
                 changed = bool(look(request, host).plan.steps)

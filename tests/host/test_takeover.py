@@ -1,79 +1,111 @@
 """Nodes of other installers: refused without --adopt, taken over with it, then removed without a trace."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from installer.model.paths import same_endpoint
+from installer.model.state import Mode
 from tests.host.command import untouched
-from tests.host.node import Node
+from tests.host.mortal import Instant, run_apart
+from tests.host.node import BINARY, PROXY, STATE, Node
+from tests.host.product import OF_A_START
+from tests.host.taken import REPAIRED, Taken
 from tests.rules import rule
-from tests.throwaway.earlier import KINDS
+from tests.throwaway.earlier import unpack_release
 from tests.throwaway.host import ThrowawayHost
-from tests.throwaway.kubelet import running_arguments, running_endpoint, wait_healthy
+from tests.throwaway.kubelet import running_endpoint, wait_healthy
 from tests.throwaway.payload import build_payload
-from tests.throwaway.snapshot import difference, snapshot
+from tests.throwaway.snapshot import Entry, difference, files, snapshot
 
-DROP_INS = "/etc/systemd/system/kubelet.service.d"
-#: What a takeover changes for good: kubelet's own file, and for how long it has been there.
-REPAIRED = {
-    "shell-installer": "/etc/systemd/system/kubelet.service",
-    "flag": "/var/lib/kubelet/kubeadm-flags.env",
-    "config": "/var/lib/kubelet/config.yaml",
-    "drop-in": "/etc/systemd/system/kubelet.service.d/20-cri-resmgr.conf",
-    "packaged": "/var/lib/kubelet/kubeadm-flags.env",
-}
-
-
-class Taken(Node):
-    """A node that another installer has been at; `pristine` is how it was before."""
-
-    def __init__(self, host: ThrowawayHost, scratch: Path, kind: str) -> None:
-        flavour, make = KINDS[kind]
-        super().__init__(host, scratch, flavour)
-        self.pristine = self.before
-        self.arguments = running_arguments(host)
-        self.endpoint = running_endpoint(host)
-        self.fallback("policy:\n  Active: none\n")
-        make(host, build_payload(scratch / "release", version="v0.9.0"))
-
-    def differences(self) -> list[str]:
-        return difference(self.pristine, snapshot(self.host))
-
-
-@pytest.fixture(params=sorted(REPAIRED))
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def node(host: ThrowawayHost, tmp_path: Path, kind: str) -> Taken:
-    return Taken(host, tmp_path, kind)
+#: What a run that failed keeps, and what each start of the proxy and of kubelet writes.
+KEPT = (STATE, *OF_A_START, "/run/cri-resmgr-installer", "/run/lock/cri-resmgr-installer.lock")
 
 
 @rule("R3", "R6")
-def test_taken_over_with_one_restart_each_and_removed_without_a_trace(node: Taken, kind: str) -> None:
-    with untouched(node.host):
+@pytest.mark.parametrize("kind", sorted(REPAIRED))
+def test_taken_over_with_one_restart_each_and_removed_without_a_trace(
+    host: ThrowawayHost, tmp_path: Path, kind: str
+) -> None:
+    node = Taken(host, tmp_path, kind)
+    with untouched(host):
         refused = node.run("install", code=4).err
         planned = node.run("plan", "--adopt", "--diff", code=3).out
     assert "--adopt" in refused
     assert f"restore {REPAIRED[kind]} (an earlier installation has edited it)" in planned
     assert "containerd.sock" in planned
 
-    cache = node.path("/var/lib/cri-resmgr/cache").stat().st_ino
     with node.restarts(kubelet=True, proxy=True):
         node.run("install", "--adopt")
-    assert node.path("/var/lib/cri-resmgr/cache").exists(), cache
     node.expect_good()
     assert node.run("install").out == "nothing to do\n"
 
     node.run("remove")
-    wait_healthy(node.host)
-    assert same_endpoint(running_endpoint(node.host), node.endpoint)
-    left = {line.split()[1].rstrip(":") for line in node.differences()}
-    left -= {REPAIRED[kind], "/etc/sysconfig"}
-    if kind == "drop-in":  # theirs, and stays
-        left -= {"/etc/default/kubelet", DROP_INS, "kubelet:DropInPaths", "kubelet:Environment"}
-    assert not left
-    if kind == "shell-installer":
-        assert running_arguments(node.host) == node.arguments
+    node.expect_neither()
+
+
+def untimed(found: Mapping[str, Entry]) -> dict[str, Entry]:
+    """A file that was written and came back is as it was, but not as old."""
+    return {path: replace(entry, modified=0) for path, entry in found.items()}
+
+
+@rule("R8")
+def test_r8_a_takeover_that_fails_leaves_the_earlier_installation_at_work(
+    host: ThrowawayHost, tmp_path: Path
+) -> None:
+    """Once with the proxy, before kubelet was moved, and once with kubelet itself."""
+    node = Taken(host, tmp_path, "config")
+    before = files(host)
+    node.command.payload = build_payload(tmp_path / "broken", fault={"exitAfterSeconds": 0.2})
+    with node.restarts(kubelet=False, proxy=True):
+        failed = node.run("install", "--adopt", code=5).err
+    assert "the earlier installation is in place again" in failed
+    node.command.payload = build_payload(tmp_path / "later", version="v0.9.5", fault={"exitAfterSeconds": 8})
+    node.command.set(kubelet={"settleSeconds": 30})
+    node.run("install", "--adopt", code=5)
+    wait_healthy(host)
+    assert "cri-resmgr.sock" in running_endpoint(host)
+    left = difference(untimed(before), untimed(files(host)))
+    left = [line for line in left if not line.split()[1].startswith(KEPT)]
+    assert not left, "\n".join(left)
+    node.command.payload = build_payload(tmp_path / "good")
+    node.command.set()
+    node.run("install", "--adopt")
+    node.expect_good()
+
+
+@rule("R6")
+def test_a_release_by_hand_that_kubelet_does_not_use_comes_back_unless_it_is_taken_over(
+    host: ThrowawayHost, tmp_path: Path
+) -> None:
+    node = Node(host, tmp_path)
+    pristine = node.before
+    node.fallback("policy:\n  Active: none\n")
+    unpack_release(host, build_payload(tmp_path / "release", version="v0.9.0"))
+    release = node.path(BINARY).read_bytes()
+    assert "earlier-installation" in node.run("plan", "--output", "json", code=3).out
+    node.run("install")
+    node.run("remove")
+    assert node.path(BINARY).read_bytes() == release
+    assert host.systemctl("is-enabled", PROXY) == "enabled"
+
+    host.systemctl("start", PROXY)
+    node.run("install", "--adopt")
+    node.expect_good()
+    assert node.run("install").out == "nothing to do\n"
+    node.run("remove")
+    wait_healthy(host)
+    assert not difference(pristine, snapshot(host))
+
+
+@rule("R7")
+@pytest.mark.parametrize("effect", [9, 40])
+def test_r7_a_removal_after_a_takeover_that_was_killed_leaves_neither(
+    host: ThrowawayHost, tmp_path: Path, effect: int
+) -> None:
+    node = Taken(host, tmp_path, "config")
+    node.command.set(adopt=True)
+    assert str(run_apart(node, Mode.INSTALL, Instant(effect, since="step.done"))) == "killed"
+    node.run("remove")
+    node.expect_neither()

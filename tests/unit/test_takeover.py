@@ -19,19 +19,18 @@ from installer.model.state import Mode
 from installer.reconcile import reconcile, rehearse
 from installer.takeover.repair import Repaired, names_relay, repair_base
 from tests.fakes import failed
-from tests.faults.disks.crash import Entry, Tree, build
-from tests.faults.disks.node import KUBELET, Node, bare_node, program
+from tests.faults.disks.crash import build
+from tests.faults.disks.node import KUBELET, Node, earlier_node, program
 from tests.faults.disks.recorder import Careless
 from tests.rules import rule
 from tests.throwaway.earlier import cut
-from tests.throwaway.payload import ENVIRONMENT, UNIT
+from tests.throwaway.payload import UNIT
 
 RUNTIME = "unix:///run/containerd/containerd.sock"
 GARDENER = Path(__file__).parents[1] / "throwaway/kubelets/gardener-set/etc/systemd/system/kubelet.service"
 UNIT_FILE = "/etc/systemd/system/kubelet.service"
 EXTRA_ARGS = "/etc/default/kubelet"
 KUBELETS = {EXTRA_ARGS, UNIT_FILE, f"{UNIT_FILE}.d/10-kubeadm.conf"}
-RELAY_ARGS = f"KUBELET_EXTRA_ARGS=--v=2 --container-runtime-endpoint={paths.RELAY_ENDPOINT}\n"
 
 
 def repair(text: str, path: str = UNIT_FILE) -> tuple[str, Repaired]:
@@ -96,28 +95,6 @@ def test_the_runtime_takes_the_relays_place(before: str, after: str) -> None:
 
 
 # -- a node of values -----------------------------------------------------------------
-
-
-def earlier_node() -> Tree:
-    """A node whose kubelet has the relay from its environment file, and upstream's release."""
-
-    def file(content: bytes, mode: int = 0o644) -> Entry:
-        return Entry("f", mode, content)
-
-    tree = {path: entry for path, entry in bare_node().items() if path != paths.PROXY_ENVIRONMENT}
-    directory = Entry("d", 0o755)
-    return {
-        **tree,
-        "/opt/intel": directory,
-        "/opt/intel/bin": directory,
-        "/etc/systemd/system/multi-user.target.wants": directory,
-        paths.PROXY_WANTED: Entry("l", 0, target=paths.PROXY_UNIT_FILE),
-        paths.BINARY: file(program("theirs"), 0o755),
-        paths.PROXY_UNIT_FILE: file(UNIT.encode()),
-        paths.PROXY_ENVIRONMENT: file(ENVIRONMENT.encode()),
-        f"{paths.FALLBACK_CONFIG}.sample": file(b"# a sample\n"),
-        EXTRA_ARGS: file(RELAY_ARGS.encode()),
-    }
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from installer.model.resource import ExecLine, FileState, ProcessState, UnitDeta
 from installer.systemd_syntax.environment_file import parse_environment_file
 from tests.fakes import CONTAINERD, FakeFiles, FakeHost, FakeSystemd, failed
 from tests.faults.disks.crash import Entry, Tree
+from tests.throwaway.payload import ENVIRONMENT, UNIT
 
 KUBELET = "kubelet.service"
 RUNTIME = "unix:///run/containerd/containerd.sock"
@@ -32,6 +33,7 @@ _BASE_ENVIRONMENT = "/etc/default/kubelet"
 _DROP_IN = paths.drop_in(_UNIT_DIRECTORY, KUBELET)
 _ENABLED = f"{_UNIT_DIRECTORY}/multi-user.target.wants/{paths.PROXY_UNIT}"
 _COMMAND = ("/usr/bin/kubelet", f"--container-runtime-endpoint={RUNTIME}")
+_RELAY_ARGS = f"KUBELET_EXTRA_ARGS=--v=2 --container-runtime-endpoint={paths.RELAY_ENDPOINT}\n"
 _boots = itertools.count(1)
 
 
@@ -64,6 +66,37 @@ def bare_node() -> Tree:
         posixpath.dirname(paths.FALLBACK_CONFIG): Entry("d", 0o750),
         paths.FALLBACK_CONFIG: file("policy:\n  Active: topology-aware\n", 0o640),
         paths.PROXY_ENVIRONMENT: Entry("l", 0, target="/etc/default/kubelet"),
+    }
+
+
+def earlier_node() -> Tree:
+    """A node whose kubelet has the relay from its environment file, and upstream's release."""
+
+    def file(content: bytes, mode: int = 0o644) -> Entry:
+        return Entry("f", mode, content)
+
+    tree = {path: entry for path, entry in bare_node().items() if path != paths.PROXY_ENVIRONMENT}
+    directory = Entry("d", 0o755)
+    return {
+        **tree,
+        "/opt/intel": directory,
+        "/opt/intel/bin": directory,
+        "/etc/systemd/system/multi-user.target.wants": directory,
+        paths.PROXY_WANTED: Entry("l", 0, target=paths.PROXY_UNIT_FILE),
+        paths.BINARY: file(program("theirs"), 0o755),
+        paths.PROXY_UNIT_FILE: file(UNIT.encode()),
+        paths.PROXY_ENVIRONMENT: file(ENVIRONMENT.encode()),
+        f"{paths.FALLBACK_CONFIG}.sample": file(b"# a sample\n"),
+        _BASE_ENVIRONMENT: file(_RELAY_ARGS.encode()),
+    }
+
+
+def node_after_takeover() -> Tree:
+    """What is left of it when it was taken over and then removed."""
+    gone = (paths.FALLBACK_CONFIG, posixpath.dirname(paths.FALLBACK_CONFIG), paths.PROXY_ENVIRONMENT)
+    repaired = Entry("f", 0o644, _RELAY_ARGS.replace(paths.RELAY_ENDPOINT, RUNTIME).encode())
+    return {path: entry for path, entry in bare_node().items() if path not in gone} | {
+        _BASE_ENVIRONMENT: repaired
     }
 
 

@@ -24,7 +24,7 @@ from installer.model.state import Mode
 from installer.reconcile import reconcile
 from tests.faults import Report
 from tests.faults.disks.crash import Disk, Tree, build, read_tree
-from tests.faults.disks.node import Node, bare_node, program
+from tests.faults.disks.node import Node, bare_node, earlier_node, node_after_takeover, program
 from tests.faults.disks.recorder import Careless, Operation, Recorder
 
 _RUN = "/run"  # a tmpfs: not on the disk
@@ -43,13 +43,21 @@ class Inputs:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """`before` is what had been installed; `now` what is installed while the power goes, None: removed.
-    In between, somebody has put the content `edit` into our fallback.cfg, or kubelet is `held`."""
+    In between, somebody has put the content `edit` into our fallback.cfg, or kubelet is `held`. `earlier`: it
+    takes over what another installer has done."""
 
     name: str
     now: Inputs | None
     before: Inputs | None = None
     edit: bytes = b""
     held: bool = False
+    earlier: bool = False
+
+    @property
+    def bare(self) -> Tree:
+        """The disk without us, before all or after a removal."""
+        tree = node_after_takeover() if self.earlier else bare_node()
+        return {path: entry for path, entry in tree.items() if path != _RUN}
 
     @property
     def fails(self) -> bool:
@@ -72,6 +80,7 @@ PLANS = (
     Plan("repair of an edit", _FIRST, _FIRST, edit=b"policy:\n  Active: static-pools\n"),
     Plan("end of a hold", _FIRST, _FIRST, held=True),
     Plan("removal", None, _FIRST),
+    Plan("takeover", _FIRST, earlier=True),
 )
 
 
@@ -112,9 +121,9 @@ class Bench:
 
     def record(self, plan: Plan) -> Recorded:
         """Carries the plan out on a node of its own."""
-        self._lay(bare_node())
+        self._lay(earlier_node() if plan.earlier else bare_node())
         if plan.before is not None:
-            installed = self._run(Node(self._root, Careless()), plan.before)
+            installed = self._run(Node(self._root, Careless()), plan.before, plan)
             assert installed == "changed", f"{plan.name}, what was before: {installed}"
         for path, content in ((paths.FALLBACK_CONFIG, plan.edit), (paths.HOLD, b"why\n" * plan.held)):
             if content:
@@ -122,7 +131,7 @@ class Bench:
         start = read_tree(self._root, (_RUN,))
         recorder = Recorder(self._root)
         node = Node(self._root, recorder)
-        ended = self._run(node, plan.now)
+        ended = self._run(node, plan.now, plan)
         assert ended == ("rolled back" if plan.fails else "changed"), f"{plan.name}: {ended}"
         # What is in our own directory shows by what comes out of it.
         end = read_tree(self._root, (_RUN, paths.OUR_STATE))
@@ -132,14 +141,14 @@ class Bench:
         """The run that follows on a crash, from the boot on."""
         self._lay(crash.tree)
         recorder = Recorder(self._root)
-        self._run(Node(self._root, recorder), recorded.plan.now)
+        self._run(Node(self._root, recorder), recorded.plan.now, recorded.plan)
         return replace(recorded, start=crash.tree, log=tuple(recorder.log))
 
     def try_out(self, recorded: Recorded, crash: Crash) -> str:
         """What is wrong with the next run on this disk; empty if nothing is."""
         if crash.finished and recorded.plan.now is None:
             # There need not be a next run.
-            return _difference(crash.tree, _DISK_BEFORE)
+            return _difference(crash.tree, recorded.plan.bare)
         return self._try_again(recorded, crash) or self._try_otherwise(recorded, crash)
 
     def _try_again(self, recorded: Recorded, crash: Crash) -> str:
@@ -147,7 +156,7 @@ class Bench:
         plan, node = recorded.plan, self._boot(crash)
         if not node.kubelet_healthy():
             return "kubelet is not healthy after the boot"
-        ended = self._run(node, plan.now)
+        ended = self._run(node, plan.now, plan)
         if plan.fails != (ended == "rolled back"):
             return f"the next run: {ended}"
         wrong = _difference(read_tree(self._root, (_RUN, paths.OUR_STATE)), recorded.end)
@@ -159,24 +168,27 @@ class Bench:
         if not plan.fails and node.on_relay is not recorded.on_relay:
             return f"after the next run kubelet is {'' if node.on_relay else 'not '}on the relay"
         node.fake.calls.clear()
-        ended = self._run(node, plan.now)
+        ended = self._run(node, plan.now, plan)
         if ended != ("rolled back" if plan.fails else "nothing to do"):
             return f"the run after the next: {ended}, {node.fake.calls}"
-        return self._remove(node, plan.edit)
+        return self._remove(node, plan)
 
     def _try_otherwise(self, recorded: Recorded, crash: Crash) -> str:
         """Somebody has thought better of it: an install follows a removal, and a removal all else."""
         node = self._boot(crash)
         if recorded.plan.now is None:
-            ended = self._run(node, _FIRST)
+            ended = self._run(node, _FIRST, recorded.plan)
             if ended not in ("changed", "nothing to do"):
                 return f"an install instead: {ended}"
-        wrong = self._remove(node, recorded.plan.edit)
+        if recorded.plan.earlier and not node.fake.files.state(paths.RECORD).size:
+            return ""  # it has not begun, and nothing of it is ours
+        wrong = self._remove(node, recorded.plan)
         return f"instead: {wrong}" if wrong else ""
 
-    def _remove(self, node: Node, edit: bytes) -> str:
+    def _remove(self, node: Node, plan: Plan) -> str:
         """Everything is as before us, and somebody's edit is kept."""
-        ended = self._run(node, None)
+        edit = plan.edit
+        ended = self._run(node, None, plan)
         if ended not in ("changed", "nothing to do"):
             return f"removal: {ended}"
         if node.on_relay or not node.kubelet_healthy() or node.proxy_runs:
@@ -188,7 +200,7 @@ class Bench:
                 return f"after a removal: of the edit this is kept: {kept}"
             for directory in (_EDITED, paths.OUR_STATE):
                 left.pop(directory, None)
-        wrong = _difference(left, _DISK_BEFORE)
+        wrong = _difference(left, plan.bare)
         return f"after a removal: {wrong}" if wrong else ""
 
     def _boot(self, crash: Crash) -> Node:
@@ -201,13 +213,14 @@ class Bench:
         build(tree, self._root)
         (self._root / "run").mkdir(exist_ok=True)
 
-    def _run(self, node: Node, inputs: Inputs | None) -> str:
+    def _run(self, node: Node, inputs: Inputs | None, plan: Plan) -> str:
         """One run, and how it ended, in a word; anything but the contract's errors comes out."""
         mode = Mode.REMOVE if inputs is None else Mode.INSTALL
         payload, configs = self._inputs(inputs or _FIRST)
         settings = Settings(kubelet=KubeletSettings(settle_seconds=1))
         try:
-            changed = reconcile(Request(mode, settings, payload, configs), node.fake.host, silent)
+            request = Request(mode, settings, payload, configs, adopt=plan.earlier)
+            changed = reconcile(request, node.fake.host, silent)
         except RolledBackError:
             return "rolled back"
         except InstallerError as error:
@@ -226,9 +239,6 @@ class Bench:
             for name, content in inputs.configs:
                 (directory / "configs" / name).write_text(content)
         return directory, directory / "configs"
-
-
-_DISK_BEFORE = {path: entry for path, entry in bare_node().items() if path != _RUN}
 
 
 def crashes(recorded: Recorded, *, worst_only: bool = False) -> Iterator[Crash]:
