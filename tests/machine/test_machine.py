@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.host.node import FALLBACK, PROXY, STATE
-from tests.machine.node import BROKEN, NEW, REAL_CONFIGS, MachineNode, booted, difference
+from tests.machine.node import BROKEN, NEW, REAL_CONFIGS, MachineNode, booted, but_cpus, difference
 from tests.rules import rule
 from tests.throwaway.standins.repinning import SHARED
 
@@ -93,13 +93,13 @@ def test_a_removal_leaves_every_file_as_it_was(node: MachineNode, before: dict[s
 
 
 @rule("R14")
-def test_containers_get_back_what_a_policy_took_of_cgroup_v2(node: MachineNode) -> None:
-    node.run_containers(pods=2, each=2)
+def test_containers_keep_their_weight_and_get_their_cpus_back_with_cgroup_v2(node: MachineNode) -> None:
+    node.run_containers(pods=1, each=3)
     before = node.usage()
-    node.give(REAL_CONFIGS, forced=True)
+    node.give(REAL_CONFIGS)
     node.run("install")
-    assert {(one["cpuset.cpus.effective"], one["cpu.weight"]) for one in node.usage().values()} == {
-        (SHARED, "1")
-    }
+    adopted = node.usage()
+    assert {one["cpuset.cpus.effective"] for one in adopted.values()} == {SHARED}
+    assert but_cpus(adopted) == but_cpus(before)
     node.run("remove")
     assert node.usage() == before
