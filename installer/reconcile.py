@@ -38,6 +38,7 @@ from installer.model.plan import Plan, StepKind
 from installer.model.snapshot import HostSnapshot
 from installer.model.state import Desired, Mode
 from installer.plan import build_plan, step_aside
+from installer.preflight.compatibility import differences
 from installer.record.schema import (
     Record,
     RecordStatus,
@@ -51,6 +52,9 @@ from installer.record.store import RecordStore
 from installer.rollback import roll_back
 from installer.snapshot import read_machine, take_snapshot, with_probe
 from installer.takeover import may_be_earlier
+
+_UNMAINTAINED = "cri-resmgr is not maintained any more by its authors: nobody corrects its faults"
+_SUCCESSOR = "they point to NRI plugins (https://github.com/containers/nri-plugins), which need no proxy"
 
 
 def reconcile(request: Request, host: Host, emit: Emit) -> bool:
@@ -71,6 +75,7 @@ def reconcile(request: Request, host: Host, emit: Emit) -> bool:
         if plan.steps:
             _check_run(inputs, assessment, run)
             after = _carry_out(assessment, run)
+            _warn_of_what_changed(assessment, run)
         else:
             after = assessment.snapshot
         if request.mode is Mode.REMOVE:
@@ -310,6 +315,23 @@ def _finish_removal(assessment: Assessment, run: Run) -> None:
             "everything else was removed and kubelet is on its base endpoint; "
             "`cri-resmgr-installer remove --without-record` deletes these too",
         )
+
+
+def _warn_of_what_changed(assessment: Assessment, run: Run) -> None:
+    """What an operator should know of a proxy between kubelet and its runtime: the state of its life, once on
+    each node, and what of the runtime does not come through, each time that kubelet has moved."""
+    kubelet = assessment.plan.desired.kubelet
+    if kubelet is None or assessment.snapshot.kubelet.on_relay:
+        return
+    if run.store.record.good is None:
+        run.emit(Event("warning", _UNMAINTAINED, {"code": "upstream-unmaintained", "hint": _SUCCESSOR}))
+    try:
+        direct = run.host.cri.status(assessment.base_endpoint)
+        relayed = run.host.cri.status(paths.RELAY_ENDPOINT)
+    except StepFailedError:
+        return  # the next look says more
+    for finding in differences(direct, relayed):
+        run.emit(Event("warning", finding.message, {"code": finding.code, "hint": finding.hint}))
 
 
 def _warn_unlabelled(run: Run) -> None:

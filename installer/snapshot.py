@@ -14,7 +14,7 @@ from installer.errors import InstallerError, UnservableHostError
 from installer.host.globbing import matching
 from installer.host.ports import Files, Host
 from installer.inputs.settings import Settings
-from installer.kubelet.launch import Launch, find_launch, is_script
+from installer.kubelet.launch import Launch, find_launch, is_script, kubelet_program
 from installer.model import paths
 from installer.model.hold import reason_in
 from installer.model.pause import CLUSTER_MEMORY, PAUSE_FILE, why_paused
@@ -128,6 +128,7 @@ def with_probe(snapshot: HostSnapshot, host: Host, wanted: Iterable[str], endpoi
         unwritable=unwritable,
         obstacles={path: reason for path in wanted if (reason := _obstacle(host, path))},
         proxy_drop_ins=tuple(_proxy_drop_ins(host)),
+        kubelet_version=_kubelet_version(host, snapshot) if wanted else "",
     )
     return replace(snapshot, probe=probe)
 
@@ -220,10 +221,14 @@ def _read_base(host: Host, kubelet: KubeletSnapshot) -> KubeletBase:
 
 def _script(host: Host, detail: UnitDetail) -> UnitText | None:
     """What a shell reads to start kubelet."""
-    if len(detail.exec_start) != 1:
-        return None
-    line = detail.exec_start[0]
-    return read_script(host.files, find_launch((line.path, *line.argv[1:])))
+    words = _words(detail)
+    return read_script(host.files, find_launch(words)) if words else None
+
+
+def _words(detail: UnitDetail) -> tuple[str, ...]:
+    """The command line, its program with its whole path, if there is one."""
+    lines = detail.exec_start
+    return (lines[0].path, *lines[0].argv[1:]) if len(lines) == 1 else ()
 
 
 def read_script(files: Files, launch: Launch) -> UnitText | None:
@@ -309,6 +314,12 @@ def _probe_runtime(host: Host, endpoint: str) -> tuple[str, tuple[RunningContain
         return "", host.cri.containers(endpoint)
     except InstallerError as error:
         return error.message, ()
+
+
+def _kubelet_version(host: Host, snapshot: HostSnapshot) -> str:
+    process = snapshot.kubelet.process
+    program = kubelet_program(_words(snapshot.base.detail), process.exe if process else "")
+    return host.kubelet_version(program) if program else ""
 
 
 def _proxy_drop_ins(host: Host) -> Iterable[UnitText]:

@@ -413,6 +413,7 @@ class FakeHost:
     clock: FakeClock = field(default_factory=FakeClock)
     validator: FakeValidator = field(default_factory=FakeValidator)
     lock: FakeLock = field(default_factory=FakeLock)
+    kubelets: dict[str, str] = field(default_factory=dict)  # path -> version
     files: FakeFiles = field(init=False)
     systemd: FakeSystemd = field(init=False)
 
@@ -433,4 +434,5 @@ class FakeHost:
             validator=self.validator,
             lock=self.lock,
             identity=lambda: self.identity,
+            kubelet_version=lambda path: self.kubelets.get(path, ""),
         )

@@ -34,6 +34,7 @@ from installer.model.pinning import CgroupState, CpuResources
 from installer.model.snapshot import RunningContainer
 
 _SERVICE = "/runtime.v1.RuntimeService"
+_NEWER = {3: "runtime handlers", 4: "features"}  # fields of StatusResponse
 _AT_A_TIME = 8
 _RUNNING = 1  # ContainerState.CONTAINER_RUNNING
 _QUIET = {"GRPC_VERBOSITY": "NONE", "GRPC_ENABLE_FORK_SUPPORT": "0"}
@@ -74,7 +75,8 @@ class SocketCri:
     def status(self, endpoint: str, timeout: float = 2.0) -> RuntimeStatus:
         with self._channel(endpoint, timeout) as call:
             version = call("Version", encode(1, b"v1"))
-            status = message(call("Status", b""), 1)
+            whole = call("Status", b"")
+            status = message(whole, 1)
         conditions = {text(condition, 1): condition for condition in messages(status, 1)}
         ready = conditions.get("RuntimeReady", {})
         reasons = (text(ready, 3), text(ready, 4))
@@ -85,6 +87,7 @@ class SocketCri:
             api_version=text(version, 4),
             ready=is_ready,
             reason="" if is_ready else ": ".join(filter(None, reasons)) or "the runtime says it is not ready",
+            extras=tuple(name for number, name in _NEWER.items() if whole.get(number)),
         )
 
     def containers(self, endpoint: str, timeout: float = 10.0) -> tuple[RunningContainer, ...]:

@@ -174,13 +174,15 @@ class Processes(Protocol):
 
 
 class RuntimeStatus(NamedTuple):
-    """CRI Version and Status. `reason` says why the runtime is not ready."""
+    """CRI Version and Status. `reason` says why the runtime is not ready; `extras` are those parts of Status
+    that are newer than Kubernetes 1.29 (`runtime handlers`, `features`)."""
 
     name: str
     version: str
     api_version: str
     ready: bool
     reason: str = ""
+    extras: tuple[str, ...] = ()
 
 
 class Cri(Protocol):
@@ -289,7 +291,8 @@ class Validator(Protocol):
 class Host:
     """All doors of one host. `lock` is held for a whole converging run; it raises BusyHostError.
 
-    `identity` returns machine (uname -m), machine-id and hostname of the host.
+    `identity` returns machine (uname -m), machine-id and hostname of the host. `kubelet_version` returns what
+    a kubelet at a host path says of itself (`1.36.2`), or an empty string: it is run for that.
     """
 
     files: Files
@@ -302,3 +305,4 @@ class Host:
     validator: Validator
     lock: Callable[[], AbstractContextManager[None]]
     identity: Callable[[], Mapping[str, str]]
+    kubelet_version: Callable[[str], str]

@@ -13,6 +13,7 @@ from installer.host.files import RootedFiles
 from installer.host.healthz import HostHealthz
 from installer.host.identity import host_identity
 from installer.host.journal import HostJournal
+from installer.host.kubelet_version import kubelet_version
 from installer.host.lock import host_lock
 from installer.host.ports import Host
 from installer.host.process import ProcProcesses
@@ -34,6 +35,7 @@ def build_host(root: Path) -> Host:
         validator=BinaryValidator(files),
         lock=lambda: _lock(files),
         identity=lambda: host_identity(files),
+        kubelet_version=lambda path: kubelet_version(files, path),
     )
 
 

@@ -185,6 +185,13 @@ def shell_words(launch: Launch, environment: Mapping[str, str]) -> Iterator[str]
             yield _VARIABLE.sub(lambda found: environment.get(found[1] or found[2], ""), word)
 
 
+def kubelet_program(words: tuple[str, ...], executable: str) -> str:
+    """The path of kubelet itself, by the running process or the command line; empty if neither names one."""
+    running = executable.removesuffix(" (deleted)")
+    found = (path for path in (running, find_launch(words).program) if path.startswith("/"))
+    return next((path for path in found if posixpath.basename(path) == "kubelet"), "")
+
+
 def came_through(words: tuple[str, ...], started: tuple[str, ...], executable: str) -> bool:
     """Whether a running process has the words of the command line (its program first) at the end of its own,
     or is that program. `started` is its command line without our part."""

@@ -119,7 +119,8 @@ class Probe:
 
     `runtime_error` is empty when the runtime answered CRI v1 and is ready. `free_bytes`, `unwritable` (why)
     and `obstacles` (why) are by host path. `proxy_drop_ins` are other people's for the proxy's unit.
-    `managers` are what kubelet's own CPU and memory managers have assigned.
+    `managers` are what kubelet's own CPU and memory managers have assigned, `kubelet_version` is what kubelet
+    says of itself, empty if it was not asked or does not say.
     """
 
     runtime_error: str = ""
@@ -129,6 +130,7 @@ class Probe:
     obstacles: Mapping[str, str] = field(default_factory=dict)
     proxy_drop_ins: tuple[UnitText, ...] = ()
     managers: KubeletManagers = NO_MANAGERS
+    kubelet_version: str = ""
 
 
 _UNKNOWN = Machine("", "", "")

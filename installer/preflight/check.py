@@ -17,6 +17,7 @@ from installer.model.finding import Finding, refusal, warning
 from installer.model.resource import Part, UnitState
 from installer.model.snapshot import HostSnapshot, Machine, Probe
 from installer.model.state import Desired, Mode
+from installer.preflight.compatibility import check_versions
 from installer.preflight.configuration import check_cache, check_repinning
 from installer.preflight.file_system import check_file_systems, check_places
 from installer.systemd_syntax.unit_file import parse_unit
@@ -112,6 +113,9 @@ def check_change(
     proxy = changes.unit(Part.PROXY)
     # A proxy that refuses what it is signalled to read again is restarted.
     starts_proxy = proxy is not None and proxy.action in (UnitAction.RELOAD, UnitAction.RESTART)
+    kubelet = changes.unit(Part.KUBELET)
+    restarts_kubelet = kubelet is not None and kubelet.action is UnitAction.RESTART
+    moves = restarts_kubelet and not snapshot.kubelet.on_relay
     repinning = check_repinning(inputs, snapshot, clears_agent=clears_agent)
     return (
         *_check_running(snapshot, moved),
@@ -120,6 +124,9 @@ def check_change(
         *_check_runtime(probe, "the proxy needs it, so repair it first"),
         *check_file_systems(probe, changes, payload.binary.size if payload else 0),
         *_check_managers(request.settings, policies),
+        *check_versions(
+            probe.kubelet_version, payload.version if payload else "", restarts=restarts_kubelet, moves=moves
+        ),
         *(repinning if starts_proxy else ()),
         *_check_pending(
             snapshot.kubelet.unit, desired, changes, request.accept_pending or (moved and request.adopt)

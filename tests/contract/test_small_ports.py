@@ -15,6 +15,8 @@ from installer.host.real import build_host
 from tests.fakes import FakeHost
 from tests.rules import rule
 from tests.throwaway.host import ThrowawayHost
+from tests.throwaway.kubelet import executable
+from tests.throwaway.standins.kubelet import VERSION
 
 
 @pytest.fixture(params=["fake", "real"])
@@ -74,6 +76,26 @@ def test_a_process_that_is_not_there(host: Host) -> None:
 
 def test_identity_has_three_keys(host: Host) -> None:
     assert set(host.identity()) == {"machine", "machine_id", "hostname"}
+
+
+def test_a_kubelet_that_is_not_there_has_no_version(host: Host) -> None:
+    assert host.kubelet_version("/usr/bin/kubelet") == ""
+
+
+def test_the_version_of_a_kubelet(throwaway: ThrowawayHost) -> None:
+    host, place = build_host(throwaway.root), throwaway.root / "usr/bin/kubelet"
+    place.write_bytes(executable())
+    place.chmod(0o755)
+    assert host.kubelet_version("/usr/bin/kubelet") == VERSION
+    assert host.kubelet_version("/bin/true") == "", "it says nothing"
+    assert host.kubelet_version("/usr/bin") == ""
+    place.chmod(0o775)
+    assert host.kubelet_version("/usr/bin/kubelet") == "", "others may write it"
+    place.chmod(0o755)
+    place.write_text("#!/bin/sh\ntouch /ran\necho Kubernetes v1.36.2\n")
+    assert host.kubelet_version("/usr/bin/kubelet") == "", "a script"
+    assert not (throwaway.root / "ran").exists()
+    place.unlink()
 
 
 def test_a_journal_that_cannot_be_read_is_a_reason_in_brackets(tmp_path: Path) -> None:

@@ -327,3 +327,25 @@ def test_warnings(node: Node) -> None:
     assert "on all interfaces" in said
     assert "secrets among them" in said
     assert f"may delete all of {DROP_INS}" in said
+
+
+def test_versions_that_do_not_go_together(node: Node) -> None:
+    """kubelet is asked for its version when something is to be changed; what hurts is said before."""
+    node.write("/etc/standin-kubelet.json", '{"version": "1.38.1"}')
+    (node.command.payload / "VERSION").write_text("v0.8.4\n")
+    said = node.refused("kubelet-too-new")
+    assert "RuntimeConfig" in said
+    assert "use cri-resmgr 0.9 or later" in said
+
+    (node.command.payload / "VERSION").write_text("v0.9.2\n")
+    assert node.findings() == {"in-place-resize": "warn", "newer-cri": "warn"}
+    first = node.installed().said
+    assert "resizes pods in place" in first
+    assert "not maintained any more" in first
+    assert "through the relay" not in first
+
+    again = node.command("install")
+    assert again.code == 0
+    assert "warning" not in again.said
+    node.write("/etc/standin-kubelet.json", "{}")
+    assert node.command("remove").code == 0

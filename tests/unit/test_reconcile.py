@@ -438,3 +438,22 @@ def test_a_look_without_inputs_compares_with_what_was_installed(
         paths.FALLBACK_CONFIG
     ]
     assert not look(replace(given, inspect=True), node.fake.host).as_installed
+
+
+def test_what_versions_mean_is_said_when_kubelet_moves(node: Node, payload: Path) -> None:
+    """And what upstream says of its own end, once."""
+    node.fake.kubelets = dict.fromkeys(("/usr/bin/kubelet", "/opt/bin/kubelet"), "1.38.1")
+    (payload / "VERSION").write_text("v0.8.4\n")
+    with pytest.raises(UnservableHostError, match="RuntimeConfig"):
+        install(node, payload)
+
+    (payload / "VERSION").write_text("v0.9.2\n")
+    said: list[Event] = []
+    assert reconcile(request(payload), node.fake.host, said.append)
+    codes = [event.data["code"] for event in said if event.kind == "warning"]
+    assert codes == ["in-place-resize", "newer-cri", "upstream-unmaintained"]
+    said.clear()
+    assert not reconcile(request(payload), node.fake.host, said.append)
+    node.fake.files.remove(paths.GUARD)
+    assert reconcile(request(payload), node.fake.host, said.append)
+    assert not [event for event in said if event.kind == "warning"]

@@ -9,6 +9,7 @@ Faults (faults.py; the file is FAULTS below, healthz is looked up at each reques
     startDelaySeconds  from the runtime's answer until it is healthy
     exitAfterSeconds   it dies that long after it was healthy
     healthz            false: answers 500
+    version            what it answers to --version
     sickAfterSeconds   from then on, counted from its start, it answers 500
     ignoreTerm         true: SIGTERM does not end it
     workerSeconds      from its start until the probes of the pods that were there have workers
@@ -36,6 +37,7 @@ DEFAULT_ENDPOINT = "unix:///run/containerd/containerd.sock"
 RELAY = "/run/cri-resmgr/cri-resmgr.sock"
 SERVICE = "/runtime.v1.RuntimeService/"
 IMAGE_INFO = "/runtime.v1.ImageService/ImageFsInfo"
+VERSION = "1.29.14"
 STARTED = time.monotonic()
 
 #: Flags that there are no more.
@@ -225,6 +227,9 @@ def wrongs(address: str) -> dict[str, Any]:
 
 
 def main() -> NoReturn:
+    if "--version" in sys.argv[1:]:
+        os.write(1, f"Kubernetes v{faults.load(FAULTS).get('version', VERSION)}\n".encode())
+        os._exit(0)
     with open("/proc/self/comm", "w", encoding="ascii") as comm:
         comm.write("kubelet")
     check_words(sys.argv[1:])

@@ -1,0 +1,67 @@
+"""Which kubelets, proxies and runtimes go together, and what is said of those that do so only in part."""
+
+from __future__ import annotations
+
+import pytest
+
+from installer.kubelet.launch import kubelet_program
+from installer.model.finding import Severity
+from installer.preflight.compatibility import check_versions, differences
+from tests.fakes import CONTAINERD
+
+
+@pytest.mark.parametrize(
+    ("kubelet", "proxy", "codes"),
+    [
+        ("1.26.15", "v0.9.2", []),
+        ("1.29.14", "v0.8.0", []),
+        ("1.30.1", "v0.9.2", ["newer-cri"]),
+        ("1.34.9-eks-7", "v0.9.2", ["newer-cri"]),
+        ("1.35.0", "v0.8.4", ["in-place-resize", "newer-cri"]),
+        ("1.37.3", "v0.8.4", ["in-place-resize", "newer-cri"]),
+        ("1.38.0-alpha.1", "v0.8.4", ["kubelet-too-new", "in-place-resize", "newer-cri"]),
+        ("1.38.0", "v0.9.2", ["in-place-resize", "newer-cri"]),
+        ("1.40.0", "0.10.0", ["in-place-resize", "newer-cri"]),
+        ("1.38.0", "", ["in-place-resize", "newer-cri"]),
+        ("", "v0.8.0", []),
+        ("2.0.0", "v0.8.0", []),
+    ],
+)
+def test_versions(kubelet: str, proxy: str, codes: list[str]) -> None:
+    found = list(check_versions(kubelet, proxy, restarts=True, moves=True))
+    assert [one.code for one in found] == codes
+    assert all((one.severity is Severity.REFUSE) == (one.code == "kubelet-too-new") for one in found)
+
+
+def test_a_kubelet_that_is_on_the_relay_already_is_warned_of_nothing() -> None:
+    assert not list(check_versions("1.36.2", "v0.9.2", restarts=True, moves=False))
+    assert not list(check_versions("1.38.0", "v0.8.0", restarts=False, moves=False)), "it runs"
+    (refused,) = check_versions("1.38.0", "v0.8.0", restarts=True, moves=False)
+    assert refused.code == "kubelet-too-new"
+
+
+def test_what_does_not_come_through_the_relay() -> None:
+    direct = CONTAINERD._replace(version="2.1.4", extras=("runtime handlers", "features"))
+    (lost,) = differences(direct, direct._replace(extras=()))
+    assert lost.code == "relay-drops-status"
+    assert "runtime handlers and features" in lost.message
+    (other,) = differences(direct, direct._replace(version="1.6.20"))
+    assert other.code == "relay-differs"
+    assert "containerd 2.1.4 (CRI v1), and through the relay it is containerd 1.6.20" in other.message
+    assert not list(differences(direct, direct))
+
+
+@pytest.mark.parametrize(
+    ("words", "executable", "program"),
+    [
+        (("/usr/bin/kubelet", "--v=2"), "/opt/bin/kubelet (deleted)", "/opt/bin/kubelet"),
+        (("/usr/bin/kubelet", "--v=2"), "/usr/bin/python3", "/usr/bin/kubelet"),
+        (("/usr/bin/nice", "/usr/bin/kubelet"), "", "/usr/bin/kubelet"),
+        (("/opt/start-kubelet",), "/usr/bin/kubelet", "/usr/bin/kubelet"),
+        (("/opt/start-kubelet",), "", ""),
+        (("/bin/sh", "-c", "exec /usr/bin/kubelet"), "/bin/dash", ""),
+        ((), "", ""),
+    ],
+)
+def test_which_program_is_asked(words: tuple[str, ...], executable: str, program: str) -> None:
+    assert kubelet_program(words, executable) == program
