@@ -25,6 +25,7 @@ SUITES = {
     ),
     "misbehave": ("hosts.misbehave", 1, "rounds of what else a system does"),
     "lives": ("hosts.lives", 100, "random lives of a node"),
+    "takeovers": ("hosts.takeovers", 50, "random lives of nodes that another installer has been at"),
     "hostile": ("inputs.hostile", 10_000, "examples of each kind of input"),
     "swapped": ("disks.swapped", 2_000, "rounds of each operation"),
     "unitfiles": ("inputs.unitfiles", 3_000, "units of kubelet that systemd reads, too"),

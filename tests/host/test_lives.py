@@ -4,12 +4,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.hosts import takeovers
 from tests.faults.hosts.life import Life
 from tests.faults.hosts.lives import live
 from tests.rules import rule
 
 AMOUNT = 2
 STEPS = 8
+
+
+@rule("R6", "R7", "R8", "R12")
+@pytest.mark.parametrize("number", [1, 2])
+def test_random_lives_of_a_node_of_another_installer(tmp_path: Path, number: int) -> None:
+    tried = takeovers.live_share(tmp_path, number)
+    assert not tried.bad, "\n".join(tried.bad)
 
 
 @rule("R2", "R3", "R4", "R6", "R12")
