@@ -221,8 +221,7 @@ class _Worker:
         adoption = adopt(self._host, step.target, self._stop_for_adoption, self._limits.proxy_start / 2)
         self._before = {container.id: container for container in adoption.containers} | self._before
         for stranger in adoption.made_known:
-            message = f"made known to the proxy: {stranger.title}"
-            self._emit(Event("adopted", message, {"id": stranger.id}))
+            self._emit(Event("adopted", f"made known to the proxy: {stranger.title}", {"id": stranger.id}))
 
     def _stop_for_adoption(self) -> None:
         """From here on the cache may be ours."""
@@ -231,9 +230,11 @@ class _Worker:
         self._stop(Step(StepKind.STOP, paths.PROXY_UNIT, Part.PROXY))
 
     def _check_weights(self, step: Step) -> None:
-        """Containers that have come while the proxy started are adopted at once."""
+        """Containers that have come while the proxy started are adopted at once. One that only is not known
+        to it waits until kubelet has moved: until then more of them may come."""
+        settled = self._progress.moved_kubelet or not self._plan.restarts_kubelet
         for left in reversed(range(_ADOPTIONS)):
-            lost = find_lost(self._host, step.target, self._before)
+            lost = find_lost(self._host, step.target, self._before, unknown_too=settled)
             check_lost(lost)
             if not lost:
                 return forget_old(self._host.files)
@@ -242,8 +243,7 @@ class _Worker:
             self._adopt(step)
             self._restart(Step(StepKind.RESTART, paths.PROXY_UNIT, Part.PROXY))
             self._await_relay(Step(StepKind.AWAIT_RELAY, paths.RELAY_ENDPOINT, Part.PROXY))
-        message = f"containers came faster than they could be adopted: {lost[0].how}"
-        raise StepFailedError(message, "run again", interfered=True)
+        raise StepFailedError(f"containers keep coming past the proxy: {lost[0].how}", "run again", True)
 
     def forget_adopted(self) -> None:
         """The cache is as cri-resmgr itself has left it: what comes next may not start on ours."""
@@ -290,7 +290,7 @@ class _Worker:
         else:
             self._progress.moved_proxy = True
             away = self._host.clock.monotonic() - self._proxy_away if self._proxy_away else 0.0
-            bound, self._proxy_away = self._proxy_bound(bound - away), 0.0
+            bound, self._proxy_away = self._proxy_bound(max(1.0, bound - away)), 0.0
         try:
             slack = JOB_SLACK if kubelet else 0.0
             result = self._host.systemd.restart(step.target, bound + slack, at_once=self._plan.rescues)

@@ -22,6 +22,7 @@ from installer.model import hold, paths
 from installer.model.assessment import Assessment
 from installer.model.event import Event
 from installer.model.plan import Plan, Step, StepKind
+from installer.model.policy import PolicyInForce, PolicySource, Repinning
 from installer.model.proxy_log import fatal_lines, says_torn_cache
 from installer.model.resource import Part
 from installer.model.snapshot import HostSnapshot
@@ -131,8 +132,10 @@ def _plan_back(
         ends_hold=hold.is_of_a_run(snapshot.hold),
         leftovers=leftovers_of_ours(record, snapshot) if target.proxy is None else (),
         reset_pinning=assessment.base_endpoint if _gives_back(assessment, target, run) else "",
+        adopt=assessment.base_endpoint if _adopts(assessment, target, run) else "",
     )
-    steps = plan.steps
+    # A weight that is lost on the way back is not mended by going on.
+    steps = tuple(step for step in plan.steps if step.kind is not StepKind.CHECK_WEIGHTS)
     if target.proxy is None and hold.is_of_a_run(snapshot.hold):
         steps += (Step(StepKind.CLEAR_HOLD, paths.HOLD, Part.KUBELET),)
     waits = any(step.kind is StepKind.AWAIT_KUBELET for step in steps)
@@ -151,6 +154,16 @@ def _gives_back(assessment: Assessment, target: Desired, run: Run) -> bool:
         return True
     cache, attempted = assessment.snapshot.cache, assessment.plan.desired
     return policy_of(target, cache) == "none" and policy_of(attempted, cache) != "none"
+
+
+def _adopts(assessment: Assessment, target: Desired, run: Run) -> bool:
+    """Whether `target` has a policy that would touch strangers: the attempt may have failed before it adopted
+    them. With one that cannot be adopted, whom an operator has given up, nobody is."""
+    settings, snapshot = run.settings.proxy, assessment.snapshot
+    if target.proxy is None or settings.strangers != "adopt" or settings.accept_repinning:
+        return False
+    policy = PolicyInForce(policy_of(target, snapshot.cache), PolicySource.FALLBACK)
+    return policy.repins is not Repinning.NOTHING
 
 
 def _parts(progress: Progress, target: Desired) -> frozenset[Part]:

@@ -50,7 +50,7 @@ _IN_WORDS = {
     StepKind.DAEMON_RELOAD: "daemon-reload",
     StepKind.RESET_CACHE: "stop the proxy and clear the agent's configuration in {}",
     StepKind.SET_ASIDE_CACHE: "set the torn {} aside",
-    StepKind.ADOPT: "adopt running containers that the proxy does not know; it is stopped for that",
+    StepKind.ADOPT: "adopt running containers, if there are any that the proxy does not know",
     StepKind.CHECK_WEIGHTS: "check that the proxy knows all running containers, and none has lost CPU weight",
     StepKind.RESET_PINNING: "give running containers their CPUs and weight back",
     StepKind.AWAIT_START: "wait for the start of {}, which is under way",

@@ -114,11 +114,18 @@ class Lost(NamedTuple):
     came_late: bool
 
 
-def find_lost(host: Host, endpoint: str, before: Mapping[str, RunningContainer]) -> tuple[Lost, ...]:
+def find_lost(
+    host: Host, endpoint: str, before: Mapping[str, RunningContainer], *, unknown_too: bool
+) -> tuple[Lost, ...]:
     """What is wrong now that the policy is in force; `before` are those that ran before its start, by ID. One
-    that has come since should have what it was created with, and be known for the next start."""
+    that has come since should have what it was created with, and, with `unknown_too`, be known to the proxy:
+    its next start would touch it."""
     cache = read_cache(host.files)
-    found = (_lost(one, cache, before.get(one.id)) for one in host.cri.containers(endpoint))
+    found = (
+        _lost(one, cache, before.get(one.id))
+        for one in host.cri.containers(endpoint)
+        if unknown_too or one.id in cache.containers
+    )
     return tuple(lost for lost in found if lost)
 
 

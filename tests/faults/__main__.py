@@ -18,6 +18,7 @@ SUITES = {
     "killed": ("hosts.killed", 1_000, "random instants, beside each effect of each way"),
     "signals": ("hosts.signals", 3, "rounds of a signal at each step, and of several runs at once"),
     "reboots": ("hosts.reboots", 50, "power cuts of the host"),
+    "policies": ("hosts.policies", 50, "containers that keep their CPU weight through each policy"),
     "machine": (
         "machines.suite",
         30,

@@ -12,7 +12,7 @@ import re
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -23,11 +23,12 @@ from installer.errors import InstallerError
 from installer.host.clock import SystemClock
 from installer.host.disk import Kernel
 from installer.host.files import RootedFiles
-from installer.host.ports import Clock, Host, Systemd
+from installer.host.ports import Clock, Cri, Host, Systemd, Validator
 from installer.host.real import build_host
 from installer.inputs.load import Request
 from installer.inputs.settings import load_settings
 from installer.model.event import Event
+from installer.model.pinning import CpuResources
 from installer.model.state import Mode
 from installer.reconcile import look, reconcile
 from tests.host.node import Node
@@ -160,6 +161,44 @@ class MortalSystemd:
             self._systemd.kill(name, signal_number)
 
 
+class MortalCri:
+    """The Cri port in which each container's update is an effect."""
+
+    def __init__(self, cri: Cri, effects: Effects) -> None:
+        self._cri = cri
+        self._effect = effects.one
+        self.answers = cri.answers
+        self.status = cri.status
+        self.containers = cri.containers
+        self.cgroup = cri.cgroup
+
+    def update(
+        self, endpoint: str, resources: Mapping[str, CpuResources], timeout: float = 10.0
+    ) -> dict[str, str]:
+        said: dict[str, str] = {}
+        for identifier, one in resources.items():
+            with self._effect():
+                said |= self._cri.update(endpoint, {identifier: one}, timeout)
+        return said
+
+
+class MortalValidator:
+    """The Validator port in which everything but a judgement is an effect."""
+
+    def __init__(self, validator: Validator, effects: Effects) -> None:
+        self._validator = validator
+        self._effect = effects.one
+        self.validate = validator.validate
+
+    def reset_config(self, binary: Path, state_directory: Path) -> str:
+        with self._effect():
+            return self._validator.reset_config(binary, state_directory)
+
+    def see_containers(self, binary: Path, state_directory: Path, runtime: Path, seconds: float) -> str:
+        with self._effect():
+            return self._validator.see_containers(binary, state_directory, runtime, seconds)
+
+
 class HastyClock:
     """A clock on which time passes four times as fast."""
 
@@ -184,6 +223,8 @@ def build_mortal_host(root: Path, effects: Effects) -> Host:
         host,
         files=RootedFiles(root, MortalKernel(effects)),
         systemd=MortalSystemd(host.systemd, effects),
+        cri=MortalCri(host.cri, effects),
+        validator=MortalValidator(host.validator, effects),
         clock=HastyClock(),
     )
 

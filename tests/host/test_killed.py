@@ -8,12 +8,20 @@ from collections.abc import Iterator
 import pytest
 
 from installer.host.disk import Kernel
-from installer.host.ports import Systemd
+from installer.host.ports import Cri, Systemd, Validator
 from installer.model.state import Mode
 from tests.faults.hosts import killed, reboots
 from tests.faults.hosts.bench import Bench
-from tests.faults.hosts.ways import WAYS, Way
-from tests.host.mortal import DieAfterStep, MortalKernel, MortalSystemd, converge
+from tests.faults.hosts.ways import ADOPTION, GIVING_BACK, WAYS, Way
+from tests.host.mortal import (
+    DieAfterStep,
+    MortalCri,
+    MortalKernel,
+    MortalSystemd,
+    MortalValidator,
+    converge,
+)
+from tests.host.workload import UNSEEN
 from tests.rules import rule
 
 STRIDE = 37  # odd, so that it is before one effect and after the next
@@ -27,17 +35,31 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 
 @rule("R7")
-@pytest.mark.parametrize(("mortal", "port"), [(MortalKernel, Kernel), (MortalSystemd, Systemd)])
+@pytest.mark.parametrize(
+    ("mortal", "port"),
+    [(MortalKernel, Kernel), (MortalSystemd, Systemd), (MortalCri, Cri), (MortalValidator, Validator)],
+)
 def test_no_effect_is_left_out(mortal: type, port: type) -> None:
     """What a run is not killed at is what changes nothing that outlives it."""
     left = {name for name in vars(port) if not name.startswith("_")} - set(vars(mortal))
-    assert left <= {"sync", "unit", "detail"}
+    assert left <= {"sync", "unit", "detail", "answers", "status", "containers", "cgroup", "validate"}
 
 
 @rule("R7")
 @pytest.mark.parametrize("way", WAYS, ids=[way.name.replace(" ", "-").replace(",", "") for way in WAYS])
 def test_r7_killed_before_or_after_an_effect_the_next_run_goes_on(bench: Bench, way: Way) -> None:
     tried = killed.at_each_instant(bench, way, STRIDE, first=WAYS.index(way) * 11 % STRIDE)
+    assert not tried.bad, "\n".join(tried.bad)
+    assert tried.count
+
+
+@rule("R7", "R14")
+@pytest.mark.skipif(bool(UNSEEN), reason=UNSEEN)
+@pytest.mark.parametrize("way", [ADOPTION, GIVING_BACK], ids=lambda way: way.name.replace(" ", "-"))
+def test_r14_killed_in_an_adoption_or_in_giving_back_nobody_has_less_after_the_next_run(
+    bench: Bench, way: Way
+) -> None:
+    tried = killed.at_each_instant(bench, way, STRIDE, first=19)
     assert not tried.bad, "\n".join(tried.bad)
     assert tried.count
 

@@ -13,57 +13,15 @@ from installer.model.state import Mode
 from tests.host.command import REAL_POLICY, untouched
 from tests.host.mortal import run_apart
 from tests.host.node import PROXY, Node
+from tests.host.workload import ALL_CPUS, UNSEEN, but_cpus, enforced, start
 from tests.rules import rule
-from tests.throwaway.containers import Mount, Pod, container_pid, create_container, ctr, run_pod
+from tests.throwaway.containers import Mount, Pod, create_container, ctr, run_pod
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.standins.repinning import LOWEST, SHARED
 
 CACHE = "/var/lib/cri-resmgr/cache"
-CGROUPS = "sys/fs/cgroup"
-VALUES = {
-    "cpuset": ("cpuset.cpus", "cpuset.mems"),
-    "cpu": ("cpu.shares", "cpu.cfs_quota_us"),
-    "memory": ("memory.limit_in_bytes",),
-}
-ALL_CPUS = Path(f"/{CGROUPS}/cpuset/cpuset.cpus")
 
-pytestmark = pytest.mark.skipif(
-    not ALL_CPUS.exists() or ALL_CPUS.read_text().strip() == SHARED,
-    reason="needs cgroup v1 and two CPUs",
-)
-
-#: Container -> what the kernel enforces on it, by file of its cgroups.
-Usage = Mapping[str, Mapping[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """A node with containers that were there first. `strangers`: name -> ID."""
-
-    node: Node
-    strangers: dict[str, str]
-
-    @property
-    def usage(self) -> dict[str, dict[str, str]]:
-        return {name: enforced(self.node.host, identity) for name, identity in self.strangers.items()}
-
-    def repin(self) -> None:
-        """Installs with a policy that takes CPUs and weight from each of them."""
-        self.node.command.set(proxy={"strangers": "refuse", "acceptRepinning": True})
-        self.node.fallback(REAL_POLICY)
-        self.node.run("install")
-        assert {(one["cpuset.cpus"], one["cpu.shares"]) for one in self.usage.values()} == {
-            (SHARED, str(LOWEST))
-        }
-
-
-def enforced(host: ThrowawayHost, identity: str) -> dict[str, str]:
-    """What the kernel enforces on a container."""
-    found = {}
-    for controller, names in VALUES.items():
-        (directory,) = (host.root / CGROUPS / controller).glob(f"**/{identity}")
-        found.update({name: (directory / name).read_text().strip() for name in names})
-    return found
+pytestmark = pytest.mark.skipif(bool(UNSEEN), reason=UNSEEN)
 
 
 @pytest.fixture
@@ -71,43 +29,15 @@ def node(host: ThrowawayHost, tmp_path: Path) -> Node:
     return Node(host, tmp_path)
 
 
-def start(node: Node, pods: int, each: int) -> Workload:
-    """Containers with weights, quotas and memory limits of their own, as kubelet makes them."""
-    socket = node.host.runtime_socket
-    found: dict[str, str] = {}
-    for number in range(pods):
-        pod = run_pod(node.host, socket, f"pod-{number}")
-        for index in range(each):
-            milli = 10 + 137 * len(found) % 1900
-            found[f"{pod.name}/c{index}"] = create_container(
-                node.host,
-                socket,
-                f"c{index}",
-                cpu_shares=max(2, milli * 1024 // 1000),
-                cpu_quota=milli * 200 if index % 2 else 0,
-                memory_limit=(64 + number) << 20 if index % 3 else 0,
-                pod=pod,
-            )
-    return Workload(node, found)
-
-
-def but_cpus(usage: Usage) -> Usage:
-    return {name: {**one, "cpuset.cpus": ""} for name, one in usage.items()}
-
-
 def changes() -> str:
     """How it is said, up to the weight itself."""
     return f"CPUs {SHARED} -> {ALL_CPUS.read_text().strip()}, CPU weight {LOWEST} -> "
 
 
-def pids(workload: Workload) -> list[int | None]:
-    return [container_pid(workload.node.host, identity) for identity in workload.strangers.values()]
-
-
 @rule("R14")
 def test_fifty_containers_have_after_a_removal_what_they_had_before_the_installation(node: Node) -> None:
     workload = start(node, pods=10, each=5)
-    before, processes = workload.usage, pids(workload)
+    before, processes = workload.usage, workload.pids
     node.run("install")
     assert workload.usage == before
     workload.repin()
@@ -119,7 +49,7 @@ def test_fifty_containers_have_after_a_removal_what_they_had_before_the_installa
     given = [event for event in ended.events if event["kind"] == "pinning.reset"]
     assert len(given) == len(before)
     assert workload.usage == before
-    assert pids(workload) == processes
+    assert workload.pids == processes
     with untouched(node.host):
         assert node.run("remove").out == "nothing to do\n"
 
@@ -212,7 +142,7 @@ def test_strangers_keep_their_weight_from_the_first_installation_with_a_real_pol
     node: Node,
 ) -> None:
     workload = start(node, pods=4, each=4)
-    before, processes = workload.usage, pids(workload)
+    before, processes = workload.usage, workload.pids
     node.fallback(REAL_POLICY)
     assert node.run("plan", code=3).out.count("adopt default/pod-") == len(before)
     with node.restarts(kubelet=True, proxy=True):
@@ -233,7 +163,7 @@ def test_strangers_keep_their_weight_from_the_first_installation_with_a_real_pol
     node.expect_untraced()
     node.run("install")
     assert but_cpus(workload.usage) == but_cpus(before)
-    assert pids(workload) == processes
+    assert workload.pids == processes
 
 
 def running(node: Node) -> set[str]:
@@ -283,3 +213,16 @@ def test_an_adoption_that_the_proxy_does_not_heed_goes_back(node: Node) -> None:
     said = node.run("install", code=5).err
     assert "the policy has taken weight from 3 containers" in said
     assert workload.usage == before
+
+
+@rule("R8", "R14")
+def test_an_upgrade_that_fails_behind_a_real_policy_takes_nothing(node: Node) -> None:
+    """A container that has come past the proxy meanwhile is adopted, by the attempt and on the way back."""
+    node.fallback(REAL_POLICY)
+    node.run("install")
+    workload = start(node, pods=1, each=2)
+    before = but_cpus(workload.usage)
+    node.upgrade(fault={"exitAfterSeconds": 0.3})
+    node.run("install", code=5)
+    assert but_cpus(workload.usage) == before
+    assert node.on_relay()

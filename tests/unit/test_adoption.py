@@ -20,7 +20,7 @@ from installer.model.proxy_cache import CachedContainer, parse_cache
 from installer.model.resource import Part, UnitState
 from installer.model.snapshot import RunningContainer
 from installer.model.state import Desired, Mode
-from installer.pinning.adopt import OLD_CACHE, bring_back, divide, with_strangers
+from installer.pinning.adopt import OLD_CACHE, Lost, bring_back, divide, find_lost, with_strangers
 from installer.pinning.weight import due_shares, keeps_weight
 from tests.fakes import CONTAINERD, FakeHost
 from tests.rules import rule
@@ -342,6 +342,17 @@ def test_who_has_come_while_the_proxy_started_is_adopted_at_once(tmp_path: Path)
     carry_out(fake, StepKind.CHECK_WEIGHTS)
     assert adopted(tmp_path)["bb"].request == 30
     assert [call.method for call in fake.systemd.calls].count("restart") == 1
+
+
+def test_who_only_is_not_known_waits_until_kubelet_has_moved(tmp_path: Path) -> None:
+    """Until then more of them may come."""
+    fake = pinned_host(tmp_path)
+    carry_out(fake, StepKind.ADOPT)
+    before = {STRANGER.id: STRANGER}
+    fake.cri.running = (STRANGER, replace(STRANGER, id="bb", name="new"))
+    assert find_lost(fake.host, ENDPOINT, before, unknown_too=False) == ()
+    (lost,) = find_lost(fake.host, ENDPOINT, before, unknown_too=True)
+    assert lost == Lost("ns/web-0/new is not known to the proxy", came_late=True)
 
 
 @rule("R14")

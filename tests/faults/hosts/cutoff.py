@@ -16,6 +16,7 @@ from installer.model.state import Mode
 from tests.faults.hosts.ways import SETTINGS, Starts, Way
 from tests.host.mortal import converge, temporary_directory
 from tests.host.node import PROXY, STATE, Node
+from tests.host.workload import expect_kept
 from tests.throwaway import real
 from tests.throwaway.kubelet import UNIT, wait_healthy
 from tests.throwaway.snapshot import difference, files
@@ -51,6 +52,8 @@ def try_out(node: Node, way: Way, number: int, cut: Cut) -> str:
     journal.expect({UNIT: way.kubelet.and_more(kubelet), PROXY: way.proxy.and_more(proxy)})
     if way.proxy_read and not real.named("cri-resmgr"):  # which does not say what it reads
         journal.expect_read(way.proxy_read)
+    if way.policy:
+        expect_kept(node, way.policy)
     way.lay(node, number)
     return outcome
 

@@ -19,9 +19,10 @@ from tests.faults.hosts.abreast import share_on_bench, share_out, try_abreast
 from tests.faults.hosts.bench import Bench, Tried
 from tests.faults.hosts.command import start_command, until_due
 from tests.faults.hosts.cutoff import try_out
-from tests.faults.hosts.ways import WAYS, Way
+from tests.faults.hosts.ways import WAYS, WAYS_OF_CONTAINERS, Way
 from tests.host.mortal import DieSoon, Instant, converge
 from tests.host.node import Node
+from tests.host.workload import UNSEEN
 from tests.throwaway.real import NeedsStandInError
 
 _MORE_THAN_ANY_PLAN_HAS = 2000
@@ -108,5 +109,6 @@ def kill_command(node: Node, mode: Mode, soon: DieSoon) -> str:
 
 def run(report: Report, amount: int) -> None:
     """Every instant of every way, and `amount` random ones."""
-    every = [share_on_bench(f"killed: {way.name}", partial(at_each_instant, way=way)) for way in WAYS]
+    ways = WAYS if UNSEEN else WAYS + WAYS_OF_CONTAINERS
+    every = [share_on_bench(f"killed: {way.name}", partial(at_each_instant, way=way)) for way in ways]
     try_abreast(report, every + share_out("killed at random instants", at_random, amount, _SHARE))

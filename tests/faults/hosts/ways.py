@@ -10,8 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from installer.model.state import Mode
+from tests.host.command import REAL_POLICY
 from tests.host.node import BINARY, FALLBACK, Node
 from tests.host.product import offer_good, put_right
+from tests.host.workload import start_once
 
 FORCE = "/etc/cri-resmgr/force.cfg"
 
@@ -45,7 +47,8 @@ class Way:
     each number, `mend` those of the next run. Before that one, with `spoil`, an installation is tried
     that fails if it has anything to do. Effects count from the first event of the kind `since` on.
     `kubelet` and `proxy` are bounds for both runs together. `proxy_read` is a file that the proxy must have
-    read as it is then."""
+    read as it is then. With a `policy`, containers run from the first, and it says which one is in force
+    in the end: none of them has less then."""
 
     name: str
     kubelet: Starts
@@ -59,6 +62,7 @@ class Way:
     mend: Change = nothing_else
     since: str = ""
     proxy_read: str = ""
+    policy: str = ""
 
     def lay_inputs(self, node: Node) -> None:
         """No fault, the good payload, and what the way begins with."""
@@ -84,6 +88,16 @@ def _new_payload(node: Node, number: int) -> None:
     if not mark.exists() or mark.read_text() != str(number):
         node.upgrade(version=f"v0.{number + 10}.0")
         mark.write_text(str(number))
+
+
+def _policy_none(node: Node, _number: int) -> None:
+    start_once(node)
+    node.fallback("policy:\n  Active: none\n")
+
+
+def _real_policy(node: Node, number: int) -> None:
+    start_once(node)
+    node.fallback(f"{REAL_POLICY}logger:\n  Debug: number-{number}\n")
 
 
 def _good_payload(node: Node, _number: int) -> None:
@@ -214,4 +228,45 @@ WAYS = (
     ),
     REMOVAL,
     Way("a removal, then installed", Starts(0, 3), Starts(0, 2), mode=Mode.REMOVE),
+)
+
+ADOPTION = Way(
+    "a first install with a real policy",
+    Starts(1, 2),
+    Starts(1, 2),
+    installed=False,
+    lay=_policy_none,
+    ask=_real_policy,
+    policy="real",
+)
+GIVING_BACK = Way(
+    "a removal of a real policy",
+    Starts(1, 2),
+    Starts(0, 1),
+    mode=Mode.REMOVE,
+    then=Mode.REMOVE,
+    lay=_real_policy,
+    policy="none",
+)
+
+#: With containers. They do not live through a boot.
+WAYS_OF_CONTAINERS = (
+    ADOPTION,
+    Way(
+        "a real policy after none",
+        _NONE,
+        Starts(1, 2),
+        lay=_policy_none,
+        ask=_real_policy,
+        policy="real",
+    ),
+    Way(
+        "the policy none after a real one",
+        _NONE,
+        Starts(1, 2),
+        lay=_real_policy,
+        ask=_policy_none,
+        policy="none",
+    ),
+    GIVING_BACK,
 )

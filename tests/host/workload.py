@@ -1,0 +1,109 @@
+"""Containers that run on a node before anything of ours does, and what cgroup v1 enforces on them."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.host.command import REAL_POLICY
+from tests.host.node import Node
+from tests.throwaway.containers import container_pid, create_container, run_pod
+from tests.throwaway.host import ThrowawayHost
+from tests.throwaway.standins.repinning import LOWEST, SHARED
+
+CGROUPS = "sys/fs/cgroup"
+VALUES = {
+    "cpuset": ("cpuset.cpus", "cpuset.mems"),
+    "cpu": ("cpu.shares", "cpu.cfs_quota_us"),
+    "memory": ("memory.limit_in_bytes",),
+}
+ALL_CPUS = Path(f"/{CGROUPS}/cpuset/cpuset.cpus")
+
+#: Why none of this can be seen here; empty if it can.
+UNSEEN = (
+    "needs cgroup v1 and two CPUs" if not ALL_CPUS.exists() or ALL_CPUS.read_text().strip() == SHARED else ""
+)
+
+#: Container -> what the kernel enforces on it, by file of its cgroups.
+Usage = Mapping[str, Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A node with containers that were there first. `strangers`: name -> ID."""
+
+    node: Node
+    strangers: dict[str, str]
+
+    @property
+    def usage(self) -> dict[str, dict[str, str]]:
+        return {name: enforced(self.node.host, identity) for name, identity in self.strangers.items()}
+
+    @property
+    def pids(self) -> list[int | None]:
+        """Another one after a restart of the container."""
+        return [container_pid(self.node.host, identity) for identity in self.strangers.values()]
+
+    def repin(self) -> None:
+        """Installs with a policy that takes CPUs and weight from each of them."""
+        self.node.command.set(proxy={"strangers": "refuse", "acceptRepinning": True})
+        self.node.fallback(REAL_POLICY)
+        self.node.run("install")
+        assert {(one["cpuset.cpus"], one["cpu.shares"]) for one in self.usage.values()} == {
+            (SHARED, str(LOWEST))
+        }
+
+
+def enforced(host: ThrowawayHost, identity: str) -> dict[str, str]:
+    """What the kernel enforces on a container."""
+    found = {}
+    for controller, names in VALUES.items():
+        (directory,) = (host.root / CGROUPS / controller).glob(f"**/{identity}")
+        found.update({name: (directory / name).read_text().strip() for name in names})
+    return found
+
+
+def but_cpus(usage: Usage) -> Usage:
+    return {name: {**one, "cpuset.cpus": ""} for name, one in usage.items()}
+
+
+def start(node: Node, pods: int, each: int) -> Workload:
+    """Containers with weights, quotas and memory limits of their own, as kubelet makes them."""
+    socket = node.host.runtime_socket
+    found: dict[str, str] = {}
+    for number in range(pods):
+        pod = run_pod(node.host, socket, f"pod-{number}")
+        for index in range(each):
+            milli = 10 + 137 * len(found) % 1900
+            found[f"{pod.name}/c{index}"] = create_container(
+                node.host,
+                socket,
+                f"c{index}",
+                cpu_shares=max(2, milli * 1024 // 1000),
+                cpu_quota=milli * 200 if index % 2 else 0,
+                memory_limit=(64 + number) << 20 if index % 3 else 0,
+                pod=pod,
+            )
+    return Workload(node, found)
+
+
+def start_once(node: Node, pods: int = 1, each: int = 3) -> None:
+    """Containers of which `expect_kept` knows what they had at first."""
+    kept = node.scratch / "workload.json"
+    if not kept.exists():
+        workload = start(node, pods, each)
+        found = {"strangers": workload.strangers, "usage": workload.usage, "pids": workload.pids}
+        kept.write_text(json.dumps(found))
+
+
+def expect_kept(node: Node, policy: str) -> None:
+    """Nobody was restarted, nor has less than at first; only a real policy has CPUs of theirs."""
+    kept = json.loads((node.scratch / "workload.json").read_text())
+    workload = Workload(node, kept["strangers"])
+    assert workload.pids == kept["pids"]
+    now, before = workload.usage, kept["usage"]
+    if policy == "none":
+        assert now == before
+    else:
+        assert {one["cpuset.cpus"] for one in now.values()} == {SHARED}
+        assert but_cpus(now) == but_cpus(before)
