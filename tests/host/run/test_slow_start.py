@@ -74,15 +74,20 @@ def test_kubelet_is_moved_when_a_slow_proxy_answers(crowded: Node, tmp_path: Pat
 def test_a_first_pass_waits_for_a_start_that_is_under_way(crowded: Node, tmp_path: Path) -> None:
     """The host has booted: kubelet went without the proxy, and the installer's pod comes next."""
     node = crowded
-    node.fault("cri-resmgr", slow(8))
+    node.fault("cri-resmgr", slow(6))
     node.host.kill()
     node.host.boot(wait=False)
+    within(SOON, lambda: node.host.show(PROXY, "SubState") == "start-post")
+    # However busy this machine is: it is at it until everybody has looked.
+    node.host.systemctl("kill", "--signal=STOP", "--kill-whom=main", PROXY)
     within(SOON, lambda: node.host.show(UNIT, "ActiveState") == "active")
     assert node.host.show(PROXY, "NRestarts") == "0"
     process = node.host.show(PROXY, "MainPID")
     assert "cri-resource-manager is still starting" in node.run("plan", code=3).out
     assert "the proxy is still starting" in node.run("status", code=3).out
     with daemon(node, tmp_path) as running:
+        within(SOON, lambda: bool(running.of("pass.started")))
+        node.host.systemctl("kill", "--signal=CONT", "--kill-whom=main", PROXY)
         within(SOON, lambda: on_relay(node))
         running.settle()
         assert running.ended()[0]["exitCode"] == 0
