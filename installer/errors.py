@@ -10,9 +10,11 @@ from collections.abc import Sequence
 
 
 class InstallerError(Exception):
-    """The base class. `message` says what is wrong and where, `hint` what would help."""
+    """The base class. `message` says what is wrong and where, `hint` what would help. `faults` are the parts
+    of the message, where it tells of several."""
 
     exit_code = 1
+    faults: tuple[str, ...] = ()
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -35,9 +37,14 @@ class InvalidInputError(InstallerError):
 
 
 class UnservableHostError(InstallerError):
-    """This host cannot or should not be served (exit 4). Nothing was touched."""
+    """This host cannot or should not be served (exit 4). Nothing was touched. `faults` has one text for each
+    reason, where there are several."""
 
     exit_code = 4
+
+    def __init__(self, message: str, hint: str = "", faults: Sequence[str] = ()) -> None:
+        super().__init__(message, hint)
+        self.faults = tuple(faults)
 
 
 class SystemdError(InstallerError):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import NoReturn
 
@@ -55,6 +57,8 @@ from installer.takeover import may_be_earlier
 
 _UNMAINTAINED = "cri-resmgr is not maintained any more by its authors: nobody corrects its faults"
 _SUCCESSOR = "they point to NRI plugins (https://github.com/containers/nri-plugins), which need no proxy"
+_UNTOUCHED = "nothing was touched"
+_REPAIRED = "the last good generation was repaired, and nothing else was touched"
 
 
 def reconcile(request: Request, host: Host, emit: Emit) -> bool:
@@ -64,20 +68,21 @@ def reconcile(request: Request, host: Host, emit: Emit) -> bool:
     the previous state in place, RollbackFailedError, BusyHostError, InterruptedRunError.
     """
     with host.lock():
-        run, inputs, assessment = _look(request, host, emit)
-        plan = assessment.plan
-        _check_pause(request, assessment.snapshot)
-        _refuse(plan)
-        if _is_remembered(request, assessment):
+        with _good_repaired(request, host, emit):
+            run, inputs, assessment = _look(request, host, emit)
+            plan, remembered = assessment.plan, _is_remembered(request, assessment)
+            _check_pause(request, assessment.snapshot)
+            _refuse(plan)
+            if not remembered:
+                _warn(plan, emit)
+            if plan.steps and not remembered:
+                _check_run(inputs, assessment, run)
+        if remembered:
             _keep_good(request, assessment, run)
-        for finding in plan.warnings:
-            emit(Event("warning", finding.message, {"code": finding.code, "hint": finding.hint}))
+        after = assessment.snapshot
         if plan.steps:
-            _check_run(inputs, assessment, run)
             after = _carry_out(assessment, run)
             _warn_of_what_changed(assessment, run)
-        else:
-            after = assessment.snapshot
         if request.mode is Mode.REMOVE:
             _finish_removal(assessment, run)
         elif plan.steps or (assessment.snapshot.sound and is_open(run.store.record, plan.desired)):
@@ -186,10 +191,15 @@ def _check_pause(request: Request, snapshot: HostSnapshot) -> None:
         raise UnservableHostError(f"this node is paused: {snapshot.pause}", hint)
 
 
+def _warn(plan: Plan, emit: Emit) -> None:
+    for finding in plan.warnings:
+        emit(Event("warning", finding.message, {"code": finding.code, "hint": finding.hint}))
+
+
 def _refuse(plan: Plan) -> None:
     if plan.refusals:
         lines = [f"{f.message}" + (f" ({f.hint})" if f.hint else "") for f in plan.refusals]
-        raise UnservableHostError("\n".join(lines), "nothing was touched")
+        raise UnservableHostError("\n".join(lines), _UNTOUCHED, lines)
 
 
 def _check_allowed(request: Request, assessment: Assessment) -> None:
@@ -244,41 +254,86 @@ def _is_remembered(request: Request, assessment: Assessment) -> bool:
     return bool(assessment.plan.steps and assessment.remembered_failure and not request.retry)
 
 
-def _not_tried_again(assessment: Assessment, run: Run) -> tuple[Assessment, RolledBackError]:
-    """What is done instead: until an input changes, the good generation is repaired. A kubelet that is held
-    stays as it is."""
+def _as_good(assessment: Assessment, run: Run) -> Assessment | None:
+    """What repairs the last good generation on the host of `assessment`; None if there is none, or if somebody
+    holds kubelet: it stays as it is."""
     snapshot, record = assessment.snapshot, run.store.record
     held = snapshot.hold and not is_of_a_run(snapshot.hold)
     good = None if held else good_desired(record, run.host.files)
-    hint = "change an input (settings, configs, payload), or run `cri-resmgr-installer install --retry`"
-    if good is not None:
-        hint = f"the last good generation is kept in place meanwhile: {hint}"
+    if good is None:
+        return None
     unit = assessment.plan.kubelet_unit
-    changes, aside = diff(good, snapshot, record) if good else Changes(), ""
-    if good:
-        changes, aside = step_aside(snapshot, changes, unit, policy_of(good, snapshot.cache))
+    changes = diff(good, snapshot, record)
+    changes, aside = step_aside(snapshot, changes, unit, policy_of(good, snapshot.cache))
     plan = build_plan(
         assessment.plan.mode,
-        good or Desired(),
+        good,
         changes,
         nonce=os.urandom(8).hex(),
         kubelet_unit=unit,
-        hold=bool(good and snapshot.hold),
+        hold=bool(snapshot.hold),
         ends_hold=True,
         step_aside=aside,
     )
+    return replace(assessment, plan=plan, payload_version="")
+
+
+def _not_tried_again(assessment: Assessment, run: Run) -> tuple[Assessment, RolledBackError]:
+    """What is done instead: until an input changes, the good generation is repaired."""
+    hint = "change an input (settings, configs, payload), or run `cri-resmgr-installer install --retry`"
+    keeping = _as_good(assessment, run)
+    if keeping is not None:
+        hint = f"the last good generation is kept in place meanwhile: {hint}"
+    else:
+        plan, unit = assessment.plan, assessment.plan.kubelet_unit
+        nothing = build_plan(plan.mode, Desired(), Changes(), nonce="", kubelet_unit=unit)
+        keeping = replace(assessment, plan=nothing, payload_version="")
     message = f"this generation failed on this host and is not tried again: {assessment.remembered_failure}"
-    return replace(assessment, plan=plan, payload_version=""), RolledBackError(message, hint, remembered=True)
+    return keeping, RolledBackError(message, hint, remembered=True)
 
 
 def _keep_good(request: Request, assessment: Assessment, run: Run) -> NoReturn:
     """Raises RolledBackError."""
     keeping, error = _not_tried_again(assessment, run)
-    if keeping.plan.steps:
-        _check_allowed(request, keeping)
-        after = _carry_out(keeping, run)
-        _close_installed(keeping.plan, after, None, run)
+    _repair(request, keeping, run)
     raise error
+
+
+def _repair(request: Request, keeping: Assessment, run: Run) -> bool:
+    """Carries out what `_as_good` has found. Says whether that was anything."""
+    if not keeping.plan.steps:
+        return False
+    _check_allowed(request, keeping)
+    after = _carry_out(keeping, run)
+    _close_installed(keeping.plan, after, None, run)
+    run.emit(Event("good.repaired", "the last good generation was repaired"))
+    return True
+
+
+@contextmanager
+def _good_repaired(request: Request, host: Host, emit: Emit) -> Iterator[None]:
+    """Nobody watches an unattended run: where it is refused what it was given, it first repairs the last good
+    generation, which that does not concern."""
+    try:
+        yield
+    except (InvalidInputError, UnservableHostError, RolledBackError) as error:
+        installs = request.unattended and request.mode is Mode.INSTALL
+        if installs and _repair_despite(error, request, host, emit):
+            told = error.hint.removesuffix(_UNTOUCHED).removesuffix("; ")
+            error.hint = f"{told}; {_REPAIRED}" if told else _REPAIRED
+        raise
+
+
+def _repair_despite(error: InstallerError, request: Request, host: Host, emit: Emit) -> bool:
+    """Repairs the last good generation without what is refused, unless that generation is refused, too. Says
+    whether anything was changed."""
+    run, _, assessment = _look(replace(request, payload=None, configs=None, inspect=True), host, emit)
+    keeping = _as_good(assessment, run)
+    if keeping is None or not keeping.plan.steps or assessment.plan.refusals:
+        return False
+    _check_pause(request, assessment.snapshot)
+    emit(Event("warning", f"refused: {error.message}", {"code": "refused", "hint": ""}))
+    return _repair(request, keeping, run)
 
 
 def _close_installed(plan: Plan, after: HostSnapshot, inputs: Inputs | None, run: Run) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from installer.errors import KubeletKeptError
 from installer.model.event import Emit, Event
 
 _OUTPUT_LIMIT = 1 << 22  # characters of a plan
+_REASON_BYTES = 700  # an Event has room for 1024, and for what the phase says around it
 _KEPT = KubeletKeptError.exit_code
 _TOUCHED_NOTHING = (0, 2, _KEPT, 4, 75)  # or told of each restart
 
@@ -76,6 +77,8 @@ class ChildRun:
             self._changed, self._converged = bool(data.get("changed")), data
             if not self._changed:
                 return  # the state says it once; a resync need not repeat it
+        elif kind == "good.repaired":
+            self._changed = True
         elif kind == "error":
             self._error = {**data, "message": message}
         elif kind == "rollback.started":
@@ -109,12 +112,10 @@ class ChildRun:
         )
 
     def _cause(self) -> str:
-        """The first line of the error, which has the cause, and how many faults more there are."""
-        first, faults = (
-            str(self._error.get("message", "")).partition("\n")[0],
-            self._error.get("faults") or [],
-        )
-        return first + (f" (and {len(faults) - 1} more)" if len(faults) > 1 else "")
+        """Every fault that the error tells of, as far as there is room; else its first line, which has the
+        cause."""
+        faults = self._error.get("faults") or str(self._error.get("message", "")).splitlines()[:1]
+        return listed([" ".join(str(fault).split()) for fault in faults], _REASON_BYTES)
 
     def _planned(self) -> tuple[bool, str]:
         """Whether the plan restarts kubelet, and its summary."""
@@ -128,3 +129,18 @@ class ChildRun:
             return False, ""
         reason = f"pending: {plan['summary']}" if steps else ""
         return ("restart", self._unit) in steps, "" if self._error else reason
+
+
+def listed(texts: Sequence[str], limit: int) -> str:
+    """As many of the texts, the most important first, as fit into `limit` bytes, and how many more there are.
+    Of the first one at least its beginning."""
+    kept, size = list[str](), 0
+    for text in texts:
+        size += len(text.encode("utf-8", "replace")) + len("; ")
+        if kept and size > limit:
+            break
+        kept.append(text)
+    first = "; ".join(kept).encode("utf-8", "replace")
+    more = len(texts) - len(kept)
+    cut = first if len(first) <= limit else first[: limit - 3] + b"..."
+    return cut.decode("utf-8", "ignore") + (f" (and {more} more)" if more else "")

@@ -47,7 +47,7 @@ class PassHistory:
         self._spread = spread
         self._settled: PollSnapshot | None = None  # seen when a pass last found or left nothing to do
         self._second_look = 0.0
-        self._quarantine: PollSnapshot | None = None  # seen when a pass said that its generation is blamed
+        self._kept: PollSnapshot | None = None  # seen when a pass that was refused had left what is good
         self._refusal: Token | None = None  # what the last refusal may have been about
         self._resync_at = now
         self._passes: list[float] = []
@@ -92,19 +92,20 @@ class PassHistory:
         self.last = (outcome.code, outcome.seconds)
         self.tried = before.inputs
         self._resync_at = now + self._spread(RESYNC)
+        self.counts["repairs"] += outcome.changed and self._settled is not None
         if outcome.code == 0:
             self.well = True
             self.serving = {name: getattr(outcome, name) for name in _SERVING}
-            self.counts["repairs"] += outcome.changed and self._settled is not None
             # Others may have changed something while we changed the host: a verification pass follows.
             self._settled = after if outcome.changed else before
             self._second_look = now + _SECOND_LOOK if outcome.changed else 0.0
             self.failures, self.retry_at, self.said = 0, 0.0, ""
-            self._quarantine = self._refusal = None
+            self._kept = self._refusal = None
             self.removed = removes
             return
         self._fail(now, outcome)
-        self._quarantine = after if outcome.remembered else None
+        refused = outcome.remembered or outcome.code in (_INVALID, _UNSERVABLE)
+        self._kept = after if refused and after.proxy.loaded_digest else None
         self._refusal = after.refusable if outcome.code == _UNSERVABLE else None
         if outcome.remembered or outcome.code == _INVALID:
             self.retry_at = float("inf") if outcome.remembered else self._resync_at
@@ -126,8 +127,8 @@ class PassHistory:
             return "the inputs have changed"
         if self.failures:
             waits = snapshot.on_relay and snapshot.proxy_is_coming
-            if self._quarantine is not None and snapshot.files != self._quarantine.files:
-                return "a file of the good generation has changed"
+            if drift := self._drift(snapshot, busy=busy or snapshot.proxy_is_coming):
+                return drift
             if self._refusal is not None and self._refusal != snapshot.refusable:
                 return "the cause of the refusal has changed"
             return "another try" if now >= self.retry_at and not waits else ""
@@ -141,6 +142,18 @@ class PassHistory:
         if 0.0 < self._second_look <= now:
             return "verification pass"
         return "resync" if now >= self._resync_at else ""
+
+    def _drift(self, snapshot: PollSnapshot, *, busy: bool) -> str:
+        """What has happened to the good generation, while what was asked for is refused."""
+        if self._kept is None:
+            return ""
+        if snapshot.files != self._kept.files:
+            return "a file of the good generation has changed"
+        return (
+            "a unit of the good generation has changed"
+            if (not busy and snapshot.standing != self._kept.standing)
+            else ""
+        )
 
     def difference(self, snapshot: PollSnapshot) -> str:
         """What differs from the host that a pass has last verified; empty if nothing does."""

@@ -50,7 +50,8 @@ def judge(now: Standing, seen: PollSnapshot, configuration: Configuration) -> tu
     phase, reason = _phase(now, seen, installs)
     if phase is Phase.REFUSED and installs:
         hint = _REFUSED_HINT + ("" if configuration.refused_is_ready else _GO_ON_HINT)
-        return phase, f"{reason}; nothing was touched. {hint}", configuration.refused_is_ready
+        left = "what is installed stays" if seen.proxy.loaded_digest else "nothing was touched"
+        return phase, f"{reason}; {left}. {hint}", configuration.refused_is_ready
     fit = now.well and not now.sick and not now.difference
     certain = phase in (Phase.CONVERGED, Phase.CHECKING, Phase.REMOVED)
     return phase, reason, certain or (phase is Phase.PAUSED and fit)

@@ -79,6 +79,13 @@ class PollSnapshot:
         )
 
     @property
+    def standing(self) -> Token:
+        """What of the units a repair puts right, and what no restart by itself changes."""
+        proxy, kubelet = self.proxy, self.kubelet
+        stopped = proxy.active_state in ("inactive", "failed")
+        return (proxy.load_state, stopped, proxy.unit_file_state, proxy.loaded_digest, kubelet.loaded_digest)
+
+    @property
     def proxy_is_coming(self) -> bool:
         """Systemd tries again by itself, or a rescue will: a pass now would blame the good generation."""
         trying = self.proxy.active_state in ("activating", "deactivating")

@@ -87,13 +87,12 @@ def build_reporter(
 def report_error(error: InstallerError, output: str, stream: TextIO, now: Now = utc_now) -> None:
     """The error and its hint: `error: ...` and `hint: ...`, or an event of the kind `error` whose
     data are {"error": the class, "exitCode", "hint", "faults"}, and of a RolledBackError "remembered"."""
-    faults = list(error.faults) if isinstance(error, InvalidInputError) else []
     if output == "json":
         data = {
             "error": type(error).__name__,
             "exitCode": error.exit_code,
             "hint": error.hint,
-            "faults": faults,
+            "faults": list(error.faults),
         }
         if isinstance(error, RolledBackError):
             data["remembered"] = error.remembered
@@ -101,8 +100,8 @@ def report_error(error: InstallerError, output: str, stream: TextIO, now: Now = 
         return
     color = wants_color(stream)
     label = paint("error:", RED, color)
-    if faults:
-        text = "".join(f"{label} {one_line(fault)}\n" for fault in faults)
+    if isinstance(error, InvalidInputError):
+        text = "".join(f"{label} {one_line(fault)}\n" for fault in error.faults)
     else:
         first, *rest = escape(error.message).split("\n")
         text = f"{label} {first}\n" + "".join(f"  {line}\n" for line in rest)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TextIO
 
-from installer.errors import InstallerError, InvalidInputError, RolledBackError
+from installer.errors import InstallerError, RolledBackError
 from installer.model import paths
 from installer.model.change import Changes, FileChange, UnitAction, UnitChange, Verb
 from installer.model.finding import Finding
@@ -178,7 +178,7 @@ def error_json(error: InstallerError) -> dict[str, object]:
         "exitCode": error.exit_code,
         "message": error.message,
         "hint": error.hint,
-        "faults": list(error.faults) if isinstance(error, InvalidInputError) else [],
+        "faults": list(error.faults),
         "remembered": is_remembered(error),
     }
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from installer.daemon.child_run import ChildRun
+from installer.daemon.child_run import ChildRun, listed
 from installer.daemon.configuration import (
     Configuration,
     build_configuration,
@@ -337,10 +337,27 @@ def test_a_failure_says_why_and_whether_it_is_remembered() -> None:
     assert (outcome.remembered, outcome.reason, outcome.restarts) == (True, "it is broken", 0)
 
 
-def test_of_several_faults_the_first_is_told_and_how_many_there_are() -> None:
+@rule("R13")
+@pytest.mark.parametrize("code", [2, 4])
+def test_every_fault_is_told(code: int) -> None:
     work, _said = passed()
-    work.line(line("error", "a.cfg: no\nb.cfg: no", exitCode=2, faults=["a.cfg: no", "b.cfg: no"]))
-    assert work.outcome(2, work.before).reason == "a.cfg: no (and 1 more)"
+    work.line(
+        line("error", "a.cfg: no\nb.cfg: no", exitCode=code, faults=["a.cfg: no\n  at all", "b.cfg: no"])
+    )
+    assert work.outcome(code, work.before).reason == "a.cfg: no at all; b.cfg: no"
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        (["a", "b", "c"], "a; b; c"),
+        (["a" * 20, "b" * 20, "c" * 20], f"{'a' * 20}; {'b' * 20} (and 1 more)"),
+        (["ü" * 40, "b"], f"{'ü' * 23}... (and 1 more)"),
+        ([], ""),
+    ],
+)
+def test_faults_are_told_as_far_as_there_is_room_and_the_rest_is_counted(texts: list[str], said: str) -> None:
+    assert listed(texts, 50) == said
 
 
 def test_a_restart_that_failed_counts_all_the_same() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -155,6 +156,85 @@ def test_a_kubelet_whose_unit_files_are_gone_is_refused(node: Node, payload: Pat
     plan = look(request(payload), node.fake.host).plan
     assert [finding.code for finding in plan.refusals] == ["kubelet-unit-unreadable"]
     with pytest.raises(UnservableHostError, match="none of its unit files can be read"):
+        install(node, payload)
+
+
+# -- what is good, while what is new is refused -------------------------------------------------
+
+
+def broken_configs(directory: Path) -> Path:
+    directory.mkdir()
+    (directory / "fallback.cfg").write_text("policy: {Active: nonsense}\n")
+    return directory
+
+
+@rule("R13")
+@pytest.mark.parametrize("what", ["configs", "payload", "binary's own check", "preflight"])
+def test_an_unattended_run_repairs_what_is_good_before_it_refuses_what_is_new(
+    node: Node, payload: Path, tmp_path: Path, what: str
+) -> None:
+    assert install(node, payload)
+    asked = request(payload, unattended=True)
+    if what == "configs":
+        asked = replace(asked, configs=broken_configs(tmp_path / "configs"))
+    elif what == "payload":
+        (payload / paths.BINARY[1:]).write_bytes(b"")
+    elif what == "preflight":
+        arm = b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + struct.pack("<HH", 2, 183)
+        (payload / paths.BINARY[1:]).write_bytes(arm.ljust(4096, b"\0"))
+    else:
+        (payload / paths.BINARY[1:]).write_bytes(program("another"))
+        node.fake.validator.complaint = "F: it does not start"
+    for path in (paths.GUARD, DROP_IN):
+        node.fake.files.remove(path)
+    said: list[Event] = []
+    with pytest.raises((InvalidInputError, UnservableHostError)) as refused:
+        reconcile(asked, node.fake.host, said.append)
+    assert node.read(paths.GUARD)
+    assert node.read(DROP_IN)
+    assert node.on_relay
+    assert "good.repaired" in [event.kind for event in said]
+    assert "the last good generation was repaired" in refused.value.hint
+    before = every_file(node)
+    with pytest.raises((InvalidInputError, UnservableHostError)) as refused:
+        reconcile(asked, node.fake.host, said.append)
+    assert every_file(node) == before
+    assert "was repaired" not in refused.value.hint
+
+
+def test_a_run_by_hand_that_is_refused_touches_nothing(node: Node, payload: Path, tmp_path: Path) -> None:
+    assert install(node, payload)
+    node.fake.files.remove(paths.GUARD)
+    asked = replace(request(payload), configs=broken_configs(tmp_path / "configs"))
+    with pytest.raises(InvalidInputError):
+        reconcile(asked, node.fake.host, silent)
+    assert node.read(paths.GUARD) is None
+
+
+@pytest.mark.parametrize("why", ["pause", "hold", "nothing is good"])
+def test_what_is_good_stays_as_it_is(node: Node, payload: Path, tmp_path: Path, why: str) -> None:
+    if why != "nothing is good":
+        assert install(node, payload)
+        node.fake.files.remove(paths.GUARD)
+    if why == "pause":
+        node.fake.files.write(PAUSE_FILE, b"", 0o644)
+    elif why == "hold":
+        node.fake.files.write(paths.HOLD, OPERATORS.encode(), 0o644)
+    asked = replace(request(payload, unattended=True), configs=broken_configs(tmp_path / "configs"))
+    with pytest.raises((InvalidInputError, UnservableHostError)):
+        reconcile(asked, node.fake.host, silent)
+    assert node.read(paths.GUARD) is None
+
+
+# -- the cause of a failure ----------------------------------------------------------------------
+
+
+@rule("R13")
+def test_the_cause_is_named_though_journald_takes_it_late(node: Node, payload: Path) -> None:
+    assert install(node, payload)
+    (payload / paths.BINARY[1:]).write_bytes(program("another", works=False))
+    node.fake.journal.unsaid.append((paths.PROXY_UNIT, "F: failed to activate the policy"))
+    with pytest.raises(RolledBackError, match="F: failed to activate the policy"):
         install(node, payload)
 
 

@@ -15,7 +15,7 @@ EVENTS_PATH = "/api/v1/namespaces/default/events"
 LEASE_SECONDS = 120
 
 _MESSAGE_LIMIT = 1024  # bytes, of an Event's note (Kubernetes API reference, events.k8s.io/v1)
-_REASON_LIMIT = 512  # bytes of ours in the annotation: all annotations of a node share 256 KiB
+_REASON_LIMIT = 1024  # bytes of ours in the annotation: all annotations of a node share 256 KiB
 
 
 def micro_time(when: datetime) -> str:

@@ -192,9 +192,15 @@ def test_a_failed_pass_neither_ends_it_nor_spins(node: Node, tmp_path: Path) -> 
         running.settle()
         node.fallback("policy:\n  Active: nonsense\n")
         within(SOON, lambda: running.ended()[-1]["exitCode"] == 2)
-        node.path(GUARD).write_bytes(node.path(GUARD).read_bytes() + b"\n# drift\n")
+        good = {path: node.path(path).read_bytes() for path in (GUARD, DROP_IN)}
+        for path in good:
+            node.path(path).unlink()
+            within(SOON, lambda: all(node.path(path).exists() for path in good))
         running.rests()
+        assert {path: node.path(path).read_bytes() for path in good} == good
+        assert running.restarts() == 0
         assert running.phase() == "failed"
+        assert "Active: none\n" in node.path(FALLBACK).read_text()
         assert not running.ready_file.exists()
         node.fallback("policy:\n  Active: none\n")
         running.settle()

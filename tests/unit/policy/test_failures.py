@@ -69,6 +69,44 @@ def test_in_a_quarantine_drift_from_the_good_generation_is_mended_once(settled: 
     assert settled.look(new) is Action.INSTALL
 
 
+@rule("R13")
+@pytest.mark.parametrize("code", [2, 4])
+@pytest.mark.parametrize(
+    "drift",
+    [
+        {"files": ("drift",)},
+        {"proxy": replace(PROXY, active_state="inactive", main_pid=0), "relay": False},
+        {"proxy": replace(PROXY, unit_file_state="disabled")},
+    ],
+    ids=["file", "stopped", "disabled"],
+)
+def test_while_new_inputs_are_refused_the_good_generation_is_repaired(
+    settled: Bench, code: int, drift: dict[str, Any]
+) -> None:
+    refused = ChildOutcome(code, reason="fallback.cfg: no")
+    new = replace(GOOD, inputs=("new",))
+    settled.look(new)
+    settled.end(refused, new)
+    assert settled.look(after=HEARTBEAT - 1) is Action.NOTHING
+    assert settled.look(replace(new, **drift)) is Action.INSTALL
+    assert "of the good generation" in settled.last.why
+    settled.end(replace(refused, changed=True), new)
+    assert settled.policy.state.reason.startswith("fallback.cfg: no")
+    assert not settled.ready
+    assert settled.policy.state.repairs == 1
+    assert settled.look() is Action.NOTHING
+
+
+@pytest.mark.parametrize("code", [2, 4])
+def test_a_restart_is_no_drift_of_a_generation_that_is_kept(settled: Bench, code: int) -> None:
+    new = replace(GOOD, inputs=("new",))
+    settled.look(new)
+    settled.end(ChildOutcome(code), new)
+    restarted = replace(new, units=("restarted",), proxy=replace(PROXY, invocation_id="another", main_pid=9))
+    assert settled.look(replace(restarted, relay=False), after=1) is Action.NOTHING
+    assert settled.look(restarted, after=1) is Action.NOTHING
+
+
 def test_inputs_that_cannot_be_are_looked_at_again_with_the_resync(settled: Bench) -> None:
     new = replace(GOOD, inputs=("new",))
     settled.look(new)
