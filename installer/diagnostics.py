@@ -46,6 +46,7 @@ def capture(plan: Plan, record: Record, before: HostSnapshot, host: Host, settin
 def diagnose(why: str, found: Found, host: Host, kubelet_unit: str, plan: Plan | None = None) -> Event:
     """The block as one event `diagnostics`, with the last journal lines of both units."""
     units = (paths.PROXY_UNIT, kubelet_unit)
+    host.journal.sync()
     journal = {name: list(host.journal.tail(name, _JOURNAL_LINES)) for name in units}
     data: dict[str, object] = {"why": why, **found, "journal": journal}
     if plan is not None:

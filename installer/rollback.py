@@ -69,6 +69,8 @@ def roll_back(
     (exit 5 or 6)."""
     run = replace(run, host=replace(run.host, clock=_Unstoppable(run.host.clock)))
     unit = progress.failed_unit
+    if unit:
+        run.host.journal.sync()
     failure = _with_runtime(failure, assessment, run)
     failure = _with_cause(failure, run.host.journal.since(unit, progress.journal_from) if unit else ())
     journal = journal_lines(unit, run.host.journal.tail(unit, _JOURNAL_LINES) if unit else ())

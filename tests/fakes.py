@@ -291,12 +291,20 @@ class FakeHealthz:
 
 @dataclass
 class FakeJournal:
+    """`unsaid` are lines that journald has not taken yet."""
+
     lines: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    unsaid: list[tuple[str, str]] = field(default_factory=list)
     written: list[Mapping[str, str]] = field(default_factory=list)
     fault: str = ""
 
     def say(self, unit: str, line: str) -> None:
         self.lines[unit] = (*self.lines.get(unit, ()), line)
+
+    def sync(self) -> None:
+        for unit, line in self.unsaid:
+            self.say(unit, line)
+        self.unsaid.clear()
 
     def cursor(self) -> str:
         return json.dumps({unit: len(lines) for unit, lines in self.lines.items()})

@@ -18,6 +18,7 @@ from installer.host.ports import JournalEntries
 from installer.host.run import Finished, run
 
 _SECONDS = 5.0
+_SYNC_SECONDS = 1.0  # kubelet may hang on the relay meanwhile
 _WRITE_SECONDS = 1.0
 _SOCKET = "/run/systemd/journal/socket"
 _CURSOR = "-- cursor: "
@@ -32,6 +33,9 @@ class HostJournal:
     def tail(self, unit: str, lines: int = 30) -> tuple[str, ...]:
         finished = self._journalctl("-o", "short-iso", "-u", unit, "-n", str(lines))
         return finished.lines if finished.code == 0 else (f"[{finished.failure}]",)
+
+    def sync(self) -> None:
+        self._journalctl("--sync", seconds=_SYNC_SECONDS)
 
     def cursor(self) -> str:
         finished = self._journalctl("-o", "cat", "-n", "1", "--show-cursor")
@@ -60,9 +64,9 @@ class HostJournal:
             journald.settimeout(_WRITE_SECONDS)
             journald.sendto(message, str(place))
 
-    def _journalctl(self, *words: str) -> Finished:
+    def _journalctl(self, *words: str, seconds: float = _SECONDS) -> Finished:
         root = str(self._files.root)
-        return run(("chroot", root, "journalctl", "--no-pager", "-q", *words), _SECONDS)
+        return run(("chroot", root, "journalctl", "--no-pager", "-q", *words), seconds)
 
 
 def _field(name: str, value: str) -> bytes:

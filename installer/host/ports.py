@@ -238,6 +238,11 @@ class Journal(Protocol):
         """Adds one entry. A host without a journal, or whose journal takes nothing now, is no error."""
         ...
 
+    def sync(self) -> None:
+        """`journalctl --sync`: what was said before can be read afterwards. journald takes the lines of units
+        in its own time. Waits a second at most, and fails silently."""
+        ...
+
     def cursor(self) -> str:
         """Where the journal ends now, for `since`; empty if it cannot be read."""
         ...
