@@ -24,13 +24,14 @@ from installer.host.validator import BinaryValidator
 def build_host(root: Path) -> Host:
     """The host whose root directory is `root`: `/`, a mount of it, or /proc/<pid>/root."""
     files = RootedFiles(root, labels=True)
+    systemd = BusSystemd(files)
     return Host(
         files=files,
-        systemd=BusSystemd(files),
+        systemd=systemd,
         processes=ProcProcesses(root),
         cri=SocketCri(files),
         healthz=HostHealthz(root),
-        journal=HostJournal(files),
+        journal=HostJournal(files, systemd.kill),
         clock=SystemClock(),
         validator=BinaryValidator(files),
         lock=lambda: _lock(files),
