@@ -22,11 +22,13 @@ from installer.errors import (
     failed_on_disk,
 )
 from installer.force_config import why_not_taken
+from installer.gap import Gap
 from installer.host.ports import Host
 from installer.kubelet.effective import effective
 from installer.kubelet.passing import is_behind_shell
 from installer.model import paths
 from installer.model.event import Emit, Event
+from installer.model.limits import Limits
 from installer.model.plan import JOB_SLACK, PROXY_SETTLE, Plan, Step, StepKind
 from installer.model.resource import (
     DesiredFile,
@@ -50,21 +52,6 @@ _ADOPTIONS = 3  # in a row, of containers that come meanwhile
 _STOP_TIMEOUT = 20.0  # seconds; the unit's own TimeoutStopSec is far below
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Deadlines in seconds, from the settings and from what hangs on the proxy right now. `begun_start` is
-    the age of a proxy at which a start that is under way has failed. `hanging`: all waiting for the proxy
-    together takes no longer than one `proxy_start`."""
-
-    proxy_start: float
-    kubelet_start: float
-    settle: float
-    guard: float
-    healthz_url: str
-    begun_start: float = 0.0
-    hanging: bool = False
-
-
 @dataclass(slots=True)
 class Progress:
     """What a plan has already done, so that a rollback moves no more than that."""
@@ -83,9 +70,12 @@ def apply_plan(plan: Plan, host: Host, limits: Limits, emit: Emit, progress: Pro
     whose journal tells more), InterruptedRunError between two steps.
     """
     worker = _Worker(plan, host, limits, emit, progress)
+    if plan.parts and plan.desired.proxy is None:
+        worker.gap.close()
     try:
         for step in plan.steps:
-            host.clock.check()
+            if not worker.gap.is_open:
+                host.clock.check()
             started = host.clock.monotonic()
             emit(Event("step.started", step.describe, {"step": step.kind.value}))
             worker.run(step)
@@ -103,6 +93,7 @@ class _Worker:
         self._host = host
         self._limits = limits
         self._progress = progress
+        self.gap = Gap(host.systemd, emit)
         self._relay_deadline = 0.0
         self._adopted = False
         self._before: dict[str, RunningContainer] = {}  # what ran before the proxy started, by ID
@@ -294,6 +285,8 @@ class _Worker:
         try:
             slack = JOB_SLACK if kubelet else 0.0
             result = self._host.systemd.restart(step.target, bound + slack, at_once=self._plan.rescues)
+            if not kubelet:
+                self.gap.close()
         except SystemdError as error:
             self._progress.failed_unit = step.target
             self._check_stopped(step, error)
@@ -344,6 +337,8 @@ class _Worker:
 
     def _stop(self, step: Step) -> None:
         self._progress.moved_proxy = True
+        if self._plan.desired.proxy is not None:
+            self.gap.open(kubelet_hangs=self._limits.hanging)
         result = self._host.systemd.stop(step.target, _STOP_TIMEOUT)
         if result != "done":
             raise self._failure(step.target, f"systemd could not stop it: the job ended as '{result}'")

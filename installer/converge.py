@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from installer.apply import Limits, Progress, apply_plan
+from installer.apply import Progress, apply_plan
 from installer.diff import diff
 from installer.errors import InstallerError, InterruptedRunError, StepFailedError, failed_on_disk
 from installer.host.ports import Host
 from installer.inputs.settings import Settings
 from installer.model.event import Emit, Event
+from installer.model.limits import Limits
 from installer.model.plan import Plan
 from installer.model.proxy_start import WHILE_HANGING, longest_start, patience
 from installer.model.snapshot import HostSnapshot

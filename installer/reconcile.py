@@ -255,8 +255,8 @@ def _is_remembered(request: Request, assessment: Assessment) -> bool:
 
 
 def _as_good(assessment: Assessment, run: Run) -> Assessment | None:
-    """What repairs the last good generation on the host of `assessment`; None if there is none, or if somebody
-    holds kubelet: it stays as it is."""
+    """What repairs the last good generation on the host of `assessment`; None if there is none, or if
+    somebody holds kubelet: it stays as it is."""
     snapshot, record = assessment.snapshot, run.store.record
     held = snapshot.hold and not is_of_a_run(snapshot.hold)
     good = None if held else good_desired(record, run.host.files)

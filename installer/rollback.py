@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 
-from installer.apply import Limits, Progress
+from installer.apply import Progress
 from installer.converge import Run, converge
 from installer.diff import diff
 from installer.errors import InstallerError, InterruptedRunError, StepFailedError, failed_on_disk
@@ -21,6 +21,7 @@ from installer.inputs.policy import policy_of
 from installer.model import hold, paths
 from installer.model.assessment import Assessment
 from installer.model.event import Event
+from installer.model.limits import Limits
 from installer.model.plan import Plan, Step, StepKind
 from installer.model.policy import PolicyInForce, PolicySource, Repinning
 from installer.model.proxy_log import fatal_lines, says_torn_cache

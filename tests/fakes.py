@@ -111,6 +111,7 @@ class FakeSystemd:
     on_kill: Callable[[str, int], None] = lambda _name, _number: None
     errors: dict[tuple[str, str], Exception] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
+    armed: set[str] = field(default_factory=set)
     next_pid: int = 1000
 
     def unit(self, name: str) -> UnitState:
@@ -132,6 +133,23 @@ class FakeSystemd:
 
     def restart(self, name: str, timeout: float, *, at_once: bool = False) -> str:
         return self._job("restart", name)
+
+    def arm_start(self, name: str, seconds: float) -> None:
+        self._note("arm_start", name)
+        self.armed.add(name)
+
+    def disarm_start(self, name: str) -> None:
+        self._raise("disarm_start", name)
+        if name in self.armed:
+            self._note("disarm_start", name)
+            self.armed.discard(name)
+
+    def elapse(self, name: str) -> None:
+        """The time that `arm_start` was given has passed."""
+        if name in self.armed:
+            self.armed.discard(name)
+            if not self.unit(name).main_pid:
+                self._job("restart", name)
 
     def enable(self, name: str) -> None:
         self._note("enable", name)

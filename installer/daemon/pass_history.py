@@ -5,6 +5,7 @@ Pure: told the time, what was seen and how a pass has ended. Times are seconds o
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ _SERVING = ("generation", "payload_version", "policy", "policy_source")
 _COUNTED = ("all_restarts", "passes", "repairs", "rollbacks", "rescues", "failures")
 _INVALID, _PENDING, _UNSERVABLE = 2, 3, 4
 _TELLS_OF_THE_HOST = (0, _INVALID, _PENDING, _UNSERVABLE)  # exit codes of a plan
+_KILLED = tuple(128 + number for number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS))
 _FILES_DIFFER = "a file has changed"
 
 
@@ -104,6 +106,8 @@ class PassHistory:
             self.removed = removes
             return
         self._fail(now, outcome)
+        if outcome.code in _KILLED and self.failures == 1:
+            self.retry_at = now  # what it has begun is to be finished: the proxy may be stopped
         refused = outcome.remembered or outcome.code in (_INVALID, _UNSERVABLE)
         self._kept = after if refused and after.proxy.loaded_digest else None
         self._refusal = after.refusable if outcome.code == _UNSERVABLE else None
@@ -141,6 +145,8 @@ class PassHistory:
             return difference
         if 0.0 < self._second_look <= now:
             return "verification pass"
+        if self._settled is not None and snapshot.agent != self._settled.agent:
+            return "cri-resmgr-agent has sent another configuration"
         return "resync" if now >= self._resync_at else ""
 
     def _drift(self, snapshot: PollSnapshot, *, busy: bool) -> str:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 
+from installer.daemon.agent_watch import AgentWatch
 from installer.daemon.configuration import Configuration
 from installer.errors import InstallerError, UnservableHostError, is_shortage
 from installer.host.chase import components
@@ -46,6 +47,8 @@ _NO_PROXY, _NO_KUBELET = UnitState(paths.PROXY_UNIT), UnitState("kubelet.service
 class PollSnapshot:
     """`inputs`, `files` and `units` are only compared: another value means a change.
 
+    `agent` is another one when the agent has sent another configuration, which changes nothing on the host by
+    itself.
     `blind` is why the units could not be looked at; `unservable`: because this is not a host that we can
     serve. `runtime` is only asked while the relay is silent, and taken for answering otherwise.
     """
@@ -53,6 +56,7 @@ class PollSnapshot:
     inputs: Token = ()
     files: Token = ()
     units: Token = ()
+    agent: str = ""
     relay: bool = True
     runtime: bool = True
     proxy: UnitState = _NO_PROXY
@@ -118,13 +122,15 @@ class Poller:
         self._systemd = systemd
         self._inputs = tuple(inputs)
         self.configuration = configuration
+        self._agent = AgentWatch(files)
         self._base: tuple[str, ...] = ()
         self._seen = PollSnapshot()
 
     def heartbeat(self) -> PollSnapshot:
-        """The last snapshot, with the relay asked again."""
+        """The last snapshot, with the relay asked again, and the agent's configuration looked at."""
         relay = self._relay_answers()
-        self._seen = replace(self._seen, relay=relay, runtime=relay or self._runtime_answers())
+        runtime = relay or self._runtime_answers()
+        self._seen = replace(self._seen, relay=relay, runtime=runtime, agent=self._agent.look())
         return self._seen
 
     def look(self) -> PollSnapshot:

@@ -55,6 +55,7 @@ def _manager_xml() -> str:
         _method("GetUnitFileState", "s", "s"),
         _method("StopUnit", "s s", "o"),
         _method("RestartUnit", "s s", "o"),
+        _method("StartTransientUnit", "s s a(sv) a(sa(sv))", "o"),
         _method("CancelJob", "u"),
         _method("KillUnit", "s s i"),
         _method("ResetFailedUnit", "s"),
@@ -219,6 +220,22 @@ class SystemBus:
                 if not error.lost or time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)
+
+    def start_timer(self, name: str, seconds: float, description: str) -> None:
+        """A transient timer, which starts the service of its name once and is gone. Raises SystemdError."""
+        from gi.repository import GLib
+
+        properties = [
+            ("Description", GLib.Variant("s", description)),
+            ("TimersMonotonic", GLib.Variant("a(st)", [("OnActiveSec", round(seconds * 1_000_000))])),
+            ("AccuracyUSec", GLib.Variant("t", 100_000)),
+            ("RemainAfterElapse", GLib.Variant("b", False)),
+        ]
+        manager = self.manager
+        self.call(
+            f"systemd-run --on-active={seconds:g} --unit={name}",
+            lambda: manager.StartTransientUnit(name, "replace", properties, [], timeout=CALL_SECONDS),
+        )
 
     # -- signals ----------------------------------------------------------------
 

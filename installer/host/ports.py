@@ -136,6 +136,15 @@ class Systemd(Protocol):
         """`systemctl stop NAME`; as `restart`."""
         ...
 
+    def arm_start(self, name: str, seconds: float) -> None:
+        """`systemd-run --on-active=SECONDS --unit=NAME`: a transient timer of systemd starts the service so
+        many seconds from now, also if we are dead by then. A second call counts anew."""
+        ...
+
+    def disarm_start(self, name: str) -> None:
+        """Ends what `arm_start` has begun, if it has."""
+        ...
+
     def enable(self, name: str) -> None:
         """`systemctl enable --no-reload NAME`."""
         ...
@@ -239,8 +248,8 @@ class Journal(Protocol):
         ...
 
     def sync(self) -> None:
-        """`journalctl --sync`: what was said before can be read afterwards. journald takes the lines of units
-        in its own time. Waits a second at most, and fails silently."""
+        """As `journalctl --sync`: what was said before can be read afterwards. journald takes the lines of
+        units in its own time. Waits a second at most, and fails silently."""
         ...
 
     def cursor(self) -> str:

@@ -19,6 +19,8 @@ from installer.model.resource import ExecLine, UnitDetail, UnitState
 _NO_UNIT = "cri-resmgr-installer-looks-for-nothing.service"  # does not exist
 _CANCEL_SECONDS = 2.0
 _UNPRINTABLE = "org.freedesktop.DBus.Error.InvalidArgs"  # a property that D-Bus cannot carry
+_NO_SUCH_UNIT = "org.freedesktop.systemd1.NoSuchUnit"
+_UNIT_EXISTS = "org.freedesktop.systemd1.UnitExists"
 _LOST_REPLY_GRACE = 1.0  # s after the signal that systemd has reloaded, for the reply to arrive
 
 
@@ -128,6 +130,22 @@ class BusSystemd:
         mode = "ignore-dependencies" if at_once else "replace"
         return self._job("RestartUnit", "restart", name, timeout, mode)
 
+    def arm_start(self, name: str, seconds: float) -> None:
+        timer = _timer_of(name)
+        try:
+            self._bus.start_timer(timer, seconds, f"starts {name}, should the run that stopped it die")
+        except SystemdError as error:
+            if error.name != _UNIT_EXISTS:
+                raise
+            self.restart(timer, CALL_SECONDS)  # of a run that has died: it counts anew
+
+    def disarm_start(self, name: str) -> None:
+        try:
+            self.stop(_timer_of(name), CALL_SECONDS)
+        except SystemdError as error:
+            if error.name != _NO_SUCH_UNIT:
+                raise
+
     def _job(self, method: str, verb: str, name: str, timeout: float, mode: str = "replace") -> str:
         """Queues a job and waits for its result; a job is cancelled when `timeout` passes."""
         bus = self._bus
@@ -233,7 +251,7 @@ class BusSystemd:
                 f"systemctl reset-failed {name}", lambda: manager.ResetFailedUnit(name, timeout=CALL_SECONDS)
             )
         except SystemdError as error:
-            if error.name != "org.freedesktop.systemd1.NoSuchUnit":
+            if error.name != _NO_SUCH_UNIT:
                 raise
 
     def kill(self, name: str, signal_number: int) -> None:
@@ -242,6 +260,11 @@ class BusSystemd:
             f"systemctl kill --kill-whom=main --signal={signal_number} {name}",
             lambda: manager.KillUnit(name, "main", signal_number, timeout=CALL_SECONDS),
         )
+
+
+def _timer_of(name: str) -> str:
+    """The timer that starts a service, as systemd.timer(5) pairs them."""
+    return f"{name.removesuffix('.service')}.timer"
 
 
 def _not_done(what: str, name: str, timeout: float, *, lost: bool) -> SystemdError:

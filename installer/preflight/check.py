@@ -18,7 +18,7 @@ from installer.model.resource import Part, UnitState
 from installer.model.snapshot import HostSnapshot, Machine, Probe
 from installer.model.state import Desired, Mode
 from installer.preflight.compatibility import check_versions
-from installer.preflight.configuration import check_cache, check_repinning
+from installer.preflight.configuration import check_cache, check_empty, check_repinning
 from installer.preflight.file_system import check_file_systems, check_places
 from installer.systemd_syntax.unit_file import parse_unit
 
@@ -122,6 +122,7 @@ def check_change(
         *_check_mask(snapshot.proxy.unit),
         *_check_proxy_drop_ins(probe),
         *_check_runtime(probe, "the proxy needs it, so repair it first"),
+        *check_empty(inputs, changes),
         *check_file_systems(probe, changes, payload.binary.size if payload else 0),
         *_check_managers(request.settings, policies),
         *check_versions(

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from installer.header import without_header
+from installer.inputs.configs import DEFAULT_FALLBACK
 from installer.inputs.policy import agent_policy, next_policy
 from installer.model import paths
+from installer.model.change import Changes, FileChange
 from installer.model.finding import Finding, refusal, warning
 from installer.model.policy import Repinning
 from installer.model.proxy_cache import ProxyCache
@@ -22,6 +25,28 @@ _OLD_NAME = warning(
     "proxy.acceptRepinning is an old setting: it lets a policy take CPUs and weight from running containers",
     "take it out of the settings: proxy.strangers decides, and adopt, its default, takes no weight",
 )
+
+
+def check_empty(inputs: Inputs, changes: Changes) -> Iterable[Finding]:
+    """A directory of configs that is there and holds none."""
+    request, configs = inputs.request, inputs.configs
+    given = (configs.fallback, configs.force, configs.extra_options)
+    if request.configs is None or any(content is not None for content in given):
+        return
+    message = f"--configs {request.configs} is empty, which means no configs: the policy none"
+    lost = [change.path for change in changes.files if change.path in paths.CONFIG_FILES and _says(change)]
+    if lost:
+        hint = (
+            "if that is not meant, put the configs there (in a pod: look at the ConfigMap and its keys); "
+            "if it is, --default-configs says so"
+        )
+        yield warning("configs-empty", f"{message}. This node has had others: {', '.join(lost)}", hint)
+
+
+def _says(change: FileChange) -> bool:
+    """Whether it takes a configuration of ours away that is not the default."""
+    before = change.before.content or b""
+    return without_header(before) not in (before, DEFAULT_FALLBACK)
 
 
 def check_cache(inputs: Inputs, cache: ProxyCache, *, clears_agent: bool) -> Iterable[Finding]:

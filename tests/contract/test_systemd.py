@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Protocol
@@ -32,6 +33,7 @@ class World(Protocol):
     def failing(self) -> str: ...
     def endless(self) -> str: ...
     def masked(self) -> str: ...
+    def await_start(self, name: str) -> None: ...
     def change(self, name: str) -> None: ...
 
 
@@ -73,6 +75,9 @@ class FakeWorld:
         name = "masked.service"
         self.fake.units[name] = UnitState(name, "masked")
         return name
+
+    def await_start(self, name: str) -> None:
+        self.fake.elapse(name)
 
     def change(self, name: str) -> None:
         self.fake.units[name] = replace(self.fake.units[name], need_daemon_reload=True)
@@ -116,6 +121,12 @@ class RealWorld:
         self.made.append(name)
         self.host.systemctl("daemon-reload")
         return name
+
+    def await_start(self, name: str) -> None:
+        """As long as a timer of it waits."""
+        deadline = time.monotonic() + 20
+        while self.host.show(name.replace(".service", ".timer"), "SubState") == "waiting":
+            assert time.monotonic() < deadline
 
     def change(self, name: str) -> None:
         text = (self.files.read(f"{DIRECTORY}/{name}") or b"").decode()
@@ -248,3 +259,34 @@ def test_a_unit_without_a_process_cannot_be_signalled(world: World) -> None:
 
 def test_reset_failed_of_an_absent_unit_is_fine(world: World) -> None:
     world.systemd.reset_failed(ABSENT)
+
+
+@rule("R12")
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_service_is_started_by_systemd_alone_when_its_time_has_come(world: World, times: int) -> None:
+    name = world.steady()
+    for _ in range(times):
+        world.systemd.arm_start(name, 0.3)
+    assert world.systemd.unit(name).main_pid == 0
+    world.await_start(name)
+    assert world.systemd.unit(name).running
+    world.systemd.disarm_start(name)
+
+
+def test_a_service_that_runs_is_left_as_it_is(world: World) -> None:
+    name = world.steady()
+    world.systemd.restart(name, timeout=5)
+    before = world.systemd.unit(name)
+    world.systemd.arm_start(name, 0.1)
+    world.await_start(name)
+    assert world.systemd.unit(name) == before
+
+
+def test_a_start_that_is_no_longer_wanted_does_not_come(world: World) -> None:
+    name = world.steady()
+    world.systemd.arm_start(name, 1000)
+    world.systemd.disarm_start(name)
+    world.await_start(name)
+    assert world.systemd.unit(name).main_pid == 0
+    world.systemd.disarm_start(name)
+    world.systemd.disarm_start(ABSENT)

@@ -144,6 +144,14 @@ class MortalSystemd:
         with self._effect():
             return self._systemd.restart(name, timeout, at_once=at_once)
 
+    def arm_start(self, name: str, seconds: float) -> None:
+        with self._effect():
+            self._systemd.arm_start(name, seconds)
+
+    def disarm_start(self, name: str) -> None:
+        with self._effect():
+            self._systemd.disarm_start(name)
+
     def enable(self, name: str) -> None:
         with self._effect():
             self._systemd.enable(name)

@@ -5,11 +5,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from installer.model.state import Mode
+from tests.host.agent import CACHE, push, restart_with
+from tests.host.daemon import SOON, within
+from tests.host.mortal import DieAfter, converge
 from tests.host.node import PROXY, Node
 from tests.rules import rule
 from tests.throwaway.host import ThrowawayHost
 
-CACHE = "/var/lib/cri-resmgr/cache"
 NONE = "policy:\n  Active: none\n"
 
 
@@ -55,18 +58,12 @@ def test_a_force_config_that_the_signal_does_not_bring_is_brought_by_a_restart(
     forced.expect_good()
 
 
-def stop_and_tear(node: Node, content: bytes) -> None:
-    node.host.systemctl("stop", PROXY)
-    node.path(CACHE).write_bytes(content)
-    node.host.systemctl("start", PROXY, check=False)
-
-
 @rule("R8", "R12")
 @pytest.mark.parametrize("zeros", [True, False], ids=["zeros", "cut-short"])
 def test_a_torn_cache_is_set_aside_and_no_generation_is_blamed(node: Node, zeros: bool) -> None:
     whole = node.path(CACHE).read_bytes()
     torn = bytes(len(whole)) if zeros else whole[:-5]
-    stop_and_tear(node, torn)
+    restart_with(node, torn)
     assert "failed to unmarshal snapshot data" in node.host.journal(PROXY)
     assert "is torn" in node.run("status", code=3).out
     said = node.run("install").out
@@ -74,13 +71,6 @@ def test_a_torn_cache_is_set_aside_and_no_generation_is_blamed(node: Node, zeros
     assert node.path(f"{CACHE}.torn").read_bytes() == torn
     node.expect_good()
     assert node.run("install").out == "nothing to do\n"
-
-
-def push(node: Node, policy: str) -> None:
-    """As the agent does: the proxy keeps it in its cache."""
-    content = json.loads(node.path(CACHE).read_bytes())
-    content["Cfg"] = {"NodeName": "node", "Data": {"policy": f"Active: {policy}"}}
-    stop_and_tear(node, json.dumps(content).encode())
 
 
 @rule("R13")
@@ -104,3 +94,19 @@ def test_what_the_agent_sends_is_in_force_and_is_cleared_each_time_that_it_was_a
     node.command.set()
     node.run("install")
     node.expect_good()
+
+
+@rule("R7", "R12")
+def test_killed_while_the_proxy_is_stopped_systemd_starts_it(node: Node) -> None:
+    """Kubelet hangs on the relay then, and could not start a pod of ours that repairs it."""
+    node.command.set(configs={"resetCached": True})
+    push(node, "balloons")
+    stopped = f"stop the proxy and clear the agent's configuration in {CACHE}"
+    with node.restarts(kubelet=False, proxy=True):
+        assert converge(node, Mode.INSTALL, listen=DieAfter(stopped)) == "killed"
+        assert node.host.systemctl("is-active", PROXY, check=False) == "inactive"
+        within(SOON, lambda: node.host.systemctl("is-active", PROXY, check=False) == "active")
+        assert node.run("install").out == "nothing to do\n"
+    node.expect_good()
+    assert node.host.show("cri-resource-manager.timer", "SubState") != "waiting"
+    node.command.set()

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from installer.apply import Limits, Progress, apply_plan
+from installer.apply import Progress, apply_plan
 from installer.errors import StepFailedError
 from installer.model import paths
 from installer.model.change import Changes
+from installer.model.limits import Limits
 from installer.model.pinning import CgroupState, CpuResources
 from installer.model.plan import Plan, Step, StepKind
 from installer.model.proxy_cache import CachedContainer, parse_cache

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from installer.apply import Limits, Progress, apply_plan
+from installer.apply import Progress, apply_plan
 from installer.host.cgroups import Cgroups
 from installer.host.containers import encode_update
 from installer.host.files import RootedFiles
@@ -17,6 +17,7 @@ from installer.model import paths
 from installer.model.change import Changes
 from installer.model.event import Event
 from installer.model.kubelet_managers import NO_MANAGERS, KubeletManagers, parse_managers
+from installer.model.limits import Limits
 from installer.model.pinning import CgroupState, CpuResources, parse_list, same_list, weights_of
 from installer.model.plan import Plan, Step, StepKind
 from installer.model.proxy_cache import NO_CACHE, CachedContainer, ProxyCache

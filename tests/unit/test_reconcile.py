@@ -265,6 +265,29 @@ def test_forgotten_configs_are_asked_for(
     assert not install(node, payload)
 
 
+def said_of_configs(asked: Request, node: Node) -> list[str]:
+    return [f.message for f in look(asked, node.fake.host).plan.warnings if f.code == "configs-empty"]
+
+
+@pytest.mark.parametrize("unattended", [False, True])
+def test_an_empty_directory_of_configs_is_no_configs_and_says_so(
+    node: Node, payload: Path, tmp_path: Path, unattended: bool
+) -> None:
+    configs = tmp_path / "configs"
+    configs.mkdir()
+    given = replace(request(payload, unattended=unattended), configs=configs)
+    (node.fake.root / paths.FALLBACK_CONFIG[1:]).unlink(missing_ok=True)
+    what = f"--configs {configs} is empty, which means no configs: the policy none"
+    assert said_of_configs(given, node) == []
+    (configs / "fallback.cfg").write_text("policy: {Active: none}\nlogger: {Debug: cri}\n")
+    assert reconcile(given, node.fake.host, silent)
+    assert said_of_configs(given, node) == []
+    (configs / "fallback.cfg").unlink()
+    assert said_of_configs(given, node) == [f"{what}. This node has had others: {paths.FALLBACK_CONFIG}"]
+    assert reconcile(given, node.fake.host, silent)
+    assert said_of_configs(given, node) == []
+
+
 def test_whoever_never_gave_configs_is_not_asked_for_them(node: Node, payload: Path) -> None:
     assert install(node, payload)
     assert not install(node, payload)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from installer.model.state import Mode
+from tests.host.agent import push
 from tests.host.command import REAL_POLICY
 from tests.host.node import BINARY, FALLBACK, Node
 from tests.host.product import offer_good, put_right
@@ -148,6 +149,11 @@ def _other_strategy(node: Node, _number: int) -> None:
     node.command.set(kubelet={**SETTINGS, "strategy": "exec-start"})
 
 
+def _agent_has_sent(node: Node, _number: int) -> None:
+    node.command.set(kubelet=SETTINGS, configs={"resetCached": True})
+    push(node, "podpools")
+
+
 def _no_fault(node: Node, _number: int) -> None:
     node.fault("kubelet", "")
 
@@ -214,6 +220,14 @@ WAYS = (
         lay=_old_force,
         ask=_new_force,
         proxy_read=FORCE,
+    ),
+    Way(
+        "another policy than the agent's",
+        _NONE,
+        Starts(1, 2),
+        lay=_old_settings,
+        ask=_agent_has_sent,
+        proxy_read=FALLBACK,
     ),
     WAY_BACK,
     Way(

@@ -5,9 +5,11 @@ import socket
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from installer.model.paths import PROXY_CACHE as CACHE
 from tests.host.daemon import SOON, within
 from tests.host.node import BINARY, DROP_IN, FALLBACK, GUARD, KUBELET_ENVIRONMENT, PROXY, Node
 from tests.host.watched import (
@@ -193,12 +195,11 @@ def test_a_failed_pass_neither_ends_it_nor_spins(node: Node, tmp_path: Path) -> 
         node.fallback("policy:\n  Active: nonsense\n")
         within(SOON, lambda: running.ended()[-1]["exitCode"] == 2)
         good = {path: node.path(path).read_bytes() for path in (GUARD, DROP_IN)}
-        for path in good:
-            node.path(path).unlink()
+        with node.restarts(kubelet=False, proxy=False):
+            node.host.run("rm", *good)
             within(SOON, lambda: all(node.path(path).exists() for path in good))
-        running.rests()
+            running.rests()
         assert {path: node.path(path).read_bytes() for path in good} == good
-        assert running.restarts() == 0
         assert running.phase() == "failed"
         assert "Active: none\n" in node.path(FALLBACK).read_text()
         assert not running.ready_file.exists()
@@ -282,3 +283,36 @@ def test_the_first_restart_of_a_fleet_waits_its_turn(node: Node, tmp_path: Path)
         running.rests()
         assert not running.ended()
         assert not node.path(BINARY).exists()
+
+
+@rule("R13")
+def test_what_the_agent_sends_is_told_and_what_containers_do_is_not_looked_at(
+    node: Node, tmp_path: Path
+) -> None:
+    node.run("install")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        listen = f"127.0.0.1:{free.getsockname()[1]}"
+    settings(node, status={"listen": listen})
+    with daemon(node, tmp_path) as running, node.restarts(kubelet=False, proxy=False):
+        running.settle()
+        cache = json.loads(node.path(CACHE).read_bytes())
+        for number in range(50):
+            cache["NextID"] = number
+            save(node, cache)
+        running.rests()
+        cache["Cfg"] = {"NodeName": "node", "Data": {"policy": "Active: none"}}
+        save(node, cache)
+        within(SOON, lambda: 'policy_source="cri-resmgr-agent"' in page(listen, "/metrics")[1])
+        assert running.of("pass.started")[-1]["why"] == "cri-resmgr-agent has sent another configuration"
+        running.rests()
+        assert not [data for data in running.of("state") if data["phase"] in ("repairing", "unwell")]
+        cache["Cfg"] = None
+        save(node, cache)
+        within(SOON, lambda: 'policy_source="fallback.cfg"' in page(listen, "/metrics")[1])
+
+
+def save(node: Node, cache: dict[str, Any]) -> None:
+    """As the proxy does."""
+    aside = node.path(f"{CACHE}.saving")
+    aside.write_text(json.dumps(cache, separators=(",", ":")))
+    aside.rename(node.path(CACHE))

@@ -154,7 +154,7 @@ class Cache:
     def save(self) -> None:
         os.makedirs(self.directory, mode=0o710, exist_ok=True)
         with open(self.path + ".saving", "w", encoding="utf-8") as file:
-            json.dump(self.data, file)
+            json.dump(self.data, file, separators=(",", ":"))
         os.rename(self.path + ".saving", self.path)
 
 

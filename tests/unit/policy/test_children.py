@@ -65,6 +65,17 @@ def test_a_plan_that_tells_nothing_is_tried_again_later(make: Make, paused: bool
         assert bench.look(after=0.2) is Action.PLAN
 
 
+@rule("R7")
+def test_what_a_killed_pass_has_begun_is_finished_at_once(settled: Bench) -> None:
+    """It may have stopped the proxy for a moment, with kubelet on the relay."""
+    stopped = replace(SILENT, proxy=replace(PROXY, active_state="inactive", main_pid=0), units=("stopped",))
+    settled.look(replace(GOOD, inputs=("new",)))
+    settled.end(ChildOutcome(137), replace(stopped, inputs=("new",)))
+    assert settled.look() is Action.INSTALL
+    settled.end(ChildOutcome(137))
+    assert settled.look(after=1) is Action.NOTHING  # but that is no reason to spin
+
+
 @rule("R15")
 def test_a_hold_that_cannot_be_set_does_not_spin(make: Make) -> None:
     bench = make(stamps=(800.0, 850.0, 900.0))

@@ -116,6 +116,23 @@ def test_a_failure_that_is_not_tried_again_is_tried_after_a_pause(settled: Bench
     assert settled.look(replace(new, inputs=("newer",))) is Action.INSTALL
 
 
+@rule("R13")
+def test_what_the_agent_sends_is_looked_into_while_the_node_stays_ready(settled: Bench) -> None:
+    """Nothing has changed on the host; which policy is in force, a pass finds out."""
+    sent = replace(GOOD, agent="sent")
+    assert settled.look(sent, after=HEARTBEAT) is Action.INSTALL
+    assert (settled.phase, settled.ready) == (Phase.CHECKING, True)
+    settled.end(replace(OK, policy="balloons", policy_source="cri-resmgr-agent"))
+    assert settled.look() is Action.NOTHING
+    assert (settled.phase, settled.policy.state.policy) == (Phase.CONVERGED, "balloons")
+
+
+def test_what_the_agent_sends_during_a_pass_is_looked_into_after_it(settled: Bench) -> None:
+    settled.look(after=RESYNC + 1)
+    settled.end(OK, replace(GOOD, agent="sent"))
+    assert settled.look() is Action.INSTALL
+
+
 def test_after_a_change_of_ours_there_is_one_more_look(settled: Bench) -> None:
     other = replace(GOOD, files=("drift",))
     settled.look(other)

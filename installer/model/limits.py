@@ -1,0 +1,20 @@
+"""How long the steps of a plan may take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Deadlines in seconds, from the settings and from what hangs on the proxy right now. `begun_start` is
+    the age of a proxy at which a start that is under way has failed. `hanging`: all waiting for the proxy
+    together takes no longer than one `proxy_start`."""
+
+    proxy_start: float
+    kubelet_start: float
+    settle: float
+    guard: float
+    healthz_url: str
+    begun_start: float = 0.0
+    hanging: bool = False

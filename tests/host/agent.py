@@ -1,0 +1,21 @@
+"""What cri-resmgr-agent sends, as the proxy keeps it."""
+
+import json
+
+from tests.host.node import PROXY, Node
+
+CACHE = "/var/lib/cri-resmgr/cache"
+
+
+def push(node: Node, policy: str) -> None:
+    """The agent has sent a configuration with this policy, and the proxy was started since."""
+    content = json.loads(node.path(CACHE).read_bytes())
+    content["Cfg"] = {"NodeName": "node", "Data": {"policy": f"Active: {policy}"}}
+    restart_with(node, json.dumps(content).encode())
+
+
+def restart_with(node: Node, cache: bytes) -> None:
+    """The proxy starts with this cache, if it can read it."""
+    node.host.systemctl("stop", PROXY)
+    node.path(CACHE).write_bytes(cache)
+    node.host.systemctl("start", PROXY, check=False)
