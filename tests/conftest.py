@@ -7,11 +7,12 @@ No test is about how fast something is.
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import rules
+from tests import extras, rules
 from tests.throwaway import real
 
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
+extras.use_extension()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -23,6 +23,7 @@ from installer.extension.decide import FINALIZER
 from installer.extension.desired import Renderer
 from installer.extension.service import serve
 from installer.manifests.registration import build_chart
+from tests.extras import EXTENSION
 from tests.gochart import render_chart
 from tests.throwaway.gardener import (
     EVENTS,
@@ -483,6 +484,7 @@ def test_the_verb_works_until_it_is_told_to_end(world: Landscape, tmp_path: Path
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(world.seed.kubeconfig())
     place = {"KUBECONFIG": str(kubeconfig), "POD_NAME": "pod-1", "POD_NAMESPACE": "extension"}
+    place["PYTHONPATH"] = str(EXTENSION)
     program = Path(sys.executable).parent / "cri-resmgr-installer"
     files = f"--values={CASES / 'values.yaml'}", f"--provider-config={CASES / 'deployment.yaml'}"
     world.add_shoot(SHOOT)

@@ -1,0 +1,13 @@
+"""The libraries that only Gardener's controller needs. hack/setup keeps them apart: the nodes' program is tried,
+and measured, without them.
+"""
+
+import sys
+from pathlib import Path
+
+EXTENSION = Path(sys.prefix, "extension")
+
+
+def use_extension() -> None:
+    """Lets this process import them, behind all that it has already."""
+    sys.path.append(str(EXTENSION))
