@@ -10,9 +10,11 @@ from enum import StrEnum
 
 
 class Aspect(StrEnum):
-    """What of a thing may differ: all of it, with what is below it, or its time of modification."""
+    """What of a thing may differ: all of it, with what is below it; whether the directory is there; or its
+    time of modification."""
 
     PATH = "path"
+    DIRECTORY = "directory"
     TIME = "time"
     PROPERTY = "property of kubelet.service"
 
@@ -52,6 +54,7 @@ BY_ITSELF = (
     Lively(Aspect.PATH, "/run/systemd/propagate", "a mount point for each unit with namespaces of its own"),
     Lively(Aspect.PATH, "/run/systemd/show-status", "systemd's own state"),
     Lively(Aspect.PATH, "/run/systemd/systemd-units-load", "touched at each reload"),
+    Lively(Aspect.DIRECTORY, "/run/systemd/transient", "stays when a transient unit has gone"),
     Lively(Aspect.PATH, "/run/systemd/units", "the invocation of each unit that runs"),
     Lively(Aspect.PATH, "/var/lib/containerd", "the runtime's store, a file system of its own"),
     Lively(Aspect.PATH, "/var/lib/systemd", "random seed and timers' stamps"),
@@ -94,6 +97,7 @@ def _any_of(aspect: Aspect, below: str) -> re.Pattern[str]:
 
 
 _PATH = _any_of(Aspect.PATH, "(?s:/.*)?")
+_DIRECTORY = _any_of(Aspect.DIRECTORY, "")
 _TIME = _any_of(Aspect.TIME, "")
 _PROPERTY = _any_of(Aspect.PROPERTY, "")
 
@@ -101,6 +105,11 @@ _PROPERTY = _any_of(Aspect.PROPERTY, "")
 def changes_by_itself(path: str) -> bool:
     """Whether what is at a path, and below it, may differ."""
     return _PATH.match(path) is not None
+
+
+def comes_by_itself(path: str) -> bool:
+    """Whether a directory may be there or not; what is in it may not differ."""
+    return _DIRECTORY.match(path) is not None
 
 
 def time_changes_by_itself(path: str) -> bool:

@@ -133,7 +133,8 @@ def walk(root: Path, path: Path) -> Iterator[tuple[str, Entry]]:
     found = _entry_at(root, name)
     if found is None:
         return
-    yield f"/{name}", found
+    if not lively.comes_by_itself(f"/{name}"):
+        yield f"/{name}", found
     if found.kind == "directory":
         for child in sorted(os.listdir(path)):
             yield from walk(root, path / child)
