@@ -18,6 +18,7 @@ import socket
 import ssl
 import tempfile
 import threading
+import urllib.parse
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -40,6 +41,7 @@ _REASONS = {
     503: "ServiceUnavailable",
 }
 _HANDSHAKE_SECONDS = 5.0
+_LOOK_SECONDS = 0.1  # how soon a watch tells of a change
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +249,16 @@ class ApiServer:
             finally:
                 self.changed.notify_all()
 
+    def below(self, collection: str, query: str) -> dict[str, Any]:
+        """The objects of a collection by path, as a watch's query selects them: one by name, or all."""
+        selector = dict(urllib.parse.parse_qsl(query)).get("fieldSelector", "")
+        name = selector.removeprefix("metadata.name=")
+        return {
+            path: copy.deepcopy(found)
+            for path, found in list(self.objects.items())
+            if path.rpartition("/")[0] == collection and (not name or path.endswith("/" + name))
+        }
+
     def _answer(self, method: str, path: str, body: Any) -> tuple[int, dict[str, Any]]:
         if method == "GET" and path in self.objects:
             return 200, copy.deepcopy(self.objects[path])
@@ -376,10 +388,38 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(code, PROXY_PAGE if fault.page else json.dumps(answer).encode(), fault.page)
             return
         token = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        query = self.path.partition("?")[2]
+        if token == api.token and dict(urllib.parse.parse_qsl(query)).get("watch") in ("1", "true"):
+            api.requests.append((self.command, path))
+            self._watch(path, query)
+            return
         code, answer = api.answer(self.command, path, body, token)
         self._send(code, json.dumps(answer).encode())
 
     do_GET = do_POST = do_PATCH = do_PUT = _serve
+
+    def _watch(self, collection: str, query: str) -> None:
+        """Tells of each object that there is, and of each change, until the client or the server goes."""
+        api, told = self.server.api, dict[str, Any]()
+        self.close_connection = True
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        lifted = api.lifted()
+        while not lifted.is_set():
+            now = api.below(collection, query)
+            for path in told.keys() | now.keys():
+                kind = "ADDED" if path not in told else "MODIFIED" if path in now else "DELETED"
+                if told.get(path) != now.get(path):
+                    self._chunk({"type": kind, "object": now.get(path, told.get(path))})
+            told = now
+            lifted.wait(_LOOK_SECONDS)
+
+    def _chunk(self, event: dict[str, Any]) -> None:
+        line = json.dumps(event).encode() + b"\n"
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
+        self.wfile.flush()
 
     def _send(self, code: int, content: bytes, page: bool = False) -> None:
         self.send_response(code)

@@ -15,6 +15,7 @@ from tests.throwaway import real
 from tests.throwaway.furnish import write
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.standins import (
+    agent,
     cri_config,
     cri_resmgr,
     faults,
@@ -32,7 +33,7 @@ MACHINES = {"x86_64": 62, "aarch64": 183}
 PYTHON = b"/usr/bin/python3"
 
 #: What is in each archive; one of them is its program.
-PARTS = (cri_config, cri_resmgr, faults, http2, kubelet, kubelet_api, pods, repinning, runtime_link)
+PARTS = (agent, cri_config, cri_resmgr, faults, http2, kubelet, kubelet_api, pods, repinning, runtime_link)
 
 PACKAGES = ("tests", "tests/throwaway", "tests/throwaway/standins")
 

@@ -8,7 +8,8 @@ from tests.throwaway.containers import cri_version, reach
 from tests.throwaway.furnish import write
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.payload import lay_payload
-from tests.throwaway.standins.http2 import CallError, field, strings, unary
+from tests.throwaway.standins import agent
+from tests.throwaway.standins.http2 import CallError
 
 PROXY = "cri-resource-manager.service"
 BINARY = "/opt/intel/bin/cri-resmgr"
@@ -46,9 +47,7 @@ def push_config(host: ThrowawayHost, data: Mapping[str, str], node: str = "node-
 
     Raises OSError when nobody listens there.
     """
-    entries = b"".join(field(2, field(1, key) + field(2, value)) for key, value in data.items())
-    answer = unary(reach(host, CONFIG_SOCKET), "/v1.Config/SetConfig", field(1, node) + entries)
-    return strings(answer).get(1, "")
+    return agent.set_config(reach(host, CONFIG_SOCKET), node, data)
 
 
 def start_proxy(host: ThrowawayHost, payload: Path, config: str = "", options: str = "") -> None:

@@ -18,6 +18,7 @@ from _pytest.outcomes import Skipped
 PROGRAMS = {
     "cri-resmgr": "tests/contract/test_cri_resmgr.py runs on it, and hosts have it as each good payload",
     "kubelet": "tests/contract/test_kubelet.py runs on it, and hosts have it as their kubelet",
+    "agent": "cri-resmgr-agent; tests/contract/test_agent.py runs on it",
 }
 
 #: Those that hosts can have in a stand-in's place.
