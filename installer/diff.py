@@ -17,7 +17,8 @@ from installer.model.change import Changes, FileChange, UnitAction, UnitChange, 
 from installer.model.resource import ABSENT, DesiredFile, FileState, Kind, Part, UnitState
 from installer.model.snapshot import HostSnapshot, ProxySnapshot
 from installer.model.state import Desired, DesiredUnit
-from installer.record.schema import Record
+from installer.record.schema import Record, is_earlier
+from installer.record.takeover import base_claims
 
 # Read when kubelet or the proxy starts next; a running process does not depend on it.
 _NO_RUNTIME_EFFECT = frozenset({paths.GUARD})
@@ -136,7 +137,11 @@ def _force_edited(files: Iterable[FileChange]) -> bool:
 
 
 def _foreign_enabled(state: UnitState, record: Record) -> bool:
-    """Whether a unit of our name that is not ours is enabled: its links go before its [Install] does."""
+    """Whether a unit of our name that is not ours is enabled: its links go before its [Install] does. In a
+    takeover that kubelet hangs on they stay: systemd starts at boot what they are named after, so that each
+    boot starts a proxy, and a rollback finds them as they were."""
+    if is_earlier(record):
+        return False
     return state.unit_file_state == "enabled" and paths.PROXY_UNIT_FILE not in record.claims
 
 
@@ -256,6 +261,8 @@ def _diff_no_kubelet(
     reload = bool(state.loaded_digest) or any(
         c.part is Part.KUBELET and c.path.startswith(paths.UNIT_DIRECTORIES) for c in files
     )
+    # A takeover that was cut off between the repair of kubelet's unit and the reload.
+    reload = reload or (state.need_daemon_reload and bool(base_claims(record)))
     # A start that is under way, and for which the guard has composed the relay, ends up on it.
     moving = snapshot.composed and state.active_state == "activating" and not state.flapping
     process = snapshot.kubelet.process

@@ -1,7 +1,9 @@
 """Orders what has to be done. Pure: changes in, steps out.
 
 Forward, the proxy comes first and kubelet moves onto it only when it answers;
-back, kubelet leaves first. In each part the writes follow one law, so that a
+back, kubelet leaves first. In a takeover, kubelet's own files are repaired before
+anything else, so that each boot in between finds a kubelet that needs no proxy.
+In each part the writes follow one law, so that a
 crash at any instant forgets no restart: the generation carrier says `pending`,
 then the other files, then the reload, then the carrier with its real generation.
 """
@@ -54,7 +56,7 @@ def build_plan(
     builder = _Builder(desired, changes, f"pending-{nonce}", reset_pinning, adopt)
     if desired.proxy is not None:
         aside = _step_aside(kubelet_unit, step_aside) if step_aside else ()
-        steps = [*aside, *builder.proxy_forward(cache_step)]
+        steps = [*builder.base_repaired(reload=bool(aside)), *aside, *builder.proxy_forward(cache_step)]
         answered = any(step.kind is StepKind.AWAIT_RELAY for step in steps)
         steps += builder.kubelet_forward(hold or bool(aside), answered=answered)
         steps += () if aside else builder.last_check(steps)  # kubelet would hang on another start
@@ -132,6 +134,16 @@ class _Builder:
     def _files(self, part: Part) -> tuple[FileChange, ...]:
         return tuple(change for change in self._changes.files if change.part is part)
 
+    def base_repaired(self, *, reload: bool) -> Iterable[Step]:
+        """Kubelet's own files without the relay, in a takeover. From then on a start of kubelet needs no
+        proxy, at a boot too. The reload before the proxy's restart makes it so for the unit that is loaded,
+        too: a `Requires=` in it would restart kubelet with the proxy. `reload`: kubelet restarts before."""
+        repairs = [change for change in self._files(Part.KUBELET) if _repairs_base(change)]
+        yield from map(_file_step, repairs)
+        unit = self._changes.unit(Part.KUBELET)
+        if reload and unit is not None and unit.daemon_reload:
+            yield Step(StepKind.DAEMON_RELOAD, "", Part.KUBELET)
+
     def proxy_forward(self, cache_step: StepKind | None) -> Iterable[Step]:
         unit = self._changes.unit(Part.PROXY)
         if unit is None and not self._files(Part.PROXY):
@@ -183,7 +195,7 @@ class _Builder:
 
     def _forward(self, part: Part, unit: UnitChange | None) -> Iterable[Step]:
         """Files, enablement, reload and the carrier last, as the law says."""
-        changed = self._files(part)
+        changed = [change for change in self._files(part) if not _repairs_base(change)]
         carriers = [file for file in self._desired.files if file.part is part and file.generation_carrier]
         restarts = unit is not None and unit.action is UnitAction.RESTART
         others = [c for c in changed if not (isinstance(c.after, DesiredFile) and c.after.generation_carrier)]
@@ -246,6 +258,12 @@ class _Builder:
         """The proxy is stopped: else it would overwrite all of it."""
         if self._reset_pinning:
             yield Step(StepKind.RESET_PINNING, self._reset_pinning, Part.PROXY)
+
+
+def _repairs_base(change: FileChange) -> bool:
+    """Whether a takeover gives kubelet's own file the runtime's endpoint back."""
+    ours = change.path == paths.KUBELET_ENVIRONMENT or change.path.endswith(f"/{paths.DROP_IN_NAME}")
+    return change.part is Part.KUBELET and change.verb is Verb.RESTORE and not ours
 
 
 def _file_step(change: FileChange) -> Step:

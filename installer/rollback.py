@@ -142,8 +142,9 @@ def _plan_back(
     if target.proxy is None and hold.is_of_a_run(snapshot.hold):
         steps += (Step(StepKind.CLEAR_HOLD, paths.HOLD, Part.KUBELET),)
     waits = any(step.kind is StepKind.AWAIT_KUBELET for step in steps)
-    if progress.moved_kubelet and not waits and not snapshot.kubelet.healthy:
-        # Between two tries it is on no endpoint: nothing differs, but it is down because of us.
+    if progress.moved_kubelet and not waits and (is_earlier(record) or not snapshot.kubelet.healthy):
+        # Between two tries it is on no endpoint: nothing differs, but it is down because of us. Or it has
+        # left an earlier installation's relay while the proxy started.
         steps += restart_kubelet(plan.kubelet_unit)
     return replace(plan, steps=steps, parts=parts), snapshot
 

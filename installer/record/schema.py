@@ -133,7 +133,7 @@ class Record:
     an edited file; `signalled` is (invocation, digest of the force.cfg it re-read); `cleared` the digest of
     the agent's configuration that was cleared last. Of an installation that was taken over: `taken` are paths
     whose originals stay away once ours is good, `trees` directories that go with ours, `replaced` kubelet's
-    files as it had left them."""
+    files as it had left them, `found` those of `directories` that a rollback leaves."""
 
     schema: int = SCHEMA
     machine_id: str = ""
@@ -151,6 +151,7 @@ class Record:
     taken: tuple[str, ...] = ()
     trees: tuple[str, ...] = ()
     replaced: Mapping[str, Original] = field(default_factory=dict)
+    found: tuple[str, ...] = ()
 
     def known_digest(self, path: str, identity: Identity) -> str | None:
         """The port's `KnownDigest`: a digest by identity, without reading the file."""
@@ -209,7 +210,7 @@ def _is_sensible(record: Record) -> bool:
     before = [*(claim.before for claim in record.claims.values()), *record.replaced.values()]
     files = record.good.files if record.good else ()
     named = (*record.claims, *record.directories, *record.foreign_state, *(file.path for file in files))
-    named += (*record.taken, *record.trees, *record.replaced)
+    named += (*record.taken, *record.trees, *record.replaced, *record.found)
     digests = (*(original.digest for original in before), *(file.digest for file in files))
     numbers = (
         *((original.mode, 0o7777) for original in before),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
@@ -43,7 +43,7 @@ from installer.record.schema import (
     state_below,
     with_good,
 )
-from installer.record.takeover import base_claims, complete, take_over
+from installer.record.takeover import DIRECTORIES, base_claims, complete, take_over
 
 _RECORD_KEPT = 8 << 20  # bytes
 _EDITED = f"{paths.OUR_STATE}/edited"
@@ -98,6 +98,7 @@ class RecordStore:
     def take_over(self, earlier: Earlier, kubelet_unit: str) -> None:
         """From now on that installation counts as ours. Raises OSError."""
         states = {path: self._files.state(path) for path in (*earlier.files, *earlier.repairs)}
+        states |= {path: state_below(self._files, path) for path in DIRECTORIES}
         self.record = take_over(self.record, earlier, states, kubelet_unit)
         of_good = earlier.files if is_earlier(self.record) else ()
         self._replaced = {path: states[path].digest for path in (*earlier.repairs, *of_good)}
@@ -295,8 +296,9 @@ class RecordStore:
                 self._files.sweep(directory)
                 self._files.sync(directory)
 
-    def close_removed(self) -> None:
-        """Deletes what is left of ours: empty directories, then the record, then what it refers to.
+    def close_removed(self, keep: Collection[str] = ()) -> None:
+        """Deletes what is left of ours: empty directories but for those to `keep`, then the record, then what
+        it refers to.
 
         Kept edits stay; without any, nothing remains.
         """
@@ -305,7 +307,8 @@ class RecordStore:
         self._settle()
         files.remove_tree(paths.OUR_RUNTIME)
         for directory in reversed(self.record.directories):
-            files.remove_empty_directory(directory)
+            if directory not in keep:
+                files.remove_empty_directory(directory)
         files.remove(paths.HOLD)
         # Before the originals: an install that follows a crash here must not trust in what is gone.
         files.remove(paths.RECORD)
@@ -313,13 +316,14 @@ class RecordStore:
         files.remove_empty_directory(paths.OUR_STATE)
 
     def close_as_before(self) -> None:
-        """After a first install was undone: nothing is owned, only the failure is remembered."""
+        """After a first install or a takeover was undone: nothing is owned, only the failure is
+        remembered."""
         record = Record(
             machine_id=self.record.machine_id,
             hostname=self.record.hostname,
             failed=self.record.failed,
         )
-        self.close_removed()
+        self.close_removed(keep=self.record.found)
         if record.failed:
             self._make_own_directories()
             self._save(record)

@@ -18,7 +18,7 @@ from installer.model.takeover import Earlier
 from installer.record.schema import Claim, Good, GoodFile, Original, Record
 
 # Made by upstream's archive; they go only if nothing is in them.
-_DIRECTORIES = (
+DIRECTORIES = (
     "/etc/cri-resmgr",
     "/opt/intel",
     "/opt/intel/bin",
@@ -42,7 +42,8 @@ def base_claims(record: Record) -> dict[str, Claim]:
 
 
 def take_over(record: Record, earlier: Earlier, states: Mapping[str, FileState], kubelet_unit: str) -> Record:
-    """The record with the `earlier` installation in it; `states` are its files and kubelet's as they are.
+    """The record with the `earlier` installation in it; `states` are its files, kubelet's and DIRECTORIES as
+    they are.
 
     One that kubelet is not on is replaced as files of others are, with their originals: those stay away as
     soon as ours is good (`complete`).
@@ -69,6 +70,7 @@ def take_over(record: Record, earlier: Earlier, states: Mapping[str, FileState],
             claims={**record.claims, **theirs},
             good=Good(files, proxy, kubelet),
             trees=earlier.trees,
+            found=tuple(path for path in DIRECTORIES if states[path].kind is Kind.DIRECTORY),
         )
     )
 
@@ -76,6 +78,7 @@ def take_over(record: Record, earlier: Earlier, states: Mapping[str, FileState],
 def complete(record: Record, digests: Mapping[str, str]) -> Record:
     """After ours is verified: nothing of the installation that was taken over comes back. `digests` are those
     of our files."""
+    record = replace(record, found=())
     if not record.taken:
         return record
     claims = dict(record.claims)
@@ -87,7 +90,7 @@ def complete(record: Record, digests: Mapping[str, str]) -> Record:
 
 
 def _owned(record: Record) -> Record:
-    directories = tuple(sorted({*record.directories, *_DIRECTORIES}))
+    directories = tuple(sorted({*record.directories, *DIRECTORIES}))
     return replace(record, directories=directories, unit_files={}, foreign_state=())
 
 

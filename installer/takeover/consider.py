@@ -33,7 +33,7 @@ def consider(
 
     Raises OSError, UnservableHostError, and InvalidInputError where a takeover would lose configs.
     """
-    by_config = _by_config(snapshot)
+    by_config = _by_config(snapshot, store.record)
     snapshot = _repaired(snapshot, store, by_config=by_config)
     if request.mode is Mode.REMOVE:
         return snapshot, ()
@@ -68,15 +68,14 @@ def _check_configs(request: Request, earlier: Earlier) -> None:
         )
 
 
-def _by_config(snapshot: HostSnapshot) -> bool:
-    """Whether the running kubelet has the relay from its configuration: no flag names an endpoint."""
-    process, base = snapshot.kubelet.process, snapshot.base
-    configured = replace(base, texts=(), environment_files={})
-    return (
-        process is not None
-        and process.flag("--container-runtime-endpoint") is None
-        and names_relay(configured)
-    )
+def _by_config(snapshot: HostSnapshot, record: Record) -> bool:
+    """Whether the running kubelet has the relay from its configuration: no flag names an endpoint. After a
+    takeover that was cut off, the configuration may have been repaired since kubelet's start."""
+    process, unit = snapshot.kubelet.process, snapshot.kubelet.unit
+    if process is None or process.flag("--container-runtime-endpoint") is not None:
+        return False
+    configured = replace(snapshot.base, texts=(), environment_files={})
+    return names_relay(configured) or record.owed.get(unit.name, "") == unit.invocation_id != ""
 
 
 def _offer(earlier: Earlier) -> Iterable[Finding]:
@@ -103,6 +102,14 @@ def _obstacles(earlier: Earlier) -> Iterable[Finding]:
             "earlier-obstacle",
             f"the installation of cri-resmgr on this node cannot be taken over: {obstacle}",
             "put a file there, or remove that installation by hand",
+        )
+
+    for tie in earlier.ties:
+        yield refusal(
+            "earlier-tie",
+            f"the installation of cri-resmgr on this node cannot be taken over: {tie} stops kubelet whenever "
+            "the proxy stops",
+            f"delete it, then `systemctl daemon-reload`; After= and Wants= with {paths.PROXY_UNIT} may stay",
         )
 
 

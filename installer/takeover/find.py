@@ -18,8 +18,9 @@ from installer.model import paths
 from installer.model.resource import Kind, ProcessState, last_flag
 from installer.model.snapshot import HostSnapshot, UnitText
 from installer.model.takeover import Earlier
+from installer.record.schema import state_below
 from installer.systemd_syntax.unit_file import parse_unit
-from installer.takeover.repair import Repaired, names_relay, repair_base
+from installer.takeover.repair import Repaired, names_relay, repair_base, ties_of, with_texts
 
 if TYPE_CHECKING:
     from installer.inputs.settings import Settings
@@ -65,7 +66,19 @@ def find_earlier(
             for path, state in present.items()
             if state.kind is not Kind.FILE
         ),
+        ties=(
+            *(ties_of(with_texts(snapshot.base, repaired.texts)) if endpoint else ()),
+            *_required_by_link(files, settings.kubelet.unit),
+        ),
     )
+
+
+def _required_by_link(files: Files, kubelet_unit: str) -> Iterable[str]:
+    """The links that systemd makes for `RequiredBy=` in the proxy's unit."""
+    for directory in paths.UNIT_DIRECTORIES:
+        link = f"{directory}/{kubelet_unit}.requires/{paths.PROXY_UNIT}"
+        if state_below(files, link).kind is not Kind.ABSENT:
+            yield f"the link {link}"
 
 
 def _foreign_unit(files: Files, snapshot: HostSnapshot, claimed: Collection[str]) -> UnitText | None:

@@ -14,11 +14,13 @@ from typing import NamedTuple
 
 from installer.model.paths import PROXY_UNIT, normalise_endpoint
 from installer.model.snapshot import KubeletBase, UnitText
+from installer.systemd_syntax.unit_file import parse_unit
 
 _RELAY = r"(?:/var)?/run/cri-resmgr/cri-resmgr\.sock(?![\w./-])"
 _NAMES_RELAY = re.compile(_RELAY)
 _AS_ENDPOINT = re.compile(rf"(endpoint[\"']?\s*[=:\s]\s*[\"']?)(?:unix:(?://)?)?{_RELAY}", re.IGNORECASE)
 _ORDERS = re.compile(r"^(?:After|Wants|Requires|Requisite|BindsTo|PartOf|Upholds)[ \t]*=.*\n?", re.M)
+_TIES = frozenset(("Requires", "Requisite", "BindsTo", "PartOf", "StopPropagatedFrom"))
 # The flag as the shell installer leaves it: the last line of the command, its backslash continues nothing.
 _APPENDED = re.compile(
     r"^(?P<before>.*)(?P<variable>\$\{?KUBELET_EXTRA_ARGS\}?)[ \t]*\\\n"
@@ -69,6 +71,15 @@ def repair_base(base: KubeletBase, endpoint: str) -> Repaired:
         if after != text.text:
             texts[text.path] = after
     return Repaired(texts, sources, tuple(line for line in lost if line not in returned), returned)
+
+
+def ties_of(base: KubeletBase) -> Iterable[str]:
+    """What is left in kubelet's unit that stops or restarts it with the proxy's: a line each, with its file.
+    `repair_base` takes such orders away, but not those that go over several lines."""
+    for text in base.texts:
+        for line in parse_unit(text):
+            if line.key in _TIES and PROXY_UNIT in line.value.split():
+                yield f"{line.key}={PROXY_UNIT} in {text.path}"
 
 
 def with_texts(base: KubeletBase, texts: Mapping[str, str]) -> KubeletBase:

@@ -75,6 +75,24 @@ def test_r8_a_takeover_that_fails_leaves_the_earlier_installation_at_work(
     node.expect_good()
 
 
+@rule("R8", "R12")
+@pytest.mark.parametrize("kind", ["drop-in", "packaged"])
+def test_r8_a_proxy_that_never_answers_takes_no_kubelet_with_it(
+    host: ThrowawayHost, tmp_path: Path, kind: str
+) -> None:
+    """Also where kubelet's unit requires the proxy's, or a package enables it: all is as before."""
+    node = Taken(host, tmp_path, kind)
+    before = files(host)
+    node.command.payload = build_payload(tmp_path / "broken", fault={"startup": "listen-only"})
+    with node.restarts(kubelet=False, proxy=True):
+        failed = node.run("install", "--adopt", code=5).err
+    assert "the earlier installation is in place again" in failed
+    assert "cri-resmgr.sock" in running_endpoint(host)
+    left = difference(untimed(before), untimed(files(host)))
+    left = [line for line in left if not line.split()[1].startswith(KEPT)]
+    assert not left, "\n".join(left)
+
+
 @rule("R6")
 def test_a_release_by_hand_that_kubelet_does_not_use_comes_back_unless_it_is_taken_over(
     host: ThrowawayHost, tmp_path: Path

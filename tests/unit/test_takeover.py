@@ -14,13 +14,13 @@ from installer.inputs.settings import KubeletSettings, Settings
 from installer.model import paths
 from installer.model.event import Event, silent
 from installer.model.resource import UnitState
-from installer.model.snapshot import KubeletBase, UnitText
+from installer.model.snapshot import KubeletBase, RunningContainer, UnitText
 from installer.model.state import Mode
 from installer.reconcile import reconcile, rehearse
 from installer.takeover.repair import Repaired, names_relay, repair_base
 from tests.fakes import failed
-from tests.faults.disks.crash import build
-from tests.faults.disks.node import KUBELET, Node, earlier_node, program
+from tests.faults.disks.crash import Tree, build
+from tests.faults.disks.node import KUBELET, Node, earlier_node, packaged_node, program
 from tests.faults.disks.recorder import Careless
 from tests.rules import rule
 from tests.throwaway.earlier import cut
@@ -30,6 +30,7 @@ RUNTIME = "unix:///run/containerd/containerd.sock"
 GARDENER = Path(__file__).parents[1] / "throwaway/kubelets/gardener-set/etc/systemd/system/kubelet.service"
 UNIT_FILE = "/etc/systemd/system/kubelet.service"
 EXTRA_ARGS = "/etc/default/kubelet"
+NODES = {"by hand": earlier_node, "packaged": packaged_node}
 KUBELETS = {EXTRA_ARGS, UNIT_FILE, f"{UNIT_FILE}.d/10-kubeadm.conf"}
 
 
@@ -128,6 +129,18 @@ def picture(node: Node) -> dict[str, tuple[int, bytes]]:
     }
 
 
+def placed(node: Node) -> dict[str, tuple[int, str]]:
+    """Every link and directory that outlives a boot, but for the record's."""
+    root = node.fake.root
+    found = (path for path in root.rglob("*") if path.is_symlink() or path.is_dir())
+    named = {f"/{path.relative_to(root)}": path for path in found}
+    return {
+        name: (stat.S_IMODE(path.lstat().st_mode), str(path.readlink()) if path.is_symlink() else "")
+        for name, path in named.items()
+        if not name.startswith(("/run", "/var/lib/cri-resmgr"))
+    }
+
+
 def break_payload(asked: Request) -> None:
     assert asked.payload is not None
     (asked.payload / paths.BINARY[1:]).write_bytes(program("ours", works=False))
@@ -218,6 +231,73 @@ def test_r8_if_not_even_that_comes_back_kubelet_is_on_the_runtime(node: Node, as
     assert node.on_relay
 
 
+@rule("R8")
+def test_r8_the_way_back_to_a_package_is_exact(tmp_path: Path, asked: Request) -> None:
+    """The link that enables its unit, and a directory of its that is empty, included."""
+    node = laid(tmp_path / "node", packaged_node())
+    before = picture(node), placed(node)
+    break_payload(asked)
+    with pytest.raises(RolledBackError):
+        reconcile(asked, node.fake.host, silent)
+    assert (picture(node), placed(node)) == before
+    assert node.on_relay
+    assert node.kubelet_healthy()
+
+
+@rule("R8")
+@pytest.mark.parametrize("works", [True, False])
+def test_r8_kubelet_that_left_the_relay_meanwhile_comes_back_to_it(
+    node: Node, asked: Request, works: bool
+) -> None:
+    """With so many containers it waits on the runtime while the proxy starts."""
+    node.fake.cri.running = tuple(
+        RunningContainer(f"{n:x}", "c", "pod", "ns", through_proxy=True) for n in range(2100)
+    )
+    (node.fake.root / paths.FALLBACK_CONFIG[1:]).write_text("policy:\n  Active: none\n")
+    before = picture(node)
+    seen: list[Event] = []
+    if works:
+        assert reconcile(asked, node.fake.host, seen.append)
+    else:
+        break_payload(asked)
+        with pytest.raises(RolledBackError):
+            reconcile(asked, node.fake.host, seen.append)
+        assert picture(node) == before
+    assert "hold.set" in {event.kind for event in seen}
+    assert node.on_relay
+    assert node.kubelet_healthy()
+    assert node.read(paths.HOLD) is None
+
+
+@pytest.mark.parametrize(
+    ("unit", "wanted"),
+    [
+        ("[Unit]\nBindsTo=x.service \\\n  cri-resource-manager.service\n", "BindsTo=.* in .*20-tie.conf"),
+        ("", r"the link .*/kubelet\.service\.requires/cri-resource-manager\.service"),
+    ],
+)
+def test_what_would_stop_kubelet_with_the_proxy_is_refused_with_its_place(
+    node: Node, asked: Request, unit: str, wanted: str
+) -> None:
+    if unit:
+        node.add_drop_in("20-tie.conf", unit)
+    else:
+        link = node.fake.root / f"etc/systemd/system/{KUBELET}.requires/{paths.PROXY_UNIT}"
+        link.parent.mkdir()
+        link.symlink_to(paths.PROXY_UNIT_FILE)
+    before = picture(node)
+    with pytest.raises(UnservableHostError, match=wanted):
+        reconcile(asked, node.fake.host, silent)
+    assert picture(node) == before
+
+
+def laid(root: Path, tree: Tree) -> Node:
+    """A node with this disk, booted."""
+    root.mkdir()
+    build(tree, root)
+    return Node(root, Careless())
+
+
 class Killed(BaseException):
     """The run ends, and nothing of it goes on."""
 
@@ -239,15 +319,40 @@ def kill_after(node: Node, asked: Request, steps: int) -> bool:
     return False
 
 
+@rule("R7", "R12")
+@pytest.mark.parametrize("kind", NODES)
+def test_r12_the_power_is_cut_after_any_step_and_kubelet_boots(
+    tmp_path: Path, asked: Request, kind: str
+) -> None:
+    """Also if our proxy does not work: until it has answered, kubelet needs none."""
+    for steps in range(1, 40):
+        for works in (True, False):
+            root = tmp_path / f"node-{steps}-{works}"
+            node = laid(root, NODES[kind]())
+            assert asked.payload is not None
+            (asked.payload / paths.BINARY[1:]).write_bytes(program("ours", works=works))
+            try:
+                killed = kill_after(node, asked, steps)
+            except RolledBackError:
+                continue
+            node = Node(root, Careless())
+            assert node.kubelet_healthy(), (steps, works)
+            if not killed:
+                assert works
+                assert steps > 10
+                return
+
+
 @rule("R7")
+@pytest.mark.parametrize("kind", NODES)
 @pytest.mark.parametrize("mode", list(Mode))
-def test_r7_killed_after_any_step_the_next_run_goes_on(tmp_path: Path, asked: Request, mode: Mode) -> None:
+def test_r7_killed_after_any_step_the_next_run_goes_on(
+    tmp_path: Path, asked: Request, mode: Mode, kind: str
+) -> None:
     """With a boot in between or without; nobody has to ask for the takeover again."""
-    for steps in range(1, 30):
+    for steps in range(1, 40):
         root = tmp_path / f"node-{steps}"
-        root.mkdir()
-        build(earlier_node(), root)
-        node = Node(root, Careless())
+        node = laid(root, NODES[kind]())
         if not kill_after(node, asked, steps):
             break
         if (steps + (mode is Mode.REMOVE)) % 2:

@@ -27,6 +27,8 @@ RUNTIME = "unix:///run/containerd/containerd.sock"
 BREAKS = b"it cannot work"
 _END = b"# end\n"
 _UNIT_DIRECTORY = "/etc/systemd/system"
+_PACKAGES = "/usr/lib/systemd/system"
+_PACKAGED_UNIT = f"{_PACKAGES}/{paths.PROXY_UNIT}"
 _BASE_UNIT = f"{_UNIT_DIRECTORY}/{KUBELET}"
 _BASE_DROP_IN = f"{_UNIT_DIRECTORY}/{KUBELET}.d/10-kubeadm.conf"
 _BASE_ENVIRONMENT = "/etc/default/kubelet"
@@ -91,6 +93,20 @@ def earlier_node() -> Tree:
     }
 
 
+def packaged_node() -> Tree:
+    """The same, with the proxy's unit where a package has it, and an empty directory of theirs."""
+    tree = earlier_node()
+    unit = tree.pop(paths.PROXY_UNIT_FILE)
+    directory = Entry("d", 0o755)
+    parents = ("/usr", "/usr/lib", "/usr/lib/systemd", _PACKAGES, "/opt/intel/licenses")
+    return {
+        **tree,
+        **dict.fromkeys(parents, directory),
+        _PACKAGED_UNIT: unit,
+        paths.PROXY_WANTED: Entry("l", 0, target=_PACKAGED_UNIT),
+    }
+
+
 def node_after_takeover() -> Tree:
     """What is left of it when it was taken over and then removed."""
     gone = (paths.FALLBACK_CONFIG, posixpath.dirname(paths.FALLBACK_CONFIG), paths.PROXY_ENVIRONMENT)
@@ -118,6 +134,13 @@ class Node:
         self.fake.cri.sockets = {RUNTIME: CONTAINERD, paths.RELAY_ENDPOINT: self._relay}
         self.fake.healthz.healthy = self.kubelet_healthy
         self._boot()
+
+    def add_drop_in(self, name: str, text: str) -> None:
+        """Another person's, of kubelet's unit; loaded."""
+        path = f"{_UNIT_DIRECTORY}/{KUBELET}.d/{name}"
+        (self.fake.root / path[1:]).write_text(text)
+        self.systemd.drop_ins += (path,)
+        self.systemd.load()
 
     def _boot(self) -> None:
         run = self.fake.root / "run"
@@ -169,6 +192,7 @@ class _Systemd(FakeSystemd):
         super().__init__(calls=node.fake.calls)
         self._node = node
         self._kernel = kernel
+        self.drop_ins: tuple[str, ...] = (_BASE_DROP_IN,)
         self.on_job = {KUBELET: self._kubelet_job, paths.PROXY_UNIT: self._proxy_job}
         self.on_disk = {KUBELET: self._load_kubelet, paths.PROXY_UNIT: self._load_proxy}
 
@@ -204,7 +228,9 @@ class _Systemd(FakeSystemd):
         return os.path.lexists(f"{self._node.fake.root}{_ENABLED}")
 
     def _load_proxy(self, unit: UnitState) -> UnitState:
-        text = self._node.read(paths.PROXY_UNIT_FILE)
+        places = (paths.PROXY_UNIT_FILE, _PACKAGED_UNIT)
+        place = next((path for path in places if self._node.read(path) is not None), "")
+        text = self._node.read(place) if place else None
         if text is None:
             return replace(unit, load_state="not-found", unit_file_state="", environment=(), fragment_path="")
         return replace(
@@ -212,13 +238,13 @@ class _Systemd(FakeSystemd):
             load_state="loaded",
             unit_file_state="enabled" if self._enabled() else "disabled",
             environment=_environment(text),
-            fragment_path=paths.PROXY_UNIT_FILE,
+            fragment_path=place,
         )
 
     def _load_kubelet(self, unit: UnitState) -> UnitState:
         text = self._node.read(_DROP_IN)
         lines = tuple(_environment(text or b""))
-        drop_ins = (_BASE_DROP_IN,) if text is None else (_BASE_DROP_IN, _DROP_IN)
+        drop_ins = self.drop_ins if text is None else (*self.drop_ins, _DROP_IN)
         files = [(_BASE_ENVIRONMENT, True)]
         before = []
         for line in (text or b"").decode("utf-8", "replace").splitlines():
