@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from gi.repository import GLib
 from pytest_mock import MockerFixture
 
 from installer.daemon.configuration import Command, Configuration, print_configuration
@@ -157,11 +158,25 @@ class Scene:
             finally:
                 os.kill(os.getpid(), signal.SIGTERM)
 
-        with ThreadPoolExecutor(1) as pool:
-            played = pool.submit(play)
-            code = daemon.run()
-            played.result()
+        before = sources()
+        try:
+            with ThreadPoolExecutor(1) as pool:
+                played = pool.submit(play)
+                code = daemon.run()
+                played.result()
+        finally:
+            # A daemon's process ends with it; here its timers would go off in the next one's loop.
+            for number in sources() - before:
+                GLib.MainContext.default().find_source_by_id(number).destroy()
         assert code == 0
+
+
+def sources() -> set[int]:
+    """The numbers of the default context's sources, up to the newest."""
+    newest = GLib.timeout_add(60_000, lambda: False)
+    GLib.source_remove(newest)
+    context = GLib.MainContext.default()
+    return {number for number in range(1, newest) if context.find_source_by_id(number) is not None}
 
 
 def refuse(mocker: MockerFixture, *verbs: str) -> list[str]:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from gi.repository import GLib
 
 from installer.host.watch import Child, EventLoop, WatchSpec
+from tests.contract.scene import sources
 from tests.rules import rule
 
 SOON = 15.0
@@ -192,14 +192,6 @@ def test_the_end_is_told_also_while_a_grandchild_holds_the_pipe(scene: Scene) ->
     assert scene.until(scene.ended)
     assert time.monotonic() - started < 2.5
     assert scene.lines == ["last"]
-
-
-def sources() -> set[int]:
-    """The numbers of the default context's sources, up to the newest."""
-    newest = GLib.timeout_add(60_000, lambda: False)
-    GLib.source_remove(newest)
-    context = GLib.MainContext.default()
-    return {number for number in range(1, newest) if context.find_source_by_id(number) is not None}
 
 
 @rule("R15")
