@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[2]
 MODULE_LINES = 450  # a module is one thought; where splitting would tear it, it may be this long
@@ -49,8 +47,22 @@ DOORS = {
 MAY_WRITE_TO_A_TERMINAL = ("installer/report/", "installer/cli/")
 
 MODULES = sorted(path for path in (ROOT / "installer").rglob("*.py"))
-IDS = [str(path.relative_to(ROOT)) for path in MODULES]
-every_module = pytest.mark.parametrize("path", MODULES, ids=IDS)
+
+
+def every_module(check: Callable[[Path], None]) -> Callable[[], None]:
+    """One test for all modules, which tells of each that fails: a test of its own for each took seconds."""
+
+    def test() -> None:
+        faults = []
+        for path in MODULES:
+            try:
+                check(path)
+            except AssertionError as error:
+                faults.append(f"{name(path)}: {error}")
+        assert not faults, "\n".join(faults)
+
+    test.__name__, test.__doc__ = check.__name__, check.__doc__
+    return test
 
 
 @cache
