@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Protocol
 
-from installer.extension.client import EVENTS, EXTENSIONS, MANAGED_RESOURCES, ApiError, Resource
+from installer.extension.client import EVENTS, EXTENSIONS, MANAGED_RESOURCES, ApiError, ObjectApi, Resource
 from installer.extension.decide import FINALIZER, Decision, Situation
 from installer.extension.desired import Wanted
 from installer.extension.objects import OPERATION, Object, text_at
@@ -21,19 +21,9 @@ _PROGRAM = "cri-resmgr-installer"
 _NOTE = 1024  # bytes, of an Event (Kubernetes API reference, events.k8s.io/v1)
 
 
-class SeedApi(Protocol):
+class SeedApi(ObjectApi, Protocol):
     """See KubeClient."""
 
-    def get(self, resource: Resource, namespace: str, name: str) -> Object: ...
-    def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Object: ...
-    def merge(
-        self,
-        resource: Resource,
-        namespace: str,
-        name: str,
-        patch: Mapping[str, Any],
-        status: bool = False,
-    ) -> Object: ...
     def delete(self, resource: Resource, namespace: str, name: str) -> None: ...
     def create_secret(self, secret: Mapping[str, Any]) -> None: ...
     def read_secret(self, namespace: str, name: str) -> Mapping[str, bytes]: ...

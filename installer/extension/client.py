@@ -12,7 +12,7 @@ import re
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import yaml
 from kubernetes import client as library
@@ -77,6 +77,21 @@ class Page:
 
     items: tuple[Object, ...]
     version: str
+
+
+class ObjectApi(Protocol):
+    """What everybody here needs of an API server. See KubeClient."""
+
+    def get(self, resource: Resource, namespace: str, name: str) -> Object: ...
+    def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Object: ...
+    def merge(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        patch: Mapping[str, Any],
+        status: bool = False,
+    ) -> Object: ...
 
 
 class KubeClient:

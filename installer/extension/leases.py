@@ -11,9 +11,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
-from installer.extension.client import LEASES, ApiError, Resource
+from installer.extension.client import LEASES, ApiError, ObjectApi
 from installer.extension.objects import Object, mapping_at, text_at
 
 HEARTBEAT = "gardener-extension-heartbeat"
@@ -23,21 +23,6 @@ _LEASE_SECONDS, _RENEW_SECONDS, _RETRY_SECONDS = 15, 10.0, 2.0
 """As client-go has them. Whoever could not renew for _RENEW_SECONDS stops before another one may begin."""
 
 
-class LeaseApi(Protocol):
-    """See KubeClient."""
-
-    def get(self, resource: Resource, namespace: str, name: str) -> Object: ...
-    def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Object: ...
-    def merge(
-        self,
-        resource: Resource,
-        namespace: str,
-        name: str,
-        patch: Mapping[str, Any],
-        status: bool = False,
-    ) -> Object: ...
-
-
 class Leadership:
     """`held()` is whether `me` is the leader now. `clock` (seconds, only moves on) decides when the Lease of
     another one is over: since it was seen to change, whatever the clocks of others say. `pace` stretches all
@@ -45,7 +30,7 @@ class Leadership:
 
     def __init__(
         self,
-        api: LeaseApi,
+        api: ObjectApi,
         namespace: str,
         me: str,
         log: Callable[[str], None] = lambda _: None,
@@ -138,7 +123,7 @@ class Leadership:
         return True
 
 
-def beat(api: LeaseApi, namespace: str, name: str) -> None:
+def beat(api: ObjectApi, namespace: str, name: str) -> None:
     """Renews the heartbeat of the extension `name`. Raises ApiError."""
     spec = {
         "holderIdentity": name,

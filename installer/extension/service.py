@@ -5,17 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from installer.extension.client import ApiError
+from installer.extension.client import ApiError, ObjectApi
 from installer.extension.controller import Controller, Seed, Setup
 from installer.extension.desired import EXTENSION_TYPE
-from installer.extension.leases import Leadership, LeaseApi, beat
+from installer.extension.leases import Leadership, beat
 
 _BEAT_SECONDS = 7.5  # a quarter of what the Lease is good for
 
 
 def serve(
     seed: Seed,
-    leases: LeaseApi,
+    leases: ObjectApi,
     setup: Setup,
     namespace: str,
     stop: threading.Event,
@@ -55,7 +55,7 @@ def serve(
     return not lost
 
 
-def _beat(leases: LeaseApi, namespace: str, ended: threading.Event, log: Callable[[str], None]) -> None:
+def _beat(leases: ObjectApi, namespace: str, ended: threading.Event, log: Callable[[str], None]) -> None:
     while not ended.is_set():
         try:
             beat(leases, namespace, EXTENSION_TYPE)

@@ -94,7 +94,7 @@ def is_shell(word: str) -> bool:
 
 def _is_program(word: str) -> bool:
     name = posixpath.basename(word)
-    known = name in _KUBELETS or name in _SHELLS or name in _LAUNCHERS or name in ("busybox", "hyperkube")
+    known = name in _KUBELETS or name in _SHELLS or name in _LAUNCHERS or name == "busybox"
     return known or (word.startswith("/") and "=" not in word)
 
 

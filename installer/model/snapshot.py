@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from installer.model.kubelet_managers import NO_MANAGERS, KubeletManagers
@@ -67,6 +67,15 @@ class KubeletBase:
     environment_files: Mapping[str, tuple[UnitText, ...]] = field(default_factory=dict)
     script: UnitText | None = None
     repaired: bool = False
+
+    def configured(self) -> Iterator[UnitText]:
+        """Each file that may name kubelet's endpoint; one that is read twice comes twice."""
+        yield from self.texts
+        for found in self.environment_files.values():
+            yield from found
+        yield from self.config_dir
+        if self.config is not None:
+            yield self.config
 
 
 @dataclass(frozen=True, slots=True)

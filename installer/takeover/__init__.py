@@ -19,7 +19,4 @@ def may_be_earlier(snapshot: HostSnapshot, record: Record) -> bool:
         return True
     if paths.PROXY_UNIT_FILE not in record.claims and snapshot.proxy.unit.fragment_path:
         return True
-    base = snapshot.base
-    files = (text for found in base.environment_files.values() for text in found)
-    texts = (*base.texts, *base.config_dir, *files, *((base.config,) if base.config else ()))
-    return any(paths.RELAY_NAME in text.text for text in texts)
+    return any(paths.RELAY_NAME in text.text for text in snapshot.base.configured())

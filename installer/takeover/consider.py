@@ -103,7 +103,6 @@ def _obstacles(earlier: Earlier) -> Iterable[Finding]:
             f"the installation of cri-resmgr on this node cannot be taken over: {obstacle}",
             "put a file there, or remove that installation by hand",
         )
-
     for tie in earlier.ties:
         yield refusal(
             "earlier-tie",

@@ -19,7 +19,7 @@ from installer.model.resource import Kind, ProcessState, last_flag
 from installer.model.snapshot import HostSnapshot, UnitText
 from installer.model.takeover import Earlier
 from installer.record.schema import state_below
-from installer.systemd_syntax.unit_file import parse_unit
+from installer.systemd_syntax.unit_file import parse_exec, parse_unit
 from installer.takeover.repair import Repaired, names_relay, repair_base, ties_of, with_texts
 
 if TYPE_CHECKING:
@@ -102,9 +102,11 @@ def _unit_paths() -> tuple[str, ...]:
 
 def _exec_start(unit: UnitText) -> str:
     """The name of the program that the unit runs; empty if it runs none."""
-    lines = [line.value for line in parse_unit(unit) if (line.section, line.key) == ("Service", "ExecStart")]
-    words = lines[-1].split() if lines else []
-    return posixpath.basename(words[0].lstrip("@-:+!")) if words else ""
+    lines = [line for line in parse_unit(unit) if (line.section, line.key) == ("Service", "ExecStart")]
+    try:
+        return posixpath.basename(parse_exec(lines[-1]).words[0]) if lines else ""
+    except ValueError:
+        return ""
 
 
 def _candidates(unit: UnitText) -> Iterable[str]:

@@ -101,13 +101,7 @@ def with_texts(base: KubeletBase, texts: Mapping[str, str]) -> KubeletBase:
 
 def texts_of(base: KubeletBase) -> Iterable[UnitText]:
     """Every file of kubelet's base, once."""
-    found = [
-        *base.texts,
-        *(text for texts in base.environment_files.values() for text in texts),
-        *base.config_dir,
-        *((base.config,) if base.config else ()),
-    ]
-    return {text.path: text for text in found}.values()
+    return {text.path: text for text in base.configured()}.values()
 
 
 def _effective(text: str) -> str:

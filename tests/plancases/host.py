@@ -126,15 +126,7 @@ class MemoryHost:
             case StepKind.SET_ASIDE_CACHE:
                 self.cache = NO_CACHE
             case StepKind.RESET_PINNING:
-                resets = find_resets(self.probe.containers, self.cache, self.probe.managers)
-                given = {reset.container.id: reset.write for reset in resets if not reset.problem}
-                containers = tuple(
-                    replace(one, cgroup=updated(one.cgroup, given[one.id]))
-                    if one.cgroup and one.id in given
-                    else one
-                    for one in self.probe.containers
-                )
-                self.probe = replace(self.probe, containers=containers)
+                self._reset_pinning()
             case StepKind.ENABLE | StepKind.DISABLE:
                 self._link(step.kind is StepKind.ENABLE)
                 self.proxy = replace(self.proxy, unit_file_state="enabled" if self.linked else "disabled")
@@ -152,6 +144,15 @@ class MemoryHost:
                 self.start_proxy()
             case StepKind.RESTART:
                 self.start_kubelet()
+
+    def _reset_pinning(self) -> None:
+        resets = find_resets(self.probe.containers, self.cache, self.probe.managers)
+        given = {reset.container.id: reset.write for reset in resets if not reset.problem}
+        containers = tuple(
+            replace(one, cgroup=updated(one.cgroup, given[one.id])) if one.cgroup and one.id in given else one
+            for one in self.probe.containers
+        )
+        self.probe = replace(self.probe, containers=containers)
 
     def _stop_proxy(self) -> None:
         self.proxy = replace(self.proxy, active_state="inactive", sub_state="dead", main_pid=0)

@@ -11,7 +11,6 @@ import copy
 import threading
 from base64 import b64decode, b64encode
 from datetime import UTC, datetime, timedelta
-from types import TracebackType
 from typing import Any, Self
 
 import yaml
@@ -61,18 +60,13 @@ class Landscape:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         self._stop.set()
         with self.seed.changed:
             self.seed.changed.notify_all()
         self._thread.join(10)
-        self.seed.__exit__(None, None, None)
-        self.shoot.__exit__(None, None, None)
+        self.seed.__exit__()
+        self.shoot.__exit__()
         if self.error is not None and error is None:
             raise self.error
 

@@ -273,15 +273,7 @@ class Resmgr:
         if self.faults.get("startup") == "listen-only":
             log("I", "synchronizing cache with runtime...")
             self.sleep_for_ever()
-        log("I", f"activating {self.policy} policy...")
-        switched = self.cache.data["PolicyName"] not in ("", self.policy)
-        self.cache.data["PolicyName"] = self.policy
-        known = self.cache.data.setdefault("Containers", {})
-        if self.faults.get("forgetsRequests"):
-            for entry in known.values():
-                entry["Resources"] = {}
-        repinning.repin(known, config, self.policy, self.runtime, switched=switched)
-        self.cache.save()
+        self.activate(config)
         self.sleep_until("serveDelaySeconds", listening + self.placing_seconds(), 0.05)
         start_new_thread(self.serve, (relay,))
         if not self.options.values["force-config"]:
@@ -295,6 +287,18 @@ class Resmgr:
             self.sleep_until("exitAfterSeconds", serving, 0.0)
             fatal("unexpected state", self.exit_code())
         self.sleep_for_ever()
+
+    def activate(self, config: dict[str, Any]) -> None:
+        """The policy places every container."""
+        log("I", f"activating {self.policy} policy...")
+        switched = self.cache.data["PolicyName"] not in ("", self.policy)
+        self.cache.data["PolicyName"] = self.policy
+        known = self.cache.data.setdefault("Containers", {})
+        if self.faults.get("forgetsRequests"):
+            for entry in known.values():
+                entry["Resources"] = {}
+        repinning.repin(known, config, self.policy, self.runtime, switched=switched)
+        self.cache.save()
 
     def exit_code(self) -> int:
         return int(self.faults.get("exitCode", 1))

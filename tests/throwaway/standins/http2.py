@@ -98,6 +98,15 @@ class Connection:
         kind, flags, stream = struct.unpack(">BBI", head[3:])
         return kind, flags, stream & 0x7FFFFFFF, self.exactly(length)
 
+    def frame_of_call(self) -> tuple[int, int, int, bytes]:
+        """The next frame that belongs to a call. SETTINGS and PING on the way to it are acknowledged."""
+        while True:
+            kind, flags, stream, payload = self.frame()
+            if kind not in (SETTINGS, PING):
+                return kind, flags, stream, payload
+            if not flags & ACK:
+                self.socket.sendall(frame(kind, ACK, 0, payload if kind == PING else b""))
+
     def close(self) -> None:
         self.socket.close()
 
@@ -120,15 +129,11 @@ def refuse_calls(client: socket.socket, is_over: Callable[[], bool]) -> None:
         connection.exactly(len(PREFACE))
         client.sendall(frame(SETTINGS, 0, 0))
         while True:
-            kind, flags, stream, payload = connection.frame()
-            if kind == SETTINGS and not flags & ACK:
-                client.sendall(frame(SETTINGS, ACK, 0))
-            elif kind == PING and not flags & ACK:
-                client.sendall(frame(PING, ACK, 0, payload))
-            elif kind == HEADERS and is_over():
+            kind, _flags, stream, _payload = connection.frame_of_call()
+            if kind == HEADERS and is_over():
                 client.sendall(frame(GOAWAY, 0, 0, bytes(8)))
                 return
-            elif kind == HEADERS:
+            if kind == HEADERS:
                 client.sendall(frame(HEADERS, END_HEADERS | END_STREAM, stream, failed))
     except OSError:  # it has gone
         pass
@@ -145,12 +150,8 @@ def answer_calls(client: socket.socket, handle: Callable[[bytes], bytes]) -> Non
         connection.exactly(len(PREFACE))
         client.sendall(frame(SETTINGS, 0, 0))
         while True:
-            kind, flags, stream, payload = connection.frame()
-            if kind == SETTINGS and not flags & ACK:
-                client.sendall(frame(SETTINGS, ACK, 0))
-            elif kind == PING and not flags & ACK:
-                client.sendall(frame(PING, ACK, 0, payload))
-            elif kind == DATA:
+            kind, flags, stream, payload = connection.frame_of_call()
+            if kind == DATA:
                 body = payload[1 : len(payload) - payload[0]] if flags & PADDED else payload
                 bodies[stream] = bodies.get(stream, b"") + body
                 if flags & END_STREAM:
@@ -177,14 +178,10 @@ def unary(path: str, method: str, message: bytes = b"", timeout: float = 10.0) -
         connection.socket.sendall(request(method, message))
         body = b""
         while True:
-            kind, flags, stream, payload = connection.frame()
-            if kind == SETTINGS and not flags & ACK:
-                connection.socket.sendall(frame(SETTINGS, ACK, 0))
-            elif kind == PING and not flags & ACK:
-                connection.socket.sendall(frame(PING, ACK, 0, payload))
-            elif kind in (GOAWAY, RST_STREAM):
+            kind, flags, stream, payload = connection.frame_of_call()
+            if kind in (GOAWAY, RST_STREAM):
                 raise CallError(f"{method}: refused")
-            elif stream == 1 and kind == DATA:
+            if stream == 1 and kind == DATA:
                 body += payload[1 : len(payload) - payload[0]] if flags & PADDED else payload
             if stream == 1 and kind in (DATA, HEADERS) and flags & END_STREAM:
                 break
