@@ -1,5 +1,5 @@
-"""The libraries that only Gardener's controller needs. hack/setup keeps them apart, so that what nodes run is
-tried, and measured, without them.
+"""The libraries that only Gardener's controller and the commands for a whole cluster need. hack/setup
+keeps them apart, so that what nodes run is tried, and measured, without them.
 """
 
 import sys

@@ -21,10 +21,10 @@ def run_extension(arguments: argparse.Namespace, options: Options) -> int:
             ["the Python package kubernetes is missing"],
             "install cri-resmgr-installer[extension], or use the image of the extension",
         )
-    from installer.extension.client import connect, connect_with
     from installer.extension.controller import Setup
     from installer.extension.desired import Renderer
     from installer.extension.service import serve
+    from installer.kube.client import connect, connect_with
     from installer.report.events import build_reporter
 
     emit = build_reporter(options.output, sys.stdout, options.verbose)

@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Protocol
 
-from installer.extension.client import EVENTS, EXTENSIONS, MANAGED_RESOURCES, ApiError, ObjectApi, Resource
 from installer.extension.decide import FINALIZER, Decision, Situation
 from installer.extension.desired import Wanted
-from installer.extension.objects import OPERATION, Object, text_at
+from installer.extension.objects import EXTENSIONS, MANAGED_RESOURCES, OPERATION
 from installer.extension.status import build_patch
+from installer.kube.api import EVENTS, ApiError, ObjectApi, Resource
+from installer.kube.objects import Object, text_at
 
 _PROGRAM = "cri-resmgr-installer"
 _NOTE = 1024  # bytes, of an Event (Kubernetes API reference, events.k8s.io/v1)

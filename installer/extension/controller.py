@@ -13,20 +13,23 @@ from datetime import UTC, datetime
 from typing import NamedTuple, Protocol
 
 from installer.extension.carry_out import SeedApi, carry_out
-from installer.extension.client import CLUSTERS, EXTENSIONS, MANAGED_RESOURCES, ApiError, Resource
 from installer.extension.decide import Decision, Render, Situation, decide
 from installer.extension.desired import EXTENSION_TYPE
 from installer.extension.mirror import Key, Mirror, Source
 from installer.extension.nodes import Nodes, ShootApi, ask_nodes
 from installer.extension.objects import (
+    CLUSTERS,
+    EXTENSIONS,
+    MANAGED_RESOURCES,
     Extension,
-    Object,
     parse_cluster,
     parse_extension,
     parse_managed_resource,
 )
 from installer.extension.status import Operation
 from installer.extension.work_queue import WorkQueue
+from installer.kube.api import ApiError, Resource
+from installer.kube.objects import Object
 from installer.model.state import Mode
 
 ORIGIN = "origin=cri-resmgr-installer"  # the label of our ManagedResources

@@ -14,8 +14,9 @@ from typing import Protocol
 from installer.errors import InvalidInputError
 from installer.extension.desired import EXTENSION_TYPE, Wanted
 from installer.extension.nodes import Node, Nodes, name_nodes
-from installer.extension.objects import Extension, ManagedResource, Shoot, parse_time
+from installer.extension.objects import Extension, ManagedResource, Shoot
 from installer.extension.status import CONFIGURATION_PROBLEM, Condition, Operation, Report, build_health
+from installer.kube.objects import parse_time
 from installer.model.state import Mode
 
 FINALIZER = "extensions.gardener.cloud/cri-resmgr-extension"

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from installer.errors import InvalidInputError
-from installer.extension.objects import Extension, Shoot, mapping_at, parse_extension
+from installer.extension.objects import Extension, Shoot, parse_extension
+from installer.kube.objects import mapping_at
 from installer.manifests import ManifestOptions, render_objects
 from installer.manifests.sources import parse_mapping, read_file
 from installer.model.state import Mode

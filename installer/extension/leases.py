@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from installer.extension.client import LEASES, ApiError, ObjectApi
-from installer.extension.objects import Object, mapping_at, text_at
+from installer.kube.api import LEASES, ApiError, ObjectApi
+from installer.kube.objects import Object, mapping_at, text_at
 
 HEARTBEAT = "gardener-extension-heartbeat"
 LEADER = "cri-resmgr-extension-leader-election"

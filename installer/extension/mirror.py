@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
-from installer.extension.client import ApiError, Page, Resource
-from installer.extension.objects import Object
+from installer.kube.api import ApiError, Page, Resource
+from installer.kube.objects import Object
 
 T = TypeVar("T")
 Key = tuple[str, str]

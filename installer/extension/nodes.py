@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from installer.extension.client import DAEMON_SETS, ApiError, Page, Resource
-from installer.extension.objects import Object, mapping_at, parse_time, text_at
+from installer.kube.api import DAEMON_SETS, ApiError, Page, Resource
+from installer.kube.objects import Object, mapping_at, parse_time, text_at
 from installer.model.state import Mode
 
 _NAMED = 5  # nodes in a message

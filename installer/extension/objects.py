@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any
 
-Object = Mapping[str, Any]
+from installer.kube.api import Resource
+from installer.kube.objects import Object, mapping_at, text_at
+
+EXTENSIONS = Resource("extensions.gardener.cloud", "v1alpha1", "extensions")
+CLUSTERS = Resource("extensions.gardener.cloud", "v1alpha1", "clusters")
+MANAGED_RESOURCES = Resource("resources.gardener.cloud", "v1alpha1", "managedresources")
 
 OPERATION = "gardener.cloud/operation"
 _ASKED = "gardener.cloud/timestamp"
@@ -140,24 +143,3 @@ def parse_managed_resource(given: Object) -> ManagedResource:
             text_at(each, "type"): (text_at(each, "status"), text_at(each, "message")) for each in conditions
         },
     )
-
-
-def parse_time(text: object) -> datetime:
-    """A time of the API; what is none was long ago."""
-    try:
-        found = datetime.fromisoformat(str(text))
-    except ValueError:
-        return datetime.fromtimestamp(0, UTC)
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
-
-
-def mapping_at(given: Object, *path: str) -> Object:
-    found: Any = given
-    for key in path:
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
-
-
-def text_at(given: Object, *path: str) -> str:
-    found = mapping_at(given, *path[:-1]).get(path[-1])
-    return found if isinstance(found, str) else ""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from installer.extension.client import ApiError, ObjectApi
 from installer.extension.controller import Controller, Seed, Setup
 from installer.extension.desired import EXTENSION_TYPE
 from installer.extension.leases import Leadership, beat
+from installer.kube.api import ApiError, ObjectApi
 
 _BEAT_SECONDS = 7.5  # a quarter of what the Lease is good for
 

@@ -11,7 +11,8 @@ from datetime import datetime
 from typing import Any
 
 from installer.extension.nodes import Nodes, name_nodes
-from installer.extension.objects import Extension, ManagedResource, parse_time, text_at
+from installer.extension.objects import Extension, ManagedResource
+from installer.kube.objects import parse_time, text_at
 
 SYSTEM_COMPONENTS = "SystemComponentsHealthy"
 CONFIGURATION_PROBLEM = "ERR_CONFIGURATION_PROBLEM"

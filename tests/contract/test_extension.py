@@ -16,12 +16,13 @@ from typing import Any
 
 import pytest
 
-from installer.extension.client import LEASES as LEASE_RESOURCE
-from installer.extension.client import ApiError, connect_with
 from installer.extension.controller import Setup
 from installer.extension.decide import FINALIZER
 from installer.extension.desired import Renderer
 from installer.extension.service import serve
+from installer.kube.api import LEASES as LEASE_RESOURCE
+from installer.kube.api import ApiError
+from installer.kube.client import connect_with
 from installer.manifests.registration import build_chart
 from tests.extras import EXTENSION
 from tests.gochart import render_chart

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+import installer.kube.client  # noqa: F401 - its library tries a socket when it is first imported
 from installer.cli import main
 from installer.extension.decide import Situation, decide
 from installer.extension.desired import Renderer

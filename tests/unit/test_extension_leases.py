@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from installer.extension.client import ApiError, Resource
 from installer.extension.leases import LEADER, Leadership
+from installer.kube.api import ApiError, Resource
 from tests.throwaway.apiserver import merge
 
 

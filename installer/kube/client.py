@@ -1,6 +1,6 @@
-"""The door to the API servers of the seed and of its Shoots: the only importer of the client that Kubernetes
-keeps (https://github.com/kubernetes-client/python), which brings connections, credentials that change, and
-the parsing of watches. What is asked for is plain JSON. Nothing is tried twice here: the queue does that.
+"""The door to API servers: the only importer of the client that Kubernetes keeps
+(https://github.com/kubernetes-client/python), which brings connections, credentials that change, and the
+parsing of watches. What is asked for is plain JSON. Nothing is tried twice here: the caller does that.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import os
 import re
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import yaml
 from kubernetes import client as library
@@ -23,7 +22,8 @@ from kubernetes.watch import Watch
 from urllib3.exceptions import HTTPError
 
 from installer.errors import InvalidInputError
-from installer.extension.objects import Object
+from installer.kube.api import ApiError, Page, Resource
+from installer.kube.objects import Object
 
 PAGE = 50  # objects of one answer: a Cluster alone may have 200 KB
 _PATIENCE = (5.0, 30.0)  # seconds to connect, and between two pieces of an answer
@@ -31,67 +31,6 @@ _WATCH_SECONDS = 300  # then the server ends a watch, and it is begun again
 _SILENCE = 120.0  # seconds; the server sends a bookmark about once a minute
 _CONNECTIONS = 24
 _MERGE = "application/merge-patch+json"  # RFC 7386
-
-
-class Resource(NamedTuple):
-    """A kind as its path has it."""
-
-    group: str
-    version: str
-    plural: str
-
-
-EXTENSIONS = Resource("extensions.gardener.cloud", "v1alpha1", "extensions")
-CLUSTERS = Resource("extensions.gardener.cloud", "v1alpha1", "clusters")
-MANAGED_RESOURCES = Resource("resources.gardener.cloud", "v1alpha1", "managedresources")
-LEASES = Resource("coordination.k8s.io", "v1", "leases")
-EVENTS = Resource("events.k8s.io", "v1", "events")
-DAEMON_SETS = Resource("apps", "v1", "daemonsets")
-
-
-class ApiError(Exception):
-    """A request that did not do what it should. `code` is that of HTTP; 0: no answer."""
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(f"{code}: {message}" if code else message)
-        self.code = code
-
-    @property
-    def missing(self) -> bool:
-        return self.code == 404
-
-    @property
-    def conflict(self) -> bool:
-        """The object has changed meanwhile, or is there already."""
-        return self.code == 409
-
-    @property
-    def expired(self) -> bool:
-        """Nobody knows any more what happened since that resource version."""
-        return self.code == 410
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """`version` is the resource version of the whole list, on every page of it."""
-
-    items: tuple[Object, ...]
-    version: str
-
-
-class ObjectApi(Protocol):
-    """What everybody here needs of an API server. See KubeClient."""
-
-    def get(self, resource: Resource, namespace: str, name: str) -> Object: ...
-    def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Object: ...
-    def merge(
-        self,
-        resource: Resource,
-        namespace: str,
-        name: str,
-        patch: Mapping[str, Any],
-        status: bool = False,
-    ) -> Object: ...
 
 
 class KubeClient:
