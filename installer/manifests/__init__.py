@@ -2,9 +2,8 @@
 host, no cluster and no root.
 
 The pods share the host's network, because a node whose network plugin is down must still be rescued and must
-reach the API server; and its process ids, because systemd reports those of the host. RBAC can allow their
-Leases only for a whole namespace at once: the value `namespace` gives them one of their own. It cannot allow
-patching a single node either, so nodes are patched only with `annotateNode`.
+reach the API server; and its process ids, because systemd reports those of the host. What RBAC can allow only
+for all nodes and Leases, admission.py has the API server refuse.
 """
 
 from __future__ import annotations

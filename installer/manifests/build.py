@@ -13,6 +13,7 @@ from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from installer.manifests.admission import build_admission_values
 from installer.manifests.embedded import split_sections
 from installer.manifests.inputs import ManifestInputs
 from installer.manifests.probes import build_min_ready, build_probes
@@ -61,6 +62,8 @@ def _build_objects(inputs: ManifestInputs) -> Objects:
         if inputs.values.gardener:
             yield from _metrics_service(inputs)
     yield from _daemon_set(inputs, {volume: name for volume, (name, _) in config_maps.items()})
+    if inputs.values.admission_policies:
+        yield from _admission(inputs)
 
 
 def _mounted_config_maps(inputs: ManifestInputs) -> dict[str, tuple[str, dict[str, str]]]:
@@ -104,7 +107,18 @@ def _rbac(inputs: ManifestInputs) -> Objects:
     if inputs.managed_resource:
         metadata["annotations"] |= _KEEP
     yield from _render("service-account", **metadata)
-    yield from _render("rbac", **metadata, annotate_node=values.annotate_node)
+    yield from _render("rbac", **metadata, annotate_node=values.writes_node)
+
+
+def _admission(inputs: ManifestInputs) -> Objects:
+    """Last: what is deleted in this order loses its rights only after its DaemonSet. A ManagedResource keeps
+    the rights of the pods anyway, and so the policies that bind them; it must let go of the rest."""
+    metadata = _metadata(inputs, inputs.values.name)
+    if inputs.managed_resource:
+        metadata["annotations"] |= _KEEP
+    guard_deletion = not inputs.managed_resource
+    values = build_admission_values(inputs.values, guard_deletion=guard_deletion)
+    yield from _render("admission", **metadata, **values)
 
 
 def _dynamic_configs(inputs: ManifestInputs) -> Objects:

@@ -21,6 +21,7 @@ from installer.manifests.provider import Provided, load_provider_configs
 from installer.manifests.scheduling import affinity_faults
 from installer.manifests.sources import Fault, Source, parse_mapping, read_file
 from installer.manifests.values import STATIC_CONFIGS, Values, is_config_key
+from installer.manifests.versions import fits
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -65,7 +66,9 @@ def load_inputs(options: ManifestOptions, warn: Callable[[str], None]) -> Manife
     for warning in provided.warnings:
         warn(warning)
     files = (own, *provided.sources)
-    merged = _merge([_gardener_defaults(options, files), *files, _read_command_line(options)])
+    merged = _merge(
+        [_gardener_defaults(options, files, provided.version), *files, _read_command_line(options)]
+    )
     given = _complete_settings(merged.data.get("settings"), options)
     settings, faults = embedded.check_settings(given)
     faults += embedded.config_faults(merged.data.get("configs"))
@@ -99,13 +102,15 @@ def _load_files(options: ManifestOptions) -> tuple[Source, Provided]:
     return own, provided
 
 
-def _gardener_defaults(options: ManifestOptions, files: Iterable[Source]) -> Source:
-    """The original extension always brought its agent; here it comes with the configs that it reads."""
+def _gardener_defaults(options: ManifestOptions, files: Iterable[Source], version: str) -> Source:
+    """The original extension always brought its agent; here it comes with the configs that it reads. A Shoot
+    whose `version` knows no admission policies would not take a ManagedResource with them."""
     given = bool(options.provider_configs or options.documents)
     if not (options.managed_resource or given):
         return Source({})
     dynamic = given and any(_dynamic(file.data) for file in files)
-    return Source({"gardener": True, "agent": {"enabled": dynamic}})
+    old = {"admissionPolicies": False} if version and not fits(version, ">= 1.30") else {}
+    return Source({"gardener": True, "agent": {"enabled": dynamic}, **old})
 
 
 def _dynamic(data: Mapping[str, Any]) -> list[str]:

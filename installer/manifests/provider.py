@@ -35,11 +35,13 @@ _OBJECT_KEYS = ("metadata", "spec", "data", "items")
 
 @dataclass(frozen=True, slots=True)
 class Provided:
-    """From the weakest to the strongest: as in Gardener, a Shoot is stronger than a ControllerDeployment."""
+    """From the weakest to the strongest: as in Gardener, a Shoot is stronger than a ControllerDeployment.
+    `version` is that of the Shoot's Kubernetes, empty if it is not known to the patch level."""
 
     sources: tuple[Source, ...] = ()
     warnings: tuple[str, ...] = ()
     from_shoot: bool = False
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ def load_provider_configs(
     sources = tuple(reader.read(part, target) for part in parts)
     if reader.faults:
         raise InvalidInputError(reader.faults)
-    return Provided(sources, tuple(reader.warnings), bool(reader.shoot))
+    return Provided(sources, tuple(reader.warnings), bool(reader.shoot), reader.version)
 
 
 @dataclass(slots=True)

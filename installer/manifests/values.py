@@ -121,6 +121,12 @@ class Values(_Section):
     update_strategy: UpdateStrategy = Field(default_factory=UpdateStrategy)
     agent: Agent = Field(default_factory=Agent)
     managed_resource: ManagedResource = Field(default_factory=ManagedResource)
-    annotate_node: bool = False
+    admission_policies: bool = True
+    annotate_node: bool | None = None
     labels: Mapping[LabelKey, LabelValue] = Field(default={})
     annotations: Mapping[LabelKey, str] = Field(default={})
+
+    @property
+    def writes_node(self) -> bool:
+        """Whether a pod writes its Node. By default only where the API server holds it to its own."""
+        return self.admission_policies if self.annotate_node is None else self.annotate_node

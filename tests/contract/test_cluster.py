@@ -16,13 +16,13 @@ import trustme
 from installer.daemon.cluster import decommission, heartbeat
 from installer.daemon.cluster.client import ApiCluster
 from installer.daemon.cluster.heartbeat import HeartbeatRequest
-from installer.daemon.cluster.objects import STATUS
 from installer.daemon.cluster.pod_context import PodContext, find_pod_context
 from installer.host.files import RootedFiles
 from installer.host.kubeapi import KubeApi
 from installer.host.watch import EventLoop
 from installer.model.daemon import DaemonState, Phase
 from installer.model.event import Event
+from installer.model.node_marks import STATUS
 from installer.model.pause import PAUSE_ANNOTATION
 from installer.model.state import Mode
 from tests.rules import rule

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from installer.daemon.cluster.objects import STATUS
+from installer.model.node_marks import STATUS
 from installer.model.pause import PAUSE_ANNOTATION
 from tests.host.command import PROGRAM
 from tests.host.daemon import SOON, Daemon, within

@@ -13,7 +13,6 @@ import pytest
 from installer.daemon.cluster.decommission import decide
 from installer.daemon.cluster.heartbeat import Heartbeat, HeartbeatRequest, check_decommission, parse_request
 from installer.daemon.cluster.objects import (
-    STATUS,
     build_annotation,
     build_event,
     build_lease,
@@ -25,6 +24,7 @@ from installer.daemon.cluster.pod_context import PodContext, find_pod_context, l
 from installer.daemon.cluster.selection import selects
 from installer.errors import InvalidInputError
 from installer.host.kubeapi import Answer
+from installer.model.node_marks import STATUS
 from installer.model.pause import PAUSE_ANNOTATION
 
 NODE = "worker-7"

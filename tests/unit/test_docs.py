@@ -11,13 +11,14 @@ import pytest
 import yaml
 
 from installer.cli import main
-from installer.daemon.cluster.objects import STATUS, build_lease
+from installer.daemon.cluster.objects import build_lease
 from installer.daemon.cluster.pod_context import PodContext
 from installer.daemon.pages import render_page
 from installer.errors import InstallerError
 from installer.inputs.settings import Settings, parse_settings
 from installer.manifests.values import Values
 from installer.model.daemon import DaemonState, Phase
+from installer.model.node_marks import STATUS
 from installer.model.pause import PAUSE_ANNOTATION
 from installer.model.state import Mode
 

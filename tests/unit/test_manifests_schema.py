@@ -24,11 +24,14 @@ def objects(case: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_kind_in_every_version(version: str) -> None:
-    """One object of each kind; the installer's DaemonSet of those, in the profile with more fields."""
+    """One object of each kind; the installer's DaemonSet of those, in the profile with more fields. Admission
+    policies are for 1.30 and later."""
     found = {each["kind"]: each for each in [*objects("full"), *objects("restricted")]}
     assert {"DaemonSet", "CustomResourceDefinition", "ConfigMap"} <= found.keys()
-    for each in found.values():
-        kubernetes_validate.validate(each, version, strict=True)
+    numbers = tuple(int(number) for number in version.split("."))
+    for kind, each in found.items():
+        if numbers >= (1, 30, 0) or not kind.startswith("ValidatingAdmission"):
+            kubernetes_validate.validate(each, version, strict=True)
 
 
 @pytest.mark.parametrize("case", ["minimal", "remove", "managed-resource"])

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from installer.daemon.cluster.pod_context import PROGRAM, PodContext, lease_name
+from installer.model.node_marks import STATUS
 from installer.model.pause import PAUSE_ANNOTATION
 
-STATUS = "cri-resource-manager.intel.com/installer"
 EVENTS_PATH = "/api/v1/namespaces/default/events"
 LEASE_SECONDS = 120
 
