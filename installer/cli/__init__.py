@@ -109,6 +109,10 @@ def _run(arguments: argparse.Namespace, options: Options) -> int:
         from installer.cli.extension import run_extension
 
         return run_extension(arguments, options)
+    if arguments.command == "report":
+        from installer.cli.admin import run_report
+
+        return run_report(arguments, options)
 
     from installer.cli.host import run_host_verb
 

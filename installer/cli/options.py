@@ -107,7 +107,9 @@ def _shared_options() -> _Parser:
     shared.add_argument(
         "--default-configs", action="store_true", help="no configs are meant: the policy is none"
     )
-    shared.add_argument("--output", choices=("text", "json"), help="default text")
+    shared.add_argument(
+        "--output", choices=("text", "json", "html"), help="default text; html: of `report` only"
+    )
     shared.add_argument("-v", "--verbose", action="store_true", help="more detail; tracebacks of bugs")
     return shared
 
@@ -131,6 +133,7 @@ def build_parser() -> tuple[argparse.ArgumentParser, Mapping[str, _Parser]]:
 
     _add_host_verbs(add)
     _add_manifests(add("manifests", "print Kubernetes YAML; needs neither root nor a host"))
+    _add_report(add("report", "every node of a cluster, with your kubeconfig: how it does, and why"))
     _add_extension(add("extension", "Gardener's controller, in a pod of a seed; see docs/gardener.md"))
     _add_internal_verbs(verbs, shared)
     return parser, verbs.choices
@@ -230,6 +233,27 @@ def _add_manifests(manifests: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_cluster_options(verb: argparse.ArgumentParser) -> None:
+    """As kubectl has them."""
+    verb.add_argument("--kubeconfig", default="", metavar="FILE", help="default: as kubectl finds it")
+    verb.add_argument("--context", default="", metavar="NAME", help="of the kubeconfig; default: its own")
+    verb.add_argument("-n", "--namespace", default="", help="where the DaemonSet is; default: all")
+
+
+def _add_report(report: argparse.ArgumentParser) -> None:
+    _add_cluster_options(report)
+    report.add_argument("--name", default="", help="the value `name` of the manifests; default: all")
+    report.add_argument("--nodes", action="store_true", help="a line for each node, too")
+    report.add_argument(
+        "--watch",
+        type=_count,
+        nargs="?",
+        const=10,
+        metavar="SECONDS",
+        help="at a terminal: look again and again; default 10",
+    )
+
+
 def _add_extension(extension: argparse.ArgumentParser) -> None:
     extension.add_argument(
         "--values", type=Path, metavar="FILE", help="what the YAML of every Shoot is made from"
@@ -257,7 +281,9 @@ def _options(arguments: argparse.Namespace) -> Options:
         return value == "true"
 
     output, configs = chosen("output"), chosen("configs")
-    if output not in ("text", "json"):
+    if output == "html" and arguments.command != "report":
+        raise UsageError(["--output html: only `report` has it"])
+    if output not in ("text", "json", "html"):
         raise InvalidInputError([f"{ENVIRONMENT_PREFIX}OUTPUT: must be text or json, not {output!r}"])
     defaults = switched_on("default_configs")
     given, default_given = hasattr(arguments, "configs"), hasattr(arguments, "default_configs")

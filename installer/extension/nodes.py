@@ -11,7 +11,18 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from installer.kube.api import DAEMON_SETS, ApiError, Page, Resource
-from installer.kube.objects import Object, mapping_at, parse_time, text_at
+from installer.kube.objects import (
+    Object,
+    complaint_of,
+    condition_of,
+    cut_line,
+    is_ready_pod,
+    mapping_at,
+    number_at,
+    parse_time,
+    silent_since,
+    text_at,
+)
 from installer.model.state import Mode
 
 _NAMED = 5  # nodes in a message
@@ -19,7 +30,6 @@ _PATIENCE = timedelta(minutes=5)  # so long a pod may take for a change, or to c
 _SILENCE = timedelta(
     minutes=10
 )  # a node that has said nothing for so long is not waited for: removal.waitSeconds
-_SAID = 300  # characters of one reason
 _STATUS = "cri-resource-manager.intel.com/installer"  # the annotation with the value annotateNode
 _COMPONENTS = {Mode.INSTALL: "installation", Mode.REMOVE: "removal"}
 
@@ -73,7 +83,7 @@ def ask_nodes(api: ShootApi, mode: Mode, now: datetime) -> Nodes:
             return Nodes(pending="Its DaemonSet is not in the Shoot yet.")
         daemon_set = found[0]
         if _is_done(daemon_set):
-            return Nodes(count=_number(daemon_set, "desiredNumberScheduled"))
+            return Nodes(count=number_at(daemon_set, "status", "desiredNumberScheduled"))
         wanted = mapping_at(daemon_set, "spec", "template", "spec", "nodeSelector")
         nodes = api.list_nodes(",".join(f"{key}={value}" for key, value in sorted(wanted.items())))
         pods = api.list_pods(text_at(daemon_set, "metadata", "namespace"), selector)
@@ -95,10 +105,10 @@ def judge(
     ready, has_pod = set[str](), _by_node(pods)
     for name, pod in sorted(has_pod.items()):
         node = by_name.get(name, {})
-        if _is_ready(pod):
+        if is_ready_pod(pod):
             ready.add(name)
             continue
-        since = _silent_since(node)
+        since = silent_since(node)
         if since is not None:
             (given_up if now - since > _SILENCE else silent).append(Node(name, _silent_words(since)))
         elif now - parse_time(text_at(pod, "metadata", "creationTimestamp")) < _PATIENCE and _waits(pod):
@@ -106,10 +116,10 @@ def judge(
         else:
             said = "" if len(left) >= _NAMED else _why(node, pod) or said_of(name)
             left.append(Node(name, said or "its pod is not Ready"))
-    count = _number(daemon_set, "desiredNumberScheduled")
+    count = number_at(daemon_set, "status", "desiredNumberScheduled")
     seen = len(ready) + len(left) + len(silent) + len(given_up) + len(young)
     for name, node in sorted(by_name.items()):
-        since = _silent_since(node)
+        since = silent_since(node)
         if seen < count and name not in has_pod and since is not None and now - since > _SILENCE:
             given_up.append(Node(name, _silent_words(since)))
             seen += 1
@@ -125,7 +135,7 @@ def _pending(daemon_set: Object, count: int, seen: int, young: Sequence[str], gi
         return f"Under way on {', '.join(young[:_NAMED])}{more}."
     if seen < count:
         return f"{count - seen} of {count} nodes have no pod yet."
-    updated = _number(daemon_set, "updatedNumberScheduled")
+    updated = number_at(daemon_set, "status", "updatedNumberScheduled")
     if updated + given_up < count:
         return f"{updated} of {count} nodes have the new pod."
     return ""
@@ -137,16 +147,10 @@ def _is_observed(daemon_set: Object) -> bool:
 
 
 def _is_done(daemon_set: Object) -> bool:
-    count = _number(daemon_set, "desiredNumberScheduled")
-    numbers = [
-        _number(daemon_set, key) for key in ("updatedNumberScheduled", "numberAvailable", "numberReady")
-    ]
+    count = number_at(daemon_set, "status", "desiredNumberScheduled")
+    done = ("updatedNumberScheduled", "numberAvailable", "numberReady")
+    numbers = [number_at(daemon_set, "status", key) for key in done]
     return _is_observed(daemon_set) and numbers == [count] * 3
-
-
-def _number(daemon_set: Object, key: str) -> int:
-    found = mapping_at(daemon_set, "status").get(key)
-    return found if isinstance(found, int) else 0
 
 
 def _by_node(pods: Iterable[Object]) -> Mapping[str, Object]:
@@ -159,31 +163,13 @@ def _by_node(pods: Iterable[Object]) -> Mapping[str, Object]:
     return found
 
 
-def _condition(given: Object, kind: str) -> Object:
-    listed = mapping_at(given, "status").get("conditions")
-    found = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
-    return next((each for each in found if each.get("type") == kind), {})
-
-
-def _is_ready(pod: Object) -> bool:
-    return text_at(_condition(pod, "Ready"), "status") == "True" and not text_at(
-        pod, "metadata", "deletionTimestamp"
-    )
-
-
-def _silent_since(node: Object) -> datetime | None:
-    """Its kubelet has not been heard of; a node that is not Ready still runs pods."""
-    ready = _condition(node, "Ready")
-    return parse_time(ready.get("lastTransitionTime")) if ready.get("status") == "Unknown" else None
-
-
 def _silent_words(since: datetime) -> str:
     return f"not heard of since {since.strftime('%Y-%m-%dT%H:%M:%SZ')}"
 
 
 def _waits(pod: Object) -> bool:
     """Whether nothing is known to be wrong with it."""
-    return not _complaint(pod)
+    return not complaint_of(pod)
 
 
 def _why(node: Object, pod: Object) -> str:
@@ -192,26 +178,13 @@ def _why(node: Object, pod: Object) -> str:
         try:
             given = json.loads(annotation)
             phase, reason = given.get("phase", ""), given.get("reason", "")
-            return _cut(f"{phase}: {reason}" if reason else phase)
+            return cut_line(f"{phase}: {reason}" if reason else phase)
         except (ValueError, AttributeError):
-            return _cut(annotation)
-    if complaint := _complaint(pod):
+            return cut_line(annotation)
+    if complaint := complaint_of(pod):
         return complaint
-    ready = _condition(node, "Ready")
-    return _cut(f"not Ready: {text_at(ready, 'message')}") if ready.get("status") == "False" else ""
-
-
-def _complaint(pod: Object) -> str:
-    """What kubelet or the scheduler says of a pod that cannot run."""
-    listed = mapping_at(pod, "status").get("containerStatuses")
-    for each in listed if isinstance(listed, list) else ():
-        waiting = mapping_at(each, "state", "waiting") if isinstance(each, dict) else {}
-        if waiting and text_at(waiting, "reason") not in ("ContainerCreating", "PodInitializing"):
-            return _cut(f"{text_at(waiting, 'reason')}: {text_at(waiting, 'message')}".rstrip(": "))
-        ended = mapping_at(each, "lastState", "terminated") if isinstance(each, dict) else {}
-        if ended and ended.get("exitCode") not in (0, None):
-            return _cut(f"its pod ended with exit code {ended['exitCode']}")
-    return ""
+    ready = condition_of(node, "Ready")
+    return cut_line(f"not Ready: {text_at(ready, 'message')}") if ready.get("status") == "False" else ""
 
 
 def _said_of(api: ShootApi, node: str) -> str:
@@ -226,9 +199,4 @@ def _said_of(api: ShootApi, node: str) -> str:
     except ApiError:
         return ""
     last = max(found, key=lambda each: text_at(each, "lastTimestamp"), default=None)
-    return _cut(f"{text_at(last, 'reason')}: {text_at(last, 'message')}") if last else ""
-
-
-def _cut(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _SAID else line[: _SAID - 3] + "..."
+    return cut_line(f"{text_at(last, 'reason')}: {text_at(last, 'message')}") if last else ""

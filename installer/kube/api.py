@@ -8,18 +8,30 @@ from typing import Any, NamedTuple, Protocol
 
 from installer.kube.objects import Object
 
+MERGE = "application/merge-patch+json"  # RFC 7386
+
 
 class Resource(NamedTuple):
-    """A kind as its path has it."""
+    """A kind as its path has it. The group of what Kubernetes had first is empty."""
 
     group: str
     version: str
     plural: str
 
+    def path(self, namespace: str = "", name: str = "") -> str:
+        parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
+        parts += ["namespaces", namespace] if namespace else []
+        return "/" + "/".join([*parts, self.plural, *([name] if name else [])])
+
 
 LEASES = Resource("coordination.k8s.io", "v1", "leases")
 EVENTS = Resource("events.k8s.io", "v1", "events")
 DAEMON_SETS = Resource("apps", "v1", "daemonsets")
+NODES = Resource("", "v1", "nodes")
+PODS = Resource("", "v1", "pods")
+SECRETS = Resource("", "v1", "secrets")
+CONFIG_MAPS = Resource("", "v1", "configmaps")
+CORE_EVENTS = Resource("", "v1", "events")
 
 
 class ApiError(Exception):

@@ -10,8 +10,12 @@ import json
 import os
 import re
 from base64 import b64decode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import yaml
 from kubernetes import client as library
@@ -22,7 +26,7 @@ from kubernetes.watch import Watch
 from urllib3.exceptions import HTTPError
 
 from installer.errors import InvalidInputError
-from installer.kube.api import ApiError, Page, Resource
+from installer.kube.api import CORE_EVENTS, MERGE, NODES, PODS, SECRETS, ApiError, Page, Resource
 from installer.kube.objects import Object
 
 PAGE = 50  # objects of one answer: a Cluster alone may have 200 KB
@@ -30,27 +34,34 @@ _PATIENCE = (5.0, 30.0)  # seconds to connect, and between two pieces of an answ
 _WATCH_SECONDS = 300  # then the server ends a watch, and it is begun again
 _SILENCE = 120.0  # seconds; the server sends a bookmark about once a minute
 _CONNECTIONS = 24
-_MERGE = "application/merge-patch+json"  # RFC 7386
 
 
 class KubeClient:
-    """One API server. Every method raises ApiError; all of them may be called from any thread."""
+    """One API server. Every method raises ApiError; all of them may be called from any thread. Without a
+    namespace, objects that have none, and lists of all namespaces."""
 
     def __init__(self, connection: library.ApiClient) -> None:
         self._connection = connection
         self._custom = library.CustomObjectsApi(connection)
-        self._core = library.CoreV1Api(connection)
+        self._offset = timedelta(0)
 
-    def list_pages(self, resource: Resource, selector: str = "") -> Iterator[Page]:
-        """All objects of the cluster that the label selector chooses."""
+    def now(self) -> datetime:
+        """By the clock of the server, as it has last said: a person's machine may be wrong by hours."""
+        return datetime.now(UTC) + self._offset
+
+    def list_pages(
+        self, resource: Resource, selector: str = "", namespace: str = "", limit: int = PAGE
+    ) -> Iterator[Page]:
+        """All objects that the label selector chooses, `limit` of them with each request."""
         position: str | None = None
         while position != "":
-            chosen = {"label_selector": selector} if selector else {}
-            chosen |= {"_continue": position} if position else {}
-            body = _call(self._custom.list_cluster_custom_object, *resource, limit=PAGE, **chosen)
+            query = {"limit": str(limit)}
+            query |= {"labelSelector": selector} if selector else {}
+            query |= {"continue": position} if position else {}
+            body = self._request("GET", resource.path(namespace), query)
             metadata = body.get("metadata") or {}
             position = str(metadata.get("continue") or "")
-            yield Page(tuple(body.get("items") or ()), str(metadata.get("resourceVersion") or ""))
+            yield Page(_items(body), str(metadata.get("resourceVersion") or ""))
 
     def watch(self, resource: Resource, version: str, selector: str = "") -> Iterator[tuple[str, Object]]:
         """ADDED, MODIFIED, DELETED and BOOKMARK with the object, from `version` on. Ends when the server ends
@@ -71,17 +82,10 @@ class KubeClient:
                     yield str(event.get("type")), event["raw_object"]
 
     def get(self, resource: Resource, namespace: str, name: str) -> Object:
-        """Without a namespace, what has none."""
-        group, version, plural = resource
-        if not namespace:
-            return _call(self._custom.get_cluster_custom_object, group, version, plural, name)
-        return _call(self._custom.get_namespaced_custom_object, group, version, namespace, plural, name)
+        return self._request("GET", resource.path(namespace, name))
 
     def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Object:
-        group, version, plural = resource
-        return _call(
-            self._custom.create_namespaced_custom_object, group, version, namespace, plural, dict(body)
-        )
+        return self._request("POST", resource.path(namespace), body=body)
 
     def merge(
         self,
@@ -90,76 +94,106 @@ class KubeClient:
         name: str,
         patch: Mapping[str, Any],
         status: bool = False,
+        content_type: str = MERGE,
     ) -> Object:
-        """A JSON merge patch of the object or of its status. With the object's `metadata.resourceVersion` in
-        it, it conflicts where another one was quicker."""
-        group, version, plural = resource
-        how = (
-            self._custom.patch_namespaced_custom_object_status
-            if status
-            else self._custom.patch_namespaced_custom_object
-        )
-        return _call(how, group, version, namespace, plural, name, dict(patch), _content_type=_MERGE)
+        """A patch of the object or of its status. With the object's `metadata.resourceVersion` in it, it
+        conflicts where another one was quicker."""
+        path = resource.path(namespace, name) + ("/status" if status else "")
+        return self._request("PATCH", path, body=patch, content_type=content_type)
 
     def delete(self, resource: Resource, namespace: str, name: str) -> None:
         """Does nothing where it is not there."""
-        group, version, plural = resource
         try:
-            _call(self._custom.delete_namespaced_custom_object, group, version, namespace, plural, name)
+            self._request("DELETE", resource.path(namespace, name))
         except ApiError as error:
             if not error.missing:
                 raise
 
     def create_secret(self, secret: Mapping[str, Any]) -> None:
-        metadata = secret["metadata"]
-        body = library.V1Secret(
-            api_version="v1",
-            kind="Secret",
-            metadata=library.V1ObjectMeta(
-                name=metadata["name"], namespace=metadata["namespace"], labels=metadata.get("labels")
-            ),
-            type=secret["type"],
-            immutable=secret["immutable"],
-            data=dict(secret["data"]),
-        )
-        _read(self._core.create_namespaced_secret, metadata["namespace"], body)
+        self.create(SECRETS, secret["metadata"]["namespace"], secret)
 
     def read_secret(self, namespace: str, name: str) -> Mapping[str, bytes]:
         """Its data, decoded."""
-        found = _read(self._core.read_namespaced_secret, name, namespace).get("data") or {}
+        found = self.get(SECRETS, namespace, name).get("data") or {}
         return {key: b64decode(value) for key, value in found.items()}
 
     def list_nodes(self, selector: str) -> tuple[Object, ...]:
-        return _items(_read(self._core.list_node, label_selector=selector))
+        return _items(self._request("GET", NODES.path(), {"labelSelector": selector}))
 
     def list_pods(self, namespace: str, selector: str) -> tuple[Object, ...]:
-        return _items(_read(self._core.list_namespaced_pod, namespace, label_selector=selector))
+        return _items(self._request("GET", PODS.path(namespace), {"labelSelector": selector}))
 
     def list_events(self, namespace: str, selector: str) -> tuple[Object, ...]:
         """`selector` is one of fields."""
-        return _items(_read(self._core.list_namespaced_event, namespace, field_selector=selector))
+        return _items(self._request("GET", CORE_EVENTS.path(namespace), {"fieldSelector": selector}))
 
     def close(self) -> None:
         self._connection.close()
 
+    def _request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = "application/json",
+    ) -> Object:
+        """By the library's connection alone: its methods for each kind differ from release to release, and
+        make objects of their own where plain JSON is wanted."""
+        configuration = self._connection.configuration
+        headers = {"Accept": "application/json", **self._connection.default_headers}
+        headers |= {"Content-Type": content_type} if body is not None else {}
+        url = configuration.host + path + (f"?{urlencode(query)}" if query else "")
+        with _translated():
+            # Asked anew each time: a plugin's credentials change.
+            headers |= {each["key"]: each["value"] for each in configuration.auth_settings().values()}
+            response = self._connection.rest_client.request(
+                method, url, headers=headers, body=body, _request_timeout=_PATIENCE
+            )
+            self._set_clock(getattr(response, "urllib3_response", response).headers.get("Date", ""))
+            found = json.loads(response.data if response.data is not None else response.read())
+            if not 200 <= response.status < 300:
+                raise ApiError(response.status, _said(found) or str(response.reason))
+        return found if isinstance(found, dict) else {}
+
+    def _set_clock(self, date: str) -> None:
+        with contextlib.suppress(ValueError, TypeError):
+            self._offset = parsedate_to_datetime(date) - datetime.now(UTC)
+
 
 def connect() -> KubeClient:
-    """The cluster of $KUBECONFIG, else that of the pod.
+    """The cluster of $KUBECONFIG, else that of the pod: for the controller, which runs in one.
 
-    Raises InvalidInputError where there is neither.
+    Raises InvalidInputError where there is none.
     """
+    path = os.environ.get("KUBECONFIG", "")
+    return _connect(path, "", "run it in a pod of the seed, or set KUBECONFIG")
+
+
+def connect_as_kubectl(kubeconfig: str = "", context: str = "") -> KubeClient:
+    """The cluster that kubectl would ask: `kubeconfig`, else $KUBECONFIG (of several files), else
+    ~/.kube/config, else that of the pod; with its context, certificates and plugins for credentials.
+
+    Raises InvalidInputError where there is none.
+    """
+    usual = Path("~/.kube/config").expanduser()
+    path = kubeconfig or os.environ.get("KUBECONFIG", "") or (str(usual) if usual.exists() else "")
+    hint = "give --kubeconfig FILE, and --context NAME if it has several; `kubectl config view` shows them"
+    return _connect(path, context, hint)
+
+
+def _connect(path: str, context: str, hint: str) -> KubeClient:
     configuration = library.Configuration()
-    path = os.environ.get("KUBECONFIG")
     try:
         if path:
-            credentials.load_kube_config(config_file=path, client_configuration=configuration)
+            credentials.load_kube_config(
+                config_file=path, context=context or None, client_configuration=configuration
+            )
         else:
             credentials.load_incluster_config(client_configuration=configuration)
     except (ConfigException, OSError, yaml.YAMLError) as error:
-        where = f"KUBECONFIG: {path}" if path else "neither KUBECONFIG nor a service account of a pod"
-        raise InvalidInputError(
-            [f"{where}: {error}"], "run it in a pod of the seed, or set KUBECONFIG"
-        ) from None
+        where = f"kubeconfig {path}" if path else "neither a kubeconfig nor a service account of a pod"
+        raise InvalidInputError([f"{where}: {error}"], hint) from None
     return _client(configuration)
 
 
@@ -181,23 +215,6 @@ def _client(configuration: Any) -> KubeClient:
     configuration.retries = False
     configuration.connection_pool_maxsize = _CONNECTIONS
     return KubeClient(library.ApiClient(configuration))
-
-
-def _call(method: Callable[..., Any], *arguments: Any, **options: Any) -> Mapping[str, Any]:
-    with _translated():
-        found = method(*arguments, _request_timeout=_PATIENCE, **options)
-    return found if isinstance(found, dict) else {}
-
-
-def _read(method: Callable[..., Any], *arguments: Any, **options: Any) -> Mapping[str, Any]:
-    """As plain JSON, where the library would make an object of its own."""
-    with _translated():
-        response = method(*arguments, _preload_content=False, _request_timeout=_PATIENCE, **options)
-        with contextlib.closing(response):
-            found = json.loads(response.data)
-            if not 200 <= response.status < 300:
-                raise ApiError(response.status, _said(found))
-    return found if isinstance(found, dict) else {}
 
 
 def _items(body: Mapping[str, Any]) -> tuple[Object, ...]:

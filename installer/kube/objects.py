@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -28,3 +28,49 @@ def mapping_at(given: Object, *path: str) -> Object:
 def text_at(given: Object, *path: str) -> str:
     found = mapping_at(given, *path[:-1]).get(path[-1])
     return found if isinstance(found, str) else ""
+
+
+def items_at(given: Object, *path: str) -> Iterator[Object]:
+    """The mappings of a list."""
+    found = mapping_at(given, *path[:-1]).get(path[-1])
+    yield from (each for each in found if isinstance(each, Mapping)) if isinstance(found, list) else ()
+
+
+def number_at(given: Object, *path: str) -> int:
+    found = mapping_at(given, *path[:-1]).get(path[-1])
+    return found if isinstance(found, int) else 0
+
+
+def condition_of(given: Object, kind: str) -> Object:
+    """A condition of a node or a pod; empty if there is none."""
+    return next((each for each in items_at(given, "status", "conditions") if each.get("type") == kind), {})
+
+
+def is_ready_pod(pod: Object) -> bool:
+    """Ready, and not about to go."""
+    ready = text_at(condition_of(pod, "Ready"), "status") == "True"
+    return ready and not text_at(pod, "metadata", "deletionTimestamp")
+
+
+def silent_since(node: Object) -> datetime | None:
+    """Since when its kubelet has not been heard of. A node that is not Ready still runs pods."""
+    ready = condition_of(node, "Ready")
+    return parse_time(ready.get("lastTransitionTime")) if ready.get("status") == "Unknown" else None
+
+
+def complaint_of(pod: Object) -> str:
+    """What kubelet says of a pod that cannot run; empty if nothing is known to be wrong."""
+    for each in items_at(pod, "status", "containerStatuses"):
+        waiting = mapping_at(each, "state", "waiting")
+        if waiting and text_at(waiting, "reason") not in ("ContainerCreating", "PodInitializing"):
+            return cut_line(f"{text_at(waiting, 'reason')}: {text_at(waiting, 'message')}".rstrip(": "))
+        ended = mapping_at(each, "lastState", "terminated")
+        if ended and ended.get("exitCode") not in (0, None):
+            return cut_line(f"its pod ended with exit code {ended['exitCode']}")
+    return ""
+
+
+def cut_line(text: str, limit: int = 300) -> str:
+    """One line of at most `limit` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else line[: limit - 3] + "..."

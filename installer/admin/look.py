@@ -1,0 +1,173 @@
+"""One look at every node of a cluster: DaemonSets, their pods, Leases and the Nodes are listed in pages. Of
+each object only what is needed is kept, and no node costs a request of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from installer.admin.find import COMPONENT_LABEL, COMPONENTS, OURS, PAGE, Installed, Lists, find_installations
+from installer.daemon.cluster.objects import is_paused
+from installer.daemon.cluster.pod_context import lease_name
+from installer.daemon.cluster.selection import selects
+from installer.kube.api import LEASES, NODES, PODS
+from installer.kube.objects import (
+    Object,
+    complaint_of,
+    cut_line,
+    is_ready_pod,
+    mapping_at,
+    number_at,
+    parse_time,
+    silent_since,
+    text_at,
+)
+from installer.model.daemon import Phase
+from installer.model.node_marks import STATUS
+from installer.model.overview import NodeView, Overview, Standing
+from installer.model.state import Mode
+
+_WORKING = (Phase.STARTING, Phase.WAITING, Phase.CONVERGING, Phase.REPAIRING, Phase.CHECKING, Phase.YIELDED)
+_DONE = {Mode.INSTALL: Phase.CONVERGED, Mode.REMOVE: Phase.REMOVED}
+_PATIENCE = 300.0  # seconds that a new node may take until it has a pod
+
+
+@dataclass(frozen=True, slots=True)
+class PodView:
+    ready: bool
+    complaint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What was listed beside the nodes. `pods` by node and mode; `words` by the Lease's name: when it was
+    renewed, and how many seconds it is good for."""
+
+    installations: tuple[Installed, ...]
+    pods: Mapping[tuple[str, Mode], PodView]
+    words: Mapping[str, tuple[datetime, int]]
+    now: datetime
+
+
+class Api(Lists, Protocol):
+    """See KubeClient."""
+
+    def now(self) -> datetime: ...
+
+
+def look(api: Api, namespace: str = "", instance: str = "") -> Overview:
+    """Raises ApiError."""
+    installations = find_installations(api, namespace, instance)
+    places = sorted({each.what.namespace for each in installations})
+    selector = OURS + (f",app.kubernetes.io/instance={instance}" if instance else "")
+    pods = dict[tuple[str, Mode], PodView]()
+    for place in places:
+        for page in api.list_pages(PODS, selector, place, PAGE):
+            pods |= dict(_read_pod(each) for each in page.items)
+    words = dict[str, tuple[datetime, int]]()
+    for place in places:
+        for page in api.list_pages(LEASES, OURS, place, PAGE):
+            words |= {text_at(each, "metadata", "name"): _read_lease(each) for each in page.items}
+    views, others = [], 0
+    for page in api.list_pages(NODES, "", "", PAGE):
+        known = Known(installations, pods, words, api.now())
+        for node in page.items:
+            view = judge_node(node, known)
+            others += view is None
+            views += [view] if view is not None else []
+    order = list(Standing)
+    views.sort(key=lambda view: (order.index(view.standing), view.name))
+    when = api.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+    return Overview(when, tuple(each.what for each in installations), tuple(views), others)
+
+
+def judge_node(node: Object, known: Known) -> NodeView | None:
+    """None for a node that is not selected and has nothing of ours. Pure."""
+    metadata = mapping_at(node, "metadata")
+    name = text_at(metadata, "name")
+    says = _status(metadata)
+    modes = _modes(known.installations, name, mapping_at(metadata, "labels"))
+    mode = Mode.REMOVE if Mode.REMOVE in modes else Mode.INSTALL
+    pod, word = known.pods.get((name, mode)), known.words.get(lease_name(name))
+    heard = (known.now - word[0]).total_seconds() if word else None
+    standing, reason = Standing.DIRTY, "no DaemonSet of ours selects it any more"
+    if modes:
+        standing, reason = _judge(node, says, pod, mode, known.now)
+        quiet = word is not None and heard is not None and heard > word[1]
+        if quiet and heard is not None and standing in (Standing.WELL, Standing.WORKING, Standing.PAUSED):
+            standing, reason = Standing.SILENT, "its installer has not renewed its Lease"
+    elif says.get("state", "") in ("", Phase.REMOVED) and (says or word is None):
+        return None
+    return NodeView(
+        name,
+        standing,
+        cut_line(reason),
+        phase=says.get("state", ""),
+        generation=says.get("generation", ""),
+        policy=says.get("policy", ""),
+        version=says.get("version", ""),
+        changed=says.get("changed", ""),
+        hold=cut_line(says.get("hold", "")),
+        paused=is_paused(metadata),
+        ready=pod is not None and pod.ready,
+        heard=None if heard is None else max(0.0, round(heard)),
+    )
+
+
+def _judge(
+    node: Object, says: Mapping[str, str], pod: PodView | None, mode: Mode, now: datetime
+) -> tuple[Standing, str]:
+    """Of a node that is selected."""
+    if silent_since(node) is not None:
+        return Standing.SILENT, "its kubelet is not heard of"
+    if pod is None:
+        age = (now - parse_time(text_at(node, "metadata", "creationTimestamp"))).total_seconds()
+        standing = Standing.SILENT if age > _PATIENCE else Standing.WORKING
+        return standing, "it is selected and has no pod of ours"
+    phase, reason = says.get("state", ""), says.get("reason", "")
+    if phase == Phase.PAUSED:
+        return Standing.PAUSED, reason
+    if phase in _WORKING or (mode is Mode.REMOVE and phase == Phase.CONVERGED):
+        return _unready(pod, reason or phase)
+    if phase in ("", _DONE[mode]):  # without annotations, the pod alone says it
+        return (Standing.WELL, reason) if pod.ready else _unready(pod, "its pod is not Ready yet")
+    return Standing.TROUBLE, reason or pod.complaint
+
+
+def _unready(pod: PodView, reason: str) -> tuple[Standing, str]:
+    """What kubelet complains of does not end by itself."""
+    broken = pod.complaint and not pod.ready
+    return (Standing.TROUBLE, pod.complaint) if broken else (Standing.WORKING, reason)
+
+
+def _modes(installations: Sequence[Installed], name: str, labels: Mapping[str, Any]) -> set[Mode]:
+    return {each.what.mode for each in installations if _selects(each, name, labels)}
+
+
+def _selects(installation: Installed, name: str, labels: Mapping[str, Any]) -> bool:
+    try:
+        return selects(installation.template, name, labels)
+    except ValueError:
+        return True  # what is not understood is shown rather than not
+
+
+def _status(metadata: Object) -> Mapping[str, str]:
+    """The node's own words."""
+    try:
+        found = json.loads(text_at(metadata, "annotations", STATUS) or "{}")
+    except ValueError:
+        return {}
+    return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
+
+
+def _read_pod(pod: Object) -> tuple[tuple[str, Mode], PodView]:
+    mode = COMPONENTS.get(text_at(pod, "metadata", "labels", COMPONENT_LABEL), Mode.INSTALL)
+    return (text_at(pod, "spec", "nodeName"), mode), PodView(is_ready_pod(pod), complaint_of(pod))
+
+
+def _read_lease(lease: Object) -> tuple[datetime, int]:
+    return parse_time(text_at(lease, "spec", "renewTime")), number_at(lease, "spec", "leaseDurationSeconds")

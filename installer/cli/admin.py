@@ -1,0 +1,64 @@
+"""The verbs for a whole cluster, with a person's kubeconfig. Their library is an extra that no node has."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from io import StringIO
+from typing import TYPE_CHECKING
+
+from installer.cli.options import Options
+from installer.errors import InstallerError, InvalidInputError
+
+if TYPE_CHECKING:
+    from installer.kube.client import KubeClient
+
+_CLEAR_SCREEN = "\x1b[H\x1b[2J"
+
+
+def run_report(arguments: argparse.Namespace, options: Options) -> int:
+    """One look, or one each few seconds until Ctrl-C. Raises InstallerError."""
+    with _cluster(arguments) as api:
+        from installer.admin.look import look
+        from installer.report.overview import print_overview
+
+        seen = look(api, arguments.namespace, arguments.name)
+        if arguments.watch is None:
+            return print_overview(seen, options.output, sys.stdout, arguments.nodes)
+        if options.output != "text" or not sys.stdout.isatty():
+            raise InvalidInputError(["--watch: needs a terminal, and --output text"])
+        try:
+            while True:
+                page = StringIO()
+                code = print_overview(seen, "text", page, arguments.nodes)
+                sys.stdout.write(_CLEAR_SCREEN + page.getvalue())
+                sys.stdout.flush()
+                time.sleep(arguments.watch)
+                seen = look(api, arguments.namespace, arguments.name)
+        except KeyboardInterrupt:
+            return code
+
+
+@contextmanager
+def _cluster(arguments: argparse.Namespace) -> Iterator[KubeClient]:
+    """The API server that kubectl would ask. What it refuses is an InstallerError."""
+    if importlib.util.find_spec("kubernetes") is None:
+        raise InvalidInputError(
+            ["the Python package kubernetes is missing"],
+            "install it beside this program: pip install 'cri-resmgr-installer[operator]', in a checkout "
+            "pip install '.[operator]'",
+        )
+    from installer.kube.api import ApiError
+    from installer.kube.client import connect_as_kubectl
+
+    with closing(connect_as_kubectl(arguments.kubeconfig, arguments.context)) as api:
+        try:
+            yield api
+        except ApiError as error:
+            raise InstallerError(
+                f"the API server: {error}", "check the cluster with `kubectl version`, then run it again"
+            ) from None

@@ -1,0 +1,92 @@
+"""What is known of every node of a fleet at one moment. No effects."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from installer.model.state import Mode
+
+
+class Standing(StrEnum):
+    """How a node does, worst first."""
+
+    TROUBLE = "not ready"  # it says why, or kubelet says why its pod does not run
+    SILENT = "silent"  # selected, and nothing is heard of it
+    DIRTY = "deselected, not removed"  # no DaemonSet selects it, and it was not cleaned
+    WORKING = "working"
+    PAUSED = "paused"
+    WELL = "well"
+
+
+@dataclass(frozen=True, slots=True)
+class FleetInstallation:
+    """A DaemonSet of ours. `instance` is the value `name`."""
+
+    namespace: str
+    name: str
+    instance: str
+    mode: Mode
+    image: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """`phase`, `generation`, `policy`, `version`, `hold` and `changed` (a time) are the node's own words;
+    empty where it says none. `heard` is how old its word is, in seconds. `ready` is its pod's."""
+
+    name: str
+    standing: Standing
+    reason: str = ""
+    phase: str = ""
+    generation: str = ""
+    policy: str = ""
+    version: str = ""
+    changed: str = ""
+    hold: str = ""
+    paused: bool = False
+    ready: bool = False
+    heard: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGroup:
+    """Nodes for which the same is to be done."""
+
+    standing: Standing
+    phase: str
+    reason: str
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """`others` are nodes that are not selected and have nothing of ours. `time` is the API server's."""
+
+    time: str
+    installations: tuple[FleetInstallation, ...]
+    nodes: tuple[NodeView, ...]
+    others: int = 0
+
+    @property
+    def counts(self) -> Mapping[Standing, int]:
+        found = Counter(node.standing for node in self.nodes)
+        return {standing: found[standing] for standing in Standing if found[standing]}
+
+    @property
+    def well(self) -> bool:
+        """Whether no node needs a person, and none is at work."""
+        return set(self.counts) <= {Standing.WELL, Standing.PAUSED}
+
+
+def group_nodes(nodes: Iterable[NodeView]) -> tuple[NodeGroup, ...]:
+    """By what is wrong with them, the worst first, and of those the most frequent."""
+    found: dict[tuple[Standing, str, str], list[str]] = {}
+    for node in nodes:
+        reason = node.reason.replace(node.name, "NODE")
+        found.setdefault((node.standing, node.phase, reason), []).append(node.name)
+    order = list(Standing)
+    groups = [NodeGroup(*key, tuple(sorted(names))) for key, names in found.items()]
+    return tuple(sorted(groups, key=lambda each: (order.index(each.standing), -len(each.nodes), each.reason)))

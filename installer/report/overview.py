@@ -1,0 +1,137 @@
+"""The state of a whole fleet: text for people, JSON for machines, one page of HTML for a browser."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import TextIO
+
+from installer.model.overview import NodeView, Overview, Standing, group_nodes
+from installer.render import render
+from installer.report.terminal import BOLD, GREEN, RED, YELLOW, one_line, paint, wants_color, write_json
+
+_SCHEMA = 1
+_NAMED = 5  # nodes of a group
+_COLORS = {Standing.WELL: GREEN, Standing.TROUBLE: RED, Standing.SILENT: RED, Standing.DIRTY: RED}
+_COLUMNS = ("node", "state", "phase", "generation", "policy", "changed", "hold", "pause", "heard", "reason")
+
+
+def print_overview(seen: Overview, output: str, stream: TextIO, every_node: bool = False) -> int:
+    """Writes it to `stream`; returns the exit code: 0, or 3 where a node needs a person or is at work."""
+    if output == "json":
+        write_json(overview_json(seen), stream)
+    elif output == "html":
+        stream.write(render_page(seen))
+    else:
+        stream.write(render_overview(seen, wants_color(stream), every_node))
+    return 0 if seen.well else 3
+
+
+def render_overview(seen: Overview, color: bool = False, every_node: bool = False) -> str:
+    """For people: the groups of nodes, the worst first; with `every_node` a line for each node, too."""
+    lines = list(_head(seen, color))
+    for group in group_nodes(seen.nodes):
+        what = paint(f"{group.standing}", _COLORS.get(group.standing, YELLOW), color)
+        phase = "" if group.phase in ("", group.standing) else f", {group.phase}"
+        reason = f": {one_line(group.reason)}" if group.reason else ""
+        lines.append(f"{len(group.nodes):>7}  {what}{one_line(phase)}{reason}")
+        if group.standing is not Standing.WELL:
+            more = len(group.nodes) - _NAMED
+            named = ", ".join(one_line(name) for name in group.nodes[:_NAMED])
+            lines.append(f"{'':>9}{named}" + (f" and {more} more (--nodes names all)" if more > 0 else ""))
+    if every_node:
+        lines += ["", *_table(seen.nodes, color)]
+    return "\n".join(lines) + "\n"
+
+
+def _head(seen: Overview, color: bool) -> Iterator[str]:
+    for each in seen.installations:
+        what = f"{each.namespace}/{each.name}, mode {each.mode}, image {each.image}"
+        yield paint(one_line(what), BOLD, color)
+    if not seen.installations:
+        yield "no DaemonSet of cri-resmgr-installer was found"
+    others = f"; {seen.others} other nodes have nothing of ours" if seen.others else ""
+    yield f"{len(seen.nodes)} nodes at {seen.time}{others}"
+
+
+def _table(nodes: tuple[NodeView, ...], color: bool) -> Iterator[str]:
+    rows = [[one_line(text) for text in _cells(node)] for node in nodes]
+    widths = [max(len(row[at]) for row in [list(_COLUMNS), *rows]) for at in range(len(_COLUMNS))]
+    yield paint(_row([name.upper() for name in _COLUMNS], widths), BOLD, color)
+    yield from (_row(row, widths) for row in rows)
+
+
+def _row(cells: list[str], widths: list[int]) -> str:
+    return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+
+
+def _cells(node: NodeView) -> list[str]:
+    pause = "yes" if node.paused else ""
+    generation = node.generation[:12]
+    heard = "" if node.heard is None else describe_age(node.heard)
+    words = [node.name, node.standing.value, node.phase, generation, node.policy]
+    return [*words, node.changed, node.hold, pause, heard, node.reason]
+
+
+def describe_age(seconds: float) -> str:
+    """`45s`, `3m`, `5h`, `12d`."""
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds:.0f}s"
+
+
+def overview_json(seen: Overview) -> Mapping[str, object]:
+    return {
+        "schema": _SCHEMA,
+        "time": seen.time,
+        "installations": [
+            {
+                "namespace": each.namespace,
+                "daemonSet": each.name,
+                "name": each.instance,
+                "mode": each.mode.value,
+                "image": each.image,
+            }
+            for each in seen.installations
+        ],
+        "well": seen.well,
+        "counts": {standing.value: count for standing, count in seen.counts.items()},
+        "others": seen.others,
+        "groups": [
+            {
+                "state": group.standing.value,
+                "phase": group.phase,
+                "reason": group.reason,
+                "nodes": list(group.nodes),
+            }
+            for group in group_nodes(seen.nodes)
+        ],
+        "nodes": [_node_json(node) for node in seen.nodes],
+    }
+
+
+def _node_json(node: NodeView) -> Mapping[str, object]:
+    return {
+        "name": node.name,
+        "state": node.standing.value,
+        "phase": node.phase,
+        "reason": node.reason,
+        "generation": node.generation,
+        "policy": node.policy,
+        "version": node.version,
+        "changed": node.changed,
+        "hold": node.hold,
+        "paused": node.paused,
+        "podReady": node.ready,
+        "heardSeconds": node.heard,
+    }
+
+
+def render_page(seen: Overview) -> str:
+    """One page that needs no network: the data stands in it."""
+    document = dict(overview_json(seen))
+    data = json.dumps(document, separators=(",", ":"))
+    for character in "<>&":  # so that no name or reason can end the script's element
+        data = data.replace(character, f"\\u{ord(character):04x}")
+    return render("report.html.j2", data=data)
