@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,11 +22,14 @@ _KINDS = {"PATCH": "application/merge-patch+json"}
 @dataclass(frozen=True, slots=True)
 class Answer:
     """The server's answer. `code` is 0 when there was none, `body` empty when it was not a JSON object;
-    `failure` says for people why the call failed, empty if it did not."""
+    `failure` says for people why the call failed, empty if it did not. `when` is the server's time of the
+    epoch, 0 if it has not said it; `retry_after` are the seconds for which it wants to be left alone."""
 
     code: int
     body: Mapping[str, Any] = field(default_factory=dict)
     failure: str = ""
+    when: float = 0.0
+    retry_after: float = 0.0
 
     @property
     def ok(self) -> bool:
@@ -129,7 +132,9 @@ class KubeApi:
         response.close()  # read1 does not see the end of a body with a length
         if response.will_close:
             self.close()
-        return _build_answer(response.status, raw)
+        answer = _build_answer(response.status, raw)
+        when, wait = response.getheader("Date"), response.getheader("Retry-After", "")
+        return replace(answer, when=_server_time(when), retry_after=float(wait) if wait.isdecimal() else 0.0)
 
     def _read(self, response: Any) -> bytes:
         """Raises OSError when the deadline passes or the body is too large for an API object."""
@@ -155,6 +160,16 @@ def _build_answer(code: int, raw: bytes) -> Answer:
     if not body:
         return Answer(code, failure=f"{code}, but the body is not an object of the API")
     return Answer(code, body)
+
+
+def _server_time(text: str | None) -> float:
+    """Of the header Date (RFC 9110), which every API server sends: the clocks of nodes differ."""
+    from email.utils import parsedate_to_datetime
+
+    try:
+        return parsedate_to_datetime(text).timestamp() if text else 0.0
+    except (ValueError, TypeError):
+        return 0.0
 
 
 def _why(error: Exception) -> str:

@@ -18,12 +18,12 @@ from installer.daemon.cluster.objects import (
     build_lease,
     cut,
     is_paused,
-    micro_time,
 )
 from installer.daemon.cluster.pod_context import PodContext, find_pod_context, lease_name
 from installer.daemon.cluster.selection import selects
 from installer.errors import InvalidInputError
 from installer.host.kubeapi import Answer
+from installer.model.instant import micro_time
 from installer.model.node_marks import STATUS
 from installer.model.pause import PAUSE_ANNOTATION
 

@@ -16,7 +16,7 @@ LAYERS = (
     {"cli"},
     {"admin"},
     {"daemon", "extension"},
-    {"reconcile"},
+    {"reconcile", "fleet"},
     {"rollback"},
     {"rollback_report", "diagnostics", "history"},
     {"converge"},

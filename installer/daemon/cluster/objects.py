@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from installer.daemon.cluster.pod_context import PROGRAM, PodContext, lease_name
+from installer.model.instant import micro_time, plain_time
 from installer.model.node_marks import STATUS
 from installer.model.pause import PAUSE_ANNOTATION
 
@@ -16,16 +17,6 @@ LEASE_SECONDS = 120
 
 _MESSAGE_LIMIT = 1024  # bytes, of an Event's note (Kubernetes API reference, events.k8s.io/v1)
 _REASON_LIMIT = 1024  # bytes of ours in the annotation: all annotations of a node share 256 KiB
-
-
-def micro_time(when: datetime) -> str:
-    """As the API's MicroTime has it."""
-    return when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
-def plain_time(seconds: float) -> str:
-    """A time of the epoch as the API's Time has it."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def is_paused(metadata: Mapping[str, Any]) -> bool:

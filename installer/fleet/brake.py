@@ -1,0 +1,181 @@
+"""What a fleet has learnt of one generation: its canaries, its failures, and whether others may begin. Pure.
+
+It is a ConfigMap that nodes write with its resourceVersion. A brake never lapses by itself: a failed node
+that succeeds takes its failure back (`install --retry` there), `rollout retry` deletes the ConfigMap, and
+another generation has another one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from installer.fleet.objects import PROGRAM, brake_name, share_of
+from installer.model.fleet import FleetRules
+from installer.model.instant import parse_time, plain_time
+
+LABELLED, FIRST = "labelled", "first"
+"""Who are the canaries: nodes with the label, or the first ones that ask."""
+
+_CANARY_SHARE = "1%"
+CANARY_SECONDS = 900.0
+"""A canary that has said nothing for so long is not waited for, and labelled ones of which none has begun are
+not either: others go first in their place."""
+_WHY = 300  # characters of a failure
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    at: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Brake:
+    """`canaries` have begun at these times of the epoch, `succeeded` are those that ended well. `passed`:
+    when the canaries were through, 0 before. `version` is the resourceVersion."""
+
+    generation: str
+    ring: str = FIRST
+    begun: float = 0.0
+    canaries: Mapping[str, float] = field(default_factory=dict)
+    succeeded: frozenset[str] = frozenset()
+    failures: Mapping[str, Failure] = field(default_factory=dict)
+    passed: float = 0.0
+    version: str = ""
+
+
+def read_brake(generation: str, config_map: Mapping[str, Any]) -> Brake:
+    """Raises ValueError for a ConfigMap that is not one of ours any more: nobody begins on it."""
+    data = config_map.get("data") or {}
+    metadata = config_map.get("metadata") or {}
+    try:
+        canaries, failures = json.loads(data["canaries"]), json.loads(data["failures"])
+        return Brake(
+            generation,
+            str(data["ring"]),
+            parse_time(data["begun"]),
+            {str(node): parse_time(found["begun"]) for node, found in canaries.items()},
+            frozenset(str(node) for node, found in canaries.items() if found.get("done")),
+            {
+                str(node): Failure(parse_time(found["time"]), str(found["why"]))
+                for node, found in failures.items()
+            },
+            parse_time(data.get("passed")),
+            str(metadata.get("resourceVersion", "")),
+        )
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"ConfigMap {brake_name(generation)} is not understood: {error}") from None
+
+
+def build_brake(brake: Brake, namespace: str, rules: FleetRules, nodes: int) -> dict[str, Any]:
+    """The ConfigMap, which people read, too."""
+    metadata: dict[str, Any] = {
+        "name": brake_name(brake.generation),
+        "namespace": namespace,
+        "labels": {"app.kubernetes.io/name": PROGRAM},
+    }
+    if brake.version:
+        metadata["resourceVersion"] = brake.version
+    canaries = {
+        node: {"begun": plain_time(at)} | ({"done": True} if node in brake.succeeded else {})
+        for node, at in sorted(brake.canaries.items())
+    }
+    failures = {
+        node: {"time": plain_time(failure.at), "why": failure.why}
+        for node, failure in sorted(brake.failures.items())
+    }
+    data = {
+        "ring": brake.ring,
+        "begun": plain_time(brake.begun),
+        "canaries": json.dumps(canaries),
+        "failures": json.dumps(failures),
+        "passed": plain_time(brake.passed) if brake.passed else "",
+        "stopped": stopped(brake, rules, nodes),
+    }
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+
+
+# -- what it says ---------------------------------------------------------------------------
+
+
+def stopped(brake: Brake, rules: FleetRules, nodes: int) -> str:
+    """Why no other node may begin this generation; empty if one may. The failure of a canary is enough."""
+    if not brake.failures:
+        return ""
+    by_time = sorted(brake.failures.items(), key=lambda found: found[1].at)
+    node, first = by_time[0]
+    early = not brake.passed or first.at < brake.passed + rules.soak_seconds
+    limit = 1 if rules.order == "canary" and early else share_of(rules.max_failures, nodes)
+    if len(by_time) < limit:
+        return ""
+    node, last = by_time[limit - 1]
+    more = f" ({len(by_time)} nodes have failed)" if len(by_time) > 1 else ""
+    return f"the brake was tripped by node {node}: {last.why}{more}"
+
+
+def may_be_canary(brake: Brake, node: str, *, labelled: bool, nodes: int, now: float) -> bool:
+    """Whether this node may begin before the canaries are through."""
+    if node in brake.canaries:
+        return True
+    counted = [name for name, at in brake.canaries.items() if name in brake.succeeded or _is_awaited(at, now)]
+    if brake.ring == LABELLED:
+        return labelled or (not counted and not _is_awaited(brake.begun, now))
+    return len(counted) < share_of(_CANARY_SHARE, nodes)
+
+
+def is_through(brake: Brake, now: float) -> bool:
+    """Whether the canaries are through: one has succeeded, none has failed, and none is waited for."""
+    waited_for = [
+        name for name, at in brake.canaries.items() if name not in brake.succeeded and _is_awaited(at, now)
+    ]
+    return bool(brake.succeeded) and not waited_for and not brake.failures
+
+
+def _is_awaited(begun: float, now: float) -> bool:
+    return now - begun < CANARY_SECONDS
+
+
+# -- what is written ------------------------------------------------------------------------
+
+
+def with_canary(brake: Brake, node: str, now: float) -> Brake:
+    """One node more begins before the others."""
+    return replace(brake, canaries={**brake.canaries, node: now})
+
+
+def with_success(brake: Brake, node: str, now: float) -> Brake:
+    """The node runs the generation. Its earlier failure counts no longer."""
+    failures = {name: failure for name, failure in brake.failures.items() if name != node}
+    done = brake.succeeded | ({node} if node in brake.canaries else frozenset())
+    return with_passed(replace(brake, failures=failures, succeeded=done), now)
+
+
+def with_passed(brake: Brake, now: float) -> Brake:
+    """Notes when the canaries are through, once."""
+    return replace(brake, passed=now) if not brake.passed and is_through(brake, now) else brake
+
+
+def without_canary(brake: Brake, node: str) -> Brake:
+    """The node has touched nothing and is not waited for: another one may go first."""
+    return replace(brake, canaries={name: at for name, at in brake.canaries.items() if name != node})
+
+
+def with_failure(brake: Brake, node: str, why: str, now: float) -> Brake:
+    """The generation failed on this node; the first failure stays."""
+    if node in brake.failures:
+        return brake
+    return replace(brake, failures={**brake.failures, node: Failure(now, " ".join(why.split())[:_WHY])})
+
+
+def with_result(brake: Brake, node: str, ok: bool | None, why: str, now: float) -> Brake:
+    """What the fleet learns from one node; the same brake if that is nothing: most successes are not
+    written down."""
+    if ok is False:
+        return with_failure(brake, node, why, now)
+    awaited = node in brake.canaries and node not in brake.succeeded
+    if ok and (awaited or node in brake.failures):
+        return with_success(brake, node, now)
+    return without_canary(brake, node) if ok is None and awaited else brake

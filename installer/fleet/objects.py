@@ -1,0 +1,146 @@
+"""Names and shapes of what a fleet keeps in the API. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from installer.model.instant import micro_time, parse_time
+
+PREFIX = "cri-resource-manager.intel.com"
+FREEZE = f"{PREFIX}/freeze"
+"""Annotation of the DaemonSet: no planned work begins anywhere. Its value says why."""
+RING = f"{PREFIX}/ring"
+"""Label of a node; with the value `canary` it goes first."""
+CANARY = "canary"
+PROGRAM = "cri-resmgr-installer"
+
+_PERMIT = "permit-"
+_RELEASED_SECONDS = 1  # a Lease's duration has to be above 0
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A node as the holder of a permit: another node of the same name has another UID."""
+
+    node: str
+    uid: str
+
+    @property
+    def identity(self) -> str:
+        return f"{self.node}/{self.uid}"
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """A Lease that permits one restart of kubelet. `holder` is empty while it is free; `taken` and `expires`
+    are times of the epoch. `version` is the resourceVersion that it was read with, empty if it does not exist
+    yet. `holders`: how many had it so far."""
+
+    name: str
+    holder: str = ""
+    taken: float = 0.0
+    expires: float = 0.0
+    version: str = ""
+    holders: int = 0
+
+    @property
+    def index(self) -> int:
+        return int(self.name.removeprefix(_PERMIT))
+
+    def is_held(self, now: float) -> bool:
+        return bool(self.holder) and now < self.expires
+
+    @property
+    def node(self) -> str:
+        return self.holder.rpartition("/")[0]
+
+
+def permit_name(index: int) -> str:
+    return f"{_PERMIT}{index}"
+
+
+def brake_name(generation: str) -> str:
+    return f"brake-{generation}"
+
+
+def leases_path(namespace: str) -> str:
+    return f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+
+
+def config_maps_path(namespace: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/configmaps"
+
+
+def share_of(text: str, nodes: int) -> int:
+    """A number, or a percentage of so many nodes rounded down; at least 1."""
+    if text.endswith("%"):
+        return max(1, nodes * int(text[:-1]) // 100)
+    return max(1, int(text))
+
+
+def metadata_of(found: Mapping[str, Any]) -> Mapping[str, Any]:
+    metadata = found.get("metadata")
+    return metadata if isinstance(metadata, dict) else {}
+
+
+def annotations_of(found: Mapping[str, Any]) -> Mapping[str, Any]:
+    annotations = metadata_of(found).get("annotations")
+    return annotations if isinstance(annotations, dict) else {}
+
+
+def read_permits(leases: object) -> tuple[Permit, ...]:
+    """Of the items of a LeaseList; other Leases are passed over."""
+    found = (_read_permit(lease) for lease in (leases if isinstance(leases, list) else ()))
+    return tuple(permit for permit in found if permit is not None)
+
+
+def _read_permit(lease: object) -> Permit | None:
+    if not isinstance(lease, dict):
+        return None
+    metadata, spec = metadata_of(lease), lease.get("spec")
+    name = str(metadata.get("name", ""))
+    if not name.startswith(_PERMIT) or not name.removeprefix(_PERMIT).isdecimal():
+        return None
+    spec = spec if isinstance(spec, dict) else {}
+    seconds, holders = spec.get("leaseDurationSeconds"), spec.get("leaseTransitions")
+    return Permit(
+        name,
+        str(spec.get("holderIdentity") or ""),
+        parse_time(spec.get("acquireTime")),
+        parse_time(spec.get("renewTime")) + (seconds if isinstance(seconds, int) else 0),
+        str(metadata.get("resourceVersion", "")),
+        holders if isinstance(holders, int) else 0,
+    )
+
+
+def build_permit(permit: Permit, namespace: str, holder: str, now: float, seconds: float) -> dict[str, Any]:
+    """The Lease with another holder. For a holder that has it already it is renewed."""
+    metadata: dict[str, Any] = {
+        "name": permit.name,
+        "namespace": namespace,
+        "labels": {"app.kubernetes.io/name": PROGRAM},
+    }
+    if permit.version:
+        metadata["resourceVersion"] = permit.version
+    renews = holder == permit.holder
+    spec: dict[str, Any] = {
+        "holderIdentity": holder,
+        "leaseDurationSeconds": round(seconds),
+        "leaseTransitions": permit.holders + (not renews),
+        "renewTime": _time(now),
+        "acquireTime": _time(permit.taken if renews else now),
+    }
+    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
+
+
+def build_release(version: str, now: float) -> dict[str, Any]:
+    """A merge patch of the Lease that this resourceVersion has: without a holder."""
+    spec = {"holderIdentity": None, "leaseDurationSeconds": _RELEASED_SECONDS, "renewTime": _time(now)}
+    return {"metadata": {"resourceVersion": version}, "spec": spec}
+
+
+def _time(seconds: float) -> str:
+    return micro_time(datetime.fromtimestamp(seconds, UTC))

@@ -1,0 +1,100 @@
+"""What an operator sees of a rollout and does with it: `rollout status`, `pause`, `resume`, `retry`. Pure.
+
+Objects as the API returns them and a time go in; values, and patches or names for the API come out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from installer.fleet.brake import Brake, read_brake, stopped
+from installer.fleet.objects import FREEZE, Permit, annotations_of, metadata_of, read_permits, share_of
+from installer.model.fleet import FleetRules
+
+_BRAKE = "brake-"
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One generation that nodes have begun. `stopped` says why no other node may begin it, empty if one may.
+    `passed`: when the canaries were through, 0 before; `soaks_until`: until when they are watched."""
+
+    brake: Brake
+    stopped: str
+    soaks_until: float
+
+    @property
+    def at_work(self) -> tuple[str, ...]:
+        """Canaries that are waited for."""
+        return tuple(sorted(set(self.brake.canaries) - self.brake.succeeded))
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """`nodes` and `waiting`: those that the DaemonSet selects, and those whose pod is not available. `frozen`
+    says why planned work is stopped, None if it is not. `permits` are those in use, of `limit` there may be.
+    `generations`: the last begun first. `unreadable`: brakes that somebody has edited."""
+
+    nodes: int
+    waiting: int
+    limit: int
+    frozen: str | None
+    permits: tuple[Permit, ...]
+    generations: tuple[Generation, ...]
+    unreadable: tuple[str, ...] = ()
+
+
+def build_rollout(
+    daemonset: Mapping[str, Any],
+    leases: Iterable[Mapping[str, Any]],
+    config_maps: Iterable[Mapping[str, Any]],
+    rules: FleetRules,
+    now: float,
+) -> Rollout:
+    """From the DaemonSet and all Leases and ConfigMaps of the rollout's namespace."""
+    status = daemonset.get("status")
+    status = status if isinstance(status, dict) else {}
+    nodes, waiting = status.get("desiredNumberScheduled") or 0, status.get("numberUnavailable") or 0
+    permits = tuple(permit for permit in read_permits(list(leases)) if permit.is_held(now))
+    brakes, unreadable = _read_brakes(config_maps)
+    generations = tuple(
+        Generation(
+            brake, stopped(brake, rules, nodes), brake.passed + rules.soak_seconds if brake.passed else 0
+        )
+        for brake in sorted(brakes, key=lambda brake: -brake.begun)
+    )
+    why = annotations_of(daemonset).get(FREEZE)
+    frozen = None if why is None else str(why)
+    limit = share_of(rules.concurrent_restarts, nodes)
+    return Rollout(nodes, waiting, limit, frozen, permits, generations, unreadable)
+
+
+def build_pause(why: str) -> dict[str, Any]:
+    """A merge patch of the DaemonSet: planned work begins nowhere until `build_resume`."""
+    return {"metadata": {"annotations": {FREEZE: why}}}
+
+
+def build_resume() -> dict[str, Any]:
+    """A merge patch of the DaemonSet."""
+    return {"metadata": {"annotations": {FREEZE: None}}}
+
+
+def to_retry(rollout: Rollout) -> tuple[str, ...]:
+    """The ConfigMaps to delete, so that the generations that were stopped are begun again: by canaries."""
+    found = [generation.brake.generation for generation in rollout.generations if generation.stopped]
+    return (*(_BRAKE + generation for generation in found), *rollout.unreadable)
+
+
+def _read_brakes(config_maps: Iterable[Mapping[str, Any]]) -> tuple[list[Brake], tuple[str, ...]]:
+    brakes, unreadable = list[Brake](), list[str]()
+    for config_map in config_maps:
+        name = str(metadata_of(config_map).get("name", ""))
+        if not name.startswith(_BRAKE):
+            continue
+        try:
+            brakes.append(read_brake(name.removeprefix(_BRAKE), config_map))
+        except ValueError:
+            unreadable.append(name)
+    return brakes, tuple(unreadable)

@@ -1,0 +1,106 @@
+"""What one node knows of the fleet: work that has to be asked for, and whether its turn has come. No effects.
+
+The decisions over a whole fleet are in `installer/fleet`; the daemon at rest needs only this.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedWork:
+    """What a pass would have done and may not do unasked.
+
+    `generation` is the digest of what the operator gave, the same on all nodes. `begins`: it was not verified
+    on this node before. `soaks`: it restarts kubelet or changes the policy, so that canaries are watched for
+    a while. `removes`: cri-resmgr is taken away.
+    """
+
+    generation: str
+    restarts_kubelet: bool = True
+    begins: bool = False
+    soaks: bool = False
+    removes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FleetRules:
+    """The settings that all nodes of a fleet share. Shares are a number, or a percentage of the nodes.
+    `hold_seconds`: the longest that one permitted pass may take."""
+
+    concurrent_restarts: str = "1%"
+    max_failures: str = "1%"
+    order: str = "canary"
+    soak_seconds: float = 300.0
+    hold_seconds: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Whether planned work may begin now. `asks`: it has to be asked for (a pod whose manifests have a
+    rollout namespace). `granted` is the work that may begin, `why` why none may. `powerless`: the API server
+    says that this node has no rights to ask any more, or nowhere."""
+
+    asks: bool = False
+    granted: PlannedWork | None = None
+    why: str = ""
+    powerless: bool = False
+
+    def allows(self, work: PlannedWork) -> bool:
+        return not self.asks or self.granted == work
+
+
+FREE = Turn()
+"""A host outside of a fleet: nobody is asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkResult:
+    """How permitted work has ended. `ok` is None where it touched nothing, so that nobody learns from it."""
+
+    work: PlannedWork
+    ok: bool | None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetRequest:
+    """What is asked for one node, whose Node has this `uid` and maybe the `canary` label: `work` is to be
+    permitted, or `result` to be told and `permit`, which was taken with this resourceVersion (`version`), to
+    be given back. `limit` is the number of permits as it was last known, 0 if it is not, when `waiting` nodes
+    waited and all permits together had been granted `grants` times."""
+
+    uid: str
+    rules: FleetRules
+    canary: bool = False
+    work: PlannedWork | None = None
+    result: WorkResult | None = None
+    permit: str = ""
+    version: str = ""
+    limit: int = 0
+    waiting: int = 0
+    grants: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FleetAnswer:
+    """What came of it. `granted`, or `why` not, and after how many seconds to ask again (where `failed`, at
+    the earliest). `canary`: the fleet waits for the result. `told`: the result stands in the brake, or need
+    not. `released`: the permit is not ours any more. `powerless`: see Turn. `tripped`: this result has
+    tripped the brake, and why."""
+
+    granted: bool = False
+    why: str = ""
+    wait: float = 0.0
+    permit: str = ""
+    version: str = ""
+    limit: int = 0
+    waiting: int = 0
+    grants: int = 0
+    canary: bool = False
+    failed: bool = False
+    powerless: bool = False
+    told: bool = False
+    released: bool = False
+    tripped: str = ""
