@@ -27,6 +27,7 @@ def template_text(name: str) -> str:
     return _read("templates", name)
 
 
+@cache
 def _read(kind: str, name: str) -> str:
     path = _base() / kind / name
     try:

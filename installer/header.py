@@ -7,6 +7,7 @@ so it can be checked on any host with nothing but the file.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from hashlib import sha256
 
 from installer.model.paths import GENERATION_VARIABLE, UNIT_VARIABLE
@@ -33,6 +34,7 @@ def digest_of(*parts: str | bytes) -> str:
     return total.hexdigest()[:_LENGTH]
 
 
+@lru_cache(maxsize=16)  # most of our files are the same each time that a run looks
 def with_header(content: bytes) -> tuple[bytes, str]:
     """The content with its header line and digests filled in, and the digest.
 

@@ -16,7 +16,7 @@ from installer.assets import template_text
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-_PLACE = re.compile(r"@([a-z_]+)@")
+_PLACE = re.compile(r"^@([a-z_]+)@\n|@([a-z_]+)@", re.M)
 
 
 def fill(name: str, **values: object) -> str:
@@ -24,15 +24,14 @@ def fill(name: str, **values: object) -> str:
 
     Raises KeyError for a missing value.
     """
-    lines = template_text(name).splitlines(keepends=True)
-    return "".join(_filled(line, values) for line in lines)
 
+    def filled(place: re.Match[str]) -> str:
+        alone, within = place.groups()
+        if within:
+            return str(values[within])
+        return f"{values[alone]}\n" if values[alone] else ""
 
-def _filled(line: str, values: Mapping[str, object]) -> str:
-    alone = _PLACE.fullmatch(line.rstrip("\n"))
-    if alone and not values[alone[1]]:
-        return ""
-    return _PLACE.sub(lambda place: str(values[place[1]]), line)
+    return _PLACE.sub(filled, template_text(name))
 
 
 def render(name: str, **values: object) -> str:

@@ -11,6 +11,7 @@ _WHITESPACE = " \t\n\r"  # any other white space is part of a name or value
 _LINE = re.compile(r"[^\r\n]*")
 _KEY = re.compile(r"[^=\r\n]*")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PLAIN = re.compile("[^ \t\n\r\"'\\\\]+")  # what stands for itself, quoted or not
 _NEEDS_ESCAPE = re.compile(r'(["\\$`])')
 _UNDECODABLE = re.compile("[\udc80-\udcff]")
 _IN_DOUBLE_QUOTES = '"\\`$'
@@ -86,8 +87,12 @@ def _parse_value(text: str, at: int) -> tuple[str, int]:
             quote_char = ""
         elif not (quote_char or unquoted) and char in "'\"":
             quote_char = char
-        elif quote_char or unquoted or char not in _WHITESPACE:
-            value.append(char)
+        elif plain := _PLAIN.match(text, at - 1):
+            value.append(plain.group())
+            at = plain.end()
             unquoted = unquoted or not quote_char
+            kept = len(value)
+        elif quote_char or unquoted:
+            value.append(char)
             kept = kept if unquoted and char in _WHITESPACE else len(value)
     return "".join(value[:kept]), at

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from installer.model.snapshot import UnitText
@@ -28,6 +29,7 @@ _NUMERIC_ESCAPE = re.compile(r"x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]
 _BRACED = re.compile(r"\$\$|\$\{([^}]*)\}")
 _BARE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PLAIN = re.compile("[^ \t\n\r\"'\\\\]+")  # what stands for itself, quoted or not
 
 
 class Assignment(NamedTuple):
@@ -56,6 +58,7 @@ class ExecCommand(NamedTuple):
         return self.raw + "\\" * (backslashes % 2)
 
 
+@lru_cache(maxsize=64)  # a run looks at the same unit several times, and asks it many things
 def parse_unit(text: UnitText) -> tuple[Assignment, ...]:
     """Every assignment of one unit file, in order. Ignores the lines that systemd ignores, and all that
     follow a line that it cannot read."""
@@ -118,6 +121,7 @@ def merged(assignments: Iterable[Assignment], section: str, key: str) -> tuple[A
     return tuple(kept)
 
 
+@lru_cache(maxsize=64)
 def parse_exec(assignment: Assignment) -> ExecCommand:
     """Raises ValueError where systemd would refuse or ignore the line (an open quote, nothing to run)."""
     words: list[str] = []
@@ -202,6 +206,9 @@ def _split(
             quote = ""
         elif not quote and char in "'\"":
             quote = char
+        elif plain := _PLAIN.match(text, at - 1):
+            word.append(plain.group())
+            at = plain.end()
         else:
             word.append(char)
     if quote and not relaxed:
