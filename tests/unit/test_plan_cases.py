@@ -7,11 +7,11 @@ be wrong. A case that says `wrong` (why) expects what is right, and fails as soo
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from installer.model.assessment import Assessment
 from installer.model.plan import Plan, Step, StepKind
 from installer.model.resource import DesiredFile, Part
 from tests.plancases.case import CASES, Case, CaseError, as_yaml, describe, line_of, read_case
@@ -26,80 +26,77 @@ _CHANGES = {
     StepKind.ENABLE,
     StepKind.DAEMON_RELOAD,
 }
-EVERY = tuple(read_case(path) for path in sorted(CASES.glob("*.yaml")))
-
-
-def known(case: Case, *keys: str) -> list[pytest.MarkDecorator]:
-    """The marks of a case that says why the code is wrong."""
-    return [pytest.mark.xfail(reason=case.data[key], strict=True) for key in keys if key in case.data]
-
-
-RIGHT = [pytest.param(case, id=case.path.stem) for case in EVERY if "wrong" not in case.data]
-TO_CUT_OFF = [
-    pytest.param(case, id=case.path.stem, marks=known(case, "wrong-cut-off"))
-    for case in EVERY
-    if "wrong" not in case.data
-]
 _cut_off_before: set[tuple[str, ...]] = set()
 
 
-Prepare = Callable[[Case], Node]
+@pytest.fixture(scope="module", params=sorted(CASES.glob("*.yaml")), ids=lambda path: path.stem)
+def case(request: pytest.FixtureRequest) -> Case:
+    return read_case(request.param)
 
 
 @pytest.fixture(scope="module")
-def prepare(tmp_path_factory: pytest.TempPathFactory) -> Prepare:
-    """The node of a case, which is made once: each test goes its own way from it."""
-    made: dict[Path, Node] = {}
-
-    def fresh(case: Case) -> Node:
-        if case.path not in made:
-            made[case.path] = make_node(case, tmp_path_factory.mktemp(case.path.stem))
-        return made[case.path].copy()
-
-    return fresh
+def made(case: Case, tmp_path_factory: pytest.TempPathFactory) -> tuple[Node, Assessment]:
+    """The node of the case and its plan, which are made once: pytest runs all tests of a case together."""
+    node = make_node(case, tmp_path_factory.mktemp(case.path.stem))
+    return node, node.copy().look()
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, id=case.path.stem, marks=known(case, "wrong")) for case in EVERY]
-)
-def test_the_plan_is_the_expected_one(case: Case, prepare: Prepare) -> None:
-    found = prepare(case).look()
-    got, expected = as_yaml(describe(found)), as_yaml(case.data.get("expected") or {})
-    diff = difflib.unified_diff(expected.splitlines(), got.splitlines(), "expected", "planned", lineterm="")
-    assert got == expected, f"{case.path}: {case.data['shows']}\n" + "\n".join(diff)
+@pytest.fixture
+def node(made: tuple[Node, Assessment]) -> Node:
+    """Each test goes its own way from it."""
+    return made[0].copy()
 
 
-@pytest.mark.parametrize("case", RIGHT)
-def test_r2_after_the_plan_nothing_is_left_to_do(case: Case, prepare: Prepare) -> None:
-    node = prepare(case)
-    if node.look().plan.refusals:
+@pytest.fixture
+def found(made: tuple[Node, Assessment]) -> Assessment:
+    return made[1]
+
+
+def known_wrong(case: Case, request: pytest.FixtureRequest, key: str = "wrong") -> None:
+    """A case that says why the code is wrong."""
+    if key in case.data:
+        request.applymarker(pytest.mark.xfail(reason=case.data[key], strict=True))
+
+
+def test_the_plan_is_the_expected_one(case: Case, found: Assessment, request: pytest.FixtureRequest) -> None:
+    known_wrong(case, request)
+    got, expected = describe(found), case.data.get("expected") or {}
+    if got != expected:
+        lines = as_yaml(expected).splitlines(), as_yaml(got).splitlines()
+        diff = difflib.unified_diff(*lines, "expected", "planned", lineterm="")
+        pytest.fail(f"{case.path}: {case.data['shows']}\n" + "\n".join(diff))
+
+
+def test_r2_after_the_plan_nothing_is_left_to_do(case: Case, node: Node, found: Assessment) -> None:
+    if "wrong" in case.data or found.plan.refusals:
         return
     node.run()
-    assert describe(node.look()).get("converged"), as_yaml(describe(node.look()))
+    again = describe(node.look())
+    assert again.get("converged"), as_yaml(again)
 
 
-@pytest.mark.parametrize("case", TO_CUT_OFF)
-def test_r7_cut_off_after_any_step_the_next_run_finishes(case: Case, prepare: Prepare) -> None:
+def test_r7_cut_off_after_any_step_the_next_run_finishes(
+    case: Case, node: Node, found: Assessment, request: pytest.FixtureRequest
+) -> None:
     """Of several cases with the same steps the first is cut off."""
-    start = prepare(case)
-    plan = start.look().plan
-    lines = tuple(map(line_of, plan.steps))
-    if plan.refusals or lines in _cut_off_before:
+    lines = tuple(map(line_of, found.plan.steps))
+    if "wrong" in case.data or found.plan.refusals or lines in _cut_off_before:
         return
+    known_wrong(case, request, "wrong-cut-off")
     _cut_off_before.add(lines)
     for number in range(len(lines)):
-        node = start.copy()
-        node.run(steps=number)
-        check_write_law(node.run().plan)
-        again = describe(node.look())
+        cut_off = node.copy()
+        cut_off.run(steps=number)
+        check_write_law(cut_off.run().plan)
+        again = describe(cut_off.look())
         assert again.get("converged"), f"{case.path}: cut off after {number} steps: {as_yaml(again)}"
 
 
-@pytest.mark.parametrize("case", RIGHT)
 def test_r7_before_a_restart_the_carrier_with_its_generation_is_the_last_write(
-    case: Case, prepare: Prepare
+    case: Case, found: Assessment
 ) -> None:
-    check_write_law(prepare(case).look().plan)
+    if "wrong" not in case.data:
+        check_write_law(found.plan)
 
 
 def check_write_law(plan: Plan) -> None:
