@@ -39,7 +39,7 @@ _PATHS = {  # event -> which of its arguments are paths that change
     "shutil.rmtree": (0,),
 }
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_HARMLESS = ("__pycache__", "/.hypothesis", "/dev/null")
+_HARMLESS = ("__pycache__", "/.hypothesis", "/dev/null", *filter(None, (sys.pycache_prefix,)))
 
 
 class _Fence:
@@ -88,8 +88,8 @@ sys.addaudithook(_fence)
 def fence(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Fails a test that reaches out, also if the code under test hides the error.
 
-    A test module that imports subprocess itself has a program as its subject (the
-    guard, systemd-analyze): it may start processes, and nothing else.
+    A test module that imports subprocess itself has a program as its subject (kubectl,
+    systemd-analyze): it may start processes, and nothing else.
     """
     _fence.breaches.clear()
     _fence.programs = hasattr(request.module, "subprocess")

@@ -1,0 +1,312 @@
+"""A takeover of another installer's work that fails, is killed or loses power, on a node of values."""
+
+from __future__ import annotations
+
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from installer.errors import InvalidInputError, RollbackFailedError, RolledBackError, UnservableHostError
+from installer.inputs.load import Request
+from installer.inputs.settings import KubeletSettings, Settings
+from installer.model import paths
+from installer.model.event import Event, silent
+from installer.model.resource import UnitState
+from installer.model.snapshot import RunningContainer
+from installer.model.state import Mode
+from installer.reconcile import reconcile, rehearse
+from tests.fakes import failed
+from tests.faults.disks.crash import Tree, build
+from tests.faults.disks.node import KUBELET, Node, earlier_node, packaged_node, program
+from tests.faults.disks.recorder import Careless
+from tests.rules import rule
+from tests.throwaway.payload import UNIT
+
+RUNTIME = "unix:///run/containerd/containerd.sock"
+UNIT_FILE = "/etc/systemd/system/kubelet.service"
+EXTRA_ARGS = "/etc/default/kubelet"
+NODES = {"by hand": earlier_node, "packaged": packaged_node}
+KUBELETS = {EXTRA_ARGS, UNIT_FILE, f"{UNIT_FILE}.d/10-kubeadm.conf"}
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    root = tmp_path / "node"
+    root.mkdir()
+    build(earlier_node(), root)
+    return Node(root, Careless())
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Request:
+    binary = tmp_path / "payload" / paths.BINARY[1:]
+    binary.parent.mkdir(parents=True)
+    binary.write_bytes(program("ours"))
+    binary.chmod(0o755)
+    (tmp_path / "configs").mkdir()
+    settings = Settings(kubelet=KubeletSettings(settle_seconds=1))
+    return Request(Mode.INSTALL, settings, tmp_path / "payload", tmp_path / "configs", adopt=True)
+
+
+def picture(node: Node) -> dict[str, tuple[int, bytes]]:
+    """Every file that outlives a boot, but for the record and cri-resmgr's own state."""
+    root = node.fake.root
+    found = (path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
+    named = {f"/{path.relative_to(root)}": path for path in found}
+    return {
+        name: (stat.S_IMODE(path.stat().st_mode), path.read_bytes())
+        for name, path in named.items()
+        if not name.startswith(("/run/", "/var/lib/cri-resmgr"))
+    }
+
+
+def placed(node: Node) -> dict[str, tuple[int, str]]:
+    """Every link and directory that outlives a boot, but for the record's."""
+    root = node.fake.root
+    found = (path for path in root.rglob("*") if path.is_symlink() or path.is_dir())
+    named = {f"/{path.relative_to(root)}": path for path in found}
+    return {
+        name: (stat.S_IMODE(path.lstat().st_mode), str(path.readlink()) if path.is_symlink() else "")
+        for name, path in named.items()
+        if not name.startswith(("/run", "/var/lib/cri-resmgr"))
+    }
+
+
+def break_payload(asked: Request) -> None:
+    assert asked.payload is not None
+    (asked.payload / paths.BINARY[1:]).write_bytes(program("ours", works=False))
+
+
+def fails_once(node: Node, unit: str) -> None:
+    """The next start of the unit fails."""
+    right = node.systemd.on_job[unit]
+
+    def job(method: str, state: UnitState) -> tuple[str, UnitState]:
+        node.systemd.on_job[unit] = right
+        return "failed", failed(state)
+
+    node.systemd.on_job[unit] = job
+
+
+def test_refused_until_it_is_asked_for(node: Node, asked: Request) -> None:
+    before = picture(node)
+    with pytest.raises(UnservableHostError, match="--adopt"):
+        reconcile(replace(asked, adopt=False), node.fake.host, silent)
+    assert picture(node) == before
+
+
+def test_configs_are_not_lost_by_a_forgotten_option(node: Node, asked: Request) -> None:
+    with pytest.raises(InvalidInputError, match=r"--configs is missing.*fallback\.cfg"):
+        reconcile(replace(asked, configs=None), node.fake.host, silent)
+    assert reconcile(replace(asked, configs=None, default_configs=True), node.fake.host, silent)
+
+
+def test_what_is_a_link_is_left_to_people(node: Node, asked: Request) -> None:
+    place = node.fake.root / paths.BINARY[1:]
+    place.rename(place.with_name("elsewhere"))
+    place.symlink_to("elsewhere")
+    with pytest.raises(UnservableHostError, match="is a symlink, not a file"):
+        reconcile(asked, node.fake.host, silent)
+
+
+@rule("R2", "R6")
+def test_taken_over_it_is_ours_and_goes_with_us(node: Node, asked: Request) -> None:
+    assert reconcile(asked, node.fake.host, silent)
+    assert node.on_relay
+    assert RUNTIME in (node.read(EXTRA_ARGS) or b"").decode()
+    assert not reconcile(asked, node.fake.host, silent)
+    assert not reconcile(replace(asked, adopt=False), node.fake.host, silent)
+    reconcile(replace(asked, mode=Mode.REMOVE, configs=None), node.fake.host, silent)
+    assert not node.on_relay
+    assert node.kubelet_healthy()
+    assert set(picture(node)) == KUBELETS
+
+
+@rule("R8")
+@pytest.mark.parametrize("fault", ["proxy", "kubelet"])
+def test_r8_the_earlier_installation_comes_back(node: Node, asked: Request, fault: str) -> None:
+    before = picture(node)
+    if fault == "proxy":
+        break_payload(asked)
+    else:
+        fails_once(node, KUBELET)
+    with pytest.raises(RolledBackError) as failure:
+        reconcile(asked, node.fake.host, silent)
+    assert "the earlier installation is in place again" in failure.value.hint
+    assert picture(node) == before
+    assert node.on_relay
+    assert node.proxy_runs
+    assert node.read(paths.PROXY_UNIT_FILE) == UNIT.encode()
+    assert node.fake.files.state(paths.PROXY_WANTED).target == paths.PROXY_UNIT_FILE
+    if fault == "proxy":
+        assert "not tried again" in str(rehearse(asked, node.fake.host)[1])
+
+
+@rule("R8")
+def test_r8_if_not_even_that_comes_back_kubelet_is_on_the_runtime(node: Node, asked: Request) -> None:
+    break_payload(asked)
+    before = node.systemd.on_job[paths.PROXY_UNIT]
+
+    def down(method: str, state: UnitState) -> tuple[str, UnitState]:
+        return before(method, state) if method == "stop" else ("failed", failed(state))
+
+    node.systemd.on_job[paths.PROXY_UNIT] = down
+    with pytest.raises(RollbackFailedError):
+        reconcile(asked, node.fake.host, silent)
+    assert node.kubelet_healthy()
+    assert not node.on_relay
+    node.systemd.on_job[paths.PROXY_UNIT] = before
+    assert asked.payload is not None
+    (asked.payload / paths.BINARY[1:]).write_bytes(program("ours"))
+    assert reconcile(asked, node.fake.host, silent)
+    assert node.on_relay
+
+
+@rule("R8")
+def test_r8_the_way_back_to_a_package_is_exact(tmp_path: Path, asked: Request) -> None:
+    """The link that enables its unit, and a directory of its that is empty, included."""
+    node = laid(tmp_path / "node", packaged_node())
+    before = picture(node), placed(node)
+    break_payload(asked)
+    with pytest.raises(RolledBackError):
+        reconcile(asked, node.fake.host, silent)
+    assert (picture(node), placed(node)) == before
+    assert node.on_relay
+    assert node.kubelet_healthy()
+
+
+@rule("R8")
+@pytest.mark.parametrize("works", [True, False])
+def test_r8_kubelet_that_left_the_relay_meanwhile_comes_back_to_it(
+    node: Node, asked: Request, works: bool
+) -> None:
+    """With so many containers it waits on the runtime while the proxy starts."""
+    node.fake.cri.running = tuple(
+        RunningContainer(f"{n:x}", "c", "pod", "ns", through_proxy=True) for n in range(2100)
+    )
+    (node.fake.root / paths.FALLBACK_CONFIG[1:]).write_text("policy:\n  Active: none\n")
+    before = picture(node)
+    seen: list[Event] = []
+    if works:
+        assert reconcile(asked, node.fake.host, seen.append)
+    else:
+        break_payload(asked)
+        with pytest.raises(RolledBackError):
+            reconcile(asked, node.fake.host, seen.append)
+        assert picture(node) == before
+    assert "hold.set" in {event.kind for event in seen}
+    assert node.on_relay
+    assert node.kubelet_healthy()
+    assert node.read(paths.HOLD) is None
+
+
+@pytest.mark.parametrize(
+    ("unit", "wanted"),
+    [
+        ("[Unit]\nBindsTo=x.service \\\n  cri-resource-manager.service\n", "BindsTo=.* in .*20-tie.conf"),
+        ("", r"the link .*/kubelet\.service\.requires/cri-resource-manager\.service"),
+    ],
+)
+def test_what_would_stop_kubelet_with_the_proxy_is_refused_with_its_place(
+    node: Node, asked: Request, unit: str, wanted: str
+) -> None:
+    if unit:
+        node.add_drop_in("20-tie.conf", unit)
+    else:
+        link = node.fake.root / f"etc/systemd/system/{KUBELET}.requires/{paths.PROXY_UNIT}"
+        link.parent.mkdir()
+        link.symlink_to(paths.PROXY_UNIT_FILE)
+    before = picture(node)
+    with pytest.raises(UnservableHostError, match=wanted):
+        reconcile(asked, node.fake.host, silent)
+    assert picture(node) == before
+
+
+def laid(root: Path, tree: Tree) -> Node:
+    """A node with this disk, booted."""
+    root.mkdir()
+    build(tree, root)
+    return Node(root, Careless())
+
+
+class Killed(BaseException):
+    """The run ends, and nothing of it goes on."""
+
+
+def kill_after(node: Node, asked: Request, steps: int) -> bool:
+    """Whether the run was killed after so many steps; one that has fewer ends well."""
+    done = 0
+
+    def listen(event: Event) -> None:
+        nonlocal done
+        done += event.kind == "step.done"
+        if done == steps:
+            raise Killed
+
+    try:
+        reconcile(asked, node.fake.host, listen)
+    except Killed:
+        return True
+    return False
+
+
+@rule("R7", "R12")
+@pytest.mark.parametrize("kind", NODES)
+def test_r12_the_power_is_cut_after_any_step_and_kubelet_boots(
+    tmp_path: Path, asked: Request, kind: str
+) -> None:
+    """Also if our proxy does not work: until it has answered, kubelet needs none."""
+    for steps in range(1, 40):
+        for works in (True, False):
+            root = tmp_path / f"node-{steps}-{works}"
+            node = laid(root, NODES[kind]())
+            assert asked.payload is not None
+            (asked.payload / paths.BINARY[1:]).write_bytes(program("ours", works=works))
+            try:
+                killed = kill_after(node, asked, steps)
+            except RolledBackError:
+                continue
+            node = Node(root, Careless())
+            assert node.kubelet_healthy(), (steps, works)
+            if not killed:
+                assert works
+                assert steps > 10
+                return
+
+
+@rule("R7")
+@pytest.mark.parametrize("kind", NODES)
+@pytest.mark.parametrize("mode", list(Mode))
+def test_r7_killed_after_any_step_the_next_run_goes_on(
+    tmp_path: Path, asked: Request, mode: Mode, kind: str
+) -> None:
+    """With a boot in between or without; nobody has to ask for the takeover again."""
+    for steps in range(1, 40):
+        root = tmp_path / f"node-{steps}"
+        node = laid(root, NODES[kind]())
+        if not kill_after(node, asked, steps):
+            break
+        if (steps + (mode is Mode.REMOVE)) % 2:
+            node = Node(root, Careless())
+        assert node.kubelet_healthy(), steps
+        then = replace(asked, adopt=False, mode=mode)
+        reconcile(then, node.fake.host, silent)
+        assert node.kubelet_healthy(), steps
+        assert node.on_relay is (mode is Mode.INSTALL), steps
+        assert not reconcile(then, node.fake.host, silent), steps
+        if mode is Mode.INSTALL:
+            reconcile(replace(asked, mode=Mode.REMOVE), node.fake.host, silent)
+        assert set(picture(node)) == KUBELETS, steps
+    assert steps > 10
+
+
+@rule("R7")
+def test_r7_a_file_that_its_owner_has_written_meanwhile_is_theirs(node: Node, asked: Request) -> None:
+    """Between a takeover that was cut off and the next run."""
+    assert kill_after(node, asked, 12)
+    owners = f"KUBELET_EXTRA_ARGS=--v=4 --container-runtime-endpoint={RUNTIME}\n".encode()
+    (node.fake.root / EXTRA_ARGS[1:]).write_bytes(owners)
+    assert reconcile(asked, node.fake.host, silent)
+    assert node.read(EXTRA_ARGS) == owners
