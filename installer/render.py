@@ -7,7 +7,6 @@ The manifests are `*.j2`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING
 
