@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from installer.errors import InstallerError, UnservableHostError
+from installer.host.config_directory import configuration_files
 from installer.host.globbing import matching
 from installer.host.ports import Files, Host
 from installer.inputs.settings import Settings
@@ -213,7 +214,7 @@ def _read_base(host: Host, kubelet: KubeletSnapshot) -> KubeletBase:
         detail=detail,
         texts=tuple(_unit_texts(host, unit)),
         config=_config_file(host, argv),
-        config_dir=tuple(_config_directory(host, argv)),
+        config_dir=_config_directory(host, argv),
         environment_files=read_environment_files(host.files, detail),
         script=_script(host, detail),
     )
@@ -272,14 +273,15 @@ def _config_file(host: Host, argv: tuple[str, ...]) -> UnitText | None:
     return UnitText(path, raw.decode("utf-8", "replace")) if path and raw is not None else None
 
 
-def _config_directory(host: Host, argv: tuple[str, ...]) -> Iterable[UnitText]:
+def _config_directory(host: Host, argv: tuple[str, ...]) -> tuple[UnitText, ...] | None:
     directory = last_flag(argv, "--config-dir")
-    if directory and directory.startswith("/"):
-        for name in host.files.list(directory):
-            path = posixpath.join(directory, name)
-            raw = host.files.read(path, _CONFIG_LIMIT) if name.endswith(".conf") else None
-            if raw is not None:
-                yield UnitText(path, raw.decode("utf-8", "replace"))
+    if not directory or not directory.startswith("/"):
+        return None
+    return tuple(
+        UnitText(path, raw.decode("utf-8", "replace"))
+        for path in configuration_files(host.files, directory)
+        if (raw := host.files.read(path, _CONFIG_LIMIT)) is not None
+    )
 
 
 # -- the machine ----------------------------------------------------------------------

@@ -19,6 +19,7 @@ from installer.daemon.agent_watch import AgentWatch
 from installer.daemon.configuration import Configuration
 from installer.errors import InstallerError, UnservableHostError, is_shortage
 from installer.host.chase import components
+from installer.host.config_directory import configuration_files
 from installer.host.globbing import matching
 from installer.host.ports import Files, Systemd
 from installer.host.watch import WatchSpec
@@ -124,6 +125,7 @@ class Poller:
         self.configuration = configuration
         self._agent = AgentWatch(files)
         self._base: tuple[str, ...] = ()
+        self._config_directory = ""
         self._seen = PollSnapshot()
 
     def heartbeat(self) -> PollSnapshot:
@@ -167,7 +169,8 @@ class Poller:
                 names.setdefault(directory, set()).add(name)
         root, ours = self._files.root, Path("/")
         watch_specs = [WatchSpec(root, directory, frozenset(found)) for directory, found in names.items()]
-        watch_specs += [WatchSpec(root, directory) for directory in self._drop_in_directories()]
+        directories = (*self._drop_in_directories(), *filter(None, (self._config_directory,)))
+        watch_specs += [WatchSpec(root, directory) for directory in directories]
         for given in self._inputs:  # a ConfigMap is swapped by the link `..data`
             beside = frozenset((given.name, "..data"))
             watch_specs += [WatchSpec(ours, str(given)), WatchSpec(ours, str(given.parent), beside)]
@@ -189,11 +192,20 @@ class Poller:
 
     def _base_files(self, kubelet: UnitState, detail: UnitDetail) -> tuple[str, ...]:
         """Unit files, drop-ins, environment files and configuration of kubelet, without what is composed."""
-        argv = self._argv(kubelet)
-        config = ProcessState(kubelet.main_pid, argv, {}).flag("--config") or ""
+        process = ProcessState(kubelet.main_pid, self._argv(kubelet), {})
+        directory = process.flag("--config-dir") or ""
+        self._config_directory = directory if directory.startswith("/") else ""
         environment = [path for name, _ in detail.environment_files for path in self._matching(name)]
-        found = (kubelet.fragment_path, *kubelet.drop_in_paths, *environment, config)
+        configured = (process.flag("--config") or "", *self._configured())
+        found = (kubelet.fragment_path, *kubelet.drop_in_paths, *environment, *configured)
         return tuple(p for p in found if p.startswith("/") and not p.startswith(paths.OUR_RUNTIME))
+
+    def _configured(self) -> tuple[str, ...]:
+        """What kubelet reads in its --config-dir."""
+        try:
+            return tuple(configuration_files(self._files, self._config_directory))
+        except (InstallerError, OSError):
+            return ()
 
     def _matching(self, pattern: str) -> tuple[str, ...]:
         """And the pattern itself: a path that does not exist may come."""

@@ -31,7 +31,7 @@ def base_endpoint(
         endpoint = _endpoint(base, next_start)  # it was started before its files were repaired
     if isinstance(endpoint, Finding):
         return endpoint
-    planned = last_flag(_normalised(next_start), "--container-runtime-endpoint")
+    planned = last_flag(next_start, "--container-runtime-endpoint")
     if same_endpoint(endpoint, RELAY_ENDPOINT) or same_endpoint(planned or "", RELAY_ENDPOINT):
         return refusal(
             "kubelet-base-is-relay",
@@ -76,37 +76,29 @@ def base_argv(process: ProcessState | None) -> tuple[str, ...]:
 
 
 def _endpoint(base: KubeletBase, argv: tuple[str, ...]) -> str | Finding:
-    flag = last_flag(_normalised(argv), "--container-runtime-endpoint")
+    flag = last_flag(argv, "--container-runtime-endpoint")
     if flag:
         return flag
-    wanted = last_flag(_normalised(argv), "--config")
-    if wanted and base.config is None:
-        return refusal(
-            "kubelet-config-unreadable",
-            f"kubelet's configuration {wanted} could not be read, and its endpoint may stand there",
-            "start kubelet, and see that the file is there",
-        )
+    for name, read in (("--config", base.config), ("--config-dir", base.config_dir)):
+        wanted = last_flag(argv, name)
+        if wanted and read is None:
+            return refusal(
+                "kubelet-config-unreadable",
+                f"kubelet's configuration {wanted} could not be read, and its endpoint may stand there",
+                "start kubelet, and see that the file is there",
+            )
     try:
         return _setting(base, argv, "", "containerRuntimeEndpoint") or _BUILT_IN_ENDPOINT
     except ValueError as error:
         return refusal("kubelet-config-unreadable", str(error), "correct kubelet's configuration")
 
 
-def _normalised(argv: tuple[str, ...]) -> tuple[str, ...]:
-    """Flags as kubelet reads them: an underscore in a name is a hyphen."""
-    words = []
-    for word in argv:
-        name, equals, value = word.partition("=")
-        words.append(name.replace("_", "-") + equals + value if word.startswith("--") else word)
-    return tuple(words)
-
-
 def _setting(base: KubeletBase, argv: tuple[str, ...], flag: str, field: str) -> str:
     """Raises ValueError, naming the file, where a configuration that may set it cannot be read."""
-    value = last_flag(_normalised(argv), flag) if flag else None
+    value = last_flag(argv, flag) if flag else None
     if value is not None:
         return value
-    files = (*reversed(base.config_dir), *((base.config,) if base.config else ()))
+    files = (*reversed(base.config_dir or ()), *((base.config,) if base.config else ()))
     for file in files:
         found = _field(file, field)
         if found is not None:
@@ -115,6 +107,8 @@ def _setting(base: KubeletBase, argv: tuple[str, ...], flag: str, field: str) ->
 
 
 def _field(file: UnitText, field: str) -> str | None:
+    """Empty if the file has it with no value (null): kubelet takes its default then, whatever an earlier file
+    says, for it merges the files as JSON (RFC 7396)."""
     # A configuration that does not name the field need not be parsed, nor yaml imported.
     if field not in file.text:
         return None
@@ -122,18 +116,16 @@ def _field(file: UnitText, field: str) -> str | None:
         content = parse_document(file.text.encode("utf-8", "replace"), file.path).data
     except InvalidInputError as error:
         raise ValueError(error.message) from error
-    value = content.get(field) if isinstance(content, dict) else None
+    if not isinstance(content, dict) or field not in content:
+        return None
+    value = content[field]
     if isinstance(value, (dict, list)):
         raise ValueError(f"{file.path}: {field} is {kind(value)}")
-    return None if value is None else str(value)
+    return "" if value is None else str(value)
 
 
 def _relay_source(base: KubeletBase) -> str:
     """The file that names the relay, for a message."""
     relay = normalise_endpoint(RELAY_ENDPOINT)
-    texts = [
-        *((file.path, file.text) for found in base.environment_files.values() for file in found),
-        *((text.path, text.text) for text in (*base.texts, *base.config_dir)),
-        *(((base.config.path, base.config.text),) if base.config else ()),
-    ]
-    return next((path for path, text in texts if relay in text), "another program's configuration")
+    found = (text.path for text in base.configured() if relay in text.text)
+    return next(found, "another program's configuration")

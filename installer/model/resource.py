@@ -185,11 +185,15 @@ class ProcessState:
 
 
 def last_flag(argv: tuple[str, ...], name: str) -> str | None:
-    """The value of the last `--name value` or `--name=value` in a command line, or None."""
+    """The value of the last `--name value` or `--name=value` in a command line, or None. An underscore in a
+    flag's name is a hyphen, as kubelet reads it."""
     value = None
     for index, word in enumerate(argv):
-        if word.startswith(f"{name}="):
-            value = word.partition("=")[2]
-        elif word == name and index + 1 < len(argv):
+        found, equals, behind = word.partition("=")
+        if found.replace("_", "-") != name:
+            continue
+        if equals:
+            value = behind
+        elif index + 1 < len(argv):
             value = argv[index + 1]
     return value

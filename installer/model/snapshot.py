@@ -53,7 +53,8 @@ class KubeletBase:
     """What kubelet's next start without us is made of, unparsed.
 
     `texts` are the fragment and every drop-in except ours, in the order in which systemd reads them. `config`
-    is the content of its --config file, `config_dir` the *.conf files of --config-dir in lexical order.
+    is the content of its --config file, `config_dir` the files of --config-dir in the order in which kubelet
+    reads them; None if they were not read, because no running kubelet names them.
     `script` is the program of its command line if a shell reads it; one that is too long has no text.
     `environment_files` has, for each EnvironmentFile= of the base as systemd names it, the files found:
     several for a pattern. `repaired`: texts are as a takeover leaves them, and the running kubelet may have
@@ -63,7 +64,7 @@ class KubeletBase:
     detail: UnitDetail = field(default_factory=UnitDetail)
     texts: tuple[UnitText, ...] = ()
     config: UnitText | None = None
-    config_dir: tuple[UnitText, ...] = ()
+    config_dir: tuple[UnitText, ...] | None = None
     environment_files: Mapping[str, tuple[UnitText, ...]] = field(default_factory=dict)
     script: UnitText | None = None
     repaired: bool = False
@@ -73,7 +74,7 @@ class KubeletBase:
         yield from self.texts
         for found in self.environment_files.values():
             yield from found
-        yield from self.config_dir
+        yield from self.config_dir or ()
         if self.config is not None:
             yield self.config
 

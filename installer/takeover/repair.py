@@ -92,7 +92,7 @@ def with_texts(base: KubeletBase, texts: Mapping[str, str]) -> KubeletBase:
         base,
         texts=tuple(map(changed, base.texts)),
         config=changed(base.config) if base.config else None,
-        config_dir=tuple(map(changed, base.config_dir)),
+        config_dir=None if base.config_dir is None else tuple(map(changed, base.config_dir)),
         environment_files={
             name: tuple(map(changed, found)) for name, found in base.environment_files.items()
         },

@@ -86,6 +86,10 @@ def kubelet(request: pytest.FixtureRequest) -> Iterator[Kubelet]:
         ([], "/run/containerd/containerd.sock"),
         (["--config=/k/one"], "/from-config"),
         (["--config=/k/one", "--config-dir=/k/more"], "/from-20"),
+        (["--config=/k/one", "--config-dir=/k/deep"], "/from-below"),
+        (["--config=/k/one", "--config-dir=/k/link"], "/from-config"),
+        (["--config=/k/one", "--config_dir=/k/link/"], "/from-20"),
+        (["--config=/k/one", "--config-dir=/k/unset"], "/run/containerd/containerd.sock"),
         (["--config=/k/one", "--container-runtime-endpoint=unix:///flag"], "/flag"),
         (
             ["--config-dir=/k/more", "--config=/k/one", "--container-runtime-endpoint", "unix:///flag"],
@@ -106,6 +110,12 @@ def test_which_endpoint_it_uses_and_that_it_exits_when_nobody_is_there(
     kubelet.configure("/k/more/20-b.conf", containerRuntimeEndpoint="unix:///from-20")
     kubelet.configure("/k/more/10-a.conf", containerRuntimeEndpoint="unix:///from-10")
     kubelet.configure("/k/more/30-c.yaml", containerRuntimeEndpoint="unix:///not-a-conf")
+    kubelet.configure("/k/deep/10.conf", containerRuntimeEndpoint="unix:///from-10")
+    kubelet.configure("/k/deep/20.d/a.conf", containerRuntimeEndpoint="unix:///from-below")
+    kubelet.configure("/k/unset/10.conf", containerRuntimeEndpoint=None)
+    link = kubelet.host.root / "k/link"
+    link.unlink(missing_ok=True)
+    link.symlink_to("more")
     given = [] if any(word.startswith("--config=") for word in arguments) else [f"--config={CONFIG}"]
     assert used in kubelet.fails(*given, *arguments)
 

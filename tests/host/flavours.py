@@ -25,6 +25,7 @@ EXTRA_ARGS = "/etc/default/kubelet"
 OURS = "CRI_RESMGR_KUBELET_ARGS"
 KUBELETS = {
     "aks": Flavour("environment", "KUBELET_FLAGS", EXTRA_ARGS, "--cloud-provider=external", NEW_FLAG),
+    "config-dir": Flavour("exec-start", OURS, UNIT_FILE, "--v=2", f"--v=2 {NEW_FLAG}"),
     "crio": Flavour("exec-start", OURS, UNIT_FILE, "--runtime-cgroups", f"{NEW_FLAG} --runtime-cgroups"),
     "eks-al2023": Flavour(
         "environment",

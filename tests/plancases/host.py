@@ -76,7 +76,7 @@ class MemoryHost:
             kubelet = replace(kubelet, need_daemon_reload=True)
         base = self.current_base()
         if self.kubelet_process is None:  # its command line says where its configuration is
-            base = replace(base, config=None, config_dir=())
+            base = replace(base, config=None, config_dir=None)
         wanted = {*paths.OUR_FILES, drop_in, *record.claims}
         return HostSnapshot(
             ProxySnapshot(proxy, self.proxy_process, self.linked, self.answers, self.starting),

@@ -27,7 +27,7 @@ TREES = Path(__file__).parent / "kubelets"
 FLAVOURS = tuple(sorted(path.name for path in TREES.iterdir()))
 
 #: The flavours whose runtime is not containerd, or not where it usually is.
-RUNTIMES = {"crio": "crio", "script": "containerd-node"}
+RUNTIMES = {"config-dir": "containerd-node", "crio": "crio", "script": "containerd-node"}
 
 UNIT = "kubelet.service"
 

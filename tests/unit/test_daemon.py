@@ -287,6 +287,17 @@ def test_kubelets_own_command_line_says_whether_it_is_on_the_relay(
     assert any("/var/lib/kubelet/config.yaml" in str(entry) for entry in seen.files)
 
 
+def test_a_file_that_comes_into_kubelets_config_dir_counts(poller: Poller, files: RootedFiles) -> None:
+    write(files.root, "/proc/7/cmdline", "kubelet\0--config-dir=/etc/kubelet.conf.d\0")
+    before = poller.look()
+    assert any(spot.directory == "/etc/kubelet.conf.d" and not spot.names for spot in poller.watch_specs())
+    write(files.root, "/etc/kubelet.conf.d/10-site/runtime.conf")
+    write(files.root, "/etc/kubelet.conf.d/README")
+    new = set(poller.look().files) - set(before.files)
+    assert len(new) == 1
+    assert "/etc/kubelet.conf.d/10-site/runtime.conf" in str(new)
+
+
 def test_a_host_without_a_bus_is_looked_at_all_the_same(files: RootedFiles) -> None:
     class NoBus(FakeSystemd):
         def unit(self, name: str) -> UnitState:

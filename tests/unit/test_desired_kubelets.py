@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from installer.desired.kubelet import kubelet_resources
+from installer.host.config_directory import configuration_files
 from installer.host.files import RootedFiles
 from installer.host.globbing import matching
 from installer.inputs.settings import KubeletSettings, Settings
@@ -47,7 +48,7 @@ def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[dict[str, Any]
     if "flavour" in expected:
         shutil.copytree(FLAVOURS / expected["flavour"], tmp_path, dirs_exist_ok=True)
     if (directory / "tree").is_dir():
-        shutil.copytree(directory / "tree", tmp_path, dirs_exist_ok=True)
+        shutil.copytree(directory / "tree", tmp_path, symlinks=True, dirs_exist_ok=True)
     for name in expected.get("without", ()):
         (tmp_path / name).unlink()
     return expected, tmp_path
@@ -80,11 +81,11 @@ def load_base(root: Path) -> KubeletBase:
     argv = next_start(base)
     config, directory = last_flag(argv, "--config"), last_flag(argv, "--config-dir")
     found = root / config[1:] if config else None
-    in_directory = sorted((root / directory[1:]).glob("*.conf")) if directory else []
+    in_directory = configuration_files(RootedFiles(root), directory) if directory else ()
     return replace(
         base,
         config=text_of(root, found) if found and found.exists() else None,
-        config_dir=tuple(text_of(root, path) for path in in_directory),
+        config_dir=tuple(text_of(root, root / path[1:]) for path in in_directory),
         script=script_of(root, base),
     )
 
@@ -194,6 +195,15 @@ def test_the_running_process_counts_before_the_files() -> None:
     text = UnitText(f"/etc/systemd/system/{UNIT}", "[Service]\nExecStart=/usr/bin/kubelet\n")
     argv = ("/usr/bin/kubelet", "--container-runtime-endpoint=unix:///run/now.sock")
     assert analysed(KubeletBase(texts=(text,)), ProcessState(7, argv, {})).endpoint == "unix:///run/now.sock"
+
+
+@pytest.mark.parametrize("flag", ["--config=/etc/k/one", "--config-dir=/etc/k"])
+def test_the_endpoint_of_a_kubelet_that_does_not_run_is_not_guessed(flag: str) -> None:
+    """Where its configuration is read from, its process says."""
+    text = UnitText(f"/etc/systemd/system/{UNIT}", f"[Service]\nExecStart=/usr/bin/kubelet {flag}\n")
+    found = analysed(KubeletBase(texts=(text,)))
+    assert [one.code for one in found.refusals] == ["kubelet-config-unreadable"]
+    assert "start kubelet" in found.refusals[0].hint
 
 
 def test_a_loaded_unit_without_readable_files_is_a_refusal_of_its_own() -> None:

@@ -47,7 +47,7 @@ from tests.faults.hosts.lifemodel import (
 from tests.faults.hosts.people import People
 from tests.host.mortal import Instant
 from tests.host.node import BINARY, FALLBACK, KUBELET_ENVIRONMENT, PROXY, PROXY_ENVIRONMENT
-from tests.throwaway.kubelet import FLAVOURS, UNIT
+from tests.throwaway.kubelet import FLAVOURS, UNIT, runtime_of
 
 STEPS = 14
 SHARE = 5  # lives of one host
@@ -237,8 +237,9 @@ def live_share(scratch: Path, flavour: str, amount: int, number: int) -> Tried:
     return tried
 
 
-#: What others do to kubelet's unit in a life is not made for a link to a unit that has a script.
-_LIVED = tuple(flavour for flavour in FLAVOURS if flavour != "script")
+#: Lives have no runtime at an unusual place, and what others do to kubelet's unit in them is not made for a
+#: link to a unit.
+_LIVED = tuple(flavour for flavour in FLAVOURS if runtime_of(flavour) != "containerd-node")
 
 
 def run(report: Report, amount: int) -> None:

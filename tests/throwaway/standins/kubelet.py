@@ -23,6 +23,7 @@ import signal
 import sys
 import time
 from _thread import start_new_thread
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
@@ -57,15 +58,15 @@ def fail(text: str) -> NoReturn:
 
 
 def flag(argv: list[str], name: str) -> str | None:
-    """The value of a flag as pflag reads it; the last one wins."""
+    """The value of a flag as pflag reads it, an underscore in its name as a hyphen; the last one wins."""
     value = None
     for position, word in enumerate(argv):
-        if word == f"--{name}":
-            if position + 1 == len(argv):
-                fail(f"flag needs an argument: --{name}")
-            value = argv[position + 1]
-        elif word.startswith(f"--{name}="):
-            value = word.partition("=")[2]
+        found, equals, behind = word.partition("=")
+        if found.replace("_", "-") != f"--{name}":
+            continue
+        if not equals and position + 1 == len(argv):
+            fail(f"flag needs an argument: --{name}")
+        value = behind if equals else argv[position + 1]
     return value
 
 
@@ -114,14 +115,25 @@ def configuration(argv: list[str]) -> dict[str, Any]:
     found = read_config(config) if config else {}
     directory = flag(argv, "config-dir")
     if directory:
-        try:
-            names = sorted(name for name in os.listdir(directory) if name.endswith(".conf"))
-        except OSError as error:
-            fail(f"failed to read {directory}: {error.strerror}")
-        for name in names:
-            over = read_config(f"{directory}/{name}")
-            found.update((key, value) for key, value in over.items() if value)
+        for path in in_directory(directory):
+            found.update(read_config(path))
     return found
+
+
+def in_directory(directory: str) -> Iterator[str]:
+    """The files of --config-dir: *.conf, those of subdirectories too, in the order of names."""
+    if os.path.islink(directory):
+        return  # it is not followed
+    try:
+        names = sorted(os.listdir(directory))
+    except OSError as error:
+        fail(f"failed to walk through kubelet dropin directory {directory}: {error.strerror}")
+    for name in names:
+        path = f"{directory}/{name}"
+        if os.path.isdir(path) and not os.path.islink(path):
+            yield from in_directory(path)
+        elif name.endswith(".conf"):
+            yield path
 
 
 def endpoint(argv: list[str], config: dict[str, Any]) -> str:
