@@ -116,7 +116,7 @@ def _look(host: Host, settings: Settings, record: Record) -> HostSnapshot:
 def with_probe(snapshot: HostSnapshot, host: Host, wanted: Iterable[str], endpoint: str) -> HostSnapshot:
     """The snapshot with what is asked only when something is to be changed. `wanted` are the paths to be
     written, `endpoint` where the runtime is asked; empty: it is not asked."""
-    runtime_error, containers = _probe_runtime(host, endpoint)
+    runtime_error, containers, newer_status = _probe_runtime(host, endpoint)
     wanted = tuple(wanted)
     directories = sorted({posixpath.dirname(path) for path in wanted} | {paths.OUR_STATE})
     unwritable = {directory: reason for directory in directories if (reason := _unwritable(host, directory))}
@@ -124,6 +124,7 @@ def with_probe(snapshot: HostSnapshot, host: Host, wanted: Iterable[str], endpoi
     probe = Probe(
         runtime_error=runtime_error,
         containers=containers,
+        newer_status=newer_status,
         managers=read_managers(host.files),
         free_bytes={directory: host.files.free_bytes(directory) for directory in (*usable, paths.RUN)},
         unwritable=unwritable,
@@ -306,16 +307,16 @@ def _text(host: Host, path: str) -> str:
 # -- the probe ------------------------------------------------------------------------
 
 
-def _probe_runtime(host: Host, endpoint: str) -> tuple[str, tuple[RunningContainer, ...]]:
+def _probe_runtime(host: Host, endpoint: str) -> tuple[str, tuple[RunningContainer, ...], tuple[str, ...]]:
     if not endpoint:
-        return "", ()
+        return "", (), ()
     try:
         status = host.cri.status(endpoint)
         if not status.ready:
-            return f"{endpoint}: {status.reason}", ()
-        return "", host.cri.containers(endpoint)
+            return f"{endpoint}: {status.reason}", (), ()
+        return "", host.cri.containers(endpoint), status.extras
     except InstallerError as error:
-        return error.message, ()
+        return error.message, (), ()
 
 
 def _kubelet_version(host: Host, snapshot: HostSnapshot) -> str:

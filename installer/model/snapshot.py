@@ -130,7 +130,8 @@ class Probe:
     `runtime_error` is empty when the runtime answered CRI v1 and is ready. `free_bytes`, `unwritable` (why)
     and `obstacles` (why) are by host path. `proxy_drop_ins` are other people's for the proxy's unit.
     `managers` are what kubelet's own CPU and memory managers have assigned, `kubelet_version` is what kubelet
-    says of itself, empty if it was not asked or does not say.
+    says of itself, empty if it was not asked or does not say. `newer_status` are those parts of the runtime's
+    Status that are newer than the CRI of Kubernetes 1.29.
     """
 
     runtime_error: str = ""
@@ -141,6 +142,7 @@ class Probe:
     proxy_drop_ins: tuple[UnitText, ...] = ()
     managers: KubeletManagers = NO_MANAGERS
     kubelet_version: str = ""
+    newer_status: tuple[str, ...] = ()
 
 
 _UNKNOWN = Machine("", "", "")

@@ -126,7 +126,11 @@ def check_change(
         *check_file_systems(probe, changes, payload.binary.size if payload else 0),
         *_check_managers(request.settings, policies),
         *check_versions(
-            probe.kubelet_version, payload.version if payload else "", restarts=restarts_kubelet, moves=moves
+            probe.kubelet_version,
+            payload.version if payload else "",
+            probe.newer_status,
+            restarts=restarts_kubelet,
+            moves=moves,
         ),
         *(repinning if starts_proxy else ()),
         *_check_pending(

@@ -7,7 +7,7 @@ The table is in docs/operations.md ("Versions that go together"). cri-resmgr spe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from installer.host.ports import RuntimeStatus
 from installer.model.finding import Finding, refusal, warning
@@ -20,10 +20,12 @@ _NEEDS_RUNTIME_CONFIG = 38  # kubelet's fallback without the CRI call RuntimeCon
 _RELAYS_RUNTIME_CONFIG = (0, 9)  # cri-resmgr 0.9
 
 
-def check_versions(kubelet: str, proxy: str, *, restarts: bool, moves: bool) -> Iterable[Finding]:
+def check_versions(
+    kubelet: str, proxy: str, newer_status: Sequence[str] = (), *, restarts: bool, moves: bool
+) -> Iterable[Finding]:
     """`kubelet` and `proxy` are versions as the programs say them, empty if unknown: nothing is said then.
-    `restarts`: kubelet starts anew; `moves`: from its base endpoint to the relay, which is when an operator
-    can still decide."""
+    `newer_status` are the parts of the runtime's Status that the proxy drops. `restarts`: kubelet starts
+    anew; `moves`: from its base endpoint to the relay, which is when an operator can still decide."""
     found, release = _MINOR.match(kubelet), _RELEASE.match(proxy)
     if not found:
         return
@@ -44,10 +46,11 @@ def check_versions(kubelet: str, proxy: str, *, restarts: bool, moves: bool) -> 
             "recreate pods instead of resizing them on these nodes",
         )
     if moves and minor > _CRI_OF_THE_PROXY:
+        dropped = f", here the runtime's {' and '.join(newer_status)}" if newer_status else ""
         yield warning(
             "newer-cri",
             f"kubelet {kubelet} is newer than the CRI of cri-resmgr (Kubernetes 1.{_CRI_OF_THE_PROXY}): "
-            "fields and calls that came later do not pass through it",
+            f"fields and calls that came later do not pass through it{dropped}",
             "docs/operations.md has the table; try pods that use newer features on one node first",
         )
 

@@ -40,6 +40,13 @@ def test_a_kubelet_that_is_on_the_relay_already_is_warned_of_nothing() -> None:
     assert refused.code == "kubelet-too-new"
 
 
+def test_what_this_runtime_says_in_vain_is_named_before_kubelet_moves() -> None:
+    said = ("runtime handlers", "features")
+    (newer,) = check_versions("1.33.1", "v0.9.2", said, restarts=True, moves=True)
+    assert newer.message.endswith("here the runtime's runtime handlers and features")
+    assert not list(check_versions("1.29.14", "v0.9.2", said, restarts=True, moves=True)), "it knows neither"
+
+
 def test_what_does_not_come_through_the_relay() -> None:
     direct = CONTAINERD._replace(version="2.1.4", extras=("runtime handlers", "features"))
     (lost,) = differences(direct, direct._replace(extras=()))
