@@ -266,7 +266,7 @@ class _Worker:
         files.write(paths.TORN_CACHE, HostPath(step.target), 0o600)
         files.remove(step.target)
         message = (
-            f"the cache of cri-resmgr was torn: the proxy starts anew, and the cache is {paths.TORN_CACHE}"
+            f"the cache of cri-resmgr was torn: restarting the proxy; the cache is kept as {paths.TORN_CACHE}"
         )
         self._emit(Event("cache.kept", message, {"kept": paths.TORN_CACHE}))
 
@@ -304,12 +304,12 @@ class _Worker:
         return self._relay_deadline - now
 
     def _await_start(self, step: Step) -> None:
-        """One that takes longer than its containers call for is begun anew."""
+        """A start that takes longer than its containers call for is repeated."""
         limits = self._limits
         longest = self._proxy_bound(limits.proxy_start) if limits.hanging else limits.begun_start
         self._progress.journal_from = self._host.journal.cursor()
         if why := why_not_started(self._host, limits.begun_start, longest):
-            message = f"the start of {step.target} came to nothing, and is begun anew: {why}"
+            message = f"{step.target} did not finish starting, restarting it: {why}"
             self._emit(Event("warning", message, {"code": "start-failed", "hint": ""}))
             self._restart(step)
 

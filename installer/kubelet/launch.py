@@ -150,7 +150,7 @@ def _judge(text: str) -> Passing:
     end = command[2]
     if end in _ARGUMENTS:
         if _SETS_ARGUMENTS.search(before):
-            return Passing(why_not="it sets its arguments anew")
+            return Passing(why_not="it replaces its arguments")
         return Passing(appended=True)
     variable = _VARIABLE.fullmatch(end)
     if not variable:

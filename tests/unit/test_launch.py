@@ -96,7 +96,7 @@ REFUSED = [
     ('exec kubelet $(cat /args) "$@"', "last line"),
     ('exec kubelet "$@"; sleep 1', "last line"),
     ('if a; then\n exec kubelet --x\nfi\nexec kubelet "$@"', "more than one"),
-    ('set -- --v=2\nexec kubelet "$@"', "arguments anew"),
+    ('set -- --v=2\nexec kubelet "$@"', "replaces its arguments"),
     ("B=--v=2\nexec kubelet $B", "may set $B"),
     ("export B+=x\nexec kubelet $B", "may set $B"),
     (': "${B:=x}"\nexec kubelet $B', "may set $B"),

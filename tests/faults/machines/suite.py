@@ -13,6 +13,7 @@ from tests.faults import Report
 from tests.faults.machines.containers import EACH, try_containers
 from tests.faults.machines.copies import Copies
 from tests.faults.machines.cuts import Cuts
+from tests.faults.machines.freezer import try_frozen_relay, try_frozen_start
 from tests.faults.machines.labels import SELINUX, try_labels
 from tests.faults.machines.shortages import try_full_disk, try_full_run, try_offline_cpu
 from tests.machine.machine import MachineError
@@ -26,6 +27,8 @@ PLAIN = (
     ("the disk is full", try_full_disk),
     ("/run is full", try_full_run),
     ("a CPU is away", try_offline_cpu),
+    ("a proxy frozen with its whole unit while it starts, cgroup v2", try_frozen_start),
+    ("a proxy frozen after it had served, cgroup v2", try_frozen_relay),
 )
 MODES = (("SELinux permissive", 0), ("SELinux enforcing", 1))
 
