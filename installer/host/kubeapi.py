@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 SOCKET_SECONDS = 3.0
 _BODY_LIMIT = 1 << 22  # bytes; etcd keeps no object above 1.5 MiB
-_KINDS = {"PATCH": "application/merge-patch+json"}
+_MERGE, _STRATEGIC_MERGE = "application/merge-patch+json", "application/strategic-merge-patch+json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,8 @@ class Api(Protocol):
     """One server; nothing is raised, and no call lasts much longer than SOCKET_SECONDS."""
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
-        """A PATCH is a JSON merge patch (RFC 7386)."""
+        """A PATCH is a JSON merge patch (RFC 7386); that of a `.../status` is Kubernetes' strategic merge
+        patch, which knows one condition from another."""
         ...
 
 
@@ -125,7 +126,8 @@ class KubeApi:
         content = None
         if body is not None:
             content = json.dumps(body, separators=(",", ":")).encode()
-            headers["Content-Type"] = _KINDS.get(method, "application/json")
+            patch = _STRATEGIC_MERGE if path.endswith("/status") else _MERGE
+            headers["Content-Type"] = patch if method == "PATCH" else "application/json"
         self._connection.request(method, path, content, headers)
         response = self._connection.getresponse()
         raw = self._read(response)

@@ -6,7 +6,7 @@ import json
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,14 @@ import trustme
 
 from installer.daemon.cluster import decommission, heartbeat
 from installer.daemon.cluster.client import ApiCluster
-from installer.daemon.cluster.heartbeat import HeartbeatRequest
+from installer.daemon.cluster.heartbeat import Heartbeat, HeartbeatRequest
 from installer.daemon.cluster.pod_context import PodContext, find_pod_context
 from installer.host.files import RootedFiles
-from installer.host.kubeapi import KubeApi
+from installer.host.kubeapi import Answer, KubeApi
 from installer.host.watch import EventLoop
 from installer.model.daemon import DaemonState, Phase
 from installer.model.event import Event
-from installer.model.node_marks import STATUS
+from installer.model.node_marks import NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
 from installer.model.pause import PAUSE_ANNOTATION
 from installer.model.state import Mode
 from tests.rules import rule
@@ -207,13 +207,64 @@ def test_a_lease_that_may_not_be_given_away_is_renewed_all_the_same(
 
 @rule("R2")
 def test_the_annotation_is_written_only_when_it_differs(server: ApiServer) -> None:
-    context = find_pod_context({**server.environment(), "CRI_RESMGR_INSTALLER_ANNOTATE_NODE": "true"})
-    assert context
+    context = annotating(server)
     for state in ("converged", "converged", "failed"):
         heartbeat(HeartbeatRequest(context, status={"state": state}).to_json())
     patches = [request for request in server.requests if request == ("PATCH", server.node_path)]
     assert len(patches) == 2
     assert json.loads(server.annotations[STATUS])["state"] == "failed"
+
+
+def annotating(server: ApiServer) -> PodContext:
+    context = find_pod_context({**server.environment(), "CRI_RESMGR_INSTALLER_ANNOTATE_NODE": "true"})
+    assert context
+    return context
+
+
+@rule("R2")
+def test_a_served_node_says_so_once_and_loses_the_startup_taint(server: ApiServer) -> None:
+    context, theirs = annotating(server), {"key": "dedicated", "effect": "NoSchedule"}
+    server.node["spec"] = {"taints": [{"key": NOT_READY_TAINT, "effect": "NoSchedule"}, theirs]}
+    server.node["status"] = {"conditions": [{"type": "Ready", "status": "True"}]}
+    told = HeartbeatRequest(context, status={"state": "converged", "generation": "ab12"}, serves=True)
+    for _ in range(2):
+        assert json.loads(heartbeat(told.to_json()))["parts"]["condition"] == ["ok", ""]
+    assert server.node["spec"]["taints"] == [theirs]
+    assert server.node["metadata"]["labels"][READY_LABEL] == "true"
+    kubelets, ours = server.node["status"]["conditions"]
+    assert (kubelets["type"], ours["type"], ours["status"]) == ("Ready", READY_CONDITION, "True")
+    writes = [path for method, path in server.requests if method == "PATCH" and path != server.lease_path]
+    assert writes == [server.node_path, f"{server.node_path}/status"]
+    removed = HeartbeatRequest(context, status={"state": "removed"}, serves=False)
+    heartbeat(removed.to_json())
+    assert READY_LABEL not in server.node["metadata"]["labels"]
+    assert [each["type"] for each in server.node["status"]["conditions"]] == ["Ready"]
+
+
+def test_a_taint_that_another_has_added_meanwhile_stays(server: ApiServer) -> None:
+    """What was read may come from the API server's memory, and be old."""
+    context, theirs = annotating(server), {"key": "dedicated", "effect": "NoSchedule"}
+    ours = {"key": NOT_READY_TAINT, "effect": "NoSchedule"}
+    server.node["spec"] = {"taints": [ours, theirs]}
+    client = KubeApi(context.host, context.port, Path(context.account), time.monotonic() + 10)
+    request = HeartbeatRequest(context, status={"state": "converged"}, serves=True)
+    old = {**server.node, "metadata": {**server.node["metadata"], "resourceVersion": "0"}}
+    old["spec"] = {"taints": [ours]}
+    assert Heartbeat(request, _Remembers(client, old)).run()["parts"]["annotation"] == ("ok", "")
+    assert server.node["spec"]["taints"] == [theirs]
+    client.close()
+
+
+class _Remembers:
+    """An API server whose memory has an old node."""
+
+    def __init__(self, api: KubeApi, node: dict[str, Any]) -> None:
+        self._api, self._node = api, node
+
+    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
+        if method == "GET" and "/nodes/" in path and path.endswith("resourceVersion=0"):
+            return Answer(200, self._node)
+        return self._api.call(method, path, body)
 
 
 def test_a_part_that_hangs_does_not_hinder_the_others(server: ApiServer, context: PodContext) -> None:

@@ -98,6 +98,7 @@ class ApiServer:
                 "uid": str(uuid.uuid4()),
                 "labels": {"kubernetes.io/hostname": self.node_name, "kubernetes.io/os": "linux"},
                 "annotations": {},
+                "resourceVersion": "1",
             },
         }
         self.objects[self.daemonset_path] = {
@@ -253,6 +254,20 @@ class ApiServer:
             if path.rpartition("/")[0] == collection and (not name or path.endswith("/" + name))
         }
 
+    def _patch_status(self, found: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
+        """The strategic merge patch of a status, of which only the conditions differ from any other."""
+        status = found.setdefault("status", {})
+        conditions = _merge_conditions(status.get("conditions", []), patch.get("conditions", []))
+        found["status"] = merge(status, patch) | ({"conditions": conditions} if conditions else {})
+        if not conditions:
+            found["status"].pop("conditions", None)
+        return copy.deepcopy(found)
+
+    def _is_outdated(self, path: str, body: Any) -> bool:
+        """Whether a patch rests on another version of the object than the present one."""
+        version = body.get("metadata", {}).get("resourceVersion")
+        return version not in (None, self.objects[path]["metadata"].get("resourceVersion"))
+
     def _answer(self, method: str, path: str, body: Any) -> tuple[int, dict[str, Any]]:
         if method == "GET" and path in self.objects:
             return 200, copy.deepcopy(self.objects[path])
@@ -262,6 +277,10 @@ class ApiServer:
             and "ownerReferences" in body.get("metadata", {})
         ):
             return _status(403, path)
+        if method == "PATCH" and path.endswith("/status") and path.removesuffix("/status") in self.objects:
+            return 200, self._patch_status(self.objects[path.removesuffix("/status")], body["status"])
+        if method == "PATCH" and path in self.objects and self._is_outdated(path, body):
+            return _status(409, path)
         if method in ("PATCH", "PUT") and path in self.objects:
             self.objects[path] = merge(self.objects[path], body) if method == "PATCH" else body
             return 200, copy.deepcopy(self.objects[path])
@@ -275,6 +294,17 @@ class ApiServer:
             self.events.append(body)
         self.objects[f"{path}/{name}"] = body
         return 201, copy.deepcopy(body)
+
+
+def _merge_conditions(there: list[dict[str, Any]], patch: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """As a strategic merge patch does: by type; `$patch: delete` takes one away."""
+    found = {each["type"]: each for each in there}
+    for each in patch:
+        if each.get("$patch") == "delete":
+            found.pop(each["type"], None)
+        else:
+            found[each["type"]] = {**found.get(each["type"], {}), **each}
+    return list(found.values())
 
 
 def _inside(network: str, make: Callable[[], _Server]) -> _Server:

@@ -12,11 +12,10 @@ import pytest
 
 from installer.daemon.cluster.decommission import decide
 from installer.daemon.cluster.heartbeat import Heartbeat, HeartbeatRequest, check_decommission, parse_request
+from installer.daemon.cluster.node_word import cut
 from installer.daemon.cluster.objects import (
-    build_annotation,
     build_event,
     build_lease,
-    cut,
     is_paused,
 )
 from installer.daemon.cluster.pod_context import PodContext, find_pod_context, lease_name
@@ -24,7 +23,6 @@ from installer.daemon.cluster.selection import selects
 from installer.errors import InvalidInputError
 from installer.host.kubeapi import Answer
 from installer.model.instant import micro_time
-from installer.model.node_marks import STATUS
 from installer.model.pause import PAUSE_ANNOTATION
 
 NODE = "worker-7"
@@ -342,18 +340,6 @@ def test_a_lease_belongs_to_its_node_and_says_who_holds_it() -> None:
     assert micro_time(NOON).endswith(".000005Z")
 
 
-def test_an_annotation_is_patched_only_when_it_differs() -> None:
-    said = {"version": "1", "state": "failed", "reason": "größer", "generation": "ab12"}
-    patch = build_annotation({}, said)
-    assert patch == {
-        "metadata": {
-            "annotations": {STATUS: '{"version":"1","state":"failed","reason":"größer","generation":"ab12"}'}
-        }
-    }
-    assert build_annotation(patch["metadata"], said) is None
-    assert build_annotation(patch["metadata"], {**said, "state": "converged"})
-
-
 def test_an_event_regards_the_node_as_kubelets_do() -> None:
     what = {"type": "Warning", "reason": "HoldSet", "message": "ü" * 2000, "time": NOON.timestamp()}
     event = build_event(CONTEXT, what)
@@ -468,15 +454,16 @@ def test_before_the_first_pass_nothing_is_written() -> None:
 
 def test_the_node_is_annotated_only_if_that_is_enabled() -> None:
     said = {"state": "converged"}
-    patched = {**GOOD, ("PATCH", CONTEXT.node_path): node()}
+    patched = {**GOOD, ("PATCH", CONTEXT.node_path): node()}  # and with it its status
     silent = FakeApi(patched)
     Heartbeat(HeartbeatRequest(CONTEXT, status=said), silent).run()
     assert ("PATCH", CONTEXT.node_path) not in silent.calls
     context = replace(CONTEXT, annotate=True)
     telling = FakeApi(patched)
-    answer = Heartbeat(HeartbeatRequest(context, status=said), telling).run()
-    assert answer["parts"]["annotation"] == ("ok", "")
-    assert telling.calls[-1] == ("PATCH", CONTEXT.node_path)
+    answer = Heartbeat(HeartbeatRequest(context, status=said, serves=True), telling).run()
+    assert answer["parts"]["annotation"] == answer["parts"]["condition"] == ("ok", "")
+    changes = [path for method, path in telling.calls if method == "PATCH" and path != CONTEXT.lease_path]
+    assert changes == [CONTEXT.node_path, f"{CONTEXT.node_path}/status"]
 
 
 def test_an_event_that_is_refused_for_what_it_says_does_not_hold_up_the_others() -> None:
@@ -485,7 +472,8 @@ def test_an_event_that_is_refused_for_what_it_says_does_not_hold_up_the_others()
 
 
 def test_a_request_survives_its_way_through_a_command_line() -> None:
-    request = HeartbeatRequest(CONTEXT, UID, 3.0, True, {"state": "paused"}, (EVENT,))
+    said, failure = {"state": "paused"}, {"state": "failed"}
+    request = HeartbeatRequest(CONTEXT, UID, 3.0, True, said, (EVENT,), True, False, failure)
     assert parse_request(request.to_json()) == request
 
 

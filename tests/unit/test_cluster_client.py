@@ -101,8 +101,11 @@ class Scene:
         self.asked: list[tuple[str, HeartbeatRequest]] = []
         self.answers: list[Finished] = []
         self.changes = 0
+        self.now = 0.0
         context = replace(CONTEXT, pod_uid=pod_uid, annotate=annotate)
-        self.cluster = ApiCluster(context, self.said.append, files, ("program",), self._run)
+        self.cluster = ApiCluster(
+            context, self.said.append, files, ("program",), self._run, now=lambda: self.now
+        )
 
     def _run(self, argv: Sequence[str], _timeout: float) -> Finished:
         self.asked.append((argv[-2], parse_request(argv[-1])))
@@ -393,6 +396,33 @@ def test_at_the_end_the_annotation_says_what_was_last(files: RootedFiles) -> Non
     scene.cluster.end()
     request = scene.asked[-1][1]
     assert (request.status["state"], request.events) == ("removed", ())
+
+
+@rule("R13")
+@pytest.mark.parametrize(
+    ("phase", "ready", "serves"),
+    [
+        (Phase.STARTING, False, None),
+        (Phase.CONVERGED, True, True),
+        (Phase.PAUSED, True, True),
+        (Phase.UNWELL, False, False),
+        (Phase.REFUSED, True, False),  # rollout.refused: ready is about the pod
+    ],
+)
+def test_whether_a_node_is_served(files: RootedFiles, phase: Phase, ready: bool, serves: bool | None) -> None:
+    scene = annotating(files)
+    scene.cluster.report(DaemonState(Mode.INSTALL, phase, ready))
+    assert scene.heartbeat(answer(parts=ANNOTATED)).serves is serves
+
+
+def test_the_last_failure_has_the_time_when_it_began(files: RootedFiles) -> None:
+    scene = annotating(files)
+    times = []
+    for phase in (Phase.FAILED, Phase.REPAIRING, Phase.FAILED, Phase.CONVERGED, Phase.FAILED):
+        scene.now += 100
+        scene.cluster.report(state(phase, "no space" if phase is Phase.FAILED else ""))
+        times.append(scene.heartbeat(answer(parts=ANNOTATED)).failure["time"])
+    assert times == ["1970-01-01T00:01:40Z"] * 4 + ["1970-01-01T00:08:20Z"]
 
 
 def test_at_the_end_nothing_is_told_twice(files: RootedFiles) -> None:

@@ -18,7 +18,7 @@ from installer.errors import InstallerError
 from installer.inputs.settings import Settings, parse_settings
 from installer.manifests.values import Values
 from installer.model.daemon import DaemonState, Phase
-from installer.model.node_marks import STATUS
+from installer.model.node_marks import LAST_FAILURE, READY_LABEL, STATUS
 from installer.model.pause import PAUSE_ANNOTATION
 from installer.model.state import Mode
 
@@ -109,7 +109,7 @@ def test_what_is_to_be_deleted_after_a_removal_is_all_that_is_ever_made(
             for label, value in metadata["labels"].items()
         }
         assert found & deleted, thing
-    assert {str(annotation) for annotation in (STATUS, PAUSE_ANNOTATION)} <= set(
+    assert {str(mark) for mark in (STATUS, PAUSE_ANNOTATION, LAST_FAILURE, READY_LABEL)} <= set(
         re.findall(r"(\S+/\S+)-(?=\s)", section("Uninstalling"))
     )
 

@@ -22,6 +22,7 @@ from installer.host.run import OURSELVES, Finished, describe_exit, run
 from installer.model import paths
 from installer.model.daemon import DaemonState, Loop, Phase, RunningChild
 from installer.model.event import Emit, Event
+from installer.model.instant import plain_time
 from installer.model.jsontext import parse_json
 from installer.model.pause import CLUSTER_MEMORY
 from installer.model.state import Mode
@@ -68,15 +69,19 @@ class ApiCluster:
         program: Sequence[str] = OURSELVES,
         run_child: RunChild = run,
         period: float = _PERIOD,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._context, self._emit, self._files, self._program = context, emit, files, tuple(program)
-        self._run_child, self._period = run_child, period
+        self._run_child, self._period, self._now = run_child, period, now
         self._loop: Loop | None = None
         self._changed: Callable[[], None] = lambda: None
         self._paused = False
         self._uid = ""
         self._kept: dict[str, Any] = {}
         self._status: dict[str, str] = {}
+        self._serves: bool | None = None
+        self._failing: dict[str, str] = {}  # until it is over
+        self._failure: dict[str, str] = {}  # the last one of this process
         self._sent_status: dict[str, str] = {}
         self._shown_state = ""  # by the annotation, as far as we know
         self._speaks = True  # for the node: no newer daemon does
@@ -132,6 +137,7 @@ class ApiCluster:
             "policy": state.policy,
             "policySource": state.policy_source,
         }
+        self._judge(state)
         told = (phase, state.hold, state.reason if phase in (Phase.FAILED, Phase.REFUSED) else _policy(state))
         if phase is Phase.CONVERGING:
             self._told = ()  # the result of new inputs is told, also where it is the same as before
@@ -144,8 +150,21 @@ class ApiCluster:
         self._told = told
         kind, reason = _EVENTS[phase]
         message = _message(state)[:_MESSAGE_LIMIT]
-        self._queue.append({"type": kind, "reason": reason, "message": message, "time": time.time()})
+        self._queue.append({"type": kind, "reason": reason, "message": message, "time": self._now()})
         self._soon()
+
+    def _judge(self, state: DaemonState) -> None:
+        """Whether cri-resmgr serves the node, and what went wrong last. A failure that is met again and again
+        has the time when it began."""
+        phase = state.phase
+        if phase is not Phase.STARTING:  # nothing is known yet
+            self._serves = state.ready and state.mode is Mode.INSTALL and phase is not Phase.REFUSED
+        if _EVENTS.get(phase, ("", ""))[0] == "Warning":
+            failing = {"state": phase.value, "reason": state.reason[:_MESSAGE_LIMIT]}
+            if failing != self._failing:
+                self._failing, self._failure = failing, {"time": plain_time(self._now()), **failing}
+        elif phase in (Phase.CONVERGED, Phase.REMOVED):
+            self._failing = {}
 
     def end(self) -> None:
         """See the port."""
@@ -164,9 +183,15 @@ class ApiCluster:
     # -- children ---------------------------------------------------------------------------
 
     def _request(self, events: tuple[Mapping[str, Any], ...], seconds: float) -> HeartbeatRequest:
-        status = self._status if self._speaks else {}
         return HeartbeatRequest(
-            self._context, self._uid, seconds, status=status, events=events, renew=self._speaks
+            self._context,
+            self._uid,
+            seconds,
+            status=self._status if self._speaks else {},
+            events=events,
+            renew=self._speaks,
+            serves=self._serves,
+            failure=self._failure,
         )
 
     @property

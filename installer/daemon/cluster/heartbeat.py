@@ -1,7 +1,7 @@
 """One heartbeat, and one check for a decommission: the requests, in order, and what they amount to.
 
 No part hinders another: each has its own result. What an RBAC role has to allow for them is DaemonSet get,
-Node get (and patch for the annotation), Lease patch and create, Event create.
+Node get (and patch of it and its status), Lease patch and create, Event create.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from installer.daemon.cluster.decommission import decide
+from installer.daemon.cluster.node_word import build_condition_patch, build_node_patch
 from installer.daemon.cluster.objects import (
     EVENTS_PATH,
-    build_annotation,
     build_event,
     build_lease,
     build_ownership,
@@ -41,8 +41,9 @@ _OK: Result = ("ok", "")
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatRequest:
-    """What the daemon wants of a child. `status` is what the annotation says; `ask_only`: nothing is
-    written; `renew`: whether the Lease is renewed. `seconds` is the deadline of all of it."""
+    """What the daemon wants of a child. `status`, `serves` and `failure` are what the Node is to say
+    (node_word.py); `ask_only`: nothing is written; `renew`: whether the Lease is renewed. `seconds` is the
+    deadline of all of it."""
 
     context: PodContext
     uid: str = ""
@@ -51,6 +52,8 @@ class HeartbeatRequest:
     status: Mapping[str, str] = field(default_factory=dict)
     events: tuple[Mapping[str, Any], ...] = ()
     renew: bool = True
+    serves: bool | None = None
+    failure: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -132,6 +135,7 @@ class Heartbeat:
             self._parts["events"] = self._send_events()
         if self._context.annotate and self._request.status and node.ok:
             self._parts["annotation"] = self._annotate(node)
+            self._parts["condition"] = self._set_condition(node)
 
     def _see_daemonset(self) -> Result:
         """Its UID is that of the first answer: another one later is evidence for a decommission."""
@@ -153,8 +157,26 @@ class Heartbeat:
         return _result(answer)
 
     def _annotate(self, node: Answer) -> Result:
-        patch = build_annotation(node.metadata, self._request.status)
-        return _OK if patch is None else _result(self._api.call("PATCH", self._context.node_path, patch))
+        """What rests on an old version of the Node is done again with the present one, once."""
+        request = self._request
+        for _ in range(2):
+            patch = build_node_patch(node.body, request.status, request.serves, request.failure)
+            if patch is None:
+                return _OK
+            answer = self._api.call("PATCH", self._context.node_path, patch)
+            if answer.code != 409:
+                return _result(answer)
+            node = self._api.call("GET", self._context.node_path)
+            if not node.ok:
+                return _result(node)
+        return _result(answer)
+
+    def _set_condition(self, node: Answer) -> Result:
+        patch = build_condition_patch(
+            node.body, self._request.status, self._request.serves, datetime.now(UTC)
+        )
+        path = f"{self._context.node_path}/status"
+        return _OK if patch is None else _result(self._api.call("PATCH", path, patch))
 
     def _send_events(self) -> Result:
         """In order. One whose content the server refuses is not sent again."""

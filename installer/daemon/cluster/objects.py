@@ -1,22 +1,20 @@
-"""The objects that are written to the API: a Lease, an Event, an annotation's value. Pure."""
+"""The objects that are written to the API: a Lease, an Event. Pure."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from installer.daemon.cluster.node_word import cut
 from installer.daemon.cluster.pod_context import PROGRAM, PodContext, lease_name
 from installer.model.instant import micro_time, plain_time
-from installer.model.node_marks import STATUS
 from installer.model.pause import PAUSE_ANNOTATION
 
 EVENTS_PATH = "/api/v1/namespaces/default/events"
 LEASE_SECONDS = 120
 
 _MESSAGE_LIMIT = 1024  # bytes, of an Event's note (Kubernetes API reference, events.k8s.io/v1)
-_REASON_LIMIT = 1024  # bytes of ours in the annotation: all annotations of a node share 256 KiB
 
 
 def is_paused(metadata: Mapping[str, Any]) -> bool:
@@ -60,15 +58,6 @@ def build_ownership(lease: Mapping[str, Any], node: Mapping[str, Any]) -> dict[s
     return {"metadata": {"ownerReferences": [owner]}}
 
 
-def build_annotation(metadata: Mapping[str, Any], status: Mapping[str, str]) -> dict[str, Any] | None:
-    """A merge patch of the node of this metadata; None if its annotation says that already."""
-    values = {**status, "reason": cut(status.get("reason", ""), _REASON_LIMIT)}
-    text = json.dumps(values, separators=(",", ":"), ensure_ascii=False)
-    if _annotations(metadata).get(STATUS) == text:
-        return None
-    return {"metadata": {"annotations": {STATUS: text}}}
-
-
 def build_event(context: PodContext, what: Mapping[str, Any]) -> dict[str, Any]:
     """`what` has `type` (Normal or Warning), `reason`, `message` and `time` (of the epoch).
 
@@ -91,12 +80,6 @@ def build_event(context: PodContext, what: Mapping[str, Any]) -> dict[str, Any]:
         "lastTimestamp": when,
         "count": 1,
     }
-
-
-def cut(text: str, limit: int) -> str:
-    """At most `limit` bytes of it; what was longer ends in three dots."""
-    raw = text.encode("utf-8", "replace")
-    return text if len(raw) <= limit else raw[: limit - 3].decode("utf-8", "ignore") + "..."
 
 
 def _annotations(metadata: Mapping[str, Any]) -> Mapping[str, Any]:

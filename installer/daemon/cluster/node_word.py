@@ -1,0 +1,97 @@
+"""What is said about a node on its Node object: annotations, label, condition, and the startup taint. Pure.
+
+Every patch is None where the Node says all of it already: a Node is read by every controller of a cluster.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from installer.model.daemon import Phase
+from installer.model.node_marks import LAST_FAILURE, NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
+
+_REASON_LIMIT = 1024  # bytes of ours in an annotation: all annotations of a node share 256 KiB
+
+Node = Mapping[str, Any]
+
+
+def build_node_patch(
+    node: Node, status: Mapping[str, str], serves: bool | None, failure: Mapping[str, str]
+) -> dict[str, Any] | None:
+    """A merge patch (RFC 7386) of the Node that was read. `status` is the daemon's state for the annotation,
+    `failure` its last failure, empty if there was none. `serves`: whether cri-resmgr serves the node; None:
+    not known, and what was said stays.
+
+    After a removal only the annotation that says so is left. Taints are one list for everybody: the patch has
+    the version of the Node that it rests on, so that another's taint is never lost (409 then).
+    """
+    metadata = _mapping(node, "metadata")
+    removed = _is_removed(status)
+    annotations: dict[str, str | None] = {STATUS: _worded(status)}
+    if removed or failure:
+        annotations[LAST_FAILURE] = None if removed else _worded(failure)
+    labels: dict[str, str | None] = {}
+    if removed or serves is not None:
+        labels[READY_LABEL] = None if removed else str(serves).lower()
+    changes: dict[str, Any] = {}
+    for key, wanted in (("annotations", annotations), ("labels", labels)):
+        there = _mapping(metadata, key)
+        if differing := {name: text for name, text in wanted.items() if there.get(name) != text}:
+            changes[key] = differing
+    patch = {"metadata": changes} if changes else {}
+    taints = _mapping(node, "spec").get("taints") or []
+    others = [taint for taint in taints if taint.get("key") != NOT_READY_TAINT]
+    if serves and others != taints:
+        patch["spec"] = {"taints": others}
+        patch["metadata"] = changes | {"resourceVersion": metadata.get("resourceVersion")}
+    return patch or None
+
+
+def build_condition_patch(
+    node: Node, status: Mapping[str, str], serves: bool | None, now: datetime
+) -> dict[str, Any] | None:
+    """A strategic merge patch of the status of the Node that was read: one condition, beside kubelet's."""
+    found = _mapping(node, "status").get("conditions") or []
+    old: Mapping[str, Any] = next((each for each in found if each.get("type") == READY_CONDITION), {})
+    if _is_removed(status):
+        gone = {"type": READY_CONDITION, "$patch": "delete"}
+        return {"status": {"conditions": [gone]}} if old else None
+    if serves is None:
+        return None
+    generation = f"generation {status['generation']}" if status.get("generation") else "not installed"
+    message = ": ".join(text for text in (generation, status.get("reason", "")) if text)
+    wanted = {
+        "type": READY_CONDITION,
+        "status": str(serves),
+        "reason": status.get("state", "unknown").capitalize(),
+        "message": cut(message, _REASON_LIMIT),
+    }
+    if all(old.get(key) == value for key, value in wanted.items()):
+        return None
+    when = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    since = old.get("lastTransitionTime", when) if old.get("status") == wanted["status"] else when
+    times = {"lastHeartbeatTime": when, "lastTransitionTime": since}
+    return {"status": {"conditions": [wanted | times]}}
+
+
+def cut(text: str, limit: int) -> str:
+    """At most `limit` bytes of it; what was longer ends in three dots."""
+    raw = text.encode("utf-8", "replace")
+    return text if len(raw) <= limit else raw[: limit - 3].decode("utf-8", "ignore") + "..."
+
+
+def _is_removed(status: Mapping[str, str]) -> bool:
+    return status.get("state") == Phase.REMOVED.value
+
+
+def _worded(values: Mapping[str, str]) -> str:
+    whole = {**values, "reason": cut(values.get("reason", ""), _REASON_LIMIT)}
+    return json.dumps(whole, separators=(",", ":"), ensure_ascii=False)
+
+
+def _mapping(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = values.get(key)
+    return found if isinstance(found, dict) else {}

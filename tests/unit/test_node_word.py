@@ -1,0 +1,92 @@
+"""What a Node is told about itself: only what differs, and only what is ours."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from installer.daemon.cluster.node_word import build_condition_patch, build_node_patch
+from installer.model.node_marks import LAST_FAILURE, NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
+from tests.throwaway.apiserver import merge
+
+NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
+SAID = {"version": "1", "state": "converged", "reason": "größer", "generation": "ab12"}
+FAILURE = {"time": "2026-01-02T12:00:00Z", "state": "failed", "reason": "no space"}
+THEIRS = {"key": "dedicated", "effect": "NoSchedule"}
+OURS = {"key": NOT_READY_TAINT, "effect": "NoExecute"}
+NODE: dict[str, Any] = {
+    "metadata": {"name": "n1", "resourceVersion": "7", "labels": {"os": "linux"}, "annotations": {"a": "b"}},
+    "spec": {"taints": [THEIRS, OURS]},
+    "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+}
+
+
+def test_a_node_that_is_served_says_so_and_takes_the_pods_that_waited() -> None:
+    patch = build_node_patch(NODE, SAID, True, FAILURE)
+    assert patch is not None
+    annotations = patch["metadata"].pop("annotations")
+    assert patch == {
+        "metadata": {"labels": {READY_LABEL: "true"}, "resourceVersion": "7"},
+        "spec": {"taints": [THEIRS]},
+    }
+    assert json.loads(annotations.pop(STATUS)) == SAID
+    assert json.loads(annotations.pop(LAST_FAILURE)) == FAILURE
+    assert annotations == {}
+
+
+def test_what_is_said_already_is_not_said_again() -> None:
+    patch = build_node_patch(NODE, SAID, True, FAILURE)
+    after = merge(NODE, patch)
+    assert build_node_patch(after, SAID, True, FAILURE) is None
+    assert build_node_patch(after, SAID, None, {}) is None
+    assert build_node_patch(after, SAID, False, {}) == {"metadata": {"labels": {READY_LABEL: "false"}}}
+
+
+def test_a_node_that_is_not_served_keeps_the_taint() -> None:
+    for serves in (False, None):
+        patch = build_node_patch(NODE, {**SAID, "state": "failed"}, serves, FAILURE)
+        assert patch is not None
+        assert "spec" not in patch
+
+
+def test_after_a_removal_only_its_word_is_left() -> None:
+    before = merge(NODE, build_node_patch(NODE, SAID, True, FAILURE))
+    removed = {**SAID, "state": "removed", "generation": ""}
+    after = merge(before, build_node_patch(before, removed, False, FAILURE))
+    assert after["metadata"]["labels"] == {"os": "linux"}
+    assert set(after["metadata"]["annotations"]) == {"a", STATUS}
+    assert build_node_patch(after, removed, False, FAILURE) is None
+
+
+def with_condition(**values: str) -> dict[str, Any]:
+    mine = {"type": READY_CONDITION, "lastTransitionTime": "2026-01-01T00:00:00Z", **values}
+    return {**NODE, "status": {"conditions": [*NODE["status"]["conditions"], mine]}}
+
+
+def test_a_condition_changes_its_time_only_with_its_status() -> None:
+    patch = build_condition_patch(NODE, SAID, True, NOON)
+    assert patch is not None
+    (condition,) = patch["status"]["conditions"]
+    assert condition == {
+        "type": READY_CONDITION,
+        "status": "True",
+        "reason": "Converged",
+        "message": "generation ab12: größer",
+        "lastHeartbeatTime": "2026-01-02T12:00:00Z",
+        "lastTransitionTime": "2026-01-02T12:00:00Z",
+    }
+    assert build_condition_patch(with_condition(**condition), SAID, True, NOON) is None
+    before = with_condition(status="True", reason="Unwell")
+    found = build_condition_patch(before, SAID, True, NOON)
+    assert found is not None
+    assert found["status"]["conditions"][0]["lastTransitionTime"] == "2026-01-01T00:00:00Z"
+
+
+def test_a_condition_goes_with_the_installation_and_is_not_guessed() -> None:
+    removed = {**SAID, "state": "removed"}
+    assert build_condition_patch(with_condition(status="True"), removed, False, NOON) == {
+        "status": {"conditions": [{"type": READY_CONDITION, "$patch": "delete"}]}
+    }
+    assert build_condition_patch(NODE, removed, False, NOON) is None
+    assert build_condition_patch(NODE, {"state": "starting"}, None, NOON) is None
