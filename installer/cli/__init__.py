@@ -91,6 +91,7 @@ def _print_manifests(arguments: argparse.Namespace) -> int:
         agent=arguments.agent,
         images=tuple(arguments.image),
         managed_resource=arguments.managed_resource,
+        monitoring=arguments.monitoring,
     )
     report = TextReporter(sys.stderr)
     render = render_registration if arguments.gardener_registration else render_manifests

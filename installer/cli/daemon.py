@@ -33,7 +33,7 @@ def _run_daemon(options: Options) -> int:
     require_root()
     given = {
         name: os.environ[ENVIRONMENT_PREFIX + name.upper()]
-        for name in ("ready_file", "pod_uid", "good_seconds")
+        for name in ("ready_file", "pod_uid", "good_seconds", "node_address")
         if ENVIRONMENT_PREFIX + name.upper() in os.environ
     }
     command = Command(
@@ -45,6 +45,7 @@ def _run_daemon(options: Options) -> int:
         given.get("pod_uid", ""),
         _seconds(given.get("good_seconds", "60")),
         default_configs=options.default_configs,
+        node_address=given.get("node_address", ""),
     )
     emit = build_reporter(options.output, sys.stdout, options.verbose)
     context = find_pod_context(os.environ)

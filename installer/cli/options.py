@@ -210,6 +210,9 @@ def _add_manifests(manifests: argparse.ArgumentParser) -> None:
         "--managed-resource", action="store_true", help="wrap everything in a ManagedResource (Gardener)"
     )
     manifests.add_argument(
+        "--monitoring", action="store_true", help="also a PodMonitor, alerts and a dashboard of Grafana"
+    )
+    manifests.add_argument(
         "--gardener-registration",
         action="store_true",
         help="what registers the extension with Gardener instead; --image extension=... is its controller",

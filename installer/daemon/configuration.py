@@ -43,6 +43,14 @@ class Configuration:
     refused_is_ready: bool = False
 
 
+def listen_address(listen: str, node_address: str) -> str:
+    """`listen` with the host that it leaves out. The pages have no authentication, so that is never every
+    address: the node's own in a pod, where Prometheus is to reach them, else loopback."""
+    host, _, port = listen.rpartition(":")
+    own = f"[{node_address}]" if ":" in node_address else node_address
+    return listen if host or not listen else f"{own or '127.0.0.1'}:{port}"
+
+
 def build_configuration(settings: Settings) -> Configuration:
     """In the child, where the settings are."""
     from installer.inputs.deadlines import build_deadlines
@@ -78,7 +86,7 @@ def parse_configuration(text: str, good_seconds: float) -> Configuration:
 class Command:
     """The global options as a child is given them. `ready_file` is in our own file system; `identity`
     names this daemon on the host, the same after a restart of its container. `program` is what a child
-    runs."""
+    runs. `node_address` is the node's, if the pod knows it."""
 
     host_root: Path
     payload: Path
@@ -89,6 +97,7 @@ class Command:
     good_seconds: float = 60.0
     program: tuple[str, ...] = OURSELVES
     default_configs: bool = False
+    node_address: str = ""
 
     def argv(self, *verb: str) -> tuple[str, ...]:
         words = [f"--host-root={absolute(self.host_root)}", f"--payload={absolute(self.payload)}"]

@@ -30,6 +30,7 @@ from installer.daemon.configuration import (
     Command,
     Configuration,
     absolute,
+    listen_address,
     load_configuration,
     read_answer,
 )
@@ -95,6 +96,7 @@ class Daemon:
         self._published: DaemonState | None = None
         self._pages: PageServer | None = None
         self._said: dict[str, float] = {}
+        self._succeeded = 0.0  # when, of the epoch
 
     def _build_policy(self, configuration: Configuration) -> Policy:
         now = time.monotonic()
@@ -339,6 +341,8 @@ class Daemon:
         self._say("pass.ended", message, verb=action.value, kubeletRestarts=outcome.restarts, **data)
         if outcome.restarts and action is not Action.REMOVE:  # which leaves nothing behind
             self._runtime_state.stamp(outcome.restarts)
+        if code == 0 and action in (Action.INSTALL, Action.REMOVE):
+            self._succeeded = time.time()
         self._policy.ended(time.monotonic(), outcome, self._snapshot)
 
     # -- what others see ------------------------------------------------------------------
@@ -359,7 +363,7 @@ class Daemon:
             self._cluster.report(state)
 
     def _serve_pages(self) -> None:
-        listen = self._policy.configuration.listen
+        listen = listen_address(self._policy.configuration.listen, self._command.node_address)
         if not listen or self._pages is not None:
             return
         try:
@@ -370,7 +374,7 @@ class Daemon:
             self._loop.after(_RETRY, self._serve_pages)
 
     def _page(self, path: str) -> Page | None:
-        return render_page(path, self._policy.state, __version__)
+        return render_page(path, self._policy.state, __version__, self._succeeded)
 
     def _show(self, *, alive: bool = False) -> None:
         published = self._published

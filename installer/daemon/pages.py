@@ -16,20 +16,24 @@ from installer.model.daemon import DaemonState, Phase
 _PREFIX = "cri_resmgr_installer_"
 _METRICS = "text/plain; version=0.0.4"
 _COUNTERS = {
-    "all_restarts": ("kubelet_restarts_total", "Restarts of kubelet by the installer."),
-    "passes": ("passes_total", "Passes that compared the host with the desired state."),
-    "repairs": ("repairs_total", "Passes after the first that had something to change: drift, new inputs."),
-    "rollbacks": ("rollbacks_total", "Changes that failed and were undone."),
-    "rescues": ("rescues_total", "Times that kubelet was taken away from a dead relay."),
-    "failures": ("failed_passes_total", "Passes that did not converge."),
+    "all_restarts": ("kubelet_restarts_total", "Restarts of kubelet by the installer since it started."),
+    "passes": ("passes_total", "Passes that compared the host with the desired state, since the start."),
+    "repairs": (
+        "repairs_total",
+        "Passes after the first one that had something to change: drift, new inputs.",
+    ),
+    "rollbacks": ("rollbacks_total", "Changes that failed and were undone, since the start."),
+    "rescues": ("rescues_total", "Times that kubelet was taken away from a dead relay, since the start."),
+    "failures": ("failed_passes_total", "Passes that did not converge, since the start."),
 }
 
 
-def render_page(path: str, state: DaemonState, version: str) -> Page | None:
+def render_page(path: str, state: DaemonState, version: str, succeeded: float = 0.0) -> Page | None:
     """The page at `path`: /healthz answers 200 as long as the program runs, /readyz 200 only where the
-    host is converged and healthy, else 503; both tell the state as JSON. None where there is no page."""
+    host is converged and healthy, else 503; both tell the state as JSON. None where there is no page.
+    `succeeded` is when the last pass converged, in seconds of the epoch; 0 before the first one."""
     if path == "/metrics":
-        return Page(200, _METRICS, "".join(_metrics(state, version)))
+        return Page(200, _METRICS, "".join(_metrics(state, version, succeeded)))
     if path in ("/healthz", "/readyz"):
         status = 200 if path == "/healthz" or state.ready else 503
         return Page(status, "application/json", json.dumps(state_json(state)) + "\n")
@@ -42,7 +46,7 @@ def state_json(state: DaemonState) -> dict[str, object]:
     return {first + "".join(word.capitalize() for word in rest): value for (first, *rest), value in words}
 
 
-def _metrics(state: DaemonState, version: str) -> Iterator[str]:
+def _metrics(state: DaemonState, version: str, succeeded: float) -> Iterator[str]:
     labels = {
         "version": version,
         "mode": state.mode.value,
@@ -52,17 +56,18 @@ def _metrics(state: DaemonState, version: str) -> Iterator[str]:
         "policy_source": state.policy_source,
     }
     pairs = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
-    yield from _metric("info", "gauge", "What runs here.", f"{{{pairs}}} 1")
+    yield from _metric("info", "gauge", "What runs here, as labels; always 1.", f"{{{pairs}}} 1")
     phases = (f'{{phase="{phase.value}"}} {int(phase is state.phase)}' for phase in Phase)
-    yield from _metric("phase", "gauge", "The phase it is in: 1 for that one.", *phases)
+    yield from _metric("phase", "gauge", "1 for the phase that the installer is in.", *phases)
     converged = state.phase in (Phase.CONVERGED, Phase.REMOVED)
     for name, value, what in (
-        ("ready", int(state.ready), "Whether the host is converged and healthy."),
-        ("converged", int(converged), "Whether the host is as desired."),
-        ("hold", int(bool(state.hold)), "Whether kubelet is held on its base endpoint."),
-        ("kubelet_restarts_last_hour", state.restarts, "What counts towards kubelet.restartsPerHour."),
-        ("last_exit_code", state.last_exit, "Exit code of the last pass, -1 before it."),
+        ("ready", int(state.ready), "1 if the host is converged and healthy, else 0."),
+        ("converged", int(converged), "1 if nothing on the host differs from what should be, else 0."),
+        ("hold", int(bool(state.hold)), "1 if kubelet is held on its base endpoint, else 0."),
+        ("kubelet_restarts_last_hour", state.restarts, "Restarts that count for kubelet.restartsPerHour."),
+        ("last_exit_code", state.last_exit, "Exit code of the last pass, -1 before the first one has ended."),
         ("last_pass_seconds", state.last_seconds, "How long the last pass took."),
+        ("last_success_timestamp_seconds", succeeded, "When a pass last converged; 0 before the first one."),
     ):
         yield from _metric(name, "gauge", what, f" {value}")
     for field, (name, what) in _COUNTERS.items():

@@ -1,7 +1,8 @@
 """A few read-only pages over HTTP/1.1, served from the main loop: one small answer for each connection.
 
-Not a web server: GET and HEAD, no body is read, no connection is kept, and those that are slow or too
-many are dropped. http.server would cost 6 MB and a thread.
+Not a web server: GET and HEAD, no body is read, no connection is kept, and those that are slow are dropped.
+Of too many the oldest one goes, so that nobody can keep others out by waiting. http.server would cost 6 MB
+and a thread.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class PageServer:
 
     def __init__(self, listen: str, page: Callable[[str], Page | None]) -> None:
         self._page = page
-        self._open = 0
+        self._open = dict[_Exchange, None]()  # the oldest first
         self._service: Any = Gio.SocketService()
         host, _, port = listen.rpartition(":")
         try:
@@ -67,21 +68,25 @@ class PageServer:
         self._service.close()
 
     def _incoming(self, _service: Any, connection: Any, _source: Any) -> bool:
-        if self._open < _CONNECTIONS:
-            self._open += 1
-            connection.get_socket().set_timeout(_SECONDS)
-            _Exchange(connection, self._page, self._closed).read()
+        if len(self._open) >= _CONNECTIONS:
+            oldest = next(iter(self._open))
+            self._closed(oldest)
+            oldest.drop()
+        connection.get_socket().set_timeout(_SECONDS)
+        exchange = _Exchange(connection, self._page, self._closed)
+        self._open[exchange] = None
+        exchange.read()
         return True
 
-    def _closed(self) -> None:
-        self._open -= 1
+    def _closed(self, exchange: _Exchange) -> None:
+        self._open.pop(exchange, None)
 
 
 class _Exchange:
     """One request and its answer."""
 
     def __init__(
-        self, connection: Any, page: Callable[[str], Page | None], closed: Callable[[], None]
+        self, connection: Any, page: Callable[[str], Page | None], closed: Callable[[_Exchange], None]
     ) -> None:
         self._connection, self._page, self._closed = connection, page, closed
         self._request = b""
@@ -90,8 +95,12 @@ class _Exchange:
 
     def _late(self) -> bool:
         self._timer = 0
-        self._cancel.cancel()  # what waits ends with an error
+        self.drop()
         return False
+
+    def drop(self) -> None:
+        """What waits ends with an error, and so does the connection."""
+        self._cancel.cancel()
 
     def read(self) -> None:
         stream = self._connection.get_input_stream()
@@ -145,4 +154,4 @@ class _Exchange:
         if self._timer:
             GLib.source_remove(self._timer)
         self._connection.close_async(GLib.PRIORITY_DEFAULT, None, None)
-        self._closed()
+        self._closed(self)

@@ -25,7 +25,7 @@ def rollout_namespace(values: Values) -> str:
     return f"{values.name}-rollout"
 
 
-def build_admission_values(values: Values, *, guard_deletion: bool) -> Mapping[str, Any]:
+def build_admission_values(values: Values, *, agent: bool, guard_deletion: bool) -> Mapping[str, Any]:
     """For the template. Namespaces that others share are never ours to keep."""
     namespaces = [values.namespace, rollout_namespace(values)]
     return {
@@ -37,6 +37,7 @@ def build_admission_values(values: Values, *, guard_deletion: bool) -> Mapping[s
         "own_annotations": _texts([STATUS, LAST_FAILURE]),
         "taint": NOT_READY_TAINT,
         "uninstalling": UNINSTALLING,
+        "agent": agent,
         "guard_deletion": guard_deletion,
     }
 

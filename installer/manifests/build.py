@@ -15,7 +15,8 @@ from typing import Any
 
 from installer.manifests.admission import build_admission_values
 from installer.manifests.embedded import split_sections
-from installer.manifests.inputs import ManifestInputs
+from installer.manifests.inputs import ManifestInputs, metrics_port
+from installer.manifests.monitoring import build_monitoring
 from installer.manifests.probes import build_min_ready, build_probes
 from installer.manifests.scheduling import build_affinity, build_node_selector
 from installer.manifests.text import dump, dump_objects, parse_objects, quote
@@ -56,12 +57,17 @@ def _build_objects(inputs: ManifestInputs) -> Objects:
             metadata["labels"] |= _COLLECTABLE
         yield from _render("config-map", **metadata, data=data, immutable=True)
     if inputs.settings.mode == "install":
-        yield from _dynamic_configs(inputs)
         if inputs.values.agent.enabled:
+            yield from _agent_namespace(inputs)
+            yield from _dynamic_configs(inputs)
             yield from _agent(inputs)
         if inputs.values.gardener:
             yield from _metrics_service(inputs)
     yield from _daemon_set(inputs, {volume: name for volume, (name, _) in config_maps.items()})
+    if inputs.monitoring and inputs.settings.mode == "install":
+        labels = {**inputs.values.labels, **_selector(inputs)}
+        name, namespace = inputs.values.name, inputs.values.namespace
+        yield from build_monitoring(name, namespace, labels, _pod_selector(inputs, "installation"))
     if inputs.values.admission_policies:
         yield from _admission(inputs)
 
@@ -116,17 +122,28 @@ def _admission(inputs: ManifestInputs) -> Objects:
     metadata = _metadata(inputs, inputs.values.name)
     if inputs.managed_resource:
         metadata["annotations"] |= _KEEP
+    agent = inputs.values.agent.enabled and inputs.settings.mode == "install"
     guard_deletion = not inputs.managed_resource
-    values = build_admission_values(inputs.values, guard_deletion=guard_deletion)
+    values = build_admission_values(inputs.values, agent=agent, guard_deletion=guard_deletion)
     yield from _render("admission", **metadata, **values)
 
 
+def _agent_namespace(inputs: ManifestInputs) -> Objects:
+    """Where the agent reads every ConfigMap. One that the operator names is there already. It has people's
+    Adjustments, which would go with it."""
+    if not inputs.values.agent.namespace:
+        metadata = _metadata(inputs, inputs.values.agent_namespace)
+        if inputs.managed_resource:
+            metadata["annotations"] |= _KEEP
+        yield from _render("namespace", **metadata)
+
+
 def _dynamic_configs(inputs: ManifestInputs) -> Objects:
-    """As cri-resmgr-agent looks for them: in kube-system, by name, one key for each section."""
+    """As cri-resmgr-agent looks for them: by name, one key for each section."""
     for key, text in sorted(inputs.values.configs.items()):
         if key not in STATIC_CONFIGS:
             data = {section: dump(value) for section, value in split_sections(text).items()}
-            metadata = _metadata(inputs, f"cri-resmgr-config.{key}", "kube-system")
+            metadata = _metadata(inputs, f"cri-resmgr-config.{key}", inputs.values.agent_namespace)
             yield from _render("config-map", **metadata, data=data, immutable=False)
 
 
@@ -138,13 +155,18 @@ def _agent(inputs: ManifestInputs) -> Objects:
     yield from _render("adjustments", labels=labels, annotations=kept, quantity=_QUANTITY)
     labels |= _SYSTEM if values.gardener else {}
     yield from _render(
-        "agent", labels=labels, annotations=annotations, selector=selector, **_pod_values(inputs)
+        "agent",
+        labels=labels,
+        annotations=annotations,
+        selector=selector,
+        config_namespace=values.agent_namespace,
+        **_pod_values(inputs),
     )
 
 
 def _metrics_service(inputs: ManifestInputs) -> Objects:
     """By which Gardener's users scrape the proxies, if `instrumentation.HTTPEndpoint` of theirs is on."""
-    selector = {**_selector(inputs), "app.kubernetes.io/component": "installation"}
+    selector = _pod_selector(inputs, "installation")
     metadata = _metadata(inputs, "cri-resmgr-installation")
     yield from _render("service", **metadata, selector=selector, port=_METRICS_PORT)
 
@@ -164,6 +186,10 @@ def _references(kind: str, names: Iterable[str]) -> dict[str, str]:
     return {f"reference.resources.gardener.cloud/{kind}-{digests[name]}": name for name in digests}
 
 
+def _pod_selector(inputs: ManifestInputs, component: str) -> dict[str, str]:
+    return {**_selector(inputs), "app.kubernetes.io/component": component}
+
+
 def _daemon_set(inputs: ManifestInputs, config_maps: Mapping[str, str]) -> Objects:
     values, removal = inputs.values, inputs.settings.mode == "remove"
     metadata = _metadata(inputs, f"{values.name}-removal" if removal else values.name)
@@ -172,7 +198,7 @@ def _daemon_set(inputs: ManifestInputs, config_maps: Mapping[str, str]) -> Objec
     apparmor = _APPARMOR if values.profile == "restricted" else {}
     # The component tells the pods of our two DaemonSets apart.
     component = "removal" if removal else "installation"
-    selector = {**_selector(inputs), "app.kubernetes.io/component": component}
+    selector = _pod_selector(inputs, component)
     gardeners = _SYSTEM if removal else _SYSTEM | _CRITICAL
     metadata["labels"] = {**values.labels, **selector, **(gardeners if values.gardener else {})}
     yield from _render(
@@ -184,6 +210,9 @@ def _daemon_set(inputs: ManifestInputs, config_maps: Mapping[str, str]) -> Objec
         probes=build_probes(inputs.settings),
         min_ready=build_min_ready(inputs.settings),
         config_maps=config_maps,
+        # A port of the host is for one pod of a node: the removal's is beside that of the installation.
+        metrics_port=0 if removal else metrics_port(inputs.settings),
+        on_node_address=inputs.settings.status.listen.startswith(":"),
     )
 
 

@@ -42,6 +42,7 @@ class ManifestOptions:
     agent: bool | None = None
     images: tuple[str, ...] = ()
     managed_resource: bool = False
+    monitoring: bool = False
     documents: tuple[Mapping[str, Any], ...] = ()
 
 
@@ -54,6 +55,14 @@ class ManifestInputs:
     settings: Settings
     settings_given: Mapping[str, Any]
     managed_resource: bool
+    monitoring: bool = False
+
+
+def metrics_port(settings: Settings) -> int:
+    """Where others can scrape the pods; 0 if nowhere."""
+    host, _, port = settings.status.listen.rpartition(":")
+    unreachable = host in ("localhost", "[::1]") or host.startswith("127.")
+    return 0 if unreachable or not port else int(port)
 
 
 def load_inputs(options: ManifestOptions, warn: Callable[[str], None]) -> ManifestInputs:
@@ -76,11 +85,14 @@ def load_inputs(options: ManifestOptions, warn: Callable[[str], None]) -> Manife
     if provided.from_shoot and _mapping(merged.data, "managedResource").get("class") == "seed":
         what = "seed puts everything on the nodes of the seed, but the configuration is that of a Shoot"
         faults.append((("managedResource", "class"), what))
+    if options.monitoring and settings is not None and not metrics_port(settings):
+        what = 'must be an address that Prometheus reaches, for --monitoring, such as ":9464"'
+        faults.append((("settings", "status", "listen"), what))
     values, more_faults = _validate(merged.data)
     if faults or more_faults or values is None or settings is None:
         said = dict.fromkeys(merged.fault(path, what) for path, what in (*faults, *more_faults))
         raise InvalidInputError(list(said), "correct the values; nothing was written")
-    return ManifestInputs(values, settings, given, options.managed_resource)
+    return ManifestInputs(values, settings, given, options.managed_resource, options.monitoring)
 
 
 def _load_files(options: ManifestOptions) -> tuple[Source, Provided]:
@@ -103,14 +115,15 @@ def _load_files(options: ManifestOptions) -> tuple[Source, Provided]:
 
 
 def _gardener_defaults(options: ManifestOptions, files: Iterable[Source], version: str) -> Source:
-    """The original extension always brought its agent; here it comes with the configs that it reads. A Shoot
-    whose `version` knows no admission policies would not take a ManagedResource with them."""
+    """The original extension always brought its agent; here it comes with the configs that it reads. It looks
+    for people's Adjustments where they have them, in kube-system. A Shoot whose `version` knows no admission
+    policies would not take a ManagedResource with them."""
     given = bool(options.provider_configs or options.documents)
     if not (options.managed_resource or given):
         return Source({})
     dynamic = given and any(_dynamic(file.data) for file in files)
     old = {"admissionPolicies": False} if version and not fits(version, ">= 1.30") else {}
-    return Source({"gardener": True, "agent": {"enabled": dynamic}, **old})
+    return Source({"gardener": True, "agent": {"enabled": dynamic, "namespace": "kube-system"}, **old})
 
 
 def _dynamic(data: Mapping[str, Any]) -> list[str]:

@@ -38,6 +38,7 @@ _ELSEWHERE = {
     "--nodes": "`nodes` in --values",
     "--agent": "`agent.enabled` in --values",
     "--managed-resource": "nothing: each Shoot has one",
+    "--monitoring": "the output of `manifests --monitoring`, in each Shoot that has the Prometheus operator",
 }
 """Options that shape what a Shoot gets, and where the same is said for all of them."""
 _NAME = "gardener-extension-cri-resmgr"

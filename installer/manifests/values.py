@@ -82,9 +82,11 @@ class UpdateStrategy(_Section):
 
 
 class Agent(_Section):
-    """cri-resmgr-agent, which brings the dynamic configs to the nodes."""
+    """cri-resmgr-agent, which brings the dynamic configs to the nodes, and people's Adjustments. `namespace`:
+    where it looks for both; empty: one of its own."""
 
     enabled: bool = False
+    namespace: OptionalDnsLabel = ""
 
 
 class ManagedResource(_Section):
@@ -125,6 +127,10 @@ class Values(_Section):
     annotate_node: bool | None = None
     labels: Mapping[LabelKey, LabelValue] = Field(default={})
     annotations: Mapping[LabelKey, str] = Field(default={})
+
+    @property
+    def agent_namespace(self) -> str:
+        return self.agent.namespace or f"{self.name}-agent"
 
     @property
     def writes_node(self) -> bool:

@@ -83,6 +83,17 @@ def test_nobody_can_keep_others_waiting(port: int) -> None:
         assert slow.recv(16).startswith(b"HTTP/1.1 200")
 
 
+def test_of_too_many_connections_the_oldest_goes(port: int) -> None:
+    """Who only waits cannot keep others out."""
+    with contextlib.ExitStack() as opened:
+        waiting = [opened.enter_context(socket.create_connection(("127.0.0.1", port), 10)) for _ in range(32)]
+        assert fetch(port, "/well")[0] == 200
+        with contextlib.suppress(ConnectionResetError):
+            assert waiting[0].recv(1) == b""
+        waiting[-1].sendall(b"GET /well HTTP/1.1\r\n\r\n")
+        assert waiting[-1].recv(16).startswith(b"HTTP/1.1 200")
+
+
 def test_an_endless_request_is_hung_up_on(port: int) -> None:
     with socket.create_connection(("127.0.0.1", port), 10) as greedy:
         greedy.sendall(b"GET /" + b"x" * 20_000)

@@ -42,7 +42,11 @@ def evaluate(expression: str, given: Mapping[str, Any]) -> Any:
 @cache
 def spec_of(policy: str, case: str) -> dict[str, Any]:
     found = [each for each in objects(rendered(case)) if each["kind"] == "ValidatingAdmissionPolicy"]
-    (spec,) = (each["spec"] for each in found if each["metadata"]["name"].endswith(policy))
+    (spec,) = (
+        each["spec"]
+        for each in found
+        if each["metadata"]["name"] in (f"cri-resmgr-installer-{policy}", f"resmgr-{policy}")
+    )
     return dict(spec)
 
 
@@ -127,6 +131,15 @@ def test_a_token_that_names_no_node_writes_none() -> None:
     assert "Kubernetes 1.30" in denials("own-node", request=asked, object=node(), oldObject=node())[0]
     del asked["userInfo"]["extra"]
     assert "Kubernetes 1.30" in denials("own-node", request=asked, object=node(), oldObject=node())[0]
+
+
+def test_the_agent_may_write_its_own_node_only() -> None:
+    """Policies of cri-resmgr label and taint it."""
+    asked = request("nodes", user="system:serviceaccount:kube-system:cri-resmgr-agent")
+    labelled = node(metadata={"labels": {"cmk": "yes"}})
+    assert denials("agent-own-node", "full", request=asked, object=labelled, oldObject=node()) == []
+    another = node(metadata={"name": "worker-8"})
+    assert denials("agent-own-node", "full", request=asked, object=another, oldObject=another)
 
 
 def test_others_are_not_asked() -> None:

@@ -15,6 +15,7 @@ from installer.daemon.child_run import ChildRun, listed
 from installer.daemon.configuration import (
     Configuration,
     build_configuration,
+    listen_address,
     parse_configuration,
     print_configuration,
 )
@@ -421,3 +422,20 @@ def test_at_rest_no_heavy_library_is_loaded() -> None:
         env=dict(os.environ),
     )
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("listen", "node", "address"),
+    [
+        ("", "10.0.0.7", ""),
+        (":9464", "10.0.0.7", "10.0.0.7:9464"),
+        (":9464", "fd00::7", "[fd00::7]:9464"),
+        (":9464", "", "127.0.0.1:9464"),
+        ("0.0.0.0:9464", "10.0.0.7", "0.0.0.0:9464"),
+        ("[::]:9464", "10.0.0.7", "[::]:9464"),
+    ],
+)
+def test_pages_are_on_every_address_only_where_that_is_asked_for(
+    listen: str, node: str, address: str
+) -> None:
+    assert listen_address(listen, node) == address

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -50,13 +51,26 @@ def test_metrics_are_what_prometheus_reads() -> None:
         "policy_source": "cri-resmgr-agent",
     }
     assert families["cri_resmgr_installer_kubelet_restarts"].type == "counter"
-    assert all(family.documentation.endswith(".") for family in families.values())
     found = metrics(STATE)
     assert found["cri_resmgr_installer_kubelet_restarts_total"] == 7
     assert found["cri_resmgr_installer_kubelet_restarts_last_hour"] == 2
     assert found["cri_resmgr_installer_repairs_total"] == 3
     assert found["cri_resmgr_installer_last_pass_seconds"] == 0.25
     assert found["cri_resmgr_installer_hold"] == 0
+
+
+def test_names_and_help_are_by_convention() -> None:
+    """https://prometheus.io/docs/practices/naming/; promtool checks the same."""
+    page = render_page("/metrics", STATE, "1.2", 1_767_355_200.0)
+    assert page is not None
+    for family in text_string_to_metric_families(page.text):
+        (name,) = {sample.name for sample in family.samples}
+        assert re.fullmatch(r"[a-z][a-z_]*[a-z]", name)
+        assert name.endswith("_total") is (family.type == "counter")
+        assert not re.search("milli|minute|hours|_count$|_sum$|_bucket$", name)
+        assert ("time" in name or "_pass_s" in name) is name.endswith("_seconds")
+        assert re.fullmatch(r"[A-Z0-9].{20,}\.", family.documentation), family.documentation
+    assert "last_success_timestamp_seconds 1767355200.0" in page.text
 
 
 @pytest.mark.parametrize("phase", Phase)

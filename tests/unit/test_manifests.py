@@ -284,12 +284,25 @@ def test_a_dynamic_config_has_one_key_for_each_section(make: Maker) -> None:
     configs = {"node.n1": "policy:\n  Active: none\nlogger:\n  Debug: cache\n"}
     found = make({"configs": configs}, agent=True)
     config_map = the(found, "ConfigMap", "cri-resmgr-config.node.n1")
-    assert config_map["metadata"]["namespace"] == "kube-system"
+    agent = pod_of(the(found, "DaemonSet", "cri-resmgr-agent"))["containers"][0]
+    assert agent["args"] == ["-config-ns", config_map["metadata"]["namespace"]]
+    assert the(found, "Namespace")["metadata"]["name"] == config_map["metadata"]["namespace"]
     assert "immutable" not in config_map
     assert {key: yaml.safe_load(text) for key, text in config_map["data"].items()} == {
         "policy": {"Active": "none"},
         "logger": {"Debug": "cache"},
     }
+
+
+def test_the_agent_reads_config_maps_in_one_namespace_only(make: Maker) -> None:
+    for named in ("", "kube-system"):
+        found = make({"agent": {"enabled": True, "namespace": named}})
+        assert len([each for each in found if each["kind"] == "Namespace"]) == (named == "")
+        rules = [rule for each in found if each["kind"].endswith("Role") for rule in each["rules"]]
+        (config_maps,) = (rule for rule in rules if rule["resources"] == ["configmaps"])
+        assert config_maps["verbs"] == ["get", "list", "watch"]
+        (role,) = (each for each in found if config_maps in each.get("rules", ()))
+        assert role["metadata"]["namespace"] == (named or "cri-resmgr-installer-agent")
 
 
 def test_an_empty_dynamic_config_is_an_empty_config_map(make: Maker) -> None:

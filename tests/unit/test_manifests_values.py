@@ -61,7 +61,7 @@ FAULTS = (
     "updateStrategy.maxUnavailable: must be a number above 0, or a percentage such as 10%, not 0 (values",
     "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms: matches no",
     "annotateNode: must be true or false, not 'yes' (values.yaml:23)",
-    "agent.image: unknown key; known are enabled (values.yaml:24)",
+    "agent.image: unknown key; known are enabled, namespace (values.yaml:24)",
 )
 
 
