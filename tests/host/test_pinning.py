@@ -13,7 +13,7 @@ from installer.model.state import Mode
 from tests.host.command import REAL_POLICY, untouched
 from tests.host.mortal import run_apart
 from tests.host.node import PROXY, Node
-from tests.host.workload import ALL_CPUS, UNSEEN, but_cpus, enforced, start
+from tests.host.workload import ALL_CPUS, POLICIES, UNSEEN, but_cpus, enforced, start
 from tests.rules import rule
 from tests.throwaway.containers import Mount, Pod, create_container, ctr, run_pod
 from tests.throwaway.host import ThrowawayHost
@@ -131,19 +131,11 @@ def test_who_is_to_keep_what_the_policy_took_is_named(node: Node) -> None:
     assert workload.usage == taken
 
 
-POLICIES = {
-    "topology-aware": REAL_POLICY,
-    "balloons": "policy:\n  Active: balloons\n  ReservedResources:\n    CPU: 750m\n",
-}
-
-
 @rule("R14")
-def test_strangers_keep_their_weight_from_the_first_installation_with_a_real_policy_to_the_removal(
-    node: Node,
-) -> None:
-    workload = start(node, pods=4, each=4)
+def test_fifty_strangers_keep_their_weight_through_every_policy_an_upgrade_and_a_removal(node: Node) -> None:
+    workload = start(node, pods=10, each=5)
     before, processes = workload.usage, workload.pids
-    node.fallback(REAL_POLICY)
+    node.fallback(POLICIES["topology-aware"])
     assert node.run("plan", code=3).out.count("adopt default/pod-") == len(before)
     with node.restarts(kubelet=True, proxy=True):
         node.run("install")
@@ -153,16 +145,22 @@ def test_strangers_keep_their_weight_from_the_first_installation_with_a_real_pol
         assert node.run("install").out == "nothing to do\n"
     node.host.systemctl("restart", PROXY)
     node.expect_good()
-    for name in ("balloons", "topology-aware"):
+    for name in ("balloons", "static-pools", "topology-aware"):
         node.fallback(POLICIES[name])
         with node.restarts(kubelet=False, proxy=True):
             node.run("install")
         assert but_cpus(workload.usage) == but_cpus(before), name
+    node.upgrade()
+    with node.restarts(kubelet=False, proxy=True):
+        node.run("install")
+    assert but_cpus(workload.usage) == but_cpus(before)
     node.run("remove")
     assert workload.usage == before
     node.expect_untraced()
     node.run("install")
     assert but_cpus(workload.usage) == but_cpus(before)
+    node.run("remove")
+    assert workload.usage == before
     assert workload.pids == processes
 
 

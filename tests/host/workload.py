@@ -11,6 +11,15 @@ from tests.throwaway.containers import container_pid, create_container, run_pod
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.standins.repinning import LOWEST, SHARED
 
+#: Policies that take CPUs from whoever runs, each with what its configuration begins with. The pools are as
+#: upstream documents them (static-pools, "Dynamic Configuration"), and need cri-resmgr-agent.
+POLICIES = {
+    "topology-aware": REAL_POLICY,
+    "balloons": "policy:\n  Active: balloons\n  ReservedResources:\n    CPU: 750m\n",
+    "static-pools": "policy:\n  Active: static-pools\n  static-pools:\n    pools:\n      shared:\n"
+    f'        cpuLists: [{{Socket: 0, Cpuset: "{SHARED}"}}]\n',
+}
+
 CGROUPS = "sys/fs/cgroup"
 VALUES = {
     "cpuset": ("cpuset.cpus", "cpuset.mems"),

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.host.command import REAL_POLICY
 from tests.host.node import BINARY, PROXY
+from tests.host.workload import POLICIES
 from tests.machine.machine import Ended, Machine, Parts
 from tests.machine.parts import KIT, PROGRAM, assemble
 from tests.throwaway.furnish import write
@@ -19,7 +19,7 @@ from tests.throwaway.payload import build_payload
 RELAY_ARGUMENT = "--container-runtime-endpoint=unix:///var/run/cri-resmgr/cri-resmgr.sock"
 PYTHON = f"{KIT}/program/bin/python3"
 OLD, NEW, BROKEN = "old", "new", "broken"
-NO_CONFIGS, REAL_CONFIGS = "configs", "real"
+NO_CONFIGS, REAL_CONFIGS = "configs", "topology-aware"  # beside it, those of the other POLICIES
 
 #: kubelet has to stay up for a second only.
 SETTINGS = {"kubelet": {"settleSeconds": 1}}
@@ -42,7 +42,8 @@ def build_parts(scratch: Path, selinux: bool = False) -> Parts:
     build_payload(kit / NEW, version="v0.9.3")
     build_payload(kit / BROKEN, version="v0.9.4", fault={"exitAfterSeconds": 0.5})
     (kit / NO_CONFIGS).mkdir()
-    write(kit / REAL_CONFIGS / "fallback.cfg", REAL_POLICY)
+    for name, text in POLICIES.items():
+        write(kit / name / "fallback.cfg", text)
     (kit / "settings.yaml").write_text(json.dumps(SETTINGS))
     (kit / "patient.yaml").write_text(json.dumps(PATIENT))
     (kit / "forced.yaml").write_text(json.dumps(FORCED))

@@ -10,17 +10,15 @@ from tests.faults import Report
 from tests.faults.hosts.bench import Bench, Tried
 from tests.host.command import REAL_POLICY
 from tests.host.node import Node
-from tests.host.workload import UNSEEN, Workload, but_cpus, start
+from tests.host.workload import POLICIES, UNSEEN, Workload, but_cpus, start
 
 _NONE = "policy:\n  Active: none\n"
 _RESERVED = "  ReservedResources:\n    CPU: 750m\n"
 _PODS_OF = 5  # containers
 
 #: By name, with whether they leave everybody's CPUs.
-POLICIES = {
-    "topology-aware": (REAL_POLICY, False),
-    "balloons": (f"policy:\n  Active: balloons\n{_RESERVED}", False),
-    "static-pools": ("policy:\n  Active: static-pools\n", False),
+_ALL = {
+    **{name: (text, False) for name, text in POLICIES.items()},
     "podpools": (f"policy:\n  Active: podpools\n{_RESERVED}", False),
     "memtier": (f"policy:\n  Active: memtier\n{_RESERVED}", False),
     "none": (_NONE, True),
@@ -40,8 +38,8 @@ def live(node: Node, workload: Workload, first: str) -> Iterator[str]:
         assert workload.pids == pids, what
         return what
 
-    for name in (first, *(name for name in POLICIES if name != first), first):
-        text, free = POLICIES[name]
+    for name in (first, *(name for name in _ALL if name != first), first):
+        text, free = _ALL[name]
         node.fallback(text)
         node.run("install")
         assert node.run("install").out == "nothing to do\n"
@@ -61,7 +59,7 @@ def live(node: Node, workload: Workload, first: str) -> Iterator[str]:
 
 def run(report: Report, amount: int) -> None:
     """A life for each policy to begin with, `amount` containers in each."""
-    for first in [name for name, (_, free) in POLICIES.items() if not free]:
+    for first in [name for name, (_, free) in _ALL.items() if not free]:
         with tempfile.TemporaryDirectory(prefix="policies-") as scratch, Bench(Path(scratch)) as bench:
             tried = Tried(skipped=[UNSEEN] if UNSEEN else [])
             if not UNSEEN:

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 from installer.model.state import Mode
 from tests.host.agent import push
-from tests.host.command import REAL_POLICY
 from tests.host.node import BINARY, FALLBACK, Node
 from tests.host.product import offer_good, put_right
-from tests.host.workload import start_once
+from tests.host.workload import POLICIES, start_once
 
 FORCE = "/etc/cri-resmgr/force.cfg"
 
@@ -96,9 +95,26 @@ def _policy_none(node: Node, _number: int) -> None:
     node.fallback("policy:\n  Active: none\n")
 
 
-def _real_policy(node: Node, number: int) -> None:
-    start_once(node)
-    node.fallback(f"{REAL_POLICY}logger:\n  Debug: number-{number}\n")
+def _policy(name: str) -> Change:
+    def change(node: Node, number: int) -> None:
+        start_once(node)
+        node.fallback(f"{POLICIES[name]}logger:\n  Debug: number-{number}\n")
+
+    return change
+
+
+_real_policy, _balloons, _static_pools = map(_policy, ("topology-aware", "balloons", "static-pools"))
+
+
+def _forced_policy(node: Node, number: int) -> None:
+    """It takes everybody's weight."""
+    node.command.set(kubelet=SETTINGS, proxy={"strangers": "refuse", "acceptRepinning": True})
+    _real_policy(node, number)
+
+
+def _crashing_real_policy(node: Node, number: int) -> None:
+    _real_policy(node, 0)
+    _crashing_payload(node, number)
 
 
 def _good_payload(node: Node, _number: int) -> None:
@@ -135,6 +151,21 @@ def _no_fallback(node: Node, _number: int) -> None:
 
 def _kubelet_exits_on_the_relay(node: Node, _number: int) -> None:
     node.fault("kubelet", '{"onRelay": {"startup": "exit"}}')
+
+
+def _kubelet_refuses_a_real_policy(node: Node, number: int) -> None:
+    _kubelet_exits_on_the_relay(node, number)
+    _policy_none(node, number)
+
+
+def _good_policy_none(node: Node, number: int) -> None:
+    _good_payload(node, number)
+    _policy_none(node, number)
+
+
+def _good_real_policy(node: Node, number: int) -> None:
+    _good_payload(node, number)
+    _real_policy(node, 0)
 
 
 def _old_settings(node: Node, _number: int) -> None:
@@ -263,14 +294,28 @@ GIVING_BACK = Way(
     policy="none",
 )
 
+WAY_BACK_OF_CONTAINERS = Way(
+    "the way back from a real policy",
+    _NONE,
+    _ANY,
+    lay=_policy_none,
+    ask=_crashing_real_policy,
+    mend=_good_policy_none,
+    since="rollback.started",
+    policy="none",
+)
+
 #: With containers. They do not live through a boot.
 WAYS_OF_CONTAINERS = (
     ADOPTION,
+    Way("a real policy after none", _NONE, Starts(1, 2), lay=_policy_none, ask=_real_policy, policy="real"),
+    Way("balloons after topology-aware", _NONE, Starts(1, 2), lay=_real_policy, ask=_balloons, policy="real"),
+    Way("static-pools after balloons", _NONE, Starts(1, 2), lay=_balloons, ask=_static_pools, policy="real"),
     Way(
-        "a real policy after none",
+        "topology-aware after static-pools",
         _NONE,
         Starts(1, 2),
-        lay=_policy_none,
+        lay=_static_pools,
         ask=_real_policy,
         policy="real",
     ),
@@ -283,4 +328,46 @@ WAYS_OF_CONTAINERS = (
         policy="none",
     ),
     GIVING_BACK,
+    Way(
+        "a removal of a policy that has taken weight",
+        Starts(1, 2),
+        Starts(0, 1),
+        mode=Mode.REMOVE,
+        then=Mode.REMOVE,
+        lay=_forced_policy,
+        policy="none",
+    ),
+    Way(
+        "a first install with a real policy, then one that fails",
+        _ANY,
+        _ANY,
+        installed=False,
+        then=Mode.REMOVE,
+        lay=_good_policy_none,
+        ask=_real_policy,
+        spoil=_crashing_real_policy,
+        policy="none",
+    ),
+    WAY_BACK_OF_CONTAINERS,
+    Way(
+        "the way back from a first install with a real policy",
+        _ANY,
+        _ANY,
+        then=Mode.REMOVE,
+        installed=False,
+        lay=_kubelet_refuses_a_real_policy,
+        ask=_real_policy,
+        since="rollback.started",
+        policy="none",
+    ),
+    Way(
+        "the way back from an upgrade behind a real policy",
+        _NONE,
+        _ANY,
+        lay=_good_real_policy,
+        ask=_crashing_real_policy,
+        mend=_good_real_policy,
+        since="rollback.started",
+        policy="real",
+    ),
 )

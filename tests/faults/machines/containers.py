@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.machine.node import REAL_CONFIGS, MachineNode, but_cpus
+from tests.host.workload import POLICIES
+from tests.machine.node import NEW, OLD, REAL_CONFIGS, MachineNode, but_cpus
 from tests.throwaway.standins.repinning import SHARED
 
 EACH = 5  # in a pod
@@ -14,15 +15,25 @@ AS_A_POD = (
 
 
 def try_containers(node: MachineNode, amount: int) -> None:
-    """Adopted and given back; then all is taken by force, and given back."""
+    """Adopted, through each policy and an upgrade, and given back, twice; then all is taken by force, and
+    given back."""
     node.run_containers(amount // EACH, EACH)
     before = node.usage()
-    node.give(REAL_CONFIGS)
-    node.run("install")
-    assert {one["cpuset.cpus.effective"] for one in node.usage().values()} == {SHARED}
-    assert but_cpus(node.usage()) == but_cpus(before)
-    node.run("remove")
-    assert node.usage() == before
+
+    def install(policy: str, payload: str) -> None:
+        node.give(policy)
+        node.payload = payload
+        node.run("install")
+        usage = node.usage()
+        assert {one["cpuset.cpus.effective"] for one in usage.values()} == {SHARED}, policy
+        assert but_cpus(usage) == but_cpus(before), policy
+
+    for _ in range(2):
+        for policy in POLICIES:
+            install(policy, OLD)
+        install(policy, NEW)
+        node.run("remove")
+        assert node.usage() == before
     node.give(REAL_CONFIGS, forced=True)
     node.run("install")
     assert {(one["cpuset.cpus.effective"], one["cpu.weight"]) for one in node.usage().values()} == {

@@ -42,7 +42,7 @@ SECTIONS: dict[str, frozenset[str] | None] = {
 }
 
 #: Where the pools of static-pools stand.
-POOLS = ("ConfDirPath", "ConfFilePath", "Pools")
+POOLS = ("ConfDirPath", "ConfFilePath", "pools")
 
 POLICY_FIELDS = frozenset(
     {
@@ -63,6 +63,7 @@ POLICY_FIELDS = frozenset(
         "PreferSharedCPUs",
         "ReservedPoolNamespaces",
         "TaintNode",
+        "pools",
     }
 )
 
