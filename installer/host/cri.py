@@ -11,10 +11,11 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from installer.errors import StepFailedError, is_shortage, remedy_for
+from installer.errors import InstallerError, StepFailedError, is_shortage, remedy_for
 from installer.host.cgroups import Cgroups
 from installer.host.containers import build_container, encode_update
 from installer.host.files import RootedFiles
@@ -29,12 +30,14 @@ from installer.host.protobuf import (
     text,
 )
 from installer.host.version_call import answers_version
-from installer.model.paths import normalise_endpoint
+from installer.model.kubelet_requests import Asked, parse_requests
+from installer.model.paths import ALLOCATED_PODS, normalise_endpoint
 from installer.model.pinning import CgroupState, CpuResources
 from installer.model.snapshot import RunningContainer
 
 _SERVICE = "/runtime.v1.RuntimeService"
 _NEWER = {3: "runtime handlers", 4: "features"}  # fields of StatusResponse
+_ALLOCATED_LIMIT = 16 << 20  # bytes, some 300 for each container: a longer file says nothing
 _AT_A_TIME = 8
 _RUNNING = 1  # ContainerState.CONTAINER_RUNNING
 _QUIET = {"GRPC_VERBOSITY": "NONE", "GRPC_ENABLE_FORK_SUPPORT": "0"}
@@ -100,7 +103,10 @@ class SocketCri:
                 lambda one: _container(call, one, cgroups),
                 [one for one in listed if integer(one, 6) == _RUNNING],
             )
-        return tuple(container for container in found if container)
+        asked = self._asked()
+        return tuple(
+            replace(one, asked=asked.get((one.pod_uid, one.name), 0)) for one in found if one is not None
+        )
 
     def update(
         self, endpoint: str, resources: Mapping[str, CpuResources], timeout: float = 10.0
@@ -108,6 +114,12 @@ class SocketCri:
         with self._channel(endpoint, timeout, renewed=True) as call:
             said = _eight_at_a_time(lambda one: (one[0], _update(call, *one)), list(resources.items()))
         return {identifier: complaint for identifier, complaint in said if complaint}
+
+    def _asked(self) -> Asked:
+        try:
+            return parse_requests(self._files.read(ALLOCATED_PODS, _ALLOCATED_LIMIT))
+        except (OSError, InstallerError):  # not readable, or not below the host root: it says nothing
+            return {}
 
     def cgroup(self, container: RunningContainer) -> CgroupState | None:
         return Cgroups(self._files).state(container.pid, container.id)

@@ -42,6 +42,7 @@ PROXY_STATE = ("/var/lib/cri-resmgr", "/run/cri-resmgr", PROXY_PID_FILE)
 PROXY_CACHE = "/var/lib/cri-resmgr/cache"
 TORN_CACHE = f"{PROXY_CACHE}.torn"  # where one that no start can read is kept
 CPU_MANAGER_STATE = "/var/lib/kubelet/cpu_manager_state"
+ALLOCATED_PODS = "/var/lib/kubelet/allocated_pods_state"
 MEMORY_MANAGER_STATE = "/var/lib/kubelet/memory_manager_state"
 
 OUR_STATE = "/var/lib/cri-resmgr-installer"

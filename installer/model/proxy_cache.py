@@ -85,7 +85,7 @@ def _containers(containers: object, pods: Mapping[str, object]) -> Iterator[tupl
         given = _mapping(entry.get("LinuxReq"))
         cpus = given.get("cpuset_cpus")
         pod = _mapping(pods.get(str(entry.get("PodID"))))
-        nano = _nano(requests.get("cpu"))
+        nano = nano_of(requests.get("cpu"))
         yield (
             str(entry.get("Id") or entry.get("ID")),
             CachedContainer(
@@ -112,7 +112,7 @@ def quantity_of(shares: int) -> str:
     return f"{nano}n" if nano % 10**6 else f"{nano // 10**6}m"
 
 
-def _nano(quantity: object) -> int | None:
+def nano_of(quantity: object) -> int | None:
     """A CPU quantity in one of the ways in which Kubernetes writes it: whole CPUs, or `m`, `u`, `n`."""
     found = _QUANTITY.fullmatch(quantity) if isinstance(quantity, str) else None
     return int(found[1]) * _NANO[found[2]] if found else None

@@ -98,7 +98,8 @@ class RunningContainer:
     `pid` is its main process's. `created` is what it was created with, None if the runtime does not say so in
     a shape that we know. `creation` is the same in full, as LinuxContainerResources in JSON; of a runtime
     that tells only of now (CRI-O), what it has now; None if it is told in no shape that we know. `cgroup` is
-    what the kernel enforces now, None if its cgroup was not found.
+    what the kernel enforces now, None if its cgroup was not found. `asked` are the cpu.shares that kubelet
+    asks for it, 0 if kubelet does not say.
     """
 
     id: str
@@ -111,6 +112,7 @@ class RunningContainer:
     created: CpuResources | None = None
     cgroup: CgroupState | None = None
     creation: Mapping[str, int | str] | None = None
+    asked: int = 0
 
     @property
     def title(self) -> str:

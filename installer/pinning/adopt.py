@@ -207,10 +207,11 @@ def _mode(files: Files) -> int:
 
 
 def _linux(stranger: RunningContainer) -> dict[str, int | str]:
-    """LinuxContainerResources. CPUs in the creation of what was created through the proxy are the proxy's."""
+    """LinuxContainerResources. In the creation of what was created through the proxy the CPUs are the
+    proxy's, and so may be the weight."""
     own = _OF_THE_PROXY if stranger.through_proxy else ()
     found = {key: value for key, value in (stranger.creation or {}).items() if key not in own}
-    return {**found, "cpu_shares": due_shares(stranger)}
+    return {**found, "cpu_shares": max(due_shares(stranger), stranger.asked)}
 
 
 def _requirements(linux: Mapping[str, int | str], *, guaranteed: bool) -> dict[str, dict[str, str]]:

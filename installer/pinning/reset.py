@@ -1,9 +1,10 @@
 """What each container has to get back of the CPUs and the CPU weight that the proxy took from it. Pure.
 
 Nothing here guesses. The CPUs and memory nodes are those that kubelet's own managers have assigned, else what
-a container was created with, else all that it could have. The weight is kubelet's. A stranger has it in its
-creation, or in the cache, if it was adopted. In the creation of every other container the proxy has put its
-own, and the cache tells what kubelet had asked for. A weight is only ever raised: the proxy lowers it, so
+a container was created with, else all that it could have. The weight is what kubelet asks for, by its own
+account. Where kubelet keeps none, a stranger has it in its creation, or in the cache, if it was adopted. In
+the creation of every other container the proxy has put its own, and the cache tells, rounded, what kubelet
+had asked for. A weight is only ever raised: the proxy lowers it, so
 that a higher one is the work of another, such as a resize of the pod.
 """
 
@@ -91,7 +92,7 @@ def _reset(container: RunningContainer, cache: ProxyCache, managers: KubeletMana
     if now is None:
         return Reset(container, problem="its cgroup was not found")
     known = cache.containers.get(container.id, CachedContainer())
-    if container.created is None and known.request is None and not known.weighed:
+    if container.created is None and known.request is None and not (known.weighed or container.asked):
         if not container.pinned and not now.is_lowest:
             return None
         return Reset(container, problem="the runtime does not say, in a shape we know, how it was created")
@@ -115,7 +116,9 @@ def _wanted(
     unknown = container.through_proxy and managers.assigns_memory
     mems = now.mems if unknown else own.mems or now.free_mems
     shares = created.shares or KERNEL_DEFAULT
-    if container.created is None or (container.through_proxy and known.request is not None):
+    if container.asked:
+        shares = container.asked
+    elif container.created is None or (container.through_proxy and known.request is not None):
         shares = _kubelets_shares(known, created.shares)
     return CpuResources(cpus, mems, shares)
 

@@ -33,7 +33,7 @@ def is_known(container: RunningContainer, cache: ProxyCache) -> bool:
     known = cache.containers.get(container.id)
     if known is None or (known.request is None and not known.weighed):
         return False
-    asked = (container.creation or {}).get("cpu_shares", LOWEST)
+    asked = container.asked or (container.creation or {}).get("cpu_shares", LOWEST)
     return known.request is not None or asked == LOWEST
 
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import cast
 
 import pytest
@@ -11,12 +12,14 @@ import pytest
 from installer.model.event import Event
 from installer.model.state import Mode
 from tests.host.command import REAL_POLICY, untouched
+from tests.host.daemon import SOON, within
 from tests.host.mortal import run_apart
 from tests.host.node import PROXY, Node
 from tests.host.workload import ALL_CPUS, POLICIES, UNSEEN, but_cpus, enforced, start
 from tests.rules import rule
 from tests.throwaway.containers import Mount, Pod, create_container, ctr, run_pod
 from tests.throwaway.host import ThrowawayHost
+from tests.throwaway.pods import Assigned, pod_object
 from tests.throwaway.standins.repinning import LOWEST, SHARED
 
 CACHE = "/var/lib/cri-resmgr/cache"
@@ -82,6 +85,27 @@ def test_the_policy_none_gives_back_what_the_one_before_it_took(node: Node) -> N
 
 
 @rule("R14")
+def test_kubelets_own_account_of_its_requests_goes_before_the_proxys(node: Node) -> None:
+    """One whose request the proxy rounds, and one with CPUs of its own that its cache has forgotten."""
+    node.run("install")
+    node.host.systemctl("stop", PROXY)
+    pods = {name: run_pod(node.host, node.host.runtime_socket, name) for name in ("rounded", "forgotten")}
+    made = dict(proxied(node, {"rounded": ("104m", 106), "forgotten": ("1", LOWEST)}, pods))
+    cache = json.loads(node.path(CACHE).read_text())
+    del cache["Containers"]["uid:forgotten"]
+    node.path(CACHE).write_text(json.dumps(cache))
+    requests = {"rounded": {"cpu": "105m"}, "forgotten": {"cpu": "1"}}
+    assigned = Assigned(node.host, pods=[pod_object(pods[name], requests[name]) for name in pods])
+    assigned.tell()
+    within(SOON, lambda: all(map(assigned.admitted, pods.values())))
+    node.host.systemctl("start", PROXY)
+    node.run("remove")
+    usage = {name: enforced(node.host, identity)["cpu.shares"] for name, identity in made.items()}
+    assert usage == {"rounded": str(105 * 1024 // 1000), "forgotten": "1024"}
+    assigned.forget()
+
+
+@rule("R14")
 def test_containers_made_through_the_proxy_get_what_kubelet_asked_for(node: Node) -> None:
     """In their creation stands what the proxy gave them: exclusive CPUs come with the lowest weight."""
     node.run("install")
@@ -100,7 +124,9 @@ def test_containers_made_through_the_proxy_get_what_kubelet_asked_for(node: Node
     assert {one["cpuset.cpus"] for one in usage.values()} == {ALL_CPUS.read_text().strip()}
 
 
-def proxied(node: Node, wanted: Mapping[str, tuple[str, int]]) -> Iterator[tuple[str, str]]:
+def proxied(
+    node: Node, wanted: Mapping[str, tuple[str, int]], pods: Mapping[str, Pod] = MappingProxyType({})
+) -> Iterator[tuple[str, str]]:
     """Containers as the stopped proxy has made them: name -> (CPU that its cache says, cpu.shares given)."""
     mounted = node.path("/var/lib/cri-resmgr/made-through")
     mounted.mkdir()
@@ -110,7 +136,9 @@ def proxied(node: Node, wanted: Mapping[str, tuple[str, int]]) -> Iterator[tuple
     found["PolicyName"] = "topology-aware"
     for name, (cpu, shares) in wanted.items():
         socket = node.host.runtime_socket
-        identity = create_container(node.host, socket, name, [mount], cpuset="0", cpu_shares=shares)
+        identity = create_container(
+            node.host, socket, name, [mount], cpuset="0", cpu_shares=shares, pod=pods.get(name)
+        )
         found.setdefault("Containers", {})[f"uid:{name}"] = {
             "ID": identity,
             "CacheID": f"uid:{name}",

@@ -109,10 +109,10 @@ def expect_kept(node: Node, policy: str) -> None:
     """Nobody was restarted, nor has less than at first; only a real policy has CPUs of theirs."""
     kept = json.loads((node.scratch / "workload.json").read_text())
     workload = Workload(node, kept["strangers"])
-    assert workload.pids == kept["pids"]
-    now, before = workload.usage, kept["usage"]
-    if policy == "none":
-        assert now == before
-    else:
-        assert {one["cpuset.cpus"] for one in now.values()} == {SHARED}
-        assert but_cpus(now) == but_cpus(before)
+    assert workload.pids == kept["pids"], "a container was restarted"
+    now: Usage = workload.usage
+    before: Usage = kept["usage"]
+    if policy != "none":
+        assert {one["cpuset.cpus"] for one in now.values()} == {SHARED}, now
+        now, before = but_cpus(now), but_cpus(before)
+    assert now == before, f"{now}, not {before}"

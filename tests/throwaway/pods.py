@@ -14,7 +14,7 @@ from typing import Any
 from tests.throwaway.containers import Pod, reach
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.standins.kubelet_api import READ_ONLY, SECURE
-from tests.throwaway.standins.pods import PODS, STATUS
+from tests.throwaway.standins.pods import ALLOCATED, PODS, STATUS
 
 
 def pod_object(
@@ -55,8 +55,15 @@ class Assigned:
 
     def forget(self) -> None:
         """There are no pods, and there have been none; for a kubelet's next start."""
-        for path in (PODS, STATUS):
+        for path in (PODS, STATUS, ALLOCATED):
             self._file(path).unlink(missing_ok=True)
+
+    def admitted(self, pod: Pod) -> bool:
+        """Whether kubelet has written down what it requests."""
+        try:
+            return pod.uid in self._file(ALLOCATED).read_text()
+        except FileNotFoundError:
+            return False
 
     def history(self, pod: Pod) -> list[tuple[float, bool]]:
         """When (CLOCK_MONOTONIC) kubelet said that a pod was ready or not ready, as it changed."""

@@ -147,6 +147,12 @@ def test_who_has_got_the_lowest_weight_without_a_request_is_a_stranger_still() -
     assert divide([STRANGER], cut) == ([STRANGER], [])
     best_effort = replace(STRANGER, creation={"cpu_shares": 2})
     assert divide([best_effort], cut) == ([], [])
+    # The creation has what the proxy gave to exclusive CPUs, and its cache was lost: kubelet knows better.
+    exclusive = replace(best_effort, through_proxy=True, asked=1024)
+    assert divide([exclusive], cut) == ([exclusive], [])
+    told = with_strangers(cache(), [exclusive])
+    assert entry_of(told)["LinuxReq"]["cpu_shares"] == 1024
+    assert keeps_weight(exclusive, parse_cache(told))
 
 
 def test_what_the_proxy_has_rounded_is_corrected_and_is_no_stranger() -> None:

@@ -17,6 +17,7 @@ from installer.model import paths
 from installer.model.change import Changes
 from installer.model.event import Event
 from installer.model.kubelet_managers import NO_MANAGERS, KubeletManagers, parse_managers
+from installer.model.kubelet_requests import parse_requests
 from installer.model.limits import Limits
 from installer.model.pinning import CgroupState, CpuResources, parse_list, same_list, weights_of
 from installer.model.plan import Plan, Step, StepKind
@@ -107,6 +108,41 @@ def test_kubelets_weight_is_computed_from_the_proxys_estimate() -> None:
         assert found.shares in (asked, asked - 1)
         missed += found.shares != asked
     assert missed / 20_000 < 0.025
+
+
+@rule("R14")
+def test_what_kubelet_itself_says_that_it_asks_for_goes_before_all_else() -> None:
+    """Before what the proxy has rounded, has forgotten, or has put into a creation; and with CRI-O."""
+    asked = replace(OWN, asked=107)
+    assert written(asked, knows(104)) == CpuResources("0-3", "0-1", 107)
+    assert written(asked) == CpuResources("0-3", "0-1", 107)
+    assert written(replace(STRANGER, asked=600)) == CpuResources("0-3", "0-1", 600)
+    crio = replace(STRANGER, created=None, creation={"cpu_shares": 2}, asked=107)
+    assert written(crio, ProxyCache(policy="topology-aware")) == CpuResources("0-3", "0-1", 107)
+    assert written(replace(crio, cgroup=FREE)) is None  # never less than it has
+
+
+def test_kubelets_account_of_what_it_asks_for() -> None:
+    containers = {
+        "web": {"requests": {"cpu": "105m"}},
+        "limited": {"limits": {"cpu": "1"}},
+        "best-effort": {},
+        "large": {"requests": {"cpu": "1000"}},
+        "tiny": {"requests": {"cpu": "1"}, "limits": {"cpu": "2"}},
+        "odd": {"requests": {"cpu": "1Ki"}},
+        "wrong": 7,
+    }
+    shares = {"web": 107, "limited": 1024, "best-effort": 2, "large": 262144, "tiny": 1024}
+    expected = {("uid", name): value for name, value in shares.items()}
+    for data in (
+        {"allocationEntries": {"uid": containers}},
+        {"entries": {"uid": {"ContainerResources": containers}}},
+    ):
+        assert parse_requests(json.dumps({"data": json.dumps(data), "checksum": 1}).encode()) == expected
+    later = json.dumps({"entries": {"uid": {"podSpec": {"containers": []}}}})
+    for text in ("", "{", "[]", '{"data": 7}', '{"data": "["}', json.dumps({"data": later})):
+        assert parse_requests(text.encode()) == {}
+    assert parse_requests(None) == {}
 
 
 def test_kubelets_own_cpu_manager_decides() -> None:

@@ -32,6 +32,9 @@ PODS = "/etc/standin-kubelet-pods.json"
 #: and the new readiness.
 STATUS = "/run/standin-kubelet/pods.json"
 
+#: What kubelet keeps of the pods that it has admitted (since 1.33; in this shape since 1.34).
+ALLOCATED = "/var/lib/kubelet/allocated_pods_state"
+
 UID_LABEL, NAME_LABEL = "io.kubernetes.pod.uid", "io.kubernetes.container.name"
 RUNNING = 1
 
@@ -111,6 +114,7 @@ class Pods:
         self._running: dict[tuple[str, str], Container] = {}
         self._results: dict[str, bool] = {}
         self._known: dict[str, dict[str, Any]] = {}
+        self._allocated: dict[str, dict[str, Any]] = {}
         with suppress(FileNotFoundError), open(STATUS, encoding="utf-8") as file:
             self._known = json.load(file)
 
@@ -140,6 +144,11 @@ class Pods:
             self._refused[uid] = time.monotonic()
             return
         self._admitted.add(uid)
+        resources = {each["name"]: each.get("resources", {}) for each in pod["spec"]["containers"]}
+        self._allocated[uid] = {"ContainerResources": resources}
+        data = json.dumps({"entries": self._allocated})
+        with open(ALLOCATED, "w", encoding="utf-8") as file:
+            json.dump({"data": data, "checksum": 0}, file)
         for container in pod["spec"]["containers"]:
             if "exec" in container.get("readinessProbe", {}):
                 if not late:
