@@ -150,27 +150,31 @@ class _Builder:
             return
         if unit is not None and unit.disable:
             yield Step(StepKind.DISABLE, unit.name, Part.PROXY)
-        yield from self._forward(Part.PROXY, unit)
+        restarts = unit is not None and unit.action is UnitAction.RESTART
+        yield from self._forward(Part.PROXY, unit, self._while_stopped(cache_step) if restarts else ())
         if unit is None or not (unit.action or unit.enable or unit.daemon_reload or unit.awaited):
             return
         if unit.awaited:
             yield Step(StepKind.AWAIT_START, unit.name, Part.PROXY)
-        if unit.action is UnitAction.RESTART:
-            if cache_step is not None:
-                yield Step(cache_step, paths.PROXY_CACHE, Part.PROXY)
-            if self._reset_pinning:
-                yield Step(StepKind.STOP, unit.name, Part.PROXY)
-            yield from self._give_back()
-            if self._adopt:
-                yield Step(StepKind.ADOPT, self._adopt, Part.PROXY)
+        if restarts:
             yield Step(StepKind.RESTART, unit.name, Part.PROXY)
         elif unit.action is UnitAction.RELOAD:
             yield Step(StepKind.SIGNAL, unit.name, Part.PROXY)
             yield Step(StepKind.RESTART_IF_REFUSED, unit.name, Part.PROXY)
         if unit.action or unit.awaited:
             yield Step(StepKind.AWAIT_RELAY, paths.RELAY_ENDPOINT, Part.PROXY)
-            if self._adopt and unit.action is UnitAction.RESTART:
+            if self._adopt and restarts:
                 yield Step(StepKind.CHECK_WEIGHTS, self._adopt, Part.PROXY)
+
+    def _while_stopped(self, cache_step: StepKind | None) -> tuple[Step, ...]:
+        """What is done to the cache and to containers before the proxy starts."""
+        steps = [Step(cache_step, paths.PROXY_CACHE, Part.PROXY)] if cache_step is not None else []
+        if self._reset_pinning:
+            steps.append(Step(StepKind.STOP, paths.PROXY_UNIT, Part.PROXY))
+        steps += self._give_back()
+        if self._adopt:
+            steps.append(Step(StepKind.ADOPT, self._adopt, Part.PROXY))
+        return tuple(steps)
 
     def kubelet_forward(self, hold: bool, *, answered: bool) -> Iterable[Step]:
         """`answered`: the plan has just seen the relay answer. Else that is seen before kubelet moves
@@ -193,15 +197,18 @@ class _Builder:
         if moves and any(step.kind is StepKind.CHECK_WEIGHTS for step in steps):
             yield Step(StepKind.CHECK_WEIGHTS, self._adopt, Part.PROXY)
 
-    def _forward(self, part: Part, unit: UnitChange | None) -> Iterable[Step]:
-        """Files, enablement, reload and the carrier last, as the law says."""
+    def _forward(
+        self, part: Part, unit: UnitChange | None, before_start: tuple[Step, ...] = ()
+    ) -> Iterable[Step]:
+        """Files, enablement, reload and the carrier last, as the law says. `before_start` comes before it: if
+        the run ends there, a start by anybody else has another generation, and the next run does it."""
         changed = [change for change in self._files(part) if not _repairs_base(change)]
         carriers = [file for file in self._desired.files if file.part is part and file.generation_carrier]
         restarts = unit is not None and unit.action is UnitAction.RESTART
         others = [c for c in changed if not (isinstance(c.after, DesiredFile) and c.after.generation_carrier)]
         reloads = unit is not None and (unit.daemon_reload or unit.enable)
         changes_carrier = len(others) < len(changed)
-        late = restarts and (bool(others) or (reloads and changes_carrier))
+        late = restarts and (bool(others) or (changes_carrier and (reloads or bool(before_start))))
         if late and others:
             for carrier in carriers:
                 yield Step(StepKind.MARK_PENDING, carrier.path, part, self._as_pending(carrier))
@@ -217,6 +224,7 @@ class _Builder:
             yield Step(StepKind.DAEMON_RELOAD, "", part)
             if part is Part.KUBELET:
                 yield Step(StepKind.CHECK_EFFECTIVE, unit.name, part)
+        yield from before_start
         if late:
             for carrier in carriers:
                 yield Step(StepKind.WRITE, carrier.path, part, carrier)

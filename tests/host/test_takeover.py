@@ -7,17 +7,19 @@ from pathlib import Path
 import pytest
 
 from installer.model.state import Mode
-from tests.host.command import untouched
+from tests.host.command import REAL_POLICY, untouched
 from tests.host.mortal import Instant, run_apart
-from tests.host.node import BINARY, PROXY, STATE, Node
+from tests.host.node import BINARY, FALLBACK, PROXY, STATE, Node
 from tests.host.product import OF_A_START
 from tests.host.taken import REPAIRED, Taken
+from tests.host.workload import UNSEEN, but_cpus, start
 from tests.rules import rule
-from tests.throwaway.earlier import unpack_release
+from tests.throwaway.earlier import await_relay, unpack_release
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.kubelet import running_endpoint, wait_healthy
 from tests.throwaway.payload import build_payload
 from tests.throwaway.snapshot import Entry, difference, files, snapshot
+from tests.throwaway.standins.repinning import SHARED
 
 #: What a run that failed keeps, and what each start of the proxy and of kubelet writes.
 KEPT = (STATE, *OF_A_START, "/run/cri-resmgr-installer", "/run/lock/cri-resmgr-installer.lock")
@@ -42,6 +44,35 @@ def test_taken_over_with_one_restart_each_and_removed_without_a_trace(
     assert node.run("install").out == "nothing to do\n"
 
     node.run("remove")
+    node.expect_neither()
+
+
+@rule("R14")
+@pytest.mark.skipif(bool(UNSEEN), reason=UNSEEN)
+def test_a_takeover_gives_weight_back_that_the_earlier_installation_has_taken(
+    host: ThrowawayHost, tmp_path: Path
+) -> None:
+    """It has restarted its proxy with a real policy, as such installers do, while containers ran."""
+    node = Taken(host, tmp_path, "config")
+    workload = start(node, pods=2, each=5)
+    before, processes = workload.usage, workload.pids
+    node.path(FALLBACK).write_text(REAL_POLICY)
+    host.systemctl("stop", PROXY)
+    node.path("/run/cri-resmgr.pid").unlink()  # it stays behind
+    host.systemctl("start", PROXY)
+    await_relay(host)
+    assert {(one["cpuset.cpus"], one["cpu.shares"]) for one in workload.usage.values()} == {(SHARED, "2")}
+    node.fallback(REAL_POLICY)
+    assert node.run("plan", "--adopt", code=3).out.count("adopt default/pod-") == len(before)
+    with node.restarts(kubelet=True, proxy=True):
+        node.run("install", "--adopt")
+    node.expect_good()
+    assert node.run("install").out == "nothing to do\n"
+    assert {one["cpuset.cpus"] for one in workload.usage.values()} == {SHARED}
+    assert but_cpus(workload.usage) == but_cpus(before)
+    node.run("remove")
+    assert workload.usage == before
+    assert workload.pids == processes
     node.expect_neither()
 
 
