@@ -12,7 +12,7 @@ from installer.host.ports import Cri, Systemd, Validator
 from installer.model.state import Mode
 from tests.faults.hosts import killed, reboots
 from tests.faults.hosts.bench import Bench
-from tests.faults.hosts.ways import ADOPTION, GIVING_BACK, WAYS, Way
+from tests.faults.hosts.ways import ADOPTION, GIVING_BACK, WAY_BACK_OF_CONTAINERS, WAYS, Way
 from tests.host.mortal import (
     DieAfterStep,
     MortalCri,
@@ -55,7 +55,9 @@ def test_r7_killed_before_or_after_an_effect_the_next_run_goes_on(bench: Bench, 
 
 @rule("R7", "R14")
 @pytest.mark.skipif(bool(UNSEEN), reason=UNSEEN)
-@pytest.mark.parametrize("way", [ADOPTION, GIVING_BACK], ids=lambda way: way.name.replace(" ", "-"))
+@pytest.mark.parametrize(
+    "way", [ADOPTION, GIVING_BACK, WAY_BACK_OF_CONTAINERS], ids=lambda way: way.name.replace(" ", "-")
+)
 def test_r14_killed_in_an_adoption_or_in_giving_back_nobody_has_less_after_the_next_run(
     bench: Bench, way: Way
 ) -> None:
