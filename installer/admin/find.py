@@ -43,11 +43,12 @@ def find_installations(api: Lists, namespace: str = "", instance: str = "") -> t
     """Without a namespace, of all; without an instance, all. Raises ApiError."""
     selector = OURS + (f",{INSTANCE_LABEL}={instance}" if instance else "")
     pages = api.list_pages(DAEMON_SETS, selector, namespace, PAGE)
-    found = [_read(each) for page in pages for each in page.items]
+    found = [read_installed(each) for page in pages for each in page.items]
     return tuple(each for each in found if each is not None)
 
 
-def _read(daemon_set: Object) -> Installed | None:
+def read_installed(daemon_set: Object) -> Installed | None:
+    """None for what is not one of our two."""
     labels = mapping_at(daemon_set, "metadata", "labels")
     mode = COMPONENTS.get(str(labels.get(COMPONENT_LABEL)))
     if mode is None:

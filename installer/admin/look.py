@@ -5,7 +5,7 @@ each object only what is needed is kept, and no node costs a request of its own.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -85,6 +85,23 @@ def look(api: Api, namespace: str = "", instance: str = "") -> Overview:
     return Overview(when, tuple(each.what for each in installations), tuple(views), others)
 
 
+def find_unclean(api: Api, leases: Collection[str]) -> tuple[NodeView, ...]:
+    """Where no DaemonSet of ours is left: the nodes that have a word of ours or one of these Leases, and do
+    not say that they are clean. Raises ApiError."""
+    found = []
+    for page in api.list_pages(NODES, "", "", PAGE):
+        for node in page.items:
+            name, phase = (
+                text_at(node, "metadata", "name"),
+                _status(mapping_at(node, "metadata")).get("state", ""),
+            )
+            if phase != Phase.REMOVED and (phase or lease_name(name) in leases):
+                reason = "no DaemonSet of ours is left that could clean it: apply the manifests again"
+                reachable = silent_since(node) is None
+                found.append(NodeView(name, Standing.DIRTY, reason, phase=phase, reachable=reachable))
+    return tuple(found)
+
+
 def judge_node(node: Object, known: Known) -> NodeView | None:
     """None for a node that is not selected and has nothing of ours. Pure."""
     metadata = mapping_at(node, "metadata")
@@ -114,6 +131,8 @@ def judge_node(node: Object, known: Known) -> NodeView | None:
         hold=cut_line(says.get("hold", "")),
         paused=is_paused(metadata),
         ready=pod is not None and pod.ready,
+        reachable=silent_since(node) is None,
+        mode=mode if modes else None,
         heard=None if heard is None else max(0.0, round(heard)),
     )
 

@@ -110,10 +110,10 @@ def _run(arguments: argparse.Namespace, options: Options) -> int:
         from installer.cli.extension import run_extension
 
         return run_extension(arguments, options)
-    if arguments.command == "report":
-        from installer.cli.admin import run_report
+    if arguments.command in ("report", "uninstall"):
+        from installer.cli.admin import run_report, run_uninstall
 
-        return run_report(arguments, options)
+        return (run_report if arguments.command == "report" else run_uninstall)(arguments, options)
 
     from installer.cli.host import run_host_verb
 

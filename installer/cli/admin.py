@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -12,11 +13,13 @@ from io import StringIO
 from typing import TYPE_CHECKING
 
 from installer.cli.options import Options
-from installer.errors import InstallerError, InvalidInputError
+from installer.errors import InstallerError, InterruptedRunError, InvalidInputError
+from installer.model.event import Event
 
 if TYPE_CHECKING:
     from installer.kube.client import KubeClient
 
+_PENDING = 3
 _CLEAR_SCREEN = "\x1b[H\x1b[2J"
 
 
@@ -41,6 +44,39 @@ def run_report(arguments: argparse.Namespace, options: Options) -> int:
                 seen = look(api, arguments.namespace, arguments.name)
         except KeyboardInterrupt:
             return code
+
+
+def run_uninstall(arguments: argparse.Namespace, options: Options) -> int:
+    """Raises InstallerError."""
+    with _cluster(arguments) as api:
+        from installer.admin.uninstall import Asked, describe, find, uninstall
+        from installer.report.events import build_reporter
+
+        emit = build_reporter(options.output, sys.stdout, options.verbose)
+        asked = Asked(arguments.namespace, arguments.name, arguments.wait, arguments.leave_nodes)
+        try:
+            found = find(api, asked)
+            for line in describe(found, asked):
+                emit(line)
+            if not found.owned:
+                return 0
+            if arguments.dry_run:
+                return _PENDING
+            if not arguments.yes:
+                _confirm()
+            uninstall(api, found, asked, emit)
+        except KeyboardInterrupt:
+            raise InterruptedRunError(signal.SIGINT) from None
+        emit(Event("uninstall.done", "uninstalled: every node is clean, and nothing of ours is left"))
+    return 0
+
+
+def _confirm() -> None:
+    """Raises InvalidInputError."""
+    if not sys.stdin.isatty():
+        raise InvalidInputError(["nobody can be asked here: --yes does it, --dry-run only shows it"])
+    if input("Do all of this? [y/N] ").strip().lower() not in ("y", "yes"):
+        raise InvalidInputError(["not confirmed; nothing was touched"])
 
 
 @contextmanager

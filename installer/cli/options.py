@@ -134,6 +134,7 @@ def build_parser() -> tuple[argparse.ArgumentParser, Mapping[str, _Parser]]:
     _add_host_verbs(add)
     _add_manifests(add("manifests", "print Kubernetes YAML; needs neither root nor a host"))
     _add_report(add("report", "every node of a cluster, with your kubeconfig: how it does, and why"))
+    _add_uninstall(add("uninstall", "clean every node of a cluster, then delete everything of ours from it"))
     _add_extension(add("extension", "Gardener's controller, in a pod of a seed; see docs/gardener.md"))
     _add_internal_verbs(verbs, shared)
     return parser, verbs.choices
@@ -255,6 +256,33 @@ def _add_report(report: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="at a terminal: look again and again; default 10",
     )
+
+
+def _add_uninstall(uninstall: argparse.ArgumentParser) -> None:
+    _add_cluster_options(uninstall)
+    uninstall.add_argument(
+        "--name", default="", help="the value `name` of the manifests, if there are several"
+    )
+    uninstall.add_argument(
+        "--wait",
+        type=_seconds,
+        metavar="SECONDS",
+        help="until no node makes progress for so long; default: the setting removal.waitSeconds",
+    )
+    uninstall.add_argument(
+        "--leave-nodes", action="store_true", help="delete everything, also where nodes are not clean"
+    )
+    sure = uninstall.add_mutually_exclusive_group()
+    sure.add_argument("--yes", action="store_true", help="do not ask")
+    sure.add_argument(
+        "--dry-run", action="store_true", help="show what would be done; exit 3 if anything would"
+    )
+
+
+def _seconds(text: str) -> float:
+    if not text.isdecimal() or int(text) > 86_400:
+        raise argparse.ArgumentTypeError(f"must be seconds, at most 86400, not {text!r}")
+    return float(text)
 
 
 def _add_extension(extension: argparse.ArgumentParser) -> None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from installer.kube.objects import Object
 
 MERGE = "application/merge-patch+json"  # RFC 7386
+STRATEGIC = "application/strategic-merge-patch+json"  # lists by their keys
 
 
 class Resource(NamedTuple):

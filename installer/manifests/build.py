@@ -29,7 +29,7 @@ Objects = Iterable[dict[str, Any]]
 # the annotation.
 _APPARMOR = {"container.apparmor.security.beta.kubernetes.io/installer": "unconfined"}
 # A new node of Gardener takes no other pods before ours is ready; a removal need not hold it up.
-_CRITICAL = {"node.gardener.cloud/critical-component": "true"}
+CRITICAL = {"node.gardener.cloud/critical-component": "true"}
 _SYSTEM = {"gardener.cloud/role": "system-component"}
 _METRICS_PORT = 8891
 _QUANTITY = {"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": True}
@@ -80,11 +80,13 @@ def _mounted_config_maps(inputs: ManifestInputs) -> dict[str, tuple[str, dict[st
     static = {file: configs[key] for key, file in STATIC_CONFIGS.items() if key in configs}
     if static and inputs.settings.mode == "install":
         mounted["configs"] = static
-    return {key: (f"{inputs.values.name}-{key}-{_digest(data)}", data) for key, data in mounted.items()}
+    return {key: (config_map_name(inputs.values.name, key, data), data) for key, data in mounted.items()}
 
 
-def _digest(data: object) -> str:
-    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:10]
+def config_map_name(instance: str, key: str, data: Mapping[str, str]) -> str:
+    """Of a ConfigMap that pods start from."""
+    digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+    return f"{instance}-{key}-{digest[:10]}"
 
 
 def _render(template: str, **values: object) -> Objects:
@@ -199,7 +201,7 @@ def _daemon_set(inputs: ManifestInputs, config_maps: Mapping[str, str]) -> Objec
     # The component tells the pods of our two DaemonSets apart.
     component = "removal" if removal else "installation"
     selector = _pod_selector(inputs, component)
-    gardeners = _SYSTEM if removal else _SYSTEM | _CRITICAL
+    gardeners = _SYSTEM if removal else _SYSTEM | CRITICAL
     metadata["labels"] = {**values.labels, **selector, **(gardeners if values.gardener else {})}
     yield from _render(
         "daemon-set",

@@ -35,7 +35,8 @@ class FleetInstallation:
 @dataclass(frozen=True, slots=True)
 class NodeView:
     """`phase`, `generation`, `policy`, `version`, `hold` and `changed` (a time) are the node's own words;
-    empty where it says none. `heard` is how old its word is, in seconds. `ready` is its pod's."""
+    empty where it says none. `heard` is how old its word is, in seconds. `ready` is its pod's. `reachable`:
+    its kubelet is heard of. `mode` is what is asked of it, None where no DaemonSet selects it."""
 
     name: str
     standing: Standing
@@ -48,6 +49,8 @@ class NodeView:
     hold: str = ""
     paused: bool = False
     ready: bool = False
+    reachable: bool = True
+    mode: Mode | None = None
     heard: float | None = None
 
 

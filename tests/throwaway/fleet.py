@@ -11,6 +11,7 @@ import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
+from installer.daemon.cluster.selection import selects
 from installer.manifests.build import build_objects
 from installer.manifests.inputs import ManifestOptions, load_inputs
 from installer.model.node_marks import STATUS
@@ -37,6 +38,7 @@ class Fleet:
         self.server = KubeServer()
         self.played = {name.replace("_", "-"): how for name, how in played.items()}
         self._stop = threading.Event()
+        self.removed: set[str] = set()  # nodes that a removal has cleaned
         self.error: Exception | None = None
 
     def __enter__(self) -> Self:
@@ -56,18 +58,19 @@ class Fleet:
         if self.error is not None:
             raise self.error
 
-    def apply(self, options: ManifestOptions) -> list[Name]:
-        """What `kubectl apply` would: all objects of the manifests, in their order."""
-        applied = []
+    def apply(self, options: ManifestOptions, only: str = "") -> None:
+        """The objects of the manifests in their order, or those of one kind."""
         for body in build_objects(load_inputs(options, lambda _: None)):
-            metadata = body["metadata"]
-            self.server.create(kind_of(body), metadata.get("namespace", ""), body)
-            applied.append(Name(kind_of(body), metadata.get("namespace", ""), metadata["name"]))
-        return applied
+            if only in ("", body["kind"]):
+                self.server.create(kind_of(body), body["metadata"].get("namespace", ""), body)
 
-    def annotation(self, node: str) -> dict[str, Any]:
-        found = self.server.get(Name(NODES, "", node))["metadata"].get("annotations", {})
-        return dict(json.loads(found.get(STATUS, "{}")))
+    def recover(self, node: str) -> None:
+        """The node does from now on what its pods are there for."""
+        with self.server.changed:
+            self.played[node] = "ready"
+            for pod in self.server.find(PODS):
+                if pod["spec"]["nodeName"] == node:
+                    self.server.delete(Name(PODS, pod["metadata"]["namespace"], pod["metadata"]["name"]))
 
     def rest(self) -> None:
         """Waits until every pod that should be there has done what it does."""
@@ -85,7 +88,10 @@ class Fleet:
     def _step(self) -> bool:
         """What the DaemonSet controller and the nodes do next; whether they did something."""
         with self.server.changed:
-            sets = {each["metadata"]["uid"]: each for each in self.server.find(DAEMON_SETS)}
+            found = self.server.find(DAEMON_SETS)
+            sets = {
+                each["metadata"]["uid"]: each for each in found if _name_of(each).startswith("cri-resmgr")
+            }
             pods = self.server.find(PODS)
             return self._end_pods(sets, pods) or any(self._begin_pods(each, pods) for each in sets.values())
 
@@ -100,14 +106,15 @@ class Fleet:
     def _begin_pods(self, daemon_set: dict[str, Any], pods: list[dict[str, Any]]) -> bool:
         metadata, template = daemon_set["metadata"], daemon_set["spec"]["template"]
         there = {pod["spec"]["nodeName"] for pod in pods if pod["owner"] == metadata["uid"]}
-        new = [name for name in self.played if name not in there]
+        wanted = [name for name in self.played if selects(template, name, LABELS)]
+        new = [name for name in wanted if name not in there]
         for name in new:
             how = self.played[name]
-            if metadata["labels"]["app.kubernetes.io/name"] == "cri-resmgr-installer":
+            if _name_of(daemon_set) == "cri-resmgr-installer":
                 self._act(name, how, template["metadata"]["labels"], metadata["namespace"])
             self.server.create(PODS, metadata["namespace"], build_pod(daemon_set, name, how))
-        count = len(self.played)
-        ready = sum(how == "ready" for how in self.played.values())
+        count = len(wanted)
+        ready = sum(self.played[name] == "ready" for name in wanted)
         status = {
             "observedGeneration": metadata["generation"],
             "desiredNumberScheduled": count,
@@ -127,12 +134,17 @@ class Fleet:
             return
         removes = labels["app.kubernetes.io/component"] == "removal"
         state = "failed" if how == "stuck" else "removed" if removes else "converged"
+        self.removed |= {node} if state == "removed" else set()
         said = {"state": state, "reason": "the disk is full" if how == "stuck" else "", "policy": "none"}
         annotations = {STATUS: json.dumps({**said, "generation": "0123456789abcdef", "version": "1"})}
         self.server.patch(Name(NODES, "", node), {"metadata": {"annotations": annotations}})
         lease = Name(LEASES, namespace, f"cri-resmgr-installer.{node}")
         if lease not in self.server.objects:
             self.server.create(LEASES, namespace, build_lease(node))
+
+
+def _name_of(daemon_set: dict[str, Any]) -> str:
+    return str(daemon_set["metadata"].get("labels", {}).get("app.kubernetes.io/name", ""))
 
 
 def build_node(name: str, how: str = "ready", annotation: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -1,0 +1,127 @@
+"""What of a cluster is ours, and in which order it goes. An object is ours by two labels that nobody else
+gives: the name of our program or of the agent that we brought, and the instance (the value `name`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from installer.admin.find import INSTANCE_LABEL, NAME_LABEL, OURS, PAGE, Lists
+from installer.errors import InvalidInputError
+from installer.kube.api import CONFIG_MAPS, DAEMON_SETS, LEASES, ApiError, Resource
+from installer.kube.objects import Object, mapping_at, text_at
+from installer.model.node_marks import UNINSTALLING
+
+_NAMES = ("cri-resmgr-installer", "cri-resmgr-agent")
+_RBAC, _ADMISSION = "rbac.authorization.k8s.io", "admissionregistration.k8s.io"
+SERVICE_ACCOUNTS, NAMESPACES = Resource("", "v1", "serviceaccounts"), Resource("", "v1", "namespaces")
+DEFINITIONS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions")
+ADJUSTMENTS = Resource("criresmgr.intel.com", "v1alpha1", "adjustments")
+_RIGHTS = (
+    Resource(_RBAC, "v1", "rolebindings"),
+    Resource(_RBAC, "v1", "roles"),
+    Resource(_RBAC, "v1", "clusterrolebindings"),
+    Resource(_RBAC, "v1", "clusterroles"),
+)
+_GUARDED = (*_RIGHTS, NAMESPACES, SERVICE_ACCOUNTS)
+KINDS = (
+    DAEMON_SETS,
+    Resource("monitoring.coreos.com", "v1", "podmonitors"),
+    Resource("monitoring.coreos.com", "v1", "prometheusrules"),
+    Resource("", "v1", "services"),
+    CONFIG_MAPS,
+    LEASES,
+    DEFINITIONS,
+    Resource(_ADMISSION, "v1", "validatingadmissionpolicybindings"),
+    Resource(_ADMISSION, "v1", "validatingadmissionpolicies"),
+    *_RIGHTS,
+    NAMESPACES,
+    SERVICE_ACCOUNTS,
+)
+"""In the order of deletion. Rights outlast the pods that need them, and the ServiceAccounts are last: while
+one is there, an uninstallation that was ended can be found again."""
+
+
+class Deletes(Lists, Protocol):
+    """See KubeClient."""
+
+    def delete(self, resource: Resource, namespace: str, name: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """An object of ours. `marked`: the deletion policy lets go of it."""
+
+    resource: Resource
+    namespace: str
+    name: str
+    program: str
+    marked: bool = False
+
+    @property
+    def path(self) -> str:
+        """As people name it: kind, namespace and name."""
+        return f"{self.resource.plural} {self.namespace}/{self.name}".replace(" /", " ")
+
+    @property
+    def guarded(self) -> bool:
+        """Whether a deletion policy may hold on to it until it is marked."""
+        return self.resource in _GUARDED
+
+
+def find_instance(api: Lists, namespace: str, asked: str) -> str:
+    """The one installation that is meant; empty if there is none. Raises ApiError, and InvalidInputError
+    where there are several."""
+    if asked:
+        return asked
+    found = set()
+    for resource in (DAEMON_SETS, SERVICE_ACCOUNTS):
+        for each in _list(api, resource, OURS, namespace):
+            found.add(text_at(each, "metadata", "labels", INSTANCE_LABEL))
+    found.discard("")
+    if len(found) > 1:
+        raise InvalidInputError(
+            [f"there are several installations: {', '.join(sorted(found))}"], "give --name NAME"
+        )
+    return next(iter(found), "")
+
+
+def take_inventory(api: Lists, instance: str, namespace: str) -> tuple[Owned, ...]:
+    """Everything of the instance, in the order of deletion. Leases of nodes have no instance: those in
+    `namespace` are taken where no other instance lives there. Raises ApiError."""
+    found = [each for resource in KINDS for each in _owned(api, resource, f"{INSTANCE_LABEL}={instance}")]
+    others = [
+        text_at(each, "metadata", "labels", INSTANCE_LABEL)
+        for each in (_list(api, DAEMON_SETS, OURS, namespace) if namespace else ())
+    ]
+    if namespace and set(others) <= {instance}:
+        found += [each for each in _owned(api, LEASES, OURS, namespace) if each not in found]
+    order = {resource: at for at, resource in enumerate(KINDS)}
+    return tuple(sorted(found, key=lambda each: (order[each.resource], each.namespace, each.name)))
+
+
+def _owned(api: Lists, resource: Resource, selector: str, namespace: str = "") -> Iterator[Owned]:
+    for each in _list(api, resource, selector, namespace):
+        metadata = mapping_at(each, "metadata")
+        program = text_at(metadata, "labels", NAME_LABEL)
+        if program in _NAMES:
+            place, name = (text_at(metadata, key) for key in ("namespace", "name"))
+            marked = text_at(metadata, "annotations", UNINSTALLING) == "true"
+            yield Owned(resource, place, name, program, marked)
+
+
+def _list(api: Lists, resource: Resource, selector: str, namespace: str = "") -> Iterator[Object]:
+    """Nothing where the API server does not know the kind."""
+    try:
+        for page in api.list_pages(resource, selector, namespace, PAGE):
+            yield from page.items
+    except ApiError as error:
+        if not error.missing:
+            raise
+
+
+def count_adjustments(api: Lists) -> int:
+    """People's objects, which go with their definition."""
+    return sum(1 for _ in _list(api, ADJUSTMENTS, ""))

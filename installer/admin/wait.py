@@ -1,0 +1,140 @@
+"""Waiting until a DaemonSet has done its work on every node, or nothing has happened for too long.
+
+While nothing changes, one request each few seconds: pods and nodes are listed only when the DaemonSet's own
+counts have changed. An API server that is away is waited for as silent nodes are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
+
+from installer.admin.find import INSTANCE_LABEL, OURS, PAGE
+from installer.admin.look import Api, look
+from installer.kube.api import DAEMON_SETS, PODS, ApiError, Resource
+from installer.kube.objects import Object, mapping_at, number_at, text_at
+from installer.model.event import Emit, Event
+from installer.model.overview import NodeView, Standing
+from installer.model.state import Mode
+
+_PACE = 2.0  # seconds between two looks
+_LARGE = 500  # nodes; looks at more of them are further apart
+_NAMED = 5
+_T = TypeVar("_T")
+
+
+class WaitApi(Api, Protocol):
+    """See KubeClient."""
+
+    def get(self, resource: Resource, namespace: str, name: str) -> Object: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Passed in, in seconds. `now` only moves on."""
+
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+class Waiting:
+    """`patience`: so many seconds may pass without progress on any node."""
+
+    def __init__(
+        self, api: WaitApi, instance: str, patience: float, emit: Emit, clock: Clock | None = None
+    ) -> None:
+        self._api, self._instance, self._patience = api, instance, patience
+        self._emit, self._clock = emit, clock or Clock()
+        self._gone: ApiError | None = None  # why the last request had no answer
+
+    def until_clean(self, namespace: str, name: str) -> tuple[NodeView, ...]:
+        """Until the removal's DaemonSet of this name is done. Returns the nodes that are not clean, with
+        their reasons. Raises ApiError."""
+        clean, since, count = set[str](), self._clock.now(), 0
+        seen: object = None
+        while True:
+            daemon_set = self._ask(lambda: self._api.get(DAEMON_SETS, namespace, name)) or {}
+            status, done = mapping_at(daemon_set, "status"), _is_done(daemon_set)
+            if done or self._is_over(since) or status != seen:
+                views = self._ask(lambda: look(self._api, namespace, self._instance).nodes)
+                if views is not None:
+                    seen, count = status, len(views)
+                    fresh = {each.name for each in views if _is_clean(each)} - clean
+                    clean |= fresh
+                    since = self._clock.now() if fresh else since
+                    self._tell(sorted(fresh), sum(map(_is_clean, views)), count)
+                    if done or self._is_over(since):
+                        return tuple(_with_reason(each) for each in views if not _is_clean(each))
+                elif self._is_over(since):
+                    raise self._silence()
+            self._clock.sleep(_PACE * max(1.0, count / _LARGE))
+
+    def until_gone(self, namespace: str, excused: Collection[str], removals: bool) -> tuple[str, ...]:
+        """Until pods of ours run on the excused nodes alone, or nothing happens any more; the pods that do.
+        `removals`: those of the removal have to end, too. Raises ApiError."""
+        fewest, since = -1, self._clock.now()
+        while True:
+            pods = self._ask(lambda: tuple(self._pods(namespace, excused, removals)))
+            if pods is not None and (fewest < 0 or len(pods) < fewest):
+                fewest, since = len(pods), self._clock.now()
+            if pods is not None and (not pods or self._is_over(since)):
+                return pods
+            if pods is None and self._is_over(since):
+                raise self._silence()
+            self._clock.sleep(_PACE)
+
+    def _pods(self, namespace: str, excused: Collection[str], removals: bool) -> Iterator[str]:
+        component = "" if removals else ",app.kubernetes.io/component=installation"
+        selector = f"{OURS},{INSTANCE_LABEL}={self._instance}{component}"
+        for page in self._api.list_pages(PODS, selector, namespace, PAGE):
+            for each in page.items:
+                if text_at(each, "spec", "nodeName") not in excused:
+                    yield text_at(each, "metadata", "name")
+
+    def _is_over(self, since: float) -> bool:
+        return self._clock.now() - since >= self._patience
+
+    def _ask(self, call: Callable[[], _T]) -> _T | None:
+        """None while the API server is away or overloaded."""
+        try:
+            found = call()
+        except ApiError as error:
+            if error.code and error.code != 429 and error.code < 500:
+                raise
+            if self._gone is None:
+                self._emit(Event("warning", f"the API server: {error}; tried again"))
+            self._gone = error
+            return None
+        self._gone = None
+        return found
+
+    def _silence(self) -> ApiError:
+        return self._gone or ApiError(0, "no answer")
+
+    def _tell(self, fresh: list[str], clean: int, count: int) -> None:
+        if not fresh:
+            return
+        more = f" and {len(fresh) - _NAMED} more" if len(fresh) > _NAMED else ""
+        message = f"clean: {', '.join(fresh[:_NAMED])}{more} ({clean} of {count})"
+        self._emit(Event("uninstall.progress", message, {"nodes": fresh, "clean": clean, "of": count}))
+
+
+def _is_clean(node: NodeView) -> bool:
+    return node.mode is Mode.REMOVE and node.standing is Standing.WELL
+
+
+def _with_reason(node: NodeView) -> NodeView:
+    if node.mode is Mode.INSTALL and not node.reason:
+        return replace(node, reason="the removal that is there does not select it: delete its DaemonSet")
+    return node
+
+
+def _is_done(daemon_set: Object) -> bool:
+    """Whether each node that it selects has an available pod of its present template."""
+    observed = number_at(daemon_set, "status", "observedGeneration")
+    wanted = number_at(daemon_set, "status", "desiredNumberScheduled")
+    done = ("updatedNumberScheduled", "numberReady", "numberAvailable")
+    current = bool(observed) and observed == number_at(daemon_set, "metadata", "generation")
+    return current and all(number_at(daemon_set, "status", key) == wanted for key in done)

@@ -1,0 +1,276 @@
+"""`uninstall` on an API server's stand-in with our manifests and played nodes: first every node is clean,
+then nothing of ours is left, and all of others'.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from installer.admin.uninstall import Asked, find, uninstall
+from installer.admin.wait import Clock
+from installer.errors import InvalidInputError, RollbackFailedError, RolledBackError
+from installer.kube.api import ApiError
+from installer.kube.client import KubeClient, connect_with
+from installer.manifests.inputs import ManifestOptions
+from installer.model.event import Event
+from installer.model.node_marks import NOT_READY_TAINT, READY_CONDITION, READY_LABEL, UNINSTALLING
+from tests.extras import EXTENSION
+from tests.throwaway.fleet import DAEMON_SETS, NODES, Fleet
+from tests.throwaway.kubeserver import Kind, Name
+
+CONFIG_MAPS, ACCOUNTS = Kind("/api/v1", "configmaps"), Kind("/api/v1", "serviceaccounts")
+VALUES = """
+images: {installer: registry.example.org/cri-resmgr-installer:1}
+annotateNode: true
+agent: {enabled: true}
+namespace: resources
+configs: {fallback: 'policy: {Active: none}', default: 'policy: {Active: none}'}
+"""
+NAME, INSTANCE = "app.kubernetes.io/name", "app.kubernetes.io/instance"
+OTHERS: tuple[tuple[Kind, str, str, dict[str, str]], ...] = (
+    (CONFIG_MAPS, "resources", "cri-resmgr-installer-settings-ours", {}),
+    (CONFIG_MAPS, "kube-system", "theirs", {INSTANCE: "cri-resmgr-installer"}),
+    (
+        DAEMON_SETS,
+        "resources",
+        "another",
+        {"app.kubernetes.io/name": "other", INSTANCE: "cri-resmgr-installer"},
+    ),
+    (Kind("/apis/coordination.k8s.io/v1", "leases"), "resources", "leader", {}),
+)
+
+
+@pytest.fixture
+def values(tmp_path: Path) -> Path:
+    (tmp_path / "values.yaml").write_text(VALUES)
+    return tmp_path / "values.yaml"
+
+
+class World:
+    """A fleet with our manifests, and everything that was there before them."""
+
+    def __init__(self, fleet: Fleet, values: Path) -> None:
+        self.fleet, self.server = fleet, fleet.server
+        for kind, namespace, name, labels in OTHERS:
+            spec: dict[str, Any] = {"selector": {}, "template": {"metadata": {"labels": {}}}}
+            fleet.server.create(kind, namespace, {"metadata": {"name": name, "labels": labels}, "spec": spec})
+        fleet.rest()
+        self.before = self.everything()
+        fleet.apply(ManifestOptions(values=values))
+        fleet.rest()
+        self.virtual = 0.0
+        self.events: list[Event] = []
+
+    def everything(self) -> dict[Name, Any]:
+        """All objects, without what the server counts."""
+        found = copy.deepcopy(self.server.objects)
+        for each in found.values():
+            for key in ("resourceVersion", "generation"):
+                each["metadata"].pop(key)
+            for key in ("annotations", "labels"):
+                if not each["metadata"].get(key):
+                    each["metadata"].pop(key, None)
+        return found
+
+    def api(self) -> KubeClient:
+        return connect_with(self.server.kubeconfig().encode())
+
+    def emit(self, event: Event) -> None:
+        self.events.append(event)
+
+    def uninstall(self, asked: Asked = Asked(), api: Any = None) -> None:  # noqa: B008 - frozen
+        """Time passes only while the nodes have nothing to do."""
+
+        def sleep(seconds: float) -> None:
+            self.fleet.rest()
+            self.virtual += seconds
+
+        clock = Clock(lambda: self.virtual, sleep)
+        with closing(api or self.api()) as client:
+            uninstall(client, find(client, asked), asked, self.emit, clock)
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """As a process."""
+        environment = {**os.environ, "PYTHONPATH": f"{EXTENSION}{os.pathsep}{Path.cwd()}"}
+        kubeconfig = json.dumps(json.loads(self.server.kubeconfig()))
+        program = [
+            sys.executable,
+            "-m",
+            "installer.cli",
+            "uninstall",
+            *arguments,
+            "--kubeconfig",
+            "/dev/stdin",
+        ]
+        return subprocess.run(
+            program,
+            input=kubeconfig,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+
+Begin = Callable[..., World]
+
+
+@pytest.fixture
+def begin(values: Path) -> Iterator[Begin]:
+    with ExitStack() as stack:
+        yield lambda **nodes: World(stack.enter_context(Fleet(**nodes)), values)
+
+
+def test_nothing_of_ours_is_left_and_all_of_others(begin: Begin) -> None:
+    world = begin(n1="ready", n2="ready")
+    written = {
+        "metadata": {"labels": {READY_LABEL: "true"}},
+        "spec": {"taints": [{"key": NOT_READY_TAINT}, {"key": "theirs"}]},
+        "status": {
+            "conditions": [*world.before[node("n1")]["status"]["conditions"], {"type": READY_CONDITION}]
+        },
+    }
+    world.server.patch(node("n1"), written)
+    shown = world.run("--dry-run")
+    assert shown.returncode == 3, shown.stderr
+    assert "serviceaccounts resources/cri-resmgr-installer" in shown.stdout
+    assert world.run().returncode == 2
+    assert not {method for method, _ in world.server.log} - {"GET"}
+    world.server.fail("GET", "/daemonsets/cri-resmgr-installer-removal", code=503, times=1)
+    done = world.run("--yes", "--output", "json")
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert [json.loads(line)["kind"] for line in done.stdout.splitlines()][-1] == "uninstall.done"
+    assert world.fleet.removed == {"n1", "n2"}
+    world.before[node("n1")]["spec"] = {"taints": [{"key": "theirs"}]}
+    assert world.everything() == world.before
+    assert world.run("--yes").stdout == "nothing of ours is in this cluster\n"
+
+
+def node(name: str) -> Name:
+    return Name(NODES, "", name)
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+class Mortal:
+    """A client that is killed after its first write that has an effect."""
+
+    def __init__(self, api: KubeClient) -> None:
+        self._api = api
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._api, name)
+        if name not in ("create", "merge", "delete"):
+            return found
+
+        def write(*arguments: Any, **options: Any) -> Any:
+            found(*arguments, **options)
+            raise Killed
+
+        return write
+
+
+def test_killed_after_any_write_it_goes_on_where_it_was(begin: Begin) -> None:
+    world = begin(n1="ready", n2="ready")
+    installed = Name(DAEMON_SETS, "resources", "cri-resmgr-installer")
+    for _ in range(200):
+        had = installed in world.server.objects
+        try:
+            world.uninstall(api=Mortal(world.api()))
+            break
+        except Killed:
+            if had and installed not in world.server.objects:
+                assert world.fleet.removed == {"n1", "n2"}
+    assert world.everything() == world.before
+
+
+def test_a_node_that_fails_keeps_its_rights_until_it_is_clean(begin: Begin) -> None:
+    world = begin(n1="ready", n2="stuck")
+    with pytest.raises(RolledBackError, match=r"not clean: 1.*\nn2: the disk is full"):
+        world.uninstall()
+    assert world.virtual >= 600  # removal.waitSeconds
+    assert {method for method, _ in world.server.log} == {"GET", "POST"}
+    world.fleet.recover("n2")
+    world.uninstall()
+    assert world.everything() == world.before
+
+
+def test_a_node_that_is_silent_is_named_and_left(begin: Begin) -> None:
+    world = begin(n1="ready", n2="gone")
+    with pytest.raises(RollbackFailedError, match="n2: its kubelet is not heard of"):
+        world.uninstall(Asked(wait=30))
+    assert 30 <= world.virtual < 600
+    left = {name.kind.plural for name in world.everything().keys() - world.before.keys()}
+    assert left == {"pods"}  # that of the silent node, which kubelet ends when it comes back
+
+
+def test_nodes_are_left_dirty_only_when_a_person_says_so(begin: Begin) -> None:
+    world = begin(n1="stuck")
+    with pytest.raises(RollbackFailedError, match="n1: the disk is full"):
+        world.uninstall(Asked(wait=0, leave_nodes=True))
+    assert world.everything() == world.before
+
+
+def test_without_its_daemonset_it_does_not_believe_that_nodes_are_clean(begin: Begin) -> None:
+    world = begin(n1="ready")
+    world.server.delete(Name(DAEMON_SETS, "resources", "cri-resmgr-installer"))
+    world.fleet.rest()
+    with pytest.raises(RolledBackError, match="n1: no DaemonSet of ours is left that could clean it"):
+        world.uninstall()
+    assert Name(ACCOUNTS, "resources", "cri-resmgr-installer") in world.server.objects
+
+
+def test_a_stale_mark_does_not_stand_for_clean_nodes(begin: Begin) -> None:
+    """Of an uninstallation that was ended, and then installed again."""
+    world = begin(n1="ready")
+    mark = {"metadata": {"annotations": {UNINSTALLING: "true"}}}
+    world.server.patch(Name(ACCOUNTS, "resources", "cri-resmgr-installer"), mark)
+    world.uninstall()
+    assert world.fleet.removed == {"n1"}
+
+
+def test_what_gardener_manages_is_left_to_gardener(begin: Begin) -> None:
+    world = begin(n1="ready")
+    theirs = {"metadata": {"annotations": {"resources.gardener.cloud/origin": "shoot"}}}
+    world.server.patch(Name(DAEMON_SETS, "resources", "cri-resmgr-installer"), theirs)
+    with pytest.raises(InvalidInputError, match="belongs to a ManagedResource"):
+        world.uninstall()
+
+
+def test_a_removal_of_some_nodes_does_not_stand_for_all(begin: Begin, values: Path) -> None:
+    world = begin(n1="ready", n2="ready")
+    world.fleet.apply(ManifestOptions(values=values, mode="remove", nodes="n1"), only="DaemonSet")
+    with pytest.raises(RolledBackError, match="n2: the removal that is there does not select it"):
+        world.uninstall(Asked(wait=30))
+    assert Name(ACCOUNTS, "resources", "cri-resmgr-installer") in world.server.objects
+
+
+@pytest.mark.parametrize("left", ["daemonsets", "pods"])
+def test_an_api_server_that_stays_away_says_nothing_of_clean_nodes(begin: Begin, left: str) -> None:
+    world = begin(n1="stuck")
+    after = {"daemonsets": "uninstall.removal", "pods": "uninstall.deleted"}[left]
+
+    class Away(World):
+        def emit(self, event: Event) -> None:
+            if event.kind == after:
+                self.server.fail("GET", code=503)
+
+    world.__class__ = Away
+    asked = Asked(wait=30, leave_nodes=left == "pods")
+    with pytest.raises(ApiError, match="503"):
+        world.uninstall(asked)
+    assert world.virtual >= 30
+    assert Name(ACCOUNTS, "resources", "cri-resmgr-installer") in world.server.objects

@@ -1,0 +1,77 @@
+"""A removal made from what a cluster has is the one that the values would render; and what is taken off a
+Node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from installer.admin.clean_nodes import build_patches
+from installer.admin.find import read_installed
+from installer.admin.removal import build_removal, parse_settings_map, settings_map_of
+from installer.manifests.build import build_objects
+from installer.manifests.inputs import ManifestOptions, load_inputs
+from installer.model.node_marks import LAST_FAILURE, NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
+from installer.model.pause import PAUSE_ANNOTATION
+
+CASES = Path(__file__).parents[1] / "cases" / "manifests"
+OF_THE_SERVER: dict[str, Any] = {"uid": "1", "resourceVersion": "2", "generation": 3, "managedFields": []}
+VALUES = [CASES / case / "values.yaml" for case in ("minimal", "full", "restricted")]
+
+
+def rendered(values: Path, mode: str) -> dict[tuple[str, str], Any]:
+    options = ManifestOptions(values=values, mode=mode)
+    objects = build_objects(load_inputs(options, lambda _: None))
+    return {(each["kind"], each["metadata"]["name"]): each for each in objects}
+
+
+@pytest.mark.parametrize("values", VALUES, ids=[path.parent.name for path in VALUES])
+def test_it_is_what_the_values_would_render(values: Path) -> None:
+    installed, removal = rendered(values, "install"), rendered(values, "remove")
+    name = yaml.safe_load(values.read_text()).get("name", "cri-resmgr-installer")
+    daemon_set = installed["DaemonSet", name]
+    daemon_set["metadata"] |= OF_THE_SERVER
+    daemon_set["metadata"].setdefault("annotations", {})["deprecated.daemonset.template.generation"] = "1"
+    daemon_set["status"] = {"numberReady": 3}
+    found = read_installed(daemon_set)
+    assert found is not None
+    settings = parse_settings_map(installed["ConfigMap", settings_map_of(daemon_set)])
+    for made in build_removal(found, settings):
+        assert made == removal[made["kind"], made["metadata"]["name"]]
+
+
+def test_what_people_have_added_to_the_pods_stays() -> None:
+    installed = rendered(CASES / "minimal" / "values.yaml", "install")
+    daemon_set = installed["DaemonSet", "cri-resmgr-installer"]
+    daemon_set["spec"]["template"]["spec"]["tolerations"] = [{"key": "theirs"}]
+    found = read_installed(daemon_set)
+    assert found is not None
+    _, made = build_removal(found, {})
+    assert made["spec"]["template"]["spec"]["tolerations"] == [{"key": "theirs"}]
+
+
+def test_only_what_is_ours_is_taken_off_a_node() -> None:
+    theirs = {"key": "theirs", "effect": "NoSchedule"}
+    node = {
+        "metadata": {
+            "resourceVersion": "7",
+            "annotations": {STATUS: "{}", LAST_FAILURE: "{}", PAUSE_ANNOTATION: "", "other": "x"},
+            "labels": {READY_LABEL: "true", "kubernetes.io/os": "linux"},
+        },
+        "spec": {"taints": [theirs, {"key": NOT_READY_TAINT, "effect": "NoSchedule"}]},
+        "status": {"conditions": [{"type": "Ready"}, {"type": READY_CONDITION}]},
+    }
+    patch, status = build_patches(node)
+    assert patch == {
+        "metadata": {
+            "annotations": dict.fromkeys((STATUS, LAST_FAILURE, PAUSE_ANNOTATION)),
+            "labels": {READY_LABEL: None},
+            "resourceVersion": "7",
+        },
+        "spec": {"taints": [theirs]},
+    }
+    assert status == {"status": {"conditions": [{"type": READY_CONDITION, "$patch": "delete"}]}}
+    assert build_patches({"metadata": {"annotations": {"other": "x"}}}) == ({}, {})
