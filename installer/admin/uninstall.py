@@ -32,6 +32,7 @@ from installer.admin.removal import (
     settings_map_of,
     wait_seconds_of,
 )
+from installer.admin.rollout import why_paused
 from installer.admin.wait import Clock, WaitApi, Waiting
 from installer.errors import InvalidInputError, RollbackFailedError, RolledBackError
 from installer.kube.api import CONFIG_MAPS, DAEMON_SETS, LEASES, ApiError, Resource
@@ -105,6 +106,11 @@ def find(api: UninstallApi, asked: Asked) -> Found:
             raise InvalidInputError(
                 [f"DaemonSet {each.what.name} belongs to a ManagedResource, which would bring it back"],
                 "remove it the way of Gardener: docs/gardener.md, Remove",
+            )
+        if (why := why_paused(each)) is not None:
+            raise InvalidInputError(
+                [f"the rollout is paused, so that no node would begin: {why or 'no reason given'}"],
+                "`cri-resmgr-installer rollout resume` ends that",
             )
     namespace = sets[0].what.namespace if sets else asked.namespace
     owned = take_inventory(api, instance, namespace) if instance else ()

@@ -110,10 +110,11 @@ def _run(arguments: argparse.Namespace, options: Options) -> int:
         from installer.cli.extension import run_extension
 
         return run_extension(arguments, options)
-    if arguments.command in ("report", "uninstall"):
-        from installer.cli.admin import run_report, run_uninstall
+    if arguments.command in ("report", "rollout", "uninstall"):
+        from installer.cli import admin
 
-        return (run_report if arguments.command == "report" else run_uninstall)(arguments, options)
+        run = {"report": admin.run_report, "rollout": admin.run_rollout, "uninstall": admin.run_uninstall}
+        return run[arguments.command](arguments, options)
 
     from installer.cli.host import run_host_verb
 

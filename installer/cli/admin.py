@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from io import StringIO
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from installer.model.event import Event
 
 if TYPE_CHECKING:
     from installer.kube.client import KubeClient
+    from installer.model.overview import Overview
 
 _PENDING = 3
 _CLEAR_SCREEN = "\x1b[H\x1b[2J"
@@ -26,10 +28,17 @@ _CLEAR_SCREEN = "\x1b[H\x1b[2J"
 def run_report(arguments: argparse.Namespace, options: Options) -> int:
     """One look, or one each few seconds until Ctrl-C. Raises InstallerError."""
     with _cluster(arguments) as api:
+        from installer.admin.find import find_installations
         from installer.admin.look import look
+        from installer.admin.rollout import see_rollouts
         from installer.report.overview import print_overview
 
-        seen = look(api, arguments.namespace, arguments.name)
+        def see() -> Overview:
+            found = find_installations(api, arguments.namespace, arguments.name)
+            rollouts = see_rollouts(api, found)
+            return replace(look(api, arguments.namespace, arguments.name), rollouts=rollouts)
+
+        seen = see()
         if arguments.watch is None:
             return print_overview(seen, options.output, sys.stdout, arguments.nodes)
         if options.output != "text" or not sys.stdout.isatty():
@@ -41,9 +50,38 @@ def run_report(arguments: argparse.Namespace, options: Options) -> int:
                 sys.stdout.write(_CLEAR_SCREEN + page.getvalue())
                 sys.stdout.flush()
                 time.sleep(arguments.watch)
-                seen = look(api, arguments.namespace, arguments.name)
+                seen = see()
         except KeyboardInterrupt:
             return code
+
+
+def run_rollout(arguments: argparse.Namespace, options: Options) -> int:
+    """Raises InstallerError."""
+    with _cluster(arguments) as api:
+        from installer.admin import rollout
+        from installer.admin.find import find_installations
+        from installer.report.events import build_reporter
+        from installer.report.rollout import print_rollouts
+
+        found = find_installations(api, arguments.namespace, arguments.name)
+        if not found:
+            missing = "no DaemonSet of cri-resmgr-installer was found"
+            raise InvalidInputError([missing], "--context chooses another cluster")
+        if arguments.action == "status":
+            return print_rollouts(rollout.see_rollouts(api, found), options.output, sys.stdout)
+        if arguments.action == "pause":
+            rollout.pause(api, found, arguments.why)
+            said = "paused: nodes finish what they have begun, and begin no planned work"
+        elif arguments.action == "resume":
+            rollout.resume(api, found)
+            said = "resumed: nodes begin planned work again when their turn comes"
+        else:
+            released = ", ".join(rollout.retry(api, found))
+            said = f"released: {released}; canaries begin again" if released else "nothing was stopped"
+        emit = build_reporter(options.output, sys.stdout, options.verbose)
+        names = [f"{each.what.namespace}/{each.what.name}" for each in found]
+        emit(Event("rollout", said, {"daemonSets": names}))
+    return 0
 
 
 def run_uninstall(arguments: argparse.Namespace, options: Options) -> int:

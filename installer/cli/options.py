@@ -134,6 +134,7 @@ def build_parser() -> tuple[argparse.ArgumentParser, Mapping[str, _Parser]]:
     _add_host_verbs(add)
     _add_manifests(add("manifests", "print Kubernetes YAML; needs neither root nor a host"))
     _add_report(add("report", "every node of a cluster, with your kubeconfig: how it does, and why"))
+    _add_rollout(add("rollout", "what nodes agree on before restarts of kubelet; pause, resume or retry it"))
     _add_uninstall(add("uninstall", "clean every node of a cluster, then delete everything of ours from it"))
     _add_extension(add("extension", "Gardener's controller, in a pod of a seed; see docs/gardener.md"))
     _add_internal_verbs(verbs, shared)
@@ -256,6 +257,18 @@ def _add_report(report: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="at a terminal: look again and again; default 10",
     )
+
+
+def _add_rollout(rollout: argparse.ArgumentParser) -> None:
+    rollout.add_argument(
+        "action",
+        choices=("status", "pause", "resume", "retry"),
+        help="status: permits, canaries, what was stopped and why; pause: no node begins planned work; "
+        "resume: ends that; retry: begins generations again that were stopped",
+    )
+    rollout.add_argument("--why", default="", help="of a pause, for those who see it")
+    rollout.add_argument("--name", default="", help="the value `name` of the manifests; default: all")
+    _add_cluster_options(rollout)
 
 
 def _add_uninstall(uninstall: argparse.ArgumentParser) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from installer.model.state import Mode
@@ -65,6 +65,42 @@ class NodeGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class GenerationView:
+    """What nodes have learnt of one generation. Times are as the API writes them, empty for never. `failures`
+    by node; `stopped` says why no other node begins it."""
+
+    generation: str
+    begun: str = ""
+    canaries: tuple[str, ...] = ()
+    succeeded: tuple[str, ...] = ()
+    failures: Mapping[str, str] = field(default_factory=dict)
+    passed: str = ""
+    soaks_until: str = ""
+    stopped: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutView:
+    """`waiting` are nodes whose pod is not available. `frozen` is why a person has paused it, None if nobody
+    has. `permits` has the nodes that may restart kubelet now, and since when, of `limit` at once."""
+
+    daemon_set: str
+    nodes: int
+    waiting: int
+    frozen: str | None
+    permits: tuple[tuple[str, str], ...]
+    limit: int
+    generations: tuple[GenerationView, ...] = ()
+    unreadable: tuple[str, ...] = ()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether planned work begins on no node, or a generation on no other node."""
+        stopped = any(each.stopped for each in self.generations)
+        return self.frozen is not None or bool(self.unreadable) or stopped
+
+
+@dataclass(frozen=True, slots=True)
 class Overview:
     """`others` are nodes that are not selected and have nothing of ours. `time` is the API server's."""
 
@@ -72,6 +108,7 @@ class Overview:
     installations: tuple[FleetInstallation, ...]
     nodes: tuple[NodeView, ...]
     others: int = 0
+    rollouts: tuple[RolloutView, ...] = ()
 
     @property
     def counts(self) -> Mapping[Standing, int]:

@@ -8,6 +8,7 @@ from typing import TextIO
 
 from installer.model.overview import NodeView, Overview, Standing, group_nodes
 from installer.render import render
+from installer.report.rollout import rollout_json, rollout_lines
 from installer.report.terminal import BOLD, GREEN, RED, YELLOW, one_line, paint, wants_color, write_json
 
 _SCHEMA = 1
@@ -50,6 +51,9 @@ def _head(seen: Overview, color: bool) -> Iterator[str]:
         yield paint(one_line(what), BOLD, color)
     if not seen.installations:
         yield "no DaemonSet of cri-resmgr-installer was found"
+    for rollout in seen.rollouts:
+        if rollout.is_stopped or rollout.permits:
+            yield from rollout_lines(rollout, color)
     others = f"; {seen.others} other nodes have nothing of ours" if seen.others else ""
     yield f"{len(seen.nodes)} nodes at {seen.time}{others}"
 
@@ -98,6 +102,7 @@ def overview_json(seen: Overview) -> Mapping[str, object]:
         "well": seen.well,
         "counts": {standing.value: count for standing, count in seen.counts.items()},
         "others": seen.others,
+        "rollouts": [rollout_json(each) for each in seen.rollouts],
         "groups": [
             {
                 "state": group.standing.value,

@@ -8,14 +8,19 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from installer.fleet.brake import Brake, Failure, build_brake
+from installer.fleet.objects import Permit, build_permit
 from installer.manifests.inputs import ManifestOptions
+from installer.model.fleet import FleetRules
 from tests.extras import EXTENSION
-from tests.throwaway.fleet import NODES, Fleet, build_node
+from tests.throwaway.fleet import CONFIG_MAPS, LEASES, NODES, Fleet, build_node
+from tests.throwaway.kubeserver import Name
 
 Ran = subprocess.CompletedProcess[str]
 Run = Callable[..., Ran]
@@ -80,7 +85,7 @@ def test_report_asks_for_pages_and_for_no_node_alone(fleet: Fleet, run: Run) -> 
     assert page.returncode == 3
     assert page.stdout.startswith("<!DOCTYPE html>")
     asked = {plural: count for (_, plural), count in fleet.server.requests.items()}
-    assert asked == {"daemonsets": 1, "pods": 1, "leases": 1, "nodes": 3}
+    assert asked == {"daemonsets": 2, "configmaps": 2, "pods": 1, "leases": 2, "nodes": 3}
 
 
 def test_what_the_api_server_refuses_is_said_in_its_words(fleet: Fleet, run: Run) -> None:
@@ -88,3 +93,27 @@ def test_what_the_api_server_refuses_is_said_in_its_words(fleet: Fleet, run: Run
     refused = run("report")
     assert refused.returncode == 1
     assert "error: the API server: 403: a fault of the test" in refused.stderr
+
+
+def test_a_rollout_is_seen_paused_and_begun_again(fleet: Fleet, run: Run) -> None:
+    place, now = "cri-resmgr-installer-rollout", time.time()
+    brake = Brake("0123456789abcdef", begun=now - 60, failures={"n3": Failure(now - 50, "no space")})
+    fleet.server.create(CONFIG_MAPS, place, build_brake(brake, place, FleetRules(), 4))
+    fleet.server.create(LEASES, place, build_permit(Permit("permit-0"), place, "n1/uid-1", now, 600))
+    seen = run("rollout", "status")
+    assert seen.returncode == 3, seen.stderr
+    assert "permits: 1 of 1 in use: n1 since" in seen.stdout
+    assert "stopped: the brake was tripped by node n3: no space" in seen.stdout
+    assert "the brake was tripped by node n3" in run("report").stdout
+    assert run("rollout", "pause", "--why", "a Friday").returncode == 0
+    paused = run("rollout", "status", "--output", "json")
+    assert [(each["paused"], each["why"]) for each in json.loads(paused.stdout)["rollouts"]] == [
+        (True, "a Friday")
+    ]
+    refused = run("uninstall", "--dry-run")
+    assert refused.returncode == 2
+    assert "the rollout is paused, so that no node would begin: a Friday" in refused.stderr
+    assert run("rollout", "resume").returncode == 0
+    assert "released: brake-0123456789abcdef" in run("rollout", "retry").stdout
+    assert Name(CONFIG_MAPS, place, "brake-0123456789abcdef") not in fleet.server.objects
+    assert run("rollout", "status").returncode == 0

@@ -19,6 +19,7 @@ from tests.throwaway.kubeserver import Kind, KubeServer, Name
 
 NODES, PODS = Kind("/api/v1", "nodes"), Kind("/api/v1", "pods")
 DAEMON_SETS = Kind("/apis/apps/v1", "daemonsets")
+CONFIG_MAPS = Kind("/api/v1", "configmaps")
 LEASES = Kind("/apis/coordination.k8s.io/v1", "leases")
 LABELS = {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
 _PLURALS = {"ValidatingAdmissionPolicy": "validatingadmissionpolicies"}
