@@ -151,9 +151,10 @@ class KubeClient:
                 method, url, headers=headers, body=body, _request_timeout=_PATIENCE
             )
             self._set_clock(getattr(response, "urllib3_response", response).headers.get("Date", ""))
-            found = json.loads(response.data if response.data is not None else response.read())
+            content = response.data if response.data is not None else response.read()
             if not 200 <= response.status < 300:
-                raise ApiError(response.status, _said(found) or str(response.reason))
+                raise ApiError(response.status, _message_in(content) or str(response.reason))
+            found = json.loads(content)
         return found if isinstance(found, dict) else {}
 
     def _set_clock(self, date: str) -> None:
@@ -226,10 +227,7 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except ApiException as error:
-        try:
-            said = _said(json.loads(error.body or ""))
-        except ValueError:
-            said = ""
+        said = _message_in(error.body or "")
         # An event of a watch has its code in its text only.
         code = error.status or 0
         raise ApiError(int(code), said or str(error.reason)) from None
@@ -239,7 +237,12 @@ def _translated() -> Iterator[None]:
         raise ApiError(0, f"an answer that is not the API's: {error}") from None
 
 
-def _said(body: object) -> str:
+def _message_in(content: str | bytes) -> str:
+    """Of a Status. A kind that the server does not know is answered with plain text."""
+    try:
+        body = json.loads(content)
+    except ValueError:
+        return ""
     message = body.get("message") if isinstance(body, dict) else None
     return message if isinstance(message, str) else ""
 

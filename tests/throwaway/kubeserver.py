@@ -71,6 +71,7 @@ class KubeServer:
         self.log: list[tuple[str, str]] = []
         self.changed = threading.Condition(threading.RLock())
         self.faults: list[Fault] = []
+        self.unknown = {"monitoring.coreos.com"}  # groups that nobody has installed
         self.version = 1000
         self._history: list[tuple[int, str, Name, dict[str, Any]]] = []
         self._forgotten = 0
@@ -417,6 +418,9 @@ class _Handler(BaseHTTPRequestHandler):
         only = ""
         if path.startswith("/only/"):
             only, _, path = path.removeprefix("/only/").partition("/")
+        if any(path.startswith(f"/apis/{group}/") for group in kube.unknown):
+            self._send_text(404, "404 page not found\n")
+            return
         name, status = parse_path(path)
         name = name._replace(namespace=name.namespace or only)
         watches = query.get("watch") in ("true", "True", "1")
@@ -473,6 +477,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
+
+    def _send_text(self, code: int, text: str) -> None:
+        self.send_response(code)
+        self.send_header("Content-Type", "text/plain; charset=utf-8")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing: a test reads `log`."""
