@@ -10,6 +10,7 @@ import contextlib
 import gc
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TextIO, cast
 
 from installer.cli.options import DAEMON_VERBS, Options, UsageError, parse_options
@@ -39,15 +40,32 @@ def _main(argv: Sequence[str] | None) -> int:
         return _fail(error, error.output)
     except InstallerError as error:
         return _fail(error, "text")
-    try:
-        with contextlib.nullcontext() if arguments.command in ("run", "extension") else _short_life():
-            return _run(arguments, options)
-    except InstallerError as error:
-        return _fail(error, options.output)
-    except Exception as error:
-        if options.verbose:
-            raise
-        return _fail(_unforeseen(error), options.output)
+    with _pass_log(arguments, options) as log:
+        options = replace(options, pass_log=log)
+        try:
+            with contextlib.nullcontext() if arguments.command in ("run", "extension") else _short_life():
+                return _run(arguments, options)
+        except InstallerError as error:
+            return _fail(error, options.output, log)
+        except Exception as error:
+            if options.verbose:
+                raise
+            return _fail(_unforeseen(error), options.output, log)
+
+
+@contextlib.contextmanager
+def _pass_log(arguments: argparse.Namespace, options: Options) -> Iterator[TextIO | None]:
+    """The log of a pass that `run` has started as a service. Open from the beginning: a removal deletes its
+    name."""
+    if not hasattr(arguments, "pass_log"):
+        yield None
+        return
+    from installer.host.files import RootedFiles
+    from installer.host.pass_log import open_pass_log
+
+    log = cast(TextIO, SteadyStream(open_pass_log(RootedFiles(options.host_root))))
+    yield log
+    log.flush()
 
 
 @contextlib.contextmanager
@@ -70,9 +88,11 @@ def _unforeseen(error: Exception) -> InstallerError:
     return InstallerError(f"{type(error).__name__}: {error}", "this is a bug; -v shows where")
 
 
-def _fail(error: InstallerError, output: str) -> int:
+def _fail(error: InstallerError, output: str, log: TextIO | None = None) -> int:
     from installer.report.events import report_error
 
+    if log is not None:
+        report_error(error, "json", log)
     report_error(error, output, sys.stdout if output == "json" else sys.stderr)
     return error.exit_code
 

@@ -78,7 +78,8 @@ def _run_child(arguments: argparse.Namespace, options: Options) -> int:
     from installer.report.events import build_reporter
 
     install_signal_handlers()
-    host, emit = build_host(options.host_root), build_reporter(options.output, sys.stdout, options.verbose)
+    host = build_host(options.host_root)
+    emit = build_reporter(options.output, sys.stdout, options.verbose, log=options.pass_log)
     if arguments.restart_proxy:
         restart_proxy(settings, host, emit)
     else:

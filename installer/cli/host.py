@@ -45,8 +45,9 @@ def _converge(request: Request, host: Host, options: Options) -> int:
 
     waiting = WaitingLine(sys.stderr)
     watched = replace(host, clock=TickingClock(host.clock, waiting.tick))
+    emit = build_reporter(options.output, sys.stdout, options.verbose, waiting, options.pass_log)
     try:
-        reconcile(request, watched, build_reporter(options.output, sys.stdout, options.verbose, waiting))
+        reconcile(request, watched, emit)
     finally:
         waiting.clear()
     return 0

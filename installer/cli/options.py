@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from installer import __version__
 from installer.errors import InvalidInputError, UnservableHostError
@@ -62,6 +62,7 @@ class Options:
     adopt: bool
     output: str
     verbose: bool
+    pass_log: TextIO | None = None  # for each event as JSON, too; see host/pass_log.py
 
 
 class UsageError(InvalidInputError):
@@ -111,6 +112,7 @@ def _shared_options() -> _Parser:
         "--output", choices=("text", "json", "html"), help="default text; html: of `report` only"
     )
     shared.add_argument("-v", "--verbose", action="store_true", help="more detail; tracebacks of bugs")
+    shared.add_argument("--pass-log", action="store_true", help=argparse.SUPPRESS)
     return shared
 
 

@@ -1,7 +1,7 @@
-"""The daemon: looks, lets the policy decide, starts a child for it, and waits for the next event.
+"""The daemon: looks, lets the policy decide, starts a pass for it, and waits for the next event.
 
-It changes nothing of the host itself but its runtime state; all converging is a child's, in whose process
-the libraries are loaded that would weigh on every node for ever.
+It changes nothing of the host itself but its runtime state; all converging is a pass's, in whose process the
+libraries are loaded that would weigh on every node for ever. How a pass is started is `pass_starter`'s.
 
 Nothing that fails ends it or its watch: each callback of the loop is guarded, a child that does not start
 or does not end in time is a failed outcome, and there is always a next timer. Kubelet sees that it works by
@@ -36,19 +36,21 @@ from installer.daemon.configuration import (
 )
 from installer.daemon.decision import Action, Decision
 from installer.daemon.pages import render_page
+from installer.daemon.pass_starter import Begun, PassStarter
 from installer.daemon.policy import HEARTBEAT, HOUR, Policy
 from installer.daemon.poller import Poller, PollSnapshot, file_token
 from installer.daemon.probe_files import ProbeFiles
 from installer.daemon.runtime_state import RuntimeState
-from installer.errors import InstallerError, InvalidInputError
-from installer.host.bus import require_bus
+from installer.errors import BusyHostError, InstallerError, InvalidInputError
+from installer.host.bus import SystemBus, require_bus
 from installer.host.files import RootedFiles
 from installer.host.httpd import Page, PageServer
 from installer.host.ports import WatchedSystemd
 from installer.host.run import Finished, describe_exit
 from installer.host.systemd import BusSystemd
+from installer.host.transient import TransientService
 from installer.host.version_call import answers_version
-from installer.host.watch import Child, EventLoop
+from installer.host.watch import EventLoop
 from installer.model import paths
 from installer.model.daemon import Cluster, DaemonState, Phase
 from installer.model.event import Emit, Event
@@ -56,6 +58,7 @@ from installer.model.state import Mode
 
 _DEBOUNCE = 0.05  # seconds; what comes together is looked at once
 _RETRY = 10.0  # seconds until the port of the pages, or the settings, are tried again
+_FINISHED = (Action.REMOVE, Action.RESCUE, Action.HOLD)
 _ERROR_PAGE = Page(500, "text/plain", "internal error; the log of the daemon says more\n")
 
 
@@ -78,7 +81,8 @@ class Daemon:
     ) -> None:
         self._command, self._emit, self._cluster = command, emit, cluster
         self._files = RootedFiles(command.host_root)
-        self._systemd: WatchedSystemd = systemd or BusSystemd(self._files)
+        bus = SystemBus(self._files)
+        self._systemd: WatchedSystemd = systemd or BusSystemd(self._files, bus)
         identity = command.identity or f"process {os.getpid()} {time.time():.3f}"
         self._probe_files = ProbeFiles(command, self._say_once)
         self._runtime_state = RuntimeState(self._files, identity, _since_boot, self._log)
@@ -89,7 +93,7 @@ class Daemon:
         self._loop = EventLoop(self._recover)
         self._snapshot = PollSnapshot()
         self._claimed = False
-        self._child: Child | None = None
+        self._child: Begun | None = None
         self._timer = self._debounce = 0
         self._wake = self._due = 0.0
         self._ending = self._removing = False
@@ -97,6 +101,8 @@ class Daemon:
         self._pages: PageServer | None = None
         self._said: dict[str, float] = {}
         self._succeeded = 0.0  # when, of the epoch
+        service = TransientService(bus, paths.PASS_UNIT)
+        self._passes = PassStarter(self._loop, self._files, service, self._say_once)
 
     def _build_policy(self, configuration: Configuration) -> Policy:
         now = time.monotonic()
@@ -119,6 +125,7 @@ class Daemon:
         self._claimed = self._runtime_state.claim(mode)
         self._say("daemon.started", f"daemon started, mode {mode}", mode=mode.value, pid=os.getpid())
         self._guarded(lambda: self._cluster.begin(self._loop, self._stir))
+        self._guarded(self._resume)
         self._timer = self._loop.after(0.0, self._on_time)
         self._serve_pages()
         try:
@@ -307,18 +314,33 @@ class Daemon:
         unit = self._policy.configuration.kubelet_unit
         child_run = ChildRun(action, snapshot, unit, self._log, self._policy.moved)
         argv = self._command.argv(*verb_of(decision, spent=self._policy.spent))
-        deadline, grace = bounds_of(action, self._policy.configuration)
+        bounds = bounds_of(action, self._policy.configuration)
+        ended = partial(self._ended, child_run, bounds[0])
         try:
-            self._child = self._loop.start(
-                argv, child_run.line, lambda code: self._ended(child_run, code, deadline), deadline, grace
-            )
-        except OSError as error:
-            self._settle(child_run, 1, f"`{action.value}` could not be started: {error}")
+            self._child = self._passes.start(action, decision.why, argv, child_run.line, ended, bounds)
+        except (BusyHostError, OSError) as error:
+            code = error.exit_code if isinstance(error, BusyHostError) else 1
+            self._settle(child_run, code, f"`{action.value}` could not be started: {error}")
             self._wake = time.monotonic()
             if self._ending:
                 self._loop.quit()
 
-    def _ended(self, child_run: ChildRun, code: int, deadline: float) -> None:
+    def _resume(self) -> None:
+        """What an earlier daemon has begun goes on without it: it is followed to its end."""
+        found = self._passes.unfinished() if self._claimed else None
+        if found is None:
+            return
+        action, why = found.action, "begun by an earlier daemon"
+        snapshot = self._look(full=True)
+        self._say("pass.started", f"{action.value}: {why}", verb=action.value, why=why)
+        self._policy.begun(action, snapshot, by_another=True)
+        unit = self._policy.configuration.kubelet_unit
+        child_run = ChildRun(action, snapshot, unit, self._log, self._policy.moved)
+        bounds = bounds_of(action, self._policy.configuration)
+        ended = partial(self._ended, child_run, bounds[0])
+        self._child = self._passes.follow(found, child_run.line, ended, bounds)
+
+    def _ended(self, child_run: ChildRun, deadline: float, code: int) -> None:
         child, self._child = self._child, None
         failure = f"`{child_run.action.value}`: {describe_exit(code)}" if code else ""
         if child is not None and child.overdue:
@@ -385,8 +407,8 @@ class Daemon:
     # -- the end ----------------------------------------------------------------------------
 
     def _terminate(self, name: str) -> None:
-        """A removal or a rescue is finished, anything else stops between two steps. The second signal
-        ends at once."""
+        """What outlives us, a removal or a rescue is finished, anything else stops between two steps. The
+        second signal ends us at once."""
         if self._ending:
             self._loop.quit()
             return
@@ -394,7 +416,7 @@ class Daemon:
         self._say("daemon.ending", f"received {name}, stopping")
         if self._child is None:
             self._finish()
-        elif self._policy.working not in (Action.REMOVE, Action.RESCUE, Action.HOLD):
+        elif not self._child.outlives_us and self._policy.working not in _FINISHED:
             self._child.stop()
 
     def _finish(self) -> None:

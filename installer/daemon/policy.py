@@ -66,6 +66,7 @@ class Policy:
         self._phase, self._reason, self._ready = Phase.STARTING, "", False
         self._now = now
         self.working = Action.NOTHING
+        self._by_another = False
         self._begun_at, self._moved = now, False  # whether the child has changed something on the host
         self._before = PollSnapshot()  # what was seen when the child began
         self._passes = PassHistory(now, self._spread)
@@ -101,13 +102,14 @@ class Policy:
         have changed since."""
         return self._used() >= self.configuration.restarts_per_hour
 
-    def begun(self, action: Action, snapshot: PollSnapshot) -> None:
-        """The action begins, on what was seen. `ended` follows, also where no child could be started."""
-        self.working, self._before = action, snapshot
+    def begun(self, action: Action, snapshot: PollSnapshot, *, by_another: bool = False) -> None:
+        """The action begins, on what was seen. `ended` follows, also where no child could be started.
+        `by_another`: an earlier daemon has begun it, on inputs that nobody knows any more."""
+        self.working, self._before, self._by_another = action, snapshot, by_another
         self._moved, self._begun_at = False, self._now
         if action is Action.RESTART_PROXY:
             self._relay.restarts_proxy(self._now, self.configuration.dead_seconds)
-        if action in (Action.INSTALL, Action.REMOVE, Action.PLAN):
+        if action in (Action.INSTALL, Action.REMOVE, Action.PLAN) and not by_another:
             self._stopped = False
             self._passes.begun(self._now)
         self._judge(self._now, snapshot)
@@ -124,7 +126,9 @@ class Policy:
         self.stamps += [now] * outcome.restarts
         passes.counts["all_restarts"] += outcome.restarts
         passes.counts["rollbacks"] += outcome.rolled_back
-        if outcome.code == _BUSY:
+        if self._by_another:
+            pass  # the node is as it left it, which a pass of our own looks at
+        elif outcome.code == _BUSY:
             self._passes.busy(now)
             self._rescue_at = passes.retry_at
         elif action is Action.PLAN or outcome.would_restart:

@@ -10,7 +10,7 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from installer.errors import SystemdError, UnservableHostError
@@ -28,6 +28,7 @@ READ_SECONDS = 10.0  # a read is tried again while systemd reloads or re-execute
 RECONNECT_SECONDS = 5.0  # a bus daemon that was reached before may be restarting
 AWAY_SECONDS = 1.0  # for one that did not answer the last time
 
+_ALREADY_SUBSCRIBED = "org.freedesktop.systemd1.AlreadySubscribed"
 _MANAGER_PATH = "/org/freedesktop/systemd1"
 _LOST = (
     TIMEOUT,
@@ -56,6 +57,8 @@ def _manager_xml() -> str:
         _method("StopUnit", "s s", "o"),
         _method("RestartUnit", "s s", "o"),
         _method("StartTransientUnit", "s s a(sv) a(sa(sv))", "o"),
+        _method("RefUnit", "s"),
+        _method("UnrefUnit", "s"),
         _method("CancelJob", "u"),
         _method("KillUnit", "s s i"),
         _method("ResetFailedUnit", "s"),
@@ -223,19 +226,22 @@ class SystemBus:
 
     def start_timer(self, name: str, seconds: float, description: str) -> None:
         """A transient timer, which starts the service of its name once and is gone. Raises SystemdError."""
+        properties = {
+            "Description": ("s", description),
+            "TimersMonotonic": ("a(st)", [("OnActiveSec", round(seconds * 1_000_000))]),
+            "AccuracyUSec": ("t", 100_000),
+            "RemainAfterElapse": ("b", False),
+        }
+        self.start_transient(f"systemd-run --on-active={seconds:g} --unit={name}", name, properties)
+
+    def start_transient(self, what: str, name: str, properties: Mapping[str, tuple[str, Any]]) -> None:
+        """Makes and starts a unit that is not on disk. `properties` are D-Bus values with their types, as
+        org.freedesktop.systemd1(5) has them. Raises SystemdError."""
         from gi.repository import GLib
 
-        properties = [
-            ("Description", GLib.Variant("s", description)),
-            ("TimersMonotonic", GLib.Variant("a(st)", [("OnActiveSec", round(seconds * 1_000_000))])),
-            ("AccuracyUSec", GLib.Variant("t", 100_000)),
-            ("RemainAfterElapse", GLib.Variant("b", False)),
-        ]
+        values = [(key, GLib.Variant(kind, value)) for key, (kind, value) in properties.items()]
         manager = self.manager
-        self.call(
-            f"systemd-run --on-active={seconds:g} --unit={name}",
-            lambda: manager.StartTransientUnit(name, "replace", properties, [], timeout=CALL_SECONDS),
-        )
+        self.call(what, lambda: manager.StartTransientUnit(name, "replace", values, [], timeout=CALL_SECONDS))
 
     # -- signals ----------------------------------------------------------------
 
@@ -255,8 +261,17 @@ class SystemBus:
             manager.Reloading.connect(self._on_reloading)
         finally:
             self._context.pop_thread_default()
-        self.call("subscribing to systemd's signals", lambda: manager.Subscribe(timeout=CALL_SECONDS))
+        self._ask_for_signals()
         self._subscribed = True
+
+    def _ask_for_signals(self) -> None:
+        """systemd sends none before somebody asks for them; a connection may do that once."""
+        manager = self.manager
+        try:
+            self.call("subscribing to systemd's signals", lambda: manager.Subscribe(timeout=CALL_SECONDS))
+        except SystemdError as error:
+            if error.name != _ALREADY_SUBSCRIBED:
+                raise
 
     def listen(self, paths: Iterable[str], changed: Callable[[], None]) -> None:
         """From now on `changed` is called by the default main loop when a property of one of these unit
@@ -271,9 +286,25 @@ class SystemBus:
             connection.signal_subscribe(
                 "org.freedesktop.systemd1", interface, member, path, None, 0, lambda *_: changed()
             )
-        manager = self.manager
-        self.call("subscribing to systemd's signals", lambda: manager.Subscribe(timeout=CALL_SECONDS))
+        self._ask_for_signals()
         self._listened = connection
+
+    def watch(self, path: str, changed: Callable[[], None]) -> Callable[[], None]:
+        """`changed` is called by the default main loop when a property of the unit object at `path` changes,
+        until what is returned is called. Raises SystemdError, UnservableHostError."""
+        _ = self.manager
+        connection = self._bus.con
+        number = connection.signal_subscribe(
+            "org.freedesktop.systemd1",
+            "org.freedesktop.DBus.Properties",
+            "PropertiesChanged",
+            path,
+            None,
+            0,
+            lambda *_: changed(),
+        )
+        self._ask_for_signals()
+        return lambda: connection.signal_unsubscribe(number)
 
     @property
     def is_listening(self) -> bool:

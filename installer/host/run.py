@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-_ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
+ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
 OURSELVES = (sys.executable, "-P", "-m", "installer.cli")
 _KEPT_BYTES = 1 << 18
 
@@ -55,7 +55,7 @@ def describe_exit(code: int) -> str:
     return f"ended by signal {number}"
 
 
-def start(argv: Sequence[str], environment: Mapping[str, str] = _ENVIRONMENT) -> Any:
+def start(argv: Sequence[str], environment: Mapping[str, str] = ENVIRONMENT) -> Any:
     """Starts `argv` in a session of its own and returns the Popen at once. Standard output is a pipe, and
     error goes there, too. The caller sees to its end. Raises OSError."""
     import subprocess
@@ -78,7 +78,7 @@ def run(
     (standard output and error together, of which the last 256 KiB are kept). `more` is added to its
     environment."""
     try:
-        process = start(argv, {**_ENVIRONMENT, **more})
+        process = start(argv, {**ENVIRONMENT, **more})
     except OSError as error:
         return Finished(tuple(argv), 127, f"{error.strerror or error}", errno=error.errno or 0)
     with process:

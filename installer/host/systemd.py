@@ -28,8 +28,8 @@ class BusSystemd:
     """The Systemd port over the system bus below a host root. Connects when first used; every method may then
     raise UnservableHostError where the bus or systemd cannot be reached, and OSError."""
 
-    def __init__(self, files: RootedFiles) -> None:
-        self._bus = SystemBus(files)
+    def __init__(self, files: RootedFiles, bus: SystemBus | None = None) -> None:
+        self._bus = bus or SystemBus(files)
 
     def close(self) -> None:
         """Ends the connection. Not needed at the end of a process; the next call makes another."""

@@ -123,37 +123,28 @@ class EventLoop:
         return monitor
 
 
-class Child:
-    """A process that runs beside the loop, in a session of its own; `on_line` gets each line of its output,
-    `on_end` its exit code (128 + n after signal n) when it has ended and all is read.
+class Bounded:
+    """Work that goes on beside the loop and whose end has to come.
 
-    `deadline` seconds after its start it gets SIGTERM, and `grace` seconds later its process group SIGKILL.
-    One that even SIGKILL does not end (its system call hangs) counts as ended with 137, and is reaped
-    later. Raises OSError where it cannot be started."""
+    `deadline` seconds after its start it gets SIGTERM, and `grace` seconds later SIGKILL. What even SIGKILL
+    does not end (its system call hangs) counts as ended with 137. `overdue`: it has had its SIGTERM for the
+    deadline. `outlives_us`: it would go on if this process ended."""
 
-    def __init__(
-        self,
-        loop: EventLoop,
-        argv: Sequence[str],
-        on_line: Callable[[str], None],
-        on_end: Callable[[int], None],
-        deadline: float,
-        grace: float,
-    ) -> None:
-        self.overdue = False
-        self._loop = loop
-        self._on_line, self._on_end = loop.guarded(on_line, None), loop.guarded(on_end, None)
-        self._rest = b""
-        self._told = self.stopping = False
-        self._process: Any = start(argv)
-        self._descriptor = self._process.stdout.fileno()
-        os.set_blocking(self._descriptor, False)
-        self._output = GLib.io_add_watch(
-            self._descriptor, GLib.PRIORITY_DEFAULT, GLib.IO_IN | GLib.IO_HUP, self._readable
-        )
-        GLib.child_watch_add(GLib.PRIORITY_DEFAULT, self._process.pid, self._reaped)
-        self._grace = grace
+    outlives_us = False
+
+    def __init__(self, loop: EventLoop, deadline: float, grace: float) -> None:
+        self.overdue = self.stopping = False
+        self._loop, self._grace = loop, grace
+        self._told = False
         self._timer = loop.after(deadline, self._deadline_passed)
+
+    def _send(self, number: int) -> None:
+        """The signal, to the program; SIGKILL to all that it has started, too."""
+        raise NotImplementedError
+
+    def _tell(self, code: int) -> None:
+        """It has ended: to be said once."""
+        raise NotImplementedError
 
     def stop(self, grace: float = 0.0) -> None:
         """SIGTERM, and SIGKILL after `grace` seconds (0: its own grace). The second call does nothing: a
@@ -162,8 +153,8 @@ class Child:
         if self.stopping or self._told:
             return
         self.stopping = True
-        self._signal(os.kill, signal.SIGTERM)
-        self._signal(os.kill, signal.SIGCONT)
+        self._send(signal.SIGTERM)
+        self._send(signal.SIGCONT)
         self._set_timer(grace or self._grace, self._kill)
 
     def kill(self) -> None:
@@ -178,17 +169,12 @@ class Child:
         self.stop()
 
     def _kill(self) -> None:
-        self._signal(os.killpg, signal.SIGKILL)
+        self._send(signal.SIGKILL)
         self._set_timer(_REAP_SECONDS, self._give_up)
 
     def _give_up(self) -> None:
         self._timer = 0
         self._tell(-signal.SIGKILL)
-
-    def _signal(self, send: Callable[[int, int], None], number: int) -> None:
-        if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                send(self._process.pid, number)
 
     def _set_timer(self, seconds: float, call: Callable[[], None]) -> None:
         self._cancel_timer()
@@ -198,6 +184,37 @@ class Child:
         timer, self._timer = self._timer, 0
         if timer:
             self._loop.cancel(timer)
+
+
+class Child(Bounded):
+    """A process that runs beside the loop, in a session of its own; `on_line` gets each line of its output,
+    `on_end` its exit code (128 + n after signal n) when it has ended and all is read. One that counts as
+    ended is reaped later. Raises OSError where it cannot be started."""
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        argv: Sequence[str],
+        on_line: Callable[[str], None],
+        on_end: Callable[[int], None],
+        deadline: float,
+        grace: float,
+    ) -> None:
+        self._on_line, self._on_end = loop.guarded(on_line, None), loop.guarded(on_end, None)
+        self._rest = b""
+        self._process: Any = start(argv)
+        super().__init__(loop, deadline, grace)
+        self._descriptor = self._process.stdout.fileno()
+        os.set_blocking(self._descriptor, False)
+        self._output = GLib.io_add_watch(
+            self._descriptor, GLib.PRIORITY_DEFAULT, GLib.IO_IN | GLib.IO_HUP, self._readable
+        )
+        GLib.child_watch_add(GLib.PRIORITY_DEFAULT, self._process.pid, self._reaped)
+
+    def _send(self, number: int) -> None:
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                (os.killpg if number == signal.SIGKILL else os.kill)(self._process.pid, number)
 
     def _readable(self, *_: object) -> bool:
         if self._read() is not None:

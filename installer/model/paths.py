@@ -47,6 +47,8 @@ MEMORY_MANAGER_STATE = "/var/lib/kubelet/memory_manager_state"
 
 OUR_STATE = "/var/lib/cri-resmgr-installer"
 OUR_RUNTIME = "/run/cri-resmgr-installer"
+PASS_UNIT = "cri-resmgr-installer-pass.service"
+PASS_LOG = f"{OUR_RUNTIME}/pass.json"  # what the pass in that unit has done so far, for `run`
 RECORD = f"{OUR_STATE}/record.json"
 OBJECTS = f"{OUR_STATE}/objects"
 HOLD = f"{OUR_STATE}/hold"

@@ -78,10 +78,23 @@ class JsonReporter:
 
 
 def build_reporter(
-    output: str, stream: TextIO, verbose: bool = False, waiting: WaitingLine | None = None
+    output: str,
+    stream: TextIO,
+    verbose: bool = False,
+    waiting: WaitingLine | None = None,
+    log: TextIO | None = None,
 ) -> Emit:
-    """The reporter for `output`, text or json."""
-    return JsonReporter(stream) if output == "json" else TextReporter(stream, verbose, waiting)
+    """The reporter for `output`, text or json. `log` gets each event as JSON, too."""
+    report = JsonReporter(stream) if output == "json" else TextReporter(stream, verbose, waiting)
+    if log is None:
+        return report
+    also = JsonReporter(log)
+
+    def report_both(event: Event) -> None:
+        also(event)
+        report(event)
+
+    return report_both
 
 
 def report_error(error: InstallerError, output: str, stream: TextIO, now: Now = utc_now) -> None:

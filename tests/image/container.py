@@ -183,6 +183,14 @@ class Pod:
         self.signal("SIGKILL")
         return self.wait(END_SECONDS)
 
+    def destroy(self) -> None:
+        """As kubelet does with a pod that it admits no more: SIGTERM, then SIGKILL for all that is in its
+        container, which goes with its file system and its volumes."""
+        self.signal("SIGTERM")
+        ctr(self.host, "tasks", "kill", "--all", "--signal", "SIGKILL", self.name)
+        self.wait(END_SECONDS)
+        self.remove()
+
     def wait(self, timeout: float) -> int:
         """Waits for the end of the container and removes it; its log and its volumes stay."""
         self.until(lambda: self.pid is None, timeout, "it goes on")

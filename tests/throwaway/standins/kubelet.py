@@ -6,6 +6,7 @@ Faults (faults.py; the file is FAULTS below, healthz is looked up at each reques
     startup            "exit": exit code 1 at once; "hang": alive, never healthy
     exitOnRelay        true: exit code 1 when the endpoint is cri-resmgr's relay
     onRelay            faults that hold only when the endpoint is the relay
+    offRelay           faults that hold only when it is not
     startDelaySeconds  from the runtime's answer until it is healthy
     exitAfterSeconds   it dies that long after it was healthy
     healthz            false: answers 500
@@ -231,10 +232,9 @@ class Pages:
 def wrongs(address: str) -> dict[str, Any]:
     """What is wrong now, with this endpoint."""
     wrong = faults.load(FAULTS)
-    if is_relay(address):
-        wrong.update(wrong.get("onRelay", {}))
-        if wrong.get("exitOnRelay"):
-            wrong["startup"] = "exit"
+    wrong.update(wrong.get("onRelay" if is_relay(address) else "offRelay", {}))
+    if is_relay(address) and wrong.get("exitOnRelay"):
+        wrong["startup"] = "exit"
     return wrong
 
 

@@ -190,3 +190,28 @@ def test_while_settings_are_read_only_a_rescue_begins(settled: Bench) -> None:
     settled.end(ChildOutcome(0, restarts=1), GOOD)
     settled.policy.reloading = False
     assert settled.look(replace(GOOD, inputs=("new",))) is Action.INSTALL
+
+
+@rule("R11")
+@rule("R13")
+@pytest.mark.parametrize("code", [0, 5, 137])
+def test_what_an_earlier_daemon_has_begun_counts_and_is_looked_at(make: Make, code: int) -> None:
+    """Its inputs are not known: only a pass of our own tells whether the node is as it should be."""
+    bench = make()
+    bench.policy.begun(Action.INSTALL, GOOD, by_another=True)
+    assert bench.look(after=1.0) is Action.NOTHING
+    assert not bench.ready
+    bench.end(ChildOutcome(code, changed=True, restarts=1))
+    assert not bench.ready
+    assert bench.policy.state.restarts == 1
+    assert bench.look() is Action.INSTALL
+    bench.end()
+    assert bench.look() is Action.NOTHING
+    assert bench.ready
+
+
+def test_what_an_earlier_daemon_has_begun_is_stopped_for_a_rescue(make: Make) -> None:
+    bench = make()
+    bench.policy.begun(Action.INSTALL, GOOD, by_another=True)
+    bench.look(SILENT)
+    assert bench.look(after=21) is Action.STOP

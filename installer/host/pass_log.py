@@ -1,0 +1,82 @@
+"""What a pass in a unit of its own tells `run`: a file below /run, a line of JSON for each event.
+
+A file, and neither a pipe nor a socket: nothing that becomes of its reader can block or end the pass, and a
+daemon that comes back reads all of it. Its first line is the daemon's: what has begun, and why.
+
+Best effort: where it cannot be written, the pass does what it does, and its unit tells how it ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from typing import TextIO
+
+from installer.errors import InstallerError
+from installer.host.ports import Files
+from installer.model.paths import OUR_RUNTIME, PASS_LOG
+
+_CHUNK = 1 << 16
+
+
+def begin_pass_log(files: Files, action: str, why: str) -> PassLogReader:
+    """A new one. An earlier pass's is replaced: whoever still reads or writes that is not disturbed."""
+    with contextlib.suppress(InstallerError, OSError):
+        files.make_directory(OUR_RUNTIME)
+        files.write(PASS_LOG, json.dumps({"action": action, "why": why}).encode() + b"\n", 0o600)
+    return PassLogReader(files)
+
+
+def open_pass_log(files: Files) -> TextIO:
+    """For the pass, to add its lines to. Where the daemon could not make it, they go nowhere."""
+    try:
+        with files.opened(PASS_LOG) as place:
+            return open(os.open(place, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC), "w", encoding="utf-8")
+    except (InstallerError, OSError):
+        return open(os.devnull, "w", encoding="utf-8")
+
+
+class PassLogReader:
+    """Reads it from the beginning, while it grows. A removal deletes the file with its directory, and what is
+    written from then on is still read. `action` and `why` are empty where there is no file."""
+
+    def __init__(self, files: Files) -> None:
+        self._files, self._descriptor, self._rest = files, -1, b""
+        with contextlib.suppress(InstallerError, OSError), files.opened(PASS_LOG) as place:
+            self._descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
+        self._lines = self._read()
+        self.action = self.why = ""
+        with contextlib.suppress(ValueError, LookupError, TypeError):
+            header = json.loads(self._lines.pop(0))
+            self.action, self.why = str(header["action"]), str(header["why"])
+
+    @property
+    def has_lines(self) -> bool:
+        """Whether `lines` has something to return already."""
+        return bool(self._lines)
+
+    def lines(self) -> list[str]:
+        """The whole lines that have been added since the last call."""
+        before, self._lines = self._lines, []
+        return before + self._read()
+
+    def forget(self) -> None:
+        """Its pass has been accounted for: deletes the file, unless it is another pass's by now. The end of
+        this reader."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor < 0:
+            return
+        with contextlib.suppress(InstallerError, OSError):
+            there = self._files.status(PASS_LOG)
+            if there is not None and os.path.samestat(there, os.fstat(descriptor)):
+                self._files.remove(PASS_LOG)
+        os.close(descriptor)
+
+    def _read(self) -> list[str]:
+        found = self._rest
+        with contextlib.suppress(OSError):
+            while self._descriptor >= 0 and (chunk := os.read(self._descriptor, _CHUNK)):
+                found += chunk
+        *lines, self._rest = found.split(b"\n")
+        return [line.decode("utf-8", "replace") for line in lines]

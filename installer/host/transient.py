@@ -1,0 +1,116 @@
+"""A service that systemd runs for us: neither the process that asked for it nor its container ends it.
+
+systemd's name for it is a transient unit. It is gone when it has ended, and there is never a second one of
+its name. Its output goes to the host's journal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable, Mapping, Sequence
+
+from installer.errors import InstallerError, SystemdError
+from installer.host.bus import CALL_SECONDS, SERVICE, UNIT, SystemBus
+
+UNIT_EXISTS = "org.freedesktop.systemd1.UnitExists"
+UNKNOWN_END = 1  # where nothing tells how it has ended
+
+_UNKNOWN_PROPERTY = "org.freedesktop.DBus.Error.PropertyReadOnly"  # of a systemd that is older
+_ENDED = ("inactive", "failed")
+_EXITED, _KILLED, _DUMPED = 1, 2, 3  # CLD_*: sigaction(2)
+_OOM_SCORE = -997  # what kubelet gives to the containers of our pod (system-node-critical)
+
+
+class TransientService:
+    """The one of this name, on the system bus of a host. Every method may raise SystemdError,
+    UnservableHostError and OSError as BusSystemd's do, unless it says otherwise."""
+
+    def __init__(self, bus: SystemBus, name: str) -> None:
+        self.name = name
+        self._bus = bus
+        # As bus_label_escape() of systemd's sd-bus does it; each unit has its path, also before it is there.
+        escaped = "".join(c if c.isalnum() else f"_{ord(c):02x}" for c in name)
+        self._path = f"/org/freedesktop/systemd1/unit/{escaped}"
+
+    def start(
+        self, argv: Sequence[str], description: str, environment: Mapping[str, str], seconds: float
+    ) -> None:
+        """`argv` names a program of the host by its path. After `seconds` systemd itself ends it: that is for
+        the case that nobody is left to do it. It stays loaded until `release`, or until our connection ends.
+        Raises SystemdError, with the name UNIT_EXISTS while there is one."""
+        properties: dict[str, tuple[str, object]] = {
+            "Description": ("s", description),
+            "ExecStart": ("a(sasb)", [(argv[0], [word.replace("$", "$$") for word in argv], False)]),
+            "Environment": ("as", [f"{name}={value}" for name, value in environment.items()]),
+            "WorkingDirectory": ("s", "/"),
+            "SyslogIdentifier": ("s", self.name.removesuffix(".service")),
+            # SIGTERM for the program, which finishes its step, and nothing of it is left behind.
+            "KillMode": ("s", "mixed"),
+            "RuntimeMaxUSec": ("t", round(seconds * 1_000_000)),
+            "OOMScoreAdjust": ("i", _OOM_SCORE),
+            "CollectMode": ("s", "inactive-or-failed"),
+            "AddRef": ("b", True),
+        }
+        what = f"systemd-run --unit={self.name}"
+        # Where memory runs out for a program that it has started: it says so, and goes on.
+        newer = {"OOMPolicy": ("s", "continue")}
+        try:
+            self._bus.start_transient(what, self.name, properties | newer)
+        except SystemdError as error:
+            if error.name != _UNKNOWN_PROPERTY:
+                raise
+            self._bus.start_transient(what, self.name, properties)
+
+    def attach(self) -> bool:
+        """Whether one is at work that another process has started. If so, it stays loaded as after
+        `start`."""
+        if self.exit_code() is not None:
+            return False
+        manager = self._bus.manager
+        self._bus.call(
+            f"systemctl show {self.name}", lambda: manager.RefUnit(self.name, timeout=CALL_SECONDS)
+        )
+        return True
+
+    def exit_code(self) -> int | None:
+        """None while it is at work; 128 + n after signal n. UNKNOWN_END also where there is none."""
+        # In one call, and so of one instant: before its start it is inactive, too, but has a job.
+        unit = self._bus.call(
+            self.name, lambda: self._bus.unit(self._path).GetAll(UNIT, timeout=CALL_SECONDS)
+        )
+        if unit["ActiveState"] not in _ENDED or unit["Job"][0]:
+            return None
+        if unit["LoadState"] != "loaded":
+            return UNKNOWN_END
+        how, status = self._get("ExecMainCode"), self._get("ExecMainStatus")
+        if how in (_KILLED, _DUMPED):
+            return 128 + status
+        return status if how == _EXITED else UNKNOWN_END
+
+    def _get(self, key: str) -> int:
+        value: int = self._bus.call(
+            f"{self.name}: {key}",
+            lambda: self._bus.unit(self._path).Get(SERVICE, key, timeout=CALL_SECONDS),
+        )
+        return value
+
+    def kill(self, number: int) -> None:
+        """Sends the signal to its program; SIGKILL to all of its processes."""
+        whom = "all" if number == signal.SIGKILL else "main"
+        manager = self._bus.manager
+        self._bus.call(
+            f"systemctl kill --kill-whom={whom} --signal={number} {self.name}",
+            lambda: manager.KillUnit(self.name, whom, number, timeout=CALL_SECONDS),
+        )
+
+    def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """`changed` is called by the default main loop when something changes, until what is returned is
+        called."""
+        return self._bus.watch(self._path, changed)
+
+    def release(self) -> None:
+        """systemd may forget how it has ended. Raises nothing."""
+        with contextlib.suppress(InstallerError, OSError):
+            manager = self._bus.manager
+            self._bus.call("", lambda: manager.UnrefUnit(self.name, timeout=CALL_SECONDS))

@@ -1,0 +1,64 @@
+"""Where a pass is a child of the daemon, and what is said of that."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from installer.daemon.decision import Action
+from installer.daemon.pass_starter import PassStarter
+from installer.host.bus import SystemBus
+from installer.host.files import RootedFiles
+from installer.host.transient import TransientService
+from installer.model.paths import PASS_UNIT
+from tests.contract.test_watch import Scene
+
+OURS, THEIRS = os.readlink("/proc/self/ns/mnt"), "mnt:[1]"
+NO_NSENTER = "the host has no nsenter"
+NO_BUS = "no system bus socket"
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    made = Scene()
+    yield made
+    assert not made.failures
+
+
+@pytest.mark.parametrize(
+    ("first", "ourselves", "nsenter", "said"),
+    [
+        ("", "", True, ""),  # no host at all
+        (OURS, OURS, True, ""),  # on the host itself
+        (THEIRS, "", True, ""),  # a host that is seen from outside
+        (THEIRS, "mnt:[2]", True, ""),  # the same, and our number is another process's there
+        (THEIRS, OURS, False, NO_NSENTER),
+        (THEIRS, OURS, True, NO_BUS),
+    ],
+)
+def test_a_pass_is_a_child_where_it_cannot_be_a_service(
+    tmp_path: Path, scene: Scene, first: str, ourselves: str, nsenter: bool, said: str
+) -> None:
+    for number, namespace in ((1, first), (os.getpid(), ourselves)):
+        if namespace:
+            place = tmp_path / f"proc/{number}/ns"
+            place.mkdir(parents=True)
+            (place / "mnt").symlink_to(namespace)
+    if nsenter:
+        (tmp_path / "usr/bin").mkdir(parents=True)
+        (tmp_path / "usr/bin/nsenter").touch()
+    files, warnings = RootedFiles(tmp_path), list[str]()
+    service = TransientService(SystemBus(files), PASS_UNIT)
+    starter = PassStarter(scene.loop, files, service, lambda message, _hint: warnings.append(message))
+    assert starter.unfinished() is None
+    argv = (sys.executable, "-c", "print('one'); raise SystemExit(5)")
+    run = starter.start(Action.INSTALL, "a test", argv, scene.lines.append, scene.ends.append, (60.0, 60.0))
+    assert scene.until(scene.ended)
+    assert (scene.lines, scene.ends, run.outlives_us) == (["one"], [5], False)
+    assert [warning.removeprefix("passes run inside this pod: ")[: len(said)] for warning in warnings] == [
+        said
+    ] * bool(said)

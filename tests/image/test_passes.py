@@ -1,0 +1,122 @@
+"""What a pass has begun is finished on the node, whatever becomes of its pod (R11)."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from installer.model.paths import PASS_UNIT
+from tests.host.daemon import SOON, within
+from tests.image.world import OLD, World
+from tests.rules import rule
+from tests.throwaway.host import HostError, ThrowawayHost
+from tests.throwaway.kubelet import UNIT, wait_healthy
+
+pytestmark = pytest.mark.host
+
+STAMPS = "/run/cri-resmgr-installer/restarts.json"
+
+
+@pytest.fixture(scope="module", params=["privileged", "restricted"])
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with ThrowawayHost() as host:
+        yield World(host, tmp_path_factory.mktemp("world"), str(request.param))
+
+
+@pytest.fixture(autouse=True)
+def lent(world: World) -> Iterator[None]:
+    yield
+    world.node.fault("kubelet", "")
+    within(SOON, lambda: not at_work(world))
+
+
+def at_work(world: World) -> bool:
+    return world.host.show(PASS_UNIT, "ActiveState") in ("activating", "active", "deactivating")
+
+
+@contextmanager
+def kubelet_waits(world: World, *, on_relay: bool) -> Iterator[Callable[[], None]]:
+    """The kubelet that a pass restarts is not healthy before what this yields is called."""
+    fault = {"healthz": False}
+    world.node.fault("kubelet", json.dumps({"onRelay": fault} if on_relay else {"offRelay": fault}))
+    try:
+        yield lambda: world.node.fault("kubelet", "")
+    finally:
+        world.node.fault("kubelet", "")
+
+
+def moved(world: World, *, on_relay: bool) -> bool:
+    """Whether kubelet has been started where it should be; False between two processes."""
+    try:
+        return world.host.show(UNIT, "ActiveState") == "active" and world.node.on_relay() == on_relay
+    except (HostError, OSError):
+        return False
+
+
+@rule("R11")
+def test_an_installation_is_finished_without_its_pod(world: World) -> None:
+    with kubelet_waits(world, on_relay=True) as let_go, world.pod() as pod:
+        within(SOON, lambda: moved(world, on_relay=True))
+        pod.destroy()
+        assert at_work(world)
+        let_go()
+        within(SOON, lambda: not at_work(world))
+    wait_healthy(world.host)
+    assert moved(world, on_relay=True)
+    world.expect_payload(OLD)
+    before = world.node.invocations()
+    with world.rollout() as pod:  # it accounts for that pass, and has nothing left to do
+        assert [(data["changed"], data["kubeletRestarts"]) for data in pod.of("pass.ended")] == [
+            (True, 1),
+            (False, 0),
+        ]
+        world.expect_good(pod)
+    assert world.node.invocations() == before
+    assert "wait until kubelet.service is healthy and stays so" in world.host.journal(PASS_UNIT)
+
+
+@rule("R11")
+def test_a_removal_is_finished_without_its_pod(world: World) -> None:
+    with world.rollout() as pod:
+        pod.terminate()
+    with kubelet_waits(world, on_relay=False) as let_go, world.pod(mode="remove") as pod:
+        within(SOON, lambda: moved(world, on_relay=False))
+        pod.destroy()
+        assert at_work(world)
+        let_go()
+        within(SOON, lambda: not at_work(world))
+    world.node.expect_untraced()
+
+
+@rule("R11")
+def test_a_pod_that_is_asked_to_end_sees_its_pass_through(world: World) -> None:
+    world.node.run("remove")
+    with kubelet_waits(world, on_relay=True) as let_go, world.pod() as pod:
+        within(SOON, lambda: moved(world, on_relay=True))
+        pod.signal("SIGTERM")
+        within(SOON, lambda: any(event["kind"] == "daemon.ending" for event in pod.events()))
+        assert at_work(world)
+        let_go()
+        assert pod.wait(SOON) == 0
+        assert [data["exitCode"] for data in pod.of("pass.ended")] == [0]
+    wait_healthy(world.host)
+    assert moved(world, on_relay=True)
+
+
+@rule("R11")
+def test_a_container_that_starts_again_follows_the_pass_that_it_finds(world: World) -> None:
+    world.node.run("remove")
+    world.node.path(STAMPS).unlink(missing_ok=True)
+    with kubelet_waits(world, on_relay=True) as let_go, world.pod() as pod:
+        within(SOON, lambda: moved(world, on_relay=True))
+        pod.kill()
+        pod.start()
+        within(SOON, lambda: bool(pod.of("pass.started")))
+        assert pod.of("pass.started")[0]["why"] == "begun by an earlier daemon"
+        assert at_work(world)
+        let_go()
+        world.settle(pod)
+        world.expect_good(pod)
+        assert [data["kubeletRestarts"] for data in pod.of("pass.ended")][:2] == [1, 0]
+        assert len(json.loads(world.node.path(STAMPS).read_text())["restarts"]) == 1
