@@ -25,7 +25,7 @@ from installer.model.event import Event
 from installer.model.resource import UnitState
 from tests.fakes import FakeSystemd
 
-SOON = 20.0
+SOON = 60.0
 
 
 KUBELET = "kubelet.service"

@@ -51,6 +51,7 @@ class Proxy:
     @property
     def said(self) -> str:
         words = ("--no-pager", "--output=cat", f"--unit={PROXY}", f"--since=@{self._begun}")
+        self.host.sync_journal()
         return self.host.run("journalctl", *words).stdout
 
     def says(self, *texts: str) -> None:

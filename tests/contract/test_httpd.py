@@ -47,17 +47,17 @@ def port() -> Iterator[int]:
 
     thread = threading.Thread(target=serve)
     thread.start()
-    assert serving.wait(5)
+    assert serving.wait(60)
     yield port
     loop.quit()
-    thread.join(10)
+    thread.join(60)
 
 
 def fetch(port: int, path: str, method: str = "GET") -> tuple[int, str, str]:
     """Status, type and body."""
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", method=method)
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, answer.headers["Content-Type"], answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -95,7 +95,7 @@ def test_of_too_many_connections_the_oldest_goes(port: int) -> None:
 
 
 def test_an_endless_request_is_hung_up_on(port: int) -> None:
-    with socket.create_connection(("127.0.0.1", port), 10) as greedy:
+    with socket.create_connection(("127.0.0.1", port), 60) as greedy:
         greedy.sendall(b"GET /" + b"x" * 20_000)
         with contextlib.suppress(ConnectionResetError):
             assert greedy.recv(16) == b""

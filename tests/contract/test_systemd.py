@@ -160,7 +160,7 @@ def test_an_absent_unit_is_not_found(world: World) -> None:
 @pytest.mark.parametrize("method", ["stop", "restart"])
 def test_an_absent_unit_takes_no_job(world: World, method: str) -> None:
     with pytest.raises(SystemdError) as caught:
-        getattr(world.systemd, method)(ABSENT, timeout=5)
+        getattr(world.systemd, method)(ABSENT, timeout=60)
     assert caught.value.name == NO_SUCH_UNIT
     assert ABSENT in caught.value.message
 
@@ -168,7 +168,7 @@ def test_an_absent_unit_takes_no_job(world: World, method: str) -> None:
 def test_a_restart_starts_what_is_down(world: World) -> None:
     name = world.steady()
     assert world.systemd.unit(name).main_pid == 0
-    assert world.systemd.restart(name, timeout=5) == "done"
+    assert world.systemd.restart(name, timeout=60) == "done"
     unit = world.systemd.unit(name)
     assert unit.running
     assert (unit.active_state, unit.sub_state, unit.result) == ("active", "running", "success")
@@ -179,9 +179,9 @@ def test_a_restart_starts_what_is_down(world: World) -> None:
 
 def test_a_restart_gives_another_process(world: World) -> None:
     name = world.steady()
-    world.systemd.restart(name, timeout=5)
+    world.systemd.restart(name, timeout=60)
     before = world.systemd.unit(name)
-    assert world.systemd.restart(name, timeout=5) == "done"
+    assert world.systemd.restart(name, timeout=60) == "done"
     after = world.systemd.unit(name)
     assert after.running
     assert after.main_pid != before.main_pid
@@ -190,8 +190,8 @@ def test_a_restart_gives_another_process(world: World) -> None:
 
 def test_a_stop_leaves_no_process(world: World) -> None:
     name = world.steady()
-    world.systemd.restart(name, timeout=5)
-    assert world.systemd.stop(name, timeout=5) == "done"
+    world.systemd.restart(name, timeout=60)
+    assert world.systemd.stop(name, timeout=60) == "done"
     unit = world.systemd.unit(name)
     assert (unit.active_state, unit.main_pid) == ("inactive", 0)
     assert not unit.flapping
@@ -199,7 +199,7 @@ def test_a_stop_leaves_no_process(world: World) -> None:
 
 def test_a_failed_start_says_so_and_can_be_forgotten(world: World) -> None:
     name = world.failing()
-    assert world.systemd.restart(name, timeout=5) == "failed"
+    assert world.systemd.restart(name, timeout=60) == "failed"
     unit = world.systemd.unit(name)
     assert (unit.active_state, unit.result, unit.main_pid) == ("failed", "exit-code", 0)
     assert unit.flapping
@@ -220,7 +220,7 @@ def test_a_masked_unit_is_refused(world: World) -> None:
     name = world.masked()
     assert world.systemd.unit(name).load_state == "masked"
     with pytest.raises(SystemdError) as caught:
-        world.systemd.restart(name, timeout=5)
+        world.systemd.restart(name, timeout=60)
     assert caught.value.name == UNIT_MASKED
 
 
@@ -235,7 +235,7 @@ def test_enabling_and_disabling(world: World) -> None:
 
 def test_a_changed_file_counts_after_a_reload(world: World) -> None:
     name = world.steady()
-    world.systemd.restart(name, timeout=5)  # a unit that is down is forgotten, and read anew when asked for
+    world.systemd.restart(name, timeout=60)  # a unit that is down is forgotten, and read anew when asked for
     world.change(name)
     assert world.systemd.unit(name).need_daemon_reload
     assert world.systemd.unit(name).loaded_digest == "one"
@@ -276,7 +276,7 @@ def test_a_service_is_started_by_systemd_alone_when_its_time_has_come(world: Wor
 
 def test_a_service_that_runs_is_left_as_it_is(world: World) -> None:
     name = world.steady()
-    world.systemd.restart(name, timeout=5)
+    world.systemd.restart(name, timeout=60)
     before = world.systemd.unit(name)
     world.systemd.arm_start(name, 0.1)
     world.await_start(name)

@@ -15,7 +15,7 @@ from installer.host.watch import Child, EventLoop, WatchSpec
 from tests.contract.scene import sources
 from tests.rules import rule
 
-SOON = 15.0
+SOON = 60.0
 
 
 class Scene:
@@ -98,12 +98,21 @@ def test_what_comes_changes_and_goes_in_a_directory_is_told(tmp_path: Path, scen
 
 def test_a_change_is_told_at_once(tmp_path: Path, scene: Scene) -> None:
     scene.loop.watch([WatchSpec(tmp_path, "/")], scene.changed)
-    for change in ((tmp_path / "x").touch, (tmp_path / "x").unlink):
+
+    def told_at_once(change: Callable[[], None]) -> bool:
         started = time.monotonic()
         change()
         assert scene.until(lambda: scene.told > 0)
-        assert time.monotonic() - started < 0.4
+        took = time.monotonic() - started
         assert scene.hears()
+        return took < 0.4
+
+    # Once is enough: a busy machine may be late, and GLib's own limit, 0.8 s, is never early.
+    for _again in range(20):
+        created, deleted = told_at_once((tmp_path / "x").touch), told_at_once((tmp_path / "x").unlink)
+        if created and deleted:
+            return
+    pytest.fail("each change is told late")
 
 
 def test_other_names_and_other_directories_are_not_told(tmp_path: Path, scene: Scene) -> None:
@@ -186,12 +195,12 @@ def test_a_child_tells_its_lines_and_its_end(scene: Scene, code: str, end: int) 
 
 
 def test_the_end_is_told_also_while_a_grandchild_holds_the_pipe(scene: Scene) -> None:
-    code = "print('last', flush=True)\nif os.fork(): os._exit(0)\ntime.sleep(3)"
-    started = time.monotonic()
-    scene.start(code)
+    scene.start(
+        "grandchild = os.fork()\nif grandchild: print(grandchild, flush=True); os._exit(0)\ntime.sleep(600)"
+    )
     assert scene.until(scene.ended)
-    assert time.monotonic() - started < 2.5
-    assert scene.lines == ["last"]
+    (grandchild,) = map(int, scene.lines)
+    os.kill(grandchild, signal.SIGKILL)  # which has lived until now
 
 
 @rule("R15")
@@ -219,10 +228,11 @@ STUBBORN = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up', flush=Tru
 
 @rule("R15")
 def test_a_child_that_does_not_end_in_time_is_asked_and_then_killed(scene: Scene) -> None:
-    child = scene.start(STUBBORN, deadline=1.0, grace=0.5)
+    argv = ("sh", "-c", "trap '' TERM; echo up; sleep 600")  # a shell is up long before the deadline
     started = time.monotonic()
+    child = scene.loop.start(argv, scene.lines.append, scene.ends.append, 3.0, 0.5)
     assert scene.until(scene.ended)
-    assert time.monotonic() - started > 1.4
+    assert time.monotonic() - started > 3.4
     assert (scene.lines, scene.ends, child.overdue) == (["up"], [137], True)
 
 
@@ -238,6 +248,7 @@ def test_a_child_is_asked_once(scene: Scene) -> None:
     """An installation takes a second SIGTERM as an order to end at once."""
     code = (
         "asked = []\nsignal.signal(signal.SIGTERM, lambda *_: asked.append(1))\nprint('up', flush=True)\n"
+        "while not asked: time.sleep(0.05)\n"
         "end = time.monotonic() + 1\nwhile time.monotonic() < end: time.sleep(0.05)\nsys.exit(len(asked))"
     )
     child = scene.start(code)

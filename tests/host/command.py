@@ -84,7 +84,7 @@ def execute(
     *argv: str,
     prefix: tuple[str, ...] = (),
     environment: Mapping[str, str] | None = None,
-    timeout: float = 60,
+    timeout: float = 180,
 ) -> Ended:
     """Runs the program with exactly these words. Raises TimeoutExpired when it takes too long."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith("CRI_RESMGR_")}

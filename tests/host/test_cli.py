@@ -20,6 +20,7 @@ def test_the_hosts_journal_tells_every_change_and_nothing_else(node: Node) -> No
     by_alice = execute(*node.command.globals(), "remove", environment={"SUDO_USER": "alice"})
     assert by_alice.code == 0, by_alice.said
 
+    node.host.sync_journal()
     told = node.run("history", "-n", "100", "--output", "json").document["entries"][before:]
     assert [(entry["action"], entry["outcome"].partition(":")[0]) for entry in told] == [
         ("install", "done"),
@@ -41,6 +42,7 @@ def test_the_hosts_journal_tells_every_change_and_nothing_else(node: Node) -> No
 
 def test_an_entry_that_another_user_has_made_is_left_out(node: Node) -> None:
     node.run("install")
+    node.host.sync_journal()
     told = node.run("history", "--output", "json").document["entries"]
     message = node.host.run("journalctl", "-t", "cri-resmgr-installer", "-o", "json", "-n", "1").stdout
     identity = json.loads(message)["MESSAGE_ID"]
@@ -48,7 +50,7 @@ def test_an_entry_that_another_user_has_made_is_left_out(node: Node) -> None:
         *("setpriv", "--reuid=1000", "--clear-groups", "logger", "--journald"),
         input=f"MESSAGE_ID={identity}\nMESSAGE=forged\nCRI_RESMGR_INSTALLER_ACTION=forged\n",
     )
-    node.host.run("journalctl", "--sync")
+    node.host.sync_journal()
     assert "forged" in node.host.run("journalctl", f"MESSAGE_ID={identity}", "-o", "cat").stdout
     assert node.run("history", "--output", "json").document["entries"] == told
 
@@ -74,6 +76,7 @@ def test_status_needs_no_payload_and_says_how_it_came_to_be(node: Node) -> None:
     assert bare("status", code=3).out.splitlines()[-1] == "not installed"
     node.fallback("policy:\n  Active: podpools\n  ReservedResources: {CPU: 750m}\n")
     node.run("install")
+    node.host.sync_journal()
     said = bare("status", code=0).out
     assert "    policy: podpools, from fallback.cfg\n" in said
     assert "    runtime endpoint: /run/containerd/containerd.sock\n" in said
@@ -95,10 +98,10 @@ def test_status_waits_until_all_is_well(node: Node) -> None:
     assert node.run("status", "--wait", "1").out.splitlines()[-1] == "converged and healthy"
     node.host.systemctl("stop", PROXY)
     assert "is not running" in node.run("status", "--wait", "1", code=3).out.splitlines()[-1]
-    argv = [str(PROGRAM), *node.command.globals(), "status", "--wait", "60"]
+    argv = [str(PROGRAM), *node.command.globals(), "status", "--wait", "120"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as waiting:
         node.host.systemctl("start", PROXY)
-        out, err = waiting.communicate(timeout=60)
+        out, err = waiting.communicate(timeout=180)
     assert (waiting.returncode, err) == (0, "")
     assert out.splitlines()[-1] == "converged and healthy"
 

@@ -12,7 +12,7 @@ from tests.throwaway.kubelet import wait_healthy
 
 GUARD_SECONDS = 5
 _THEIR_DROP_IN = "/etc/systemd/system/kubelet.service.d/99-theirs.conf"
-BOOT_SECONDS = 10  # what a boot may take besides, on a busy machine
+BOOT_SECONDS = 60  # what a boot may take besides, on a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_a_proxy_that_is_not_ready_in_time_is_gone_without(node: Node, startup: 
 def test_a_missing_part_of_ours_does_not_keep_kubelet_from_starting(node: Node, path: str) -> None:
     content, mode = node.path(path).read_bytes(), node.path(path).stat().st_mode
     node.path(path).unlink()
-    assert boot(node) < 1
+    assert boot(node) < GUARD_SECONDS - 1
     assert not node.on_relay()
     node.path(path).write_bytes(content)
     node.path(path).chmod(mode)

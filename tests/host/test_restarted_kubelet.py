@@ -69,7 +69,7 @@ def begin(node: Node, assigned: Assigned) -> Begin:
 
 
 def set_mode(node: Node, mode: str) -> None:
-    node.command.set(kubelet={"settleSeconds": 3})
+    node.command.set(kubelet={"settleSeconds": 8})
     settings = json.loads(node.command.config.read_text())
     node.command.config.write_text(json.dumps({**settings, "mode": mode}))
 

@@ -9,6 +9,7 @@ import pytest
 
 from installer.model.state import Mode
 from tests.host.command import REAL_POLICY
+from tests.host.daemon import BUSY
 from tests.host.mortal import Instant, PowerCut, StopRuntime, converge
 from tests.host.node import PROXY, STATE, Node
 from tests.host.product import changed_since, offer_broken, offer_good
@@ -61,7 +62,7 @@ def test_r8_with_the_default_deadlines_kubelet_leaves_two_hanging_proxies_within
     assert healthz(node.host) == "ok"
     assert not node.on_relay()
     started = int(node.host.show("kubelet.service", "ActiveEnterTimestampMonotonic")) / 1e6
-    assert started - began < BOUND
+    assert started - began < BOUND + BUSY
     node.host.systemctl("restart", "kubelet.service")
     wait_healthy(node.host)
     assert not node.on_relay()
@@ -90,7 +91,7 @@ def test_r8_a_kubelet_that_did_not_come_up_on_the_relay_is_healthy_when_we_say_s
     started = time.monotonic()
     ended = node.run("install", code=5)
     assert healthz(node.host) == "ok"
-    assert time.monotonic() - started < BOUND
+    assert time.monotonic() - started < BOUND + BUSY
     assert ('"command failed" err=' in ended.err.splitlines()[0]) == ("hang" not in fault)
     assert "last lines of the journal of kubelet.service" in ended.err
     assert not changed_since(before, node, "/etc/standin-kubelet.json")

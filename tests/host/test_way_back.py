@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.host.daemon import BUSY
 from tests.host.node import BINARY, PROXY, PROXY_ENVIRONMENT, STATE, Node
 from tests.rules import rule
 from tests.throwaway.host import ThrowawayHost
@@ -38,7 +39,7 @@ def test_a_first_install_of_a_proxy_that_does_not_serve_never_touches_kubelet(
     kubelet = node.invocations()[0]
     started = time.monotonic()
     ended = node.run("install", code=5)
-    assert time.monotonic() - started < 30
+    assert time.monotonic() - started < 30 + BUSY
     assert "last lines of the journal of cri-resource-manager.service" in ended.err
     assert "the host is as it was before" in ended.err
     assert node.invocations()[0] == kubelet
@@ -64,7 +65,7 @@ def test_an_upgrade_that_fails_brings_the_good_version_back_while_kubelet_stays(
     node.upgrade(fault=fault)
     started = time.monotonic()
     ended = node.run("install", code=5)
-    assert time.monotonic() - started < 30
+    assert time.monotonic() - started < 30 + BUSY
     assert "the last good generation is in place again" in ended.err
     assert node.path(BINARY).read_bytes() == good
     assert node.invocations()[0] == kubelet

@@ -230,7 +230,7 @@ class Pod:
         states = self.of("state")
         return str(states[-1]["phase"]) if states else ""
 
-    def execute(self, *argv: str, timeout: float = 30.0) -> Probed:
+    def execute(self, *argv: str, timeout: float = 120.0) -> Probed:
         """Runs a command in the container, as `kubectl exec` and probes do."""
         exec_id = f"probe-{next(self._numbers)}"
         done = self._ctr("tasks", "exec", "--exec-id", exec_id, self.name, *argv, timeout=timeout)
@@ -243,7 +243,7 @@ class Pod:
     def ready(self) -> bool:
         return self.pid is not None and self.probe("readinessProbe").code == 0
 
-    def wait_ready(self, timeout: float = 40.0) -> float:
+    def wait_ready(self, timeout: float = 120.0) -> float:
         """Returns how long it took. Raises HostError when it ends or takes too long."""
 
         def done() -> bool:

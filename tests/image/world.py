@@ -85,7 +85,7 @@ class World:
     def settle(self, pod: Pod) -> None:
         """Waits until it is ready, nothing goes on, and its second look found nothing to do."""
         pod.wait_ready()
-        pod.until(lambda: at_rest(pod), 20, "it does not come to rest")
+        pod.until(lambda: at_rest(pod), 120, "it does not come to rest")
 
     def expect_good(self, pod: Pod) -> None:
         """Converged and healthy, by our own word in the container and by the node's systemd and kubelet."""

@@ -32,7 +32,7 @@ HEALTHY = (
 )
 CONTAINERS = "tests.machine.containers"
 CONTAINER_SECONDS = 30  # to make one, on a busy machine
-UP_SECONDS = 60  # for a kubelet after a boot, on a busy machine
+UP_SECONDS = 240  # for a kubelet after a boot, on a busy machine
 
 
 def build_parts(scratch: Path, selinux: bool = False) -> Parts:

@@ -22,7 +22,7 @@ from tests.tree import tree
 #: The commands a throwaway host needs on the machine, for a message or a skip.
 NEEDED = ("busybox", "mmdebstrap", "mount", "nsenter", "setpriv", "systemd-nspawn", "unshare")
 
-BOOT_SECONDS = 30.0
+BOOT_SECONDS = 120.0  # and for all else: what holds sooner ends the wait sooner
 
 
 class HostError(Exception):
@@ -117,7 +117,7 @@ class ThrowawayHost:
             f"cp -a {place}/. {new} && mount --move {new} {place}"
         )
         inside = ["nsenter", "--target", str(self._keeper.pid), "--mount", "--"]
-        subprocess.run([*inside, "sh", "-c", script], check=True, timeout=30)
+        subprocess.run([*inside, "sh", "-c", script], check=True, timeout=120)
 
     # -- power --------------------------------------------------------------
 
@@ -135,7 +135,7 @@ class ThrowawayHost:
         if wait:
             self._wait_running(deadline)
 
-    def poweroff(self, timeout: float = 30.0) -> None:
+    def poweroff(self, timeout: float = 120.0) -> None:
         """Shuts it down in order. Raises HostError when it takes longer than `timeout`."""
         # As `systemctl poweroff`, but logind, and with it the bus, are not asked.
         mode = ("--no-block", "--job-mode=replace-irreversibly")
@@ -183,7 +183,7 @@ class ThrowawayHost:
     # -- inside -------------------------------------------------------------
 
     def run(
-        self, *argv: str, check: bool = True, timeout: float = 30.0, input: str | None = None
+        self, *argv: str, check: bool = True, timeout: float = 120.0, input: str | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Runs a command in it, as root, in all of its namespaces.
 
@@ -213,8 +213,13 @@ class ThrowawayHost:
         return self.systemctl("show", "--value", f"--property={key}", unit)
 
     def journal(self, unit: str) -> str:
-        """What a unit has logged since boot, for assertions and failures."""
+        """What a unit has logged since boot, up to now, for assertions and failures."""
+        self.sync_journal()
         return self.run("journalctl", "--no-pager", "--output=cat", f"--unit={unit}").stdout
+
+    def sync_journal(self) -> None:
+        """Waits until journald has taken all that was said: it does so in its own time."""
+        self.run("journalctl", "--sync")
 
     def console(self) -> str:
         """The last lines of its console."""

@@ -36,7 +36,7 @@ PREFIX = "throwaway-host"
 #: Set below a cgroup v1 cpuset before a process can enter it.
 CPUSET_INHERITED = ("cpuset.cpus", "cpuset.mems")
 
-DEADLINE = 10.0
+DEADLINE = 60.0
 
 
 def start_time(pid: int) -> str:

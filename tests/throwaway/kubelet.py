@@ -93,7 +93,7 @@ def lay_kubelet_below(root: Path, flavour: str) -> None:
     (wants / UNIT).symlink_to(f"{'/etc' if own else '/lib'}/systemd/system/{UNIT}")
 
 
-def install_kubelet(host: ThrowawayHost, flavour: str, timeout: float = 15.0) -> None:
+def install_kubelet(host: ThrowawayHost, flavour: str, timeout: float = 60.0) -> None:
     """Lays a kubelet on a running host, enabled, starts it, waits until it is healthy."""
     lay_kubelet(host, flavour)
     host.systemctl("daemon-reload")
@@ -110,7 +110,7 @@ def healthz(host: ThrowawayHost, timeout: float = 2.0) -> str:
     return said.partition("\n\n")[2].strip()
 
 
-def wait_healthy(host: ThrowawayHost, timeout: float = 15.0) -> None:
+def wait_healthy(host: ThrowawayHost, timeout: float = 60.0) -> None:
     """Waits until kubelet's healthz says ok. Raises HostError with its journal if not."""
     deadline = time.monotonic() + timeout
     while healthz(host) != "ok":

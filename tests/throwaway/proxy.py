@@ -18,7 +18,7 @@ CONFIG_SOCKET = "/var/run/cri-resmgr/cri-resmgr-config.sock"
 PID_FILE = "/run/cri-resmgr.pid"
 
 
-def until(holds: Callable[[], bool], seconds: float = 5.0) -> float:
+def until(holds: Callable[[], bool], seconds: float = 60.0) -> float:
     """Waits for something; the time when it held. Fails after `seconds`."""
     deadline = time.monotonic() + seconds
     while not holds():
@@ -29,7 +29,7 @@ def until(holds: Callable[[], bool], seconds: float = 5.0) -> float:
 
 def serves(host: ThrowawayHost) -> bool:
     try:
-        return bool(cri_version(host, RELAY, timeout=0.01))
+        return bool(cri_version(host, RELAY, timeout=0.2))
     except (OSError, CallError):
         return False
 

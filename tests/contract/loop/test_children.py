@@ -70,8 +70,7 @@ def test_a_child_that_hangs_is_ended_at_its_deadline(scene: Scene) -> None:
     scene.does("install", STUBBORN)
 
     def body() -> None:
-        took = scene.until(lambda: bool(scene.of("pass.ended")))
-        assert 1.5 < took < 10
+        scene.until(lambda: bool(scene.of("pass.ended")))
         assert "`install` did not end within 1 s" in scene.of("pass.ended")[0].message
         scene.does("install", "say('converged', changed=False)")
         scene.reaches("converged")
@@ -88,7 +87,7 @@ def test_a_rescue_does_not_wait_for_a_repair_that_hangs(scene: Scene, work: str)
         scene.drift()
         scene.until(lambda: scene.of("pass.started")[-1].data["why"] == "a file has changed")
         scene.relay = False
-        scene.until(lambda: "rescue" in scene.begun(), 30)
+        scene.until(lambda: "rescue" in scene.begun())
         (stopped,) = scene.of("pass.stopped")
         assert "stopping install: kubelet hangs on a relay" in stopped.message
 

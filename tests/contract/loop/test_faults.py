@@ -153,13 +153,16 @@ def test_settings_are_read_again_beside_the_loop(scene: Scene) -> None:
     def body() -> None:
         scene.reaches("converged")
         new = print_configuration(replace(Configuration(), mode=Mode.REMOVE))
-        scene.does("settings", f"time.sleep(3); print({new!r})")
+        read = scene.work / "read"
+        wait = f"while not os.path.exists({str(read)!r}): time.sleep(0.05)\n"
+        scene.does("settings", f"{wait}print({new!r})")
         scene.does("remove", "say('converged', changed=True)")
         scene.config.write_text("mode: remove")
         scene.until(lambda: scene.begun().count("settings") > 1)
         scene.path(paths.HOLD).parent.mkdir(parents=True)
         scene.path(paths.HOLD).write_text("by hand\n")
-        assert scene.until(lambda: scene.phase() == "held") < 2.0
+        scene.reaches("held")
+        read.touch()
         scene.reaches("removed")
         assert scene.begun().count("install") == 1, "no pass with settings that are not known yet"
 

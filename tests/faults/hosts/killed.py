@@ -30,7 +30,7 @@ _SHARE = 50  # random instants that one bench tries
 _ENOUGH = 10  # that did not hold: what ends the way when all is well may never come
 STEPS = 16  # most have more than that
 SOON = 0.2  # seconds, in which most steps end
-_SLOWLY = 60.0  # seconds, in which any command ends
+_SLOWLY = 180.0  # seconds, in which any command ends
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from tests.throwaway.proxy import RELAY
 from tests.throwaway.standins.http2 import CallError
 
 _SOON = 1.5  # seconds after a misfortune, in which most of what it leads to happens
-_RESIDENT_SECONDS = 30.0
+_RESIDENT_SECONDS = 120.0
 _AWAY = (30.0, 75.0)  # seconds
 _BACK_SECONDS = 15.0  # of a proxy that is not helped: 7 s and 36 s
 

@@ -161,7 +161,7 @@ def test_kubelet_is_not_restarted_more_often_than_allowed(node: Node, tmp_path: 
                 f"rm -rf {Path(DROP_IN).parent}; systemctl daemon-reload; systemctl restart kubelet",
             )
             if number < 3:
-                within(15, lambda: on_relay(node))
+                within(SOON, lambda: on_relay(node))
                 running.settle()
         within(SOON, lambda: off_relay(node))
         wait_healthy(node.host)
@@ -214,7 +214,7 @@ def test_a_broken_upgrade_is_rolled_back_and_tried_once(node: Node, tmp_path: Pa
     with daemon(node, tmp_path) as running:
         running.settle()
         node.upgrade(fault="hang")
-        within(40, lambda: running.ended()[-1]["exitCode"] == 5)
+        within(SOON, lambda: running.ended()[-1]["exitCode"] == 5)
         running.rests()
         assert running.restarts() == 0
         node.upgrade(version="v0.9.2")
@@ -268,7 +268,7 @@ def test_its_pages_tell_how_the_host_is(node: Node, tmp_path: Path) -> None:
 
 def page(listen: str, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://{listen}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://{listen}{path}", timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:

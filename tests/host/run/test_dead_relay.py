@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.host.daemon import SOON, within
+from tests.host.daemon import BUSY, SOON, within
 from tests.host.node import GUARD, PROXY, Node
 from tests.host.watched import (
     HOLD,
@@ -72,16 +72,17 @@ def test_kubelet_leaves_a_dead_proxy_and_comes_back_when_it_is_good(node: Node, 
     with daemon(node, tmp_path) as running:
         running.settle()
         node.fault("cri-resmgr", '{"startup": "exit"}')
+        killed = time.monotonic()
         node.host.systemctl("kill", "--signal=KILL", PROXY)
-        took = within(SOON, lambda: off_relay(node))
-        assert took >= 4, "systemd was not given its chance"
+        within(SOON, lambda: off_relay(node))
+        assert time.monotonic() - killed >= 4, "systemd was not given its chance"
         wait_healthy(node.host)
         within(SOON, lambda: running.phase() == "held")
         assert not running.ready_file.exists()
         assert "run: " in node.path(HOLD).read_text()
         within(SOON, lambda: running.restarts() == 1)
         node.fault("cri-resmgr", "")
-        within(30, lambda: on_relay(node))
+        within(SOON, lambda: on_relay(node))
         running.settle()
         assert running.restarts() == 2
         assert not node.path(HOLD).exists()
@@ -117,7 +118,7 @@ def test_with_the_default_times_kubelet_is_back_30_s_after_the_last_answer(
             over.set()
             freezer.join()
         started = int(node.host.show(UNIT, "ActiveEnterTimestampMonotonic")) / 1e6
-        assert started - last_answer < 30
+        assert started - last_answer < 30 + BUSY
         assert [data["verb"] for data in running.ended()].count("restart-proxy") == 1
         node.fault("cri-resmgr", "")
     node.host.systemctl("kill", "--signal=KILL", PROXY, check=False)

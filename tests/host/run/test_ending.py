@@ -1,7 +1,6 @@
 """How `run` ends, and hands over to another daemon."""
 
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -58,9 +57,7 @@ def test_a_signal_in_the_middle_of_a_pass_ends_it_between_two_steps(node: Node, 
         running.settle()
         node.upgrade(version="v0.9.3")
         within(SOON, lambda: any(data["step"] == "restart" for data in running.of("step.done")))
-        started = time.monotonic()
         assert running.end() == 0
-        assert time.monotonic() - started < 10
     with daemon(node, tmp_path) as running:
         running.settle()
     node.expect_good()

@@ -16,13 +16,14 @@ from tests.faults.hosts.misfortunes.case import Before, Case, Kubelet, Reboot, g
 from tests.faults.hosts.misfortunes.disk import SMALL
 from tests.faults.hosts.misfortunes.program import argv, clock_environment
 from tests.host.command import Ended, execute
+from tests.host.daemon import BUSY
 from tests.host.node import STATE, Node
 from tests.throwaway.host import HostError, ThrowawayHost
 from tests.throwaway.kubelet import UNIT, healthz
 from tests.throwaway.snapshot import Entry, difference, files, walk
 
 _SETTINGS = {"guardSeconds": 6, "startTimeoutSeconds": 8}
-_UP_SECONDS = 6 + 15.0  # of a kubelet that may have to go without the relay
+_UP_SECONDS = 6 + 60.0  # of a kubelet that may have to go without the relay, on a busy machine
 # systemd does not reload with less than 16 MiB free there.
 _SMALL_RUN = (
     "set -- $(df -k --output=used,iused /run | tail -1);"
@@ -147,7 +148,7 @@ class Stage:
         started = time.monotonic()
         ended = execute(*self.node.command.globals(), case.verb, timeout=case.seconds + _SLACK)
         took = time.monotonic() - started
-        if ended.code not in (*_DOCUMENTED, case.code) or took > case.seconds:
+        if ended.code not in (*_DOCUMENTED, case.code) or took > case.seconds + BUSY:
             yield f"after the boot it exits with {ended.code} in {took:.1f} s: {ended.said}"
         if not case.may_boot_sick and healthz(self._host) != "ok":
             yield f"kubelet is not healthy after a run after the boot, which said: {ended.said}"
@@ -210,7 +211,7 @@ def _judge(case: Case, ended: Ended, seconds: float) -> Iterator[str]:
         wrong.append(f"it exits with {ended.code}, not {case.code}")
     if "(a bug" in ended.said or "[it never said" in ended.said:
         wrong.append("it fails as it should not")
-    if seconds > case.seconds:
+    if seconds > case.seconds + BUSY:
         wrong.append(f"it takes {seconds:.1f} s, not {case.seconds:g}")
     if wrong:
         yield f"{', '.join(wrong)}:\n{ended.said}"
