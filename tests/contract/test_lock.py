@@ -27,7 +27,7 @@ def test_the_lock_survives_a_killed_holder(tmp_path: Path) -> None:
     code = (
         "import time; from pathlib import Path; from installer.host.files import RootedFiles\n"
         "from installer.host.lock import host_lock\n"
-        f"with host_lock(RootedFiles(Path({str(tmp_path)!r}))): print('held', flush=True); time.sleep(60)"
+        f"with host_lock(RootedFiles(Path({str(tmp_path)!r}))): print('held', flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout
@@ -35,6 +35,7 @@ def test_the_lock_survives_a_killed_holder(tmp_path: Path) -> None:
         with pytest.raises(BusyHostError, match=f"pid {holder.pid} "), host_lock(files):
             pass
         holder.kill()
+        holder.wait()
     with host_lock(files):
         assert holds(files, LOCK)
     assert files.list("/run") == ("lock",)
