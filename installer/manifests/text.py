@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from math import inf
 from typing import Any
 
@@ -40,6 +41,15 @@ def dump(value: object) -> str:
 
 def quote(value: object) -> str:
     """`value` in one line of YAML, for any place in a template."""
+    return _quote_text(value) if type(value) is str else _in_one_line(value)
+
+
+@lru_cache(maxsize=256)  # names, labels and images stand in a template many times
+def _quote_text(text: str) -> str:
+    return _in_one_line(text)
+
+
+def _in_one_line(value: object) -> str:
     in_a_list = yaml.dump([value], Dumper=_Dumper, default_flow_style=True, width=inf)
     return str(in_a_list).strip()[1:-1]
 

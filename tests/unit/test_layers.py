@@ -80,8 +80,10 @@ def owner(path: Path) -> str:
     return path.relative_to(ROOT / "installer").parts[0].removesuffix(".py")
 
 
-def imports(path: Path, runtime_only: bool = False) -> Iterator[str]:
-    """The full names of what is imported, anywhere in the file, without what only types need."""
+@cache
+def imports(path: Path, runtime_only: bool = False) -> tuple[str, ...]:
+    """The full names of what is imported anywhere in the file; `runtime_only`: not for types alone."""
+    found: list[str] = []
     skipped: set[ast.AST] = set()
     for node in ast.walk(tree(path)):
         if runtime_only and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
@@ -89,10 +91,11 @@ def imports(path: Path, runtime_only: bool = False) -> Iterator[str]:
         if node in skipped:
             continue
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{name(path)}:{node.lineno}: a relative import"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found += (f"{node.module}.{alias.name}" for alias in node.names)
+    return tuple(found)
 
 
 def our_imports(path: Path) -> Iterator[str]:
