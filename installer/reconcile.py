@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import NoReturn
 
 from installer.apply import Progress
@@ -35,6 +35,7 @@ from installer.model.assessment import Assessment
 from installer.model.change import Changes
 from installer.model.event import Emit, Event, silent
 from installer.model.finding import Finding
+from installer.model.fleet import PlannedWork
 from installer.model.hold import is_of_a_run, is_operators
 from installer.model.plan import Plan, StepKind
 from installer.model.snapshot import HostSnapshot
@@ -88,7 +89,7 @@ def reconcile(request: Request, host: Host, emit: Emit) -> bool:
         elif plan.steps or (assessment.snapshot.sound and is_open(run.store.record, plan.desired)):
             _close_installed(plan, after, inputs, run)
         _warn_unlabelled(run)
-        emit(_converged(assessment, after))
+        emit(_converged(assessment, after, inputs))
         return bool(plan.steps)
 
 
@@ -222,6 +223,30 @@ def _check_run(inputs: Inputs, assessment: Assessment, run: Run) -> None:
     plan = assessment.plan
     proven = is_proven(run.store.record, plan.desired)
     check_inputs(inputs, plan.changes, run.host.validator, proven=proven)
+    if inputs.request.ask_first:
+        _check_turn(_planned_work(inputs, assessment, run), run.emit)
+
+
+def _planned_work(inputs: Inputs, assessment: Assessment, run: Run) -> PlannedWork:
+    """What the plan means for a fleet: a kubelet that restarts, and the first of a generation."""
+    plan, snapshot = assessment.plan, assessment.snapshot
+    if plan.mode is Mode.REMOVE:
+        return PlannedWork("removal", restarts_kubelet=plan.restarts_kubelet, removes=True)
+    in_force, record = policy_in_force(snapshot), run.store.record
+    repolicies = policy_of(plan.desired, snapshot.cache) != (in_force.name if in_force else "")
+    return PlannedWork(
+        inputs.fleet_generation,
+        restarts_kubelet=plan.restarts_kubelet,
+        begins=is_open(record, plan.desired) or not is_proven(record, plan.desired),
+        soaks=plan.restarts_kubelet or repolicies,
+    )
+
+
+def _check_turn(work: PlannedWork, emit: Emit) -> None:
+    """Says what is planned, and raises KubeletKeptError if it has to be asked for."""
+    if work.restarts_kubelet or work.begins:
+        emit(Event("planned", "this pass has to wait for the turn of this node", asdict(work)))
+        raise KubeletKeptError("planned work waits for the turn of this node", _UNTOUCHED)
 
 
 def _carry_out(assessment: Assessment, run: Run) -> HostSnapshot:
@@ -304,6 +329,9 @@ def _repair(request: Request, keeping: Assessment, run: Run) -> bool:
     if not keeping.plan.steps:
         return False
     _check_allowed(request, keeping)
+    if request.ask_first:
+        work = PlannedWork("good", restarts_kubelet=keeping.plan.restarts_kubelet)
+        _check_turn(work, run.emit)
     after = _carry_out(keeping, run)
     _close_installed(keeping.plan, after, None, run)
     run.emit(Event("good.repaired", "the last good generation was repaired"))
@@ -399,12 +427,13 @@ def _warn_unlabelled(run: Run) -> None:
         run.emit(Event("warning", message, {"code": "selinux-label", "hint": hint, "files": unlabelled}))
 
 
-def _converged(assessment: Assessment, after: HostSnapshot) -> Event:
+def _converged(assessment: Assessment, after: HostSnapshot, inputs: Inputs) -> Event:
     changed, policy = bool(assessment.plan.steps), policy_in_force(after)
     data = {
         "changed": changed,
         "generation": assessment.plan.desired.generation,
         "payloadVersion": assessment.payload_version,
+        "fleetGeneration": inputs.fleet_generation,
         "policy": policy.name if policy else "",
         "policySource": policy.source.value if policy else "",
     }

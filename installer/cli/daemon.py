@@ -15,7 +15,7 @@ def run_daemon_verb(arguments: argparse.Namespace, options: Options) -> int:
     """Runs one of DAEMON_VERBS and returns its exit code."""
     if arguments.command == "run":
         return _run_daemon(options)
-    if arguments.command in ("cluster-heartbeat", "cluster-decommission"):
+    if arguments.command.startswith("cluster-"):
         return _talk_to_cluster(arguments)
     return _run_child(arguments, options)
 
@@ -55,9 +55,10 @@ def _run_daemon(options: Options) -> int:
 
 def _talk_to_cluster(arguments: argparse.Namespace) -> int:
     from installer.daemon.cluster import decommission, heartbeat
+    from installer.daemon.cluster.turn_child import turn
 
-    talk = heartbeat if arguments.command == "cluster-heartbeat" else decommission
-    print(talk(arguments.request))
+    talks = {"cluster-heartbeat": heartbeat, "cluster-decommission": decommission, "cluster-turn": turn}
+    print(talks[arguments.command](arguments.request))
     return 0
 
 

@@ -74,6 +74,7 @@ def _request(arguments: argparse.Namespace, options: Options, settings: Settings
         despite_pause=getattr(arguments, "despite_pause", False),
         adopt=options.adopt or settings.adopt,
         keep_kubelet=getattr(arguments, "keep_kubelet", False),
+        ask_first=getattr(arguments, "ask_first", False),
         unattended=getattr(arguments, "unattended", False),
     )
 

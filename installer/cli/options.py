@@ -16,7 +16,7 @@ from installer.errors import InvalidInputError, UnservableHostError
 from installer.inputs.wording import suggest
 
 ENVIRONMENT_PREFIX = "CRI_RESMGR_INSTALLER_"
-INTERNAL_VERBS = ("settings", "rescue", "cluster-heartbeat", "cluster-decommission")
+INTERNAL_VERBS = ("settings", "rescue", "cluster-heartbeat", "cluster-decommission", "cluster-turn")
 DAEMON_VERBS = ("run", *INTERNAL_VERBS)
 _DEFAULTS = {
     "config": "",
@@ -172,6 +172,7 @@ def _add_host_verbs(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
     for verb in (install, remove):  # what the daemon starts them with
         verb.add_argument("--unattended", action="store_true", help=argparse.SUPPRESS)
         verb.add_argument("--because", default="", help=argparse.SUPPRESS)
+        verb.add_argument("--ask-first", action="store_true", help=argparse.SUPPRESS)
     add("run", "daemon: converge, then watch (settings' mode)")
     history = add("history", "what changed on this host, when, by whom and why, from its journal")
     history.add_argument("-n", "--lines", type=_count, default=20, metavar="COUNT", help="default 20")
@@ -387,11 +388,9 @@ def _asked_output(argv: Sequence[str] | None) -> str:
 
 def _add_internal_verbs(verbs: Any, shared: argparse.ArgumentParser) -> None:
     """What the daemon's child runs are started with. Without a help text they are not listed."""
-    _settings, rescue, heartbeat, decommission = (
-        verbs.add_parser(verb, parents=[shared]) for verb in INTERNAL_VERBS
-    )
+    _settings, rescue, *talks = (verbs.add_parser(verb, parents=[shared]) for verb in INTERNAL_VERBS)
     rescue.add_argument("--reason", default="")
     rescue.add_argument("--hold-only", action="store_true")
     rescue.add_argument("--restart-proxy", action="store_true")
-    for verb in (heartbeat, decommission):
+    for verb in talks:
         verb.add_argument("request")

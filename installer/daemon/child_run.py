@@ -12,6 +12,7 @@ from installer.daemon.decision import Action
 from installer.daemon.poller import PollSnapshot
 from installer.errors import KubeletKeptError
 from installer.model.event import Emit, Event
+from installer.model.fleet import PlannedWork
 
 _OUTPUT_LIMIT = 1 << 22  # characters of a plan
 _REASON_BYTES = 700  # an Event has room for 1024, and for what the phase says around it
@@ -23,7 +24,8 @@ _TOUCHED_NOTHING = (0, 2, _KEPT, 4, 75)  # or told of each restart
 class ChildOutcome:
     """How a child ended. `remembered`: the failure is not to be tried again until an input changes.
     `restarts`: those of kubelet. `would_restart`: a plan with a restart of kubelet. `generation` and
-    `payload_version`, `policy` and `policy_source` are told by a pass that converged."""
+    `payload_version`, `policy` and `policy_source` are told by a pass that converged, and so is the
+    `fleet_generation`. `planned` is what the pass has left undone, because it has to be asked for."""
 
     code: int
     changed: bool = False
@@ -37,6 +39,15 @@ class ChildOutcome:
     payload_version: str = ""
     policy: str = ""
     policy_source: str = ""
+    fleet_generation: str = ""
+    planned: PlannedWork | None = None
+
+    @property
+    def touched(self) -> bool:
+        """Whether it has changed something and not come to its end."""
+        return self.code not in _TOUCHED_NOTHING and (
+            self.rolled_back or self.remembered or self.restarts > 0
+        )
 
 
 class ChildRun:
@@ -56,6 +67,7 @@ class ChildRun:
         self._rolled_back = False
         self._converged: dict[str, Any] = {}
         self._error: dict[str, Any] = {}
+        self._planned_work: PlannedWork | None = None
         self._plan = ""
 
     def line(self, text: str) -> None:
@@ -79,6 +91,8 @@ class ChildRun:
                 return  # the state says it once; a resync need not repeat it
         elif kind == "good.repaired":
             self._changed = True
+        elif kind == "planned":
+            self._planned_work = PlannedWork(**data)
         elif kind == "error":
             self._error = {**data, "message": message}
         elif kind == "rollback.started":
@@ -95,7 +109,9 @@ class ChildRun:
         started_anew = after.kubelet.invocation_id != self.before.kubelet.invocation_id
         if code not in _TOUCHED_NOTHING and not self._restarts and started_anew:
             self._restarts = 1
-        would_restart, reason = self._planned() if self.action is Action.PLAN else (code == _KEPT, "")
+        planned = self._planned_work if code == _KEPT else None
+        kept = code == _KEPT and (planned is None or planned.restarts_kubelet)
+        would_restart, reason = self._planned() if self.action is Action.PLAN else (kept, "")
         return ChildOutcome(
             code,
             changed=self._changed,
@@ -109,6 +125,8 @@ class ChildRun:
             payload_version=str(self._converged.get("payloadVersion", "")),
             policy=str(self._converged.get("policy", "")),
             policy_source=str(self._converged.get("policySource", "")),
+            fleet_generation=str(self._converged.get("fleetGeneration", "")),
+            planned=planned,
         )
 
     def _cause(self) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from installer.errors import InstallerError, InvalidInputError
 from installer.host.run import OURSELVES, Finished, run
 from installer.model.daemon import ALIVE_FILE, EXCUSED_FILE, READY_FILE
+from installer.model.fleet import DEFAULT_RULES, FleetRules
 from installer.model.state import Mode
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 
 SETTINGS_SECONDS = 60.0
+_PERMIT_SLACK = 60.0  # seconds that a permit lasts beyond a pass and its rollback
 _BINARY = "opt/intel/bin/cri-resmgr"
 
 
@@ -41,6 +43,7 @@ class Configuration:
     kubelet_seconds: float = 115.0
     good_seconds: float = 60.0
     refused_is_ready: bool = False
+    rules: FleetRules = DEFAULT_RULES
 
 
 def listen_address(listen: str, node_address: str) -> str:
@@ -68,6 +71,13 @@ def build_configuration(settings: Settings) -> Configuration:
         converge_seconds=float(deadlines.converge),
         kubelet_seconds=float(deadlines.kubelet),
         refused_is_ready=settings.rollout.refused == "ready",
+        rules=FleetRules(
+            concurrent_restarts=str(settings.rollout.concurrent_restarts),
+            max_failures=str(settings.rollout.max_failures),
+            order=settings.rollout.order,
+            soak_seconds=float(settings.rollout.soak_seconds),
+            hold_seconds=2.0 * deadlines.converge + _PERMIT_SLACK,
+        ),
     )
 
 
@@ -79,7 +89,8 @@ def print_configuration(configuration: Configuration) -> str:
 def parse_configuration(text: str, good_seconds: float) -> Configuration:
     """Raises ValueError, TypeError or LookupError for anything that is not `print_configuration`'s."""
     found = json.loads(text)
-    return Configuration(**found | {"mode": Mode(found["mode"]), "good_seconds": good_seconds})
+    found |= {"mode": Mode(found["mode"]), "rules": FleetRules(**found["rules"])}
+    return Configuration(**found | {"good_seconds": good_seconds})
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ the age of two files, which are touched only while its looks succeed and are on 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import random
 import signal
@@ -35,6 +34,7 @@ from installer.daemon.configuration import (
     read_answer,
 )
 from installer.daemon.decision import Action, Decision
+from installer.daemon.fleet_side import ask_fleet, leave_seconds, may_leave, spread, tell_fleet
 from installer.daemon.pages import render_page
 from installer.daemon.pass_starter import Begun, PassStarter
 from installer.daemon.policy import HEARTBEAT, HOUR, Policy
@@ -255,7 +255,8 @@ class Daemon:
             snapshot = replace(before, blind=str(error))
         paused = snapshot.paused or self._cluster.paused()
         superseded = not self._claimed or self._runtime_state.superseded()
-        self._snapshot = replace(snapshot, paused=paused, superseded=superseded)
+        turn = self._cluster.turn()
+        self._snapshot = replace(snapshot, paused=paused, superseded=superseded, turn=turn)
         if full and self._settings_token() != self._settings_seen:
             self._reload()
         return self._snapshot
@@ -313,7 +314,8 @@ class Daemon:
         self._policy.begun(action, snapshot)
         unit = self._policy.configuration.kubelet_unit
         child_run = ChildRun(action, snapshot, unit, self._log, self._policy.moved)
-        argv = self._command.argv(*verb_of(decision, spent=self._policy.spent))
+        asks = self._policy.asks and not self._removing
+        argv = self._command.argv(*verb_of(decision, spent=self._policy.spent, asks=asks))
         bounds = bounds_of(action, self._policy.configuration)
         ended = partial(self._ended, child_run, bounds[0])
         try:
@@ -365,6 +367,7 @@ class Daemon:
             self._runtime_state.stamp(outcome.restarts)
         if code == 0 and action in (Action.INSTALL, Action.REMOVE):
             self._succeeded = time.time()
+        tell_fleet(self._cluster, self._policy, action, outcome)
         self._policy.ended(time.monotonic(), outcome, self._snapshot)
 
     # -- what others see ------------------------------------------------------------------
@@ -383,6 +386,7 @@ class Daemon:
             self._say("state", message, phase=state.phase.value, ready=state.ready, hold=state.hold)
         if state != before:
             self._cluster.report(state)
+        ask_fleet(self._cluster, self._policy, self._snapshot)
 
     def _serve_pages(self) -> None:
         listen = listen_address(self._policy.configuration.listen, self._command.node_address)
@@ -433,10 +437,12 @@ class Daemon:
             return
         self._removing = True
         self._policy.configuration = replace(configuration, mode=Mode.REMOVE)
-        self._begin(Decision(Action.REMOVE, why), snapshot)
+        self._leave(why, time.monotonic() + leave_seconds(self._files))
 
-
-def spread(machine_id: bytes, window: float) -> float:
-    """A time within `window` that is the same for this machine each time it is asked."""
-    digest = hashlib.sha256(b"spread" + machine_id.strip()).digest()
-    return window * int.from_bytes(digest[:8], "big") / 2**64
+    def _leave(self, why: str, until: float) -> None:
+        """A fleet leaves some nodes at a time, as far as the time of this pod allows: to leave is worth more
+        than to wait for a permit."""
+        if time.monotonic() >= until or may_leave(self._cluster, self._policy, self._snapshot):
+            self._begin(Decision(Action.REMOVE, why), self._snapshot)
+        else:
+            self._loop.after(1.0, partial(self._leave, why, until))

@@ -24,9 +24,9 @@ class Standing:
 
     `said` is what the last pass or plan has said that did not end well, `failed` whether a pass has failed
     since one ended well, and `refused` whether that was a refusal (exit 4). `limited`: how often kubelet was
-    restarted, if one more restart is not allowed now. `sick`: what is not healthy. `difference`: what differs
-    from the host that the last pass has verified. `at_work`: a child runs. `well`: the last look found
-    everything correct.
+    restarted, if one more restart is not allowed now. `awaits`: why planned work may not begin now. `sick`:
+    what is not healthy. `difference`: what differs from the host that the last pass has verified. `at_work`:
+    a child runs. `well`: the last look found everything correct.
     """
 
     superseded: bool
@@ -37,6 +37,7 @@ class Standing:
     failed: bool
     refused: bool
     limited: str
+    awaits: str
     sick: str
     difference: str
     new_inputs: bool
@@ -73,6 +74,8 @@ def _phase(now: Standing, seen: PollSnapshot, installs: bool) -> tuple[Phase, st
         return Phase.HELD, f"kubelet is held on its base endpoint: {seen.hold}"
     if installs and now.limited:
         return Phase.LIMITED, f"a repair needs a restart of kubelet, not allowed now: {now.limited}"
+    if now.awaits:
+        return Phase.WAITING, now.awaits
     if now.failed:
         return failure, now.said
     if not installs or not now.tried:

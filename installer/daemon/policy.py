@@ -22,6 +22,7 @@ from installer.daemon.phase import Standing, judge
 from installer.daemon.poller import PollSnapshot, Token
 from installer.daemon.relay_history import RelayHistory
 from installer.model.daemon import DaemonState, Phase
+from installer.model.fleet import PlannedWork
 from installer.model.hold import BY_DAEMON, is_of_a_run, is_operators
 from installer.model.state import Mode
 
@@ -38,7 +39,7 @@ _KUBELET_PATIENCE = 10.0  # seconds that a restart of kubelet by others may take
 _LONG_SILENCE = 60.0  # from then on the relay is asked as seldom as one that answers
 _RESCUE_RETRY = 2.0
 _JITTER = 0.25
-_BUSY = 75
+BUSY = 75
 
 _Choice = tuple[Action, str]  # and why
 _NOTHING: _Choice = (Action.NOTHING, "")
@@ -78,6 +79,9 @@ class Policy:
         self._checked: Token | None = None  # for which the plan has said whether kubelet restarts
         self._would_restart = False
         self._hold = ""
+        self._planned: PlannedWork | None = None  # which has to be asked for, on the host of this token
+        self._planned_for: Token | None = None
+        self.asks = False  # the pass that was decided on may not do planned work
 
     # -- what is told -------------------------------------------------------------
 
@@ -95,6 +99,11 @@ class Policy:
             restarts=self._used(),
             **self._passes.counts,
         )
+
+    @property
+    def planned(self) -> PlannedWork | None:
+        """The work that waits for the turn of this node, or has got it."""
+        return self._planned
 
     @property
     def spent(self) -> bool:
@@ -128,13 +137,17 @@ class Policy:
         passes.counts["rollbacks"] += outcome.rolled_back
         if self._by_another:
             pass  # the node is as it left it, which a pass of our own looks at
-        elif outcome.code == _BUSY:
+        elif outcome.code == BUSY:
             self._passes.busy(now)
             self._rescue_at = passes.retry_at
+        elif outcome.planned is not None:
+            self._planned, self._planned_for = outcome.planned, before.everything
+            passes.planned(now, outcome, before, after)
         elif action is Action.PLAN or outcome.would_restart:
             if passes.planned(now, outcome, before, after):
                 self._checked, self._would_restart = before.everything, outcome.would_restart
         elif action in (Action.INSTALL, Action.REMOVE):
+            self._planned = None
             passes.ended(now, outcome, before, after, removes=self.configuration.mode is Mode.REMOVE)
         elif action in (Action.RESCUE, Action.HOLD):
             passes.counts["rescues"] += action is Action.RESCUE and outcome.code == 0
@@ -187,7 +200,7 @@ class Policy:
             return (Action.PLAN, f"paused; {why}") if why and now >= self._passes.calm_at(now) else _NOTHING
         if self.configuration.mode is Mode.REMOVE:
             due = not self._passes.removed and now >= self._passes.retry_at and not self.reloading
-            return (Action.REMOVE, "not removed yet") if due else _NOTHING
+            return (Action.REMOVE, "not removed yet") if due and self._may_begin(snapshot) else _NOTHING
         if snapshot.blind:
             return _NOTHING
         rescue = self._rescue(now, snapshot)
@@ -210,7 +223,7 @@ class Policy:
         persons = is_operators(snapshot.hold)
         if self._relay.silent_since is None or not snapshot.runtime or not snapshot.proxy.loaded_digest:
             return _NOTHING
-        if self._passes.tried is None and not persons:
+        if self._passes.tried is None and self._planned is None and not persons:
             return _NOTHING  # the first pass comes first, and does all that is needed
         silent = self._relay.silence(now)
         untried = self._relay.is_untried(snapshot)
@@ -239,13 +252,28 @@ class Policy:
         if self._passes.tried is not None and snapshot.inputs != self._passes.tried:
             return self._allowed(now, snapshot, "the inputs have changed")
         if ours and good and now - self._forward_at >= HOUR and now >= self._passes.retry_at:
-            choice = self._allowed(now, snapshot, "the relay is good again")
+            choice = self._allowed(now, snapshot, "the relay is good again", planned=False)
             self._forward_at = now if choice[0] is Action.INSTALL else self._forward_at
             return choice
         return _NOTHING
 
-    def _allowed(self, now: float, snapshot: PollSnapshot, why: str) -> _Choice:
+    def _may_begin(self, snapshot: PollSnapshot, *, planned: bool = True) -> bool:
+        """Whether a pass may begin now. One that has not got its turn does only what needs none; the end of a
+        rescue is not `planned`."""
+        turn = snapshot.turn
+        self.asks = planned and turn.asks and (self._planned is None or not turn.allows(self._planned))
+        return not (self.asks and self._waits(snapshot))
+
+    def _waits(self, snapshot: PollSnapshot) -> bool:
+        """Whether there is nothing to do but planned work, whose turn has not come."""
+        planned = self._planned
+        known = planned is not None and self._planned_for == snapshot.everything
+        return known and planned is not None and not snapshot.turn.allows(planned)
+
+    def _allowed(self, now: float, snapshot: PollSnapshot, why: str, *, planned: bool = True) -> _Choice:
         """A pass, unless it would restart kubelet once too often: a plan says first whether it would."""
+        if not self._may_begin(snapshot, planned=planned):
+            return _NOTHING
         if not self.spent:
             return Action.INSTALL, why
         if self._checked != snapshot.everything:
@@ -280,6 +308,7 @@ class Policy:
             failed=self._passes.failures > 0,
             refused=self._passes.refused,
             limited=f"restarted {self._used()} times within an hour" if limited else "",
+            awaits=(snapshot.turn.why or "the fleet is asked") if self._waits(snapshot) else "",
             sick=snapshot.complaint(self._relay.silence(now)),
             difference=self._passes.difference(snapshot),
             new_inputs=snapshot.inputs != self._passes.tried,

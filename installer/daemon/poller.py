@@ -24,6 +24,7 @@ from installer.host.globbing import matching
 from installer.host.ports import Files, Systemd
 from installer.host.watch import WatchSpec
 from installer.model import paths
+from installer.model.fleet import FREE, Turn
 from installer.model.hold import reason_in
 from installer.model.pause import PAUSE_FILE
 from installer.model.resource import ProcessState, UnitDetail, UnitState
@@ -66,6 +67,7 @@ class PollSnapshot:
     hold: str = ""
     paused: bool = False
     superseded: bool = False
+    turn: Turn = FREE
     blind: str = ""
     unservable: bool = False
 

@@ -5,6 +5,7 @@ Asks the host nothing and writes nothing.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from installer.model.change import Changes
 from installer.model.paths import BINARY
 from installer.model.state import Mode
 
+_GENERATION_LENGTH = 12  # characters, of a name that people read
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -28,8 +31,9 @@ class Request:
     `despite_pause`: act on a paused node, too.
     `adopt`: an installation of cri-resmgr that another installer has made is taken over.
     `inspect`: the host is only looked at, and what is not given is what was installed.
-    `keep_kubelet`: begin nothing that would restart kubelet. `unattended`: nobody is watching, so a person's
-    hold is not ended.
+    `keep_kubelet`: begin nothing that would restart kubelet. `ask_first`: nor a generation that was not
+    verified on this host yet; what is not begun is said, so that it can be asked for. `unattended`: nobody
+    is watching, so a person's hold is not ended.
     """
 
     mode: Mode
@@ -46,6 +50,7 @@ class Request:
     despite_pause: bool = False
     adopt: bool = False
     keep_kubelet: bool = False
+    ask_first: bool = False
     unattended: bool = False
 
 
@@ -61,6 +66,15 @@ class Inputs:
     @property
     def payload_digest(self) -> str:
         return self.payload.binary.digest if self.payload else ""
+
+    @property
+    def fleet_generation(self) -> str:
+        """A digest of what the operator gave that becomes part of the node, the same on all nodes. How a
+        fleet takes it (`rollout`) is left out: with other limits it is the same generation."""
+        given = self.request.settings.model_dump_json(include={"proxy", "configs", "kubelet"})
+        configs = self.configs
+        parts = (self.payload_digest, given, configs.extra_options or "", configs.fallback, configs.force)
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:_GENERATION_LENGTH]
 
 
 def load_inputs(request: Request, known: KnownDigest) -> Inputs:

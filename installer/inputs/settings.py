@@ -33,6 +33,7 @@ _DAY = 86_400  # seconds
 _UNIT_NAME = re.compile(r"[A-Za-z0-9:_.\\@-]{1,247}\.service")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HEALTHZ_URL = re.compile(r"http://(\[[0-9A-Fa-f:]+\]|[0-9.]+|localhost)(:[0-9]{1,5})?(/[!-~]*)?")
+_SHARE = re.compile(r"[1-9][0-9]{0,8}|([1-9][0-9]?|100)%")
 _LISTEN = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]*):([0-9]{1,5})")
 
 
@@ -148,7 +149,18 @@ class RolloutSettings(_Section):
     """How a fleet takes a change."""
 
     spread_seconds: int = Field(default=0, ge=0, le=_DAY)
+    concurrent_restarts: int | str = "1%"
+    max_failures: int | str = "1%"
+    order: Literal["canary", "any"] = "canary"
+    soak_seconds: int = Field(default=300, ge=0, le=_DAY)
     refused: Literal["ready", "notReady"] = "notReady"
+
+    @field_validator("concurrent_restarts", "max_failures", mode="before")
+    @classmethod
+    def _check_share(cls, share: object) -> object:
+        if isinstance(share, bool) or not _SHARE.fullmatch(str(share)):
+            raise ValueError("must be a number above 0, or a percentage of the nodes such as 1%")
+        return share
 
 
 class StatusSettings(_Section):

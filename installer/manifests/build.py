@@ -13,7 +13,7 @@ from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from installer.manifests.admission import build_admission_values
+from installer.manifests.admission import build_admission_values, rollout_namespace
 from installer.manifests.embedded import split_sections
 from installer.manifests.inputs import ManifestInputs, metrics_port
 from installer.manifests.monitoring import build_monitoring
@@ -116,6 +116,7 @@ def _rbac(inputs: ManifestInputs) -> Objects:
         metadata["annotations"] |= _KEEP
     yield from _render("service-account", **metadata)
     yield from _render("rbac", **metadata, annotate_node=values.writes_node)
+    yield from _render("rollout", **metadata, rollout_namespace=rollout_namespace(values))
 
 
 def _admission(inputs: ManifestInputs) -> Objects:
@@ -209,6 +210,7 @@ def _daemon_set(inputs: ManifestInputs, config_maps: Mapping[str, str]) -> Objec
         **_pod_values(inputs),
         selector=selector,
         pod_annotations={**metadata["annotations"], **apparmor},
+        rollout_namespace=rollout_namespace(values),
         probes=build_probes(inputs.settings),
         min_ready=build_min_ready(inputs.settings),
         config_maps=config_maps,

@@ -78,7 +78,7 @@ class Resources(_Section):
 class UpdateStrategy(_Section):
     """How many nodes may be changed at the same time."""
 
-    max_unavailable: CountOrPercentage = 1
+    max_unavailable: CountOrPercentage = "10%"
 
 
 class Agent(_Section):

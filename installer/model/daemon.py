@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from installer.model.fleet import FREE, FleetRules, PlannedWork, Turn, WorkResult
 from installer.model.state import Mode
 
 # In the daemon's own file system, for the probes of its container: the age of the first two counts.
@@ -115,6 +116,20 @@ class Cluster(Protocol):
         """Whether it is certain that this node is no longer to be served, and why (or why not)."""
         ...
 
+    def turn(self) -> Turn:
+        """Whether the work that was last wanted may begin, by what is known now. `changed` is called when
+        that changes."""
+        ...
+
+    def want(self, work: PlannedWork | None, rules: FleetRules, *, busy: bool) -> None:
+        """Called after each decision: the work that waits for its turn, or none. `busy`: a pass runs. What
+        was permitted and is no longer wanted is given back when the node is Ready."""
+        ...
+
+    def worked(self, result: WorkResult) -> None:
+        """How work that was permitted has ended, or work of a generation that others may have to know of."""
+        ...
+
     def report(self, state: DaemonState) -> None:
         """Called at each transition, and now and then in between."""
         ...
@@ -135,6 +150,15 @@ class NoCluster:
 
     def removal_evidence(self) -> tuple[bool, str]:
         return False, "the daemon does not run in a cluster"
+
+    def turn(self) -> Turn:
+        return FREE
+
+    def want(self, work: PlannedWork | None, rules: FleetRules, *, busy: bool) -> None:
+        """Nobody to ask."""
+
+    def worked(self, result: WorkResult) -> None:
+        """Nobody to tell."""
 
     def report(self, state: DaemonState) -> None:
         """Nobody to report to."""

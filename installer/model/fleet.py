@@ -24,6 +24,10 @@ class PlannedWork:
     removes: bool = False
 
 
+NO_WORK = PlannedWork("")
+"""In a result: whatever this node has begun last."""
+
+
 @dataclass(frozen=True, slots=True)
 class FleetRules:
     """The settings that all nodes of a fleet share. Shares are a number, or a percentage of the nodes.
@@ -33,7 +37,10 @@ class FleetRules:
     max_failures: str = "1%"
     order: str = "canary"
     soak_seconds: float = 300.0
-    hold_seconds: float = 600.0
+    hold_seconds: float = 454.0
+
+
+DEFAULT_RULES = FleetRules()
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ _REASONS = {
     500: "InternalError",
     503: "ServiceUnavailable",
 }
+_COLLECTIONS = ("configmaps", "leases", "nodes")
 _HANDSHAKE_SECONDS = 5.0
 _LOOK_SECONDS = 0.1  # how soon a watch tells of a change
 
@@ -89,18 +90,23 @@ class ApiServer:
         self._thread: threading.Thread | None = None
         self._furnish()
 
-    def _furnish(self) -> None:
-        self.objects[self.node_path] = {
+    def add_node(self, name: str) -> None:
+        """A Node that is Ready."""
+        self.objects[f"/api/v1/nodes/{name}"] = {
             "kind": "Node",
             "apiVersion": "v1",
             "metadata": {
-                "name": self.node_name,
+                "name": name,
                 "uid": str(uuid.uuid4()),
-                "labels": {"kubernetes.io/hostname": self.node_name, "kubernetes.io/os": "linux"},
+                "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"},
                 "annotations": {},
                 "resourceVersion": "1",
             },
+            "status": {"conditions": [{"type": "Ready", "status": "True"}]},
         }
+
+    def _furnish(self) -> None:
+        self.add_node(self.node_name)
         self.objects[self.daemonset_path] = {
             "kind": "DaemonSet",
             "apiVersion": "apps/v1",
@@ -235,12 +241,14 @@ class ApiServer:
         """What a hanging request waits for."""
         return self._lifted
 
-    def answer(self, method: str, path: str, body: Any, token: str) -> tuple[int, dict[str, Any]]:
+    def answer(
+        self, method: str, path: str, body: Any, token: str, query: str = ""
+    ) -> tuple[int, dict[str, Any]]:
         """What the real one would say, faults aside."""
         with self.changed:
             self.requests.append((method, path))
             try:
-                return self._answer(method, path, body) if token == self.token else _status(401)
+                return self._answer(method, path, body, query) if token == self.token else _status(401)
             finally:
                 self.changed.notify_all()
 
@@ -266,11 +274,28 @@ class ApiServer:
     def _is_outdated(self, path: str, body: Any) -> bool:
         """Whether a patch rests on another version of the object than the present one."""
         version = body.get("metadata", {}).get("resourceVersion")
-        return version not in (None, self.objects[path]["metadata"].get("resourceVersion"))
+        return version not in (None, self._versioned(path)["metadata"]["resourceVersion"])
 
-    def _answer(self, method: str, path: str, body: Any) -> tuple[int, dict[str, Any]]:
+    def _versioned(self, path: str) -> dict[str, Any]:
+        """The object with its resourceVersion: 0 for what a test has put there."""
+        found = copy.deepcopy(self.objects[path])
+        found["metadata"].setdefault("resourceVersion", "0")
+        return found
+
+    def _list(self, collection: str, query: str) -> dict[str, Any]:
+        """All of a collection, or those with a label."""
+        label = dict(urllib.parse.parse_qsl(query)).get("labelSelector", "")
+        key, _, value = label.partition("=")
+        paths = [path for path in self.objects if path.rpartition("/")[0] == collection]
+        items = [self._versioned(path) for path in paths]
+        chosen = [item for item in items if not key or item["metadata"].get("labels", {}).get(key) == value]
+        return {"kind": "List", "apiVersion": "v1", "metadata": {}, "items": chosen}
+
+    def _answer(self, method: str, path: str, body: Any, query: str) -> tuple[int, dict[str, Any]]:
         if method == "GET" and path in self.objects:
-            return 200, copy.deepcopy(self.objects[path])
+            return 200, self._versioned(path)
+        if method == "GET" and path.rpartition("/")[2] in _COLLECTIONS:
+            return 200, self._list(path, query)
         if (
             self._ownership_is_forbidden
             and method == "PATCH"
@@ -279,11 +304,14 @@ class ApiServer:
             return _status(403, path)
         if method == "PATCH" and path.endswith("/status") and path.removesuffix("/status") in self.objects:
             return 200, self._patch_status(self.objects[path.removesuffix("/status")], body["status"])
-        if method == "PATCH" and path in self.objects and self._is_outdated(path, body):
-            return _status(409, path)
         if method in ("PATCH", "PUT") and path in self.objects:
+            if self._is_outdated(path, body):
+                return _status(409, path)
+            known = self._versioned(path)["metadata"]["resourceVersion"]
             self.objects[path] = merge(self.objects[path], body) if method == "PATCH" else body
-            return 200, copy.deepcopy(self.objects[path])
+            if "resourceVersion" in body.get("metadata", {}):
+                self.objects[path]["metadata"]["resourceVersion"] = str(int(known) + 1)
+            return 200, self._versioned(path)
         if method != "POST":
             return _status(404, path)
         name = body["metadata"].get("name") or body["metadata"]["generateName"] + uuid.uuid4().hex[:5]
@@ -293,7 +321,7 @@ class ApiServer:
         if path.endswith("/events"):
             self.events.append(body)
         self.objects[f"{path}/{name}"] = body
-        return 201, copy.deepcopy(body)
+        return 201, self._versioned(f"{path}/{name}")
 
 
 def _merge_conditions(there: list[dict[str, Any]], patch: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -417,7 +445,7 @@ class _Handler(BaseHTTPRequestHandler):
             api.requests.append((self.command, path))
             self._watch(path, query)
             return
-        code, answer = api.answer(self.command, path, body, token)
+        code, answer = api.answer(self.command, path, body, token, query)
         self._send(code, json.dumps(answer).encode())
 
     do_GET = do_POST = do_PATCH = do_PUT = _serve

@@ -246,5 +246,5 @@ def test_nodes_are_written_only_where_pods_are_held_to_their_own(
     found = Maker(tmp_path)(values)
     assert ("ValidatingAdmissionPolicy" in [each["kind"] for each in found]) is policies
     rules = {tuple(rule["resources"]): rule["verbs"] for rule in the(found, "ClusterRole")["rules"]}
-    patched = {("nodes",): ["get", "patch"], ("nodes/status",): ["patch"]}
-    assert rules == (patched if writes else {("nodes",): ["get"]})
+    patched = {("nodes",): ["get", "list", "patch"], ("nodes/status",): ["patch"]}
+    assert rules == (patched if writes else {("nodes",): ["get", "list"]})

@@ -470,7 +470,7 @@ def test_a_managed_resource_holds_all_and_keeps_the_rights() -> None:
     }
     # People's Adjustments would go with their definition.
     rights = {"ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
-    assert kept == {*rights, "CustomResourceDefinition"}
+    assert kept == {*rights, "Namespace", "CustomResourceDefinition"}
     assert the(inner, "DaemonSet", "cri-resmgr-installer")
 
 

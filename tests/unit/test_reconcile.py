@@ -7,6 +7,7 @@ import os
 import struct
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,7 @@ from installer.inputs.load import Request
 from installer.inputs.settings import KubeletSettings, Settings
 from installer.model import hold, paths
 from installer.model.event import Event, silent
+from installer.model.fleet import PlannedWork
 from installer.model.history import HistoryEntry
 from installer.model.pause import CLUSTER_MEMORY, PAUSE_FILE, why_paused
 from installer.model.resource import FileState, Part
@@ -85,6 +87,46 @@ def every_file(node: Node) -> dict[Path, bytes]:
 def edited(node: Node) -> list[bytes]:
     directory = node.fake.root / paths.OUR_STATE[1:] / "edited"
     return [path.read_bytes() for path in sorted(directory.iterdir())] if directory.is_dir() else []
+
+
+def planned(ask: Request, node: Node) -> PlannedWork | None:
+    """What a run that has to ask first does not begin; None if it did all there was."""
+    said: list[Event] = []
+    try:
+        reconcile(replace(ask, ask_first=True, unattended=True), node.fake.host, said.append)
+    except KubeletKeptError:
+        (event,) = (event for event in said if event.kind == "planned")
+        data: dict[str, Any] = dict(event.data)
+        return PlannedWork(**data)
+    return None
+
+
+def test_what_a_fleet_has_to_be_asked_for_is_said_and_not_begun(
+    node: Node, payload: Path, tmp_path: Path
+) -> None:
+    before = every_file(node)
+    first = planned(request(payload), node)
+    assert first
+    assert (first.restarts_kubelet, first.begins, first.soaks, first.removes) == (True, True, True, False)
+    assert every_file(node) == before
+    install(node, payload)
+    assert planned(request(payload), node) is None
+
+    node.fake.files.remove(paths.GUARD)
+    assert planned(request(payload), node) is None  # a repair that leaves kubelet alone
+    assert node.read(paths.GUARD) is not None
+
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs/fallback.cfg").write_text("policy:\n  Active: none\nlogger:\n  Debug: cri\n")
+    other = planned(replace(request(payload), configs=tmp_path / "configs"), node)
+    assert other
+    assert (other.restarts_kubelet, other.begins, other.soaks) == (False, True, False)
+    assert other.generation != first.generation
+
+    removal = planned(request(payload, Mode.REMOVE), node)
+    assert removal
+    assert (removal.restarts_kubelet, removal.begins, removal.removes) == (True, False, True)
+    assert node.on_relay
 
 
 def test_what_has_proven_good_is_not_checked_again(node: Node, payload: Path, tmp_path: Path) -> None:

@@ -16,12 +16,14 @@ from typing import Any
 import installer
 from installer.daemon.cluster.heartbeat import HEARTBEAT_SECONDS, HeartbeatRequest
 from installer.daemon.cluster.pod_context import PodContext
+from installer.daemon.cluster.turns import Turns
 from installer.errors import InstallerError
 from installer.host.ports import Files
 from installer.host.run import OURSELVES, Finished, describe_exit, run
 from installer.model import paths
 from installer.model.daemon import DaemonState, Loop, Phase, RunningChild
 from installer.model.event import Emit, Event
+from installer.model.fleet import FleetRules, PlannedWork, Turn, WorkResult
 from installer.model.instant import plain_time
 from installer.model.jsontext import parse_json
 from installer.model.pause import CLUSTER_MEMORY
@@ -31,6 +33,7 @@ _PERIOD = 40.0  # seconds between two heartbeats; the Lease lasts three of them
 _JITTER = 0.1  # of the period, so that a fleet that started together drifts apart
 _GAP = 1.0  # seconds from one heartbeat to the next, however fast the transitions come
 _FIRST_SECONDS = 3.0  # before the first pass: a dead API server must not delay it
+_NODE_RETRY = 5.0  # seconds until a node that is to be Ready is looked at again
 _GRACE = 2.0  # seconds a child gets from SIGTERM to SIGKILL
 _QUEUE = 16  # events; the oldest go first
 _MESSAGE_LIMIT = 1024  # characters; one argument of a process has at most 128 KiB (execve(2))
@@ -94,6 +97,7 @@ class ApiCluster:
         self._timer = 0
         self._begun = 0.0
         self._again = False
+        self._turns = Turns(context, emit, files, self._program, self._soon)
 
     # -- the port -------------------------------------------------------------------------
 
@@ -104,6 +108,7 @@ class ApiCluster:
         done = self._run_child(self._argv("cluster-heartbeat", request), _FIRST_SECONDS)
         self._take(done.output, "" if done.code == 0 else _how_it_ended(done.code))
         self._loop, self._changed = loop, changed
+        self._turns.begin(loop, changed)
         self._schedule(0.0)
 
     def paused(self) -> bool:
@@ -121,6 +126,18 @@ class ApiCluster:
             return answer["certain"] is True, str(answer["why"])
         except (ValueError, LookupError, TypeError):
             return False, f"the API server could not be asked: {_how_it_ended(done.code)}"
+
+    def turn(self) -> Turn:
+        """See the port."""
+        return self._turns.turn()
+
+    def want(self, work: PlannedWork | None, rules: FleetRules, *, busy: bool) -> None:
+        """See the port."""
+        self._turns.want(work, rules, busy=busy)
+
+    def worked(self, result: WorkResult) -> None:
+        """See the port."""
+        self._turns.worked(result)
 
     def report(self, state: DaemonState) -> None:
         """See the port. A transition is told at once, everything else with the next heartbeat. A daemon that
@@ -168,6 +185,7 @@ class ApiCluster:
 
     def end(self) -> None:
         """See the port."""
+        self._turns.end(self._run_child)
         loop, self._loop = self._loop, None
         if loop is None:
             return
@@ -249,6 +267,8 @@ class ApiCluster:
         finally:  # whatever fails, there is a next heartbeat
             if self._again:
                 self._soon()
+            elif self._turns.awaits_node:
+                self._schedule(_NODE_RETRY)
             else:
                 self._schedule(self._period * random.uniform(1 - _JITTER, 1 + _JITTER))
 
@@ -268,6 +288,9 @@ class ApiCluster:
             answer = json.loads(output.splitlines()[-1])
             parts = {str(part): (str(found[0]), str(found[1])) for part, found in answer["parts"].items()}
             sent, paused, self._uid = int(answer["sent"]), answer["paused"], str(answer["uid"])
+            node = answer.get("node") or {}
+            facts = bool(node.get("canary")), bool(node.get("ready"))
+            self._turns.node_is(str(node.get("uid", "")), canary=facts[0], ready=facts[1])
             parts["process"] = ("ok", "")
         except (ValueError, LookupError, TypeError, AttributeError):
             parts = {"process": ("failed", failure or "its answer is not understood")}

@@ -26,6 +26,7 @@ from installer.daemon.cluster.objects import (
 )
 from installer.daemon.cluster.pod_context import PodContext
 from installer.errors import InvalidInputError
+from installer.fleet.objects import CANARY, RING
 from installer.host.kubeapi import Answer, Api, KubeApi
 
 HEARTBEAT_SECONDS = 10.0
@@ -124,6 +125,7 @@ class Heartbeat:
         return {
             "paused": is_paused(node.metadata) if node.ok and node.body.get("kind") == "Node" else None,
             "uid": self._uid,
+            "node": _node_facts(node),
             "sent": self._sent,
             "parts": self._parts,
         }
@@ -188,6 +190,19 @@ class Heartbeat:
                 break
             self._sent += 1
         return result
+
+
+def _node_facts(node: Answer) -> dict[str, Any]:
+    """What the fleet needs to know of the Node: its UID, whether it is a canary, whether it is Ready."""
+    labels, status = node.metadata.get("labels"), node.body.get("status")
+    conditions = status.get("conditions") if isinstance(status, dict) else []
+    return {
+        "uid": str(node.metadata.get("uid", "")) if node.ok else "",
+        "canary": isinstance(labels, dict) and labels.get(RING) == CANARY,
+        "ready": any(
+            found.get("type") == "Ready" and found.get("status") == "True" for found in conditions or []
+        ),
+    }
 
 
 def _result(answer: Answer) -> Result:

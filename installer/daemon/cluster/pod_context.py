@@ -12,6 +12,7 @@ from installer.errors import InvalidInputError
 PROGRAM = "cri-resmgr-installer"
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 
+_ROLLOUT = "CRI_RESMGR_INSTALLER_ROLLOUT_NAMESPACE"
 _NAME_LIMIT = 253  # of an object (Kubernetes documentation, "Object Names and IDs")
 _HASH_LENGTH = 16
 
@@ -19,7 +20,8 @@ _HASH_LENGTH = 16
 @dataclass(frozen=True, slots=True)
 class PodContext:
     """`account` is the directory with the pod's token. `pod`, `pod_uid`, `namespace` and `daemonset` may be
-    empty: then what needs them is left out. `annotate`: whether the node gets an annotation."""
+    empty: then what needs them is left out. `annotate`: whether the node gets an annotation.
+    `rollout_namespace` has the permits; without one, nobody is asked."""
 
     host: str
     port: int
@@ -30,6 +32,7 @@ class PodContext:
     namespace: str = ""
     daemonset: str = ""
     annotate: bool = False
+    rollout_namespace: str = ""
 
     @property
     def daemonset_path(self) -> str:
@@ -65,7 +68,7 @@ def find_pod_context(environment: Mapping[str, str]) -> PodContext | None:
         faults.append(f"KUBERNETES_SERVICE_PORT: must be a port, not {port!r}")
     faults += [
         f"{name}: {environment.get(name)!r} is not a name of an object"
-        for name in ("NODE_NAME", "POD_NAMESPACE", "CRI_RESMGR_INSTALLER_DAEMONSET")
+        for name in ("NODE_NAME", "POD_NAMESPACE", "CRI_RESMGR_INSTALLER_DAEMONSET", _ROLLOUT)
         if environment.get(name) and not is_name(environment[name])
     ]
     if not node:
@@ -82,6 +85,7 @@ def find_pod_context(environment: Mapping[str, str]) -> PodContext | None:
         namespace=environment.get("POD_NAMESPACE") or _namespace(account),
         daemonset=environment.get("CRI_RESMGR_INSTALLER_DAEMONSET", ""),
         annotate=environment.get("CRI_RESMGR_INSTALLER_ANNOTATE_NODE", "") == "true",
+        rollout_namespace=environment.get(_ROLLOUT, ""),
     )
 
 

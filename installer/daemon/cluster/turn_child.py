@@ -1,0 +1,59 @@
+"""One question of `turns.py`, in a process that soon ends."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from installer.daemon.cluster.objects import EVENTS_PATH, build_event
+from installer.daemon.cluster.pod_context import PodContext
+from installer.errors import InvalidInputError
+from installer.fleet.ask import Ask, Place
+from installer.host.kubeapi import KubeApi
+from installer.model.fleet import FleetAnswer, FleetRequest, FleetRules, PlannedWork, WorkResult
+
+
+def parse_request(text: str) -> tuple[PodContext, float, FleetRequest]:
+    """Raises InvalidInputError."""
+    try:
+        data = json.loads(text)
+        fields = dict(data["request"])
+        work, result = fields.pop("work"), fields.pop("result")
+        request = FleetRequest(
+            rules=FleetRules(**fields.pop("rules")),
+            work=PlannedWork(**work) if work else None,
+            result=_result(result) if result else None,
+            **fields,
+        )
+        return PodContext(**data["context"]), float(data["seconds"]), request
+    except (ValueError, TypeError, LookupError) as error:
+        raise InvalidInputError([f"the request is not one of the daemon's: {error}"]) from None
+
+
+def _result(found: Mapping[str, Any]) -> WorkResult:
+    return WorkResult(PlannedWork(**found["work"]), found["ok"], found["why"])
+
+
+def turn(text: str) -> str:
+    """Asks for the turn, or tells of its end. Raises InvalidInputError for what is not the daemon's."""
+    context, seconds, request = parse_request(text)
+    api = KubeApi(context.host, context.port, Path(context.account), time.monotonic() + seconds)
+    place = Place(context.node, context.rollout_namespace, context.daemonset_path)
+    try:
+        ask = Ask(place, request, api, time.time, random.random)
+        answer = ask.begin(request.work) if request.work else ask.end()
+        if answer.tripped:
+            api.call("POST", EVENTS_PATH, build_event(context, _stopped(answer)))
+        return json.dumps(asdict(answer))
+    finally:
+        api.close()
+
+
+def _stopped(answer: FleetAnswer) -> Mapping[str, Any]:
+    message = f"no other node begins this generation: {answer.tripped}"
+    return {"type": "Warning", "reason": "RolloutStopped", "message": message, "time": time.time()}

@@ -1,0 +1,289 @@
+"""The daemon's side of the fleet: when the turn of this node is asked for, and what is told of its end.
+
+As with the heartbeat, a child makes the requests (`installer/fleet/ask.py`). Here is only what was heard,
+what is still to be told, and when the next question is due. A file below /run keeps the permit for a `run`
+that starts again; without it the permit is found again by its holder, or expires.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+
+from installer.daemon.cluster.pod_context import PodContext
+from installer.errors import InstallerError
+from installer.host.ports import Files
+from installer.host.run import describe_exit
+from installer.model import paths
+from installer.model.daemon import Loop, RunningChild
+from installer.model.event import Emit, Event
+from installer.model.fleet import (
+    FREE,
+    FleetAnswer,
+    FleetRequest,
+    FleetRules,
+    PlannedWork,
+    Turn,
+    WorkResult,
+)
+from installer.model.jsontext import parse_json
+
+MEMORY = f"{paths.OUR_RUNTIME}/turn.json"
+TURN_SECONDS = 10.0  # the deadline of one question
+
+_GRACE = 2.0
+_END_SECONDS = 3.0  # for giving the permit back when `run` ends
+_FRESH = 60.0  # seconds in which granted work has to begin; else it is asked for again
+_BACKOFF = (5.0, 300.0)  # the first and the longest
+_READY_RETRY = 5.0
+_POWERLESS_SECONDS = 60.0  # from then on nobody is waited for who cannot be asked
+_TO_TELL = 4
+
+
+class Turns:
+    """`program` is what is started with the verb `cluster-turn` and one JSON text. `changed` is called when
+    the turn has changed, `see_node` asks for a heartbeat soon, which calls `node_is`."""
+
+    def __init__(
+        self,
+        context: PodContext,
+        emit: Emit,
+        files: Files,
+        program: Sequence[str],
+        see_node: Callable[[], None],
+    ) -> None:
+        self._context, self._emit, self._files = context, emit, files
+        self._program, self._see_node = tuple(program), see_node
+        self._loop: Loop | None = None
+        self._changed: Callable[[], None] = lambda: None
+        self._uid, self._canary, self._ready = "", False, False
+        self._rules = FleetRules()
+        self._work: PlannedWork | None = None
+        self._busy = False
+        self._answer = FleetAnswer()  # to the last question
+        self._asked: PlannedWork | None = None  # what that question was about
+        self._granted: PlannedWork | None = None
+        self._granted_at = self._powerless_since = 0.0
+        self._results: deque[WorkResult] = deque(maxlen=_TO_TELL)
+        self._permit, self._version = "", ""
+        self._returns = ""  # the permit that the child gives back
+        self._failed = ""  # the generation that this node has told to have failed
+        self._leads = ""  # the generation that this node has begun as a canary
+        self._soaking: tuple[PlannedWork, float] | None = None  # what ended well, and is watched until then
+        self._shown = FREE
+        self._child: RunningChild | None = None
+        self._output = ""
+        self._timer = 0
+        self._failures = 0
+
+    # -- the port ---------------------------------------------------------------------------
+
+    def begin(self, loop: Loop, changed: Callable[[], None]) -> None:
+        self._loop, self._changed = loop, changed
+        self._recall()
+
+    def turn(self) -> Turn:
+        """What may begin now. A removal whose rights are gone does not wait for them: to leave cleanly is
+        worth more."""
+        if not self._context.rollout_namespace:
+            return FREE
+        now, work = time.monotonic(), self._work
+        if work is not None and work.removes and self._powerless_since:
+            powerless = now - self._powerless_since >= _POWERLESS_SECONDS
+            return Turn(True, work if powerless else None, self._answer.why, powerless)
+        fresh = self._busy or now - self._granted_at < _FRESH
+        granted = self._granted if fresh else None
+        return Turn(True, granted, "" if granted else self._answer.why)
+
+    def want(self, work: PlannedWork | None, rules: FleetRules, *, busy: bool) -> None:
+        self._rules, self._busy = rules, busy
+        if not self._context.rollout_namespace:
+            return
+        stale = self._granted is not None and not busy and time.monotonic() - self._granted_at >= _FRESH
+        if work != self._work or stale:
+            self._work, self._granted, self._failures = work, None, 0
+            self._next(0.0)
+        elif work is None and not busy and self._owes and not self._timer:
+            self._next(0.0)
+
+    def worked(self, result: WorkResult) -> None:
+        """What others have to know of is told, and the permit is given back when the node is Ready."""
+        if not self._context.rollout_namespace:
+            return
+        work = result.work
+        if not work.generation and self._soaking is not None and time.monotonic() < self._soaking[1]:
+            result = WorkResult(self._soaking[0], ok=False, why=result.why)
+        generation = result.work.generation
+        known = generation in (self._failed, self._leads)
+        if generation and result.work.begins and (result.ok is False or known):
+            self._results.append(result)
+            self._failed = generation if result.ok is False else "" if result.ok else self._failed
+            self._leads = "" if generation == self._leads else self._leads
+        if result.ok and self._granted == work:
+            self._soaking = (work, time.monotonic() + self._rules.soak_seconds)
+        self._granted, self._ready = None, False
+        if self._permit:
+            self._see_node()
+        self._next(0.0)
+
+    def node_is(self, uid: str, *, canary: bool, ready: bool) -> None:
+        """What a heartbeat has seen of the Node."""
+        known, self._uid = bool(self._uid), uid or self._uid
+        self._canary, self._ready = canary, ready
+        if not known or self._owes:
+            self._next(0.0)
+
+    @property
+    def awaits_node(self) -> bool:
+        """Whether a heartbeat is to come soon: the permit waits for a Ready node."""
+        return bool(self._permit) and self._work is None and not self._busy and not self._ready
+
+    def end(self, run: Callable[[Sequence[str], float], object]) -> None:
+        """Gives the permit back, if it is not needed any more; `run` runs a process and waits for it."""
+        loop, self._loop = self._loop, None
+        if loop is not None and self._timer:
+            loop.cancel(self._timer)
+        if self._child is not None:
+            self._child.kill()
+        if self._permit and not self._granted and not self._busy:
+            request = FleetRequest(self._uid, self._rules, permit=self._permit, version=self._version)
+            run(self._argv(request, _END_SECONDS - 0.5), _END_SECONDS)
+
+    # -- questions ----------------------------------------------------------------------------
+
+    @property
+    def _owes(self) -> bool:
+        return bool(self._results or self._permit)
+
+    def _next(self, seconds: float) -> None:
+        if self._loop is None or self._child is not None or not self._context.rollout_namespace:
+            return
+        if self._timer:
+            self._loop.cancel(self._timer)
+        self._timer = self._loop.after(seconds, self._ask)
+
+    def _ask(self) -> None:
+        self._timer = 0
+        if self._loop is None or self._child is not None or not self._uid:
+            return
+        request = FleetRequest(
+            self._uid,
+            self._rules,
+            self._canary,
+            limit=self._answer.limit,
+            waiting=self._answer.waiting,
+            grants=self._answer.grants,
+        )
+        self._returns = returns = (
+            self._permit if self._work is None and not self._busy and self._ready else ""
+        )
+        self._asked = None
+        if self._results or returns:
+            result = self._results[0] if self._results else None
+            request = replace(request, result=result, permit=returns, version=self._version)
+        elif self._work is not None and self._granted is None and not self._busy:
+            self._asked = self._work
+            request = replace(request, work=self._work)
+        else:
+            return
+        self._output = ""
+        try:
+            argv = self._argv(request, TURN_SECONDS)
+            self._child = self._loop.start(argv, self._line, self._ended, TURN_SECONDS, _GRACE)
+        except OSError as error:
+            self._take(FleetAnswer(why=f"no process could be started: {error.strerror}", failed=True))
+
+    def _argv(self, request: FleetRequest, seconds: float) -> tuple[str, ...]:
+        fields = {"context": asdict(self._context), "seconds": seconds, "request": asdict(request)}
+        return (*self._program, "cluster-turn", json.dumps(fields))
+
+    def _line(self, text: str) -> None:
+        self._output = text
+
+    def _ended(self, code: int) -> None:
+        self._child = None
+        if self._loop is None:
+            return
+        try:
+            if code != 0:
+                raise ValueError(describe_exit(code))
+            answer = FleetAnswer(**json.loads(self._output))
+        except (ValueError, TypeError) as error:
+            answer = FleetAnswer(why=f"the API server could not be asked: {error}", failed=True)
+        self._take(answer)
+
+    def _take(self, answer: FleetAnswer) -> None:
+        self._failures = self._failures + 1 if answer.failed else 0
+        now = time.monotonic()
+        self._powerless_since = (self._powerless_since or now) if answer.powerless else 0.0
+        if self._asked is not None:
+            self._take_turn(answer, now)
+        else:
+            self._take_end(answer)
+        self._remember()
+        if self._loop is not None:
+            pause = (
+                min(_BACKOFF[1], _BACKOFF[0] * 2.0 ** min(10, self._failures - 1)) if answer.failed else 0.0
+            )
+            wait = max(answer.wait, pause * random.uniform(0.75, 1.25))
+            asks = self._work is not None and self._granted is None
+            if asks or answer.failed or self._owes:
+                self._next(wait or _READY_RETRY)
+        if self.turn() != self._shown:
+            self._shown = self.turn()
+            self._changed()
+
+    def _take_turn(self, answer: FleetAnswer, now: float) -> None:
+        if answer.granted:
+            self._permit, self._version = answer.permit, answer.version
+            if self._asked == self._work:
+                self._granted, self._granted_at = self._asked, now
+                self._leads = self._asked.generation if self._asked and answer.canary else self._leads
+            self._say("turn.granted", f"the turn of this node has come{_with(answer.permit)}")
+        elif answer.why != self._answer.why:
+            self._say("turn.waiting", answer.why)
+        self._answer = answer
+
+    def _take_end(self, answer: FleetAnswer) -> None:
+        if answer.told and self._results:
+            self._results.popleft()
+        if answer.tripped:
+            self._say("turn.stopped", answer.tripped)
+        if answer.released and self._returns:
+            self._permit = self._version = ""
+
+    def _say(self, kind: str, message: str) -> None:
+        self._emit(Event(kind, message, {"permit": self._permit}))
+
+    # -- memory ---------------------------------------------------------------------------------
+
+    def _recall(self) -> None:
+        try:
+            found = parse_json(self._files.read(MEMORY) or b"{}")
+            self._permit, self._version = str(found.get("permit", "")), str(found.get("version", ""))
+            self._failed, self._leads = str(found.get("failed", "")), str(found.get("leads", ""))
+        except (InstallerError, OSError, ValueError, AttributeError):
+            return
+
+    def _remember(self) -> None:
+        """Nothing is written for a node that has nothing to remember."""
+        found = {
+            "permit": self._permit,
+            "version": self._version,
+            "failed": self._failed,
+            "leads": self._leads,
+        }
+        try:
+            if any(found.values()) or self._files.status(MEMORY) is not None:
+                self._files.make_directory(paths.OUR_RUNTIME)
+                self._files.write(MEMORY, json.dumps(found).encode() + b"\n", 0o644)
+        except (InstallerError, OSError):
+            return  # the permit is found again by its holder
+
+
+def _with(permit: str) -> str:
+    return f", with {permit}" if permit else ""

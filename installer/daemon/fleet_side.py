@@ -1,0 +1,71 @@
+"""The daemon's part of a fleet: what it asks for, what the fleet learns from it, and how long a node that
+leaves waits for its turn. Changes nothing on the host."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+
+from installer.daemon.child_run import ChildOutcome
+from installer.daemon.decision import Action
+from installer.daemon.policy import BUSY, Policy
+from installer.daemon.poller import PollSnapshot
+from installer.errors import InstallerError
+from installer.host.ports import Files
+from installer.model.daemon import Cluster
+from installer.model.fleet import NO_WORK, PlannedWork, WorkResult
+
+_LEAVE_SECONDS, _LEAVE_SPREAD = 60.0, 120.0  # for a permit; 600 s are all that a pod has to end
+_REMOVAL = PlannedWork("removal", removes=True)
+
+
+def ask_fleet(cluster: Cluster, policy: Policy, snapshot: PollSnapshot) -> None:
+    """For the work that waits for its turn. A daemon that changes nothing asks for nothing."""
+    stands_back = snapshot.paused or snapshot.superseded
+    busy = policy.working is not Action.NOTHING
+    cluster.want(None if stands_back else policy.planned, policy.configuration.rules, busy=busy)
+
+
+def tell_fleet(cluster: Cluster, policy: Policy, action: Action, outcome: ChildOutcome) -> None:
+    """How a child has ended, before the policy knows of it."""
+    permitted = None if policy.asks else policy.planned
+    if (result := build_result(action, outcome, permitted)) is not None:
+        cluster.worked(result)
+
+
+def leave_seconds(files: Files) -> float:
+    """How long a node whose pod ends waits for its turn to be removed: not all give up at once."""
+    with contextlib.suppress(InstallerError, OSError):
+        return _LEAVE_SECONDS + spread(files.read("/etc/machine-id") or b"", _LEAVE_SPREAD)
+    return _LEAVE_SECONDS
+
+
+def may_leave(cluster: Cluster, policy: Policy, snapshot: PollSnapshot) -> bool:
+    """Whether the removal of this node may begin now; it is asked for, unless it needs no restart."""
+    if not snapshot.on_relay or cluster.turn().allows(_REMOVAL):
+        cluster.want(None, policy.configuration.rules, busy=True)
+        return True
+    cluster.want(_REMOVAL, policy.configuration.rules, busy=False)
+    return False
+
+
+def build_result(action: Action, outcome: ChildOutcome, permitted: PlannedWork | None) -> WorkResult | None:
+    """None where nothing was begun. `permitted` is the work whose turn had come, None if none had: then a
+    pass that converged still says that the generation works here, which a person may have put right."""
+    if outcome.planned is not None or outcome.code == BUSY:
+        return None
+    if action is Action.RESCUE:
+        return WorkResult(NO_WORK, False, "its relay died soon after") if outcome.code == 0 else None
+    if action in (Action.INSTALL, Action.REMOVE) and permitted is not None:
+        ok = True if outcome.code == 0 else False if outcome.touched else None
+        return WorkResult(permitted, ok, outcome.reason)
+    if action is Action.INSTALL and outcome.code == 0 and outcome.fleet_generation:
+        work = PlannedWork(outcome.fleet_generation, restarts_kubelet=False, begins=True)
+        return WorkResult(work, True)
+    return None
+
+
+def spread(machine_id: bytes, window: float) -> float:
+    """A time within `window` that is the same for this machine each time it is asked."""
+    digest = hashlib.sha256(b"spread" + machine_id.strip()).digest()
+    return window * int.from_bytes(digest[:8], "big") / 2**64

@@ -1,0 +1,75 @@
+"""The daemon's real loop while the fleet has the say: a pass asks first, waits, begins, and tells its end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+
+import pytest
+
+from installer.model.daemon import Loop, NoCluster
+from installer.model.fleet import FleetRules, PlannedWork, Turn, WorkResult
+from tests.contract.scene import Scene
+
+WORK = PlannedWork("one", begins=True)
+ASKED = f"""
+if "--ask-first" in sys.argv:
+    say("planned", **json.loads('{json.dumps(asdict(WORK))}'))
+    sys.exit(3)
+"""
+
+
+class Fleet(NoCluster):
+    """It permits what a test says, and keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.now = Turn(True, None, "the permit is taken")
+        self.wanted: PlannedWork | None = None
+        self.results: list[WorkResult] = []
+        self._changed: Callable[[], None] = lambda: None
+
+    def begin(self, loop: Loop, changed: Callable[[], None]) -> None:
+        self._changed = changed
+
+    def turn(self) -> Turn:
+        return self.now
+
+    def want(self, work: PlannedWork | None, rules: FleetRules, *, busy: bool) -> None:
+        self.wanted = work
+
+    def worked(self, result: WorkResult) -> None:
+        self.now = Turn(True, None, "the permit is taken")
+        self.results.append(result)
+
+
+@pytest.mark.parametrize(
+    ("then", "ok"),
+    [
+        ("say('converged', changed=True)", True),
+        ("say('rollback.started'); sys.exit(5)", False),
+        ("sys.exit(4)", None),
+    ],
+)
+def test_planned_work_waits_begins_and_is_told(scene: Scene, then: str, ok: bool | None) -> None:
+    fleet = Fleet()
+    scene.does("install", f"{ASKED}\n{then}")
+
+    def body() -> None:
+        scene.reaches("waiting")
+        assert scene.of("state")[-1].message == "waiting: the permit is taken"
+        scene.looks()
+        assert scene.begun().count("install") == 1
+        assert fleet.wanted == WORK
+        assert not fleet.results
+        fleet.now = Turn(True, WORK)
+        scene.looks()
+        scene.until(lambda: bool(fleet.results))
+
+    scene.play(body, fleet)
+    assert (fleet.results[0].work, fleet.results[0].ok) == (WORK, ok)
+
+
+def test_a_host_outside_of_a_fleet_asks_nobody(scene: Scene) -> None:
+    scene.does("install", f"{ASKED}\nsay('converged', changed=True)")
+    scene.play(lambda: scene.reaches("converged"))

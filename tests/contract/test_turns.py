@@ -1,0 +1,160 @@
+"""The daemon's side of the fleet with real children and the real loop, against the API server's stand-in."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from installer.daemon.cluster.pod_context import find_pod_context
+from installer.daemon.cluster.turns import Turns
+from installer.fleet.objects import FREEZE, config_maps_path, leases_path
+from installer.host.files import RootedFiles
+from installer.host.watch import EventLoop
+from installer.model.event import Event
+from installer.model.fleet import FleetRules, PlannedWork, WorkResult
+from tests.host.daemon import SOON
+from tests.throwaway.apiserver import ApiServer
+
+CHILD = """
+import sys
+from installer.daemon.cluster.turn_child import turn
+print(turn(sys.argv[2]))
+"""
+PROGRAM = (sys.executable, "-P", "-c", CHILD)
+NAMESPACE = "cri-resmgr-installer-rollout"
+WORK = PlannedWork("one", begins=True, soaks=True)
+RULES = FleetRules(hold_seconds=600)
+PERMIT = f"{leases_path(NAMESPACE)}/permit-0"
+BRAKE = f"{config_maps_path(NAMESPACE)}/brake-one"
+
+
+class Run:
+    """A `run` of one node, as far as the fleet sees it. `until` turns its loop until something is so."""
+
+    def __init__(self, server: ApiServer, root: Path, node: str) -> None:
+        root.mkdir(exist_ok=True)
+        context = find_pod_context(server.environment())
+        assert context
+        context = replace(context, node=node, rollout_namespace=NAMESPACE)
+        self.uid = server.objects[f"/api/v1/nodes/{node}"]["metadata"]["uid"]
+        self.said: list[Event] = []
+        self.failures: list[Exception] = []
+        self.loop = EventLoop(self.failures.append)
+        self.turns = Turns(context, self.said.append, RootedFiles(root), PROGRAM, lambda: None)
+        self.turns.begin(self.loop, lambda: None)
+        self.see(ready=False)
+
+    def see(self, *, ready: bool = True) -> None:
+        """A heartbeat has come back."""
+        self.turns.node_is(self.uid, canary=False, ready=ready)
+
+    def until(self, reached: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + SOON
+
+        def look() -> None:
+            if reached() or self.failures or time.monotonic() > deadline:
+                self.loop.quit()
+            else:
+                self.loop.after(0.02, look)
+
+        self.loop.after(0.001, look)
+        self.loop.run()
+        assert not self.failures
+        assert reached(), [event.message for event in self.said]
+
+    def want(self, work: PlannedWork | None = WORK, *, busy: bool = False) -> None:
+        self.turns.want(work, RULES, busy=busy)
+
+    def granted(self) -> bool:
+        return self.turns.turn().granted is not None
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer(node="one") as serving:
+        serving.add_node("two")
+        serving.daemonset["status"] = {"desiredNumberScheduled": 2, "numberUnavailable": 2}
+        yield serving
+
+
+def holder(server: ApiServer) -> str:
+    return str(server.objects.get(PERMIT, {}).get("spec", {}).get("holderIdentity", ""))
+
+
+def test_a_turn_is_got_used_and_given_back(server: ApiServer, tmp_path: Path) -> None:
+    run = Run(server, tmp_path / "one", "one")
+    run.want()
+    run.until(run.granted)
+    assert holder(server) == f"one/{run.uid}"
+    run.want(busy=True)
+    assert run.turns.turn().granted == WORK
+    run.turns.worked(WorkResult(WORK, True))
+    run.want(None)
+    run.until(lambda: '"done": true' in server.objects[BRAKE]["data"]["canaries"])
+    assert holder(server)  # the node is not Ready yet
+    assert run.turns.awaits_node
+    run.see()
+    run.until(lambda: not holder(server))
+
+
+def test_a_failure_is_told_before_the_permit_is_given_back(server: ApiServer, tmp_path: Path) -> None:
+    run = Run(server, tmp_path / "one", "one")
+    run.want()
+    run.until(run.granted)
+    run.turns.worked(WorkResult(WORK, False, "the relay does not answer"))
+    run.want(None)
+    run.see()
+    run.until(lambda: not holder(server))
+    assert [event["reason"] for event in server.events] == ["RolloutStopped"]
+    other = Run(server, tmp_path / "two", "two")
+    other.want()
+    other.until(lambda: bool(other.turns.turn().why))
+    assert other.turns.turn().why == "the brake was tripped by node one: the relay does not answer"
+
+
+def test_a_run_that_starts_again_knows_its_permit(server: ApiServer, tmp_path: Path) -> None:
+    first = Run(server, tmp_path / "one", "one")
+    first.want()
+    first.until(first.granted)
+    again = Run(server, tmp_path / "one", "one")
+    again.want()
+    again.until(again.granted)
+    assert [path for path in server.objects if path.startswith(leases_path(NAMESPACE))] == [PERMIT]
+    again.turns.worked(WorkResult(WORK, True))
+    again.want(None)
+    again.see()
+    again.until(lambda: not holder(server))
+
+
+def test_a_permit_that_is_not_needed_any_more_is_given_back(server: ApiServer, tmp_path: Path) -> None:
+    run = Run(server, tmp_path / "one", "one")
+    run.want()
+    run.until(run.granted)
+    run.see()
+    run.want(None)
+    run.until(lambda: not holder(server))
+
+
+def test_while_the_api_server_is_away_it_waits_and_says_so(server: ApiServer, tmp_path: Path) -> None:
+    server.go_away()
+    run = Run(server, tmp_path / "one", "one")
+    run.want()
+    run.until(lambda: bool(run.turns.turn().why))
+    assert "the API server cannot be asked for a permit" in run.turns.turn().why
+    assert not run.granted()
+    server.come_back()
+    run.until(run.granted)
+
+
+def test_a_freeze_is_seen_before_anything_begins(server: ApiServer, tmp_path: Path) -> None:
+    server.daemonset["metadata"]["annotations"] = {FREEZE: "we look"}
+    run = Run(server, tmp_path / "one", "one")
+    run.want()
+    run.until(lambda: run.turns.turn().why == "the rollout is frozen: we look")
+    assert not run.granted()
+    assert not holder(server)

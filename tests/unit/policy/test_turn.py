@@ -1,0 +1,98 @@
+"""What the policy does while planned work waits for the turn of this node."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from installer.daemon.child_run import ChildOutcome
+from installer.daemon.decision import Action
+from installer.daemon.poller import PollSnapshot
+from installer.model.daemon import Phase
+from installer.model.fleet import PlannedWork, Turn
+from installer.model.state import Mode
+from tests.policy_bench import BARE, CHANGED, DEAD, GOOD, HELD, OK, Bench, Make, held
+from tests.rules import rule
+
+WORK = PlannedWork("one", begins=True)
+WAITS = Turn(True, None, "the permit to restart kubelet is taken, by worker-1")
+COMES = Turn(True, WORK)
+KEPT = ChildOutcome(3, planned=WORK)
+
+
+def of(snapshot: PollSnapshot, turn: Turn = WAITS) -> PollSnapshot:
+    return replace(snapshot, turn=turn)
+
+
+def wait(bench: Bench, snapshot: PollSnapshot = BARE) -> None:
+    """A first pass has found that planned work is to be asked for."""
+    assert bench.look(of(snapshot)) in (Action.INSTALL, Action.REMOVE)
+    assert bench.policy.asks
+    bench.end(KEPT, of(snapshot))
+
+
+def test_a_pass_that_may_not_restart_kubelet_waits_and_says_for_what(make: Make) -> None:
+    bench = make()
+    wait(bench)
+    assert bench.policy.planned == WORK
+    for _look in range(20):
+        assert bench.look(after=30.0) is Action.NOTHING
+        assert (bench.phase, bench.ready) == (Phase.WAITING, False)
+    assert bench.policy.state.reason == WAITS.why
+    assert bench.look(of(BARE, COMES)) is Action.INSTALL
+    assert not bench.policy.asks
+    bench.end(CHANGED, of(GOOD))
+    assert bench.policy.planned is None
+    bench.look()
+    assert bench.phase is Phase.CONVERGED
+
+
+def test_the_turn_of_other_work_is_not_taken(make: Make) -> None:
+    bench = make()
+    wait(bench)
+    other = Turn(True, replace(WORK, generation="another"))
+    assert bench.look(of(BARE, other), after=1.0) is Action.NOTHING
+
+
+def test_a_host_that_changes_meanwhile_is_looked_at_again(make: Make) -> None:
+    bench = make()
+    wait(bench)
+    assert bench.look(of(replace(BARE, files=("drift",))), after=5.0) is Action.INSTALL
+    assert bench.policy.asks
+
+
+@rule("R4")
+def test_a_rescue_does_not_wait(make: Make) -> None:
+    bench = make()
+    wait(bench, GOOD)
+    bench.look(of(DEAD), after=1.0)
+    bench.end(KEPT, of(DEAD))
+    assert bench.look(of(DEAD), after=21.0) is Action.RESCUE
+
+
+def test_the_way_back_after_a_rescue_does_not_wait(make: Make) -> None:
+    bench = make()
+    bench.settle()
+    held(bench)
+    good = replace(of(HELD), relay=True)
+    assert bench.look(good, after=1.0) is Action.NOTHING
+    assert bench.look(good, after=61.0) is Action.INSTALL
+    assert not bench.policy.asks
+
+
+def test_a_repair_that_needs_no_turn_goes_on(make: Make) -> None:
+    bench = make()
+    assert bench.look(of(GOOD)) is Action.INSTALL
+    bench.end(OK)
+    assert bench.look(of(replace(GOOD, files=("drift",))), after=5.0) is Action.INSTALL
+    bench.end(CHANGED, of(GOOD))
+    assert bench.policy.planned is None
+
+
+def test_a_removal_waits_for_its_turn(make: Make) -> None:
+    bench = make(mode=Mode.REMOVE)
+    wait(bench, GOOD)
+    assert bench.look(after=60.0) is Action.NOTHING
+    assert bench.phase is Phase.WAITING
+    assert bench.look(of(GOOD, COMES)) is Action.REMOVE
+    bench.end(CHANGED, of(BARE))
+    assert str(bench.phase) == "removed"
