@@ -220,7 +220,7 @@ def test_a_node_that_is_silent_is_named_and_left(begin: Begin) -> None:
 def test_nodes_are_left_dirty_only_when_a_person_says_so(begin: Begin) -> None:
     world = begin(n1="stuck")
     with pytest.raises(RollbackFailedError, match="n1: the disk is full"):
-        world.uninstall(Asked(wait=0, leave_nodes=True))
+        world.uninstall(Asked(wait=30, leave_nodes=True))
     assert world.everything() == world.before
 
 
