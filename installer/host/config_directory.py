@@ -14,11 +14,14 @@ from installer.host.ports import Files
 
 
 def configuration_files(files: Files, directory: str) -> Iterator[str]:
-    """Their paths below the absolute `directory`; of one that does not exist, none.
+    """Their paths below the absolute `directory`. None of one that does not exist, nor for an empty name,
+    which is not the host's root.
 
     Links to directories are not entered: not even `directory` itself, unless it ends with a slash. Raises
     UnservableHostError where a link leads out of the host root.
     """
+    if not directory:
+        return
     status = files.status(directory, follow=directory.endswith("/"))
     if status is None or not stat.S_ISDIR(status.st_mode):
         return

@@ -81,7 +81,7 @@ def load_base(root: Path) -> KubeletBase:
     argv = next_start(base)
     config, directory = last_flag(argv, "--config"), last_flag(argv, "--config-dir")
     found = root / config[1:] if config else None
-    in_directory = configuration_files(RootedFiles(root), directory) if directory else ()
+    in_directory = configuration_files(RootedFiles(root), directory or "")
     return replace(
         base,
         config=text_of(root, found) if found and found.exists() else None,
@@ -181,6 +181,13 @@ def test_drop_in_makes_the_base_line_and_our_flag(case: tuple[dict[str, Any], Pa
         assert environment[choice.variable].endswith(OUR_FLAG)
     else:
         assert next_start(moved) == (*before, OUR_FLAG)
+
+
+def test_without_a_config_dir_nothing_is_searched(tmp_path: Path) -> None:
+    """The daemon asks at each look, and would else read all of the host."""
+    (tmp_path / "found.conf").touch()
+    assert not [*configuration_files(RootedFiles(tmp_path), "")]
+    assert [*configuration_files(RootedFiles(tmp_path), "/")] == ["/found.conf"]
 
 
 def test_running_on_the_relay_by_another_hand_is_refused() -> None:
