@@ -8,12 +8,12 @@ not asked: the file is read piece by piece for the one part that counts. 9 MB ta
 from __future__ import annotations
 
 import os
-from hashlib import sha256
 from typing import BinaryIO
 
 from installer.errors import InstallerError
 from installer.host.ports import Files
 from installer.model import paths
+from installer.model.digest import sha256_hex
 
 # The cache is the JSON of a Go struct, without spaces, in this order: Version, Pods, Containers, NextID, Cfg,
 # PolicyName, PolicyJSON (pkg/cri/resource-manager/cache of cri-resmgr v0.8 - v0.9.2). A quote within a text
@@ -61,5 +61,5 @@ def token_of(file: BinaryIO) -> str:
         found = rest[begin:]
         while (end := found.find(_ENDS)) < 0 and len(found) < _LONGEST and (piece := file.read(_PIECE)):
             found += piece
-        return sha256(found[:end]).hexdigest() if end >= 0 else ""
+        return sha256_hex(found[:end]) if end >= 0 else ""
     return ""

@@ -4,7 +4,6 @@ leaves waits for its turn. Changes nothing on the host."""
 from __future__ import annotations
 
 import contextlib
-import hashlib
 
 from installer.daemon.child_run import ChildOutcome
 from installer.daemon.decision import Action
@@ -13,6 +12,7 @@ from installer.daemon.poller import PollSnapshot
 from installer.errors import InstallerError
 from installer.host.ports import Files
 from installer.model.daemon import Cluster
+from installer.model.digest import sha256_hex
 from installer.model.fleet import NO_WORK, PlannedWork, WorkResult
 
 _LEAVE_SECONDS, _LEAVE_SPREAD = 60.0, 120.0  # for a permit; 600 s are all that a pod has to end
@@ -67,5 +67,5 @@ def build_result(action: Action, outcome: ChildOutcome, permitted: PlannedWork |
 
 def spread(machine_id: bytes, window: float) -> float:
     """A time within `window` that is the same for this machine each time it is asked."""
-    digest = hashlib.sha256(b"spread" + machine_id.strip()).digest()
-    return window * int.from_bytes(digest[:8], "big") / 2**64
+    digest = sha256_hex(b"spread" + machine_id.strip())
+    return window * int(digest[:16], 16) / 2**64

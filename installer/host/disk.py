@@ -9,12 +9,13 @@ from __future__ import annotations
 import array
 import contextlib
 import errno
-import hashlib
 import os
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
+
+from installer.model.digest import sha256_hex
 
 _CHUNK = 1 << 20
 _MARK = ".cri-resmgr-installer."
@@ -111,8 +112,10 @@ def copy(content: bytes | Path, file: BinaryIO) -> str:
     """Writes `content` (of a Path: what is in it) and returns the sha256 of what was written."""
     if isinstance(content, bytes):
         file.write(content)
-        return hashlib.sha256(content).hexdigest()
+        return sha256_hex(content)
     # Not copy_file_range(2): the digest has to be of the very bytes that are written.
+    import hashlib  # loads OpenSSL, which the daemon never needs
+
     digest = hashlib.sha256()
     buffer = memoryview(bytearray(_CHUNK))
     with open(content, "rb", buffering=0) as source:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -22,6 +21,7 @@ from installer.host import disk, selinux
 from installer.host.chase import components, link_target, opened, parent_of
 from installer.host.ports import KnownDigest
 from installer.host.selinux import FilePolicy
+from installer.model.digest import sha256_hex
 from installer.model.resource import ABSENT, FileState, HostPath, Identity, Kind
 
 KEPT_BYTES = 1 << 20  # content of files up to this size is part of their state
@@ -289,10 +289,12 @@ def _file_state(path: str, place: str, status: os.stat_result, known: KnownDiges
     if digest is None:
         with open(os.open(place, _READ), "rb", buffering=0) as file:
             if large:
+                import hashlib  # loads OpenSSL, which the daemon never needs
+
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             else:
                 content = file.readall()[:KEPT_BYTES]
-                digest = hashlib.sha256(content).hexdigest()
+                digest = sha256_hex(content)
     return FileState(
         Kind.FILE,
         stat.S_IMODE(status.st_mode),

@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from hashlib import sha256
 from typing import Any
 
+from installer.model.digest import sha256_hex
 from installer.model.jsontext import parse_json
 
 _QUANTITY = re.compile(r"([0-9]{1,18})([mun]?)")
@@ -52,7 +52,7 @@ class ProxyCache:
     def agent_digest(self) -> str:
         """Tells one configuration of the agent from another; empty if there is none."""
         text = "\0".join(f"{section}\0{self.agent[section]}" for section in sorted(self.agent))
-        return sha256(text.encode("utf-8", "replace")).hexdigest() if self.agent else ""
+        return sha256_hex(text.encode("utf-8", "replace")) if self.agent else ""
 
 
 NO_CACHE = ProxyCache()

@@ -33,7 +33,7 @@ from installer.model.state import Mode
 from tests.fakes import FakeSystemd
 from tests.rules import rule
 
-HEAVY = ("pydantic", "jinja2", "psutil", "grpc", "yaml")
+HEAVY = ("pydantic", "jinja2", "psutil", "grpc", "yaml", "_hashlib")
 KUBELET = "kubelet.service"
 
 
@@ -411,7 +411,7 @@ def test_the_configuration_is_that_of_the_settings() -> None:
 
 
 def test_at_rest_no_heavy_library_is_loaded() -> None:
-    ours = "installer.cli, installer.daemon.loop, installer.report.events"
+    ours = "installer.cli, installer.daemon.cluster.client, installer.daemon.loop, installer.report.events"
     code = f"import sys, {ours}; print([m for m in {HEAVY!r} if m in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from installer.errors import InvalidInputError
+from installer.model.digest import sha256_hex
 
 PROGRAM = "cri-resmgr-installer"
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -108,5 +108,5 @@ def lease_name(node: str) -> str:
     whole = f"{PROGRAM}.{node}"
     if len(whole) <= _NAME_LIMIT:
         return whole
-    digest = hashlib.sha256(node.encode()).hexdigest()[:_HASH_LENGTH]
+    digest = sha256_hex(node.encode())[:_HASH_LENGTH]
     return f"{whole[: _NAME_LIMIT - _HASH_LENGTH - 1].rstrip('-.')}-{digest}"

@@ -29,7 +29,7 @@ def test_it_installs_is_small_and_leaves_all_in_place_when_it_ends(node: Node, t
     with daemon(node, tmp_path) as running:
         running.settle()
         assert running.restarts() == 1
-        assert running.rss() < 30_000
+        assert running.rss() < 28_500
         within(60, lambda: running.switches_per_second() < 3)  # as soon as systemd's signals have ebbed away
         before, state = node.invocations(), files(node.host)
         assert running.end() == 0
