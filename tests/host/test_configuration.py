@@ -67,7 +67,7 @@ def test_a_torn_cache_is_set_aside_and_no_generation_is_blamed(node: Node, zeros
     assert "failed to unmarshal snapshot data" in node.host.journal(PROXY)
     assert "is torn" in node.run("status", code=3).out
     said = node.run("install").out
-    assert f"the cache is {CACHE}.torn" in said
+    assert f"the cache is kept as {CACHE}.torn" in said
     assert node.path(f"{CACHE}.torn").read_bytes() == torn
     node.expect_good()
     assert node.run("install").out == "nothing to do\n"
