@@ -156,8 +156,9 @@ class Controller:
         return decision.again
 
     def _decide(self, situation: Situation) -> Decision:
-        namespace = situation.extension.namespace
-        return decide(situation, self._setup.renderer, lambda mode: self._shoots.ask(namespace, mode))
+        namespace, resource = situation.extension.namespace, situation.resource
+        about = resource.version if resource is not None else ""
+        return decide(situation, self._setup.renderer, lambda mode: self._shoots.ask(namespace, mode, about))
 
     def _read_again(self, situation: Situation) -> Situation:
         """What the API server has, instead of the mirrors. Raises ApiError."""
@@ -191,6 +192,14 @@ def _parse_ours(given: Object) -> Extension | None:
     return extension if extension.type == EXTENSION_TYPE else None
 
 
+class Answer(NamedTuple):
+    """`time` is monotonic."""
+
+    time: float
+    about: str
+    nodes: Nodes
+
+
 class Shoots:
     """The API servers of the Shoots, asked for the nodes there. Credentials are replaced now and then: the
     Secret is read again whenever a Shoot cannot be asked."""
@@ -198,16 +207,18 @@ class Shoots:
     def __init__(self, seed: SeedApi, connect: Callable[[bytes], ShootClient], fresh: float) -> None:
         self._seed, self._connect, self._fresh = seed, connect, fresh
         self._clients: dict[str, ShootClient] = {}
-        self._answers: dict[str, tuple[float, Nodes]] = {}
+        self._answers: dict[str, Answer] = {}
 
-    def ask(self, namespace: str, mode: Mode) -> Nodes:
-        """Whether it is clean is always asked; whether it is healthy may be known from a moment ago."""
+    def ask(self, namespace: str, mode: Mode, about: str) -> Nodes:
+        """Whether it is clean is always asked; whether it is healthy may be known from a moment ago, as long
+        as the ManagedResource has the resource version `about`."""
         if mode is Mode.REMOVE:
             return self._ask(namespace, mode)
-        when, nodes = self._answers.get(namespace, (0.0, Nodes(pending="never asked")))
-        if not nodes.done or time.monotonic() - when > self._fresh:
-            nodes = self._ask(namespace, mode)
-            self._answers[namespace] = (time.monotonic(), nodes)
+        last = self._answers.get(namespace)
+        if last and last.nodes.done and last.about == about and time.monotonic() - last.time <= self._fresh:
+            return last.nodes
+        nodes = self._ask(namespace, mode)
+        self._answers[namespace] = Answer(time.monotonic(), about, nodes)
         return nodes
 
     def _ask(self, namespace: str, mode: Mode) -> Nodes:

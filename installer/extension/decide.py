@@ -196,12 +196,13 @@ def _delete(situation: Situation, renderer: Render, ask: Ask) -> Decision:
         return _failed(situation, "Delete", what, _LATER, CONFIGURATION_PROBLEM)
     if resource.secrets != (wanted.secret_name,):
         return _cleaning(situation, "The nodes are cleaned before anything else goes.", wanted)
-    if resource.status_of("ResourcesApplied") != "True":
-        said = resource.message_of("ResourcesApplied")
-        return _cleaning(situation, said or "The removal is about to be applied in the Shoot.")
     nodes = ask(Mode.REMOVE)
     if not nodes.done:
         return _cleaning(situation, _what_is_awaited(nodes))
+    if resource.status_of("ResourcesApplied") != "True":
+        return _cleaning(
+            situation, resource.message_of("ResourcesApplied") or "The removal is being applied."
+        )
     left = f" Left as they are: {name_nodes(nodes.given_up)}." if nodes.given_up else ""
     return _delete_resource(resource, f"{_clean(nodes)}{left}")
 

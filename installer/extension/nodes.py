@@ -76,20 +76,42 @@ def name_nodes(nodes: Sequence[Node]) -> str:
 
 def ask_nodes(api: ShootApi, mode: Mode, now: datetime) -> Nodes:
     """One request where all is well, some more where it is not."""
-    selector = f"app.kubernetes.io/name=cri-resmgr-installer,app.kubernetes.io/component={_COMPONENTS[mode]}"
+    install, selector = mode is Mode.INSTALL, _selector(mode)
     try:
         found = [each for page in api.list_pages(DAEMON_SETS, selector) for each in page.items]
         if not found:
-            return Nodes(pending="Its DaemonSet is not in the Shoot yet.")
+            return Nodes(pending="Its DaemonSet is not in the Shoot yet." if install else _who_ends(api, now))
         daemon_set = found[0]
         if _is_done(daemon_set):
             return Nodes(count=number_at(daemon_set, "status", "desiredNumberScheduled"))
-        wanted = mapping_at(daemon_set, "spec", "template", "spec", "nodeSelector")
-        nodes = api.list_nodes(",".join(f"{key}={value}" for key, value in sorted(wanted.items())))
         pods = api.list_pods(text_at(daemon_set, "metadata", "namespace"), selector)
-        return judge(daemon_set, pods, nodes, now, lambda node: _said_of(api, node))
+        return judge(daemon_set, pods, _nodes_of(api, daemon_set), now, lambda node: _said_of(api, node))
     except ApiError as error:
         return Nodes(unknown=f"The Shoot's API server cannot be asked for its nodes: {error}")
+
+
+def _selector(mode: Mode) -> str:
+    return f"app.kubernetes.io/name=cri-resmgr-installer,app.kubernetes.io/component={_COMPONENTS[mode]}"
+
+
+def _nodes_of(api: ShootApi, daemon_set: Object) -> tuple[Object, ...]:
+    wanted = mapping_at(daemon_set, "spec", "template", "spec", "nodeSelector")
+    return api.list_nodes(",".join(f"{key}={value}" for key, value in sorted(wanted.items())))
+
+
+def _who_ends(api: ShootApi, now: datetime) -> str:
+    """Before the removal comes, the pods of the installation end. Raises ApiError."""
+    selector = _selector(Mode.INSTALL)
+    found = [each for page in api.list_pages(DAEMON_SETS, selector) for each in page.items]
+    if not found:
+        return "The removal is about to be applied in the Shoot."
+    pods = _by_node(api.list_pods(text_at(found[0], "metadata", "namespace"), selector))
+    known = {text_at(each, "metadata", "name"): each for each in _nodes_of(api, found[0])}
+    ending = []
+    for name in sorted(pods):
+        since = silent_since(known.get(name, {}))
+        ending.append(Node(name, _silent_words(since) if since else "its pod of the installation ends"))
+    return f"Not yet clean: {name_nodes(ending)}." if ending else "The pods of the installation have ended."
 
 
 def judge(
@@ -177,8 +199,8 @@ def _why(node: Object, pod: Object) -> str:
     if annotation:
         try:
             given = json.loads(annotation)
-            phase, reason = given.get("phase", ""), given.get("reason", "")
-            return cut_line(f"{phase}: {reason}" if reason else phase)
+            state, reason = given.get("state", ""), given.get("reason", "")
+            return cut_line(f"{state}: {reason}" if reason else state)
         except (ValueError, AttributeError):
             return cut_line(annotation)
     if complaint := complaint_of(pod):

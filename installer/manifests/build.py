@@ -37,6 +37,12 @@ _KEEP = {"resources.gardener.cloud/keep-object": "true"}
 # gardener-resource-manager deletes an object with this label once no workload or ManagedResource has an
 # annotation with its name (docs/concepts/resource-manager.md of gardener/gardener), and no earlier.
 _COLLECTABLE = {"resources.gardener.cloud/garbage-collectable-reference": "true"}
+# It deletes a DaemonSet in the foreground, before it applies anything new. A pod on a node that is off never
+# ends, and would hold that up for ever. Ours have ten minutes to end; those of a removal need none.
+_FINALIZE = {
+    mode: {"resources.gardener.cloud/finalize-deletion-after": duration}
+    for mode, duration in (("install", "15m"), ("remove", "1m"))
+}
 # The deletion of a Shoot leaves what has this label to the deletion of its ManagedResource, which lets the
 # pods clean up first.
 _NO_CLEANUP = {"shoot.gardener.cloud/no-cleanup": "true"}
@@ -161,6 +167,7 @@ def _agent(inputs: ManifestInputs) -> Objects:
         "agent",
         labels=labels,
         annotations=annotations,
+        daemon_set_annotations=annotations | (_FINALIZE["install"] if inputs.managed_resource else {}),
         selector=selector,
         config_namespace=values.agent_namespace,
         **_pod_values(inputs),
@@ -198,7 +205,9 @@ def _daemon_set(inputs: ManifestInputs, config_maps: Mapping[str, str]) -> Objec
     metadata = _metadata(inputs, f"{values.name}-removal" if removal else values.name)
     if inputs.managed_resource:
         metadata["annotations"] |= _references("configmap", config_maps.values())
-    apparmor = _APPARMOR if values.profile == "restricted" else {}
+    pod_annotations = metadata["annotations"] | (_APPARMOR if values.profile == "restricted" else {})
+    if inputs.managed_resource:
+        metadata["annotations"] = metadata["annotations"] | _FINALIZE[inputs.settings.mode]
     # The component tells the pods of our two DaemonSets apart.
     component = "removal" if removal else "installation"
     selector = _pod_selector(inputs, component)
@@ -209,7 +218,7 @@ def _daemon_set(inputs: ManifestInputs, config_maps: Mapping[str, str]) -> Objec
         **metadata,
         **_pod_values(inputs),
         selector=selector,
-        pod_annotations={**metadata["annotations"], **apparmor},
+        pod_annotations=pod_annotations,
         rollout_namespace=rollout_namespace(values),
         probes=build_probes(inputs.settings),
         min_ready=build_min_ready(inputs.settings),

@@ -25,9 +25,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import trustme
+
+T = TypeVar("T")
 
 PROXY_PAGE = b"<html><body><h1>404 Not Found</h1></body></html>"
 _REASONS = {
@@ -211,7 +213,7 @@ class ApiServer:
     def come_back(self) -> None:
         """Serves again, at the same address."""
         listen = functools.partial(_Server, (self.host, self.port), self, self._context)
-        self._server = _inside(self._network, listen) if self._network else listen()
+        self._server = inside(self._network, listen) if self._network else listen()
         self.port = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
@@ -222,12 +224,9 @@ class ApiServer:
         self._directory = Path(tempfile.mkdtemp(prefix="apiserver-"))
         self.account = self._directory / "serviceaccount"
         self.account.mkdir()
-        authority = trustme.CA()
-        authority.cert_pem.write_to_path(str(self.account / "ca.crt"))
+        self._context = secure(self.account, *self._names)
         (self.account / "namespace").write_text(self.namespace)
         self.rotate_token()
-        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        authority.issue_cert(*self._names).configure_cert(self._context)
         self.come_back()
         return self
 
@@ -265,7 +264,7 @@ class ApiServer:
     def _patch_status(self, found: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
         """The strategic merge patch of a status, of which only the conditions differ from any other."""
         status = found.setdefault("status", {})
-        conditions = _merge_conditions(status.get("conditions", []), patch.get("conditions", []))
+        conditions = merge_conditions(status.get("conditions", []), patch.get("conditions", []))
         found["status"] = merge(status, patch) | ({"conditions": conditions} if conditions else {})
         if not conditions:
             found["status"].pop("conditions", None)
@@ -324,7 +323,7 @@ class ApiServer:
         return 201, self._versioned(f"{path}/{name}")
 
 
-def _merge_conditions(there: list[dict[str, Any]], patch: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def merge_conditions(there: list[dict[str, Any]], patch: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """As a strategic merge patch does: by type; `$patch: delete` takes one away."""
     found = {each["type"]: each for each in there}
     for each in patch:
@@ -335,10 +334,18 @@ def _merge_conditions(there: list[dict[str, Any]], patch: list[dict[str, Any]]) 
     return list(found.values())
 
 
-def _inside(network: str, make: Callable[[], _Server]) -> _Server:
+def secure(account: Path, *names: str) -> ssl.SSLContext:
+    """For a server of these names. Its certificate authority is written to where `account` has it."""
+    authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.cert_pem.write_to_path(str(account / "ca.crt"))
+    authority.issue_cert(*names).configure_cert(context)
+    return context
+
+
+def inside(network: str, make: Callable[[], T]) -> T:
     """Makes it in another network namespace, in a thread of its own: others stay where they are."""
 
-    def enter_and_make() -> _Server:
+    def enter_and_make() -> T:
         namespace = os.open(network, os.O_RDONLY)
         try:
             if ctypes.CDLL(None, use_errno=True).setns(namespace, 0) != 0:

@@ -42,10 +42,14 @@ class Landscape:
     """Each Shoot has a namespace of the one API server that they share, and nothing else is seen there.
 
     `nodes`: name -> ready (its pods do what they should), stuck (they do not), silent (nobody has heard of
-    it for an hour). `story` has what became of the Shoots' DaemonSets, in order."""
+    it for an hour). `story` has what became of the Shoots' DaemonSets, in order.
 
-    def __init__(self, **nodes: str) -> None:
-        self.seed, self.shoot = KubeServer(), KubeServer()
+    `servers` are those of the seed and of the Shoots, where they are not the usual ones."""
+
+    shared = True
+
+    def __init__(self, *servers: KubeServer, **nodes: str) -> None:
+        self.seed, self.shoot = servers or (KubeServer(), KubeServer())
         self.nodes = nodes
         self.story: list[str] = []
         self._applied: dict[str, set[Name]] = {}
@@ -67,8 +71,8 @@ class Landscape:
         self._thread.join(10)
         self.seed.__exit__()
         self.shoot.__exit__()
-        if self.error is not None and error is None:
-            raise self.error
+        if self.error is not None:
+            raise self.error from error
 
     # -- what gardenlet does ------------------------------------------------------------------------
 
@@ -76,7 +80,8 @@ class Landscape:
         """Its Cluster and the credentials of its API server."""
         body = {"metadata": {}, "spec": {"kubernetes": {"version": "1.31.2"}}, **shoot}
         self.seed.create(CLUSTERS, "", {"metadata": {"name": namespace}, "spec": {"shoot": body}})
-        data = {"kubeconfig": b64encode(self.shoot.kubeconfig(namespace).encode()).decode()}
+        kubeconfig = self.shoot.kubeconfig(namespace if self.shared else "")
+        data = {"kubeconfig": b64encode(kubeconfig.encode()).decode()}
         secret = {"metadata": {"name": "gardener-internal"}, "data": data}
         self.seed.create(SECRETS, namespace, secret)
 
@@ -128,6 +133,13 @@ class Landscape:
             what=f"{operation}, {health}",
         )
 
+    def says(self, namespace: str, health: str, message: str = "") -> None:
+        def said() -> bool:
+            status, told = self.health(namespace)
+            return status == health and message in told
+
+        self.seed.wait(said, what=f"{health}: {message}")
+
     def gone(self, namespace: str) -> None:
         self.seed.wait(
             lambda: not self.extension(namespace) and not self.resource(namespace),
@@ -137,10 +149,9 @@ class Landscape:
     # -- what gardener-resource-manager and the nodes do --------------------------------------------
 
     def _run(self) -> None:
-        seen = (-1, -1, "")
+        seen: tuple[object, ...] = ()
         while not self._stop.is_set():
-            now_ = self.seed.version, self.shoot.version, str(self.nodes)
-            if now_ == seen:
+            if (now_ := self.seen()) == seen:
                 with self.seed.changed:
                     self.seed.changed.wait(0.02)
                 continue
@@ -149,10 +160,14 @@ class Landscape:
                 for resource in self._due():
                     with contextlib.suppress(Refused):  # another one was quicker
                         self._manage(resource)
-                self._run_nodes()
+                self.run_nodes()
             except Exception as error:
                 self.error = error
                 return
+
+    def seen(self) -> tuple[object, ...]:
+        """As long as it is the same, nothing is to be done."""
+        return self.seed.version, self.shoot.version, str(self.nodes)
 
     def _due(self) -> list[dict[str, Any]]:
         with self.seed.changed:
@@ -173,10 +188,10 @@ class Landscape:
                 self.seed.patch(key, {"metadata": {"finalizers": [MANAGER]}})
             return
         if metadata.get("deletionTimestamp"):
-            if not spec.get("keepObjects"):
-                self._apply(namespace, [])
-            else:
+            if spec.get("keepObjects"):
                 self._applied.pop(namespace, None)
+            elif not self.apply(namespace, {}, []):
+                return
             self.seed.patch(key, {"metadata": {"finalizers": []}})
             return
         if resource.get("status", {}).get("observedGeneration") == metadata["generation"]:
@@ -186,16 +201,24 @@ class Landscape:
             secret = self.seed.get(Name(SECRETS, namespace, reference["name"]))
             for text in secret["data"].values():
                 objects += [each for each in yaml.safe_load_all(b64decode(text)) if each]
-        self._apply(namespace, objects)
-        conditions = [
-            {"type": f"Resources{kind}", "status": status, "reason": "x", "message": ""}
-            for kind, status in (("Applied", "True"), ("Healthy", "True"), ("Progressing", "False"))
-        ]
-        body = {"observedGeneration": metadata["generation"], "conditions": conditions}
-        self.seed.patch(key, {"status": body}, status=True)
+        if not self.apply(namespace, spec.get("injectLabels", {}), objects):
+            return
+        self.report(key, metadata["generation"])
 
-    def _apply(self, namespace: str, objects: list[dict[str, Any]]) -> None:
-        """Only the DaemonSets: the rest says nothing here. Each Shoot's are in a namespace of its own."""
+    def report(self, key: Name, generation: int, healthy: bool = True) -> None:
+        """What a ManagedResource says of its objects."""
+        known = (("Applied", True), ("Healthy", healthy), ("Progressing", not healthy))
+        conditions = [
+            {"type": f"Resources{kind}", "status": str(status), "reason": "x", "message": ""}
+            for kind, status in known
+        ]
+        body = {"observedGeneration": generation, "conditions": conditions}
+        if self.seed.get(key).get("status") != body:
+            self.seed.patch(key, {"status": body}, status=True)
+
+    def apply(self, namespace: str, labels: dict[str, str], objects: list[dict[str, Any]]) -> bool:
+        """Whether all is there that should be, and nothing else. Only the DaemonSets: the rest says nothing
+        here. Each Shoot's are in a namespace of its own."""
         wanted = {
             Name(DAEMON_SETS, namespace, each["metadata"]["name"]): each
             for each in objects
@@ -212,8 +235,9 @@ class Landscape:
                 self.story.append(f"{namespace}: {name.name} created")
                 self.shoot.create(DAEMON_SETS, namespace, body)
         self._applied[namespace] = set(wanted)
+        return True
 
-    def _run_nodes(self) -> None:
+    def run_nodes(self) -> None:
         hour_ago = (datetime.now(UTC) - timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
         for name, how in self.nodes.items():
             ready = {

@@ -3,26 +3,30 @@ watches with resource versions and bookmarks, 410 for what is forgotten, optimis
 patches, the status subresource, generations, finalizers, ownerReferences with cascading deletion, immutable
 Secrets.
 
-It behaves as the page "API concepts" of Kubernetes' documentation says. Plain HTTP, no authentication: what
-the client does there is its library's. `apiserver.py` is the other one, for the pods of a node.
+It behaves as the page "API concepts" of Kubernetes' documentation says. Plain HTTP without authentication,
+unless it is told to be secure. `apiserver.py` is the other one, for the pods of a node.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 import json
+import ssl
 import threading
 import time
 import urllib.parse
 import uuid
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from tests.throwaway.apiserver import merge
+from tests.throwaway.apiserver import inside, merge, merge_conditions, secure
 
 CORE, NAMESPACES = "/api/v1", "/namespaces/"
 BOOKMARK_SECONDS = 0.2  # about a minute in real life
@@ -63,9 +67,17 @@ class Refused(Exception):
 
 class KubeServer:
     """`with KubeServer() as server:` serves at `server.url`. `requests` counts (method, plural), `log` has
-    (method, path) of each; WATCH is one of the methods."""
+    (method, path) of each; WATCH is one of the methods.
 
-    def __init__(self) -> None:
+    With `account`, a directory, it serves by TLS who has the token, and writes there what a pod has of its
+    service account. `network` is the network namespace that it listens in (`/proc/PID/ns/net`)."""
+
+    def __init__(self, account: Path | None = None, network: str = "") -> None:
+        self.account, self._network = account, network
+        self.token, self._context = "", None if account is None else secure(account, "127.0.0.1")
+        if account is not None:
+            self.token = uuid.uuid4().hex
+            (account / "token").write_text(self.token)
         self.objects: dict[Name, dict[str, Any]] = {}
         self.requests: Counter[tuple[str, str]] = Counter()
         self.log: list[tuple[str, str]] = []
@@ -73,36 +85,40 @@ class KubeServer:
         self.faults: list[Fault] = []
         self.unknown = {"monitoring.coreos.com"}  # groups that nobody has installed
         self.version = 1000
+        self.patience = 60.0
         self._history: list[tuple[int, str, Name, dict[str, Any]]] = []
         self._forgotten = 0
         self.cut = 0  # watches of an earlier number end
         self._lifted = threading.Event()
         self._server: _Server | None = None
-        self._port = 0
+        self.port = 0
 
     # -- for tests ----------------------------------------------------------------------------------
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
+        return f"http{'s' if self.account else ''}://127.0.0.1:{self.port}"
 
     def kubeconfig(self, only: str = "") -> str:
         """With `only`, what is in this namespace and in none is all that there is."""
-        server = f"{self.url}/only/{only}" if only else self.url
+        cluster = {"server": f"{self.url}/only/{only}" if only else self.url}
+        if self.account is not None:
+            authority = (self.account / "ca.crt").read_bytes()
+            cluster["certificate-authority-data"] = b64encode(authority).decode()
         return json.dumps(
             {
                 "apiVersion": "v1",
                 "kind": "Config",
-                "clusters": [{"name": "c", "cluster": {"server": server}}],
-                "users": [{"name": "u", "user": {}}],
+                "clusters": [{"name": "c", "cluster": cluster}],
+                "users": [{"name": "u", "user": {"token": self.token} if self.token else {}}],
                 "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
                 "current-context": "x",
             }
         )
 
-    def wait(self, holds: Callable[[], Any], seconds: float = 60.0, what: str = "") -> Any:
+    def wait(self, holds: Callable[[], Any], seconds: float = 0.0, what: str = "") -> Any:
         """Until it holds, looked at after each change; the deadline only ends a test that has failed."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + (seconds or self.patience)
         with self.changed:
             while not (found := holds()):
                 left = end - time.monotonic()
@@ -147,8 +163,9 @@ class KubeServer:
             self._server = None
 
     def come_back(self) -> None:
-        self._server = _Server(("127.0.0.1", self._port), self)
-        self._port = self._server.server_address[1]
+        listen = functools.partial(_Server, ("127.0.0.1", self.port), self, self._context)
+        self._server = inside(self._network, listen) if self._network else listen()
+        self.port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def __enter__(self) -> Self:
@@ -206,9 +223,14 @@ class KubeServer:
             if wanted is not None and wanted != old["metadata"]["resourceVersion"]:
                 what = f'{key.kind.plural} "{key.name}": the object has been modified'
                 raise Refused(409, "Conflict", f"Operation cannot be fulfilled on {what}")
-            if old.get("immutable") is True and {"data", "immutable"} & body.keys():
-                raise Refused(422, "Invalid", "field is immutable when `immutable` is set")
             new = merge(old, body)
+            if key.kind.plural == "nodes" and "conditions" in body.get("status", {}):
+                there = old.get("status", {}).get("conditions", [])
+                new["status"]["conditions"] = merge_conditions(there, body["status"]["conditions"])
+            if old.get("immutable") is True and any(
+                new.get(key) != old[key] for key in ("data", "immutable")
+            ):
+                raise Refused(422, "Invalid", "field is immutable when `immutable` is set")
             if "gardener.cloud" in key.kind.prefix:
                 kept = "metadata", "spec"
                 if status:
@@ -383,10 +405,15 @@ class _Server(ThreadingHTTPServer):
     allow_reuse_address = True
     request_queue_size = 128
 
-    def __init__(self, address: tuple[str, int], kube: KubeServer) -> None:
+    def __init__(
+        self, address: tuple[str, int], kube: KubeServer, context: ssl.SSLContext | None = None
+    ) -> None:
         self.kube = kube
         self._open: set[Any] = set()
         super().__init__(address, _Handler)
+        if context is not None:
+            # Shaken hands with at the first read, which is in the thread of the request.
+            self.socket = context.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         self._open.add(request)
@@ -433,6 +460,8 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is not None and (fault.hang or fault.delay) and not fault.after:
             kube.hang(None if fault.hang else fault.delay)
         try:
+            if kube.token not in self.headers.get("Authorization", ""):
+                raise Refused(401, "Unauthorized", "Unauthorized")
             if fault is not None and fault.code and not fault.after:
                 raise Refused(fault.code, "Conflict" if fault.code == 409 else "Fault", "a fault of the test")
             if fault is not None and fault.hang and not fault.after:

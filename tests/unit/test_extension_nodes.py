@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from installer.extension.nodes import Node, Nodes, judge, name_nodes
+from installer.extension.nodes import Node, Nodes, ask_nodes, judge, name_nodes
+from installer.kube.api import Page
+from installer.model.state import Mode
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -113,7 +115,7 @@ def test_what_kubelet_says_of_the_pod(waiting: dict[str, str], why: str) -> None
 def test_what_the_installer_says_of_the_node() -> None:
     """By the annotation where it has one, else by its last Event."""
     annotated = node("n1")
-    said = json.dumps({"phase": "refused", "reason": "no containerd"})
+    said = json.dumps({"state": "refused", "reason": "no containerd"})
     annotated["metadata"]["annotations"] = {"cri-resource-manager.intel.com/installer": said}
     assert judged(1, [pod("n1")], [annotated], "Refused: x").left == (Node("n1", "refused: no containerd"),)
     assert judged(1, [pod("n1")], [node("n1")], "Refused: x").left == (Node("n1", "Refused: x"),)
@@ -131,3 +133,35 @@ def test_only_the_first_nodes_are_asked_for_their_reasons() -> None:
     assert len(found.left) == 8
     assert asked == names[:5]
     assert name_nodes(found.left).endswith("n4 (x) and 3 more")
+
+
+class Shoot:
+    """Its DaemonSets by component, and its pods and nodes."""
+
+    def __init__(self, daemon_sets: dict[str, Any], pods: list[Any], nodes: list[Any]) -> None:
+        self._daemon_sets, self._pods, self._nodes = daemon_sets, pods, nodes
+
+    def list_pages(self, resource: Any, selector: str = "") -> list[Page]:
+        found = [each for component, each in self._daemon_sets.items() if selector.endswith(f"={component}")]
+        return [Page(tuple(found), "1")]
+
+    def list_nodes(self, _selector: str) -> tuple[Any, ...]:
+        return tuple(self._nodes)
+
+    def list_pods(self, _namespace: str, _selector: str) -> tuple[Any, ...]:
+        return tuple(self._pods)
+
+    def list_events(self, _namespace: str, _selector: str) -> tuple[Any, ...]:
+        return ()
+
+
+def test_before_the_removal_comes_the_pods_of_the_installation_end() -> None:
+    """One on a node that is switched off does not, and is named with the reason."""
+    shoot = Shoot(
+        {"installation": daemon_set(2)}, [pod("n1"), pod("n2")], [node("n1"), node("n2", "Unknown")]
+    )
+    found = ask_nodes(shoot, Mode.REMOVE, NOW)
+    assert not found.done
+    silent = "n2 (not heard of since 2026-03-01T11:00:00Z)"
+    assert found.pending == f"Not yet clean: n1 (its pod of the installation ends), {silent}."
+    assert not ask_nodes(Shoot({}, [], []), Mode.REMOVE, NOW).done

@@ -513,7 +513,9 @@ def test_a_config_map_stays_as_long_as_a_pod_uses_it(make: Maker) -> None:
         assert each["metadata"]["labels"]["resources.gardener.cloud/garbage-collectable-reference"] == "true"
         wanted |= reference("configmap", each["metadata"]["name"])
     daemon_set = the(inner, "DaemonSet")
-    assert daemon_set["metadata"]["annotations"] == wanted
+    # A pod that never ends must not hold up a removal for ever.
+    late = {"resources.gardener.cloud/finalize-deletion-after": "15m"}
+    assert daemon_set["metadata"]["annotations"] == wanted | late
     assert daemon_set["spec"]["template"]["metadata"]["annotations"] == wanted
     # Without gardener-resource-manager, nobody collects.
     assert "garbage-collectable" not in make.text(values)
