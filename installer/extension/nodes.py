@@ -23,6 +23,7 @@ from installer.kube.objects import (
     silent_since,
     text_at,
 )
+from installer.model.daemon import Phase
 from installer.model.state import Mode
 
 _NAMED = 5  # nodes in a message
@@ -133,6 +134,8 @@ def judge(
         since = silent_since(node)
         if since is not None:
             (given_up if now - since > _SILENCE else silent).append(Node(name, _silent_words(since)))
+        elif _says(node).get("state") == Phase.WAITING:
+            young.append(name)  # for its turn in the rollout, however long that takes
         elif now - parse_time(text_at(pod, "metadata", "creationTimestamp")) < _PATIENCE and _waits(pod):
             young.append(name)
         else:
@@ -194,15 +197,20 @@ def _waits(pod: Object) -> bool:
     return not complaint_of(pod)
 
 
-def _why(node: Object, pod: Object) -> str:
+def _says(node: Object) -> Mapping[str, str]:
+    """The word of the installer on it; what is not understood stands as its reason."""
     annotation = text_at(node, "metadata", "annotations", _STATUS)
-    if annotation:
-        try:
-            given = json.loads(annotation)
-            state, reason = given.get("state", ""), given.get("reason", "")
-            return cut_line(f"{state}: {reason}" if reason else state)
-        except (ValueError, AttributeError):
-            return cut_line(annotation)
+    try:
+        found = json.loads(annotation or "{}")
+        return {key: str(found.get(key, "")) for key in ("state", "reason")}
+    except (ValueError, AttributeError):
+        return {"state": "", "reason": annotation}
+
+
+def _why(node: Object, pod: Object) -> str:
+    says = _says(node)
+    if said := ": ".join(word for word in (says["state"], says["reason"]) if word):
+        return cut_line(said)
     if complaint := complaint_of(pod):
         return complaint
     ready = condition_of(node, "Ready")

@@ -121,6 +121,15 @@ def test_what_the_installer_says_of_the_node() -> None:
     assert judged(1, [pod("n1")], [node("n1")], "Refused: x").left == (Node("n1", "Refused: x"),)
 
 
+def test_a_node_that_waits_for_its_turn_is_under_way() -> None:
+    """A canary is watched for longer than a pod gets to become Ready."""
+    waits = node("n1")
+    said = json.dumps({"state": "waiting", "reason": "canaries go first: n2"})
+    waits["metadata"]["annotations"] = {"cri-resource-manager.intel.com/installer": said}
+    found = judged(1, [pod("n1", since=ago(minutes=30))], [waits])
+    assert (found.left, found.pending) == ((), "Under way on n1.")
+
+
 def test_only_the_first_nodes_are_asked_for_their_reasons() -> None:
     names = [f"n{number}" for number in range(8)]
     asked: list[str] = []
