@@ -85,8 +85,11 @@ def _diff_owned(desired: Desired, snapshot: HostSnapshot, record: Record) -> Ite
 def _diff_proxy(
     unit: DesiredUnit, snapshot: HostSnapshot, record: Record, files: tuple[FileChange, ...]
 ) -> UnitChange | None:
-    state = snapshot.proxy.unit
-    reasons = _restart_reasons(unit, snapshot.proxy, record, files)
+    proxy = snapshot.proxy
+    if snapshot.cache.torn:
+        proxy = replace(proxy, starting=False)  # no start with such a cache comes to its end
+    state = proxy.unit
+    reasons = _restart_reasons(unit, proxy, record, files)
     action = UnitAction.RESTART if reasons else UnitAction.NOTHING
     reread = record.signalled == (state.invocation_id, unit.reload_digest) and not _force_edited(files)
     if action is UnitAction.NOTHING and unit.reload_digest and not reread:
@@ -94,10 +97,10 @@ def _diff_proxy(
     foreign = _foreign_enabled(state, record)
     # Systemd caches the state of a unit file it has read once: a link that was deleted by hand is still
     # enabled.
-    enable = foreign or state.unit_file_state != "enabled" or not snapshot.proxy.linked
+    enable = foreign or state.unit_file_state != "enabled" or not proxy.linked
     if enable:
         reasons.append("a unit of this name that is not ours is enabled" if foreign else "it is not enabled")
-    awaited = snapshot.proxy.starting and action is not UnitAction.RESTART
+    awaited = proxy.starting and action is not UnitAction.RESTART
     if awaited:
         reasons.insert(0, "it is still starting")
     change = UnitChange(

@@ -383,18 +383,6 @@ def selected(body: dict[str, Any], query: dict[str, str]) -> bool:
     return True
 
 
-def with_conditions(old: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
-    """A strategic merge patch of conditions, whose key is `type`, as a merge patch."""
-    given = patch["status"]["conditions"]
-    found = {each["type"]: each for each in old.get("status", {}).get("conditions", [])}
-    for each in given:
-        if each.get("$patch") == "delete":
-            found.pop(each["type"], None)
-        else:
-            found[each["type"]] = found.get(each["type"], {}) | each
-    return {**patch, "status": {"conditions": list(found.values())}}
-
-
 def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
@@ -441,7 +429,6 @@ class _Handler(BaseHTTPRequestHandler):
         query = {key: values[-1] for key, values in urllib.parse.parse_qs(text).items()}
         length = int(self.headers.get("Content-Length") or 0)
         body = json.loads(self.rfile.read(length)) if length else {}
-        strategic = "strategic" in (self.headers.get("Content-Type") or "")
         only = ""
         if path.startswith("/only/"):
             only, _, path = path.removeprefix("/only/").partition("/")
@@ -470,8 +457,6 @@ class _Handler(BaseHTTPRequestHandler):
             if watches:
                 self._stream(kube.watch(name.kind, name.namespace, query, cut))
                 return
-            if strategic:
-                body = with_conditions(kube.get(name), body)
             found = kube.answer(self.command, name, status, body, query)
             if fault is not None and fault.after:
                 if fault.hang:
