@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from installer.fleet.ask import Ask, Place
+from installer.fleet.ask import Ask, FleetContext
 from installer.fleet.objects import CANARY, RING, config_maps_path, leases_path
 from installer.host.kubeapi import Answer
 from installer.model.fleet import FleetAnswer, FleetRequest, FleetRules, PlannedWork, WorkResult
@@ -110,8 +110,8 @@ class Node:
         store.node(name, canary=canary)
 
     def _ask(self, request: FleetRequest) -> Ask:
-        place = Place(self.name, NAMESPACE, DAEMONSET)
-        return Ask(place, request, self.store, lambda: self.store.now + self.skew, self.random.random)
+        fleet = FleetContext(self.name, NAMESPACE, DAEMONSET)
+        return Ask(fleet, request, self.store, lambda: self.store.now + self.skew, self.random.random)
 
     def begin(self, work: PlannedWork = NEW) -> FleetAnswer:
         known = replace(

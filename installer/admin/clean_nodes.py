@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Protocol
 
 from installer.admin.find import PAGE, Lists
-from installer.kube.api import NODES, STRATEGIC, ApiError, Resource
+from installer.kube.api import NODES, STRATEGIC, ApiError, PatchApi
 from installer.kube.objects import Object, condition_of, items_at, mapping_at, text_at
 from installer.model.node_marks import LAST_FAILURE, NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
 from installer.model.pause import PAUSE_ANNOTATION
@@ -16,22 +15,11 @@ _LABELS = (READY_LABEL,)
 _TRIES = 5  # of a write that another one was quicker than
 
 
-class Patches(Lists, Protocol):
+class NodesApi(Lists, PatchApi, Protocol):
     """See KubeClient."""
 
-    def get(self, resource: Resource, namespace: str, name: str) -> Object: ...
-    def merge(
-        self,
-        resource: Resource,
-        namespace: str,
-        name: str,
-        patch: Mapping[str, Any],
-        status: bool = False,
-        content_type: str = ...,
-    ) -> Object: ...
 
-
-def clean_nodes(api: Patches) -> int:
+def clean_nodes(api: NodesApi) -> int:
     """Takes it off every Node; returns how many had any of it. Raises ApiError."""
     count = 0
     for page in api.list_pages(NODES, "", "", PAGE):
@@ -58,7 +46,7 @@ def build_patches(node: Object) -> tuple[dict[str, Any], dict[str, Any]]:
     return patch, ({"status": gone} if condition_of(node, READY_CONDITION) else {})
 
 
-def _clean(api: Patches, node: Object) -> bool:
+def _clean(api: NodesApi, node: Object) -> bool:
     name, had = text_at(node, "metadata", "name"), False
     for attempt in range(_TRIES):
         patch, status = build_patches(node)

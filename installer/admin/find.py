@@ -8,14 +8,9 @@ from typing import Protocol
 
 from installer.kube.api import DAEMON_SETS, Page, Resource
 from installer.kube.objects import Object, items_at, mapping_at, text_at
+from installer.model.labels import COMPONENT_LABEL, INSTANCE_LABEL, OURS, mode_of
 from installer.model.overview import FleetInstallation
-from installer.model.state import Mode
 
-NAME_LABEL = "app.kubernetes.io/name"
-INSTANCE_LABEL = "app.kubernetes.io/instance"
-COMPONENT_LABEL = "app.kubernetes.io/component"
-OURS = f"{NAME_LABEL}=cri-resmgr-installer"
-COMPONENTS = {"installation": Mode.INSTALL, "removal": Mode.REMOVE}
 PAGE = 500  # objects of one answer, as kubectl asks
 
 
@@ -48,9 +43,9 @@ def find_installations(api: Lists, namespace: str = "", instance: str = "") -> t
 
 
 def read_installed(daemon_set: Object) -> Installed | None:
-    """None for what is not one of our two."""
+    """None where the component is neither the installation nor the removal."""
     labels = mapping_at(daemon_set, "metadata", "labels")
-    mode = COMPONENTS.get(str(labels.get(COMPONENT_LABEL)))
+    mode = mode_of(labels.get(COMPONENT_LABEL))
     if mode is None:
         return None
     containers = items_at(daemon_set, "spec", "template", "spec", "containers")

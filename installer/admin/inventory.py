@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from installer.admin.find import INSTANCE_LABEL, NAME_LABEL, OURS, PAGE, Lists
+from installer.admin.find import PAGE, Lists
 from installer.errors import InvalidInputError
 from installer.kube.api import CONFIG_MAPS, DAEMON_SETS, LEASES, ApiError, Resource
 from installer.kube.objects import Object, mapping_at, text_at
+from installer.model.labels import INSTANCE_LABEL, NAME_LABEL, OURS
 from installer.model.node_marks import UNINSTALLING
 
 _NAMES = ("cri-resmgr-installer", "cri-resmgr-agent")
@@ -107,9 +108,9 @@ def _owned(api: Lists, resource: Resource, selector: str, namespace: str = "") -
         metadata = mapping_at(each, "metadata")
         program = text_at(metadata, "labels", NAME_LABEL)
         if program in _NAMES:
-            place, name = (text_at(metadata, key) for key in ("namespace", "name"))
+            where, name = (text_at(metadata, key) for key in ("namespace", "name"))
             marked = text_at(metadata, "annotations", UNINSTALLING) == "true"
-            yield Owned(resource, place, name, program, marked)
+            yield Owned(resource, where, name, program, marked)
 
 
 def _list(api: Lists, resource: Resource, selector: str, namespace: str = "") -> Iterator[Object]:

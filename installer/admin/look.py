@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from installer.admin.find import COMPONENT_LABEL, COMPONENTS, OURS, PAGE, Installed, Lists, find_installations
+from installer.admin.find import PAGE, Installed, Lists, find_installations
 from installer.daemon.cluster.objects import is_paused
 from installer.daemon.cluster.pod_context import lease_name
 from installer.daemon.cluster.selection import selects
@@ -27,8 +27,9 @@ from installer.kube.objects import (
     text_at,
 )
 from installer.model.daemon import Phase
+from installer.model.labels import COMPONENT_LABEL, INSTANCE_LABEL, OURS, mode_of
 from installer.model.node_marks import STATUS
-from installer.model.overview import NodeView, Overview, Standing
+from installer.model.overview import NodeHealth, NodeView, Overview
 from installer.model.state import Mode
 
 _WORKING = (Phase.STARTING, Phase.WAITING, Phase.CONVERGING, Phase.REPAIRING, Phase.CHECKING, Phase.YIELDED)
@@ -62,15 +63,15 @@ class Api(Lists, Protocol):
 def look(api: Api, namespace: str = "", instance: str = "") -> Overview:
     """Raises ApiError."""
     installations = find_installations(api, namespace, instance)
-    places = sorted({each.what.namespace for each in installations})
-    selector = OURS + (f",app.kubernetes.io/instance={instance}" if instance else "")
+    namespaces = sorted({each.what.namespace for each in installations})
+    selector = OURS + (f",{INSTANCE_LABEL}={instance}" if instance else "")
     pods = dict[tuple[str, Mode], PodView]()
-    for place in places:
-        for page in api.list_pages(PODS, selector, place, PAGE):
+    for each_namespace in namespaces:
+        for page in api.list_pages(PODS, selector, each_namespace, PAGE):
             pods |= dict(_read_pod(each) for each in page.items)
     words = dict[str, tuple[datetime, int]]()
-    for place in places:
-        for page in api.list_pages(LEASES, OURS, place, PAGE):
+    for each_namespace in namespaces:
+        for page in api.list_pages(LEASES, OURS, each_namespace, PAGE):
             words |= {text_at(each, "metadata", "name"): _read_lease(each) for each in page.items}
     views, others = [], 0
     for page in api.list_pages(NODES, "", "", PAGE):
@@ -79,8 +80,8 @@ def look(api: Api, namespace: str = "", instance: str = "") -> Overview:
             view = judge_node(node, known)
             others += view is None
             views += [view] if view is not None else []
-    order = list(Standing)
-    views.sort(key=lambda view: (order.index(view.standing), view.name))
+    order = list(NodeHealth)
+    views.sort(key=lambda view: (order.index(view.health), view.name))
     when = api.now().strftime("%Y-%m-%dT%H:%M:%SZ")
     return Overview(when, tuple(each.what for each in installations), tuple(views), others)
 
@@ -98,7 +99,7 @@ def find_unclean(api: Api, leases: Collection[str]) -> tuple[NodeView, ...]:
             if phase != Phase.REMOVED and (phase or lease_name(name) in leases):
                 reason = "no DaemonSet of ours is left that could clean it: apply the manifests again"
                 reachable = silent_since(node) is None
-                found.append(NodeView(name, Standing.DIRTY, reason, phase=phase, reachable=reachable))
+                found.append(NodeView(name, NodeHealth.DIRTY, reason, phase=phase, reachable=reachable))
     return tuple(found)
 
 
@@ -111,17 +112,17 @@ def judge_node(node: Object, known: Known) -> NodeView | None:
     mode = Mode.REMOVE if Mode.REMOVE in modes else Mode.INSTALL
     pod, word = known.pods.get((name, mode)), known.words.get(lease_name(name))
     heard = (known.now - word[0]).total_seconds() if word else None
-    standing, reason = Standing.DIRTY, "no DaemonSet of ours selects it any more"
+    health, reason = NodeHealth.DIRTY, "no DaemonSet of ours selects it any more"
     if modes:
-        standing, reason = _judge(node, says, pod, mode, known.now)
+        health, reason = _judge(node, says, pod, mode, known.now)
         quiet = word is not None and heard is not None and heard > word[1]
-        if quiet and heard is not None and standing in (Standing.WELL, Standing.WORKING, Standing.PAUSED):
-            standing, reason = Standing.SILENT, "its installer has not renewed its Lease"
+        if quiet and heard is not None and health in (NodeHealth.WELL, NodeHealth.WORKING, NodeHealth.PAUSED):
+            health, reason = NodeHealth.SILENT, "its installer has not renewed its Lease"
     elif says.get("state", "") in ("", Phase.REMOVED) and (says or word is None):
         return None
     return NodeView(
         name,
-        standing,
+        health,
         cut_line(reason),
         phase=says.get("state", ""),
         generation=says.get("generation", ""),
@@ -139,28 +140,28 @@ def judge_node(node: Object, known: Known) -> NodeView | None:
 
 def _judge(
     node: Object, says: Mapping[str, str], pod: PodView | None, mode: Mode, now: datetime
-) -> tuple[Standing, str]:
+) -> tuple[NodeHealth, str]:
     """Of a node that is selected."""
     if silent_since(node) is not None:
-        return Standing.SILENT, "its kubelet is not heard of"
+        return NodeHealth.SILENT, "its kubelet is not heard of"
     if pod is None:
         age = (now - parse_time(text_at(node, "metadata", "creationTimestamp"))).total_seconds()
-        standing = Standing.SILENT if age > _PATIENCE else Standing.WORKING
-        return standing, "it is selected and has no pod of ours"
+        health = NodeHealth.SILENT if age > _PATIENCE else NodeHealth.WORKING
+        return health, "it is selected and has no pod of ours"
     phase, reason = says.get("state", ""), says.get("reason", "")
     if phase == Phase.PAUSED:
-        return Standing.PAUSED, reason
+        return NodeHealth.PAUSED, reason
     if phase in _WORKING or (mode is Mode.REMOVE and phase == Phase.CONVERGED):
         return _unready(pod, reason or phase)
     if phase in ("", _DONE[mode]):  # without annotations, the pod alone says it
-        return (Standing.WELL, reason) if pod.ready else _unready(pod, "its pod is not Ready yet")
-    return Standing.TROUBLE, reason or pod.complaint
+        return (NodeHealth.WELL, reason) if pod.ready else _unready(pod, "its pod is not Ready yet")
+    return NodeHealth.TROUBLE, reason or pod.complaint
 
 
-def _unready(pod: PodView, reason: str) -> tuple[Standing, str]:
+def _unready(pod: PodView, reason: str) -> tuple[NodeHealth, str]:
     """What kubelet complains of does not end by itself."""
     broken = pod.complaint and not pod.ready
-    return (Standing.TROUBLE, pod.complaint) if broken else (Standing.WORKING, reason)
+    return (NodeHealth.TROUBLE, pod.complaint) if broken else (NodeHealth.WORKING, reason)
 
 
 def _modes(installations: Sequence[Installed], name: str, labels: Mapping[str, Any]) -> set[Mode]:
@@ -184,7 +185,7 @@ def _status(metadata: Object) -> Mapping[str, str]:
 
 
 def _read_pod(pod: Object) -> tuple[tuple[str, Mode], PodView]:
-    mode = COMPONENTS.get(text_at(pod, "metadata", "labels", COMPONENT_LABEL), Mode.INSTALL)
+    mode = mode_of(text_at(pod, "metadata", "labels", COMPONENT_LABEL)) or Mode.INSTALL
     return (text_at(pod, "spec", "nodeName"), mode), PodView(is_ready_pod(pod), complaint_of(pod))
 
 

@@ -9,12 +9,14 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from installer.admin.find import COMPONENT_LABEL, Installed
+from installer.admin.find import Installed
 from installer.errors import InvalidInputError
 from installer.inputs.yaml_document import parse_document
 from installer.kube.objects import Object, items_at, mapping_at, text_at
 from installer.manifests.build import CRITICAL, config_map_name
 from installer.manifests.text import dump
+from installer.model.labels import COMPONENT_LABEL, COMPONENTS
+from installer.model.state import Mode
 
 SETTINGS = "settings.yaml"
 _DAEMON_SET = "CRI_RESMGR_INSTALLER_DAEMONSET"
@@ -53,7 +55,7 @@ def build_removal(installed: Installed, settings: Mapping[str, Any]) -> tuple[di
     """The ConfigMap and the DaemonSet, with the labels, annotations, image and pods of the installation."""
     found = copy.deepcopy({key: installed.daemon_set[key] for key in ("metadata", "spec")})
     metadata, spec = found["metadata"], found["spec"]
-    labels = {**metadata["labels"], COMPONENT_LABEL: "removal"}
+    labels = {**metadata["labels"], COMPONENT_LABEL: COMPONENTS[Mode.REMOVE]}
     labels = {key: value for key, value in labels.items() if key not in CRITICAL}
     given = metadata.get("annotations") or {}
     annotations = {key: value for key, value in given.items() if key not in _OF_THE_SERVER}
@@ -69,7 +71,7 @@ def build_removal(installed: Installed, settings: Mapping[str, Any]) -> tuple[di
         "data": data,
     }
     name = removal_name(installed.what.name)
-    spec["selector"]["matchLabels"][COMPONENT_LABEL] = "removal"
+    spec["selector"]["matchLabels"][COMPONENT_LABEL] = COMPONENTS[Mode.REMOVE]
     _turn_pods(spec["template"], name, map_name)
     head = {"name": name, "namespace": installed.what.namespace, "labels": labels, **noted}
     return config_map, {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": head, "spec": spec}
@@ -78,7 +80,7 @@ def build_removal(installed: Installed, settings: Mapping[str, Any]) -> tuple[di
 def _turn_pods(template: dict[str, Any], name: str, settings_map: str) -> None:
     """A removal needs no configs, and is never restarted for the proxy that it takes away."""
     labels = template["metadata"]["labels"]
-    labels[COMPONENT_LABEL] = "removal"
+    labels[COMPONENT_LABEL] = COMPONENTS[Mode.REMOVE]
     for key in CRITICAL:
         labels.pop(key, None)
     spec = template["spec"]

@@ -26,7 +26,7 @@ class RolloutApi(Lists, Protocol):
     def merge(self, resource: Resource, namespace: str, name: str, patch: Mapping[str, Any]) -> Object: ...
 
 
-def rollout_place(installed: Installed) -> str:
+def rollout_namespace(installed: Installed) -> str:
     """The namespace of its permits and brakes, see manifests/admission.py."""
     return f"{installed.what.instance}-rollout"
 
@@ -50,9 +50,9 @@ def resume(api: RolloutApi, installations: Sequence[Installed]) -> None:
 
 def retry(api: RolloutApi, installations: Sequence[Installed]) -> tuple[str, ...]:
     """Lets the generations begin again that were stopped; the brakes that were released. Raises ApiError."""
-    found = {(rollout_place(each), name) for each in installations for name in to_retry(_read(api, each))}
-    for place, name in sorted(found):
-        api.delete(CONFIG_MAPS, place, name)
+    found = {(rollout_namespace(each), name) for each in installations for name in to_retry(_read(api, each))}
+    for namespace, name in sorted(found):
+        api.delete(CONFIG_MAPS, namespace, name)
     return tuple(name for _, name in sorted(found))
 
 
@@ -63,9 +63,9 @@ def why_paused(installed: Installed) -> str | None:
 
 
 def _read(api: RolloutApi, installed: Installed) -> Rollout:
-    place = rollout_place(installed)
+    namespace = rollout_namespace(installed)
     leases, config_maps = (
-        [each for page in api.list_pages(resource, "", place, PAGE) for each in page.items]
+        [each for page in api.list_pages(resource, "", namespace, PAGE) for each in page.items]
         for resource in (LEASES, CONFIG_MAPS)
     )
     rules = _read_rules(api, installed)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from installer.admin.clean_nodes import Patches, clean_nodes
+from installer.admin.clean_nodes import NodesApi, clean_nodes
 from installer.admin.find import Installed, find_installations
 from installer.admin.inventory import (
     DEFINITIONS,
@@ -35,11 +35,11 @@ from installer.admin.removal import (
 from installer.admin.rollout import why_paused
 from installer.admin.wait import Clock, WaitApi, Waiting
 from installer.errors import InvalidInputError, RollbackFailedError, RolledBackError
-from installer.kube.api import CONFIG_MAPS, DAEMON_SETS, LEASES, ApiError, Resource
-from installer.kube.objects import Object, mapping_at
+from installer.kube.api import CONFIG_MAPS, DAEMON_SETS, LEASES, ApiError, ObjectApi, Resource
+from installer.kube.objects import mapping_at
 from installer.model.event import Emit, Event
 from installer.model.node_marks import UNINSTALLING
-from installer.model.overview import NodeView, Standing
+from installer.model.overview import NodeHealth, NodeView
 from installer.model.state import Mode
 
 _WAIT = 600.0  # removal.waitSeconds, where the settings do not say it
@@ -48,10 +48,8 @@ _ROUNDS = 2  # a Lease may have been written while it was deleted
 _GARDENER = ("resources.gardener.cloud/origin", "resources.gardener.cloud/description")
 
 
-class UninstallApi(Deletes, Patches, WaitApi, Protocol):
+class UninstallApi(Deletes, NodesApi, ObjectApi, WaitApi, Protocol):
     """See KubeClient."""
-
-    def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Object: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +80,7 @@ class Found:
 
     @property
     def dirty(self) -> tuple[NodeView, ...]:
-        return tuple(node for node in self.nodes if node.standing is Standing.DIRTY)
+        return tuple(node for node in self.nodes if node.health is NodeHealth.DIRTY)
 
     @property
     def patience(self) -> float:
@@ -93,11 +91,11 @@ def find(api: UninstallApi, asked: Asked) -> Found:
     """Reads only. Raises ApiError, and InvalidInputError where it is not ours to take away."""
     instance = find_instance(api, asked.namespace, asked.name)
     sets = find_installations(api, "", instance) if instance else ()
-    places = sorted({each.what.namespace for each in sets})
-    if len(places) > 1 or (asked.namespace and places not in ([], [asked.namespace])):
+    namespaces = sorted({each.what.namespace for each in sets})
+    if len(namespaces) > 1 or (asked.namespace and namespaces not in ([], [asked.namespace])):
         # They would share their ClusterRole, and each would lose it with the other.
         raise InvalidInputError(
-            [f"{instance} is in the namespaces {', '.join(places)}"],
+            [f"{instance} is in the namespaces {', '.join(namespaces)}"],
             "give the one that it is in; of several, delete the DaemonSets of all but one",
         )
     by_mode = {each.what.mode: each for each in sets}

@@ -11,11 +11,12 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from installer.admin.find import INSTANCE_LABEL, OURS, PAGE
+from installer.admin.find import PAGE
 from installer.admin.look import Api, look
 from installer.kube.api import DAEMON_SETS, PODS, ApiError, Resource
 from installer.kube.objects import Object, mapping_at, number_at, text_at
 from installer.model.event import Emit, Event
+from installer.model.labels import COMPONENT_LABEL, COMPONENTS, INSTANCE_LABEL, OURS
 from installer.model.overview import NodeView
 from installer.model.state import Mode
 
@@ -86,7 +87,7 @@ class Waiting:
             self._clock.sleep(_PACE)
 
     def _pods(self, namespace: str, excused: Collection[str], removals: bool) -> Iterator[str]:
-        component = "" if removals else ",app.kubernetes.io/component=installation"
+        component = "" if removals else f",{COMPONENT_LABEL}={COMPONENTS[Mode.INSTALL]}"
         selector = f"{OURS},{INSTANCE_LABEL}={self._instance}{component}"
         for page in self._api.list_pages(PODS, selector, namespace, PAGE):
             for each in page.items:

@@ -36,7 +36,7 @@ from installer.daemon.configuration import (
 from installer.daemon.decision import Action, Decision
 from installer.daemon.fleet_side import ask_fleet, leave_seconds, may_leave, spread, tell_fleet
 from installer.daemon.pages import render_page
-from installer.daemon.pass_starter import Begun, PassStarter
+from installer.daemon.pass_starter import Begun, Pass, PassStarter
 from installer.daemon.policy import HEARTBEAT, HOUR, Policy
 from installer.daemon.poller import Poller, PollSnapshot, file_token
 from installer.daemon.probe_files import ProbeFiles
@@ -319,7 +319,7 @@ class Daemon:
         bounds = bounds_of(action, self._policy.configuration)
         ended = partial(self._ended, child_run, bounds[0])
         try:
-            self._child = self._passes.start(action, decision.why, argv, child_run.line, ended, bounds)
+            self._child = self._passes.start(Pass(action, decision.why, argv, child_run.line, ended, bounds))
         except (BusyHostError, OSError) as error:
             code = error.exit_code if isinstance(error, BusyHostError) else 1
             self._settle(child_run, code, f"`{action.value}` could not be started: {error}")

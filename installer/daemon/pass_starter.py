@@ -48,6 +48,18 @@ class Begun(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Pass:
+    """One that is to begin. `bounds`: its deadline and its grace, in seconds."""
+
+    action: Action
+    why: str
+    argv: tuple[str, ...]
+    on_line: Callable[[str], None]
+    on_end: Callable[[int], None]
+    bounds: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
 class Unfinished:
     """A pass that an earlier daemon has begun."""
 
@@ -84,46 +96,31 @@ class PassStarter:
         hint = "where kubelet ends this pod in the middle of a pass, the next pod finishes it"
         self._say(f"passes run inside this pod: {why}", hint)
 
-    def start(
-        self,
-        action: Action,
-        why: str,
-        argv: tuple[str, ...],
-        on_line: Callable[[str], None],
-        on_end: Callable[[int], None],
-        bounds: tuple[float, float],
-    ) -> Begun:
-        """`bounds`: its deadline and its grace. Raises OSError where nothing can be started, and
-        BusyHostError while a pass is at work that another daemon has started."""
-        if action in _MAY_RESTART_KUBELET and self._nsenter:
+    def start(self, given: Pass) -> Begun:
+        """Raises OSError where nothing can be started, and BusyHostError while a pass is at work that another
+        daemon has started."""
+        if given.action in _MAY_RESTART_KUBELET and self._nsenter:
             try:
-                return self._start_unit(action, why, argv, on_line, on_end, bounds)
+                return self._start_unit(given)
             except BusyHostError:
                 raise
             except (InstallerError, OSError) as error:
                 if isinstance(error, SystemdError) and error.name == UNIT_EXISTS:
                     raise BusyHostError(_BUSY) from error
                 self._not_outside(str(error))
-        return self._loop.start(argv, on_line, on_end, *bounds)
+        return self._loop.start(given.argv, given.on_line, given.on_end, *given.bounds)
 
-    def _start_unit(
-        self,
-        action: Action,
-        why: str,
-        argv: tuple[str, ...],
-        on_line: Callable[[str], None],
-        on_end: Callable[[int], None],
-        bounds: tuple[float, float],
-    ) -> Begun:
+    def _start_unit(self, given: Pass) -> Begun:
         if self._service.exit_code() is None:  # whose log is not to be replaced
             raise BusyHostError(_BUSY)
-        log = begin_pass_log(self._files, action.value, why)
+        action, why = given.action.value, given.why
+        log = begin_pass_log(self._files, action, why)
         try:
             # What is told to people goes to the journal as text, what is told to us to the log as JSON.
-            entered = (self._nsenter, f"--mount=/proc/{os.getpid()}/ns/mnt", "--", *argv)
+            entered = (self._nsenter, f"--mount=/proc/{os.getpid()}/ns/mnt", "--", *given.argv)
             words = (*entered, "--output=text", "--pass-log")
-            description = f"CRI-Resource-Manager installer: {action.value} ({why})"
-            self._service.start(words, description, ENVIRONMENT, sum(bounds) + _SLACK)
+            description = f"CRI-Resource-Manager installer: {action} ({why})"
+            self._service.start(words, description, ENVIRONMENT, sum(given.bounds) + _SLACK)
         except BaseException:
             log.forget()
             raise
@@ -131,15 +128,15 @@ class PassStarter:
 
         def hear(line: str) -> None:
             heard[:] = [line]
-            on_line(line)
+            given.on_line(line)
 
         def end(code: int) -> None:
             if 0 < code < 128 and not heard:
                 self._nsenter = ""
                 self._not_outside(f"{PASS_UNIT} could not start the program; `journalctl -u {PASS_UNIT}`")
-            on_end(code)
+            given.on_end(code)
 
-        return UnitRun(self._loop, self._service, log, hear, end, *bounds)
+        return UnitRun(self._loop, self._service, log, hear, end, *given.bounds)
 
     # -- what an earlier daemon has begun ---------------------------------------------------
 

@@ -24,6 +24,7 @@ from installer.kube.objects import (
     text_at,
 )
 from installer.model.daemon import Phase
+from installer.model.labels import COMPONENT_LABEL, COMPONENTS, OURS
 from installer.model.state import Mode
 
 _NAMED = 5  # nodes in a message
@@ -32,7 +33,6 @@ _SILENCE = timedelta(
     minutes=10
 )  # a node that has said nothing for so long is not waited for: removal.waitSeconds
 _STATUS = "cri-resource-manager.intel.com/installer"  # the annotation with the value annotateNode
-_COMPONENTS = {Mode.INSTALL: "installation", Mode.REMOVE: "removal"}
 
 
 class ShootApi(Protocol):
@@ -92,7 +92,7 @@ def ask_nodes(api: ShootApi, mode: Mode, now: datetime) -> Nodes:
 
 
 def _selector(mode: Mode) -> str:
-    return f"app.kubernetes.io/name=cri-resmgr-installer,app.kubernetes.io/component={_COMPONENTS[mode]}"
+    return f"{OURS},{COMPONENT_LABEL}={COMPONENTS[mode]}"
 
 
 def _nodes_of(api: ShootApi, daemon_set: Object) -> tuple[Object, ...]:

@@ -46,7 +46,7 @@ _CONFLICT, _GONE = 409, 404
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FleetContext:
     """Where a node finds what it asks for. `namespace` is the rollout's."""
 
     node: str
@@ -72,16 +72,16 @@ class Ask:
 
     def __init__(
         self,
-        place: Place,
+        context: FleetContext,
         request: FleetRequest,
         api: Api,
         clock: Callable[[], float],
         random: Callable[[], float],
     ) -> None:
-        self._place, self._request, self._random = place, request, random
+        self._context, self._request, self._random = context, request, random
         self._api, self._now = api, clock()
         self._rules = request.rules
-        self._me = Member(place.node, request.uid)
+        self._me = Member(context.node, request.uid)
         self._limit, self._nodes = request.limit, 0
         self._waiting, self._grants = request.waiting, request.grants
 
@@ -115,7 +115,7 @@ class Ask:
 
     def _see_fleet(self, *, may_be_gone: bool) -> Mapping[str, Any]:
         """The DaemonSet, and with it how many nodes there are and wait. Raises _Wait."""
-        answer = self._call("GET", self._place.daemonset_path)
+        answer = self._call("GET", self._context.daemonset_path)
         if answer.code == _GONE and may_be_gone:
             self._limit = max(1, self._limit)  # as it was last known
             return {}
@@ -141,7 +141,7 @@ class Ask:
 
     def _read_permits(self) -> tuple[Permit, ...]:
         """All there are. What was granted since the last question shortens the queue. Raises _Wait."""
-        found = _checked(self._call("GET", leases_path(self._place.namespace))).get("items")
+        found = _checked(self._call("GET", leases_path(self._context.namespace))).get("items")
         permits = read_permits(found)
         before, self._grants = self._grants, sum(permit.holders for permit in permits)
         self._waiting -= self._grants - before
@@ -169,10 +169,10 @@ class Ask:
 
     def _take(self, permits: Sequence[Permit]) -> Permit:
         """The first one that nobody else takes at the same time. Raises _Wait."""
-        path = leases_path(self._place.namespace)
+        path = leases_path(self._context.namespace)
         for permit in permits[:_TRIES]:
             lease = build_permit(
-                permit, self._place.namespace, self._me.identity, self._now, self._rules.hold_seconds
+                permit, self._context.namespace, self._me.identity, self._now, self._rules.hold_seconds
             )
             if permit.version:
                 answer = self._call("PUT", f"{path}/{permit.name}", lease)
@@ -187,7 +187,7 @@ class Ask:
 
     def _pass_brake(self, work: PlannedWork) -> bool:
         """Returns if the generation may begin on this node, and whether as a canary. Raises _Wait."""
-        node = self._place.node
+        node = self._context.node
         for _try in range(_TRIES):
             brake = self._read_brake(work.generation) or Brake(work.generation, self._ring(), self._now)
             why = brakes.stopped(brake, self._rules, self._nodes)
@@ -203,9 +203,9 @@ class Ask:
     def _admitted(self, brake: Brake) -> Brake:
         """The brake with this node as a canary, if it is to be one."""
         brake = brakes.with_passed(brake, self._now)
-        if brake.passed or self._rules.order != "canary" or self._place.node in brake.canaries:
+        if brake.passed or self._rules.order != "canary" or self._context.node in brake.canaries:
             return brake
-        node, labelled = self._place.node, self._request.canary
+        node, labelled = self._context.node, self._request.canary
         if brakes.may_be_canary(brake, node, labelled=labelled, nodes=self._nodes, now=self._now):
             return brakes.with_canary(brake, node, self._now)
         return brake
@@ -230,7 +230,7 @@ class Ask:
 
     def _read_brake(self, generation: str) -> Brake | None:
         """None where there is none. Raises _Wait."""
-        answer = self._call("GET", f"{config_maps_path(self._place.namespace)}/{brake_name(generation)}")
+        answer = self._call("GET", f"{config_maps_path(self._context.namespace)}/{brake_name(generation)}")
         if answer.code == _GONE:
             return None
         try:
@@ -241,8 +241,8 @@ class Ask:
 
     def _write_brake(self, brake: Brake) -> bool:
         """False if another node has written it meanwhile. Raises _Wait."""
-        body = build_brake(brake, self._place.namespace, self._rules, self._nodes)
-        path = config_maps_path(self._place.namespace)
+        body = build_brake(brake, self._context.namespace, self._rules, self._nodes)
+        path = config_maps_path(self._context.namespace)
         if brake.version:
             answer = self._call("PUT", f"{path}/{brake_name(brake.generation)}", body)
         else:
@@ -277,7 +277,7 @@ class Ask:
         for _try in range(2 * _TRIES):
             found = self._read_brake(result.work.generation)
             brake = found or Brake(result.work.generation, begun=self._now)
-            after = brakes.with_result(brake, self._place.node, result.ok, result.why, self._now)
+            after = brakes.with_result(brake, self._context.node, result.ok, result.why, self._now)
             if after == brake:
                 return ""
             if result.ok is False:
@@ -289,7 +289,7 @@ class Ask:
 
     def _release(self, name: str, version: str) -> bool:
         """Whether the permit is not ours any more. Raises _Wait."""
-        path = f"{leases_path(self._place.namespace)}/{name}"
+        path = f"{leases_path(self._context.namespace)}/{name}"
         answer = self._call("PATCH", path, build_release(version, self._now))
         if answer.code != _CONFLICT:
             return answer.code == _GONE or bool(_checked(answer))

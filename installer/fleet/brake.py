@@ -15,6 +15,7 @@ from typing import Any
 from installer.fleet.objects import PROGRAM, brake_name, share_of
 from installer.model.fleet import FleetRules
 from installer.model.instant import parse_time, plain_time
+from installer.model.labels import NAME_LABEL
 
 LABELLED, FIRST = "labelled", "first"
 """Who are the canaries: nodes with the label, or the first ones that ask."""
@@ -75,7 +76,7 @@ def build_brake(brake: Brake, namespace: str, rules: FleetRules, nodes: int) -> 
     metadata: dict[str, Any] = {
         "name": brake_name(brake.generation),
         "namespace": namespace,
-        "labels": {"app.kubernetes.io/name": PROGRAM},
+        "labels": {NAME_LABEL: PROGRAM},
     }
     if brake.version:
         metadata["resourceVersion"] = brake.version

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from installer.model.instant import micro_time, parse_time
+from installer.model.labels import NAME_LABEL
 
 PREFIX = "cri-resource-manager.intel.com"
 FREEZE = f"{PREFIX}/freeze"
@@ -121,7 +122,7 @@ def build_permit(permit: Permit, namespace: str, holder: str, now: float, second
     metadata: dict[str, Any] = {
         "name": permit.name,
         "namespace": namespace,
-        "labels": {"app.kubernetes.io/name": PROGRAM},
+        "labels": {NAME_LABEL: PROGRAM},
     }
     if permit.version:
         metadata["resourceVersion"] = permit.version

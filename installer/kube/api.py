@@ -65,11 +65,10 @@ class Page:
     version: str
 
 
-class ObjectApi(Protocol):
-    """What everybody here needs of an API server. See KubeClient."""
+class PatchApi(Protocol):
+    """What changes an object that is there. See KubeClient."""
 
     def get(self, resource: Resource, namespace: str, name: str) -> Object: ...
-    def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Object: ...
     def merge(
         self,
         resource: Resource,
@@ -77,4 +76,11 @@ class ObjectApi(Protocol):
         name: str,
         patch: Mapping[str, Any],
         status: bool = False,
+        content_type: str = MERGE,
     ) -> Object: ...
+
+
+class ObjectApi(PatchApi, Protocol):
+    """What makes objects, too. See KubeClient."""
+
+    def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Object: ...

@@ -21,6 +21,7 @@ from installer.manifests.probes import build_min_ready, build_probes
 from installer.manifests.scheduling import build_affinity, build_node_selector
 from installer.manifests.text import dump, dump_objects, parse_objects, quote
 from installer.manifests.values import STATIC_CONFIGS
+from installer.model.labels import COMPONENT_LABEL, INSTANCE_LABEL, NAME_LABEL
 from installer.render import render
 
 Objects = Iterable[dict[str, Any]]
@@ -101,7 +102,7 @@ def _render(template: str, **values: object) -> Objects:
 
 def _selector(inputs: ManifestInputs, name: str = "cri-resmgr-installer") -> dict[str, str]:
     """Without the operator's labels: a DaemonSet's selector can never be changed."""
-    return {"app.kubernetes.io/name": name, "app.kubernetes.io/instance": inputs.values.name}
+    return {NAME_LABEL: name, INSTANCE_LABEL: inputs.values.name}
 
 
 def _metadata(inputs: ManifestInputs, name: str, namespace: str = "") -> dict[str, Any]:
@@ -197,7 +198,7 @@ def _references(kind: str, names: Iterable[str]) -> dict[str, str]:
 
 
 def _pod_selector(inputs: ManifestInputs, component: str) -> dict[str, str]:
-    return {**_selector(inputs), "app.kubernetes.io/component": component}
+    return {**_selector(inputs), COMPONENT_LABEL: component}
 
 
 def _daemon_set(inputs: ManifestInputs, config_maps: Mapping[str, str]) -> Objects:

@@ -22,11 +22,12 @@ from installer.manifests.scheduling import affinity_faults
 from installer.manifests.sources import Fault, Source, parse_mapping, read_file
 from installer.manifests.values import STATIC_CONFIGS, Values, is_config_key
 from installer.manifests.versions import fits
+from installer.model.labels import COMPONENT_LABEL, INSTANCE_LABEL, NAME_LABEL
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-_OUR_KEYS = ("app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/component")
+_OUR_KEYS = (NAME_LABEL, INSTANCE_LABEL, COMPONENT_LABEL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from enum import StrEnum
 from installer.model.state import Mode
 
 
-class Standing(StrEnum):
+class NodeHealth(StrEnum):
     """How a node does, worst first."""
 
     TROUBLE = "not ready"  # it says why, or kubelet says why its pod does not run
@@ -39,7 +39,7 @@ class NodeView:
     its kubelet is heard of. `mode` is what is asked of it, None where no DaemonSet selects it."""
 
     name: str
-    standing: Standing
+    health: NodeHealth
     reason: str = ""
     phase: str = ""
     generation: str = ""
@@ -58,7 +58,7 @@ class NodeView:
 class NodeGroup:
     """Nodes for which the same is to be done."""
 
-    standing: Standing
+    health: NodeHealth
     phase: str
     reason: str
     nodes: tuple[str, ...]
@@ -111,22 +111,22 @@ class Overview:
     rollouts: tuple[RolloutView, ...] = ()
 
     @property
-    def counts(self) -> Mapping[Standing, int]:
-        found = Counter(node.standing for node in self.nodes)
-        return {standing: found[standing] for standing in Standing if found[standing]}
+    def counts(self) -> Mapping[NodeHealth, int]:
+        found = Counter(node.health for node in self.nodes)
+        return {health: found[health] for health in NodeHealth if found[health]}
 
     @property
     def well(self) -> bool:
         """Whether no node needs a person, and none is at work."""
-        return set(self.counts) <= {Standing.WELL, Standing.PAUSED}
+        return set(self.counts) <= {NodeHealth.WELL, NodeHealth.PAUSED}
 
 
 def group_nodes(nodes: Iterable[NodeView]) -> tuple[NodeGroup, ...]:
     """By what is wrong with them, the worst first, and of those the most frequent."""
-    found: dict[tuple[Standing, str, str], list[str]] = {}
+    found: dict[tuple[NodeHealth, str, str], list[str]] = {}
     for node in nodes:
         reason = node.reason.replace(node.name, "NODE")
-        found.setdefault((node.standing, node.phase, reason), []).append(node.name)
-    order = list(Standing)
+        found.setdefault((node.health, node.phase, reason), []).append(node.name)
+    order = list(NodeHealth)
     groups = [NodeGroup(*key, tuple(sorted(names))) for key, names in found.items()]
-    return tuple(sorted(groups, key=lambda each: (order.index(each.standing), -len(each.nodes), each.reason)))
+    return tuple(sorted(groups, key=lambda each: (order.index(each.health), -len(each.nodes), each.reason)))

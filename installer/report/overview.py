@@ -6,14 +6,14 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TextIO
 
-from installer.model.overview import NodeView, Overview, Standing, group_nodes
+from installer.model.overview import NodeHealth, NodeView, Overview, group_nodes
 from installer.render import render
 from installer.report.rollout import rollout_json, rollout_lines
 from installer.report.terminal import BOLD, GREEN, RED, YELLOW, one_line, paint, wants_color, write_json
 
 _SCHEMA = 1
 _NAMED = 5  # nodes of a group
-_COLORS = {Standing.WELL: GREEN, Standing.TROUBLE: RED, Standing.SILENT: RED, Standing.DIRTY: RED}
+_COLORS = {NodeHealth.WELL: GREEN, NodeHealth.TROUBLE: RED, NodeHealth.SILENT: RED, NodeHealth.DIRTY: RED}
 _COLUMNS = ("node", "state", "phase", "generation", "policy", "changed", "hold", "pause", "heard", "reason")
 
 
@@ -32,11 +32,11 @@ def render_overview(seen: Overview, color: bool = False, every_node: bool = Fals
     """For people: the groups of nodes, the worst first; with `every_node` a line for each node, too."""
     lines = list(_head(seen, color))
     for group in group_nodes(seen.nodes):
-        what = paint(f"{group.standing}", _COLORS.get(group.standing, YELLOW), color)
-        phase = "" if group.phase in ("", group.standing) else f", {group.phase}"
+        what = paint(f"{group.health}", _COLORS.get(group.health, YELLOW), color)
+        phase = "" if group.phase in ("", group.health) else f", {group.phase}"
         reason = f": {one_line(group.reason)}" if group.reason else ""
         lines.append(f"{len(group.nodes):>7}  {what}{one_line(phase)}{reason}")
-        if group.standing is not Standing.WELL:
+        if group.health is not NodeHealth.WELL:
             more = len(group.nodes) - _NAMED
             named = ", ".join(one_line(name) for name in group.nodes[:_NAMED])
             lines.append(f"{'':>9}{named}" + (f" and {more} more (--nodes names all)" if more > 0 else ""))
@@ -73,7 +73,7 @@ def _cells(node: NodeView) -> list[str]:
     pause = "yes" if node.paused else ""
     generation = node.generation[:12]
     heard = "" if node.heard is None else describe_age(node.heard)
-    words = [node.name, node.standing.value, node.phase, generation, node.policy]
+    words = [node.name, node.health.value, node.phase, generation, node.policy]
     return [*words, node.changed, node.hold, pause, heard, node.reason]
 
 
@@ -100,12 +100,12 @@ def overview_json(seen: Overview) -> Mapping[str, object]:
             for each in seen.installations
         ],
         "well": seen.well,
-        "counts": {standing.value: count for standing, count in seen.counts.items()},
+        "counts": {health.value: count for health, count in seen.counts.items()},
         "others": seen.others,
         "rollouts": [rollout_json(each) for each in seen.rollouts],
         "groups": [
             {
-                "state": group.standing.value,
+                "state": group.health.value,
                 "phase": group.phase,
                 "reason": group.reason,
                 "nodes": list(group.nodes),
@@ -119,7 +119,7 @@ def overview_json(seen: Overview) -> Mapping[str, object]:
 def _node_json(node: NodeView) -> Mapping[str, object]:
     return {
         "name": node.name,
-        "state": node.standing.value,
+        "state": node.health.value,
         "phase": node.phase,
         "reason": node.reason,
         "generation": node.generation,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from installer.daemon.decision import Action
-from installer.daemon.pass_starter import PassStarter
+from installer.daemon.pass_starter import Pass, PassStarter
 from installer.host.bus import SystemBus
 from installer.host.files import RootedFiles
 from installer.host.transient import TransientService
@@ -56,7 +56,8 @@ def test_a_pass_is_a_child_where_it_cannot_be_a_service(
     starter = PassStarter(scene.loop, files, service, lambda message, _hint: warnings.append(message))
     assert starter.unfinished() is None
     argv = (sys.executable, "-c", "print('one'); raise SystemExit(5)")
-    run = starter.start(Action.INSTALL, "a test", argv, scene.lines.append, scene.ends.append, (60.0, 60.0))
+    given = Pass(Action.INSTALL, "a test", argv, scene.lines.append, scene.ends.append, (60.0, 60.0))
+    run = starter.start(given)
     assert scene.until(scene.ended)
     assert (scene.lines, scene.ends, run.outlives_us) == (["one"], [5], False)
     assert [warning.removeprefix("passes run inside this pod: ")[: len(said)] for warning in warnings] == [

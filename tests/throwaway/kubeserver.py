@@ -216,7 +216,10 @@ class KubeServer:
             self._store("ADDED", key, body)
             return copy.deepcopy(body)
 
-    def patch(self, key: Name, body: dict[str, Any], status: bool = False) -> dict[str, Any]:
+    def patch(
+        self, key: Name, body: dict[str, Any], status: bool = False, strategic: bool = False
+    ) -> dict[str, Any]:
+        """A merge patch; a strategic one, of which only conditions differ."""
         with self.changed:
             old = self.get(key)
             wanted = body.get("metadata", {}).get("resourceVersion")
@@ -224,7 +227,7 @@ class KubeServer:
                 what = f'{key.kind.plural} "{key.name}": the object has been modified'
                 raise Refused(409, "Conflict", f"Operation cannot be fulfilled on {what}")
             new = merge(old, body)
-            if key.kind.plural == "nodes" and "conditions" in body.get("status", {}):
+            if strategic and "conditions" in body.get("status", {}):
                 there = old.get("status", {}).get("conditions", [])
                 new["status"]["conditions"] = merge_conditions(there, body["status"]["conditions"])
             if old.get("immutable") is True and any(
@@ -341,14 +344,20 @@ class KubeServer:
         self._lifted.wait(seconds)
 
     def answer(
-        self, method: str, key: Name, status: bool, body: dict[str, Any], query: dict[str, str]
+        self,
+        method: str,
+        key: Name,
+        status: bool,
+        body: dict[str, Any],
+        query: dict[str, str],
+        strategic: bool,
     ) -> dict[str, Any]:
         if method == "GET":
             return self.get(key) if key.name else self.list(key.kind, key.namespace, query)
         if method == "POST":
             return self.create(key.kind, key.namespace, body)
         if method == "PATCH":
-            return self.patch(key, body, status)
+            return self.patch(key, body, status, strategic)
         if method == "DELETE":
             self.delete(key)
             return {"kind": "Status", "status": "Success"}
@@ -457,7 +466,8 @@ class _Handler(BaseHTTPRequestHandler):
             if watches:
                 self._stream(kube.watch(name.kind, name.namespace, query, cut))
                 return
-            found = kube.answer(self.command, name, status, body, query)
+            strategic = "strategic" in (self.headers.get("Content-Type") or "")
+            found = kube.answer(self.command, name, status, body, query, strategic)
             if fault is not None and fault.after:
                 if fault.hang:
                     kube.hang(None)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from installer.extension.leases import LEADER, Leadership
-from installer.kube.api import ApiError, Resource
+from installer.kube.api import MERGE, ApiError, Resource
 from tests.throwaway.apiserver import merge
 
 
@@ -42,6 +42,7 @@ class Leases:
         name: str,
         patch: Mapping[str, Any],
         status: bool = False,
+        content_type: str = MERGE,
     ) -> Mapping[str, Any]:
         old = self.get(resource, namespace, name)
         wanted = patch.get("metadata", {}).get("resourceVersion", old["metadata"]["resourceVersion"])

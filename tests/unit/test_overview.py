@@ -14,7 +14,7 @@ import installer.kube.client  # noqa: F401 - its library tries a socket when it 
 from installer.admin.find import Installed
 from installer.admin.look import Known, PodView, judge_node
 from installer.cli import main
-from installer.model.overview import FleetInstallation, NodeView, Overview, Standing, group_nodes
+from installer.model.overview import FleetInstallation, NodeHealth, NodeView, Overview, group_nodes
 from installer.model.state import Mode
 from installer.report.overview import describe_age, overview_json, render_overview, render_page
 
@@ -52,29 +52,44 @@ def node(
     }
 
 
+DESELECTED = "no DaemonSet of ours selects it any more"
 CONVERGED, REMOVED = {"state": "converged"}, {"state": "removed"}
 
 
 @pytest.mark.parametrize(
-    ("given", "modes", "pod", "word", "standing", "reason"),
+    ("given", "modes", "pod", "word", "health", "reason"),
     [
-        (node(CONVERGED), INSTALL, READY, 10, Standing.WELL, ""),
-        (node({}), INSTALL, READY, 10, Standing.WELL, ""),
-        (node({}), INSTALL, UNREADY, 10, Standing.WORKING, "its pod is not Ready yet"),
-        (node({}), INSTALL, BROKEN, None, Standing.TROUBLE, BROKEN.complaint),
-        (node({"state": "failed", "reason": "no space"}), INSTALL, UNREADY, 10, Standing.TROUBLE, "no space"),
-        (node({"state": "waiting", "reason": "turn"}), INSTALL, UNREADY, 10, Standing.WORKING, "turn"),
-        (node({"state": "repairing"}), INSTALL, BROKEN, 10, Standing.TROUBLE, BROKEN.complaint),
-        (node({"state": "paused", "reason": "why"}), INSTALL, READY, 10, Standing.PAUSED, "why"),
-        (node(CONVERGED), INSTALL, READY, 121, Standing.SILENT, "its installer has not renewed its Lease"),
-        (node(CONVERGED, heard=False), INSTALL, READY, 10, Standing.SILENT, "its kubelet is not heard of"),
-        (node({}), INSTALL, None, None, Standing.SILENT, "it is selected and has no pod of ours"),
-        (node({}, age=10), INSTALL, None, None, Standing.WORKING, "it is selected and has no pod of ours"),
-        (node(CONVERGED), REMOVAL, UNREADY, 10, Standing.WORKING, "converged"),
-        (node(REMOVED), REMOVAL, READY, 10, Standing.WELL, ""),
-        (node(CONVERGED, {}), INSTALL, None, 10, Standing.DIRTY, "no DaemonSet of ours selects it any more"),
-        (node(CONVERGED), (), None, None, Standing.DIRTY, "no DaemonSet of ours selects it any more"),
-        (node({}, {}), INSTALL, None, 10, Standing.DIRTY, "no DaemonSet of ours selects it any more"),
+        (node(CONVERGED), INSTALL, READY, 10, NodeHealth.WELL, ""),
+        (node({}), INSTALL, READY, 10, NodeHealth.WELL, ""),
+        (node({}), INSTALL, UNREADY, 10, NodeHealth.WORKING, "its pod is not Ready yet"),
+        (node({}), INSTALL, BROKEN, None, NodeHealth.TROUBLE, BROKEN.complaint),
+        (
+            node({"state": "failed", "reason": "no space"}),
+            INSTALL,
+            UNREADY,
+            10,
+            NodeHealth.TROUBLE,
+            "no space",
+        ),
+        (node({"state": "waiting", "reason": "turn"}), INSTALL, UNREADY, 10, NodeHealth.WORKING, "turn"),
+        (node({"state": "repairing"}), INSTALL, BROKEN, 10, NodeHealth.TROUBLE, BROKEN.complaint),
+        (node({"state": "paused", "reason": "why"}), INSTALL, READY, 10, NodeHealth.PAUSED, "why"),
+        (node(CONVERGED), INSTALL, READY, 121, NodeHealth.SILENT, "its installer has not renewed its Lease"),
+        (node(CONVERGED, heard=False), INSTALL, READY, 10, NodeHealth.SILENT, "its kubelet is not heard of"),
+        (node({}), INSTALL, None, None, NodeHealth.SILENT, "it is selected and has no pod of ours"),
+        (node({}, age=10), INSTALL, None, None, NodeHealth.WORKING, "it is selected and has no pod of ours"),
+        (node(CONVERGED), REMOVAL, UNREADY, 10, NodeHealth.WORKING, "converged"),
+        (node(REMOVED), REMOVAL, READY, 10, NodeHealth.WELL, ""),
+        (
+            node(CONVERGED, {}),
+            INSTALL,
+            None,
+            10,
+            NodeHealth.DIRTY,
+            DESELECTED,
+        ),
+        (node(CONVERGED), (), None, None, NodeHealth.DIRTY, DESELECTED),
+        (node({}, {}), INSTALL, None, 10, NodeHealth.DIRTY, DESELECTED),
         (node("[not ours", {}), INSTALL, None, None, None, ""),
         (node(REMOVED, {}), INSTALL, None, 10, None, ""),
         (node({}, {}), INSTALL, None, None, None, ""),
@@ -85,11 +100,11 @@ def test_a_node_is_judged_by_its_words_its_pod_and_its_silence(
     modes: tuple[Mode, ...],
     pod: PodView | None,
     word: float | None,
-    standing: Standing | None,
+    health: NodeHealth | None,
     reason: str,
 ) -> None:
     view = judge_node(given, known(modes, pod, word))
-    assert (view and view.standing, view.reason if view else "") == (standing, reason)
+    assert (view and view.health, view.reason if view else "") == (health, reason)
 
 
 NASTY = "</script><b>\u2028\x1b[2J"
@@ -101,9 +116,9 @@ SEEN = Overview(
         ),
     ),
     (
-        *(NodeView(f"n{at}", Standing.TROUBLE, f"n{at} has no space", phase="failed") for at in range(7)),
-        NodeView("n8", Standing.SILENT, NASTY, phase="converged", heard=7300),
-        NodeView("n9", Standing.WELL, phase="converged", policy="none", changed="2026-02-01T00:00:00Z"),
+        *(NodeView(f"n{at}", NodeHealth.TROUBLE, f"n{at} has no space", phase="failed") for at in range(7)),
+        NodeView("n8", NodeHealth.SILENT, NASTY, phase="converged", heard=7300),
+        NodeView("n9", NodeHealth.WELL, phase="converged", policy="none", changed="2026-02-01T00:00:00Z"),
     ),
 )
 

@@ -9,6 +9,7 @@ from typing import Any
 from installer.daemon.cluster.node_word import cut
 from installer.daemon.cluster.pod_context import PROGRAM, PodContext, lease_name
 from installer.model.instant import micro_time, plain_time
+from installer.model.labels import NAME_LABEL
 from installer.model.pause import PAUSE_ANNOTATION
 
 EVENTS_PATH = "/api/v1/namespaces/default/events"
@@ -36,7 +37,7 @@ def build_renewal(context: PodContext, now: datetime) -> dict[str, Any]:
 def build_lease(context: PodContext, now: datetime, node: Mapping[str, Any]) -> dict[str, Any]:
     """Owned by the node of the metadata `node`, not by the pod: it outlives the pod, so that a missing
     installer is seen, and goes with the node."""
-    labels = {"app.kubernetes.io/name": PROGRAM}
+    labels = {NAME_LABEL: PROGRAM}
     metadata = {"name": lease_name(context.node), "namespace": context.namespace, "labels": labels}
     return {
         "apiVersion": "coordination.k8s.io/v1",

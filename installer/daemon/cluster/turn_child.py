@@ -13,7 +13,7 @@ from typing import Any
 from installer.daemon.cluster.objects import EVENTS_PATH, build_event
 from installer.daemon.cluster.pod_context import PodContext
 from installer.errors import InvalidInputError
-from installer.fleet.ask import Ask, Place
+from installer.fleet.ask import Ask, FleetContext
 from installer.host.kubeapi import KubeApi
 from installer.model.fleet import FleetAnswer, FleetRequest, FleetRules, PlannedWork, WorkResult
 
@@ -43,9 +43,9 @@ def turn(text: str) -> str:
     """Asks for the turn, or tells of its end. Raises InvalidInputError for what is not the daemon's."""
     context, seconds, request = parse_request(text)
     api = KubeApi(context.host, context.port, Path(context.account), time.monotonic() + seconds)
-    place = Place(context.node, context.rollout_namespace, context.daemonset_path)
+    fleet = FleetContext(context.node, context.rollout_namespace, context.daemonset_path)
     try:
-        ask = Ask(place, request, api, time.time, random.random)
+        ask = Ask(fleet, request, api, time.time, random.random)
         answer = ask.begin(request.work) if request.work else ask.end()
         if answer.tripped:
             api.call("POST", EVENTS_PATH, build_event(context, _stopped(answer)))
