@@ -112,4 +112,5 @@ def _view(installed: Installed, rollout: Rollout) -> RolloutView:
             for each in rollout.generations
         ),
         unreadable=rollout.unreadable,
+        outdated=rollout.outdated,
     )

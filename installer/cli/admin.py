@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from io import StringIO
 from typing import TYPE_CHECKING
 
 from installer.cli.options import Options
@@ -30,29 +30,46 @@ def run_report(arguments: argparse.Namespace, options: Options) -> int:
     with _cluster(arguments) as api:
         from installer.admin.find import find_installations
         from installer.admin.look import look
+        from installer.admin.progress import see_progress
         from installer.admin.rollout import see_rollouts
         from installer.report.overview import print_overview
 
         def see() -> Overview:
             found = find_installations(api, arguments.namespace, arguments.name)
             rollouts = see_rollouts(api, found)
-            return replace(look(api, arguments.namespace, arguments.name), rollouts=rollouts)
+            seen = look(api, arguments.namespace, arguments.name)
+            progress = see_progress(seen.nodes, rollouts, api.now().timestamp())
+            return replace(seen, rollouts=rollouts, progress=progress)
 
-        seen = see()
         if arguments.watch is None:
-            return print_overview(seen, options.output, sys.stdout, arguments.nodes)
+            return print_overview(see(), options.output, sys.stdout, arguments.nodes)
         if options.output != "text" or not sys.stdout.isatty():
             raise InvalidInputError(["--watch: needs a terminal, and --output text"])
-        try:
-            while True:
-                page = StringIO()
-                code = print_overview(seen, "text", page, arguments.nodes)
-                sys.stdout.write(_CLEAR_SCREEN + page.getvalue())
-                sys.stdout.flush()
-                time.sleep(arguments.watch)
-                seen = see()
-        except KeyboardInterrupt:
-            return code
+        return _watch(see, arguments.watch, arguments.nodes)
+
+
+def _watch(see: Callable[[], Overview], seconds: float, every_node: bool) -> int:
+    """Looks again and again until Ctrl-C, and returns the exit code for what was seen last. An API server
+    that goes away meanwhile is waited for. Raises ApiError for the first look."""
+    from installer.kube.api import ApiError
+    from installer.report.overview import render_overview
+    from installer.report.terminal import crop, wants_color
+
+    seen = see()
+    try:
+        failure = ""
+        while True:
+            page = failure + render_overview(seen, wants_color(sys.stdout), every_node)
+            columns, lines = shutil.get_terminal_size()
+            sys.stdout.write(_CLEAR_SCREEN + crop(page, columns, lines - 1))
+            sys.stdout.flush()
+            time.sleep(seconds)
+            try:
+                seen, failure = see(), ""
+            except ApiError as error:
+                failure = f"the API server: {error}; tried again. What follows is old.\n"
+    except KeyboardInterrupt:
+        return 0 if seen.well else _PENDING
 
 
 def run_rollout(arguments: argparse.Namespace, options: Options) -> int:

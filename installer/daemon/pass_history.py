@@ -22,7 +22,7 @@ _BACKOFF = (5.0, RESYNC)  # the first and the longest
 _CALM_PASSES = 20  # a minute; passes beyond them are slowed down
 _SECOND_LOOK = 1.0  # after a pass that changed something
 _SERVING = ("generation", "payload_version", "policy", "policy_source")
-_COUNTED = ("all_restarts", "passes", "repairs", "rollbacks", "rescues", "failures")
+_COUNTED = ("all_restarts", "passes", "changes", "repairs", "rollbacks", "rescues", "failures")
 _INVALID, _PENDING, _UNSERVABLE = 2, 3, 4
 _TELLS_OF_THE_HOST = (0, _INVALID, _PENDING, _UNSERVABLE)  # exit codes of a plan
 _KILLED = tuple(128 + number for number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS))
@@ -97,6 +97,7 @@ class PassHistory:
         self.counts["repairs"] += outcome.changed and self._settled is not None
         if outcome.code == 0:
             self.well = True
+            self.counts["changes"] += outcome.changed
             self.serving = {name: getattr(outcome, name) for name in _SERVING}
             # Others may have changed something while we changed the host: a verification pass follows.
             self._settled = after if outcome.changed else before

@@ -33,9 +33,10 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """`nodes` and `waiting`: those that the DaemonSet selects, and those whose pod is not available. `frozen`
-    says why planned work is stopped, None if it is not. `permits` are those in use, of `limit` there may be.
-    `generations`: the last begun first. `unreadable`: brakes that somebody has edited."""
+    """`nodes`, `waiting` and `outdated`: those that the DaemonSet selects, those whose pod is not available,
+    and those whose pod is not of the present template. `frozen` says why planned work is stopped, None if it
+    is not. `permits` are those in use, of `limit` there may be. `generations`: the last begun first.
+    `unreadable`: brakes that somebody has edited."""
 
     nodes: int
     waiting: int
@@ -44,6 +45,7 @@ class Rollout:
     permits: tuple[Permit, ...]
     generations: tuple[Generation, ...]
     unreadable: tuple[str, ...] = ()
+    outdated: int = 0
 
 
 def build_rollout(
@@ -57,6 +59,7 @@ def build_rollout(
     status = daemonset.get("status")
     status = status if isinstance(status, dict) else {}
     nodes, waiting = status.get("desiredNumberScheduled") or 0, status.get("numberUnavailable") or 0
+    outdated = max(0, nodes - (status.get("updatedNumberScheduled") or 0))
     permits = tuple(permit for permit in read_permits(list(leases)) if permit.is_held(now))
     brakes, unreadable = _read_brakes(config_maps)
     generations = tuple(
@@ -68,7 +71,7 @@ def build_rollout(
     why = annotations_of(daemonset).get(FREEZE)
     frozen = None if why is None else str(why)
     limit = share_of(rules.concurrent_restarts, nodes)
-    return Rollout(nodes, waiting, limit, frozen, permits, generations, unreadable)
+    return Rollout(nodes, waiting, limit, frozen, permits, generations, unreadable, outdated)
 
 
 def build_pause(why: str) -> dict[str, Any]:

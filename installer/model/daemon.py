@@ -39,8 +39,9 @@ class DaemonState:
     endpoint. `last_exit` is the exit code of the last pass (-1: none has ended), `generation` and
     `payload_version` those of the last pass that converged, `policy` the one that cri-resmgr had in force
     then, because `policy_source` asked for it. `restarts` are our restarts of kubelet within
-    the last hour; `all_restarts`, `passes`, `repairs` (passes that changed something after the first),
-    `rollbacks`, `rescues` and `failures` count since the process began."""
+    the last hour; `all_restarts`, `passes`, `changes` (passes that changed something and converged),
+    `repairs` (those that changed something after the first), `rollbacks`, `rescues` and `failures` count
+    since the process began."""
 
     mode: Mode
     phase: Phase
@@ -56,6 +57,7 @@ class DaemonState:
     restarts: int = 0
     all_restarts: int = 0
     passes: int = 0
+    changes: int = 0
     repairs: int = 0
     rollbacks: int = 0
     rescues: int = 0

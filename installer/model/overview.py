@@ -21,6 +21,9 @@ class NodeHealth(StrEnum):
     WELL = "well"
 
 
+NEED_A_PERSON = (NodeHealth.TROUBLE, NodeHealth.SILENT, NodeHealth.DIRTY)
+
+
 @dataclass(frozen=True, slots=True)
 class FleetInstallation:
     """A DaemonSet of ours. `instance` is the value `name`."""
@@ -81,8 +84,9 @@ class GenerationView:
 
 @dataclass(frozen=True, slots=True)
 class RolloutView:
-    """`waiting` are nodes whose pod is not available. `frozen` is why a person has paused it, None if nobody
-    has. `permits` has the nodes that may restart kubelet now, and since when, of `limit` at once."""
+    """`waiting` are nodes whose pod is not available, `outdated` those whose pod is still to be replaced.
+    `frozen` is why a person has paused it, None if nobody has. `permits` has the nodes that may restart
+    kubelet now, and since when, of `limit` at once."""
 
     daemon_set: str
     nodes: int
@@ -92,6 +96,7 @@ class RolloutView:
     limit: int
     generations: tuple[GenerationView, ...] = ()
     unreadable: tuple[str, ...] = ()
+    outdated: int = 0
 
     @property
     def is_stopped(self) -> bool:
@@ -101,14 +106,29 @@ class RolloutView:
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a change of the fleet is. So many nodes wait for their turn (`waiting`), are at work
+    (`working`), or have a pod that is still to be replaced (`outdated`). `per_hour`: how many get done at the
+    present pace, and `seconds_left` until all are; None where there is no pace to judge by."""
+
+    waiting: int
+    working: int
+    outdated: int
+    per_hour: int | None = None
+    seconds_left: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Overview:
-    """`others` are nodes that are not selected and have nothing of ours. `time` is the API server's."""
+    """`others` are nodes that are not selected and have nothing of ours. `time` is the API server's.
+    `progress`: None while nothing is to be done."""
 
     time: str
     installations: tuple[FleetInstallation, ...]
     nodes: tuple[NodeView, ...]
     others: int = 0
     rollouts: tuple[RolloutView, ...] = ()
+    progress: Progress | None = None
 
     @property
     def counts(self) -> Mapping[NodeHealth, int]:

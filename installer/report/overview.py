@@ -6,8 +6,17 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TextIO
 
-from installer.model.overview import NodeHealth, NodeView, Overview, group_nodes
+from installer.model.overview import (
+    NEED_A_PERSON,
+    NodeGroup,
+    NodeHealth,
+    NodeView,
+    Overview,
+    Progress,
+    group_nodes,
+)
 from installer.render import render
+from installer.report.advice import advise
 from installer.report.rollout import rollout_json, rollout_lines
 from installer.report.terminal import BOLD, GREEN, RED, YELLOW, one_line, paint, wants_color, write_json
 
@@ -29,7 +38,8 @@ def print_overview(seen: Overview, output: str, stream: TextIO, every_node: bool
 
 
 def render_overview(seen: Overview, color: bool = False, every_node: bool = False) -> str:
-    """For people: the groups of nodes, the worst first; with `every_node` a line for each node, too."""
+    """For people: first whether all is well, then what is not and what to do, the worst first; with
+    `every_node` a line for each node, too."""
     lines = list(_head(seen, color))
     for group in group_nodes(seen.nodes):
         what = paint(f"{group.health}", _COLORS.get(group.health, YELLOW), color)
@@ -40,22 +50,60 @@ def render_overview(seen: Overview, color: bool = False, every_node: bool = Fals
             more = len(group.nodes) - _NAMED
             named = ", ".join(one_line(name) for name in group.nodes[:_NAMED])
             lines.append(f"{'':>9}{named}" + (f" and {more} more (--nodes names all)" if more > 0 else ""))
+        if group.health in NEED_A_PERSON:
+            advice = advise(group.health, group.phase)
+            lines.append(f"{'':>9}-> {advice.text} ({advice.runbook})")
     if every_node:
         lines += ["", *_table(seen.nodes, color)]
     return "\n".join(lines) + "\n"
 
 
+def summarise(seen: Overview) -> str:
+    """Whether the fleet is well, in one line."""
+    counts = {health: count for health, count in seen.counts.items() if health is not NodeHealth.WELL}
+    said = ", ".join(f"{count} {health}" for health, count in counts.items())
+    rest = f"{seen.counts.get(NodeHealth.WELL, 0)} of {len(seen.nodes)} nodes are well"
+    if not seen.installations and not seen.nodes:
+        return "nothing of ours: no DaemonSet of cri-resmgr-installer was found, and no node has a word of it"
+    if any(each.is_stopped for each in seen.rollouts):
+        return f"STOPPED: planned work waits for a person; {said + '; ' if said else ''}{rest}"
+    if set(counts) & set(NEED_A_PERSON):
+        return f"NOT WELL: {said}; {rest}"
+    if NodeHealth.WORKING in counts or seen.progress:
+        return f"AT WORK: {said + '; ' if said else ''}{rest}"
+    return f"WELL: {rest}" + (f", {said}" if said else "")
+
+
 def _head(seen: Overview, color: bool) -> Iterator[str]:
+    words = summarise(seen)
+    tone = {"WELL": GREEN, "AT WORK": YELLOW}.get(words.partition(":")[0], RED)
+    yield paint(words, tone, color)
     for each in seen.installations:
         what = f"{each.namespace}/{each.name}, mode {each.mode}, image {each.image}"
         yield paint(one_line(what), BOLD, color)
-    if not seen.installations:
+    if not seen.installations and seen.nodes:
         yield "no DaemonSet of cri-resmgr-installer was found"
     for rollout in seen.rollouts:
-        if rollout.is_stopped or rollout.permits:
+        if rollout.is_stopped or rollout.permits or seen.progress:
             yield from rollout_lines(rollout, color)
+    if seen.progress:
+        yield f"  {describe_progress(seen.progress)}"
     others = f"; {seen.others} other nodes have nothing of ours" if seen.others else ""
-    yield f"{len(seen.nodes)} nodes at {seen.time}{others}"
+    yield f"seen at {seen.time}{others}"
+
+
+def describe_progress(progress: Progress) -> str:
+    """The queue, and an estimate of the rest."""
+    counts = (
+        (progress.working, "at work"),
+        (progress.waiting, "waiting for their turn"),
+        (progress.outdated, "with a pod that is still to be replaced"),
+    )
+    words = "nodes " + ", ".join(f"{what}: {count}" for count, what in counts if count)
+    if progress.per_hour is None or progress.seconds_left is None:
+        return words
+    rest = describe_duration(progress.seconds_left)
+    return f"{words}; {progress.per_hour} an hour get done, so about {rest} are left"
 
 
 def _table(nodes: tuple[NodeView, ...], color: bool) -> Iterator[str]:
@@ -85,6 +133,17 @@ def describe_age(seconds: float) -> str:
     return f"{seconds:.0f}s"
 
 
+def describe_duration(seconds: float) -> str:
+    """`less than a minute`, `12 min`, `3 h 20 min`, `4 days`."""
+    minutes = round(seconds / 60)
+    if minutes < 1:
+        return "less than a minute"
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours < 72 else f"{round(hours / 24)} days"
+
+
 def overview_json(seen: Overview) -> Mapping[str, object]:
     return {
         "schema": _SCHEMA,
@@ -100,19 +159,37 @@ def overview_json(seen: Overview) -> Mapping[str, object]:
             for each in seen.installations
         ],
         "well": seen.well,
+        "summary": summarise(seen),
         "counts": {health.value: count for health, count in seen.counts.items()},
         "others": seen.others,
         "rollouts": [rollout_json(each) for each in seen.rollouts],
-        "groups": [
-            {
-                "state": group.health.value,
-                "phase": group.phase,
-                "reason": group.reason,
-                "nodes": list(group.nodes),
-            }
-            for group in group_nodes(seen.nodes)
-        ],
+        "progress": _progress_json(seen.progress),
+        "groups": [_group_json(group) for group in group_nodes(seen.nodes)],
         "nodes": [_node_json(node) for node in seen.nodes],
+    }
+
+
+def _progress_json(progress: Progress | None) -> Mapping[str, object] | None:
+    if progress is None:
+        return None
+    return {
+        "waiting": progress.waiting,
+        "working": progress.working,
+        "outdated": progress.outdated,
+        "perHour": progress.per_hour,
+        "secondsLeft": progress.seconds_left,
+    }
+
+
+def _group_json(group: NodeGroup) -> Mapping[str, object]:
+    advice = advise(group.health, group.phase)
+    return {
+        "state": group.health.value,
+        "phase": group.phase,
+        "reason": group.reason,
+        "advice": advice.text,
+        "runbook": advice.runbook,
+        "nodes": list(group.nodes),
     }
 
 

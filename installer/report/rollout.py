@@ -40,6 +40,7 @@ def rollout_json(seen: RolloutView) -> Mapping[str, object]:
         "daemonSet": seen.daemon_set,
         "nodes": seen.nodes,
         "waiting": seen.waiting,
+        "outdated": seen.outdated,
         "paused": seen.frozen is not None,
         "why": seen.frozen or "",
         "permits": [{"node": node, "since": since} for node, since in seen.permits],

@@ -18,6 +18,7 @@ from installer.fleet.brake import Brake, Failure, build_brake
 from installer.fleet.objects import Permit, build_permit
 from installer.manifests.inputs import ManifestOptions
 from installer.model.fleet import FleetRules
+from installer.model.instant import parse_time
 from tests.extras import EXTENSION
 from tests.throwaway.fleet import CONFIG_MAPS, LEASES, NODES, Fleet, build_node
 from tests.throwaway.kubeserver import Name
@@ -72,7 +73,11 @@ def test_report_tells_of_every_node_what_is_wrong_and_where(fleet: Fleet, run: R
     assert states["n3"] == ("not ready", "the disk is full")
     assert states["n4"] == ("silent", "its kubelet is not heard of")
     assert states["left"][0] == "deselected, not removed"
+    assert all(parse_time(each["changed"]) for each in seen["nodes"] if each["name"] in ("n1", "n2", "n3"))
     text = run("report").stdout
+    assert text.startswith(
+        "NOT WELL: 1 not ready, 1 silent, 1 deselected, not removed; 2 of 5 nodes are well\n"
+    )
     assert "the disk is full" in text
     assert "resources/cri-resmgr-installer, mode install, image registry.example.org" in text
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from installer.model.instant import parse_time
 from installer.model.node_marks import STATUS
 from installer.model.pause import PAUSE_ANNOTATION
 from tests.host.command import PROGRAM
@@ -101,7 +102,17 @@ def test_it_tells_what_it_does(node: Node, server: ApiServer, tmp_path: Path) ->
         assert server.lease["spec"]["holderIdentity"] == server.environment()["POD_NAME"]
         said = json.loads(server.annotations[STATUS])
         assert running.rss() < 30_000
-        assert set(said) == {"version", "state", "reason", "generation", "policy", "policySource"}
+        assert set(said) == {
+            "version",
+            "state",
+            "reason",
+            "generation",
+            "policy",
+            "policySource",
+            "hold",
+            "changed",
+        }
+        assert parse_time(said["changed"]) > 0
         assert running.end() == 0
     node.expect_good()
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
 from installer.daemon.cluster.selection import selects
 from installer.manifests.build import build_objects
 from installer.manifests.inputs import ManifestOptions, load_inputs
+from installer.model.instant import plain_time
 from installer.model.node_marks import STATUS
 from tests.throwaway.kubeserver import Kind, KubeServer, Name
 
@@ -137,7 +139,13 @@ class Fleet:
         state = "failed" if how == "stuck" else "removed" if removes else "converged"
         self.removed |= {node} if state == "removed" else set()
         said = {"state": state, "reason": "the disk is full" if how == "stuck" else "", "policy": "none"}
-        annotations = {STATUS: json.dumps({**said, "generation": "0123456789abcdef", "version": "1"})}
+        said |= {
+            "generation": "0123456789abcdef",
+            "version": "1",
+            "hold": "",
+            "changed": plain_time(time.time()),
+        }
+        annotations = {STATUS: json.dumps(said)}
         self.server.patch(Name(NODES, "", node), {"metadata": {"annotations": annotations}})
         lease = Name(LEASES, namespace, f"cri-resmgr-installer.{node}")
         if lease not in self.server.objects:

@@ -425,6 +425,15 @@ def test_the_last_failure_has_the_time_when_it_began(files: RootedFiles) -> None
     assert times == ["1970-01-01T00:01:40Z"] * 4 + ["1970-01-01T00:08:20Z"]
 
 
+def test_a_change_has_the_time_when_it_was_done(files: RootedFiles) -> None:
+    scene, times = annotating(files), []
+    for changes in (0, 1, 1, 2):
+        scene.now += 100
+        scene.cluster.report(replace(state(Phase.CONVERGED), changes=changes))
+        times.append(scene.heartbeat(answer(parts=ANNOTATED)).status["changed"])
+    assert times == ["", "1970-01-01T00:03:20Z", "1970-01-01T00:03:20Z", "1970-01-01T00:06:40Z"]
+
+
 def test_at_the_end_nothing_is_told_twice(files: RootedFiles) -> None:
     scene = annotating(files)
     scene.cluster.report(state(Phase.CONVERGED))

@@ -6,6 +6,8 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from installer.daemon.cluster.node_word import build_condition_patch, build_node_patch
 from installer.model.node_marks import LAST_FAILURE, NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
 from tests.throwaway.apiserver import merge
@@ -41,6 +43,25 @@ def test_what_is_said_already_is_not_said_again() -> None:
     assert build_node_patch(after, SAID, True, FAILURE) is None
     assert build_node_patch(after, SAID, None, {}) is None
     assert build_node_patch(after, SAID, False, {}) == {"metadata": {"labels": {READY_LABEL: "false"}}}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "says"),
+    [
+        ('{"changed": "2026-01-01T00:00:00Z"}', "", "2026-01-01T00:00:00Z"),
+        ('{"changed": "2026-01-01T00:00:00Z"}', "2026-01-02T00:00:00Z", "2026-01-02T00:00:00Z"),
+        ("{}", "", ""),
+        ("[edited", "", ""),
+        ("[]", "", ""),
+    ],
+)
+def test_a_daemon_that_has_changed_nothing_keeps_the_time_of_the_last_change(
+    before: str, now: str, says: str
+) -> None:
+    node = {**NODE, "metadata": {"annotations": {STATUS: before}}}
+    patch = build_node_patch(node, {**SAID, "changed": now}, None, {})
+    assert patch is not None
+    assert json.loads(patch["metadata"]["annotations"][STATUS])["changed"] == says
 
 
 def test_a_node_that_is_not_served_keeps_the_taint() -> None:

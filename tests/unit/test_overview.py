@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from typing import Any
@@ -13,10 +14,33 @@ import pytest
 import installer.kube.client  # noqa: F401 - its library tries a socket when it is first imported
 from installer.admin.find import Installed
 from installer.admin.look import Known, PodView, judge_node
+from installer.admin.progress import see_progress
 from installer.cli import main
-from installer.model.overview import FleetInstallation, NodeHealth, NodeView, Overview, group_nodes
+from installer.model.daemon import Phase
+from installer.model.instant import plain_time
+from installer.model.overview import (
+    NEED_A_PERSON,
+    FleetInstallation,
+    GenerationView,
+    NodeHealth,
+    NodeView,
+    Overview,
+    Progress,
+    RolloutView,
+    group_nodes,
+)
 from installer.model.state import Mode
-from installer.report.overview import describe_age, overview_json, render_overview, render_page
+from installer.report.advice import advise
+from installer.report.overview import (
+    describe_age,
+    describe_duration,
+    describe_progress,
+    overview_json,
+    render_overview,
+    render_page,
+)
+from installer.report.terminal import crop
+from tests.unit.test_docs import ROOT, anchors
 
 NAME = "cri-resmgr-installer"
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -136,6 +160,78 @@ def test_the_text_names_some_nodes_of_each_group_and_all_where_asked() -> None:
     assert "\x1b" not in text
     lines = render_overview(SEEN, every_node=True).splitlines()
     assert lines[-1].split() == ["n9", "well", "converged", "none", "2026-02-01T00:00:00Z"]
+
+
+def test_the_first_line_says_whether_all_is_well_and_each_reason_what_to_do() -> None:
+    well = replace(SEEN, nodes=SEEN.nodes[-1:])
+    assert render_overview(SEEN).startswith("NOT WELL: 7 not ready, 1 silent; 1 of 9 nodes are well\n")
+    assert "-> repair what it names" in render_overview(SEEN)
+    assert render_overview(well).startswith("WELL: 1 of 1 nodes are well\n")
+    assert render_overview(replace(SEEN, nodes=(), installations=())).startswith("nothing of ours:")
+    text = render_overview(replace(well, rollouts=(rollout(frozen="a Friday"),)))
+    assert text.startswith("STOPPED: planned work waits for a person; 1 of 1")
+    assert "`rollout resume` ends it" in text
+
+
+@pytest.mark.parametrize("health", NodeHealth)
+@pytest.mark.parametrize("phase", ["", "of a newer version", *Phase])
+def test_whoever_needs_a_person_is_told_what_to_do_and_where_it_stands(
+    health: NodeHealth, phase: str
+) -> None:
+    advice = advise(health, phase)
+    page, _, heading = advice.runbook.partition("#")
+    if health in NEED_A_PERSON or advice.runbook:
+        assert advice.text
+        assert heading in anchors(ROOT / page)
+
+
+def rollout(outdated: int = 0, passed: float = 0, frozen: str | None = None) -> RolloutView:
+    """`passed`: so many minutes ago its canaries were through."""
+    when = plain_time(NOW.timestamp() - 60 * passed) if passed else ""
+    return RolloutView("a/b", 50, 0, frozen, (), 1, (GenerationView("one", passed=when),), outdated=outdated)
+
+
+def changed(*minutes: float) -> list[NodeView]:
+    """Nodes that were changed so many minutes ago."""
+    times = [plain_time(NOW.timestamp() - 60 * each) for each in minutes]
+    return [NodeView(f"n{at}", NodeHealth.WELL, changed=time) for at, time in enumerate(times)]
+
+
+WAITING = [NodeView(f"w{at}", NodeHealth.WORKING, phase=Phase.WAITING) for at in range(40)]
+BUSY = [NodeView("b1", NodeHealth.WORKING, phase=Phase.REPAIRING)]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "rollouts", "progress"),
+    [
+        (changed(1, 2, 3), (), None),
+        (WAITING + BUSY, (), Progress(40, 1, 0)),
+        (WAITING + changed(5, 6), (), Progress(40, 0, 0)),
+        (WAITING + changed(0, 10, 20, 70), (), Progress(40, 0, 0, 9, 16000)),
+        (changed(0, 1, 2, 3), (rollout(outdated=8),), Progress(0, 0, 8, 80, 360)),
+        (WAITING + changed(0, 1, 2, 30), (rollout(passed=10),), Progress(40, 0, 0, 90, 1600)),
+        (WAITING + changed(0, 1, 2), (rollout(frozen="a Friday"),), Progress(40, 0, 0)),
+    ],
+)
+def test_the_rest_is_estimated_from_the_pace_since_the_canaries_were_through(
+    nodes: list[NodeView], rollouts: tuple[RolloutView, ...], progress: Progress | None
+) -> None:
+    assert see_progress(nodes, rollouts, NOW.timestamp()) == progress
+
+
+def test_the_queue_and_the_rest_are_said_in_words() -> None:
+    assert describe_progress(Progress(40, 1, 0)) == "nodes at work: 1, waiting for their turn: 40"
+    words = describe_progress(Progress(40, 0, 2, 9, 16000))
+    assert words.endswith("replaced: 2; 9 an hour get done, so about 4 h 27 min are left")
+    durations = [describe_duration(each) for each in (20, 720, 300_000)]
+    assert durations == ["less than a minute", "12 min", "3 days"]
+
+
+def test_a_watched_page_fits_the_screen() -> None:
+    text = "\n".join(str(at) for at in range(9))
+    assert crop(text, 80, 9) == f"{text}\n"
+    assert crop(text, 80, 4) == "0\n1\n2\n... and 6 more lines\n"
+    assert crop("a" * 100 + "\nb\nc\n", 50, 3) == "a" * 100 + "\n... and 2 more lines\n"
 
 
 def test_the_page_is_one_document_without_network_and_nothing_ends_its_data() -> None:

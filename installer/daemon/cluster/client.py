@@ -85,6 +85,7 @@ class ApiCluster:
         self._serves: bool | None = None
         self._failing: dict[str, str] = {}  # until it is over
         self._failure: dict[str, str] = {}  # the last one of this process
+        self._changes, self._changed_at = 0, ""  # of this process
         self._sent_status: dict[str, str] = {}
         self._shown_state = ""  # by the annotation, as far as we know
         self._speaks = True  # for the node: no newer daemon does
@@ -153,6 +154,8 @@ class ApiCluster:
             "generation": state.generation,
             "policy": state.policy,
             "policySource": state.policy_source,
+            "hold": state.hold[:_MESSAGE_LIMIT],
+            "changed": self._last_change(state),
         }
         self._judge(state)
         told = (phase, state.hold, state.reason if phase in (Phase.FAILED, Phase.REFUSED) else _policy(state))
@@ -169,6 +172,12 @@ class ApiCluster:
         message = _message(state)[:_MESSAGE_LIMIT]
         self._queue.append({"type": kind, "reason": reason, "message": message, "time": self._now()})
         self._soon()
+
+    def _last_change(self, state: DaemonState) -> str:
+        """When this process has last changed the host; empty if it has not: the Node keeps what it says."""
+        if state.changes > self._changes:
+            self._changes, self._changed_at = state.changes, plain_time(self._now())
+        return self._changed_at
 
     def _judge(self, state: DaemonState) -> None:
         """Whether cri-resmgr serves the node, and what went wrong last. A failure that is met again and again

@@ -30,7 +30,7 @@ def build_node_patch(
     """
     metadata = _mapping(node, "metadata")
     removed = _is_removed(status)
-    annotations: dict[str, str | None] = {STATUS: _worded(status)}
+    annotations: dict[str, str | None] = {STATUS: _worded(_with_last_change(status, metadata))}
     if removed or failure:
         annotations[LAST_FAILURE] = None if removed else _worded(failure)
     labels: dict[str, str | None] = {}
@@ -87,8 +87,20 @@ def _is_removed(status: Mapping[str, str]) -> bool:
     return status.get("state") == Phase.REMOVED.value
 
 
+def _with_last_change(status: Mapping[str, str], metadata: Mapping[str, Any]) -> Mapping[str, str]:
+    """A daemon that has changed nothing keeps what an earlier one has said of the last change."""
+    if status.get("changed", "no word of it"):
+        return status
+    try:
+        before = json.loads(_mapping(metadata, "annotations").get(STATUS) or "{}")
+        return {**status, "changed": str(before.get("changed", ""))}
+    except (ValueError, TypeError, AttributeError):  # somebody has edited it
+        return status
+
+
 def _worded(values: Mapping[str, str]) -> str:
-    whole = {**values, "reason": cut(values.get("reason", ""), _REASON_LIMIT)}
+    long = {key: cut(values[key], _REASON_LIMIT) for key in ("reason", "hold") if key in values}
+    whole = {**values, **long}
     return json.dumps(whole, separators=(",", ":"), ensure_ascii=False)
 
 

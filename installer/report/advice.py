@@ -1,0 +1,69 @@
+"""What to do about a node, in one line, and where more of it stands. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from installer.model.daemon import Phase
+from installer.model.overview import NodeHealth
+from installer.model.pause import PAUSE_ANNOTATION
+
+_OPERATIONS, _FLEET = "docs/operations.md#", "docs/fleet.md#"
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """`runbook` is a heading of our docs. Both are empty where nothing is to be done."""
+
+    text: str = ""
+    runbook: str = ""
+
+
+_BY_PHASE = {
+    Phase.FAILED: Advice(
+        "repair what it names: the node tries again by itself; a generation that was rolled back needs "
+        "another one, or `install --retry` on the node",
+        f"{_OPERATIONS}failed-exit-5",
+    ),
+    Phase.REFUSED: Advice(
+        "put right what it names, and the node tries again by itself; or keep the node out with nodeSelector",
+        f"{_OPERATIONS}refused-exit-4",
+    ),
+    Phase.HELD: Advice(
+        "kubelet runs without the proxy and is safe; on the node, `journalctl -u cri-resource-manager` says "
+        "what became of the proxy",
+        f"{_OPERATIONS}held",
+    ),
+    Phase.LIMITED: Advice(
+        "find out who keeps changing kubelet's unit: `cri-resmgr-installer history` on the node",
+        f"{_OPERATIONS}limited",
+    ),
+    Phase.UNWELL: Advice(
+        "if it does not pass within a minute, `cri-resmgr-installer status` on the node",
+        f"{_OPERATIONS}not-ready",
+    ),
+}
+_BY_HEALTH = {
+    NodeHealth.TROUBLE: Advice(
+        "`kubectl describe` and `kubectl logs` of the node's pod say more", f"{_OPERATIONS}not-ready"
+    ),
+    NodeHealth.SILENT: Advice(
+        "look at the node and at its pod of ours; what is installed there needs neither",
+        f"{_FLEET}see-every-node",
+    ),
+    NodeHealth.DIRTY: Advice(
+        "select it again and remove it with the others, or `cri-resmgr-installer remove` on the node",
+        f"{_OPERATIONS}uninstalling",
+    ),
+    NodeHealth.WORKING: Advice("wait"),
+    NodeHealth.PAUSED: Advice(
+        f"when the work on it is done: `kubectl annotate node NODE {PAUSE_ANNOTATION}-`",
+        f"{_OPERATIONS}paused",
+    ),
+}
+
+
+def advise(health: NodeHealth, phase: str) -> Advice:
+    """For a node of this health that says this phase (maybe nothing, or one of another version)."""
+    found = _BY_PHASE.get(Phase(phase)) if health is NodeHealth.TROUBLE and phase in set(Phase) else None
+    return found or _BY_HEALTH.get(health, Advice())
