@@ -29,7 +29,7 @@ from installer.kubelet.passing import is_behind_shell
 from installer.model import paths
 from installer.model.event import Emit, Event
 from installer.model.limits import Limits
-from installer.model.plan import JOB_SLACK, PROXY_SETTLE, Plan, Step, StepKind
+from installer.model.plan import JOB_SLACK, PROXY_SETTLE, RELOAD, Plan, Step, StepKind
 from installer.model.resource import (
     DesiredFile,
     FileState,
@@ -109,7 +109,7 @@ class _Worker:
             StepKind.CLEAR_HOLD: lambda step: host.files.remove(step.target),
             StepKind.DISABLE: lambda step: self._link(self._disable, step),
             StepKind.ENABLE: lambda step: self._link(host.systemd.enable, step),
-            StepKind.DAEMON_RELOAD: lambda _step: host.systemd.daemon_reload(),
+            StepKind.DAEMON_RELOAD: lambda _step: host.systemd.daemon_reload(RELOAD),
             StepKind.RESET_CACHE: self._reset_cache,
             StepKind.RESET_PINNING: self._reset_pinning,
             StepKind.SET_ASIDE_CACHE: self._set_aside_cache,

@@ -109,6 +109,7 @@ class FakeSystemd:
     on_disk: dict[str, Callable[[UnitState], UnitState]] = field(default_factory=dict)
     on_job: dict[str, OnJob] = field(default_factory=dict)
     on_kill: Callable[[str, int], None] = lambda _name, _number: None
+    reload_seconds: float = 0.0
     errors: dict[tuple[str, str], Exception] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
     armed: set[str] = field(default_factory=set)
@@ -122,8 +123,10 @@ class FakeSystemd:
         self._raise("detail", name)
         return self.details.get(name, UnitDetail())
 
-    def daemon_reload(self, timeout: float = 30.0) -> None:
+    def daemon_reload(self, timeout: float) -> None:
         self._note("daemon_reload", "")
+        if self.reload_seconds > timeout:
+            raise SystemdError(f"daemon-reload: not done after {timeout:g} s", name=TIMEOUT)
         for name, load in self.on_disk.items():
             self.units[name] = load(self.unit(name))
         self.units = {name: replace(unit, need_daemon_reload=False) for name, unit in self.units.items()}

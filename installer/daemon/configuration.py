@@ -39,7 +39,7 @@ class Configuration:
     remove_on_evidence: bool = False
     spread_seconds: float = 0.0
     listen: str = ""
-    converge_seconds: float = 197.0
+    converge_seconds: float = 377.0
     kubelet_seconds: float = 115.0
     good_seconds: float = 60.0
     refused_is_ready: bool = False

@@ -121,8 +121,9 @@ class Systemd(Protocol):
         """`systemctl show -p ExecStart,... NAME`."""
         ...
 
-    def daemon_reload(self, timeout: float = 30.0) -> None:
-        """`systemctl daemon-reload`; returns when the manager answers again."""
+    def daemon_reload(self, timeout: float) -> None:
+        """`systemctl daemon-reload`; returns when the manager answers again. Raises SystemdError when it does
+        not within `timeout` seconds."""
         ...
 
     def restart(self, name: str, timeout: float, *, at_once: bool = False) -> str:

@@ -208,7 +208,7 @@ class BusSystemd:
 
     # -- the manager ------------------------------------------------------------
 
-    def daemon_reload(self, timeout: float = 30.0) -> None:
+    def daemon_reload(self, timeout: float) -> None:
         """See the port. The reply may be lost while systemd reloads: then its signal that it has reloaded
         and the answer to a ping count."""
         bus = self._bus

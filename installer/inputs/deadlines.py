@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from installer.inputs.settings import Settings
-from installer.model.plan import JOB_SLACK, PROXY_SETTLE
+from installer.model.plan import JOB_SLACK, PROXY_SETTLE, RELOAD
 
 _ROLLBACK = 30  # R8: the attempt and its rollback while kubelet hangs on the relay
 _BEGIN = 60  # until the first pass: the container's start, the API server, the host's lock
@@ -33,6 +33,6 @@ def build_deadlines(settings: Settings) -> Deadlines:
     start_kubelet = (
         kubelet.guard_seconds + kubelet.start_timeout_seconds + round(JOB_SLACK) + kubelet.settle_seconds
     )
-    converge = start_proxy + start_kubelet + _ROLLBACK
+    converge = round(RELOAD) + start_proxy + start_kubelet + _ROLLBACK
     absent = max(converge, proxy.dead_seconds + start_proxy + _ROLLBACK)
     return Deadlines(converge, start_kubelet, settings.rollout.spread_seconds + _BEGIN + converge, absent)

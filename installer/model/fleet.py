@@ -37,7 +37,7 @@ class FleetRules:
     max_failures: str = "1%"
     order: str = "canary"
     soak_seconds: float = 300.0
-    hold_seconds: float = 454.0
+    hold_seconds: float = 814.0
 
 
 DEFAULT_RULES = FleetRules()

@@ -13,6 +13,11 @@ from installer.model.state import Desired, Mode
 JOB_SLACK = 30.0
 """Seconds that a job of systemd may take beyond what its own unit bounds."""
 
+RELOAD = 180.0
+"""Seconds that systemd may take to read its units again: as long as systemctl waits
+(DAEMON_RELOAD_TIMEOUT_SEC of systemd), which is twice what a generator may take. To give up sooner gains
+nothing: until it is done, systemd does nothing else, neither the reload nor the restarts of a rollback."""
+
 PROXY_SETTLE = 2.0
 """Seconds that a started proxy has to stay up: one that crashes does so early."""
 

@@ -239,7 +239,7 @@ def test_a_changed_file_counts_after_a_reload(world: World) -> None:
     world.change(name)
     assert world.systemd.unit(name).need_daemon_reload
     assert world.systemd.unit(name).loaded_digest == "one"
-    world.systemd.daemon_reload()
+    world.systemd.daemon_reload(timeout=60)
     assert not world.systemd.unit(name).need_daemon_reload
     assert world.systemd.unit(name).loaded_digest == "two"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from installer.errors import SystemdError, UnservableHostError
-from installer.host.bus import READ_SECONDS
+from installer.host.bus import READ_SECONDS, TIMEOUT
 from installer.host.files import RootedFiles
 from installer.host.systemd import BusSystemd
 from tests.rules import rule
@@ -66,6 +66,31 @@ def test_somebody_elses_reloads_lose_nothing(
     assert len(pids) > 1
 
 
+@rule("R9")
+def test_a_daemon_reload_has_a_deadline_and_goes_on_after_it(
+    systemd: BusSystemd, throwaway: ThrowawayHost
+) -> None:
+    """What is asked for next waits until systemd is done: a generator holds all of it up."""
+    generator = "/run/systemd/system-generators/contract-slow"
+    over = throwaway.root / "run/contract-over"
+    files = RootedFiles(throwaway.root)
+    files.make_directory(str(Path(generator).parent))
+    files.write(generator, b"#!/bin/sh\nuntil [ -e /run/contract-over ]; do sleep 0.05; done\n", 0o755)
+    try:
+        with pytest.raises(SystemdError) as caught:
+            systemd.daemon_reload(timeout=0.5)
+        assert (caught.value.name, caught.value.message) == (TIMEOUT, "daemon-reload: not done after 0.5 s")
+        over.touch()
+        systemd.daemon_reload(timeout=60)
+        assert systemd.restart(UNIT, timeout=60) == "done"
+    finally:
+        over.touch()
+        systemd.daemon_reload(timeout=60)
+        files.remove(generator)
+        files.remove_empty_directory(str(Path(generator).parent))
+        over.unlink()
+
+
 @rule("R12")
 def test_a_restart_at_once_waits_for_no_other_unit(systemd: BusSystemd, throwaway: ThrowawayHost) -> None:
     """As kubelet's restart would wait for a proxy whose start hangs."""
@@ -102,7 +127,7 @@ def test_python_signal_handlers_run_while_a_job_is_awaited(
     files = RootedFiles(throwaway.root)
     wait = "until [ -e /run/handled ]; do sleep 0.05; done"  # the job ends when the handler has run
     files.write(FILE, f"[Service]\nType=oneshot\nExecStart=/bin/sh -c '{wait}'\n".encode(), 0o644)
-    systemd.daemon_reload()
+    systemd.daemon_reload(timeout=60)
     handled = throwaway.root / "run/handled"
     before = signal.signal(signal.SIGALRM, lambda *_: handled.touch())
     try:
@@ -116,7 +141,7 @@ def test_python_signal_handlers_run_while_a_job_is_awaited(
 @rule("R9")
 def test_a_deadline_cancels_the_job(systemd: BusSystemd, throwaway: ThrowawayHost) -> None:
     RootedFiles(throwaway.root).write(FILE, b"[Service]\nType=oneshot\nExecStart=/bin/sleep 1000\n", 0o644)
-    systemd.daemon_reload()
+    systemd.daemon_reload(timeout=60)
     started = time.monotonic()
     with pytest.raises(SystemdError):
         systemd.restart(UNIT, timeout=0.5)

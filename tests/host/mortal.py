@@ -132,7 +132,7 @@ class MortalSystemd:
         self.unit = systemd.unit
         self.detail = systemd.detail
 
-    def daemon_reload(self, timeout: float = 30.0) -> None:
+    def daemon_reload(self, timeout: float) -> None:
         with self._effect():
             self._systemd.daemon_reload(timeout)
 

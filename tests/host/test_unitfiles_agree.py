@@ -42,7 +42,7 @@ def test_what_we_read_agrees_with_systemd(laboratory: Laboratory) -> None:
 def test_what_systemd_cannot_say_is_refused_in_words(host: ThrowawayHost) -> None:
     (host.root / "run/systemd/system/bytes.service").write_text("[Service]\nExecStart=/bin/true \\xe9\n")
     systemd = BusSystemd(RootedFiles(host.root))
-    systemd.daemon_reload()
+    systemd.daemon_reload(timeout=60)
     with pytest.raises(UnservableHostError, match=r"what bytes\.service runs: .* not UTF-8"):
         systemd.detail("bytes.service")
     systemd.close()

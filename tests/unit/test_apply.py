@@ -51,6 +51,23 @@ def test_directory_that_went_away_meanwhile(tmp_path: Path) -> None:
 
 
 @rule("R8")
+@pytest.mark.parametrize(("seconds", "fails"), [(170.0, False), (190.0, True)])
+def test_a_daemon_reload_has_the_time_that_systemctl_would_give_it(
+    tmp_path: Path, seconds: float, fails: bool
+) -> None:
+    fake = FakeHost(tmp_path)
+    fake.systemd.reload_seconds = seconds
+    step = Step(StepKind.DAEMON_RELOAD, "", Part.PROXY)
+    plan = Plan(Mode.INSTALL, Desired(), Changes(), "kubelet.service", (step,))
+    if not fails:
+        return apply_plan(plan, fake.host, LIMITS, silent, Progress())
+    with pytest.raises(StepFailedError, match="daemon-reload: not done") as caught:
+        apply_plan(plan, fake.host, LIMITS, silent, Progress())
+    assert caught.value.interfered
+    return None
+
+
+@rule("R8")
 @pytest.mark.parametrize(("state", "interfered"), [("deactivating", True), ("activating", False)])
 def test_kubelet_that_does_not_stop_in_time_is_no_fault_of_what_was_to_be_started(
     tmp_path: Path, state: str, interfered: bool

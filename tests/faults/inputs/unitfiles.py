@@ -206,7 +206,7 @@ class Laboratory:
             place = self._host.root / path[1:]
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(raw)
-        self._systemd.daemon_reload()
+        self._systemd.daemon_reload(timeout=60)
 
     def _show(self, name: str) -> tuple[UnitState, UnitDetail] | None:
         """Nothing where systemd does not load the unit, or cannot say what it has read: D-Bus has no bytes
