@@ -1,6 +1,6 @@
 """Runs inside the machine: containers as kubelet makes them, and what the kernel enforces on each.
 
-    create PODS EACH    makes so many pods with so many containers each -> {name: ID}
+    create PODS EACH    makes so many pods with so many containers each -> {name: ID}; says each that runs
     usage               reads {name: ID} -> {name: {what: value}}
 
 Every container has a weight of its own, every other one a quota, two of three a memory limit. Pods have the
@@ -15,9 +15,10 @@ import json
 import subprocess
 import sys
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.throwaway.containers import create_container, run_pod
+from tests.throwaway.containers import Pod, create_container, import_image, run_pod
 
 CGROUPS = Path("/sys/fs/cgroup")
 VALUES = ("cpu.weight", "cpu.max", "cpuset.cpus.effective", "cpuset.mems.effective", "memory.max")
@@ -35,25 +36,44 @@ class Here:
         return subprocess.run(argv, capture_output=True, text=True, check=True)
 
 
+HERE = Here()
+AT_ONCE = 4  # are made
+
+
 def create(pods: int, each: int) -> dict[str, str]:
-    here = Here()
-    found: dict[str, str] = {}
-    for number in range(pods):
-        identity = uuid.uuid4().hex
-        parent = f"kubepods-{'' if number % 2 else 'burstable-'}pod{identity}.slice"
-        pod = run_pod(here, here.runtime_socket, f"pod-{number}", parent)
-        for index in range(each):
-            milli = 10 + 137 * len(found) % 1900
-            found[f"{pod.name}/c{index}"] = create_container(
-                here,
-                here.runtime_socket,
-                f"c{index}",
-                cpu_shares=max(2, milli * 1024 // 1000),
-                cpu_quota=5_000 * (len(found) + 1) if index % 2 else 0,
-                memory_limit=(64 + number) << 20 if index % 3 else 0,
-                pod=pod,
-            )
-    return found
+    import_image(HERE)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        made = [pod for pod in pool.map(create_pod, range(pods)) for _ in range(each)]
+        return dict(pool.map(create_one, range(pods * each), made, [each] * len(made)))
+
+
+def create_pod(number: int) -> Pod:
+    parent = f"kubepods-{'' if number % 2 else 'burstable-'}pod{uuid.uuid4().hex}.slice"
+    pod = run_pod(HERE, HERE.runtime_socket, f"pod-{number}", parent)
+    say(pod.name)
+    return pod
+
+
+def create_one(number: int, pod: Pod, each: int) -> tuple[str, str]:
+    """The container of this number, counted over all pods -> its name, its ID."""
+    index = number % each
+    identity = create_container(
+        HERE,
+        HERE.runtime_socket,
+        f"c{index}",
+        cpu_shares=max(2, (10 + 137 * number % 1900) * 1024 // 1000),
+        cpu_quota=5_000 * (number + 1) if index % 2 else 0,
+        memory_limit=(64 + number // each) << 20 if index % 3 else 0,
+        pod=pod,
+    )
+    name = f"{pod.name}/c{index}"
+    say(name)
+    return name, identity
+
+
+def say(what: str) -> None:
+    sys.stderr.write(f"{what}\n")
+    sys.stderr.flush()
 
 
 def usage(containers: dict[str, str]) -> dict[str, dict[str, str]]:

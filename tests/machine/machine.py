@@ -19,7 +19,7 @@ from typing import Any, Self
 
 QEMU = "qemu-system-x86_64"
 BOOT_SECONDS = 240.0  # 15 on a quiet machine
-RUN_SECONDS = 600.0
+SILENT_SECONDS = 600.0  # that a command may say nothing
 
 #: /dev/nvme0n1 is the machine's disk, /dev/nvme0n2 the kit. The kernel of Debian's clouds has NVMe and ext4
 #: built in, so that no initrd is needed; nothing of the host's own hardware is looked for.
@@ -88,7 +88,7 @@ class Machine:
         self.start()
         try:
             self._message(time.monotonic() + BOOT_SECONDS)
-            state = self.run("systemctl", "is-system-running", "--wait", check=False, timeout=BOOT_SECONDS)
+            state = self.run("systemctl", "is-system-running", "--wait", check=False, silent=BOOT_SECONDS)
             if state.out.strip() != "running":
                 failed = self.run("systemctl", "--failed", "--no-legend", "--plain").out
                 raise MachineError(f"the machine is {state.out.strip()}:\n{failed}{self.console()}")
@@ -161,14 +161,14 @@ class Machine:
 
     # -- inside -------------------------------------------------------------
 
-    def run(self, *argv: str, check: bool = True, timeout: float = RUN_SECONDS, input: str = "") -> Ended:
+    def run(self, *argv: str, check: bool = True, silent: float = SILENT_SECONDS, input: str = "") -> Ended:
         """Runs a command in it, as root.
 
         Raises MachineError with all that the command said when it exits other than 0 and `check` is set, and
-        when it takes longer than `timeout` seconds.
+        when it says nothing for `silent` seconds.
         """
         said = {"out": "", "err": ""}
-        for stream, text in self.follow(*argv, timeout=timeout, input=input):
+        for stream, text in self.follow(*argv, silent=silent, input=input):
             if stream == "code":
                 ended = Ended(int(text), said["out"], said["err"])
                 if check and ended.code != 0:
@@ -177,13 +177,14 @@ class Machine:
             said[stream] += text
         raise AssertionError("a command ends with its exit code")
 
-    def follow(self, *argv: str, timeout: float = RUN_SECONDS, input: str = "") -> Iterator[tuple[str, str]]:
+    def follow(
+        self, *argv: str, silent: float = SILENT_SECONDS, input: str = ""
+    ) -> Iterator[tuple[str, str]]:
         """Runs a command in it, and yields what it says as it comes: ("out" or "err", text) in pieces of any
         size, and at last ("code", exit code). Between two of them the power may be cut."""
         self._request(*argv, input=input)
-        deadline = time.monotonic() + timeout
         while True:
-            ((stream, text),) = self._message(deadline, argv).items()
+            ((stream, text),) = self._message(time.monotonic() + silent, argv).items()
             yield stream, str(text)
             if stream == "code":
                 return

@@ -47,7 +47,7 @@ def walk(path: Path, device: int) -> Iterator[tuple[str, str]]:
 
 
 def systemctl(*words: str) -> str:
-    return subprocess.run(["systemctl", *words], capture_output=True, text=True, check=True).stdout
+    return subprocess.run(["systemctl", *words], stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 def main() -> None:

@@ -50,6 +50,8 @@ Requires=dev-virtio\\x2dports-agent.device
 After=dev-virtio\\x2dports-agent.device dbus.socket
 
 [Service]
+# Of systemctl, which asks for 25 s only; on a busy machine a list of all unit files takes longer.
+Environment=SYSTEMD_BUS_TIMEOUT=600
 ExecStart=/usr/bin/python3 -IS /{AGENT}
 
 [Install]

@@ -24,6 +24,7 @@ from tests.throwaway.host import HostError
 from tests.throwaway.standins.http2 import field, strings, unary
 
 RUNTIME_SERVICE = "/runtime.v1.RuntimeService/"
+CALL_SECONDS = 300.0  # for a container to start on a machine that has much else to do
 
 #: NamespaceMode.NODE of the CRI.
 NODE = 2
@@ -153,7 +154,9 @@ def listens(host: RuntimeHost, path: str) -> bool:
         return True
 
 
-def call(host: RuntimeHost, socket: str, method: str, message: bytes = b"", timeout: float = 20.0) -> bytes:
+def call(
+    host: RuntimeHost, socket: str, method: str, message: bytes = b"", timeout: float = CALL_SECONDS
+) -> bytes:
     """One call of the CRI's RuntimeService on a socket of the host.
 
     Raises OSError when nobody answers there, CallError when an error is answered.

@@ -13,6 +13,7 @@ from tests.throwaway.standins.http2 import CallError, field, fields, strings, un
 
 SERVICE = "/runtime.v1.RuntimeService/"
 RUNNING = 1
+CALL_SECONDS = 60.0
 TOUCH_NOBODY = ("none", "static")
 CUT_WEIGHTS = ("topology-aware", "memtier", "static-plus")
 LOWEST = 2
@@ -53,7 +54,7 @@ def weight_of(entry: dict[str, Any]) -> int:
 
 def running(runtime: str) -> list[dict[str, Any]]:
     """The running containers, as far as the cache has them from a list."""
-    listed = unary(runtime, SERVICE + "ListContainers", field(1, field(2, field(1, RUNNING))))
+    listed = unary(runtime, SERVICE + "ListContainers", field(1, field(2, field(1, RUNNING))), CALL_SECONDS)
     found = []
     for number, message in fields(listed):
         if number == 1:
@@ -73,4 +74,9 @@ def apply(entry: dict[str, Any], runtime: str) -> None:
         linux += field(6, given["cpuset_cpus"])
     if linux:
         with suppress(OSError, CallError):  # it has ended meanwhile
-            unary(runtime, SERVICE + "UpdateContainerResources", field(1, entry["ID"]) + field(2, linux))
+            unary(
+                runtime,
+                SERVICE + "UpdateContainerResources",
+                field(1, entry["ID"]) + field(2, linux),
+                CALL_SECONDS,
+            )
