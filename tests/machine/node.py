@@ -22,16 +22,22 @@ OLD, NEW, BROKEN = "old", "new", "broken"
 NO_CONFIGS, REAL_CONFIGS = "configs", "topology-aware"  # beside it, those of the other POLICIES
 
 #: kubelet has to stay up for a second only.
-SETTINGS = {"kubelet": {"settleSeconds": 1}}
-#: For a proxy that has containers to place: each of them takes half a second here.
-PATIENT = {**SETTINGS, "proxy": {"startTimeoutSeconds": 300}}
+PROMPT = {"kubelet": {"settleSeconds": 1}}
+#: As for a slow machine: what takes 5 s here takes a minute while others work. A proxy that has containers to
+#: place takes half a second for each.
+SETTINGS = {
+    "kubelet": {**PROMPT["kubelet"], "guardSeconds": 60, "startTimeoutSeconds": 240},
+    "proxy": {"startTimeoutSeconds": 300},
+}
 #: And the proxy takes CPUs and weight from whoever runs.
-FORCED = {**SETTINGS, "proxy": {**PATIENT["proxy"], "strangers": "refuse", "acceptRepinning": True}}
+FORCED = {**SETTINGS, "proxy": {**SETTINGS["proxy"], "strangers": "refuse", "acceptRepinning": True}}
 HEALTHY = (
     "until busybox wget -qO- http://127.0.0.1:10248/healthz 2>/dev/null | grep -qx ok; do sleep 0.2; done"
 )
 CONTAINERS = "tests.machine.containers"
-UP_SECONDS = 240  # for a kubelet after a boot, on a busy machine
+#: Container -> what the kernel enforces on it, and which process it is.
+Usage = Mapping[str, Mapping[str, str]]
+UP_SECONDS = 600  # for a kubelet after a boot, on a busy machine
 
 
 def build_parts(scratch: Path, selinux: bool = False) -> Parts:
@@ -44,7 +50,7 @@ def build_parts(scratch: Path, selinux: bool = False) -> Parts:
     for name, text in POLICIES.items():
         write(kit / name / "fallback.cfg", text)
     (kit / "settings.yaml").write_text(json.dumps(SETTINGS))
-    (kit / "patient.yaml").write_text(json.dumps(PATIENT))
+    (kit / "prompt.yaml").write_text(json.dumps(PROMPT))
     (kit / "forced.yaml").write_text(json.dumps(FORCED))
     return assemble(scratch, kit, selinux)
 
@@ -70,7 +76,7 @@ class MachineNode:
 
     def give(self, configs: str, *, forced: bool = False) -> None:
         """What the program is given from now on; `forced`: whatever containers lose by it."""
-        self.configs, self.settings = configs, "forced.yaml" if forced else "patient.yaml"
+        self.configs, self.settings = configs, "forced.yaml" if forced else "settings.yaml"
 
     def run(self, *argv: str, code: int = 0) -> Ended:
         ended = self.machine.run(*self.words(*argv), check=False)
@@ -110,12 +116,10 @@ class MachineNode:
         made = self.machine.run(PYTHON, "-m", CONTAINERS, "create", str(pods), str(each))
         self.containers = json.loads(made.out)
 
-    def usage(self) -> dict[str, dict[str, str]]:
+    def usage(self) -> Usage:
         """What the kernel enforces on each of the containers, and which process it is."""
         asked = json.dumps(self.containers)
-        found: dict[str, dict[str, str]] = json.loads(
-            self.machine.run(PYTHON, "-m", CONTAINERS, "usage", input=asked).out
-        )
+        found: Usage = json.loads(self.machine.run(PYTHON, "-m", CONTAINERS, "usage", input=asked).out)
         return found
 
     def cut_after(self, lines: int, seconds: float, *argv: str) -> None:
@@ -153,11 +157,6 @@ def difference(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]
     """What is not the same in two manifests, one readable line per path."""
     names = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
     return [f"{name}: {before.get(name, 'absent')} -> {after.get(name, 'absent')}" for name in names]
-
-
-def but_cpus(usage: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
-    """The usage of containers that a policy has pinned, without what it is to change."""
-    return {name: {**one, "cpuset.cpus.effective": ""} for name, one in usage.items()}
 
 
 def _digest(path: Path) -> str:

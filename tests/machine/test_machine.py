@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.host.node import FALLBACK, PROXY, STATE
-from tests.machine.node import BROKEN, NEW, REAL_CONFIGS, MachineNode, booted, but_cpus, difference
+from tests.machine.node import BROKEN, NEW, MachineNode, booted, difference
+from tests.machine.policies import go_through_policies
 from tests.rules import rule
-from tests.throwaway.standins.repinning import SHARED
 
 HOUR_BACK = 'date --set "@$(($(date +%s) - 3600))"'
 DAEMON = "installer-run.service"
@@ -94,12 +94,8 @@ def test_a_removal_leaves_every_file_as_it_was(node: MachineNode, before: dict[s
 
 @rule("R14")
 def test_containers_keep_their_weight_and_get_their_cpus_back_with_cgroup_v2(node: MachineNode) -> None:
-    node.run_containers(pods=1, each=3)
+    node.run_containers(pods=2, each=3)
     before = node.usage()
-    node.give(REAL_CONFIGS)
-    node.run("install")
-    adopted = node.usage()
-    assert {one["cpuset.cpus.effective"] for one in adopted.values()} == {SHARED}
-    assert but_cpus(adopted) == but_cpus(before)
+    go_through_policies(node, before)
     node.run("remove")
     assert node.usage() == before

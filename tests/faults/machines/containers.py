@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tests.host.workload import POLICIES
-from tests.machine.node import NEW, OLD, REAL_CONFIGS, MachineNode, but_cpus
+from tests.machine.node import NEW, OLD, REAL_CONFIGS, MachineNode
+from tests.machine.policies import go_through_policies, install
 from tests.throwaway.standins.repinning import SHARED
 
 EACH = 5  # in a pod
@@ -19,19 +20,11 @@ def try_containers(node: MachineNode, amount: int) -> None:
     given back."""
     node.run_containers(amount // EACH, EACH)
     before = node.usage()
-
-    def install(policy: str, payload: str) -> None:
-        node.give(policy)
-        node.payload = payload
-        node.run("install")
-        usage = node.usage()
-        assert {one["cpuset.cpus.effective"] for one in usage.values()} == {SHARED}, policy
-        assert but_cpus(usage) == but_cpus(before), policy
-
     for _ in range(2):
-        for policy in POLICIES:
-            install(policy, OLD)
-        install(policy, NEW)
+        node.payload = OLD
+        go_through_policies(node, before)
+        node.payload = NEW
+        install(node, list(POLICIES)[-1], before)
         node.run("remove")
         assert node.usage() == before
     node.give(REAL_CONFIGS, forced=True)

@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.cache import run
 from tests.host.command import RELAY_FLAG, Command
 from tests.machine.machine import MachineError
-from tests.machine.node import NEW, OLD, MachineNode
+from tests.machine.node import NEW, OLD, SETTINGS, MachineNode
 from tests.throwaway.furnish import write
 from tests.throwaway.host import HostError, ThrowawayHost
 from tests.throwaway.kubelet import UNIT, running_arguments, wait_healthy
@@ -140,6 +140,7 @@ class Copies:
         run("rm", "-rf", scratch)
         scratch.mkdir()
         command = Command(host, scratch)
+        command.set(kubelet=SETTINGS["kubelet"], proxy=SETTINGS["proxy"])
         command.payload = self._node.machine.parts.kit.with_name("kit") / one.payload
         return command
 

@@ -17,6 +17,7 @@ LEFT = 'until journalctl --unit=kubelet --grep="2 in a row" --quiet; do sleep 0.
 def try_frozen_start(node: MachineNode) -> None:
     """A proxy that is frozen with its whole unit while it starts, the guard's own wait too: kubelet starts on
     its base endpoint, and waits for the bound of the proxy's start job, not for its processes."""
+    node.settings = "prompt.yaml"
     node.run("install")
     node.expect_good()
     node.machine.run("sh", "-c", f'echo \'{{"startup": "listen-only"}}\' > {FAULT}')
@@ -36,6 +37,7 @@ def try_frozen_start(node: MachineNode) -> None:
 
 def try_frozen_relay(node: MachineNode) -> None:
     """A proxy that is frozen after it had served: kubelet leaves it by itself."""
+    node.settings = "prompt.yaml"
     node.run("install")
     node.machine.run("sh", "-c", FREEZE.format(1))
     node.machine.run("systemctl", "kill", "--signal=KILL", "kubelet")
