@@ -240,6 +240,8 @@ class Daemon:
             self._child.stop(decision.grace)
         elif decision.action is not Action.NOTHING:
             self._begin(decision, snapshot)
+        if self._policy.wonders:
+            self._cluster.ask()
         self._publish()
         self._set_timer(self._wake - now)
 
@@ -255,8 +257,8 @@ class Daemon:
             snapshot = replace(before, blind=str(error))
         paused = snapshot.paused or self._cluster.paused()
         superseded = not self._claimed or self._runtime_state.superseded()
-        turn = self._cluster.turn()
-        self._snapshot = replace(snapshot, paused=paused, superseded=superseded, turn=turn)
+        asked, turn = self._cluster.asked(), self._cluster.turn()
+        self._snapshot = replace(snapshot, paused=paused, asked=asked, superseded=superseded, turn=turn)
         if full and self._settings_token() != self._settings_seen:
             self._reload()
         return self._snapshot

@@ -82,6 +82,7 @@ class Policy:
         self._planned: PlannedWork | None = None  # which has to be asked for, on the host of this token
         self._planned_for: Token | None = None
         self.asks = False  # the pass that was decided on may not do planned work
+        self.wonders = False  # a pass waits for what the cluster says of a pause, or soon will need it
 
     # -- what is told -------------------------------------------------------------
 
@@ -160,6 +161,8 @@ class Policy:
         """One action for what is seen now. While a child runs, only whether it has to stop."""
         self._now, self._hold = now, snapshot.hold
         self._track(now, snapshot)
+        silence = self._relay.silence(now)
+        self.wonders = 0.0 < silence < _LONG_SILENCE and not snapshot.asked  # a rescue will not wait for it
         action, why = self._interrupt(now, snapshot) if self.working else self._choose(now, snapshot)
         if action is Action.NOTHING:
             self._judge(now, snapshot)
@@ -259,10 +262,13 @@ class Policy:
 
     def _may_begin(self, snapshot: PollSnapshot, *, planned: bool = True) -> bool:
         """Whether a pass may begin now. One that has not got its turn does only what needs none; the end of a
-        rescue is not `planned`."""
+        rescue is not `planned`. Before each one the cluster is asked whether the node is paused."""
         turn = snapshot.turn
         self.asks = planned and turn.asks and (self._planned is None or not turn.allows(self._planned))
-        return not (self.asks and self._waits(snapshot))
+        if self.asks and self._waits(snapshot):
+            return False
+        self.wonders = not snapshot.asked
+        return snapshot.asked
 
     def _waits(self, snapshot: PollSnapshot) -> bool:
         """Whether there is nothing to do but planned work, whose turn has not come."""

@@ -53,6 +53,7 @@ class PollSnapshot:
     itself.
     `blind` is why the units could not be looked at; `unservable`: because this is not a host that we can
     serve. `runtime` is only asked while the relay is silent, and taken for answering otherwise.
+    `asked`: whether the cluster has said a moment ago if the node is `paused`.
     """
 
     inputs: Token = ()
@@ -66,6 +67,7 @@ class PollSnapshot:
     on_relay: bool = False
     hold: str = ""
     paused: bool = False
+    asked: bool = True
     superseded: bool = False
     turn: Turn = FREE
     blind: str = ""

@@ -114,6 +114,14 @@ class Cluster(Protocol):
         """Whether the node says that nothing may be changed."""
         ...
 
+    def asked(self) -> bool:
+        """Whether `paused` is what the API server has said a moment ago, or would be if it answered."""
+        ...
+
+    def ask(self) -> None:
+        """Asks whether the node is paused. `changed` is called when `asked` has become true."""
+        ...
+
     def removal_evidence(self) -> tuple[bool, str]:
         """Whether it is certain that this node is no longer to be served, and why (or why not)."""
         ...
@@ -149,6 +157,12 @@ class NoCluster:
 
     def paused(self) -> bool:
         return False
+
+    def asked(self) -> bool:
+        return True
+
+    def ask(self) -> None:
+        """Nobody to ask."""
 
     def removal_evidence(self) -> tuple[bool, str]:
         return False, "the daemon does not run in a cluster"

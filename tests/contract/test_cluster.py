@@ -14,6 +14,7 @@ import pytest
 import trustme
 
 from installer.daemon.cluster import decommission, heartbeat
+from installer.daemon.cluster.agenda import Periods
 from installer.daemon.cluster.client import ApiCluster
 from installer.daemon.cluster.heartbeat import Heartbeat, HeartbeatRequest
 from installer.daemon.cluster.pod_context import PodContext, find_pod_context
@@ -34,6 +35,7 @@ from installer.daemon.cluster import heartbeat, decommission
 print({"cluster-heartbeat": heartbeat, "cluster-decommission": decommission}[sys.argv[1]](sys.argv[2]))
 """
 PROGRAM = (sys.executable, "-P", "-c", CHILD)
+FAST = Periods(renew=(0.2, 0.2), gap=0.1, paused=0.2, retry=(0.2, 0.2))
 EVENT = {"type": "Normal", "reason": "Converged", "message": "done", "time": 0.0}
 
 
@@ -182,7 +184,7 @@ def test_a_beat_leaves_a_lease_and_an_event(server: ApiServer, context: PodConte
     assert (answer["paused"], answer["uid"], answer["sent"]) == (False, uid(server), 1)
     assert server.lease
     first = server.lease["spec"]
-    assert (first["holderIdentity"], first["leaseDurationSeconds"]) == (context.pod, 120)
+    assert (first["holderIdentity"], first["leaseDurationSeconds"]) == (context.pod, 900)
     heartbeat(HeartbeatRequest(context).to_json())
     assert server.lease["spec"]["renewTime"] > first["renewTime"]
     assert server.lease["spec"]["acquireTime"] == first["acquireTime"]
@@ -361,7 +363,7 @@ class Scene:
         self.changes = 0
         self.failures: list[Exception] = []
         self.loop = EventLoop(self.failures.append)
-        self.cluster = ApiCluster(context, self.said.append, RootedFiles(root), PROGRAM, period=0.2)
+        self.cluster = ApiCluster(context, self.said.append, RootedFiles(root), PROGRAM, periods=FAST)
 
     def begin(self) -> None:
         self.cluster.begin(self.loop, self._change)
@@ -410,10 +412,11 @@ def test_the_annotation_comes_and_goes(server: ApiServer, scene: Scene) -> None:
     scene.begin()
     assert not scene.cluster.paused()
     server.annotations[PAUSE_ANNOTATION] = "true"
+    scene.cluster.ask()
     scene.until(scene.cluster.paused)
     del server.annotations[PAUSE_ANNOTATION]
     scene.until(lambda: not scene.cluster.paused())
-    assert scene.changes == 2
+    assert scene.changes == 3  # and the answer
 
 
 def test_a_pause_outlasts_an_api_server_that_is_away(server: ApiServer, scene: Scene) -> None:
@@ -446,7 +449,7 @@ def test_without_permission_it_goes_on_and_says_so_once(server: ApiServer, scene
     server.fail("/events", code=403)
     scene.begin()
     scene.report(Phase.CONVERGED)
-    asked = ("GET", server.node_path)
+    asked = ("PATCH", server.lease_path)
     scene.until(lambda: server.requests.count(asked) > 4)
     assert scene.kinds() == ["cluster.denied"]
     server.heal()

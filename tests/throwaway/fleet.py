@@ -188,5 +188,5 @@ def build_lease(node: str, age: float = 0.0) -> dict[str, Any]:
     labels = {"app.kubernetes.io/name": "cri-resmgr-installer"}
     return {
         "metadata": {"name": f"cri-resmgr-installer.{node}", "labels": labels},
-        "spec": {"renewTime": renewed, "leaseDurationSeconds": 120},
+        "spec": {"renewTime": renewed, "leaseDurationSeconds": 900},
     }

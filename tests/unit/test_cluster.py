@@ -235,6 +235,31 @@ def test_without_its_name_nothing_is_asked() -> None:
     assert "not known" in found["why"]
 
 
+def test_a_pause_keeps_a_node_that_is_not_wanted_any_more() -> None:
+    """Nobody may have heard of the pause before."""
+    gone = {("GET", CONTEXT.daemonset_path): status(404, "NotFound")}
+    paused = {("GET", CONTEXT.node_path): node(annotations={PAUSE_ANNOTATION: "yes"})}
+    request = HeartbeatRequest(CONTEXT, UID)
+    assert check_decommission(request, FakeApi(gone | {("GET", CONTEXT.node_path): node()}))["certain"]
+    found = check_decommission(request, FakeApi(gone | paused))
+    assert (found["certain"], "worker-7 is paused" in found["why"]) == (False, True)
+
+
+def test_a_server_that_wants_to_be_left_alone_is_asked_for_nothing_more() -> None:
+    busy = Answer(429, {}, "429: TooManyRequests", retry_after=7)
+    api = FakeApi({**GOOD, ("GET", CONTEXT.node_path): busy})
+    answer = Heartbeat(HeartbeatRequest(CONTEXT, events=(EVENT,)), api).run()
+    assert api.calls == [("GET", CONTEXT.node_path)]
+    assert (answer["wait"], answer["sent"]) == (7, 0)
+    assert {found[0] for found in answer["parts"].values()} == {"failed"}
+
+
+def test_a_renewal_is_one_request() -> None:
+    api = FakeApi(GOOD)
+    Heartbeat(HeartbeatRequest(CONTEXT, UID, see_node=False, adopt=False, node_uid="uid"), api).run()
+    assert api.calls == [("PATCH", CONTEXT.lease_path)]
+
+
 # -- context and names ----------------------------------------------------------------------
 
 POD = {
@@ -333,7 +358,7 @@ def test_a_lease_belongs_to_its_node_and_says_who_holds_it() -> None:
     assert "ownerReferences" not in build_lease(CONTEXT, NOON, {})["metadata"]  # the node could not be read
     assert lease["spec"] == {
         "holderIdentity": "ours-x7k2p",
-        "leaseDurationSeconds": 120,
+        "leaseDurationSeconds": 900,
         "renewTime": "2026-01-02T12:00:00.000005Z",
         "acquireTime": "2026-01-02T12:00:00.000005Z",
     }

@@ -30,12 +30,16 @@ def answer(
     sent: int = 0,
     uid: str = "uid",
     parts: Mapping[str, tuple[str, str]] = ALL_OK,
+    wait: float = 0.0,
 ) -> str:
-    return json.dumps({"paused": paused, "sent": sent, "uid": uid, "parts": parts})
+    return json.dumps({"paused": paused, "sent": sent, "uid": uid, "parts": parts, "wait": wait})
 
 
 class FakeLoop:
+    """Timers on a clock that goes on with `fire`."""
+
     def __init__(self) -> None:
+        self.now = 1000.0
         self.children: list[FakeChild] = []
         self.refuse: OSError | None = None
         self.due: dict[int, tuple[float, Callable[[], None]]] = {}
@@ -43,7 +47,7 @@ class FakeLoop:
 
     def after(self, seconds: float, call: Callable[[], None]) -> int:
         self._last += 1
-        self.due[self._last] = (seconds, call)
+        self.due[self._last] = (self.now + seconds, call)
         return self._last
 
     def cancel(self, timer: int) -> None:
@@ -65,7 +69,8 @@ class FakeLoop:
     def fire(self) -> float:
         """The one that is due first; how long it was set for."""
         timer = min(self.due, key=lambda number: self.due[number][0])
-        seconds, call = self.due.pop(timer)
+        at, call = self.due.pop(timer)
+        seconds, self.now = at - self.now, at
         call()
         return seconds
 
@@ -104,7 +109,13 @@ class Scene:
         self.now = 0.0
         context = replace(CONTEXT, pod_uid=pod_uid, annotate=annotate)
         self.cluster = ApiCluster(
-            context, self.said.append, files, ("program",), self._run, now=lambda: self.now
+            context,
+            self.said.append,
+            files,
+            ("program",),
+            self._run,
+            now=lambda: self.now,
+            clock=lambda: self.loop.now,
         )
 
     def _run(self, argv: Sequence[str], _timeout: float) -> Finished:
@@ -207,11 +218,63 @@ def test_a_broken_child_is_no_evidence(scene: Scene, done: Finished) -> None:
     assert why
 
 
-def test_heartbeats_come_every_forty_seconds_or_so(scene: Scene) -> None:
+def test_at_rest_the_lease_alone_is_renewed_every_five_minutes_or_so(scene: Scene) -> None:
     scene.begin()
     scene.heartbeat(answer())
-    ((seconds, _),) = scene.loop.due.values()
-    assert 36 <= seconds <= 44
+    for _ in range(5):
+        assert 300 <= scene.loop.fire() <= 360
+        request = scene.children[-1].request
+        assert (request.renew, request.see_node, request.uid) == (True, False, "uid")
+        scene.children[-1].end(answer())
+
+
+def test_before_a_pass_the_node_is_looked_at(scene: Scene) -> None:
+    """`ask` is answered at once; the Lease keeps its time."""
+    scene.begin()
+    scene.heartbeat(answer())
+    assert scene.cluster.asked()
+    scene.loop.now += 60
+    assert not scene.cluster.asked()
+    for _ in range(3):
+        scene.cluster.ask()
+    assert scene.loop.fire() == 0
+    request = scene.children[-1].request
+    assert (request.renew, request.see_node) == (False, True)
+    scene.children[-1].end(answer(paused=True))
+    assert scene.cluster.asked()
+    assert scene.cluster.paused()
+    assert scene.changes == 2  # the pause, and the answer
+    assert 54 <= scene.loop.fire() <= 66  # a pause that may end
+
+
+def test_a_pass_waits_for_no_api_server_that_is_away(scene: Scene) -> None:
+    scene.begin()
+    scene.heartbeat(answer())
+    scene.loop.now += 60
+    scene.cluster.ask()
+    scene.loop.fire()
+    scene.children[-1].end("", 1)
+    assert (scene.cluster.asked(), scene.changes) == (True, 1)
+
+
+def test_what_fails_is_tried_again_ever_more_seldom(scene: Scene) -> None:
+    scene.begin()
+    denied = answer(parts={**ALL_OK, "lease": ("failed", "503: ServiceUnavailable")})
+    waits = []
+    for _ in range(8):
+        scene.heartbeat(denied)
+        waits.append(min(at for at, _ in scene.loop.due.values()) - scene.loop.now)
+    assert 9 <= waits[0] <= 11
+    assert waits[:5] == sorted(waits[:5])
+    assert 270 <= waits[-1] <= 330
+
+
+def test_a_server_that_wants_to_be_left_alone_is(scene: Scene) -> None:
+    scene.begin()
+    scene.heartbeat(answer(parts={**ALL_OK, "lease": ("failed", "429: TooManyRequests")}, wait=77))
+    scene.cluster.report(state(Phase.CONVERGED))
+    assert scene.cluster.asked()  # as far as it may
+    assert scene.loop.fire() == 77
 
 
 @rule("R13")
@@ -223,7 +286,6 @@ def test_a_transition_is_told_at_once_and_once(scene: Scene) -> None:
     assert scene.loop.fire() <= 1
     request = scene.children[-1].request
     assert [event["reason"] for event in request.events] == ["Converged"]
-    assert request.status["state"] == "converged"
     scene.children[-1].end(answer(sent=1))
     assert scene.heartbeat(answer()).events == ()
 
@@ -290,7 +352,6 @@ def test_one_child_at_a_time_and_the_newest_state_wins(scene: Scene) -> None:
     scene.children[0].end(answer())
     request = scene.heartbeat(answer(sent=3))
     assert len(scene.children) == 2
-    assert request.status["state"] == "converged"
     assert [event["reason"] for event in request.events] == ["RepairFailed", "HoldSet", "Converged"]
 
 
@@ -427,9 +488,9 @@ def test_the_last_failure_has_the_time_when_it_began(files: RootedFiles) -> None
 
 def test_a_change_has_the_time_when_it_was_done(files: RootedFiles) -> None:
     scene, times = annotating(files), []
-    for changes in (0, 1, 1, 2):
+    for changes, policy in ((0, "a"), (1, "a"), (1, "b"), (2, "b")):
         scene.now += 100
-        scene.cluster.report(replace(state(Phase.CONVERGED), changes=changes))
+        scene.cluster.report(replace(state(Phase.CONVERGED), changes=changes, policy=policy))
         times.append(scene.heartbeat(answer(parts=ANNOTATED)).status["changed"])
     assert times == ["", "1970-01-01T00:03:20Z", "1970-01-01T00:03:20Z", "1970-01-01T00:06:40Z"]
 
@@ -465,7 +526,7 @@ def test_an_annotation_that_caught_a_repair_is_corrected_at_once(files: RootedFi
     scene.cluster.report(state(Phase.REPAIRING))
     assert scene.heartbeat(answer(parts=ANNOTATED)).status["state"] == "repairing"
     scene.cluster.report(state(Phase.CONVERGED))
-    assert min(seconds for seconds, _ in scene.loop.due.values()) < 2.0
+    assert min(at for at, _ in scene.loop.due.values()) < scene.loop.now + 2.0
     request = scene.heartbeat(answer(parts=ANNOTATED))
     assert (request.status["state"], request.events) == ("converged", ())
 
@@ -475,7 +536,18 @@ def test_a_look_that_nothing_called_for_is_not_told(files: RootedFiles) -> None:
     scene.cluster.report(state(Phase.CONVERGED))
     scene.heartbeat(answer(sent=1, parts=ANNOTATED))
     scene.cluster.report(state(Phase.CHECKING))
-    assert scene.heartbeat(answer(parts=ANNOTATED)).status["state"] == "converged"
+    assert not scene.heartbeat(answer(parts=ANNOTATED)).status
+
+
+@rule("R13")
+def test_what_is_no_transition_is_told_within_a_minute(files: RootedFiles) -> None:
+    scene = annotating(files)
+    scene.cluster.report(state(Phase.CONVERGED))
+    scene.heartbeat(answer(sent=1, parts=ANNOTATED))
+    for generation in ("one", "two"):
+        scene.cluster.report(state(Phase.CONVERGED, generation=generation))
+    assert 30 <= scene.loop.fire() <= 60
+    assert scene.children[-1].request.status["generation"] == "two"
 
 
 def test_at_the_end_a_dead_api_server_is_not_waited_for(scene: Scene) -> None:

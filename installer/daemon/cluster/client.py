@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import installer
+from installer.daemon.cluster.agenda import Agenda, Due, Periods
+from installer.daemon.cluster.event_words import EVENTS, message_of, policy_of
 from installer.daemon.cluster.heartbeat import HEARTBEAT_SECONDS, HeartbeatRequest
 from installer.daemon.cluster.pod_context import PodContext
 from installer.daemon.cluster.turns import Turns
@@ -29,30 +31,11 @@ from installer.model.jsontext import parse_json
 from installer.model.pause import CLUSTER_MEMORY
 from installer.model.state import Mode
 
-_PERIOD = 40.0  # seconds between two heartbeats; the Lease lasts three of them
-_JITTER = 0.1  # of the period, so that a fleet that started together drifts apart
-_GAP = 1.0  # seconds from one heartbeat to the next, however fast the transitions come
+_PERIODS = Periods()
 _FIRST_SECONDS = 3.0  # before the first pass: a dead API server must not delay it
-_NODE_RETRY = 5.0  # seconds until a node that is to be Ready is looked at again
 _GRACE = 2.0  # seconds a child gets from SIGTERM to SIGKILL
 _QUEUE = 16  # events; the oldest go first
 _MESSAGE_LIMIT = 1024  # characters; one argument of a process has at most 128 KiB (execve(2))
-
-_EVENTS = {
-    Phase.WAITING: ("Normal", "WaitingForTurn"),
-    Phase.CONVERGED: ("Normal", "Converged"),
-    Phase.REMOVED: ("Normal", "Removed"),
-    Phase.UNWELL: ("Warning", "Unwell"),
-    Phase.FAILED: ("Warning", "RepairFailed"),
-    Phase.REFUSED: ("Warning", "Refused"),
-    Phase.HELD: ("Warning", "HoldSet"),
-    Phase.LIMITED: ("Warning", "RestartLimitReached"),
-    Phase.PAUSED: ("Normal", "Paused"),
-    Phase.YIELDED: ("Normal", "HandedOver"),
-}
-"""Phase -> type and reason of the Event. What lasts for one pass has none: a host whose every repair fails
-would have two events for each attempt."""
-
 
 RunChild = Callable[[Sequence[str], float], Finished]
 
@@ -71,11 +54,13 @@ class ApiCluster:
         files: Files,
         program: Sequence[str] = OURSELVES,
         run_child: RunChild = run,
-        period: float = _PERIOD,
+        periods: Periods = _PERIODS,
         now: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._context, self._emit, self._files, self._program = context, emit, files, tuple(program)
-        self._run_child, self._period, self._now = run_child, period, now
+        self._run_child, self._periods, self._now = run_child, periods, now
+        self._agenda = Agenda(periods, clock, random.random)
         self._loop: Loop | None = None
         self._changed: Callable[[], None] = lambda: None
         self._paused = False
@@ -86,8 +71,8 @@ class ApiCluster:
         self._failing: dict[str, str] = {}  # until it is over
         self._failure: dict[str, str] = {}  # the last one of this process
         self._changes, self._changed_at = 0, ""  # of this process
-        self._sent_status: dict[str, str] = {}
-        self._shown_state = ""  # by the annotation, as far as we know
+        self._sent: dict[str, str] = {}  # the status that is being sent
+        self._shown: dict[str, str] = {}  # by the annotation, as far as we know
         self._speaks = True  # for the node: no newer daemon does
         self._told: tuple[object, ...] = ()
         self._queue: deque[Mapping[str, Any]] = deque(maxlen=_QUEUE)
@@ -96,9 +81,10 @@ class ApiCluster:
         self._child: RunningChild | None = None
         self._output = ""
         self._timer = 0
-        self._begun = 0.0
-        self._again = False
-        self._turns = Turns(context, emit, files, self._program, self._soon)
+        self._node_uid = ""
+        self._sees = False  # the child looks at the Node
+        self._asking = False  # a pass waits for that
+        self._turns = Turns(context, emit, files, self._program, self._see_node, clock)
 
     # -- the port -------------------------------------------------------------------------
 
@@ -107,14 +93,28 @@ class ApiCluster:
         self._recall()
         request = HeartbeatRequest(self._context, self._uid, _FIRST_SECONDS - 0.5, ask_only=True)
         done = self._run_child(self._argv("cluster-heartbeat", request), _FIRST_SECONDS)
-        self._take(done.output, "" if done.code == 0 else _how_it_ended(done.code))
+        failed, wait = self._take(done.output, "" if done.code == 0 else _how_it_ended(done.code))
+        self._agenda.ended(failed, looked=True, retry_after=wait)
         self._loop, self._changed = loop, changed
         self._turns.begin(loop, changed)
-        self._schedule(0.0)
+        self._agenda.want(Due.LEASE)
+        self._schedule()
 
     def paused(self) -> bool:
         """The last that the API server said: while it is away, nothing changes."""
         return self._paused
+
+    def asked(self) -> bool:
+        """See the port."""
+        return self._agenda.is_fresh
+
+    def ask(self) -> None:
+        """See the port."""
+        if self._loop is not None and not self._asking:
+            self._asking = True
+            if not self._sees:
+                self._agenda.want(Due.NODE)
+                self._schedule()
 
     def removal_evidence(self) -> tuple[bool, str]:
         """See the port."""
@@ -158,20 +158,21 @@ class ApiCluster:
             "changed": self._last_change(state),
         }
         self._judge(state)
-        told = (phase, state.hold, state.reason if phase in (Phase.FAILED, Phase.REFUSED) else _policy(state))
+        what = state.reason if phase in (Phase.FAILED, Phase.REFUSED) else policy_of(state)
+        told = (phase, state.hold, what)
         if phase is Phase.CONVERGING:
             self._told = ()  # the result of new inputs is told, also where it is the same as before
-        if phase not in _EVENTS:
-            return
-        if told == self._told:
-            if self._owes_annotation:
-                self._soon()
-            return
-        self._told = told
-        kind, reason = _EVENTS[phase]
-        message = _message(state)[:_MESSAGE_LIMIT]
-        self._queue.append({"type": kind, "reason": reason, "message": message, "time": self._now()})
-        self._soon()
+        if phase in EVENTS and told != self._told:
+            self._told = told
+            kind, reason = EVENTS[phase]
+            message = message_of(state)[:_MESSAGE_LIMIT]
+            self._queue.append({"type": kind, "reason": reason, "message": message, "time": self._now()})
+            self._agenda.soon(Due.WORD)
+        elif phase in EVENTS and self._owes_state:
+            self._agenda.soon(Due.WORD)
+        elif self._owes_annotation:
+            self._agenda.want(Due.WORD, self._periods.word)
+        self._schedule()
 
     def _last_change(self, state: DaemonState) -> str:
         """When this process has last changed the host; empty if it has not: the Node keeps what it says."""
@@ -185,7 +186,7 @@ class ApiCluster:
         phase = state.phase
         if phase is not Phase.STARTING:  # nothing is known yet
             self._serves = state.ready and state.mode is Mode.INSTALL and phase is not Phase.REFUSED
-        if _EVENTS.get(phase, ("", ""))[0] == "Warning":
+        if EVENTS.get(phase, ("", ""))[0] == "Warning":
             failing = {"state": phase.value, "reason": state.reason[:_MESSAGE_LIMIT]}
             if failing != self._failing:
                 self._failing, self._failure = failing, {"time": plain_time(self._now()), **failing}
@@ -203,29 +204,42 @@ class ApiCluster:
         if self._child is not None:
             self._child.kill()
         unsent = (*self._flight, *self._queue) if self._is_allowed("events") else ()
-        if self._reached and (unsent or self._owes_annotation):
-            request = self._request(unsent, _FIRST_SECONDS - 0.5)
+        if self._reached and (unsent or self._owes_state):
+            request = self._request(unsent, _FIRST_SECONDS - 0.5, sees=True, renews=self._speaks)
             self._run_child(self._argv("cluster-heartbeat", request), _FIRST_SECONDS)
 
     # -- children ---------------------------------------------------------------------------
 
-    def _request(self, events: tuple[Mapping[str, Any], ...], seconds: float) -> HeartbeatRequest:
+    def _request(
+        self, events: tuple[Mapping[str, Any], ...], seconds: float, *, sees: bool, renews: bool
+    ) -> HeartbeatRequest:
         return HeartbeatRequest(
             self._context,
             self._uid,
             seconds,
-            status=self._status if self._speaks else {},
+            status=self._status if self._speaks and sees else {},
             events=events,
-            renew=self._speaks,
+            renew=renews and self._speaks,
             serves=self._serves,
             failure=self._failure,
+            see_node=sees,
+            adopt=self._heard.get("lease", ("", ""))[0] != "ok",
+            node_uid=self._node_uid,
         )
 
     @property
+    def _differs(self) -> bool:
+        """Whether the Node says anything else than what was last reported."""
+        wanted = self._context.annotate and self._speaks and bool(self._status)
+        return wanted and self._status != self._shown
+
+    @property
     def _owes_annotation(self) -> bool:
-        """Whether the annotation says another state than the last that was reported."""
-        wanted = self._context.annotate and self._speaks and self._is_allowed("annotation")
-        return wanted and bool(self._status) and self._status["state"] != self._shown_state
+        return self._differs and self._is_allowed("annotation") and self._is_allowed("condition")
+
+    @property
+    def _owes_state(self) -> bool:
+        return self._owes_annotation and self._status["state"] != self._shown.get("state")
 
     def _is_allowed(self, part: str) -> bool:
         """Whether the last attempt was no failure; there may have been none."""
@@ -234,28 +248,32 @@ class ApiCluster:
     def _argv(self, verb: str, request: HeartbeatRequest) -> tuple[str, ...]:
         return (*self._program, verb, request.to_json())
 
-    def _soon(self) -> None:
-        if self._child is not None:
-            self._again = True
-        else:
-            self._schedule(max(0.0, self._begun + _GAP - time.monotonic()))
+    def _see_node(self) -> None:
+        self._agenda.soon(Due.NODE)
+        self._schedule()
 
-    def _schedule(self, seconds: float) -> None:
-        if self._loop is None:
+    def _schedule(self) -> None:
+        """Sets the timer for what is due first."""
+        if self._loop is None or self._child is not None:
             return
         if self._timer:
             self._loop.cancel(self._timer)
-        self._timer = self._loop.after(seconds, self._heartbeat)
+        wait = self._agenda.wait()
+        self._timer = 0 if wait is None else self._loop.after(wait, self._heartbeat)
 
     def _heartbeat(self) -> None:
         self._timer = 0
         if self._loop is None:
             return
-        self._begun, self._again, self._output = time.monotonic(), False, ""
-        self._flight = tuple(self._queue)
+        due = self._agenda.begin()
+        self._output, self._flight = "", tuple(self._queue)
         self._queue.clear()
-        request = self._request(self._flight, HEARTBEAT_SECONDS)
-        self._sent_status = dict(request.status)
+        self._sees = Due.NODE in due or self._owes_annotation or (Due.WORD in due and self._differs)
+        if not (self._sees or self._flight or Due.LEASE in due):
+            self._schedule()  # what was to be said is no longer so
+            return
+        request = self._request(self._flight, HEARTBEAT_SECONDS, sees=self._sees, renews=Due.LEASE in due)
+        self._sent = dict(request.status)
         argv = self._argv("cluster-heartbeat", request)
         try:
             self._child = self._loop.start(argv, self._line, self._ended, HEARTBEAT_SECONDS, _GRACE)
@@ -271,15 +289,30 @@ class ApiCluster:
             self._heard_back("" if code == 0 else _how_it_ended(code))
 
     def _heard_back(self, failure: str) -> None:
+        looked, self._sees = self._sees, False
+        asked, self._asking = looked and self._asking, self._asking and not looked
+        failed, wait = frozenset(Due), 0.0
         try:
-            self._take("" if failure else self._output, failure)
+            failed, wait = self._take("" if failure else self._output, failure)
         finally:  # whatever fails, there is a next heartbeat
-            if self._again:
-                self._soon()
-            elif self._turns.awaits_node:
-                self._schedule(_NODE_RETRY)
-            else:
-                self._schedule(self._period * random.uniform(1 - _JITTER, 1 + _JITTER))
+            self._agenda.ended(failed, looked=looked, retry_after=wait)
+            self._want_more(failed)
+            self._schedule()
+        if asked:
+            self._changed()
+
+    def _want_more(self, failed: frozenset[Due]) -> None:
+        """What is due without a change, and is not tried again anyway."""
+        if self._asking:
+            self._agenda.want(Due.NODE)
+        elif Due.NODE in failed:
+            pass
+        elif self._turns.awaits_node:
+            self._agenda.want(Due.NODE, self._periods.ready)
+        elif self._paused:
+            self._agenda.want_varied(Due.NODE, self._periods.paused)
+        if self._owes_annotation:
+            self._agenda.want(Due.WORD, self._periods.word)
 
     # -- what is heard -----------------------------------------------------------------------
 
@@ -287,31 +320,51 @@ class ApiCluster:
     def _reached(self) -> bool:
         return any(result == "ok" for part, (result, _) in self._heard.items() if part != "process")
 
-    def _take(self, output: str, failure: str) -> None:
-        """What a child has answered, or why it has not answered."""
+    def _take(self, output: str, failure: str) -> tuple[frozenset[Due], float]:
+        """What a child has answered, or why it has not answered. Returns what is to be tried again, and for
+        how many seconds the server wants to be left alone."""
         parts: dict[str, tuple[str, str]] = {}
-        sent, paused = 0, None
+        sent, paused, wait = 0, None, 0.0
         try:
             if failure:
                 raise ValueError(failure)
             answer = json.loads(output.splitlines()[-1])
             parts = {str(part): (str(found[0]), str(found[1])) for part, found in answer["parts"].items()}
             sent, paused, self._uid = int(answer["sent"]), answer["paused"], str(answer["uid"])
-            node = answer.get("node") or {}
-            facts = bool(node.get("canary")), bool(node.get("ready"))
-            self._turns.node_is(str(node.get("uid", "")), canary=facts[0], ready=facts[1])
+            wait = float(answer.get("wait", 0.0))
+            self._take_node(answer.get("node") or {})
             parts["process"] = ("ok", "")
         except (ValueError, LookupError, TypeError, AttributeError):
             parts = {"process": ("failed", failure or "its answer is not understood")}
         unsent = (*self._flight[sent:], *self._queue)
         self._queue, self._flight = deque(unsent, maxlen=_QUEUE), ()
         if "annotation" in parts:
-            self._shown_state = self._sent_status.get("state", "") if parts["annotation"][0] == "ok" else ""
+            told = all(parts.get(part, ("ok", ""))[0] == "ok" for part in ("annotation", "condition"))
+            self._shown = self._sent if told else {}
         self._say(parts)
         before, self._paused = self._paused, self._paused if paused is None else paused is True
         self._remember()
         if self._paused is not before:
             self._changed()
+        return self._failed(parts), wait
+
+    def _take_node(self, node: Mapping[str, Any]) -> None:
+        """Nothing where the Node was not looked at, or did not come."""
+        if uid := str(node.get("uid", "")):
+            self._node_uid = uid
+            self._turns.node_is(uid, canary=bool(node.get("canary")), ready=bool(node.get("ready")))
+
+    def _failed(self, parts: Mapping[str, tuple[str, str]]) -> frozenset[Due]:
+        """What has to be tried again. Without the Node's UID nobody can ask for a turn, without that of the
+        DaemonSet its end is no evidence."""
+        failed = {part for part, (result, _) in parts.items() if result != "ok"}
+        if "process" in failed:
+            return frozenset(Due)
+        again = {Due.LEASE} if "lease" in failed else set[Due]()
+        again |= {Due.NODE} if failed & {"node", "daemonset"} else set()
+        words = [parts[part][0] for part in ("annotation", "condition") if part in parts]
+        again |= {Due.WORD} if self._queue or "failed" in words else set()
+        return frozenset(again)
 
     def _recall(self) -> None:
         """The UID counts for the same pod only: the next DaemonSet's is rightly another one."""
@@ -358,22 +411,6 @@ class ApiCluster:
         if over:
             message = f"the API server serves again: {', '.join(over)}"
             self._emit(Event("cluster.restored", message, {"parts": over}))
-
-
-def _message(state: DaemonState) -> str:
-    """What people read in the Event."""
-    words = {
-        Phase.CONVERGED: f"cri-resmgr runs between kubelet and the runtime{_policy(state)}",
-        Phase.REMOVED: "cri-resmgr and all files of its installation are removed",
-        Phase.PAUSED: "paused: nothing is changed on this node",
-    }.get(state.phase, "")
-    if state.phase is Phase.YIELDED and state.mode is Mode.INSTALL:
-        words = "a newer installer has taken over this node"
-    return ": ".join(text for text in (words, state.reason) if text) or state.phase.value
-
-
-def _policy(state: DaemonState) -> str:
-    return f", with the policy {state.policy} from {state.policy_source}" if state.policy else ""
 
 
 def _how_it_ended(code: int | None) -> str:

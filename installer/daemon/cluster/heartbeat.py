@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from installer.daemon.cluster.decommission import decide
+from installer.daemon.cluster.decommission import Decommission, decide
 from installer.daemon.cluster.node_word import build_condition_patch, build_node_patch
 from installer.daemon.cluster.objects import (
     EVENTS_PATH,
@@ -30,6 +30,7 @@ from installer.fleet.objects import CANARY, RING
 from installer.host.kubeapi import Answer, Api, KubeApi
 
 HEARTBEAT_SECONDS = 10.0
+_TOO_MANY = 429
 _CACHED = "?resourceVersion=0"
 """From the API server's own memory, not from etcd (Kubernetes API concepts, "Resource versions"): the
 heartbeats of a fleet must not be felt. May be a moment old."""
@@ -43,8 +44,10 @@ _OK: Result = ("ok", "")
 @dataclass(frozen=True, slots=True)
 class HeartbeatRequest:
     """What the daemon wants of a child. `status`, `serves` and `failure` are what the Node is to say
-    (node_word.py); `ask_only`: nothing is written; `renew`: whether the Lease is renewed. `seconds` is the
-    deadline of all of it."""
+    (node_word.py); `ask_only`: nothing is written; `renew`: whether the Lease is renewed; `adopt`: and given
+    to the Node, if it is not the Node's; `see_node`: whether the Node is looked at. `uid` is that of our
+    DaemonSet, which is asked for until it is known; `node_uid` that of the Node, as far as it is known.
+    `seconds` is the deadline of all of it."""
 
     context: PodContext
     uid: str = ""
@@ -55,6 +58,9 @@ class HeartbeatRequest:
     renew: bool = True
     serves: bool | None = None
     failure: Mapping[str, str] = field(default_factory=dict)
+    see_node: bool = True
+    adopt: bool = True
+    node_uid: str = ""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -71,8 +77,9 @@ def parse_request(text: str) -> HeartbeatRequest:
 
 
 def heartbeat(text: str) -> str:
-    """Asks and tells the API. The answer has `paused` (null if not known), `uid` of our DaemonSet,
-    `sent` (how many of the events are done with), and `parts` with the result of each.
+    """Asks and tells the API. The answer has `paused` (null if not known), `uid` of our DaemonSet, `node`
+    (null if not looked at), `sent` (how many of the events are done with), `parts` with the result of each,
+    and `wait`: for how many seconds the server wants to be left alone.
 
     Raises InvalidInputError for a text that is not `HeartbeatRequest.to_json`'s.
     """
@@ -92,7 +99,12 @@ def check_decommission(request: HeartbeatRequest, api: Api) -> dict[str, Any]:
     known = context.namespace and context.daemonset
     daemonset = api.call("GET", context.daemonset_path) if known else Answer(0)
     node = api.call("GET", context.node_path) if daemonset.ok else Answer(0, failure="not asked for")
-    return asdict(decide(context, daemonset, node, request.uid))
+    found = decide(context, daemonset, node, request.uid)
+    if found.certain:
+        node = node if node.ok else api.call("GET", context.node_path)
+        if node.ok and is_paused(node.metadata):
+            found = Decommission(False, f"{found.why}, but node {context.node} is paused")
+    return asdict(found)
 
 
 def _with_api(text: str, talk: Callable[[HeartbeatRequest, Api], Mapping[str, Any]]) -> str:
@@ -114,48 +126,66 @@ class Heartbeat:
         self._uid = request.uid
         self._cached = "" if request.ask_only else _CACHED  # the first has to be new
         self._sent = 0
+        self._busy: Answer | None = None
+        self._wait = 0.0
 
     def run(self) -> dict[str, Any]:
-        node = self._api.call("GET", self._context.node_path + self._cached)
-        self._parts["node"] = _result(node)
-        if self._context.namespace and self._context.daemonset:
+        node = self._see_node() if self._request.see_node else None
+        if self._context.namespace and self._context.daemonset and not self._uid:
             self._parts["daemonset"] = self._see_daemonset()
         if not self._request.ask_only:
             self._tell(node)
+        known = node is not None and node.ok and node.body.get("kind") == "Node"
         return {
-            "paused": is_paused(node.metadata) if node.ok and node.body.get("kind") == "Node" else None,
+            "paused": is_paused(node.metadata) if node is not None and known else None,
             "uid": self._uid,
-            "node": _node_facts(node),
+            "node": _node_facts(node) if node is not None else None,
             "sent": self._sent,
             "parts": self._parts,
+            "wait": self._wait,
         }
 
-    def _tell(self, node: Answer) -> None:
+    def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
+        """A server that wants to be left alone is asked for nothing more."""
+        if self._busy is not None:
+            return self._busy
+        answer = self._api.call(method, path, body)
+        if answer.retry_after > 0 or answer.code == _TOO_MANY:
+            self._busy, self._wait = answer, answer.retry_after
+        return answer
+
+    def _see_node(self) -> Answer:
+        node = self._call("GET", self._context.node_path + self._cached)
+        self._parts["node"] = _result(node)
+        return node
+
+    def _tell(self, node: Answer | None) -> None:
         if self._context.namespace and self._request.renew:
-            self._parts["lease"] = self._renew_lease(node.metadata)
+            self._parts["lease"] = self._renew_lease(node)
         if self._request.events:
             self._parts["events"] = self._send_events()
-        if self._context.annotate and self._request.status and node.ok:
+        if self._context.annotate and self._request.status and node is not None and node.ok:
             self._parts["annotation"] = self._annotate(node)
             self._parts["condition"] = self._set_condition(node)
 
     def _see_daemonset(self) -> Result:
         """Its UID is that of the first answer: another one later is evidence for a decommission."""
-        answer = self._api.call("GET", self._context.daemonset_path + self._cached)
+        answer = self._call("GET", self._context.daemonset_path + self._cached)
         uid = answer.metadata.get("uid")
         if answer.ok and isinstance(uid, str) and answer.body.get("kind") == "DaemonSet":
             self._uid = self._uid or uid
         return _result(answer)
 
-    def _renew_lease(self, node: Mapping[str, Any]) -> Result:
-        """`node` is the node's metadata. A Lease that is not the node's yet is given to it; where that is not
-        allowed (admission plugin OwnerReferencesPermissionEnforcement), it is renewed all the same."""
-        now = datetime.now(UTC)
-        answer = self._api.call("PATCH", self._context.lease_path, build_renewal(self._context, now))
+    def _renew_lease(self, seen: Answer | None) -> Result:
+        """A Lease that is not the Node's yet is given to it; where that is not allowed (admission plugin
+        OwnerReferencesPermissionEnforcement), it is renewed all the same."""
+        now, uid = datetime.now(UTC), self._request.node_uid
+        node = seen.metadata if seen is not None else {"name": self._context.node, "uid": uid} if uid else {}
+        answer = self._call("PATCH", self._context.lease_path, build_renewal(self._context, now))
         if answer.code == 404:
-            answer = self._api.call("POST", self._context.leases_path, build_lease(self._context, now, node))
-        elif answer.ok and (ownership := build_ownership(answer.metadata, node)):
-            self._api.call("PATCH", self._context.lease_path, ownership)
+            answer = self._call("POST", self._context.leases_path, build_lease(self._context, now, node))
+        elif answer.ok and self._request.adopt and (owner := build_ownership(answer.metadata, node)):
+            self._call("PATCH", self._context.lease_path, owner)
         return _result(answer)
 
     def _annotate(self, node: Answer) -> Result:
@@ -165,10 +195,10 @@ class Heartbeat:
             patch = build_node_patch(node.body, request.status, request.serves, request.failure)
             if patch is None:
                 return _OK
-            answer = self._api.call("PATCH", self._context.node_path, patch)
+            answer = self._call("PATCH", self._context.node_path, patch)
             if answer.code != 409:
                 return _result(answer)
-            node = self._api.call("GET", self._context.node_path)
+            node = self._call("GET", self._context.node_path)
             if not node.ok:
                 return _result(node)
         return _result(answer)
@@ -178,13 +208,13 @@ class Heartbeat:
             node.body, self._request.status, self._request.serves, datetime.now(UTC)
         )
         path = f"{self._context.node_path}/status"
-        return _OK if patch is None else _result(self._api.call("PATCH", path, patch))
+        return _OK if patch is None else _result(self._call("PATCH", path, patch))
 
     def _send_events(self) -> Result:
         """In order. One whose content the server refuses is not sent again."""
         result = _OK
         for event in self._request.events:
-            answer = self._api.call("POST", EVENTS_PATH, build_event(self._context, event))
+            answer = self._call("POST", EVENTS_PATH, build_event(self._context, event))
             result = _result(answer)
             if not answer.ok and answer.code not in (400, 422):
                 break

@@ -13,7 +13,7 @@ from installer.model.labels import NAME_LABEL
 from installer.model.pause import PAUSE_ANNOTATION
 
 EVENTS_PATH = "/api/v1/namespaces/default/events"
-LEASE_SECONDS = 120
+LEASE_SECONDS = 900  # two renewals of 300 to 360 s may be lost (agenda.py)
 
 _MESSAGE_LIMIT = 1024  # bytes, of an Event's note (Kubernetes API reference, events.k8s.io/v1)
 

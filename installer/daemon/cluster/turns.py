@@ -55,7 +55,9 @@ class Turns:
         files: Files,
         program: Sequence[str],
         see_node: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock = clock
         self._context, self._emit, self._files = context, emit, files
         self._program, self._see_node = tuple(program), see_node
         self._loop: Loop | None = None
@@ -91,7 +93,7 @@ class Turns:
         worth more."""
         if not self._context.rollout_namespace:
             return FREE
-        now, work = time.monotonic(), self._work
+        now, work = self._clock(), self._work
         if work is not None and work.removes and self._powerless_since:
             powerless = now - self._powerless_since >= _POWERLESS_SECONDS
             return Turn(True, work if powerless else None, self._answer.why, powerless)
@@ -103,7 +105,7 @@ class Turns:
         self._rules, self._busy = rules, busy
         if not self._context.rollout_namespace:
             return
-        stale = self._granted is not None and not busy and time.monotonic() - self._granted_at >= _FRESH
+        stale = self._granted is not None and not busy and self._clock() - self._granted_at >= _FRESH
         if work != self._work or stale:
             self._work, self._granted, self._failures = work, None, 0
             self._next(0.0)
@@ -115,7 +117,7 @@ class Turns:
         if not self._context.rollout_namespace:
             return
         work = result.work
-        if not work.generation and self._soaking is not None and time.monotonic() < self._soaking[1]:
+        if not work.generation and self._soaking is not None and self._clock() < self._soaking[1]:
             result = WorkResult(self._soaking[0], ok=False, why=result.why)
         generation = result.work.generation
         known = generation in (self._failed, self._leads)
@@ -124,7 +126,7 @@ class Turns:
             self._failed = generation if result.ok is False else "" if result.ok else self._failed
             self._leads = "" if generation == self._leads else self._leads
         if result.ok and self._granted == work:
-            self._soaking = (work, time.monotonic() + self._rules.soak_seconds)
+            self._soaking = (work, self._clock() + self._rules.soak_seconds)
         self._granted, self._ready = None, False
         if self._permit:
             self._see_node()
@@ -218,7 +220,7 @@ class Turns:
 
     def _take(self, answer: FleetAnswer) -> None:
         self._failures = self._failures + 1 if answer.failed else 0
-        now = time.monotonic()
+        now = self._clock()
         self._powerless_since = (self._powerless_since or now) if answer.powerless else 0.0
         if self._asked is not None:
             self._take_turn(answer, now)

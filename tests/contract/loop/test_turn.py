@@ -73,3 +73,41 @@ def test_planned_work_waits_begins_and_is_told(scene: Scene, then: str, ok: bool
 def test_a_host_outside_of_a_fleet_asks_nobody(scene: Scene) -> None:
     scene.does("install", f"{ASKED}\nsay('converged', changed=True)")
     scene.play(lambda: scene.reaches("converged"))
+
+
+class LatePause(NoCluster):
+    """A person has paused the node, which nobody knows who has not asked."""
+
+    def __init__(self) -> None:
+        self.known = self.set = False
+
+    def begin(self, loop: Loop, changed: Callable[[], None]) -> None:
+        self._loop, self._changed = loop, changed
+
+    def paused(self) -> bool:
+        return self.known and self.set
+
+    def asked(self) -> bool:
+        return self.known or not self.set
+
+    def ask(self) -> None:
+        self._loop.after(0.01, self._answer)
+
+    def _answer(self) -> None:
+        self.known = True
+        self._changed()
+
+
+def test_a_pause_is_asked_for_before_anything_is_changed(scene: Scene) -> None:
+    cluster = LatePause()
+    scene.does("plan", "sys.exit(3)")
+
+    def body() -> None:
+        scene.reaches("converged")
+        begun = scene.begun().count("install")
+        cluster.set = True
+        scene.drift()
+        scene.reaches("paused")
+        assert scene.begun().count("install") == begun
+
+    scene.play(body, cluster)

@@ -22,6 +22,7 @@ from tests.policy_bench import (
     Bench,
     Make,
 )
+from tests.rules import rule
 
 
 def test_too_many_restarts_are_seen_before_they_happen(make: Make) -> None:
@@ -145,3 +146,30 @@ def test_the_first_pass_waits_its_turn(make: Make) -> None:
     assert (bench.phase, bench.ready) == (Phase.WAITING, False)
     assert bench.last.due == 1300.0
     assert bench.look(after=301) is Action.INSTALL
+
+
+# -- a pause that nobody has heard of yet ---------------------------------------------------------
+
+UNASKED = replace(GOOD, asked=False)
+
+
+def test_before_each_pass_the_cluster_is_asked_about_a_pause(settled: Bench) -> None:
+    drifted = replace(UNASKED, files=("edited",))
+    assert settled.look(drifted, after=5) is Action.NOTHING
+    assert settled.policy.wonders
+    assert settled.look(replace(drifted, asked=True, paused=True), after=0) is Action.PLAN
+    assert not settled.policy.wonders
+
+
+def test_at_rest_nobody_is_asked(settled: Bench) -> None:
+    for _ in range(3):
+        assert settled.look(UNASKED, after=5) is Action.NOTHING
+        assert not settled.policy.wonders
+
+
+@rule("R4")
+def test_a_rescue_asks_at_once_and_waits_for_no_answer(settled: Bench) -> None:
+    settled.look(replace(DEAD, asked=False))
+    settled.look(after=1)
+    assert settled.policy.wonders
+    assert settled.look(after=20) is Action.RESCUE
