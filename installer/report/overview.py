@@ -173,6 +173,7 @@ def _progress_json(progress: Progress | None) -> Mapping[str, object] | None:
     if progress is None:
         return None
     return {
+        "summary": describe_progress(progress),
         "waiting": progress.waiting,
         "working": progress.working,
         "outdated": progress.outdated,
