@@ -27,12 +27,13 @@ class Alert:
     runbook: str
 
 
-_PAUSED = f'on (instance) {_M}phase{{phase="paused"}} == 1'
-_WAITING = f'on (instance) {_M}phase{{phase="waiting"}} == 1'
+_UNLESS_MEANT = f'unless on (instance) {_M}phase{{phase=~"paused|waiting"}} == 1'
+"""Nodes that a person has paused, or that wait for their turn in a rollout, are as they should be."""
 _ALERTS = (
     Alert(
         "CriResmgrManyNodesNotReady",
-        f"sum({_M}ready == bool 0) / count({_M}ready) > 0.05 and sum({_M}ready == bool 0) > 1",
+        f"count({_M}ready == 0 {_UNLESS_MEANT}) > 1"
+        f" and count({_M}ready == 0 {_UNLESS_MEANT}) / count({_M}ready) > 0.05",
         5,
         "critical",
         "More than 5 % of the nodes are not served by cri-resmgr: stop what is being rolled out.",
@@ -40,7 +41,7 @@ _ALERTS = (
     ),
     Alert(
         "CriResmgrNodeNotReady",
-        f"{_M}ready == 0 unless {_PAUSED} unless {_WAITING}",
+        f"{_M}ready == 0 {_UNLESS_MEANT}",
         15,
         "warning",
         "Node {{ $labels.node }} is not converged, or not healthy.",
@@ -88,7 +89,7 @@ _ALERTS = (
     ),
     Alert(
         "CriResmgrNoSuccess",
-        f"time() - {_M}last_success_timestamp_seconds > 1200 and {_M}passes_total > 0 unless {_PAUSED}",
+        f"time() - {_M}last_success_timestamp_seconds > 1200 and {_M}passes_total > 0 {_UNLESS_MEANT}",
         40,
         "warning",
         "No pass has converged on node {{ $labels.node }} for an hour.",

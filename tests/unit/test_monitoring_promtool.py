@@ -1,0 +1,59 @@
+"""Metrics and alerts, as Prometheus' own program judges them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from installer.daemon.pages import render_page
+from installer.manifests.monitoring import build_alerts, build_monitoring
+from installer.model.daemon import DaemonState, Phase
+from installer.model.state import Mode
+
+pytestmark = pytest.mark.skipif(not shutil.which("promtool"), reason="needs promtool")
+
+CASES = Path(__file__).parents[1] / "cases/alerts/tests.yaml"
+
+
+def promtool(*arguments: str | Path, given: str = "") -> None:
+    words = ["promtool", *map(str, arguments)]
+    done = subprocess.run(words, input=given, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+
+
+@pytest.fixture
+def rules(tmp_path: Path) -> Path:
+    made = build_monitoring("cri-resmgr-installer", "kube-system", {}, {})
+    (found,) = (each["spec"] for each in made if each["kind"] == "PrometheusRule")
+    path = tmp_path / "rules.json"
+    path.write_text(json.dumps(found))
+    return path
+
+
+def test_the_metrics_are_by_convention() -> None:
+    page = render_page("/metrics", DaemonState(Mode.INSTALL, Phase.REFUSED, False), "1", 1e9)
+    assert page is not None
+    promtool("check", "metrics", given=page.text)
+
+
+def test_the_alerts_are_rules(rules: Path) -> None:
+    promtool("check", "rules", rules)
+
+
+def test_each_alert_fires_when_it_should_and_is_silent_when_it_should(rules: Path) -> None:
+    tests = rules.with_name("tests.yaml")
+    tests.write_text(CASES.read_text())
+    promtool("test", "rules", tests)
+
+
+def test_each_alert_is_tried_both_ways() -> None:
+    given = [case for test in yaml.safe_load(CASES.read_text())["tests"] for case in test["alert_rule_test"]]
+    for fires in (True, False):
+        assert {case["alertname"] for case in given if ("exp_alerts" in case) is fires} == {
+            alert.name for alert in build_alerts("job")
+        }
