@@ -1,0 +1,214 @@
+"""A Shoot's life with Gardener's extension, from the registration to its end: the controller as its chart
+starts it, and hosts as nodes. Every node ends as it began."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from base64 import b64decode
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from installer.manifests import ManifestOptions, render_registration
+from tests.extras import EXTENSION
+from tests.gochart import render_chart
+from tests.host.command import PROGRAM
+from tests.host.node import FALLBACK, PROXY, Node
+from tests.host.shoot import EVENTS, LiveShoot
+from tests.rules import rule
+from tests.throwaway.gardener import EVENTS as SEED_EVENTS
+from tests.throwaway.gardener import NODES, RESOURCES, SECRETS
+from tests.throwaway.host import ThrowawayHost
+from tests.throwaway.kubelet import wait_healthy
+from tests.throwaway.kubeserver import KubeServer
+from tests.throwaway.payload import build_payload
+
+SHOOT = "shoot--example--pinned"
+NONE, DEBUG = "policy:\n  Active: none\n", "policy:\n  Active: none\nlogger:\n  Debug: policy\n"
+SETTINGS = {
+    "kubelet": {"settleSeconds": 1, "restartsPerHour": 100},
+    "proxy": {"deadSeconds": 4},
+    "rollout": {"concurrentRestarts": 10, "order": "any"},
+}
+IMAGES = ("registry.example.org/nodes:1", "extension=registry.example.org/extension:1")
+SECONDS = 90.0
+
+
+class Controller:
+    """What gardenlet makes of the registration, on the seed: the one container of its chart, as a process."""
+
+    def __init__(self, seed: KubeServer, scratch: Path) -> None:
+        values = scratch / "values.yaml"
+        values.write_text(json.dumps({"settings": SETTINGS}))
+        printed = render_registration(ManifestOptions(values=values, images=IMAGES))
+        given = next(each for each in yaml.safe_load_all(printed) if each["kind"] == "ControllerDeployment")
+        chart = b64decode(given["providerConfig"]["chart"])
+        objects = {
+            each["kind"]: each
+            for each in render_chart(chart, given["providerConfig"]["values"], "extension-1")
+        }
+        (container,) = objects["Deployment"]["spec"]["template"]["spec"]["containers"]
+        mounted = next(each["mountPath"] for each in container["volumeMounts"] if each["name"] == "config")
+        for name, text in objects["ConfigMap"]["data"].items():
+            (scratch / name).write_text(text)
+        (scratch / "kubeconfig").write_text(seed.kubeconfig())
+        environment = {
+            "KUBECONFIG": str(scratch / "kubeconfig"),
+            "POD_NAME": "controller",
+            "POD_NAMESPACE": "extension-1",
+            "PYTHONPATH": str(EXTENSION),
+        }
+        words = [each.replace(mounted, str(scratch)) for each in container["args"]]
+        self._output = scratch / "output"
+        with self._output.open("w") as output:
+            self.process = subprocess.Popen(
+                [PROGRAM, *words], env=os.environ | environment, stdout=output, stderr=output
+            )
+
+    def said(self) -> str:
+        return self._output.read_text()
+
+
+@pytest.fixture
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LiveShoot]:
+    (tmp_path / "account").mkdir()
+    payload = build_payload(tmp_path / "payload")
+    with LiveShoot(KubeServer(), KubeServer(tmp_path / "account"), payload, tmp_path / "pods") as found:
+        yield found
+        request.node.add_report_section("teardown", "Extension", json.dumps(found.extension(SHOOT)))
+        request.node.add_report_section("teardown", "pods", found.said())
+
+
+@pytest.fixture
+def controller(request: pytest.FixtureRequest, world: LiveShoot, tmp_path: Path) -> Iterator[Controller]:
+    place = tmp_path / "controller"
+    place.mkdir()
+    running = Controller(world.seed, place)
+    try:
+        yield running
+    finally:
+        running.process.kill()
+        running.process.wait()
+        request.node.add_report_section("teardown", "controller", running.said())
+
+
+@pytest.fixture
+def machines(tmp_path: Path) -> Iterator[list[Node]]:
+    """One with Gardener's kubelet unit, and one where somebody has set a flag of it."""
+    with ExitStack() as stack:
+        found = []
+        for flavour in ("gardener-unset", "gardener-set"):
+            place = tmp_path / flavour
+            place.mkdir()
+            found.append(Node(stack.enter_context(ThrowawayHost()), place, flavour))
+        yield found
+
+
+def config(fallback: str = NONE, **more: Any) -> dict[str, Any]:
+    return {"configs": {"fallback": fallback}, **more}
+
+
+def serves(machine: Node, fallback: str = NONE) -> bool:
+    file = machine.path(FALLBACK)
+    return file.exists() and file.read_text().endswith(fallback) and machine.on_relay()
+
+
+def expect_served(machine: Node, fallback: str = NONE) -> None:
+    wait_healthy(machine.host)
+    assert serves(machine, fallback)
+    assert machine.host.systemctl("is-active", PROXY) == "active"
+
+
+@rule("R6", "R13")
+def test_the_life_of_a_shoot(world: LiveShoot, controller: Controller, machines: list[Node]) -> None:
+    first, second = machines
+    world.join("n1", first)
+    world.add_shoot(SHOOT)
+    world.enable(SHOOT, config())
+    world.rest(SHOOT, "Create Succeeded")
+    expect_served(first)
+
+    world.join("n2", second)
+    world.says(SHOOT, "Progressing", "n2")
+    world.rest(SHOOT, "Create Succeeded")
+    expect_served(second)
+
+    kubelets = [each.invocations()[0] for each in machines]
+    world.ask(SHOOT, config=config(DEBUG))
+    world.seed.wait(lambda: world.operation(SHOOT) == "Reconcile Succeeded")
+    world.says(SHOOT, "Progressing")
+    world.rest(SHOOT, "Reconcile Succeeded")
+    for machine in machines:
+        expect_served(machine, DEBUG)
+
+    world.ask(SHOOT, config=config("polcy: {}\n"))
+    world.says(SHOOT, "False", "configs.fallback: line 1: polcy: unknown key; did you mean policy?")
+    for machine in machines:
+        expect_served(machine, DEBUG)
+    assert [each.invocations()[0] for each in machines] == kubelets
+    world.ask(SHOOT, config=config(DEBUG))
+    world.rest(SHOOT, "Reconcile Succeeded")
+
+    world.container("n2").settle()  # in the middle of a pass it would be blamed on that
+    second.fault("cri-resmgr", '{"startup": "exit"}')
+    second.host.systemctl("kill", "--signal=KILL", PROXY)
+    world.says(SHOOT, "Progressing", "n2")
+    world.shoot.wait(lambda: world.state("n2") == "held")
+    world.grow_old("n2")
+    world.says(SHOOT, "False", "1 of 2 node is not well: n2 (held: kubelet is held on its base endpoint")
+    second.fault("cri-resmgr", "")
+    world.rest(SHOOT, "Reconcile Succeeded")
+    expect_served(second, DEBUG)
+
+    world.disable(SHOOT)
+    world.gone(SHOOT)
+    for machine in machines:
+        machine.expect_untraced()
+
+    controller.process.terminate()
+    assert controller.process.wait(SECONDS) == 128 + signal.SIGTERM
+    world.collect_garbage()
+    assert not world.seed.find(RESOURCES)
+    assert [each["metadata"]["name"] for each in world.seed.find(SECRETS)] == ["gardener-internal"]
+    # What the page says that stays.
+    left = {name.kind.plural for name in world.shoot.objects if name.kind not in (NODES, EVENTS)}
+    assert left == {
+        *("serviceaccounts", "roles", "rolebindings", "clusterroles", "clusterrolebindings", "leases"),
+        *("validatingadmissionpolicies", "validatingadmissionpolicybindings"),
+        *("namespaces", "configmaps"),  # of the rollout
+    }
+
+
+@rule("R6")
+def test_nodes_that_leave(world: LiveShoot, controller: Controller, machines: list[Node]) -> None:
+    """One is no longer selected, and is cleaned. The other one is switched off when it should be."""
+    first, second = machines
+    world.join("n1", first, pool="pinned")
+    world.join("n2", second, pool="other")
+    world.add_shoot(SHOOT)
+    world.enable(SHOOT, config())
+    world.rest(SHOOT, "Create Succeeded")
+    for machine in machines:
+        expect_served(machine)
+
+    world.ask(SHOOT, config=config(nodeSelector={"pool": "pinned"}))
+    world.shoot.wait(lambda: not world.pods_of("n2"))
+    second.expect_untraced()
+    world.rest(SHOOT, "Reconcile Succeeded")
+    expect_served(first)
+
+    world.lose("n1")
+    world.disable(SHOOT)
+    world.says(SHOOT, "Progressing", "Not yet clean: n1 (not heard of since")
+    world.late = True
+    world.gone(SHOOT)
+    assert any("Left as they are: n1" in each["note"] for each in world.seed.find(SEED_EVENTS, SHOOT))
+    world.shoot.wait(lambda: not world.pods_of("n2"))
+    second.expect_untraced()
