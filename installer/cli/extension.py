@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import os
 import signal
@@ -23,6 +24,7 @@ def run_extension(arguments: argparse.Namespace, options: Options) -> int:
         )
     from installer.extension.controller import Setup
     from installer.extension.desired import Renderer
+    from installer.extension.health import HealthServer, Pulses
     from installer.extension.service import serve
     from installer.kube.client import connect, connect_with
     from installer.report.events import build_reporter
@@ -45,9 +47,12 @@ def run_extension(arguments: argparse.Namespace, options: Options) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
-    seed = connect()
-    setup = Setup(renderer, name, pod, connect_with)
-    if not serve(seed, seed, setup, namespace, stop, lambda line: emit(Event("extension", line))):
+    seed, pulses = connect(), Pulses()
+    setup = Setup(renderer, name, pod, connect_with, pulses)
+    health = HealthServer(arguments.listen, pulses) if arguments.listen else contextlib.nullcontext()
+    with health:
+        led = serve(seed, seed, setup, namespace, stop, lambda line: emit(Event("extension", line)))
+    if not led:
         raise InstallerError(
             "this replica does not lead any more", "it is started again, and waits for its turn"
         )

@@ -313,6 +313,9 @@ def _add_extension(extension: argparse.ArgumentParser) -> None:
         default=[],
         help="the values of the ControllerDeployment; a Shoot's own are stronger",
     )
+    extension.add_argument(
+        "--listen", default="", metavar="HOST:PORT", help="where /healthz and /readyz are served (nowhere)"
+    )
 
 
 def _options(arguments: argparse.Namespace) -> Options:

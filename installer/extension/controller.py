@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 from installer.extension.carry_out import SeedApi, carry_out
 from installer.extension.decide import Decision, Render, Situation, decide
 from installer.extension.desired import EXTENSION_TYPE
+from installer.extension.health import Pulses
 from installer.extension.mirror import Key, Mirror, Source
 from installer.extension.nodes import Nodes, ShootApi, ask_nodes
 from installer.extension.objects import (
@@ -37,6 +38,7 @@ _ACCESS = ("gardener-internal", "gardener")
 """Secrets of a Shoot's namespace with a kubeconfig of its API server, the nearer address first
 (NewClientForShoot of gardener/gardener)."""
 _WORKERS = 8
+_LOOK_SECONDS = 900.0  # one look at an Extension takes that long only where it hangs
 _FRESH = 20.0  # seconds: who is looked at for another reason does not ask a healthy Shoot again for so long
 
 
@@ -52,13 +54,14 @@ class ShootClient(ShootApi, Protocol):
 
 class Setup(NamedTuple):
     """`resource` is the name of the ManagedResource of every Shoot; `instance` who acts, for the Lease and
-    the events. `pace` stretches the times between two looks, `lease_pace` those of the Lease: tests are in a
-    hurry."""
+    the events. The threads tell `pulses` that they are alive. `pace` stretches the times between two looks,
+    `lease_pace` those of the Lease: tests are in a hurry."""
 
     renderer: Render
     resource: str
     instance: str
     connect: Callable[[bytes], ShootClient]
+    pulses: Pulses
     pace: float = 1.0
     lease_pace: float = 1.0
 
@@ -69,10 +72,10 @@ class Controller:
     def __init__(self, seed: Seed, setup: Setup, log: Callable[[str], None]) -> None:
         self._seed, self._setup, self._log = seed, setup, log
         self._queue: WorkQueue[Key] = WorkQueue()
-        self._extensions = Mirror(seed, EXTENSIONS, _parse_ours, self._queue.add, log=log)
-        self._clusters = Mirror(seed, CLUSTERS, parse_cluster, self._cluster_changed, log=log)
+        self._extensions = Mirror(seed, EXTENSIONS, _parse_ours, self._queue.add, "", log, setup.pulses)
+        self._clusters = Mirror(seed, CLUSTERS, parse_cluster, self._cluster_changed, "", log, setup.pulses)
         self._resources = Mirror(
-            seed, MANAGED_RESOURCES, parse_managed_resource, self._resource_changed, ORIGIN, log
+            seed, MANAGED_RESOURCES, parse_managed_resource, self._resource_changed, ORIGIN, log, setup.pulses
         )
         self._shoots = Shoots(seed, setup.connect, _FRESH * setup.pace)
         self._told: dict[Key, str] = {}
@@ -112,7 +115,8 @@ class Controller:
 
     def _work(self) -> None:
         while (key := self._queue.take()) is not None:
-            failed = True
+            failed, who = True, "/".join(key)
+            self._setup.pulses.expect(who, _LOOK_SECONDS)
             try:
                 again = self.look_at(key)
                 failed = False
@@ -124,6 +128,7 @@ class Controller:
             except Exception as error:
                 self._complain(key, f"{type(error).__name__}: {error}; this is a bug")
             finally:
+                self._setup.pulses.rest(who)
                 self._queue.done(key, failed)
 
     def _complain(self, key: Key, what: str) -> None:

@@ -48,9 +48,10 @@ class Leadership:
         renewed = self._renewed
         return renewed is not None and self._clock() - renewed < self._renew
 
-    def acquire(self, stop: threading.Event) -> bool:
-        """Waits until it is held; False when stopped."""
+    def acquire(self, stop: threading.Event, alive: Callable[[], None] = lambda: None) -> bool:
+        """Waits until it is held; False when stopped. Says before each attempt that it is `alive`."""
         while not stop.is_set():
+            alive()
             self.attempt()
             if self.held():
                 return True

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
+from installer.extension.health import Pulses
 from installer.kube.api import ApiError, Page, Resource
 from installer.kube.objects import Object
 
@@ -16,6 +17,8 @@ Key = tuple[str, str]
 """Namespace (empty for what has none) and name."""
 
 _FIRST, _LONGEST = 0.5, 30.0  # seconds of the back-off
+PULSE_SECONDS = 300.0
+"""Within which it does something: longer than a request, the silence of a watch or a back-off may last."""
 
 
 class Source(Protocol):
@@ -37,7 +40,9 @@ class Mirror(Generic[T]):
         changed: Callable[[Key], None],
         selector: str = "",
         log: Callable[[str], None] = lambda _: None,
+        pulses: Pulses | None = None,
     ) -> None:
+        self._pulses = pulses or Pulses()
         self._source, self._resource, self._selector = source, resource, selector
         self._parse, self._changed, self._log = parse, changed, log
         self._known: dict[Key, tuple[str, T | None]] = {}
@@ -58,10 +63,12 @@ class Mirror(Generic[T]):
         """Until `stop`."""
         version, failures = "", 0
         while not stop.is_set():
+            self._pulses.expect(self._resource.plural, PULSE_SECONDS)
             try:
                 if not version:
                     version = self._list()
                 for seen in self._follow(version):
+                    self._pulses.expect(self._resource.plural, PULSE_SECONDS)
                     version, failures = seen, 0
                     if stop.is_set():
                         return
@@ -79,6 +86,7 @@ class Mirror(Generic[T]):
         found: dict[Key, tuple[str, T | None]] = {}
         version = ""
         for page in self._source.list_pages(self._resource, self._selector):
+            self._pulses.expect(self._resource.plural, PULSE_SECONDS)
             version = page.version
             found |= {_key(each): (_version(each), self._parse(each)) for each in page.items}
         with self._lock:

@@ -7,10 +7,12 @@ from collections.abc import Callable
 
 from installer.extension.controller import Controller, Seed, Setup
 from installer.extension.desired import EXTENSION_TYPE
+from installer.extension.health import Pulses
 from installer.extension.leases import Leadership, beat
 from installer.kube.api import ApiError, ObjectApi
 
 _BEAT_SECONDS = 7.5  # a quarter of what the Lease is good for
+_PULSE_SECONDS = 120.0  # longer than two requests for a Lease may last
 
 
 def serve(
@@ -25,7 +27,7 @@ def serve(
     Leases are."""
     leadership = Leadership(leases, namespace, setup.instance, log, setup.lease_pace)
     log(f"{setup.instance} waits until it leads")
-    if not leadership.acquire(stop):
+    if not leadership.acquire(stop, lambda: setup.pulses.expect("the replica", _PULSE_SECONDS)):
         return True
     log(f"{setup.instance} leads")
     ended, quiet = threading.Event(), threading.Event()
@@ -35,7 +37,7 @@ def serve(
             log(line)
 
     controller = threading.Thread(target=Controller(seed, setup, say).run, args=(ended,), daemon=True)
-    heart = threading.Thread(target=_beat, args=(leases, namespace, ended, say), daemon=True)
+    heart = threading.Thread(target=_beat, args=(leases, namespace, ended, say, setup.pulses), daemon=True)
     controller.start()
     heart.start()
     # The Lease is given up only after the last write.
@@ -43,7 +45,8 @@ def serve(
     keeper = threading.Thread(target=leadership.keep, args=(keeper_stop,), daemon=True)
     keeper.start()
     while keeper.is_alive() and controller.is_alive() and not stop.wait(0.2):
-        continue
+        if leadership.held():
+            setup.pulses.expect("the replica", _PULSE_SECONDS)
     ended.set()
     lost = not leadership.held() or not controller.is_alive()
     if lost:
@@ -55,8 +58,15 @@ def serve(
     return not lost
 
 
-def _beat(leases: ObjectApi, namespace: str, ended: threading.Event, log: Callable[[str], None]) -> None:
+def _beat(
+    leases: ObjectApi,
+    namespace: str,
+    ended: threading.Event,
+    log: Callable[[str], None],
+    pulses: Pulses,
+) -> None:
     while not ended.is_set():
+        pulses.expect("the heartbeat", _PULSE_SECONDS)
         try:
             beat(leases, namespace, EXTENSION_TYPE)
         except ApiError as error:

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pytest
 from installer.extension.controller import Setup
 from installer.extension.decide import FINALIZER
 from installer.extension.desired import Renderer
+from installer.extension.health import HealthServer, Pulses
 from installer.extension.service import serve
 from installer.kube.api import LEASES as LEASE_RESOURCE
 from installer.kube.api import ApiError
@@ -46,10 +48,12 @@ INSTALLED, REMOVED = f"{SHOOT}: {RESOURCE}", f"{SHOOT}: {RESOURCE}-removal"
 class Replica:
     """The controller in a thread."""
 
-    def __init__(self, world: Landscape, name: str = "replica-1", seed: Any = None) -> None:
+    def __init__(
+        self, world: Landscape, name: str = "replica-1", seed: Any = None, pulses: Pulses | None = None
+    ) -> None:
         seed = seed or connect_with(world.seed.kubeconfig().encode())
         renderer = Renderer(CASES / "values.yaml", (CASES / "deployment.yaml",))
-        setup = Setup(renderer, renderer.check()[0], name, connect_with, PACE, LEASE_PACE)
+        setup = Setup(renderer, renderer.check()[0], name, connect_with, pulses or Pulses(), PACE, LEASE_PACE)
         self.lines: list[str] = []
         self._stop = threading.Event()
         self.ended_well: bool | None = None
@@ -382,28 +386,65 @@ def test_a_slow_api_server(world: Landscape, start: Start) -> None:
     world.rest(SHOOT, "Create Succeeded")
 
 
+class OddClusters:
+    """A client whose watch of Clusters does what nobody has foreseen."""
+
+    def __init__(self, world: Landscape, watch: Callable[[], Iterator[Any]]) -> None:
+        self._client, self._watch = connect_with(world.seed.kubeconfig().encode()), watch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def watch(self, resource: Any, *arguments: Any) -> Any:
+        return self._watch() if resource.plural == "clusters" else self._client.watch(resource, *arguments)
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_mirror_that_breaks_ends_the_replica(world: Landscape) -> None:
     """It is started again; what nobody keeps up to date is not decided from."""
 
-    class Odd:
-        """A client whose watch of Clusters does what nobody has foreseen."""
+    def break_down() -> Iterator[Any]:
+        raise RuntimeError("odd")
 
-        def __init__(self) -> None:
-            self._client = connect_with(world.seed.kubeconfig().encode())
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._client, name)
-
-        def watch(self, resource: Any, *arguments: Any) -> Any:
-            if resource.plural == "clusters":
-                raise RuntimeError("odd")
-            return self._client.watch(resource, *arguments)
-
-    replica = Replica(world, seed=Odd())
+    replica = Replica(world, seed=OddClusters(world, break_down))
     replica.join()
     assert replica.ended_well is False
     assert "a thread has ended unexpectedly; this is a bug" in replica.lines
+
+
+def test_a_watch_that_hangs_is_said_to_the_probes(world: Landscape) -> None:
+    """And what does its work is not: each thread is heard of, while nothing happens too."""
+    now, hangs, lifted = [0.0], threading.Event(), threading.Event()
+    pulses = Pulses(lambda: now[0])
+
+    def hang() -> Iterator[Any]:
+        hangs.set()
+        lifted.wait()
+        yield from ()
+
+    replica = Replica(world, seed=OddClusters(world, hang), pulses=pulses)
+    try:
+        with HealthServer("127.0.0.1:0", pulses) as server:
+            assert hangs.wait(60)
+            assert ask(server.port, "/healthz") == (200, "ok\n")
+            assert ask(server.port, "/readyz") == (200, "ok\n")
+            assert ask(server.port, "/metrics")[0] == 404
+            now[0] += 1000.0
+            live = "extensions", "managedresources"
+            world.seed.wait(lambda: not any(each in ask(server.port, "/healthz")[1] for each in live))
+            code, said = ask(server.port, "/healthz")
+            assert code == 503
+            assert said.startswith("hangs: clusters")
+    finally:
+        lifted.set()
+        replica.stop()
+
+
+def ask(port: int, path: str) -> tuple[int, str]:
+    connection = HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode()
 
 
 # -- replicas -------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from installer.extension.health import Pulses
 from installer.extension.work_queue import WorkQueue
 
 
@@ -72,3 +73,16 @@ def test_a_closed_queue_gives_nothing() -> None:
     queue.add("a")
     queue.close()
     assert queue.take() is None
+
+
+def test_who_is_not_heard_of_in_time_hangs() -> None:
+    clock = Clock()
+    pulses = Pulses(clock)
+    pulses.expect("clusters", 300)
+    pulses.expect("a Shoot", 900)
+    clock.time += 301
+    assert pulses.overdue() == ["clusters"]
+    pulses.expect("clusters", 300)
+    pulses.rest("a Shoot")
+    clock.time += 299
+    assert pulses.overdue() == []

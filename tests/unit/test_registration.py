@@ -70,7 +70,11 @@ def test_an_api_server_takes_all_of_it() -> None:
             validate(each, "1.31", strict=True)
     pod = objects["Deployment"]["spec"]["template"]["spec"]
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert pod["containers"][0]["image"] == CONTROLLER
+    (container,) = pod["containers"]
+    assert container["image"] == CONTROLLER
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    probed = {container[f"{kind}Probe"]["httpGet"]["port"] for kind in ("liveness", "readiness")}
+    assert [f"--listen=:{ports[each]}" for each in probed] == container["args"][-1:]
     assert {each.get("metadata", {}).get("namespace", NAMESPACE) for each in objects.values()} == {NAMESPACE}
     assert "VerticalPodAutoscaler" not in rendered(
         printed()["ControllerDeployment"], {"vpa": {"enabled": False}}
