@@ -4,7 +4,7 @@ gives: the name of our program or of the agent that we brought, and the instance
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -103,6 +103,29 @@ def take_inventory(api: Lists, instance: str, namespace: str) -> tuple[Owned, ..
     return tuple(sorted(found, key=lambda each: (order[each.resource], each.namespace, each.name)))
 
 
+def find_owned(api: Lists, instance: str, namespace: str = "") -> tuple[str, tuple[Owned, ...]]:
+    """The inventory, and the namespace of the pods: the one given, else that of their ServiceAccount.
+
+    Raises ApiError.
+    """
+    owned = take_inventory(api, instance, namespace)
+    if namespace:
+        return namespace, owned
+    accounts = (each for each in owned if each.resource == SERVICE_ACCOUNTS and each.name == instance)
+    namespace = next((each.namespace for each in accounts), "")
+    return namespace, take_inventory(api, instance, namespace) if namespace else owned
+
+
+def delete_owned(api: Deletes, owned: Iterable[Owned]) -> None:
+    """In the order given. Raises ApiError."""
+    for each in owned:
+        try:
+            api.delete(each.resource, each.namespace, each.name)
+        except ApiError as error:
+            if not error.conflict:  # a namespace that is on its way already
+                raise
+
+
 def _owned(api: Lists, resource: Resource, selector: str, namespace: str = "") -> Iterator[Owned]:
     for each in _list(api, resource, selector, namespace):
         metadata = mapping_at(each, "metadata")
@@ -123,6 +146,6 @@ def _list(api: Lists, resource: Resource, selector: str, namespace: str = "") ->
             raise
 
 
-def count_adjustments(api: Lists) -> int:
-    """People's objects, which go with their definition."""
-    return sum(1 for _ in _list(api, ADJUSTMENTS, ""))
+def find_adjustments(api: Lists) -> tuple[str, ...]:
+    """The namespace of each of people's objects, which go with their definition. Raises ApiError."""
+    return tuple(text_at(each, "metadata", "namespace") for each in _list(api, ADJUSTMENTS, ""))

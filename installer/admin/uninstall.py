@@ -17,11 +17,12 @@ from installer.admin.clean_nodes import NodesApi, clean_nodes
 from installer.admin.find import Installed, find_installations
 from installer.admin.inventory import (
     DEFINITIONS,
-    SERVICE_ACCOUNTS,
     Deletes,
     Owned,
-    count_adjustments,
+    delete_owned,
+    find_adjustments,
     find_instance,
+    find_owned,
     take_inventory,
 )
 from installer.admin.look import find_unclean, look
@@ -111,10 +112,7 @@ def find(api: UninstallApi, asked: Asked) -> Found:
                 "`cri-resmgr-installer rollout resume` ends that",
             )
     namespace = sets[0].what.namespace if sets else asked.namespace
-    owned = take_inventory(api, instance, namespace) if instance else ()
-    if not namespace and (accounts := [each for each in owned if each.resource == SERVICE_ACCOUNTS]):
-        namespace = next((each.namespace for each in accounts if each.name == instance), "")
-        owned = take_inventory(api, instance, namespace)
+    namespace, owned = find_owned(api, instance, namespace) if instance else (namespace, ())
     return Found(
         instance,
         namespace,
@@ -123,7 +121,7 @@ def find(api: UninstallApi, asked: Asked) -> Found:
         _read_settings(api, namespace, by_mode.get(Mode.INSTALL) or by_mode.get(Mode.REMOVE)),
         owned,
         look(api, namespace, instance).nodes if instance else (),
-        count_adjustments(api) if any(each.resource == DEFINITIONS for each in owned) else 0,
+        len(find_adjustments(api)) if any(each.resource == DEFINITIONS for each in owned) else 0,
     )
 
 
@@ -250,12 +248,7 @@ def _mark(api: UninstallApi, owned: Sequence[Owned]) -> None:
 
 
 def _delete(api: UninstallApi, owned: Sequence[Owned], emit: Emit) -> None:
-    for each in owned:
-        try:
-            api.delete(each.resource, each.namespace, each.name)
-        except ApiError as error:
-            if not error.conflict:  # a namespace that is on its way already
-                raise
+    delete_owned(api, owned)
     for kind, names in _by_kind(owned).items():
         emit(
             Event("uninstall.deleted", f"deleted {kind}: {_shorten(names)}", {"kind": kind, "objects": names})

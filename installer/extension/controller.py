@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple, Protocol
 
 from installer.extension.carry_out import SeedApi, carry_out
-from installer.extension.decide import Decision, Render, Situation, decide
+from installer.extension.decide import Decision, Render, Situation, after_sweep, decide
 from installer.extension.desired import EXTENSION_TYPE
 from installer.extension.health import Pulses
 from installer.extension.mirror import Key, Mirror, Source
@@ -28,6 +28,7 @@ from installer.extension.objects import (
     parse_managed_resource,
 )
 from installer.extension.status import Operation
+from installer.extension.sweep import SweepApi, Swept, sweep
 from installer.extension.work_queue import WorkQueue
 from installer.kube.api import ApiError, Resource
 from installer.kube.objects import Object
@@ -46,7 +47,7 @@ class Seed(Source, SeedApi, Protocol):
     """See KubeClient."""
 
 
-class ShootClient(ShootApi, Protocol):
+class ShootClient(ShootApi, SweepApi, Protocol):
     """See KubeClient."""
 
     def close(self) -> None: ...
@@ -156,6 +157,9 @@ class Controller:
             # A mirror may be late, each by itself: nothing is given up for what it does not show yet.
             situation = self._read_again(situation)
             decision = self._decide(situation)
+        if decision.sweep:
+            swept = self._shoots.sweep(namespace, self._setup.resource)
+            decision = after_sweep(situation, decision, swept)
         carry_out(self._seed, situation, decision, self._setup.instance)
         self._say(key, decision.report.operation)
         return decision.again
@@ -226,16 +230,30 @@ class Shoots:
         self._answers[namespace] = Answer(time.monotonic(), about, nodes)
         return nodes
 
+    def sweep(self, namespace: str, instance: str) -> Swept:
+        try:
+            swept = sweep(self._client_of(namespace), instance, datetime.now(UTC))
+        except ApiError as error:
+            return Swept(waits=f"The Shoot's API server cannot be asked for what is left there: {error}")
+        if swept.waits:
+            self.forget(namespace)
+        return swept
+
     def _ask(self, namespace: str, mode: Mode) -> Nodes:
         try:
-            client = self._clients.get(namespace) or self._open(namespace)
+            client = self._client_of(namespace)
         except ApiError as error:
             return Nodes(unknown=f"The Shoot's API server cannot be asked for its nodes: {error}")
-        self._clients[namespace] = client
         nodes = ask_nodes(client, mode, datetime.now(UTC))
         if nodes.unknown:
             self.forget(namespace)
         return nodes
+
+    def _client_of(self, namespace: str) -> ShootClient:
+        """Raises ApiError."""
+        if namespace not in self._clients:
+            self._clients[namespace] = self._open(namespace)
+        return self._clients[namespace]
 
     def _open(self, namespace: str) -> ShootClient:
         """Raises ApiError."""

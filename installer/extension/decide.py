@@ -7,7 +7,7 @@ works on the nodes is the condition's to say. A deletion ends when the nodes are
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -16,6 +16,7 @@ from installer.extension.desired import EXTENSION_TYPE, Wanted
 from installer.extension.nodes import Node, Nodes, name_nodes
 from installer.extension.objects import Extension, ManagedResource, Shoot
 from installer.extension.status import CONFIGURATION_PROBLEM, Condition, Operation, Report, build_health
+from installer.extension.sweep import Swept
 from installer.kube.objects import parse_time
 from installer.model.state import Mode
 
@@ -59,6 +60,7 @@ class Decision:
     write: Wanted | None = None
     keep_objects: bool = False  # the deletion of the ManagedResource is to leave its objects
     delete: bool = False  # the ManagedResource
+    sweep: bool = False  # what is left in the Shoot; see `after_sweep`
     report: Report = field(default_factory=Report)
     remove_operation: bool = False
     remove_finalizer: bool = False
@@ -185,7 +187,8 @@ def _delete(situation: Situation, renderer: Render, ask: Ask) -> Decision:
     if shoot is None or shoot.force_deletion:
         return _deleted(situation, "Deleted by force: the nodes are as they are.")
     if resource is None:
-        return _deleted(situation, "Nothing of cri-resmgr is left.")
+        reachable = not (shoot.hibernated or shoot.deleting)
+        return replace(_deleted(situation, "Nothing of cri-resmgr is left."), sweep=reachable)
     # Without nodes, or where all of them are about to be destroyed, nothing is cleaned.
     if shoot.hibernated or shoot.deleting or resource.deleting:
         return _delete_resource(resource, "The ManagedResource of cri-resmgr is deleted.")
@@ -235,6 +238,13 @@ def _delete_resource(resource: ManagedResource, what: str) -> Decision:
         report=Report(operation=Operation("Delete", "Processing", 80, what)),
         again=_SOON,
     )
+
+
+def after_sweep(situation: Situation, decision: Decision, swept: Swept) -> Decision:
+    """What remains to be done of a decision when the Shoot was swept."""
+    if swept.waits:
+        return _cleaning(situation, swept.waits)
+    return _deleted(situation, f"Left in the Shoot: {swept.left}.") if swept.left else decision
 
 
 def _deleted(situation: Situation, what: str) -> Decision:

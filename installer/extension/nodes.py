@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from installer.kube.api import DAEMON_SETS, ApiError, Page, Resource
+from installer.admin.find import Lists
+from installer.kube.api import DAEMON_SETS, ApiError
 from installer.kube.objects import (
     Object,
     complaint_of,
@@ -29,16 +30,13 @@ from installer.model.state import Mode
 
 _NAMED = 5  # nodes in a message
 _PATIENCE = timedelta(minutes=5)  # so long a pod may take for a change, or to come to a new node
-_SILENCE = timedelta(
-    minutes=10
-)  # a node that has said nothing for so long is not waited for: removal.waitSeconds
+SILENCE = timedelta(minutes=10)  # a node that is not heard of so long is not waited for: removal.waitSeconds
 _STATUS = "cri-resource-manager.intel.com/installer"  # the annotation with the value annotateNode
 
 
-class ShootApi(Protocol):
+class ShootApi(Lists, Protocol):
     """See KubeClient."""
 
-    def list_pages(self, resource: Resource, selector: str = "") -> Iterable[Page]: ...
     def list_nodes(self, selector: str) -> tuple[Object, ...]: ...
     def list_pods(self, namespace: str, selector: str) -> tuple[Object, ...]: ...
     def list_events(self, namespace: str, selector: str) -> tuple[Object, ...]: ...
@@ -111,7 +109,7 @@ def _who_ends(api: ShootApi, now: datetime) -> str:
     ending = []
     for name in sorted(pods):
         since = silent_since(known.get(name, {}))
-        ending.append(Node(name, _silent_words(since) if since else "its pod of the installation ends"))
+        ending.append(Node(name, silent_words(since) if since else "its pod of the installation ends"))
     return f"Not yet clean: {name_nodes(ending)}." if ending else "The pods of the installation have ended."
 
 
@@ -133,7 +131,7 @@ def judge(
             continue
         since = silent_since(node)
         if since is not None:
-            (given_up if now - since > _SILENCE else silent).append(Node(name, _silent_words(since)))
+            (given_up if now - since > SILENCE else silent).append(Node(name, silent_words(since)))
         elif _says(node).get("state") == Phase.WAITING:
             young.append(name)  # for its turn in the rollout, however long that takes
         elif now - parse_time(text_at(pod, "metadata", "creationTimestamp")) < _PATIENCE and _waits(pod):
@@ -145,8 +143,8 @@ def judge(
     seen = len(ready) + len(left) + len(silent) + len(given_up) + len(young)
     for name, node in sorted(by_name.items()):
         since = silent_since(node)
-        if seen < count and name not in has_pod and since is not None and now - since > _SILENCE:
-            given_up.append(Node(name, _silent_words(since)))
+        if seen < count and name not in has_pod and since is not None and now - since > SILENCE:
+            given_up.append(Node(name, silent_words(since)))
             seen += 1
     pending = _pending(daemon_set, count, seen, young, len(given_up))
     return Nodes(count, tuple(left), tuple(silent), tuple(given_up), pending)
@@ -188,7 +186,7 @@ def _by_node(pods: Iterable[Object]) -> Mapping[str, Object]:
     return found
 
 
-def _silent_words(since: datetime) -> str:
+def silent_words(since: datetime) -> str:
     return f"not heard of since {since.strftime('%Y-%m-%dT%H:%M:%SZ')}"
 
 

@@ -26,22 +26,31 @@ from installer.kube.api import LEASES as LEASE_RESOURCE
 from installer.kube.api import ApiError
 from installer.kube.client import connect_with
 from installer.manifests.registration import build_chart
+from installer.model.node_marks import STATUS
 from tests.extras import EXTENSION
 from tests.gochart import render_chart
 from tests.throwaway.gardener import (
+    DAEMON_SETS,
     EVENTS,
     LEASES,
+    NODES,
     OPERATION,
+    PODS,
     RESOURCE,
     SECRETS,
     Landscape,
 )
-from tests.throwaway.kubeserver import Name, parse_path
+from tests.throwaway.kubeserver import Kind, Name, parse_path
 
 CASES = Path(__file__).parents[1] / "cases" / "extension"
 SHOOT = "shoot--example--pinned"
 CHANGED = {"configs": {"fallback": "policy:\n  Active: none\nlogger:\n  Debug: policy\n"}}
 PACE, LEASE_PACE = 0.01, 0.4
+ACCOUNTS, NAMESPACES = Kind("/api/v1", "serviceaccounts"), Kind("/api/v1", "namespaces")
+CLUSTER_ROLES = Kind("/apis/rbac.authorization.k8s.io/v1", "clusterroles")
+DEFINITIONS = Kind("/apis/apiextensions.k8s.io/v1", "customresourcedefinitions")
+ADJUSTMENTS = Kind("/apis/criresmgr.intel.com/v1alpha1", "adjustments")
+OURS = dict.fromkeys(("app.kubernetes.io/name", "app.kubernetes.io/instance"), RESOURCE)
 INSTALLED, REMOVED = f"{SHOOT}: {RESOURCE}", f"{SHOOT}: {RESOURCE}-removal"
 
 
@@ -215,10 +224,42 @@ def test_nodes_that_are_all_down_are_left(enabled: Landscape) -> None:
     world = enabled
     world.nodes |= {"n1": "silent", "n2": "silent"}
     world.shoot.wait(lambda: len([1 for each in world.nodes.values() if each == "silent"]) == 2)
+    account = Name(ACCOUNTS, SHOOT, RESOURCE)
+    world.shoot.create(*account[:2], {"metadata": {"name": account.name, "labels": OURS}})
     world.disable(SHOOT)
     world.gone(SHOOT)
-    notes = [each["note"] for each in world.seed.find(EVENTS, SHOOT)]
-    assert any("Left as they are: n1 (not heard of since" in each for each in notes)
+    assert "Left as they are: n1 (not heard of since" in notes(world)
+    # When they come back, their pods ask whether they have to clean up.
+    assert "Left in the Shoot: what the pods need that have not ended on n1 (not" in notes(world)
+    assert account in world.shoot.objects
+
+
+def test_what_the_pods_needed_goes_with_them(enabled: Landscape) -> None:
+    """And our marks on the Nodes; not what is others', nor people's Adjustments with what they live in."""
+    world = enabled
+    world.shoot.patch(Name(NODES, "", "n1"), {"metadata": {"annotations": {STATUS: "{}", "theirs": "x"}}})
+    world.shoot.create(LEASES, SHOOT, {"metadata": {"name": "theirs"}})
+    world.shoot.create(NAMESPACES, "", {"metadata": {"name": SHOOT, "labels": OURS}})
+    definition = {"name": "adjustments.criresmgr.intel.com", "labels": OURS}
+    world.shoot.create(DEFINITIONS, "", {"metadata": definition})
+    world.shoot.create(ADJUSTMENTS, SHOOT, {"metadata": {"name": "theirs"}})
+    before = set(world.shoot.objects)
+    for kind, namespace in ((ACCOUNTS, SHOOT), (CLUSTER_ROLES, ""), (NAMESPACES, "")):
+        world.shoot.create(kind, namespace, {"metadata": {"name": RESOURCE, "labels": OURS}})
+    lease = {"name": "node-n1", "labels": {"app.kubernetes.io/name": RESOURCE}}
+    world.shoot.create(LEASES, SHOOT, {"metadata": lease})
+    world.shoot.fail("GET", "/serviceaccounts", code=503)
+    world.disable(SHOOT)
+    world.seed.wait(lambda: "cannot be asked for what is left" in world.health(SHOOT)[1])
+    world.shoot.heal()
+    world.gone(SHOOT)
+    assert set(world.shoot.objects) == {name for name in before if name.kind not in (DAEMON_SETS, PODS)}
+    assert world.shoot.get(Name(NODES, "", "n1"))["metadata"]["annotations"] == {"theirs": "x"}
+    assert "Left in the Shoot: 1 Adjustment of people's" in notes(world)
+
+
+def notes(world: Landscape) -> str:
+    return "\n".join(each["note"] for each in world.seed.find(EVENTS, SHOOT))
 
 
 def test_a_shoot_whose_api_server_is_away_is_not_given_up(enabled: Landscape) -> None:

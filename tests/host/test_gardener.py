@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from installer.admin.clean_nodes import build_patches
 from installer.manifests import ManifestOptions, render_registration
 from tests.extras import EXTENSION
 from tests.gochart import render_chart
@@ -27,9 +28,10 @@ from tests.throwaway.gardener import EVENTS as SEED_EVENTS
 from tests.throwaway.gardener import NODES, RESOURCES, SECRETS
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.kubelet import wait_healthy
-from tests.throwaway.kubeserver import KubeServer
+from tests.throwaway.kubeserver import Kind, KubeServer, Name
 from tests.throwaway.payload import build_payload
 
+ACCOUNTS = Kind("/api/v1", "serviceaccounts")
 SHOOT = "shoot--example--pinned"
 NONE, DEBUG = "policy:\n  Active: none\n", "policy:\n  Active: none\nlogger:\n  Debug: policy\n"
 SETTINGS = {
@@ -178,13 +180,8 @@ def test_the_life_of_a_shoot(world: LiveShoot, controller: Controller, machines:
     world.collect_garbage()
     assert not world.seed.find(RESOURCES)
     assert [each["metadata"]["name"] for each in world.seed.find(SECRETS)] == ["gardener-internal"]
-    # What the page says that stays.
-    left = {name.kind.plural for name in world.shoot.objects if name.kind not in (NODES, EVENTS)}
-    assert left == {
-        *("serviceaccounts", "roles", "rolebindings", "clusterroles", "clusterrolebindings", "leases"),
-        *("validatingadmissionpolicies", "validatingadmissionpolicybindings"),
-        *("namespaces", "configmaps"),  # of the rollout
-    }
+    assert {name.kind for name in world.shoot.objects} == {NODES, EVENTS}
+    assert not [node for node in world.shoot.find(NODES) if any(build_patches(node))]
 
 
 @rule("R6")
@@ -213,3 +210,6 @@ def test_nodes_that_leave(world: LiveShoot, controller: Controller, machines: li
     assert any("Left as they are: n1" in each["note"] for each in world.seed.find(SEED_EVENTS, SHOOT))
     world.shoot.wait(lambda: not world.pods_of("n2"))
     second.expect_untraced()
+    # Its pod will ask whether it has to clean up.
+    (pod,) = world.pods_of("n1")
+    assert Name(ACCOUNTS, "kube-system", pod["spec"]["serviceAccountName"]) in world.shoot.objects

@@ -252,7 +252,8 @@ class Landscape:
         for pod in self.shoot.find(PODS):
             metadata = pod["metadata"]
             owner = Name(DAEMON_SETS, metadata["namespace"], metadata["labels"]["owner"])
-            if owner not in self.shoot.objects:
+            # Nobody ends those of a node that is off.
+            if owner not in self.shoot.objects and self.nodes.get(pod["spec"]["nodeName"]) != "silent":
                 self.shoot.delete(Name(PODS, metadata["namespace"], metadata["name"]))
 
     def _run_pods(self, daemon_set: dict[str, Any], created: str) -> None:

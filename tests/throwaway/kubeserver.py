@@ -1,7 +1,7 @@
 """A stand-in for a Kubernetes API server that controllers can live on: any kind of object, lists in pages,
 watches with resource versions and bookmarks, 410 for what is forgotten, optimistic concurrency, merge
-patches, the status subresource, generations, finalizers, ownerReferences with cascading deletion, immutable
-Secrets.
+patches, the status subresource, generations, finalizers, the cascading deletion of what a namespace or an
+owner has, immutable Secrets.
 
 It behaves as the page "API concepts" of Kubernetes' documentation says. Plain HTTP without authentication,
 unless it is told to be secure. `apiserver.py` is the other one, for the pods of a node.
@@ -265,6 +265,9 @@ class KubeServer:
     def _remove(self, key: Name) -> None:
         gone = self.objects.pop(key)
         self._record("DELETED", key, gone)
+        if key.kind == Kind(CORE, "namespaces"):
+            for held in [each for each in self.objects if each.namespace == key.name]:
+                self.delete(held)
         uid = gone["metadata"]["uid"]
         for other, each in list(self.objects.items()):
             owners = each["metadata"].get("ownerReferences", [])
@@ -445,7 +448,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send_text(404, "404 page not found\n")
             return
         name, status = parse_path(path)
-        name = name._replace(namespace=name.namespace or only)
+        if name not in kube.objects:
+            name = name._replace(namespace=name.namespace or only)
         watches = query.get("watch") in ("true", "True", "1")
         with kube.changed:
             kube.requests["WATCH" if watches else self.command, name.kind.plural] += 1

@@ -65,6 +65,7 @@ def told(case: dict[str, Any]) -> dict[str, Any]:
         "write": write and f"{situation.extension.namespace}/{write.name} {write.secret_name}",
         "keepObjects": decision.keep_objects,
         "delete": decision.delete,
+        "sweep": decision.sweep,
         "status": build_patch(situation.extension, decision.report, NOW),
         "removeOperation": decision.remove_operation,
         "removeFinalizer": decision.remove_finalizer,

@@ -150,7 +150,9 @@ class Shoot:
     def __init__(self, daemon_sets: dict[str, Any], pods: list[Any], nodes: list[Any]) -> None:
         self._daemon_sets, self._pods, self._nodes = daemon_sets, pods, nodes
 
-    def list_pages(self, resource: Any, selector: str = "") -> list[Page]:
+    def list_pages(
+        self, resource: Any, selector: str = "", namespace: str = "", limit: int = 0
+    ) -> list[Page]:
         found = [each for component, each in self._daemon_sets.items() if selector.endswith(f"={component}")]
         return [Page(tuple(found), "1")]
 

@@ -14,8 +14,9 @@ FUNCTION_LINES = 50
 # From the top down: a module may import from its own layer's package or from layers below.
 LAYERS = (
     {"cli"},
+    {"extension"},
     {"admin"},
-    {"daemon", "extension"},
+    {"daemon"},
     {"reconcile", "fleet"},
     {"rollback"},
     {"rollback_report", "diagnostics", "history"},
