@@ -7,25 +7,21 @@ import json
 import os
 import signal
 import subprocess
-from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from installer.admin.clean_nodes import build_patches
-from installer.manifests import ManifestOptions, render_registration
 from tests.extras import EXTENSION
-from tests.gochart import render_chart
 from tests.host.command import PROGRAM
 from tests.host.node import FALLBACK, PROXY, Node
 from tests.host.shoot import EVENTS, LiveShoot
 from tests.rules import rule
 from tests.throwaway.gardener import EVENTS as SEED_EVENTS
-from tests.throwaway.gardener import NODES, RESOURCES, SECRETS
+from tests.throwaway.gardener import NODES, RESOURCES, SECRETS, install_controller
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.kubelet import wait_healthy
 from tests.throwaway.kubeserver import Kind, KubeServer, Name
@@ -49,13 +45,7 @@ class Controller:
     def __init__(self, seed: KubeServer, scratch: Path) -> None:
         values = scratch / "values.yaml"
         values.write_text(json.dumps({"settings": SETTINGS}))
-        printed = render_registration(ManifestOptions(values=values, images=IMAGES))
-        given = next(each for each in yaml.safe_load_all(printed) if each["kind"] == "ControllerDeployment")
-        chart = b64decode(given["providerConfig"]["chart"])
-        objects = {
-            each["kind"]: each
-            for each in render_chart(chart, given["providerConfig"]["values"], "extension-1")
-        }
+        objects = install_controller(values, IMAGES)
         (container,) = objects["Deployment"]["spec"]["template"]["spec"]["containers"]
         mounted = next(each["mountPath"] for each in container["volumeMounts"] if each["name"] == "config")
         for name, text in objects["ConfigMap"]["data"].items():

@@ -43,6 +43,7 @@ POD_FIELDS = {
     *("containers", "volumes", "hostNetwork", "hostPID", "terminationGracePeriodSeconds"),
     *("affinity", "automountServiceAccountToken", "dnsPolicy", "enableServiceLinks", "nodeSelector"),
     *("priorityClassName", "restartPolicy", "securityContext", "serviceAccountName", "tolerations"),
+    "topologySpreadConstraints",
 }
 CONTAINER_FIELDS = {
     *("name", "image", "command", "args", "env", "volumeMounts", "securityContext", "resources"),
@@ -230,10 +231,11 @@ class Pod:
         states = self.of("state")
         return str(states[-1]["phase"]) if states else ""
 
-    def execute(self, *argv: str, timeout: float = 120.0) -> Probed:
+    def execute(self, *argv: str, timeout: float = 120.0, user: int = 0) -> Probed:
         """Runs a command in the container, as `kubectl exec` and probes do."""
         exec_id = f"probe-{next(self._numbers)}"
-        done = self._ctr("tasks", "exec", "--exec-id", exec_id, self.name, *argv, timeout=timeout)
+        whose = ("--user", str(user)) if user else ()
+        done = self._ctr("tasks", "exec", "--exec-id", exec_id, *whose, self.name, *argv, timeout=timeout)
         return Probed(done.returncode, done.stdout + done.stderr)
 
     def probe(self, kind: str) -> Probed:
@@ -295,6 +297,7 @@ class Pod:
         refuse_unknown(f"volume {name}", volume, {"name", "hostPath", "configMap", "emptyDir"})
         if "emptyDir" in volume:
             (self.place / "volumes" / name).mkdir(parents=True)
+            (self.place / "volumes" / name).chmod(0o777)
         elif "configMap" in volume:
             source = volume["configMap"]
             refuse_unknown(f"volume {name}", source, {"name", "optional", "defaultMode"})

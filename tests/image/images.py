@@ -8,7 +8,7 @@ import functools
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tests.bootstrap import Bootstrap
@@ -28,7 +28,7 @@ PACKAGES = ("usr-is-merged", "python3", "python3-yaml")
 PURGE = """chroot "$1" apt-get --yes --quiet purge usrmerge perl 'perl-modules-*' 'libperl5*'"""
 AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
 STORE_LIMIT = 3 << 30  # bytes; beyond it the builder's store begins anew
-KEPT_IMAGES = 4
+KEPT_IMAGES = 6
 
 
 def missing_builders() -> list[str]:
@@ -104,17 +104,36 @@ def pack(directory: Path, archive: Path) -> Path:
 def image(version: str) -> Path:
     """The image with a release of that version, as an archive that a runtime imports."""
     release = payload(version)
+
+    def make(base: str, archive: Path, builder: Mapping[str, str]) -> None:
+        build(version, base, pack(release, CACHE / "payload.tar.gz"), archive, builder)
+
+    return kept(version, release, make)
+
+
+@functools.cache
+def extension_image() -> Path:
+    """The image of Gardener's controller, as an archive that a runtime imports."""
+
+    def make(base: str, archive: Path, builder: Mapping[str, str]) -> None:
+        hack_image("extension", base, archive, builder, "--extension")
+
+    return kept("extension", TOP / "image", make)
+
+
+def kept(name: str, content: Path, make: Callable[[str, Path, Mapping[str, str]], None]) -> Path:
+    """The archive of an image; made if there is none of this checkout and this content."""
     context = [TOP / name for name in ("LICENSE", "README.md", "pyproject.toml")]
     context += [TOP / name for name in ("hack/image", "image", "installer", "templates", "units")]
     with locked():
         builder = environment()
         drop_large_store(builder)
         base = base_image()
-        key = digest_of([base.encode(), *tree_parts(*context, release)])
-        archive = CACHE / "images" / f"{version}-{key}.tar"
+        key = digest_of([base.encode(), *tree_parts(*context, content)])
+        archive = CACHE / "images" / f"{name}-{key}.tar"
         if not archive.exists():
             archive.parent.mkdir(exist_ok=True)
-            build(version, base, pack(release, CACHE / "payload.tar.gz"), archive, builder)
+            make(base, archive, builder)
         os.utime(archive)
         keep_newest(archive.parent, "*", KEPT_IMAGES)
     return archive
@@ -122,10 +141,13 @@ def image(version: str) -> Path:
 
 def build(version: str, base: str, release: Path, archive: Path, builder: Mapping[str, str]) -> str:
     """Runs hack/image as a person would, and returns what it printed."""
-    options = ["--engine", "buildah", "--base", base, "--tag", f"{NAME}:{version}"]
+    return hack_image(version, base, archive, builder, "--payload", str(release))
+
+
+def hack_image(tag: str, base: str, archive: Path, builder: Mapping[str, str], *what: str) -> str:
+    options = ["--engine", "buildah", "--base", base, "--tag", f"{NAME}:{tag}", *what]
     options += ["--ca", str(AUTHORITIES)] if AUTHORITIES.exists() else []
-    options += ["--payload", str(release), "--output", str(archive)]
-    return run(TOP / "hack/image", *options, environment=builder)
+    return run(TOP / "hack/image", *options, "--output", str(archive), environment=builder)
 
 
 def drop_large_store(builder: Mapping[str, str]) -> None:

@@ -11,10 +11,13 @@ import copy
 import threading
 from base64 import b64decode, b64encode
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, Self
 
 import yaml
 
+from installer.manifests import ManifestOptions, render_registration
+from tests.gochart import render_chart
 from tests.throwaway.kubeserver import Kind, KubeServer, Name, Refused
 
 EXTENSIONS = Kind("/apis/extensions.gardener.cloud/v1alpha1", "extensions")
@@ -31,6 +34,15 @@ LABELS = {
 }
 TYPE, RESOURCE = "cri-resmgr-extension", "cri-resmgr-installer"
 OPERATION, MANAGER = "gardener.cloud/operation", "resources.gardener.cloud/gardener-resource-manager"
+
+
+def install_controller(values: Path, images: tuple[str, str]) -> dict[str, Any]:
+    """What gardenlet makes of the printed registration on a seed, by kind."""
+    printed = render_registration(ManifestOptions(values=values, images=images))
+    given = next(each for each in yaml.safe_load_all(printed) if each["kind"] == "ControllerDeployment")
+    chart = b64decode(given["providerConfig"]["chart"])
+    objects = render_chart(chart, given["providerConfig"]["values"], "extension-1")
+    return {each["kind"]: each for each in objects}
 
 
 def asked(operation: str) -> dict[str, str]:

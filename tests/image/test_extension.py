@@ -1,0 +1,63 @@
+"""The built image of Gardener's controller, as its chart starts it on a seed."""
+
+import signal
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+
+from tests.image.container import Document, Pod, import_archive
+from tests.image.images import extension_image
+from tests.throwaway.apiserver import inside
+from tests.throwaway.gardener import LEASES, Landscape, install_controller
+from tests.throwaway.host import ThrowawayHost
+from tests.throwaway.kubeserver import KubeServer, Name
+
+pytestmark = pytest.mark.host
+
+SHOOT = "shoot--example--pinned"
+
+
+def test_it_gets_ready_serves_a_shoot_and_ends(tmp_path: Path) -> None:
+    (tmp_path / "account").mkdir()
+    values = tmp_path / "values.yaml"
+    values.write_text("{}\n")
+    with ThrowawayHost() as host:
+        network = f"/proc/{host.leader}/ns/net"
+        seed, shoot = KubeServer(tmp_path / "account", network), KubeServer(network=network)
+        image = import_archive(host, extension_image())
+        objects = install_controller(values, ("registry.example.org/nodes:1", f"extension={image}"))
+        template = objects["Deployment"]["spec"]["template"]
+        template["spec"]["hostNetwork"] = True  # there is no other network here
+        with Landscape(seed, shoot, n1="ready") as world:
+            place = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(seed.port)}
+            with Pod(host, template, [objects["ConfigMap"]], environment=place, account=seed.account) as pod:
+                pod.until(lambda: inside(network, lambda: is_well(template)), 120, "a probe fails")
+                world.add_shoot(SHOOT)
+                world.enable(SHOOT)
+                world.rest(SHOOT, "Create Succeeded")
+                # ctr starts it as root, without any capability.
+                user = template["spec"]["securityContext"]["runAsUser"]
+                said = pod.execute("cri-resmgr-installer", "extension", "--help", user=user)
+                assert said.code == 0, said.said
+                grace = template["spec"].get("terminationGracePeriodSeconds", 30)
+                assert pod.terminate(grace) == 128 + signal.SIGTERM
+            lease = Name(LEASES, "kube-system", "cri-resmgr-extension-leader-election")
+            assert seed.get(lease)["spec"]["holderIdentity"] == ""
+
+
+def is_well(template: Document) -> bool:
+    """By both probes, as kubelet sees them."""
+    (container,) = template["spec"]["containers"]
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    asked = [container[kind]["httpGet"] for kind in ("livenessProbe", "readinessProbe")]
+    try:
+        return [get(ports[each["port"]], each["path"]) for each in asked] == [200, 200]
+    except OSError:
+        return False
+
+
+def get(port: int, path: str) -> int:
+    connection = HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.request("GET", path)
+    return connection.getresponse().status
