@@ -221,34 +221,51 @@ class KubeServer:
     ) -> dict[str, Any]:
         """A merge patch; a strategic one, of which only conditions differ."""
         with self.changed:
-            old = self.get(key)
-            wanted = body.get("metadata", {}).get("resourceVersion")
-            if wanted is not None and wanted != old["metadata"]["resourceVersion"]:
-                what = f'{key.kind.plural} "{key.name}": the object has been modified'
-                raise Refused(409, "Conflict", f"Operation cannot be fulfilled on {what}")
+            old = self._get_version(key, body)
             new = merge(old, body)
             if strategic and "conditions" in body.get("status", {}):
                 there = old.get("status", {}).get("conditions", [])
                 new["status"]["conditions"] = merge_conditions(there, body["status"]["conditions"])
-            if old.get("immutable") is True and any(
-                new.get(key) != old[key] for key in ("data", "immutable")
-            ):
-                raise Refused(422, "Invalid", "field is immutable when `immutable` is set")
-            if "gardener.cloud" in key.kind.prefix:
-                kept = "metadata", "spec"
-                if status:
-                    new |= {part: old[part] for part in kept if part in old}
-                else:
-                    new["status"] = old.get("status", {})
-            if new.get("spec") != old.get("spec"):
-                new["metadata"]["generation"] = old["metadata"]["generation"] + 1
-            if new == old:
-                return old
-            if new["metadata"].get("deletionTimestamp") and not new["metadata"].get("finalizers"):
-                self._remove(key)
+            return self._update(key, old, new, status)
+
+    def replace(self, key: Name, body: dict[str, Any]) -> dict[str, Any]:
+        """All but the metadata that the server gives."""
+        with self.changed:
+            old = self._get_version(key, body)
+            servers = "uid", "creationTimestamp", "generation", "deletionTimestamp", "resourceVersion"
+            kept = {name: old["metadata"][name] for name in servers if name in old["metadata"]}
+            new = {**copy.deepcopy(body), "metadata": {**copy.deepcopy(body["metadata"]), **kept}}
+            return self._update(key, old, new)
+
+    def _get_version(self, key: Name, body: dict[str, Any]) -> dict[str, Any]:
+        """The object, which must have the resource version of the body if that has one."""
+        old = self.get(key)
+        wanted = body.get("metadata", {}).get("resourceVersion")
+        if wanted is not None and wanted != old["metadata"]["resourceVersion"]:
+            what = f'{key.kind.plural} "{key.name}": the object has been modified'
+            raise Refused(409, "Conflict", f"Operation cannot be fulfilled on {what}")
+        return old
+
+    def _update(
+        self, key: Name, old: dict[str, Any], new: dict[str, Any], status: bool = False
+    ) -> dict[str, Any]:
+        if old.get("immutable") is True and any(new.get(part) != old[part] for part in ("data", "immutable")):
+            raise Refused(422, "Invalid", "field is immutable when `immutable` is set")
+        if "gardener.cloud" in key.kind.prefix:
+            kept = "metadata", "spec"
+            if status:
+                new |= {part: old[part] for part in kept if part in old}
             else:
-                self._store("MODIFIED", key, new)
-            return copy.deepcopy(new)
+                new["status"] = old.get("status", {})
+        if new.get("spec") != old.get("spec"):
+            new["metadata"]["generation"] = old["metadata"]["generation"] + 1
+        if new == old:
+            return old
+        if new["metadata"].get("deletionTimestamp") and not new["metadata"].get("finalizers"):
+            self._remove(key)
+        else:
+            self._store("MODIFIED", key, new)
+        return copy.deepcopy(new)
 
     def delete(self, key: Name) -> None:
         with self.changed:
@@ -359,6 +376,8 @@ class KubeServer:
             return self.get(key) if key.name else self.list(key.kind, key.namespace, query)
         if method == "POST":
             return self.create(key.kind, key.namespace, body)
+        if method == "PUT":
+            return self.replace(key, body)
         if method == "PATCH":
             return self.patch(key, body, status, strategic)
         if method == "DELETE":
@@ -484,7 +503,7 @@ class _Handler(BaseHTTPRequestHandler):
         except OSError:
             self.close_connection = True
 
-    do_GET = do_POST = do_PATCH = do_DELETE = _serve
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve
 
     def _stream(self, events: Iterator[dict[str, Any] | None]) -> None:
         self.send_response(200)
