@@ -155,8 +155,10 @@ class Controller:
         decision = self._decide(situation)
         if decision.delete or decision.remove_finalizer:
             # A mirror may be late, each by itself: nothing is given up for what it does not show yet.
-            situation = self._read_again(situation)
-            decision = self._decide(situation)
+            found = self._read_again(situation)
+            if found is None:
+                return None
+            situation, decision = found, self._decide(found)
         if decision.sweep:
             swept = self._shoots.sweep(namespace, self._setup.resource)
             decision = after_sweep(situation, decision, swept)
@@ -169,13 +171,16 @@ class Controller:
         about = resource.version if resource is not None else ""
         return decide(situation, self._setup.renderer, lambda mode: self._shoots.ask(namespace, mode, about))
 
-    def _read_again(self, situation: Situation) -> Situation:
-        """What the API server has, instead of the mirrors. Raises ApiError."""
+    def _read_again(self, situation: Situation) -> Situation | None:
+        """What the API server has, instead of the mirrors; None without the Extension. Raises ApiError."""
         extension = situation.extension
+        given = self._find(EXTENSIONS, extension.namespace, extension.name)
+        if given is None:
+            return None
         cluster = self._find(CLUSTERS, "", extension.namespace)
         resource = self._find(MANAGED_RESOURCES, extension.namespace, self._setup.resource)
         return Situation(
-            extension=parse_extension(self._seed.get(EXTENSIONS, extension.namespace, extension.name)),
+            extension=parse_extension(given),
             shoot=parse_cluster(cluster) if cluster is not None else None,
             resource=parse_managed_resource(resource) if resource is not None else None,
             now=situation.now,

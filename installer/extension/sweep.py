@@ -46,7 +46,7 @@ def sweep(api: SweepApi, instance: str, now: datetime) -> Swept:
             return Swept(left=f"{', '.join(sets)} still in the Shoot, and so is all that its pods need")
         ending, silent = _find_pods(api, instance, now)
         if ending:
-            return Swept(waits=f"Pods have not ended on {name_nodes(ending)}.")
+            return Swept(waits=f"The nodes are clean; awaited is {name_nodes(ending)}.")
         if silent:
             return Swept(left=f"what the pods need that have not ended on {name_nodes(silent)}")
         has_definition = any(each.resource == DEFINITIONS for each in owned)
@@ -67,16 +67,15 @@ def _holds(owned: Owned, adjustments: tuple[str, ...]) -> bool:
 
 
 def _find_pods(api: SweepApi, instance: str, now: datetime) -> tuple[list[Node], list[Node]]:
-    """Those that are awaited, and those on nodes that nobody waits for. Raises ApiError."""
+    """The nodes that have some and are awaited, and those that nobody waits for. Raises ApiError."""
     ending, silent = list[Node](), list[Node]()
-    for page in api.list_pages(PODS, f"{OURS},{INSTANCE_LABEL}={instance}"):
-        for pod in page.items:
-            name = text_at(pod, "spec", "nodeName")
-            since = silent_since(_find_node(api, name))
-            if since is not None and now - since > SILENCE:
-                silent.append(Node(name, silent_words(since)))
-            else:
-                ending.append(Node(name, text_at(pod, "metadata", "name")))
+    pages = api.list_pages(PODS, f"{OURS},{INSTANCE_LABEL}={instance}")
+    for name in sorted({text_at(pod, "spec", "nodeName") for page in pages for pod in page.items}):
+        since = silent_since(_find_node(api, name))
+        if since is not None and now - since > SILENCE:
+            silent.append(Node(name, silent_words(since)))
+        else:
+            ending.append(Node(name, "its pod ends"))
     return ending, silent
 
 

@@ -33,7 +33,7 @@ NONE, DEBUG = "policy:\n  Active: none\n", "policy:\n  Active: none\nlogger:\n  
 SETTINGS = {
     "kubelet": {"settleSeconds": 1, "restartsPerHour": 100},
     "proxy": {"deadSeconds": 4},
-    "rollout": {"concurrentRestarts": 10, "order": "any"},
+    "rollout": {"concurrentRestarts": 10, "order": "any", "soakSeconds": 0},
 }
 IMAGES = ("registry.example.org/nodes:1", "extension=registry.example.org/extension:1")
 SECONDS = 90.0
@@ -201,5 +201,5 @@ def test_nodes_that_leave(world: LiveShoot, controller: Controller, machines: li
     world.shoot.wait(lambda: not world.pods_of("n2"))
     second.expect_untraced()
     # Its pod will ask whether it has to clean up.
-    (pod,) = world.pods_of("n1")
+    pod = world.pods_of("n1")[0]
     assert Name(ACCOUNTS, "kube-system", pod["spec"]["serviceAccountName"]) in world.shoot.objects
