@@ -19,11 +19,12 @@ SUITES = {
     "signals": ("hosts.signals", 3, "rounds of a signal at each step, and of several runs at once"),
     "reboots": ("hosts.reboots", 50, "power cuts of the host"),
     "policies": ("hosts.policies", 50, "containers that keep their CPU weight through each policy"),
-    "machine": (
-        "machines.suite",
-        30,
-        "power cuts of a real machine, beside copies of its disk and what else it has",
-    ),
+    "machine-selinux": ("machines.labels", 1, "lives of a real machine, permissive and enforcing"),
+    "machine-containers": ("machines.containers", 50, "containers of a real machine with cgroup v2"),
+    "machine-shortages": ("machines.shortages", 1, "rounds of what a real machine may lack"),
+    "machine-freezer": ("machines.freezer", 1, "rounds of units that a real machine has frozen"),
+    "machine-cuts": ("machines.cuts", 30, "power cuts of a real machine"),
+    "machine-copies": ("machines.copies", 200, "copies of its disk"),
     "misbehave": ("hosts.misbehave", 1, "rounds of what else a system does"),
     "lives": ("hosts.lives", 100, "random lives of a node"),
     "takeovers": ("hosts.takeovers", 50, "random lives of nodes that another installer has been at"),
@@ -60,24 +61,32 @@ class Table:
         sys.stdout.flush()
 
 
+def named(word: str) -> list[str]:
+    """The suites of a name, and those of a group: what stands before their first dash."""
+    return [name for name in SUITES if word in (name, name.partition("-")[0])]
+
+
 def main() -> int:
     """Returns the exit code: 0 if all has held."""
     parser = argparse.ArgumentParser(prog="hack/faults", description=__doc__)
     about = "; ".join(f"{name}: {unit} (default {amount})" for name, (_, amount, unit) in SUITES.items())
     parser.add_argument(
-        "names", metavar="NAME", nargs="*", help=f"what is tried; all, if none is named. {about}"
+        "names",
+        metavar="NAME",
+        nargs="*",
+        help=f"what is tried, `machine` for all of machine-*; all, if none is named. {about}",
     )
     parser.add_argument("--amount", type=int, help="how much of each is tried")
     real.add_options(parser.add_argument, real.ON_HOSTS)
     arguments = parser.parse_args()
     real.take_arguments(parser, arguments)
-    for name in arguments.names:
-        if name not in SUITES:
-            parser.error(f"no faults of the name {name}: there are {', '.join(SUITES)}")
+    names = [name for word in arguments.names or SUITES for name in named(word)]
+    if unknown := [word for word in arguments.names if not named(word)]:
+        parser.error(f"no faults of the name {unknown[0]}: there are {', '.join(SUITES)}")
     # As an exit, so that nothing is left behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     table = Table()
-    for name in arguments.names or SUITES:
+    for name in names:
         module, amount, _ = SUITES[name]
         amount = amount if arguments.amount is None else arguments.amount
         importlib.import_module(f"tests.faults.{module}").run(table.add, amount)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from tests.faults import Report
+from tests.faults.machines.trial import attempt_each
 from tests.host.workload import POLICIES
 from tests.machine.node import NEW, OLD, REAL_CONFIGS, MachineNode
 from tests.machine.policies import go_through_policies, install
@@ -15,10 +19,18 @@ AS_A_POD = (
 )
 
 
-def try_containers(node: MachineNode, amount: int) -> None:
+def run(report: Report, amount: int) -> None:
+    """`amount` containers on one machine."""
+    pods = max(1, amount // EACH)
+    attempt_each(
+        report, 1, [(f"{pods * EACH} containers with cgroup v2", partial(try_containers, pods=pods))]
+    )
+
+
+def try_containers(node: MachineNode, pods: int) -> None:
     """Adopted, through each policy and an upgrade, and given back, twice; then all is taken by force, and
     given back."""
-    node.run_containers(amount // EACH, EACH)
+    node.run_containers(pods, EACH)
     before = node.usage()
     for _ in range(2):
         node.payload = OLD

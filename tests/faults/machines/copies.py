@@ -16,7 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.cache import run
+from tests.cache import run as execute
+from tests.faults import Report
+from tests.faults.machines.trial import Progress, impossible, machine
 from tests.host.command import RELAY_FLAG, Command
 from tests.machine.machine import MachineError
 from tests.machine.node import NEW, OLD, SETTINGS, MachineNode
@@ -54,12 +56,21 @@ RUNS = (Run("install", OLD), Run("install", NEW), Run("remove", NEW))
 Manifest = dict[str, Entry]
 
 
+def run(report: Report, amount: int) -> None:
+    """`amount` copies of one machine's disk."""
+    if not impossible(report):
+        with machine() as node:
+            copies = Copies(node, amount)
+        report("copies of its disk, each with fsck and a boot", copies.tried, copies.bad)
+
+
 class Copies:
     """Takes and tries `amount` copies; `tried` counts them."""
 
-    def __init__(self, node: MachineNode, scratch: Path, amount: int) -> None:
+    def __init__(self, node: MachineNode, amount: int) -> None:
         self._node = node
-        self._scratch = scratch
+        self._scratch = node.machine.parts.disk.parent
+        self._progress = Progress("copy", amount)
         self._command: Command | None = None
         self.tried = 0
         self.bad: list[str] = []
@@ -86,6 +97,7 @@ class Copies:
                 except (AssertionError, HostError, OSError, subprocess.SubprocessError) as error:
                     self.bad.append(f"{one}, copy {image.stem}: {type(error).__name__}: {error}")
                 image.unlink()
+                self._progress.say(self.tried, len(self.bad))
 
     def _take(self, one: Run, chance: random.Random, amount: int) -> Iterator[Path]:
         """Runs the program to its end, and copies the disk so many times meanwhile: each time soon after it
@@ -104,7 +116,7 @@ class Copies:
     def _copy(self, name: str) -> Path:
         image = self._scratch / f"{name}.img"
         with self._node.machine.paused():
-            run("cp", "--sparse=always", self._node.machine.parts.disk, image)
+            execute("cp", "--sparse=always", self._node.machine.parts.disk, image)
         return image
 
     # -- what is tried on one -----------------------------------------------
@@ -137,7 +149,7 @@ class Copies:
     def _command_for(self, host: ThrowawayHost, one: Run) -> Command:
         """The program as the machine has it: its settings, its payloads, no configs."""
         scratch = self._scratch / "command"
-        run("rm", "-rf", scratch)
+        execute("rm", "-rf", scratch)
         scratch.mkdir()
         command = Command(host, scratch)
         command.set(kubelet=SETTINGS["kubelet"], proxy=SETTINGS["proxy"])

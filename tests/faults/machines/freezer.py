@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.faults import Report
+from tests.faults.machines.trial import attempt_each
 from tests.host.node import PROXY
 from tests.machine.node import HEALTHY, MachineNode
 
@@ -12,6 +14,15 @@ STARTING = (
     f'until [ "$(systemctl show --value --property=SubState {PROXY})" = start-post ]; do sleep 0.1; done'
 )
 LEFT = 'until journalctl --unit=kubelet --grep="2 in a row" --quiet; do sleep 0.5; done'
+
+
+def run(report: Report, amount: int) -> None:
+    """Each on `amount` machines."""
+    trials = (
+        ("a proxy frozen with its whole unit while it starts, cgroup v2", try_frozen_start),
+        ("a proxy frozen after it had served, cgroup v2", try_frozen_relay),
+    )
+    attempt_each(report, amount, trials)
 
 
 def try_frozen_start(node: MachineNode) -> None:

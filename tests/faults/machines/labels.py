@@ -5,8 +5,12 @@ from __future__ import annotations
 
 import re
 
+from tests.cache import BuildError
+from tests.faults import Report
+from tests.faults.machines.trial import attempt, impossible
 from tests.host.node import DROP_IN, FALLBACK, GUARD, KUBELET_ENVIRONMENT, OURS, PROXY_ENVIRONMENT, STATE
 from tests.machine.node import NEW, MachineNode, difference
+from tests.tree import tree
 
 #: The kernel is not to leave out any denial, however many there are at a time.
 SELINUX = "security=selinux enforcing={} sysctl.kernel.printk_ratelimit=0"
@@ -16,6 +20,21 @@ OUR_DIRECTORIES = ("/opt/intel", STATE, "/etc/cri-resmgr", "/etc/systemd/system/
 DENIED = "journalctl --boot --output=cat | grep 'avc: *denied' || :"
 #: What of a denial tells one kind from another: the rest are pids and inodes.
 KIND = re.compile(r"(?:\{ [^}]*\}|\b(?:comm|name|path|scontext|tcontext|tclass)=\S+)")
+
+
+def run(report: Report, amount: int) -> None:
+    """`amount` lives of a node in each mode."""
+    if impossible(report):
+        return
+    try:
+        tree(selinux=True)
+    except BuildError as error:
+        report(f"skipped: SELinux: its packages cannot be had: {str(error).strip().splitlines()[-1]}", 0, [])
+        return
+    for enforcing, mode in enumerate(("permissive", "enforcing")):
+        options = SELINUX.format(enforcing)
+        bad = [line for _ in range(amount) for line in attempt(try_labels, options, selinux=True)]
+        report(f"SELinux {mode}: labels, denials, removal", amount, bad)
 
 
 def try_labels(node: MachineNode) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.faults import Report
+from tests.faults.machines.trial import attempt_each
 from tests.host.node import PROXY
 from tests.machine.node import NEW, OLD, REAL_CONFIGS, MachineNode
 from tests.throwaway.standins.repinning import SHARED
@@ -15,6 +17,16 @@ FILL = {
 FREE = ("rm", "-f", "/filler", "/filler2", "/run/filler")
 CPU = "/sys/devices/system/cpu/cpu1/online"
 CONTAINERS = (2, 3)  # pods, in each
+
+
+def run(report: Report, amount: int) -> None:
+    """Each on `amount` machines."""
+    trials = (
+        ("the disk is full", try_full_disk),
+        ("/run is full", try_full_run),
+        ("a CPU is away", try_offline_cpu),
+    )
+    attempt_each(report, amount, trials)
 
 
 def try_full(node: MachineNode, place: str) -> None:
