@@ -50,6 +50,7 @@ _BOTTLEROCKET = re.compile(r"^ID=[\"']?bottlerocket", re.MULTILINE)
 _CONFIG_LIMIT = 4 << 20  # bytes of a kubelet configuration worth reading
 _SMALL = 4096  # bytes
 _SCRIPT_LIMIT = 1 << 18  # bytes of a script that starts kubelet
+_RUNTIME_SECONDS = 10.0  # a runtime that works has needed more than 2 s on a starved node
 _RELAY_SECONDS = 1.0  # systemd may be restarting the proxy, which is away for 0.1 - 0.3 s
 _RELAY_PAUSE = 0.3  # seconds
 
@@ -311,7 +312,7 @@ def _probe_runtime(host: Host, endpoint: str) -> tuple[str, tuple[RunningContain
     if not endpoint:
         return "", (), ()
     try:
-        status = host.cri.status(endpoint)
+        status = host.cri.status(endpoint, _RUNTIME_SECONDS)
         if not status.ready:
             return f"{endpoint}: {status.reason}", (), ()
         return "", host.cri.containers(endpoint), status.extras

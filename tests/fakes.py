@@ -242,6 +242,7 @@ class FakeCri:
     running: tuple[RunningContainer, ...] = ()
     refusals: dict[str, str] = field(default_factory=dict)
     ignores: bool = False  # it agrees to every update, and does none
+    seconds: float = 0.0  # until it says how it is
     calls: list[Call] = field(default_factory=list)
 
     def answers(self, endpoint: str, timeout: float = 1.0) -> bool:
@@ -250,6 +251,8 @@ class FakeCri:
 
     def status(self, endpoint: str, timeout: float = 2.0) -> RuntimeStatus:
         self.calls.append(Call("status", endpoint))
+        if self.seconds > timeout:
+            raise StepFailedError(f"{endpoint}: deadline exceeded")
         return self._status(endpoint)
 
     def containers(self, endpoint: str, timeout: float = 10.0) -> tuple[RunningContainer, ...]:

@@ -1,4 +1,4 @@
-"""How long a start of the proxy may take, and what a snapshot takes for one that is under way."""
+"""How long a start of the proxy may take, how a snapshot sees one that is under way, and a slow runtime."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from installer.model import paths
 from installer.model.proxy_start import WHILE_HANGING, longest_start
 from installer.model.resource import ProcessState, UnitState
 from installer.record.schema import Record
-from installer.snapshot import read_machine, take_snapshot
+from installer.snapshot import read_machine, take_snapshot, with_probe
 from tests.fakes import CONTAINERD, FakeHost
 from tests.rules import rule
 
@@ -78,3 +78,13 @@ def test_only_a_kubelet_that_hangs_cuts_a_start_short() -> None:
     assert build_limits(SETTINGS, hanging=False, containers=500).proxy_start == 45
     assert longest_start(200, "topology-aware") <= WHILE_HANGING < longest_start(201, "topology-aware")
     assert longest_start(500, "none") < WHILE_HANGING
+
+
+@pytest.mark.parametrize(("seconds", "ready"), [(9.0, True), (11.0, False)])
+def test_a_runtime_that_is_slow_to_say_how_it_is(tmp_path: Path, seconds: float, ready: bool) -> None:
+    host = fake(tmp_path, 5)
+    host.cri.sockets["unix:///run/r.sock"], host.cri.seconds = CONTAINERD, seconds
+    snapshot = take_snapshot(host.host, read_machine(host.host), SETTINGS, Record())
+    probe = with_probe(snapshot, host.host, (), "unix:///run/r.sock").probe
+    assert probe
+    assert (not probe.runtime_error) is ready
