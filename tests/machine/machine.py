@@ -31,7 +31,8 @@ HARDWARE = (
     *("-device", "virtio-rng-pci", "-device", "virtio-serial-pci"),
     *("-chardev", "stdio,id=agent,signal=off", "-device", "virtserialport,chardev=agent,name=agent"),
 )
-COMMAND_LINE = "root=/dev/nvme0n1 rw console=ttyS0 quiet mitigations=off systemd.show_status=no"
+#: systemd says what it does from the first failure on, or when something takes long.
+COMMAND_LINE = "root=/dev/nvme0n1 rw console=ttyS0 quiet mitigations=off systemd.show_status=auto"
 
 
 class MachineError(Exception):
