@@ -1,20 +1,20 @@
-"""A fleet in memory: objects with optimistic concurrency, and nodes on a clock that the test sets."""
+"""An API server of plain objects with optimistic concurrency, and what one node asks of it."""
 
 from __future__ import annotations
 
-import copy
-import heapq
 import random
 import urllib.parse
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from installer.daemon.cluster.objects import EVENTS_PATH
 from installer.fleet.ask import Ask, FleetContext
 from installer.fleet.objects import CANARY, RING, config_maps_path, leases_path
 from installer.host.kubeapi import Answer
 from installer.model.fleet import FleetAnswer, FleetRequest, FleetRules, PlannedWork, WorkResult
+from tests.throwaway.apiserver import merge, merge_conditions
 
 NAMESPACE = "cri-resmgr-installer-rollout"
 DAEMONSET = "/apis/apps/v1/namespaces/kube-system/daemonsets/cri-resmgr-installer"
@@ -24,21 +24,39 @@ NEW = PlannedWork("one", restarts_kubelet=True, begins=True, soaks=True)
 REPAIR = PlannedWork("one", restarts_kubelet=True)
 
 
-class Store:
-    """An Api of objects by path. `away`: it does not answer. `now` is its clock."""
+class Objects(dict[str, dict[str, Any]]):
+    """Objects by path. `below` has the paths of a collection."""
 
     def __init__(self) -> None:
-        self.objects: dict[str, dict[str, Any]] = {}
+        super().__init__()
+        self.below: dict[str, dict[str, None]] = {}
+
+    def __setitem__(self, path: str, found: dict[str, Any]) -> None:
+        super().__setitem__(path, found)
+        self.below.setdefault(path.rpartition("/")[0], {})[path] = None
+
+    def __delitem__(self, path: str) -> None:
+        super().__delitem__(path)
+        del self.below[path.rpartition("/")[0]][path]
+
+
+class Store:
+    """An Api of objects by path. `away`: it does not answer. `now` is its clock; `events` counts reasons."""
+
+    def __init__(self) -> None:
+        self.objects = Objects()
         self.requests: list[tuple[str, str]] = []
+        self.events = Counter[str]()
         self.now = 1_000_000.0
         self.away: Answer | None = None
         self.before_write: Callable[[], None] = lambda: None
         self._version = 0
-        self.put(DAEMONSET, {"kind": "DaemonSet", "metadata": {"annotations": {}}, "status": {}})
+        metadata = {"name": "cri-resmgr-installer", "uid": "ours", "annotations": {}}
+        self.put(DAEMONSET, {"kind": "DaemonSet", "metadata": metadata, "status": {}})
 
     def put(self, path: str, found: Mapping[str, Any]) -> dict[str, Any]:
         self._version += 1
-        kept = copy.deepcopy(dict(found))
+        kept = dict(found)
         kept["metadata"] = {**kept["metadata"], "resourceVersion": str(self._version)}
         self.objects[path] = kept
         return kept
@@ -61,23 +79,28 @@ class Store:
             return 200, self.objects[path]
         if method == "GET" and path in (LEASES, CONFIG_MAPS, "/api/v1/nodes"):
             key, _, value = dict(urllib.parse.parse_qsl(query)).get("labelSelector", "").partition("=")
-            below = [found for at, found in self.objects.items() if at.rpartition("/")[0] == path]
+            below = [self.objects[at] for at in self.objects.below.get(path, ())]
             items = [
                 each for each in below if not key or each["metadata"].get("labels", {}).get(key) == value
             ]
             return 200, {"kind": "List", "items": items}
+        if path == EVENTS_PATH:
+            self.events[body["reason"]] += 1
+            return 201, {"kind": "Event"}
         if method == "POST":
             path = f"{path}/{body['metadata']['name']}"
             return (409, {}) if path in self.objects else (201, self.put(path, body))
+        path, part = (path.removesuffix("/status"), "status") if path.endswith("/status") else (path, "")
         if path not in self.objects:
             return 404, {}
         old = self.objects[path]
-        if body["metadata"].get("resourceVersion") != old["metadata"]["resourceVersion"]:
+        version = body.get("metadata", {}).get("resourceVersion")
+        if version != old["metadata"]["resourceVersion"] and (version or method == "PUT"):
             return 409, {}
-        if method == "PATCH":
-            spec = {key: value for key, value in {**old["spec"], **body["spec"]}.items() if value is not None}
-            body = {**old, "spec": spec}
-        return 200, self.put(path, body)
+        if part:
+            there = old.get("status", {}).get("conditions", [])
+            body = {"status": {"conditions": merge_conditions(there, body["status"]["conditions"])}}
+        return 200, self.put(path, merge(old, body) if method == "PATCH" else body)
 
     # -- what tests set and see ---------------------------------------------------------------
 
@@ -136,90 +159,6 @@ class Node:
         if answer.told and answer.released:
             self.held = FleetAnswer()
         return answer
-
-
-@dataclass(frozen=True, slots=True)
-class Life:
-    """What a node of a simulation is like. `starts` is when its pod asks first, `takes` how long its work is,
-    `ok` whether it succeeds. `dies`: it says nothing any more once its work has begun."""
-
-    starts: float = 0.0
-    takes: float = 20.0
-    ok: bool = True
-    dies: bool = False
-    skew: float = 0.0
-    canary: bool = False
-
-
-class Fleet:
-    """Nodes that all want the same work, from the first question to the end of the last one."""
-
-    def __init__(self, lives: list[Life], rules: FleetRules, work: PlannedWork = NEW, seed: int = 0) -> None:
-        self.store = Store()
-        self.lives, self.work = lives, work
-        names = [f"node-{number}" for number in range(len(lives))]
-        self.nodes = [
-            Node(self.store, name, rules, life.canary, seed) for name, life in zip(names, lives, strict=True)
-        ]
-        self.begun: dict[int, float] = {}
-        self.done: dict[int, float] = {}
-        self.failed: list[int] = []
-        self.working: set[int] = set()
-        self.most_at_once = 0
-        self.why = Counter[str]()
-        self.requests = Counter[int]()
-        self.asked_per_second = Counter[int]()
-        self._due: list[tuple[float, int, str]] = []
-        self._start = self.store.now
-        for number, (node, life) in enumerate(zip(self.nodes, lives, strict=True)):
-            node.skew = life.skew
-            self._at(life.starts, number, "begin")
-
-    def _at(self, seconds: float, number: int, what: str) -> None:
-        heapq.heappush(self._due, (self.store.now + seconds, number, what))
-
-    def run(self, until: float = 1e9) -> None:
-        """Until nobody has anything to do, or this many seconds have passed."""
-        while self._due and self._due[0][0] < self._start + until:
-            at, number, what = heapq.heappop(self._due)
-            self.store.now = max(self.store.now, at)
-            waiting = len(self.lives) - len(self.done) - len(self.failed)
-            self.store.size(len(self.lives), waiting)
-            before = len(self.store.requests)
-            getattr(self, f"_{what}")(number)
-            made = len(self.store.requests) - before
-            self.requests[number] += made
-            self.asked_per_second[int(at)] += made
-
-    def _begin(self, number: int) -> None:
-        answer = self.nodes[number].begin(self.work)
-        if not answer.granted:
-            self.why[answer.why.partition(",")[0]] += 1
-            self._at(max(answer.wait, 60.0 if answer.failed else 0.0), number, "begin")
-            return
-        self.begun[number] = self.store.now
-        self.working.add(number)
-        self.most_at_once = max(self.most_at_once, len(self.working))
-        self._at(self.lives[number].takes, number, "work")
-
-    def _work(self, number: int) -> None:
-        self.working.discard(number)
-        if not self.lives[number].dies:
-            self._end(number)
-
-    def _end(self, number: int) -> None:
-        life = self.lives[number]
-        answer = self.nodes[number].end(life.ok, self.work)
-        if not (answer.told and answer.released):
-            self._at(max(answer.wait, 5.0), number, "end")
-        elif life.ok:
-            self.done[number] = self.store.now
-        else:
-            self.failed.append(number)
-
-    @property
-    def seconds(self) -> float:
-        return max(self.done.values(), default=self._start) - self._start
 
 
 def anywhere(rules: FleetRules = RULES, **changes: Any) -> FleetRules:

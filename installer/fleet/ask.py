@@ -55,14 +55,19 @@ class FleetContext:
 
 
 class _Wait(Exception):
-    """Why nothing may begin now. It is asked for again after `seconds`, and up to `spread` seconds more, so
-    that a fleet does not ask in step."""
+    """Why nothing may begin now, and what of that soon changes. It is asked for again after `seconds`, and up
+    to `spread` seconds more, so that a fleet does not ask in step."""
 
     def __init__(
-        self, why: str, seconds: float = 0.0, spread: float = 0.0, answer: Answer | None = None
+        self,
+        why: str,
+        seconds: float = 0.0,
+        spread: float = 0.0,
+        detail: str = "",
+        answer: Answer | None = None,
     ) -> None:
         super().__init__(why)
-        self.why, self.seconds, self.spread = why, seconds, spread
+        self.why, self.detail, self.seconds, self.spread = why, detail, seconds, spread
         self.failed = answer is not None
         self.powerless = answer is not None and (answer.denied or answer.code == _GONE)
 
@@ -102,6 +107,7 @@ class Ask:
             seconds = wait.seconds + wait.spread * self._random()
             return FleetAnswer(
                 why=wait.why,
+                detail=wait.detail,
                 wait=seconds,
                 limit=self._limit,
                 waiting=self._waiting,
@@ -165,7 +171,8 @@ class Ask:
             if self._limit == 1
             else f"all {self._limit} permits to restart kubelet are"
         )
-        raise _Wait(f"{taken} taken, by {_listed([p.node for p in choice.held])}", seconds / 2, seconds)
+        by = f", by {_listed([permit.node for permit in choice.held])}"
+        raise _Wait(f"{taken} taken", seconds / 2, seconds, by)
 
     def _take(self, permits: Sequence[Permit]) -> Permit:
         """The first one that nobody else takes at the same time. Raises _Wait."""
@@ -217,10 +224,11 @@ class Ask:
             awaited = sorted(set(brake.canaries) - brake.succeeded)
             who = _listed(awaited) if awaited else f"nodes with the label {RING}={CANARY}"
             spread = max(_SHORTEST, self._nodes / _CROWD)
-            raise _Wait(f"canaries go first: {who}", max(_SHORTEST, soak), spread)
+            raise _Wait("canaries go first", max(_SHORTEST, soak), spread, f": {who}")
         left = brake.passed + soak - self._now
         if left > 0:
-            raise _Wait(f"the canaries are watched for {left:.0f} s more", left, self._nodes / _CROWD)
+            detail = f", for {left:.0f} s more"
+            raise _Wait("the canaries are watched", left, self._nodes / _CROWD, detail)
 
     def _ring(self) -> str:
         """Who goes first in a generation that nobody has begun yet. Raises _Wait."""

@@ -30,6 +30,11 @@ SUITES = {
     "takeovers": ("hosts.takeovers", 50, "random lives of nodes that another installer has been at"),
     "hostile": ("inputs.hostile", 10_000, "examples of each kind of input"),
     "swapped": ("disks.swapped", 2_000, "rounds of each operation"),
+    "fleet": (
+        "fleets.suite",
+        1_000,
+        "random schedules of a fleet, beside what may happen to it at each size",
+    ),
     "unitfiles": ("inputs.unitfiles", 3_000, "units of kubelet that systemd reads, too"),
 }
 _SHOWN = 5  # cases that did not hold, each with its reason

@@ -94,7 +94,8 @@ def test_the_next_node_waits_until_the_permit_is_given_back(store: Store) -> Non
     a, b, _ = trio(store)
     assert a.begin(REPAIR).granted
     answer = b.begin(REPAIR)
-    assert (answer.granted, answer.why) == (False, "the permit to restart kubelet is taken, by a")
+    assert (answer.granted, answer.why) == (False, "the permit to restart kubelet is taken")
+    assert answer.detail == ", by a"
     store.requests.clear()
     b.begin(REPAIR)
     assert len(store.requests) == 1  # nothing more is asked for
@@ -283,7 +284,8 @@ def test_the_others_wait_for_the_canary_and_while_it_is_watched(store: Store) ->
     store.now += 20
     a.end()
     answer = b.begin()
-    assert (answer.granted, answer.why) == (False, "the canaries are watched for 300 s more")
+    assert (answer.granted, answer.why) == (False, "the canaries are watched")
+    assert answer.detail == ", for 300 s more"
     assert 300 <= answer.wait <= 302
     store.now += 299
     assert not c.begin().granted
@@ -296,7 +298,8 @@ def test_a_generation_that_restarts_nothing_is_not_watched(store: Store) -> None
     a, b, _ = trio(store)
     mild = replace(NEW, restarts_kubelet=False, soaks=False)
     assert a.begin(mild).canary
-    assert b.begin(mild).why == "canaries go first: a"
+    waits = b.begin(mild)
+    assert (waits.why, waits.detail) == ("canaries go first", ": a")
     a.end(work=mild)
     assert b.begin(mild).granted
     assert store.holders() == []
@@ -305,7 +308,7 @@ def test_a_generation_that_restarts_nothing_is_not_watched(store: Store) -> None
 def test_labelled_nodes_go_first(store: Store) -> None:
     a, b, _ = trio(store)
     chosen = Node(store, "chosen", canary=True)
-    assert "ring=canary" in a.begin().why
+    assert "ring=canary" in a.begin().detail
     assert chosen.begin().canary
     chosen.end()
     store.now += 301

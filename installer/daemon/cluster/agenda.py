@@ -81,7 +81,7 @@ class Agenda:
             first, last = self._periods.renew
             self.want(Due.LEASE, first + (last - first) * self._random())
         pause = min(longest, shortest * 2.0 ** min(10, self._failures - 1))
-        for what in failed:
+        for what in sorted(failed):
             self._at[what] = now + self._varied(max(pause, retry_after))
 
     def want_varied(self, what: Due, seconds: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from installer.daemon.cluster.objects import EVENTS_PATH, build_event
 from installer.daemon.cluster.pod_context import PodContext
 from installer.errors import InvalidInputError
 from installer.fleet.ask import Ask, FleetContext
-from installer.host.kubeapi import KubeApi
+from installer.host.kubeapi import Api, KubeApi
 from installer.model.fleet import FleetAnswer, FleetRequest, FleetRules, PlannedWork, WorkResult
 
 
@@ -43,17 +43,22 @@ def turn(text: str) -> str:
     """Asks for the turn, or tells of its end. Raises InvalidInputError for what is not the daemon's."""
     context, seconds, request = parse_request(text)
     api = KubeApi(context.host, context.port, Path(context.account), time.monotonic() + seconds)
-    fleet = FleetContext(context.node, context.rollout_namespace, context.daemonset_path)
     try:
-        ask = Ask(fleet, request, api, time.time, random.random)
-        answer = ask.begin(request.work) if request.work else ask.end()
-        if answer.tripped:
-            api.call("POST", EVENTS_PATH, build_event(context, _stopped(answer)))
-        return json.dumps(asdict(answer))
+        return json.dumps(asdict(talk(context, request, api, time.time)))
     finally:
         api.close()
 
 
-def _stopped(answer: FleetAnswer) -> Mapping[str, Any]:
+def talk(context: PodContext, request: FleetRequest, api: Api, clock: Callable[[], float]) -> FleetAnswer:
+    """The requests. `clock` is the time of the epoch where the server does not say it."""
+    fleet = FleetContext(context.node, context.rollout_namespace, context.daemonset_path)
+    ask = Ask(fleet, request, api, clock, random.random)
+    answer = ask.begin(request.work) if request.work else ask.end()
+    if answer.tripped:
+        api.call("POST", EVENTS_PATH, build_event(context, _stopped(answer, clock())))
+    return answer
+
+
+def _stopped(answer: FleetAnswer, now: float) -> Mapping[str, Any]:
     message = f"no other node begins this generation: {answer.tripped}"
-    return {"type": "Warning", "reason": "RolloutStopped", "message": message, "time": time.time()}
+    return {"type": "Warning", "reason": "RolloutStopped", "message": message, "time": now}

@@ -247,7 +247,7 @@ class Turns:
                 self._leads = self._asked.generation if self._asked and answer.canary else self._leads
             self._say("turn.granted", f"the turn of this node has come{_with(answer.permit)}")
         elif answer.why != self._answer.why:
-            self._say("turn.waiting", answer.why)
+            self._say("turn.waiting", f"{answer.why}{answer.detail}")
         self._answer = answer
 
     def _take_end(self, answer: FleetAnswer) -> None:

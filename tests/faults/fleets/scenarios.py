@@ -1,0 +1,297 @@
+"""What may happen to a fleet, and what has to hold of it each time. For the unit level and for `hack/faults`.
+
+Each scenario gets a number of nodes and a seed, and returns what did not hold. Of every one: never more
+planned restarts of kubelet at once than permits; none without its turn; no permit is left behind; every
+healthy node gets there.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from installer.fleet.objects import FREEZE, share_of
+from installer.host.kubeapi import Answer
+from installer.model.fleet import FleetRules
+from tests.faults.fleets.sim import Nature, SimFleet
+from tests.fleet_bench import CONFIG_MAPS, DAEMONSET
+
+HOUR = 3600.0
+RULES = FleetRules(hold_seconds=200.0, concurrent_restarts="5%")
+AWAY = Answer(0, failure="no answer in time")
+BUSY = Answer(429, failure="429: TooManyRequests", retry_after=60.0)
+_REST = 1.6  # requests of a node in five minutes, by chance a little more than on average
+
+
+@dataclass(frozen=True, slots=True)
+class Chance:
+    """The seed's own randomness, beside that of the program."""
+
+    size: int
+    random: random.Random
+
+    def natures(self, bad: frozenset[str] = frozenset()) -> list[Nature]:
+        """Work of 15 to 30 s, and clocks that are an hour wrong."""
+        draw = self.random
+        return [Nature(draw.uniform(15, 30), bad, draw.choice((-HOUR, 0.0, HOUR))) for _ in range(self.size)]
+
+    def some(self, fleet: SimFleet, share: float) -> list[int]:
+        return self.random.sample(range(self.size), round(share * self.size)) if fleet else []
+
+
+Scenario = Callable[[Chance, int], list[str]]
+
+
+def patience(fleet: SimFleet) -> float:
+    """Ten times what the work takes one after the other, and the canaries' time."""
+    return 4 * HOUR + 10 * 40 * len(fleet.nodes) / fleet.limit
+
+
+def arrives(fleet: SimFleet, generation: str, seconds: float = 0.0) -> list[str]:
+    """Lets it run to its end; what does not hold then."""
+    fleet.run(seconds or patience(fleet), generation)
+    missing = fleet.lacking(generation)
+    bad = [f"{len(missing)} nodes do not run {generation}, {missing[:3]}"] if missing else []
+    bad += [f"permits are left with {fleet.holders()[:3]}"] if fleet.holders() else []
+    return bad + safe(fleet)
+
+
+def safe(fleet: SimFleet) -> list[str]:
+    """What has to hold at any time."""
+    bad = []
+    if fleet.most_at_work > fleet.limit:
+        bad.append(f"{fleet.most_at_work} kubelets at once, of {fleet.limit}")
+    if fleet.unasked:
+        bad.append(f"{fleet.unasked[:3]} began without their turn")
+    return bad
+
+
+# -- scenarios -------------------------------------------------------------------------------------
+
+
+def install(chance: Chance, seed: int) -> list[str]:
+    """And then a day's rest."""
+    fleet = SimFleet(chance.natures(), RULES, seed)
+    fleet.controller.apply("one")
+    bad = arrives(fleet, "one")
+    fleet.run(900)
+    before = fleet.asked
+    fleet.run(HOUR)
+    rest = (fleet.asked - before) / chance.size / 12
+    return bad + ([f"{rest:.2f} requests of a node in five minutes of rest"] if rest > _REST else [])
+
+
+def upgrade(chance: Chance, seed: int) -> list[str]:
+    fleet = SimFleet(chance.natures(), RULES, seed)
+    fleet.install("one")
+    fleet.controller.apply("two")
+    return arrives(fleet, "two")
+
+
+def bad_generation(chance: Chance, seed: int) -> list[str]:
+    """It fails everywhere: canaries alone are touched. Another generation is the way out."""
+    fleet = SimFleet(chance.natures(bad=frozenset({"two"})), RULES, seed)
+    fleet.install("one")
+    fleet.controller.apply("two")
+    fleet.run(HOUR)
+    touched, canaries = len(fleet.touched["two"]), share_of("1%", chance.size)
+    bad = [f"{touched} nodes have tried it"] if not 1 <= touched <= canaries else []
+    bad += [f"{kept} nodes left what was good"] if (kept := fleet.installed_other_than("one")) else []
+    fleet.controller.apply("three")
+    return bad + arrives(fleet, "three")
+
+
+def bad_on_some(chance: Chance, seed: int) -> list[str]:
+    """Without canaries, it fails on three nodes of ten: the brake stops it at its limit, but for those that
+    are at work by then."""
+    natures = chance.natures()
+    for number in chance.random.sample(range(chance.size), chance.size * 3 // 10):
+        natures[number] = replace(natures[number], bad=frozenset({"two"}))
+    fleet = SimFleet(natures, replace(RULES, order="any", max_failures="3"), seed)
+    fleet.install("one")
+    fleet.controller.apply("two")
+    fleet.run(HOUR)
+    failed = sum("two" in natures[number].bad for number in fleet.touched["two"])
+    bad = [f"it failed on {failed} nodes"] if failed > 3 + fleet.limit else []
+    fleet.controller.apply("three")
+    return bad + arrives(fleet, "three")
+
+
+def bad_pool(chance: Chance, seed: int) -> list[str]:
+    """The last tenth of the nodes cannot run it; the others do, or it is stopped."""
+    natures, pool = chance.natures(), chance.size // 10
+    natures[-pool:] = [replace(nature, bad=frozenset({"two"})) for nature in natures[-pool:]]
+    fleet = SimFleet(natures, RULES, seed)
+    fleet.install("one")
+    fleet.controller.apply("two")
+    fleet.run(2 * HOUR)
+    failed = sum("two" in natures[number].bad for number in fleet.touched["two"])
+    bad = [f"it failed on {failed} nodes"] if failed > share_of("1%", chance.size) + fleet.limit else []
+    fleet.controller.apply("three")
+    return bad + arrives(fleet, "three")
+
+
+def bad_image(chance: Chance, seed: int) -> list[str]:
+    """No node can pull it: a tenth of the pods is away, and no kubelet is restarted."""
+    fleet = SimFleet(chance.natures(), RULES, seed)
+    fleet.install("one")
+    fleet.unpullable.add("two")
+    fleet.controller.apply("two")
+    fleet.run(HOUR)
+    away = len(fleet.controller.unavailable)
+    bad = [f"{away} pods are away"] if away > chance.size // 10 else []
+    bad += ["kubelets were restarted"] if fleet.most_at_work else []
+    fleet.controller.apply("three")
+    return bad + arrives(fleet, "three")
+
+
+def mass_drift(chance: Chance, seed: int) -> list[str]:
+    """A node agent takes the drop-in away on every node within a minute."""
+    fleet = SimFleet(chance.natures(), RULES, seed)
+    fleet.install("one")
+    for node in fleet.nodes:
+        fleet.clock.after(chance.random.uniform(0, 60), node.drift)
+    fleet.run(60)
+    return arrives(fleet, "one")
+
+
+def mass_reboot(chance: Chance, seed: int) -> list[str]:
+    """Every node loses its power in the middle of an upgrade."""
+    fleet = SimFleet(chance.natures(), RULES, seed)
+    fleet.install("one")
+    fleet.controller.apply("two")
+    fleet.run(chance.random.uniform(300, 900))
+    for node in fleet.nodes:
+        fleet.clock.after(chance.random.uniform(0, 60), lambda node=node: node.reboot(90.0))  # type: ignore[misc]
+    fleet.run(60)
+    return arrives(fleet, "two")
+
+
+def api_away(chance: Chance, seed: int) -> list[str]:
+    """For an hour, in the middle of an upgrade: nothing begins, and then it goes on."""
+    fleet = SimFleet(chance.natures(), replace(RULES, order="any"), seed)
+    fleet.install("one")
+    fleet.controller.apply("two")
+    fleet.run(200)
+    fleet.store.away = AWAY
+    fleet.run(60)
+    begun = len(fleet.touched["two"])
+    fleet.run(HOUR)
+    bad = ["nodes began without an answer"] if len(fleet.touched["two"]) != begun else []
+    fleet.store.away = None
+    return bad + arrives(fleet, "two")
+
+
+def api_busy(chance: Chance, seed: int) -> list[str]:
+    """It answers 429 and wants to be left alone for a minute: a node asks it no more than twice a minute."""
+    fleet = SimFleet(chance.natures(), replace(RULES, order="any"), seed)
+    fleet.install("one")
+    fleet.controller.apply("two")
+    fleet.run(200)
+    fleet.store.away, before = BUSY, fleet.asked
+    fleet.run(1200)
+    each = (fleet.asked - before) / chance.size / 20
+    bad = [f"{each:.1f} requests of a node in a minute"] if each > 2 else []
+    fleet.store.away = None
+    return bad + arrives(fleet, "two")
+
+
+def half_dead(chance: Chance, seed: int) -> list[str]:
+    """Half of the nodes die within ten minutes of a first installation, some with a permit."""
+    fleet = SimFleet(chance.natures(), RULES, seed)
+    fleet.controller.apply("one")
+    for number in chance.some(fleet, 0.5):
+        fleet.clock.after(chance.random.uniform(0, 900), fleet.nodes[number].die)
+    fleet.run(900)
+    return arrives(fleet, "one")
+
+
+def frozen(chance: Chance, seed: int) -> list[str]:
+    """A person stops a rollout for an hour: what has begun is finished, and nothing more begins."""
+    fleet = SimFleet(chance.natures(), replace(RULES, order="any"), seed)
+    fleet.install("one")
+    fleet.controller.apply("two")
+    fleet.run(200)
+    annotations = fleet.store.objects[DAEMONSET]["metadata"]["annotations"]
+    annotations[FREEZE] = "a person looks"
+    fleet.run(30)
+    begun = len(fleet.touched["two"])
+    fleet.run(HOUR)
+    bad = ["nodes began while it was frozen"] if len(fleet.touched["two"]) != begun else []
+    del annotations[FREEZE]
+    return bad + arrives(fleet, "two")
+
+
+def random_schedule(chance: Chance, seed: int) -> list[str]:
+    """Whatever may happen, in any order; then peace, and a good generation."""
+    draw = chance.random
+    rules = FleetRules(
+        concurrent_restarts=draw.choice(("1", "2", "1%", "5%", "10%")),
+        max_failures=draw.choice(("1", "1%", "5%")),
+        order=draw.choice(("canary", "any")),
+        soak_seconds=draw.choice((0.0, 60.0, 300.0)),
+        hold_seconds=200.0,
+    )
+    natures = [
+        replace(
+            nature,
+            canary=draw.random() < 0.02,
+            bad=frozenset(each for each in ("two", "three") if draw.random() < 0.1),
+        )
+        for nature in chance.natures()
+    ]
+    fleet = SimFleet(natures, rules, seed)
+    if draw.random() < 0.5:
+        fleet.install("one")
+    else:
+        fleet.controller.apply("one")
+    annotations = fleet.store.objects[DAEMONSET]["metadata"]["annotations"]
+    for _ in range(draw.randint(3, 10)):
+        fleet.run(draw.expovariate(1 / 300))
+        what = draw.choice(("drift", "reboot", "die", "away", "busy", "freeze", "apply"))
+        nodes = [fleet.nodes[number] for number in chance.some(fleet, draw.choice((0.02, 0.2, 1.0)))]
+        for node in nodes if what in ("drift", "reboot") else nodes[: chance.size // 50]:
+            wait = draw.uniform(0, 60)
+            if what == "drift":
+                fleet.clock.after(wait, node.drift)
+            elif what == "reboot":
+                fleet.clock.after(wait, lambda node=node: node.reboot(90.0))  # type: ignore[misc]
+            elif what == "die":
+                fleet.clock.after(wait, node.die)
+        if what in ("away", "busy"):
+            fleet.store.away = AWAY if what == "away" else BUSY
+            fleet.run(draw.uniform(10, HOUR))
+            fleet.store.away = None
+        elif what == "freeze":
+            annotations[FREEZE] = ""
+            fleet.run(draw.uniform(10, HOUR))
+            annotations.clear()
+        elif what == "apply":
+            fleet.controller.apply(draw.choice(("one", "two", "three")))
+    fleet.run(300)
+    for path in list(fleet.store.objects.below.get(CONFIG_MAPS, ())):
+        del fleet.store.objects[path]  # `rollout retry`
+    fleet.controller.apply("four")
+    return arrives(fleet, "four")
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "install, and rest": install,
+    "upgrade": upgrade,
+    "bad generation": bad_generation,
+    "bad on three of ten nodes": bad_on_some,
+    "bad node pool": bad_pool,
+    "bad image": bad_image,
+    "mass drift": mass_drift,
+    "mass reboot": mass_reboot,
+    "API server away for an hour": api_away,
+    "API server wants to be left alone": api_busy,
+    "half of the nodes dead": half_dead,
+    "frozen for an hour": frozen,
+}
+
+
+def play(scenario: Scenario, size: int, seed: int) -> list[str]:
+    """What did not hold."""
+    return scenario(Chance(size, random.Random(f"{scenario.__name__} {seed}")), seed)

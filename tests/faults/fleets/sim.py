@@ -1,0 +1,538 @@
+"""A cluster on a simulated clock: nodes with the watcher's own policy and its own talk with the API server,
+pods by the rules of the DaemonSet controller, and an API server of plain objects.
+
+What is simulated is the host below: a pass takes its seconds, and succeeds or fails as the node's nature
+says. Whatever decides, asks, waits, tells and tries again is the program's own.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from installer.daemon.child_run import ChildOutcome
+from installer.daemon.cluster.client import ApiCluster
+from installer.daemon.cluster.heartbeat import Heartbeat
+from installer.daemon.cluster.heartbeat import parse_request as parse_heartbeat
+from installer.daemon.cluster.pod_context import PodContext
+from installer.daemon.cluster.turn_child import parse_request as parse_turn
+from installer.daemon.cluster.turn_child import talk
+from installer.daemon.configuration import Configuration
+from installer.daemon.decision import Action
+from installer.daemon.fleet_side import ask_fleet, tell_fleet
+from installer.daemon.policy import BUSY, Policy
+from installer.daemon.poller import PollSnapshot
+from installer.fleet.objects import read_permits, share_of
+from installer.host.kubeapi import Answer
+from installer.host.run import Finished
+from installer.model.fleet import FleetRules, PlannedWork
+from installer.model.resource import UnitState
+from tests.fleet_bench import LEASES, NAMESPACE, Store
+from tests.policy_bench import KUBELET, PROXY
+
+_LATENCY = 0.2  # seconds that a child takes to ask the API server
+_LOOK_SECONDS = 0.5  # a pass that changes nothing
+_PULL_SECONDS = 3.0  # from a pod's end to the start of the next one's container
+_MIN_READY = 15.0  # minReadySeconds of the DaemonSet
+
+
+@dataclass(frozen=True, slots=True)
+class Nature:
+    """What a node is like. `takes`: seconds of a pass that restarts kubelet. `bad`: generations that fail
+    here. `skew`: of its clock."""
+
+    takes: float = 20.0
+    bad: frozenset[str] = frozenset()
+    skew: float = 0.0
+    canary: bool = False
+
+
+_FAILED = ChildOutcome(5, True, remembered=True, rolled_back=True, restarts=1, reason="it does not start")
+
+
+class Clock:
+    """`now` goes on from event to event."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._cancelled: set[int] = set()
+        self._last = 0
+
+    def after(self, seconds: float, call: Callable[[], None]) -> int:
+        self._last += 1
+        heapq.heappush(self._due, (self.now + max(0.0, seconds), self._last, call))
+        return self._last
+
+    def cancel(self, timer: int) -> None:
+        self._cancelled.add(timer)
+
+    def run(self, until: float, done: Callable[[], bool] = lambda: False) -> None:
+        """Up to this time, or until `done`, which is asked now and then."""
+        count = 0
+        while self._due and self._due[0][0] <= until:
+            at, number, call = heapq.heappop(self._due)
+            if number in self._cancelled:
+                self._cancelled.discard(number)
+                continue
+            self.now = at
+            call()
+            count += 1
+            if count % 64 == 0 and done():
+                return
+        self.now = max(self.now, until)
+
+
+class _Done:
+    """A child that cannot be killed before its answer, which is then not heard."""
+
+    def __init__(self) -> None:
+        self.killed = False
+
+    def kill(self) -> None:
+        self.killed = True
+
+
+class _Files:
+    """A directory in memory, for what a daemon remembers."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, bytes] = {}
+
+    def read(self, path: str) -> bytes | None:
+        return self._kept.get(path)
+
+    def status(self, path: str) -> object:
+        return self._kept.get(path)
+
+    def make_directory(self, path: str) -> None:
+        """There are none."""
+
+    def write(self, path: str, content: bytes, mode: int) -> None:
+        self._kept[path] = content
+
+
+class Watcher:
+    """One pod's daemon: what `loop.py` does, without a host."""
+
+    def __init__(self, node: SimNode, generation: str) -> None:
+        self.node, self.cluster_of, self.generation = node, node.fleet, generation
+        self.clock = node.fleet.clock
+        pod = f"{node.name}-{node.pods}"
+        context = PodContext(
+            *("", 0, "", node.name, pod, pod, "kube-system", "cri-resmgr-installer"), True, NAMESPACE
+        )
+        self.policy = Policy(Configuration(rules=node.fleet.rules), random.random, self.clock.now)
+        self.cluster = ApiCluster(
+            context,
+            lambda _event: None,
+            node.files,  # type: ignore[arg-type]
+            ("program",),
+            self._run,
+            now=lambda: node.fleet.store.now + node.nature.skew,
+            clock=lambda: self.clock.now,
+        )
+        self.alive = True
+        self._timer = 0
+        self._published: Any = None
+        self.cluster.begin(self, self.stir)
+        if node.busy:  # a pass outlives its pod: it is followed to its end
+            self.policy.begun(Action.INSTALL, self._look(), by_another=True)
+        self._set_timer(0.0)
+
+    # -- the loop's port ------------------------------------------------------------------------
+
+    def after(self, seconds: float, call: Callable[[], None]) -> int:
+        return self.clock.after(seconds, lambda: call() if self.is_running else None)
+
+    def cancel(self, timer: int) -> None:
+        self.clock.cancel(timer)
+
+    def start(
+        self,
+        argv: Sequence[str],
+        on_line: Callable[[str], None],
+        on_end: Callable[[int], None],
+        deadline: float,
+        grace: float,
+    ) -> _Done:
+        child = _Done()
+
+        def end() -> None:
+            if self.is_running and not child.killed:
+                done = self._run(argv, deadline)
+                on_line(done.output)
+                on_end(done.code or 0)
+
+        self.clock.after(_LATENCY, end)
+        return child
+
+    def _run(self, argv: Sequence[str], _seconds: float) -> Finished:
+        verb, text = argv[-2], argv[-1]
+        if verb == "cluster-heartbeat":
+            return Finished(tuple(argv), 0, json.dumps(Heartbeat(parse_heartbeat(text), self.node).run()))
+        context, _seconds, request = parse_turn(text)
+        before = self.node.asked
+        said = talk(context, request, self.node, lambda: self.node.fleet.store.now + self.node.nature.skew)
+        self.node.fleet.turns_asked += self.node.asked - before
+        return Finished(tuple(argv), 0, json.dumps(asdict(said)))
+
+    @property
+    def is_running(self) -> bool:
+        return self.alive and not self.node.is_dead
+
+    # -- the daemon -----------------------------------------------------------------------------
+
+    def stir(self) -> None:
+        self._set_timer(0.05)
+
+    def _set_timer(self, seconds: float) -> None:
+        if self._timer:
+            self.clock.cancel(self._timer)
+        self._timer = self.after(seconds, self.turn)
+
+    def _look(self) -> PollSnapshot:
+        cluster = self.cluster
+        seen = self.node.look(self.generation)
+        return replace(seen, paused=cluster.paused(), asked=cluster.asked(), turn=cluster.turn())
+
+    def turn(self) -> None:
+        self._timer = 0
+        snapshot = self._look()
+        decision = self.policy.step(self.clock.now, snapshot)
+        if decision.action not in (Action.NOTHING, Action.STOP):
+            self._begin(decision.action, snapshot)
+        if self.policy.wonders:
+            self.cluster.ask()
+        self._publish(snapshot)
+        self._set_timer(decision.due - self.clock.now)
+
+    def _publish(self, snapshot: PollSnapshot) -> None:
+        state, before = self.policy.state, self._published
+        self._published = state
+        if state != before:
+            self.cluster.report(state)
+        if before is None or state.ready != before.ready:
+            self.node.pod_is(ready=state.ready)
+        ask_fleet(self.cluster, self.policy, snapshot)
+
+    def _begin(self, action: Action, snapshot: PollSnapshot) -> None:
+        self.policy.begun(action, snapshot)
+        permitted = self.policy.planned if not self.policy.asks else None
+        seconds, outcome = self.node.work(self.generation, asks=self.policy.asks)
+        if outcome.restarts or outcome.touched:
+            self.node.fleet.began(self.node, permitted, self.generation)
+
+        boots = self.node.boots
+
+        def end() -> None:
+            if self.node.boots != boots:
+                return
+            self.node.finish(self.generation, outcome)
+            watcher = self.node.watcher
+            followed = watcher is self or outcome.restarts > 0
+            if watcher is not None and watcher.is_running and followed:
+                watcher.ended(action, outcome)
+
+        self.clock.after(seconds, end)
+
+    def ended(self, action: Action, outcome: ChildOutcome) -> None:
+        """A pass has ended, which this daemon or an earlier one has begun."""
+        if self.policy.working:
+            tell_fleet(self.cluster, self.policy, action, outcome)
+            self.policy.ended(self.clock.now, outcome, self._look())
+            self.turn()
+
+    def end(self) -> None:
+        """The pod is deleted. A pass that it has begun goes on."""
+        if self.is_running:
+            self.cluster.end()
+        self.alive = False
+        if self._timer:
+            self.clock.cancel(self._timer)
+
+
+class SimNode:
+    """A host, its kubelet, and its pod. It is also the API server as this node sees it: each request counts.
+    `boots` counts what has ended everything on it, `starts` those of kubelet, `asked` its requests."""
+
+    def __init__(self, fleet: SimFleet, number: int, nature: Nature) -> None:
+        self.fleet, self.number, self.nature = fleet, number, nature
+        self.name = f"node-{number}"
+        self.files = _Files()
+        self.installed = ""
+        self.drifted = False
+        self.busy = False
+        self.is_dead = False
+        self.starts = self.boots = self.pods = self.asked = 0
+        self.watcher: Watcher | None = None
+        self.pod_generation = ""
+        fleet.store.node(self.name, canary=nature.canary)
+        fleet.store.objects[f"/api/v1/nodes/{self.name}"]["status"] = {
+            "conditions": [{"type": "Ready", "status": "True"}]
+        }
+
+    def call(self, method: str, path: str, body: Any = None) -> Answer:
+        self.asked += 1
+        self.fleet.per_second[int(self.fleet.clock.now)] += 1
+        return self.fleet.store.call(method, path, body)
+
+    # -- the pod ----------------------------------------------------------------------------------
+
+    def start_pod(self, generation: str) -> None:
+        self.pods += 1
+        self.pod_generation = generation
+        number = self.pods
+
+        def start() -> None:
+            if self.pods == number and not self.is_dead and generation not in self.fleet.unpullable:
+                self.watcher = Watcher(self, generation)
+
+        self.fleet.clock.after(_PULL_SECONDS * random.uniform(0.7, 1.5), start)
+
+    def end_pod(self) -> None:
+        if self.watcher is not None:
+            self.watcher.end()
+            self.watcher = None
+        self.fleet.controller.available(self, available=False)
+
+    def pod_is(self, *, ready: bool) -> None:
+        number = self.pods
+        if not ready:
+            self.fleet.controller.available(self, available=False)
+            return
+
+        def judge() -> None:
+            watcher = self.watcher
+            still = watcher is not None and watcher.is_running and watcher.policy.state.ready
+            if still and self.pods == number:
+                self.fleet.controller.available(self, available=True)
+
+        self.fleet.clock.after(_MIN_READY, judge)
+
+    # -- the host ---------------------------------------------------------------------------------
+
+    def look(self, generation: str) -> PollSnapshot:
+        good = bool(self.installed) and not self.drifted
+        return PollSnapshot(
+            inputs=(generation,),
+            files=(self.installed, "edited" if self.drifted else ""),
+            units=(self.starts,),
+            proxy=PROXY if self.installed else UnitState("p"),
+            kubelet=KUBELET,
+            relay=bool(self.installed),
+            on_relay=good,
+        )
+
+    def work(self, generation: str, *, asks: bool) -> tuple[float, ChildOutcome]:
+        """Seconds and end of a pass."""
+        if self.busy:
+            return 0.1, ChildOutcome(BUSY)
+        if self.installed == generation and not self.drifted:
+            return _LOOK_SECONDS, ChildOutcome(0, generation=generation, fleet_generation=generation)
+        begins = self.installed != generation
+        if asks:
+            work = PlannedWork(generation, True, begins=begins, soaks=begins)
+            return _LOOK_SECONDS, ChildOutcome(3, would_restart=True, planned=work)
+        self.busy = True
+        self.starts += 1
+        if begins and generation in self.nature.bad:
+            return self.nature.takes, _FAILED
+        done = ChildOutcome(0, True, restarts=1, generation=generation, fleet_generation=generation)
+        return self.nature.takes, done
+
+    def finish(self, generation: str, outcome: ChildOutcome) -> None:
+        if outcome.restarts:
+            self.busy = False
+            self.fleet.ended(self)
+            if outcome.code == 0:
+                self.installed, self.drifted = generation, False
+
+    def die(self) -> None:
+        """Its power is gone, and all that ran there: nothing is told."""
+        self.is_dead = True
+        self.boots += 1
+        self.busy = False
+        self.fleet.ended(self)
+        if self.watcher is not None:
+            self.watcher.alive = False
+            self.watcher = None
+        self.fleet.controller.available(self, available=False)
+
+    def reboot(self, seconds: float) -> None:
+        """What is on its disk stays."""
+        if self.is_dead:
+            return
+        self.die()
+        self.files = _Files()  # /run
+
+        def start() -> None:
+            self.is_dead = False
+            self.starts += 1
+            self.start_pod(self.pod_generation)
+
+        self.fleet.clock.after(seconds, start)
+
+    def drift(self) -> None:
+        """A node agent has taken our drop-in away and restarted kubelet."""
+        if self.is_dead or self.busy or not self.installed:
+            return
+        self.drifted = True
+        self.starts += 1
+        if self.watcher is not None and self.watcher.is_running:
+            self.watcher.stir()
+
+
+class Controller:
+    """The DaemonSet controller (Kubernetes documentation, "Perform a Rolling Update on a DaemonSet"): a new
+    one starts everywhere; of an update, old pods that are not available are replaced outside of the budget,
+    others as far as maxUnavailable (10 %) allows. A pod's end waits for its kubelet."""
+
+    def __init__(self, fleet: SimFleet) -> None:
+        self.fleet = fleet
+        self.generation = ""
+        self.old: set[int] = set()  # nodes with a pod of an earlier template
+        self.unavailable: set[int] = set()
+        self._due = False
+
+    def apply(self, generation: str) -> None:
+        first = not self.generation
+        self.generation = generation
+        numbers = set(range(len(self.fleet.nodes)))
+        if first:
+            self.unavailable = set(numbers)
+            for node in self.fleet.nodes:
+                node.start_pod(generation)
+        else:
+            self.old = numbers
+        self._show()
+        self.soon()
+
+    def available(self, node: SimNode, *, available: bool) -> None:
+        before = len(self.unavailable)
+        (self.unavailable.discard if available else self.unavailable.add)(node.number)
+        if len(self.unavailable) != before:
+            self._show()
+            self.soon()
+
+    def soon(self) -> None:
+        if not self._due:
+            self._due = True
+            self.fleet.clock.after(1.0, self._sync)
+
+    def _show(self) -> None:
+        self.fleet.store.size(len(self.fleet.nodes), len(self.unavailable))
+
+    def _sync(self) -> None:
+        self._due = False
+        if not self.old:
+            return
+        budget = max(0, max(1, len(self.fleet.nodes) // 10) - len(self.unavailable))
+        replaced = [*sorted(self.old & self.unavailable), *sorted(self.old - self.unavailable)[:budget]]
+        for number in replaced:
+            self.old.discard(number)
+            node = self.fleet.nodes[number]
+            node.pod_generation = self.generation
+            if not node.is_dead:
+                node.end_pod()
+                node.start_pod(self.generation)
+
+
+class SimFleet:
+    """`at_work` are nodes whose kubelet is restarted as planned; `most_at_work` at once so far. `touched` has
+    the nodes that have begun a generation, `unasked` those that had not got their turn. `per_second` counts
+    requests by second, `turns_asked` those for turns."""
+
+    def __init__(self, natures: Sequence[Nature], rules: FleetRules, seed: int = 0) -> None:
+        random.seed(seed)  # the program's own jitter
+        self.rules = rules
+        self.clock = Clock()
+        self.store = SimStore(self.clock)
+        self.unpullable: set[str] = set()
+        self.at_work: set[int] = set()
+        self.most_at_work = 0
+        self.touched: dict[str, set[int]] = {}
+        self.unasked: list[str] = []
+        self.turns_asked = 0
+        self.per_second = Counter[int]()
+        self.controller = Controller(self)
+        self.nodes = [SimNode(self, number, nature) for number, nature in enumerate(natures)]
+
+    def began(self, node: SimNode, permitted: PlannedWork | None, generation: str) -> None:
+        if permitted is None:
+            self.unasked.append(node.name)
+        self.at_work.add(node.number)
+        self.most_at_work = max(self.most_at_work, len(self.at_work))
+        self.touched.setdefault(generation, set()).add(node.number)
+
+    def ended(self, node: SimNode) -> None:
+        self.at_work.discard(node.number)
+
+    # -- what tests ask ---------------------------------------------------------------------------
+
+    def healthy(self) -> list[SimNode]:
+        return [node for node in self.nodes if not node.is_dead]
+
+    def installed_other_than(self, generation: str) -> int:
+        return sum(node.installed != generation for node in self.nodes)
+
+    @property
+    def asked(self) -> int:
+        """Requests so far."""
+        return sum(node.asked for node in self.nodes)
+
+    @property
+    def limit(self) -> int:
+        return share_of(self.rules.concurrent_restarts, len(self.nodes))
+
+    def install(self, generation: str) -> None:
+        """As if it had been there for long; the pods come within a minute."""
+        for node in self.nodes:
+            node.installed = generation
+        self.controller.apply(generation)
+        self.run(120)
+
+    def lacking(self, generation: str) -> list[str]:
+        """Healthy nodes that do not run it."""
+        return [
+            node.name
+            for node in self.healthy()
+            if node.drifted or (node.installed != generation and generation not in node.nature.bad)
+        ]
+
+    def run(self, seconds: float, generation: str = "") -> float:
+        """So long, or until every healthy node runs the generation and all permits are given back; how long
+        that took."""
+        began = self.clock.now
+
+        def done() -> bool:
+            return bool(generation) and not (self.at_work or self.holders() or self.lacking(generation))
+
+        self.clock.run(began + seconds, done)
+        return self.clock.now - began
+
+    def holders(self) -> list[str]:
+        """Of permits that have not expired."""
+        leases = [self.store.objects[path] for path in self.store.objects.below.get(LEASES, ())]
+        return [permit.holder for permit in read_permits(leases) if permit.is_held(self.store.now)]
+
+
+class SimStore(Store):
+    """The API server on the fleet's clock."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._epoch = clock, 1_000_000.0
+        super().__init__()
+
+    @property
+    def now(self) -> float:
+        return self._epoch + self._clock.now
+
+    @now.setter
+    def now(self, value: float) -> None:
+        """Set by nobody."""
