@@ -1,8 +1,9 @@
 """What Gardener users already have for this: a Shoot, its Extension, its providerConfig alone, a
 ControllerDeployment, or the values of its chart alone, read as a part of our values.
 
-Reads `configs`, `nodeSelector` and `imageVectorOverwrite`. Nothing else that is given is dropped without a
-word: an unknown key is a fault, and what belongs to the extension's own controller is a warning.
+Reads `configs`, `nodeSelector` and `imageVectorOverwrite`, and in a ControllerDeployment of ours what is
+below `installer`. Nothing else that is given is dropped without a word: an unknown key is a fault, and what
+belongs to the extension's own controller is a warning.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ _ALIAS = "cri-resmgr"
 
 _VECTOR = "imageVectorOverwrite"
 _OURS = ("configs", "nodeSelector", _VECTOR)
+_INSTALLER = "installer"
+"""The key of our chart's values that has all the values of the manifests."""
 _CONTROLLERS = ("gardener", "image", "replicaCount", "resources", "vpa")
 """Keys of the chart's values that are about the controller of the extension, not about the nodes."""
 _IGNORED_KINDS = ("ControllerRegistration", "ControllerInstallation")
@@ -56,6 +59,11 @@ class _Part:
     def data(self) -> Any:
         return _at(self.document.data, self.path)
 
+    def places(self, below: KeyPath) -> dict[KeyPath, str]:
+        """Those of what is below a path of the document."""
+        start = len(below)
+        return {path[start:]: place for path, place in self.document.places.items() if path[:start] == below}
+
 
 def load_provider_configs(
     paths: Iterable[Path], arch: object, removal: bool, documents: Iterable[Mapping[str, Any]] = ()
@@ -68,9 +76,11 @@ def load_provider_configs(
     reader = _Reader(removal)
     parts = [part for path in paths for part in reader.find_all(path)]
     parts += [part for data in documents for part in reader.find(Source(data)) or ()]
-    target = Target(reader.version, str(arch or "amd64"))
     parts.sort(key=lambda part: not part.chart_values)
-    sources = tuple(reader.read(part, target) for part in parts)
+    own = [reader.read_installer(part) for part in parts if part.chart_values]
+    arch = next((source.data["arch"] for source in own if source.data.get("arch")), arch)
+    target = Target(reader.version, str(arch or "amd64"))
+    sources = (*own, *(reader.read(part, target) for part in parts))
     if reader.faults:
         raise InvalidInputError(reader.faults)
     return Provided(sources, tuple(reader.warnings), bool(reader.shoot), reader.version)
@@ -123,7 +133,7 @@ class _Reader:
             return []
         if "providerConfig" in data or "type" in data:
             return self._find_in_entry(document, ())
-        chart_values = any(key in data for key in (_VECTOR, *_CONTROLLERS))
+        chart_values = any(key in data for key in (_VECTOR, _INSTALLER, *_CONTROLLERS))
         return [_Part(document, (), chart_values)]
 
     def _find_in_shoot(self, document: Source) -> list[_Part]:
@@ -174,15 +184,23 @@ class _Reader:
             self._fault(document, (*path, "disabled"), what)
         return [_Part(document, (*path, "providerConfig"))]
 
+    def read_installer(self, part: _Part) -> Source:
+        """The values of the manifests that a chart of ours has; none in others."""
+        path = (*part.path, _INSTALLER)
+        data = _at(part.document.data, path)
+        if not isinstance(data, (Mapping, type(None))):
+            self._fault(part.document, path, f"must be a mapping, not {kind(data)}")
+        return Source(dict(data), part.places(path)) if isinstance(data, Mapping) else Source({})
+
     def read(self, part: _Part, target: Target) -> Source:
-        data, document, start = part.data, part.document, len(part.path)
+        data, document = part.data, part.document
         if data is None:  # an extension that is only switched on
             return Source({})
         if not isinstance(data, Mapping):
             self._fault(document, part.path, f"must be a mapping, not {kind(data)}")
             return Source({})
         self._check_keys(part, data)
-        places = {path[start:]: place for path, place in document.places.items() if path[:start] == part.path}
+        places = part.places(part.path)
         found = {key: data[key] for key in ("configs", "nodeSelector") if data.get(key) is not None}
         if not document.places:
             # Else a fault would be looked for in the file that this one is stronger than.
@@ -199,14 +217,14 @@ class _Reader:
         return Source(found, places)
 
     def _check_keys(self, part: _Part, data: Mapping[Any, Any]) -> None:
-        known = (*_OURS, *_CONTROLLERS) if part.chart_values else (*_OURS, "apiVersion", "kind")
+        known = (*_OURS, _INSTALLER, *_CONTROLLERS) if part.chart_values else (*_OURS, "apiVersion", "kind")
         for key in data:
             if key not in known:
                 what = f"unknown key; {suggest(str(key), known if part.chart_values else _OURS)}"
                 self._fault(part.document, (*part.path, str(key)), what)
         for key in _CONTROLLERS if part.chart_values else ():
             if data.get(key) is not None:
-                what = "is about the controller of the original extension, and not used"
+                what = "is about the extension's controller, and not used"
                 self._warn(part.document, (*part.path, key), what)
 
     def _fault(self, document: Source, path: KeyPath, what: str) -> None:

@@ -12,7 +12,7 @@ import yaml
 
 from installer.cli import main
 from installer.errors import InvalidInputError
-from installer.manifests import ManifestOptions, render_manifests
+from installer.manifests import ManifestOptions, render_manifests, render_registration
 from installer.manifests.image_vector import Target, read_vector
 from installer.manifests.versions import fits
 from tests.unit.test_manifests import IMAGE, Maker, objects, options_of, pod_of, rendered, the
@@ -153,8 +153,24 @@ def test_a_removal_needs_no_extension_that_is_enabled(given: Given, shoot: str) 
 
 def test_what_is_the_controllers_is_not_dropped_without_a_word(given: Given) -> None:
     given.render("replicaCount: 1\nimage: {repository: a/b, tag: v1}\nconfigs: {}\nvpa:\n")
-    what = "is about the controller of the original extension, and not used"
+    what = "is about the extension's controller, and not used"
     assert given.warnings == [f"image: {what} (a.yaml:2)", f"replicaCount: {what} (a.yaml:1)"]
+
+
+def test_the_registration_that_we_print_can_be_rendered_from(given: Given, tmp_path: Path) -> None:
+    """Its `installer` has the values of the manifests, which a Shoot's own are stronger than."""
+    values = tmp_path / "values.yaml"
+    values.write_text(
+        f"images: {{installer: '{IMAGE}'}}\nname: ours\narch: arm64\nnodeSelector: {{pool: x}}\n"
+    )
+    printed = render_registration(ManifestOptions(values=values, images=("extension=a/b:1",)))
+    entry = "type: cri-resmgr-extension\nproviderConfig: {nodeSelector: {pool: y}}"
+    found = the(given.render(printed, entry, image=""), "DaemonSet", "ours")
+    assert found["spec"]["template"]["spec"]["nodeSelector"]["pool"] == "y"
+    assert "installer: must be a mapping, not a string" in given.faults("installer: x")[0]
+    faults = given.faults("installer:\n  nam: x")
+    assert [each for each in faults if "nam: unknown key; did you mean name?" in each]
+    assert "(a.yaml:2)" in faults[0]
 
 
 def test_the_proxies_are_scraped_by_the_name_that_people_know() -> None:
