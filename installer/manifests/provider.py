@@ -28,7 +28,7 @@ _VECTOR = "imageVectorOverwrite"
 _OURS = ("configs", "nodeSelector", _VECTOR)
 _INSTALLER = "installer"
 """The key of our chart's values that has all the values of the manifests."""
-_CONTROLLERS = ("gardener", "image", "replicaCount", "resources", "vpa")
+_CONTROLLERS = ("gardener", "image", "priorityClassName", "replicaCount", "resources", "vpa")
 """Keys of the chart's values that are about the controller of the extension, not about the nodes."""
 _IGNORED_KINDS = ("ControllerRegistration", "ControllerInstallation")
 _READ_KINDS = "a Shoot, an Extension, a ControllerDeployment, the values of its chart, or a providerConfig"

@@ -248,7 +248,7 @@ def test_what_the_pods_needed_goes_with_them(enabled: Landscape) -> None:
         world.shoot.create(kind, namespace, {"metadata": {"name": RESOURCE, "labels": OURS}})
     lease = {"name": "node-n1", "labels": {"app.kubernetes.io/name": RESOURCE}}
     world.shoot.create(LEASES, SHOOT, {"metadata": lease})
-    world.shoot.fail("GET", "/serviceaccounts", code=503)
+    world.shoot.fail("DELETE", f"/clusterroles/{RESOURCE}", code=503)
     world.disable(SHOOT)
     world.seed.wait(lambda: "cannot be asked for what is left" in world.health(SHOOT)[1])
     world.shoot.heal()
@@ -375,6 +375,40 @@ def test_a_watch_that_ends(enabled: Landscape, how: str) -> None:
         world.seed.forget()
     world.seed.cut_watches()
     world.gone(SHOOT)
+
+
+@pytest.mark.parametrize("how", ["cut", "forgotten"])
+def test_watches_that_never_last(world: Landscape, start: Start, how: str) -> None:
+    """Whatever the state in which it happens."""
+    ended = threading.Event()
+
+    def disturb() -> None:
+        while not ended.wait(0.05):
+            if how == "forgotten":
+                world.seed.forget()
+            world.seed.cut_watches()
+
+    nemesis = threading.Thread(target=disturb)
+    nemesis.start()
+    try:
+        start()
+        world.add_shoot(SHOOT)
+        world.enable(SHOOT)
+        world.rest(SHOOT, "Create Succeeded")
+        world.ask(SHOOT, config={"configs": {"fallback": "polcy: {}"}})
+        world.rest(SHOOT, "Reconcile Error", "False")
+        world.ask(SHOOT, "migrate", CHANGED)
+        world.seed.wait(lambda: world.operation(SHOOT) == "Migrate Succeeded" and not world.resource(SHOOT))
+        world.ask(SHOOT, "restore")
+        world.rest(SHOOT, "Restore Succeeded")
+        world.nodes["n2"] = "stuck"
+        world.disable(SHOOT)
+        world.seed.wait(lambda: "n2" in world.health(SHOOT)[1])
+        world.nodes["n2"] = "ready"
+        world.gone(SHOOT)
+    finally:
+        ended.set()
+        nemesis.join()
 
 
 def test_a_storm_of_conflicts(world: Landscape, start: Start) -> None:
