@@ -36,7 +36,7 @@ SETTINGS = {
     "rollout": {"concurrentRestarts": 10, "order": "any", "soakSeconds": 0},
 }
 IMAGES = ("registry.example.org/nodes:1", "extension=registry.example.org/extension:1")
-SECONDS = 90.0
+SECONDS = 300.0
 
 
 class Controller:

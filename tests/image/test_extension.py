@@ -16,6 +16,7 @@ from tests.throwaway.kubeserver import KubeServer, Name
 pytestmark = pytest.mark.host
 
 SHOOT = "shoot--example--pinned"
+SECONDS = 300.0  # only end a test that has failed
 
 
 def test_it_gets_ready_serves_a_shoot_and_ends(tmp_path: Path) -> None:
@@ -29,10 +30,11 @@ def test_it_gets_ready_serves_a_shoot_and_ends(tmp_path: Path) -> None:
         objects = install_controller(values, ("registry.example.org/nodes:1", f"extension={image}"))
         template = objects["Deployment"]["spec"]["template"]
         template["spec"]["hostNetwork"] = True  # there is no other network here
+        seed.patience = SECONDS
         with Landscape(seed, shoot, n1="ready") as world:
             place = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(seed.port)}
             with Pod(host, template, [objects["ConfigMap"]], environment=place, account=seed.account) as pod:
-                pod.until(lambda: inside(network, lambda: is_well(template)), 120, "a probe fails")
+                pod.until(lambda: inside(network, lambda: is_well(template)), SECONDS, "a probe fails")
                 world.add_shoot(SHOOT)
                 world.enable(SHOOT)
                 world.rest(SHOOT, "Create Succeeded")
@@ -40,8 +42,7 @@ def test_it_gets_ready_serves_a_shoot_and_ends(tmp_path: Path) -> None:
                 user = template["spec"]["securityContext"]["runAsUser"]
                 said = pod.execute("cri-resmgr-installer", "extension", "--help", user=user)
                 assert said.code == 0, said.said
-                grace = template["spec"].get("terminationGracePeriodSeconds", 30)
-                assert pod.terminate(grace) == 128 + signal.SIGTERM
+                assert pod.terminate(SECONDS) == 128 + signal.SIGTERM
             lease = Name(LEASES, "kube-system", "cri-resmgr-extension-leader-election")
             assert seed.get(lease)["spec"]["holderIdentity"] == ""
 
