@@ -19,6 +19,7 @@ UNKNOWN_END = 1  # where nothing tells how it has ended
 _UNKNOWN_PROPERTY = "org.freedesktop.DBus.Error.PropertyReadOnly"  # of a systemd that is older
 _ENDED = ("inactive", "failed")
 _EXITED, _KILLED, _DUMPED = 1, 2, 3  # CLD_*: sigaction(2)
+_MEMORY = 1 << 30  # bytes; more than ten times what it needs: only a bug of ours meets it
 _OOM_SCORE = -997  # what kubelet gives to the containers of our pod (system-node-critical)
 
 
@@ -49,6 +50,7 @@ class TransientService:
             "KillMode": ("s", "mixed"),
             "RuntimeMaxUSec": ("t", round(seconds * 1_000_000)),
             "OOMScoreAdjust": ("i", _OOM_SCORE),
+            "MemoryMax": ("t", _MEMORY),
             "CollectMode": ("s", "inactive-or-failed"),
             "AddRef": ("b", True),
         }

@@ -220,9 +220,13 @@ def select_others(server: ApiServer) -> None:
     server.daemonset["spec"]["template"]["spec"]["nodeSelector"] = {"pool": "another"}
 
 
+def relabel(server: ApiServer) -> None:
+    server.node["metadata"]["labels"] = {"kubernetes.io/os": "plan9"}
+
+
 @rule("R6")
 @pytest.mark.usefixtures("installed")
-@pytest.mark.parametrize("change", [delete, select_others])
+@pytest.mark.parametrize("change", [delete, select_others, relabel])
 def test_evidence_removes_without_a_trace(
     node: Node, server: ApiServer, tmp_path: Path, change: Callable[[ApiServer], None]
 ) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from installer.model.paths import PASS_UNIT
 from tests.host.daemon import SOON, within
+from tests.host.node import GUARD, PROXY
 from tests.image.world import OLD, World
 from tests.rules import rule
 from tests.throwaway.host import HostError, ThrowawayHost
@@ -15,6 +16,7 @@ from tests.throwaway.kubelet import UNIT, wait_healthy
 
 pytestmark = pytest.mark.host
 
+NSENTER = "/usr/bin/nsenter"
 STAMPS = "/run/cri-resmgr-installer/restarts.json"
 
 
@@ -28,6 +30,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def lent(world: World) -> Iterator[None]:
     yield
     world.node.fault("kubelet", "")
+    world.node.fault("cri-resmgr", "")
     within(SOON, lambda: not at_work(world))
 
 
@@ -120,3 +123,38 @@ def test_a_container_that_starts_again_follows_the_pass_that_it_finds(world: Wor
         world.expect_good(pod)
         assert [data["kubeletRestarts"] for data in pod.of("pass.ended")][:2] == [1, 0]
         assert len(json.loads(world.node.path(STAMPS).read_text())["restarts"]) == 1
+
+
+@contextmanager
+def hangs_once(world: World) -> Iterator[Callable[[], bool]]:
+    """The next pass hangs before it has begun; what this yields says whether one does."""
+    program, theirs = world.node.path(NSENTER), world.node.path(f"{NSENTER}.theirs")
+    hang, hung = "/run/hang", "/run/hung"
+    program.rename(theirs)
+    # A rename is one pass's alone: the next one, which is to help, is not to hang.
+    program.write_text(f'#!/bin/sh\nmv {hang} {hung} && exec sleep 3600\nexec {NSENTER}.theirs "$@"\n')
+    program.chmod(0o755)
+    world.node.path(hang).touch()
+    try:
+        yield world.node.path(hung).exists
+    finally:
+        theirs.rename(program)
+        for name in (hang, hung):
+            world.node.path(name).unlink(missing_ok=True)
+
+
+@rule("R4")
+def test_a_pass_that_hangs_is_ended_for_a_kubelet_that_hangs_on_a_dead_relay(world: World) -> None:
+    with world.rollout() as pod, hangs_once(world) as hung:
+        world.node.path(GUARD).unlink()
+        within(SOON, hung)
+        assert at_work(world)
+        world.node.fault("cri-resmgr", '{"startup": "exit"}')
+        world.host.systemctl("kill", "--signal=KILL", PROXY)
+        within(SOON, lambda: moved(world, on_relay=False))
+        (stopped,) = (event["message"] for event in pod.events() if event["kind"] == "pass.stopped")
+        assert stopped.startswith("stopping install: kubelet hangs on a relay")
+        world.node.fault("cri-resmgr", "")
+        within(SOON, lambda: moved(world, on_relay=True))
+        world.settle(pod)
+        world.expect_good(pod)
