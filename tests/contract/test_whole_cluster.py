@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import signal
 import subprocess
 import sys
 import time
@@ -25,6 +27,11 @@ from tests.throwaway.kubeserver import Name
 
 Ran = subprocess.CompletedProcess[str]
 Run = Callable[..., Ran]
+
+
+CLEAR = b"\x1b[H\x1b[2J"
+PROGRAM = (sys.executable, "-m", "installer.cli")
+ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{EXTENSION}{os.pathsep}{Path.cwd()}"}
 
 
 @pytest.fixture
@@ -52,10 +59,9 @@ def run(tmp_path: Path, fleet: Fleet) -> Run:
     kubeconfig.write_text(fleet.server.kubeconfig())
 
     def command(*arguments: str) -> Ran:
-        program = [sys.executable, "-m", "installer.cli", *arguments, "--kubeconfig", str(kubeconfig)]
-        environment = {**os.environ, "PYTHONPATH": f"{EXTENSION}{os.pathsep}{Path.cwd()}"}
+        program = [*PROGRAM, *arguments, "--kubeconfig", str(kubeconfig)]
         return subprocess.run(
-            program, env=environment, capture_output=True, text=True, timeout=120, check=False
+            program, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False
         )
 
     return command
@@ -91,6 +97,37 @@ def test_report_asks_for_pages_and_for_no_node_alone(fleet: Fleet, run: Run) -> 
     assert page.stdout.startswith("<!DOCTYPE html>")
     asked = {plural: count for (_, plural), count in fleet.server.requests.items()}
     assert asked == {"daemonsets": 2, "configmaps": 2, "pods": 1, "leases": 2, "nodes": 3}
+
+
+def test_a_watched_fleet_outlives_an_api_server_that_is_away(fleet: Fleet, tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(fleet.server.kubeconfig())
+    ours, theirs = os.openpty()
+    program = [*PROGRAM, "report", "--watch", "1", "--kubeconfig", str(kubeconfig)]
+    screen = {"TERM": "xterm", "NO_COLOR": "", "COLUMNS": "200", "LINES": "50"}
+    running = subprocess.Popen(program, env=ENVIRONMENT | screen, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    try:
+        page = read_until(ours, b"-> look at the node")
+        assert b"NOT WELL: 1 not ready, 1 silent; 2 of 4 nodes are well" in page
+        fleet.server.fail("GET", "/nodes", code=500)
+        read_until(ours, b"tried again. What follows is old.")
+        fleet.server.heal()
+        read_until(ours, CLEAR + b"\x1b[31mNOT WELL")
+        running.send_signal(signal.SIGINT)
+        assert running.wait(120) == 3
+    finally:
+        running.kill()
+        running.wait()
+        os.close(ours)
+
+
+def read_until(terminal: int, wanted: bytes) -> bytes:
+    said = b""
+    while wanted not in said:
+        assert select.select([terminal], [], [], 120)[0], said
+        said += os.read(terminal, 1 << 16)
+    return said
 
 
 def test_what_the_api_server_refuses_is_said_in_its_words(fleet: Fleet, run: Run) -> None:
