@@ -6,6 +6,7 @@ never had a bus connection: one of the test session's would be dead in it.
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import re
@@ -64,15 +65,15 @@ class Effects:
     def __init__(self, instant: Instant) -> None:
         self._instant = instant
         self._counted = not instant.since
-        self._count = 0
+        self._numbers = itertools.count(1)
 
     def hear(self, event: Event) -> None:
         self._counted |= event.kind == self._instant.since
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        self._count += self._counted
-        due = self._counted and self._count == self._instant.effect
+        # Each effect has a number of its own, also those of threads that run at a time.
+        due = self._counted and next(self._numbers) == self._instant.effect
         if due and not self._instant.after:
             die()
         yield

@@ -3,6 +3,7 @@
 Here as many instants as fit; `hack/faults killed reboots` tries all.
 """
 
+import pickle
 from collections.abc import Iterator
 
 import pytest
@@ -12,7 +13,14 @@ from installer.host.ports import Cri, Systemd, Validator
 from installer.model.state import Mode
 from tests.faults.hosts import killed, reboots
 from tests.faults.hosts.bench import Bench
-from tests.faults.hosts.ways import ADOPTION, GIVING_BACK, WAY_BACK_OF_CONTAINERS, WAYS, Way
+from tests.faults.hosts.ways import (
+    ADOPTION,
+    GIVING_BACK,
+    WAY_BACK_OF_CONTAINERS,
+    WAYS,
+    WAYS_OF_CONTAINERS,
+    Way,
+)
 from tests.host.mortal import (
     DieAfterStep,
     MortalCri,
@@ -43,6 +51,11 @@ def test_no_effect_is_left_out(mortal: type, port: type) -> None:
     """What a run is not killed at is what changes nothing that outlives it."""
     left = {name for name in vars(port) if not name.startswith("_")} - set(vars(mortal))
     assert left <= {"sync", "unit", "detail", "answers", "status", "containers", "cgroup", "validate"}
+
+
+def test_each_way_can_be_tried_in_a_process_of_its_own() -> None:
+    """As `hack/faults` does."""
+    assert pickle.loads(pickle.dumps(WAYS + WAYS_OF_CONTAINERS))
 
 
 @rule("R7")

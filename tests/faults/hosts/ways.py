@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from installer.model.state import Mode
 from tests.host.agent import push
@@ -21,6 +22,7 @@ FORCE = "/etc/cri-resmgr/force.cfg"
 SETTINGS = {"guardSeconds": 4, "startTimeoutSeconds": 16}
 
 Change = Callable[[Node, int], None]
+"""Possible to pickle, as `hack/faults` tries a way in a process of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +97,14 @@ def _policy_none(node: Node, _number: int) -> None:
     node.fallback("policy:\n  Active: none\n")
 
 
-def _policy(name: str) -> Change:
-    def change(node: Node, number: int) -> None:
-        start_once(node)
-        node.fallback(f"{POLICIES[name]}logger:\n  Debug: number-{number}\n")
-
-    return change
+def _policy(name: str, node: Node, number: int) -> None:
+    start_once(node)
+    node.fallback(f"{POLICIES[name]}logger:\n  Debug: number-{number}\n")
 
 
-_real_policy, _balloons, _static_pools = map(_policy, ("topology-aware", "balloons", "static-pools"))
+_real_policy = partial(_policy, "topology-aware")
+_balloons = partial(_policy, "balloons")
+_static_pools = partial(_policy, "static-pools")
 
 
 def _forced_policy(node: Node, number: int) -> None:
