@@ -31,6 +31,7 @@ from tests.throwaway.standins import (
 MACHINES = {"x86_64": 62, "aarch64": 183}
 
 PYTHON = b"/usr/bin/python3"
+ITSELF = b"/proc/self/exe"
 
 #: What is in each archive; one of them is its program.
 PARTS = (agent, cri_config, cri_resmgr, faults, http2, kubelet, kubelet_api, pods, repinning, runtime_link)
@@ -75,24 +76,43 @@ dump:
 
 
 def elf_head(machine: str) -> bytes:
-    """A program of a few instructions: exec `python3 -IS ITSELF ARGUMENTS...`.
+    """A program of a few instructions: exec `python3 -IS FILE ARGUMENTS...`. The file is argv[0], or its own
+    where that is no path (systemd's @, a shell that found it in PATH).
 
     Python runs an archive with anything in front of it, so the stand-ins can be
     what the real ones are, ELF executables, without a compiler. For a machine
     other than x86_64 the code is of no use: there it is only told apart.
     """
-    base, start = 0x400000, 64 + 56
-    words = start + 64
-    python, switch = base + words, base + words + len(PYTHON) + 1
+    base, start, reserved = 0x400000, 64 + 56, 128
+    words = start + reserved
+    itself, python = base + words, base + words + len(ITSELF) + 1
+    switch = python + len(PYTHON) + 1
     code = b"".join(
         (
             b"\x48\x8b\x04\x24",  # mov rax, [rsp]             argc
-            b"\x48\x8d\x54\xc4\x10",  # lea rdx, [rsp+rax*8+16]    envp
-            b"\xbf" + struct.pack("<I", python),  # mov edi, python
-            b"\xb8" + struct.pack("<I", switch),  # mov eax, switch
-            b"\x48\x89\x04\x24",  # mov [rsp], rax             argv[1], where argc was
-            b"\x57",  # push rdi                   argv[0]
+            b"\x4c\x8d\x64\xc4\x10",  # lea r12, [rsp+rax*8+16]    envp
+            b"\x49\x89\xe5",  # mov r13, rsp
+            b"\x48\x81\xec\x00\x20\x00\x00",  # sub rsp, 0x2000            for a path
+            b"\x49\x8b\x75\x08",  # mov rsi, [r13+8]           argv[0]
+            b"\xac",  # lodsb
+            b"\x84\xc0",  # test al, al
+            b"\x74\x06",  # jz +6                      a name: it is looked up
+            b"\x3c\x2f",  # cmp al, '/'
+            b"\x75\xf7",  # jne -9
+            b"\xeb\x1c",  # jmp +28                    a path
+            b"\xbf" + struct.pack("<I", itself),  # mov edi, itself
             b"\x48\x89\xe6",  # mov rsi, rsp
+            b"\xba\xff\x0f\x00\x00",  # mov edx, 0xfff
+            b"\xb8\x59\x00\x00\x00",  # mov eax, SYS_readlink
+            b"\x0f\x05",  # syscall
+            b"\xc6\x04\x04\x00",  # mov byte [rsp+rax], 0
+            b"\x49\x89\x65\x08",  # mov [r13+8], rsp           argv[2], where argv[0] was
+            b"\xbf" + struct.pack("<I", python),  # mov edi, python
+            b"\x49\x89\x7d\xf8",  # mov [r13-8], rdi           argv[0]
+            b"\xb8" + struct.pack("<I", switch),  # mov eax, switch
+            b"\x49\x89\x45\x00",  # mov [r13], rax             argv[1], where argc was
+            b"\x49\x8d\x75\xf8",  # lea rsi, [r13-8]
+            b"\x4c\x89\xe2",  # mov rdx, r12
             b"\xb8\x3b\x00\x00\x00",  # mov eax, SYS_execve
             b"\x0f\x05",  # syscall
             b"\xbf\x7f\x00\x00\x00",  # mov edi, 127
@@ -100,7 +120,7 @@ def elf_head(machine: str) -> bytes:
             b"\x0f\x05",  # syscall
         )
     )
-    body = code.ljust(64, b"\x90") + PYTHON + b"\0-IS\0"
+    body = code.ljust(reserved, b"\x90") + ITSELF + b"\0" + PYTHON + b"\0-IS\0"
     size = start + len(body)
     identity = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")
     header = struct.pack(
