@@ -27,6 +27,7 @@ SUITES = {
     "machine-copies": ("machines.copies", 200, "copies of its disk"),
     "misbehave": ("hosts.misbehave", 1, "rounds of what else a system does"),
     "lives": ("hosts.lives", 100, "random lives of a node"),
+    "kubelets": ("hosts.kubelets", 2, "orders in which a node becomes each kubelet of the cases"),
     "takeovers": ("hosts.takeovers", 50, "random lives of nodes that another installer has been at"),
     "hostile": ("inputs.hostile", 10_000, "examples of each kind of input"),
     "swapped": ("disks.swapped", 2_000, "rounds of each operation"),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.hosts import kubelets
 from tests.host.command import RELAY_FLAG, Command, Ended, untouched
 from tests.host.flavours import KUBELETS, NEW_FLAG, UNIT_FILE, Flavour
 from tests.rules import rule
@@ -23,6 +24,12 @@ from tests.throwaway.kubelet import (
 from tests.throwaway.snapshot import difference, files, snapshot
 
 PROXY = "cri-resource-manager.service"
+
+#: Cases of kubelets, one for each way that no flavour has.
+FORMS = (
+    *("argv0", "script-variable", "shell-command-variable", "script-child", "program-named-variable"),
+    "script-ignores-arguments",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +193,21 @@ def test_boot_with_a_script_and_a_runtime_at_another_place(boot: Boot) -> None:
     assert "nothing to do" in node.run("install").out
 
 
+@rule("R12")
+def test_kubelets_that_are_started_in_other_ways_take_each_others_place(tmp_path: Path) -> None:
+    """Served or refused, installed or not. `hack/faults kubelets` has all of the cases."""
+    cases = kubelets.bootable(*FORMS)
+    assert [case.name for case in cases] == list(FORMS)
+    tried = kubelets.try_cases(tmp_path, cases)
+    assert not tried.bad, "\n".join(tried.bad)
+
+
 def test_unit_of_another_name(boot: Boot) -> None:
+    """An instance of a template, too."""
     node = boot("plain-one-word")
-    host, name = node.host, "node-agent.service"
+    host, name = node.host, "node-agent@one.service"
     host.systemctl("disable", "--now", UNIT)
-    (host.root / UNIT_FILE[1:]).rename(host.root / f"etc/systemd/system/{name}")
+    (host.root / UNIT_FILE[1:]).rename(host.root / "etc/systemd/system/node-agent@.service")
     host.systemctl("daemon-reload")
     host.systemctl("enable", "--now", name)
     wait_healthy(host)
