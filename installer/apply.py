@@ -8,6 +8,7 @@ a host from which the next run's diff derives the rest.
 
 from __future__ import annotations
 
+import posixpath
 import signal
 from collections.abc import Callable
 from contextlib import suppress
@@ -46,7 +47,6 @@ from installer.record.schema import object_path
 
 _POLL = 0.05  # seconds
 _SETTLE_POLL = 0.5  # seconds
-_LINKS = "/etc/systemd/system"  # below it are the links that enable units (systemctl(1))
 _JOBS = frozenset(map(StepKind, ("restart", "restart-if-refused", "await-start", "stop", "reset-cache")))
 _ADOPTIONS = 3  # in a row, of containers that come meanwhile
 _STOP_TIMEOUT = 20.0  # seconds; the unit's own TimeoutStopSec is far below
@@ -175,6 +175,7 @@ class _Worker:
         assert isinstance(original, FileState)
         files = self._host.files
         if original.kind is Kind.SYMLINK:
+            files.make_directory(posixpath.dirname(step.target))  # systemd deletes one that it has emptied
             files.link(step.target, original.target, original.uid, original.gid)
         else:
             kept = HostPath(object_path(original.digest))
@@ -186,7 +187,7 @@ class _Worker:
         link that comes back with a power loss after a removal."""
         change(step.target)
         files = self._host.files
-        for directory in (_LINKS, *(f"{_LINKS}/{name}" for name in files.list(_LINKS))):
+        for directory in (paths.LINKS, *(f"{paths.LINKS}/{name}" for name in files.list(paths.LINKS))):
             if files.state(directory).kind is Kind.DIRECTORY:
                 files.sync(directory)
 

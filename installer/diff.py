@@ -26,7 +26,11 @@ _NO_RUNTIME_EFFECT = frozenset({paths.GUARD})
 
 def diff(desired: Desired, snapshot: HostSnapshot, record: Record) -> Changes:
     """Every difference; empty means converged."""
-    files = (*_diff_desired(desired, snapshot), *_diff_owned(desired, snapshot, record))
+    files = (
+        *_diff_desired(desired, snapshot),
+        *_diff_owned(desired, snapshot, record),
+        *_diff_links(desired, snapshot, record),
+    )
     units = []
     if desired.proxy is not None:
         units.append(_diff_proxy(desired.proxy, snapshot, record, files))
@@ -82,6 +86,20 @@ def _diff_owned(desired: Desired, snapshot: HostSnapshot, record: Record) -> Ite
             yield FileChange(path, claim.part, Verb.RESTORE, before, original, why)
 
 
+def _diff_links(desired: Desired, snapshot: HostSnapshot, record: Record) -> Iterable[FileChange]:
+    """The links that enabled a unit of our name return with it. Where a takeover goes, nothing does."""
+    returns = not is_earlier(record) if desired.proxy is None else not desired.proxy.generation
+    for path, original in sorted(record.links.items() if returns else ()):
+        before = snapshot.files.get(path, ABSENT)
+        if before == original.state:
+            continue
+        if original.kind is Kind.ABSENT:
+            yield FileChange(path, Part.PROXY, Verb.DELETE, before, None, "it was not enabled so")
+        else:
+            why = "another unit of this name was enabled so"
+            yield FileChange(path, Part.PROXY, Verb.RESTORE, before, original.state, why)
+
+
 def _diff_proxy(
     unit: DesiredUnit, snapshot: HostSnapshot, record: Record, files: tuple[FileChange, ...]
 ) -> UnitChange | None:
@@ -98,6 +116,7 @@ def _diff_proxy(
     # Systemd caches the state of a unit file it has read once: a link that was deleted by hand is still
     # enabled.
     enable = foreign or state.unit_file_state != "enabled" or not proxy.linked
+    enable = enable and unit.generation != ""  # nothing has touched an earlier installation's links
     if enable:
         reasons.append("a unit of this name that is not ours is enabled" if foreign else "it is not enabled")
     awaited = proxy.starting and action is not UnitAction.RESTART
@@ -241,6 +260,8 @@ def _diff_no_proxy(snapshot: HostSnapshot, record: Record) -> UnitChange | None:
     original = claim.before.state
     disable = state.unit_file_state == "enabled" or snapshot.proxy.linked
     enable = record.unit_files.get(state.name) == "enabled"
+    if record.links and not is_earlier(record):
+        disable = enable = False  # each link returns or goes by itself
     # systemd has unloaded our unit; another of the same name may lie in a later unit directory.
     read = not (state.loaded_digest or state.need_daemon_reload)
     returned = snapshot.files.get(paths.PROXY_UNIT_FILE, ABSENT) == original

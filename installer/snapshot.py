@@ -165,7 +165,7 @@ def _relay_answers(host: Host) -> bool:
 def _paths(settings: Settings, record: Record) -> list[str]:
     """Every path that may be desired, and every path that is owned."""
     drop_in = paths.drop_in(settings.kubelet.drop_in_directory, settings.kubelet.unit)
-    return sorted({*paths.OUR_FILES, drop_in, *record.claims})
+    return sorted({*paths.OUR_FILES, drop_in, *record.claims, *record.links})
 
 
 def observe_file(host: Host, record: Record, path: str) -> FileState:

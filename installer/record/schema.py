@@ -127,8 +127,9 @@ class Digest:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """`unit_files` has the UnitFileState of units of ours before us; `directories` what we made,
-    outermost first; `foreign_state` the directories of cri-resmgr that were there before us.
+    """`unit_files` has the UnitFileState of units of ours before us, `links` the links that enabled the
+    proxy's; `directories` what we made, outermost first; `foreign_state` the directories of cri-resmgr that
+    were there before us.
     `owed` names the invocation of a unit that has to end, because it may have been started from
     an edited file; `signalled` is (invocation, digest of the force.cfg it re-read); `cleared` the digest of
     the agent's configuration that was cleared last. Of an installation that was taken over: `taken` are paths
@@ -141,6 +142,7 @@ class Record:
     claims: Mapping[str, Claim] = field(default_factory=dict)
     directories: tuple[str, ...] = ()
     unit_files: Mapping[str, str] = field(default_factory=dict)
+    links: Mapping[str, Original] = field(default_factory=dict)
     foreign_state: tuple[str, ...] = ()
     digests: Mapping[str, Digest] = field(default_factory=dict)
     good: Good | None = None
@@ -208,9 +210,10 @@ def _is_whole(raw: bytes) -> bool:
 def _is_sensible(record: Record) -> bool:
     """Whether every path, digest and number is possible on a host, and could have been written by us."""
     before = [*(claim.before for claim in record.claims.values()), *record.replaced.values()]
+    before += record.links.values()
     files = record.good.files if record.good else ()
     named = (*record.claims, *record.directories, *record.foreign_state, *(file.path for file in files))
-    named += (*record.taken, *record.trees, *record.replaced, *record.found)
+    named += (*record.taken, *record.trees, *record.replaced, *record.found, *record.links)
     digests = (*(original.digest for original in before), *(file.digest for file in files))
     numbers = (
         *((original.mode, 0o7777) for original in before),
@@ -238,6 +241,7 @@ def _recheck(record: Record, files: Files, machine_id: str, hostname: str) -> Lo
         claims=ours,
         directories=record.directories,
         unit_files=record.unit_files,
+        links=record.links,
         foreign_state=record.foreign_state,
         trees=record.trees,
     )

@@ -98,7 +98,7 @@ class RecordStore:
     def take_over(self, earlier: Earlier, kubelet_unit: str) -> None:
         """From now on that installation counts as ours. Raises OSError."""
         states = {path: self._files.state(path) for path in (*earlier.files, *earlier.repairs)}
-        states |= {path: state_below(self._files, path) for path in DIRECTORIES}
+        states |= {path: state_below(self._files, path) for path in (*DIRECTORIES, paths.PROXY_WANTED)}
         self.record = take_over(self.record, earlier, states, kubelet_unit)
         of_good = earlier.files if is_earlier(self.record) else ()
         self._replaced = {path: states[path].digest for path in (*earlier.repairs, *of_good)}
@@ -167,7 +167,8 @@ class RecordStore:
         if not record.claims:
             record = replace(record, foreign_state=snapshot.leftovers)
         if paths.PROXY_UNIT_FILE not in record.claims and not is_earlier(record):
-            record = replace(record, unit_files={paths.PROXY_UNIT: snapshot.proxy.unit.unit_file_state})
+            before = {paths.PROXY_UNIT: snapshot.proxy.unit.unit_file_state}
+            record = replace(record, unit_files=before, links=self._links_of_proxy())
         needed = {posixpath.dirname(file.path) for file in writes}
         needed |= {paths.WANTS for step in plan.steps if step.kind is StepKind.ENABLE}
         missing = {made for directory in needed for made in self._files.missing_directories(directory)}
@@ -179,6 +180,19 @@ class RecordStore:
         for file in writes:
             self._files.make_directory(posixpath.dirname(file.path))
         return kept
+
+    def _links_of_proxy(self) -> dict[str, Original]:
+        """The links that enable a unit of our name, those of its aliases, too; if there are any, also that
+        our link was not there."""
+        names = self._files.list(paths.LINKS)
+        wanted = (f"{paths.LINKS}/{name}/{paths.PROXY_UNIT}" for name in names)
+        found = {path: state_below(self._files, path) for path in wanted}
+        for name in names:
+            state = state_below(self._files, f"{paths.LINKS}/{name}")
+            if posixpath.basename(state.target) == paths.PROXY_UNIT != name:
+                found[f"{paths.LINKS}/{name}"] = state
+        links = {path: Original.of(state) for path, state in found.items() if state.kind is Kind.SYMLINK}
+        return {paths.PROXY_WANTED: Original(), **links} if links else {}
 
     def _make_own_directories(self) -> None:
         self._files.make_directory(paths.OUR_STATE, 0o700)

@@ -15,7 +15,7 @@ from installer.model import paths
 from installer.model.resource import FileState, Kind, Part
 from installer.model.state import DesiredKubelet, DesiredUnit, Strategy
 from installer.model.takeover import Earlier
-from installer.record.schema import Claim, Good, GoodFile, Original, Record
+from installer.record.schema import Claim, Good, GoodFile, Original, Record, is_earlier
 
 # Made by upstream's archive; they go only if nothing is in them.
 DIRECTORIES = (
@@ -42,8 +42,8 @@ def base_claims(record: Record) -> dict[str, Claim]:
 
 
 def take_over(record: Record, earlier: Earlier, states: Mapping[str, FileState], kubelet_unit: str) -> Record:
-    """The record with the `earlier` installation in it; `states` are its files, kubelet's and DIRECTORIES as
-    they are.
+    """The record with the `earlier` installation in it; `states` are its files, kubelet's, DIRECTORIES
+    and the link that enables ours as they are.
 
     One that kubelet is not on is replaced as files of others are, with their originals: those stay away as
     soon as ours is good (`complete`).
@@ -71,6 +71,7 @@ def take_over(record: Record, earlier: Earlier, states: Mapping[str, FileState],
             good=Good(files, proxy, kubelet),
             trees=earlier.trees,
             found=tuple(path for path in DIRECTORIES if states[path].kind is Kind.DIRECTORY),
+            links={paths.PROXY_WANTED: Original.of(states[paths.PROXY_WANTED])},
         )
     )
 
@@ -78,7 +79,7 @@ def take_over(record: Record, earlier: Earlier, states: Mapping[str, FileState],
 def complete(record: Record, digests: Mapping[str, str]) -> Record:
     """After ours is verified: nothing of the installation that was taken over comes back. `digests` are those
     of our files."""
-    record = replace(record, found=())
+    record = replace(record, found=(), links={} if is_earlier(record) else record.links)
     if not record.taken:
         return record
     claims = dict(record.claims)
@@ -86,7 +87,7 @@ def complete(record: Record, digests: Mapping[str, str]) -> Record:
         if path in digests:
             claims[path] = Claim(Part.PROXY, Original(), (digests[path],))
     left = tuple(path for path in record.taken if path not in digests)  # of no effect while ours is there
-    return _owned(replace(record, claims=claims, taken=(), trees=(*record.trees, *left)))
+    return _owned(replace(record, claims=claims, links={}, taken=(), trees=(*record.trees, *left)))
 
 
 def _owned(record: Record) -> Record:

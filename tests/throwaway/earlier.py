@@ -76,7 +76,8 @@ def by_drop_in(host: ThrowawayHost, payload: Path) -> None:
 
 
 def packaged(host: ThrowawayHost, payload: Path) -> None:
-    """The files where upstream's rpm has them, by hand; kubeadm's flags name the relay."""
+    """The files where upstream's rpm has them, by hand, and the unit enabled for kubelet's alone; kubeadm's
+    flags name the relay."""
     lay_payload(host, payload)
     moved = {
         f"etc/systemd/system/{PROXY}": f"usr/lib/systemd/system/{PROXY}",
@@ -91,7 +92,7 @@ def packaged(host: ThrowawayHost, payload: Path) -> None:
     unit.write_text(text.replace("/opt/intel/bin/", "/usr/bin/"))
     write(host.disk / "etc/cri-resmgr/fallback.cfg", FALLBACK)
     host.systemctl("daemon-reload")
-    host.systemctl("enable", PROXY)
+    host.systemctl("add-wants", UNIT, PROXY)
     host.systemctl("restart", PROXY)
     await_relay(host)
     _edit(host, "var/lib/kubelet/kubeadm-flags.env", r"unix://\S*/containerd\.sock", f"unix://{RELAY}")

@@ -11,6 +11,7 @@ import os
 import posixpath
 import shutil
 from dataclasses import replace
+from glob import glob
 from pathlib import Path
 
 from installer.host.disk import Kernel, sync_directory
@@ -213,19 +214,23 @@ class _Systemd(FakeSystemd):
         directory = f"{self._node.fake.root}{posixpath.dirname(_ENABLED)}"
         if not os.path.isdir(directory):
             self._kernel.mkdir(directory, 0o755)
-        if self._enabled():
+        if os.path.lexists(f"{self._node.fake.root}{_ENABLED}"):
             self._kernel.unlink(f"{self._node.fake.root}{_ENABLED}")
         self._kernel.symlink(f"{_UNIT_DIRECTORY}/{name}", f"{self._node.fake.root}{_ENABLED}")
         self._set(name, unit_file_state="enabled")
 
     def disable(self, name: str) -> None:
         super().disable(name)
-        if self._enabled():
-            self._kernel.unlink(f"{self._node.fake.root}{_ENABLED}")
-            self._kernel.rmdir(f"{self._node.fake.root}{posixpath.dirname(_ENABLED)}")
+        for link in self._links():
+            self._kernel.unlink(link)
+            if not os.listdir(posixpath.dirname(link)):
+                self._kernel.rmdir(posixpath.dirname(link))
 
     def _enabled(self) -> bool:
-        return os.path.lexists(f"{self._node.fake.root}{_ENABLED}")
+        return bool(self._links())
+
+    def _links(self) -> list[str]:
+        return glob(f"{self._node.fake.root}{_UNIT_DIRECTORY}/*.wants/{paths.PROXY_UNIT}")
 
     def _load_proxy(self, unit: UnitState) -> UnitState:
         places = (paths.PROXY_UNIT_FILE, _PACKAGED_UNIT)

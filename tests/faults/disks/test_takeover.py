@@ -18,8 +18,8 @@ from installer.model.snapshot import RunningContainer
 from installer.model.state import Mode
 from installer.reconcile import reconcile, rehearse
 from tests.fakes import failed
-from tests.faults.disks.crash import Tree, build
-from tests.faults.disks.node import KUBELET, Node, earlier_node, packaged_node, program
+from tests.faults.disks.crash import Entry, Tree, build
+from tests.faults.disks.node import KUBELET, Node, bare_node, earlier_node, packaged_node, program
 from tests.faults.disks.recorder import Careless
 from tests.rules import rule
 from tests.throwaway.payload import UNIT
@@ -28,6 +28,12 @@ RUNTIME = "unix:///run/containerd/containerd.sock"
 UNIT_FILE = "/etc/systemd/system/kubelet.service"
 EXTRA_ARGS = "/etc/default/kubelet"
 NODES = {"by hand": earlier_node, "packaged": packaged_node}
+#: How an earlier installation was enabled.
+WANTED_BY = (
+    ("multi-user.target",),
+    ("graphical.target", KUBELET),
+    ("multi-user.target", "graphical.target"),
+)
 KUBELETS = {EXTRA_ARGS, UNIT_FILE, f"{UNIT_FILE}.d/10-kubeadm.conf"}
 
 
@@ -74,6 +80,17 @@ def placed(node: Node) -> dict[str, tuple[int, str]]:
     }
 
 
+def wanted(tree: Tree, by: tuple[str, ...]) -> Tree:
+    """That disk, with the proxy's unit enabled for these units."""
+    tree = dict(tree)
+    link = tree.pop(paths.PROXY_WANTED)
+    del tree[paths.WANTS]
+    for unit in by:
+        tree[f"{paths.LINKS}/{unit}.wants"] = Entry("d", 0o755)
+        tree[f"{paths.LINKS}/{unit}.wants/{paths.PROXY_UNIT}"] = link
+    return tree
+
+
 def break_payload(asked: Request) -> None:
     assert asked.payload is not None
     (asked.payload / paths.BINARY[1:]).write_bytes(program("ours", works=False))
@@ -109,6 +126,42 @@ def test_what_is_a_link_is_left_to_people(node: Node, asked: Request) -> None:
     place.symlink_to("elsewhere")
     with pytest.raises(UnservableHostError, match="is a symlink, not a file"):
         reconcile(asked, node.fake.host, silent)
+
+
+@rule("R6")
+@pytest.mark.parametrize("wanted_by", WANTED_BY)
+@pytest.mark.parametrize("kind", NODES)
+def test_however_it_was_enabled_nothing_of_it_is_left(
+    tmp_path: Path, asked: Request, wanted_by: tuple[str, ...], kind: str
+) -> None:
+    node = laid(tmp_path / "node", wanted(NODES[kind](), wanted_by))
+    reconcile(asked, node.fake.host, silent)
+    reconcile(replace(asked, mode=Mode.REMOVE, configs=None), node.fake.host, silent)
+    assert node.kubelet_healthy()
+    assert not [name for name in placed(node) if name.endswith(paths.PROXY_UNIT)]
+
+
+@rule("R6", "R8")
+@pytest.mark.parametrize("works", [True, False])
+@pytest.mark.parametrize("wanted_by", WANTED_BY)
+def test_a_release_that_kubelet_does_not_use_is_enabled_again_as_it_was(
+    tmp_path: Path, asked: Request, wanted_by: tuple[str, ...], works: bool
+) -> None:
+    """When ours has gone, or has failed."""
+    tree = {**wanted(earlier_node(), wanted_by), EXTRA_ARGS: bare_node()[EXTRA_ARGS]}
+    node = laid(tmp_path / "node", tree)
+    before = picture(node), placed(node)
+    if works:
+        assert reconcile(replace(asked, adopt=False), node.fake.host, silent)
+        assert not reconcile(replace(asked, adopt=False), node.fake.host, silent)
+        links = [name for name in placed(node) if name.endswith(paths.PROXY_UNIT)]
+        assert links == [paths.PROXY_WANTED]
+        reconcile(replace(asked, mode=Mode.REMOVE, configs=None), node.fake.host, silent)
+    else:
+        break_payload(asked)
+        with pytest.raises(RolledBackError):
+            reconcile(replace(asked, adopt=False), node.fake.host, silent)
+    assert (picture(node), placed(node)) == before
 
 
 @rule("R2", "R6")
@@ -165,9 +218,12 @@ def test_r8_if_not_even_that_comes_back_kubelet_is_on_the_runtime(node: Node, as
 
 
 @rule("R8")
-def test_r8_the_way_back_to_a_package_is_exact(tmp_path: Path, asked: Request) -> None:
-    """The link that enables its unit, and a directory of its that is empty, included."""
-    node = laid(tmp_path / "node", packaged_node())
+@pytest.mark.parametrize("wanted_by", WANTED_BY)
+def test_r8_the_way_back_to_a_package_is_exact(
+    tmp_path: Path, asked: Request, wanted_by: tuple[str, ...]
+) -> None:
+    """The links that enable its unit, and a directory of its that is empty, included."""
+    node = laid(tmp_path / "node", wanted(packaged_node(), wanted_by))
     before = picture(node), placed(node)
     break_payload(asked)
     with pytest.raises(RolledBackError):
