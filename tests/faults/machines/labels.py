@@ -50,31 +50,32 @@ def try_labels(node: MachineNode) -> None:
     known = denials(node)
 
     node.run("install")
-    expect_labels(node)
+    expect_labels(node, known)
     machine.run("rm", GUARD, FALLBACK, DROP_IN)
     node.run("install")
-    expect_labels(node)
+    expect_labels(node, known)
     node.payload = NEW
     node.run("install")
-    expect_labels(node)
-    expect_none_denied(node, known)
+    expect_labels(node, known)
     machine.cut()
     machine.boot()
     node.wait_healthy()
-    expect_labels(node)
+    expect_labels(node, known)
     node.run("remove")
     left = difference(before, node.manifest())
     assert not left, "\n".join(left)
     expect_none_denied(node, known)
 
 
-def expect_labels(node: MachineNode) -> None:
-    """The node is good, and all that is ours has the label of the host's own policy."""
+def expect_labels(node: MachineNode, known: set[str]) -> None:
+    """The node is good, all that is ours has the label of the host's own policy, and nothing is denied but
+    what is `known` of a machine without us."""
     node.expect_good()
     wrong = node.machine.run("restorecon", "-nvr", *OURS, *OUR_DIRECTORIES).out
     assert not wrong, f"not as policy says:\n{wrong}"
     labels = node.machine.run("stat", "--format=%C", GUARD, KUBELET_ENVIRONMENT, DROP_IN).out.split()
     assert [label.split(":")[2] for label in labels] == ["bin_t", "etc_t", "systemd_unit_t"], labels
+    expect_none_denied(node, known)
 
 
 def denials(node: MachineNode) -> set[str]:
