@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from tests.host.workload import POLICIES
 from tests.machine.node import MachineNode, Usage
 from tests.throwaway.standins.repinning import SHARED
 
 
-def go_through_policies(node: MachineNode, before: Usage) -> None:
-    """Installs with one policy after the other. `before`: what the kernel enforced without us."""
-    for policy in POLICIES:
-        install(node, policy, before)
-
-
 def install(node: MachineNode, policy: str, before: Usage) -> None:
-    """Installs with a policy: it takes CPUs, and nothing else, and restarts nobody."""
+    """Installs with a policy: it takes CPUs, and nothing else, and restarts nobody. `before`: what the kernel
+    enforced without us."""
     node.give(policy)
     node.run("install")
     usage = node.usage()

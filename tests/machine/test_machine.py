@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.host.node import FALLBACK, PROXY, STATE
-from tests.machine.node import BROKEN, NEW, MachineNode, booted, difference
-from tests.machine.policies import go_through_policies
+from tests.machine.node import BROKEN, NEW, REAL_CONFIGS, MachineNode, booted, difference
+from tests.machine.policies import install
 from tests.rules import rule
 
 HOUR_BACK = 'date --set "@$(($(date +%s) - 3600))"'
@@ -94,8 +94,8 @@ def test_a_removal_leaves_every_file_as_it_was(node: MachineNode, before: dict[s
 
 @rule("R14")
 def test_containers_keep_their_weight_and_get_their_cpus_back_with_cgroup_v2(node: MachineNode) -> None:
-    node.run_containers(pods=2, each=3)
+    node.run_containers(pods=1, each=3)
     before = node.usage()
-    go_through_policies(node, before)
+    install(node, REAL_CONFIGS, before)
     node.run("remove")
     assert node.usage() == before

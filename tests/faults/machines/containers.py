@@ -8,7 +8,7 @@ from tests.faults import Report
 from tests.faults.machines.trial import attempt_each
 from tests.host.workload import POLICIES
 from tests.machine.node import NEW, OLD, REAL_CONFIGS, MachineNode
-from tests.machine.policies import go_through_policies, install
+from tests.machine.policies import install
 from tests.throwaway.standins.repinning import SHARED
 
 EACH = 5  # in a pod
@@ -34,7 +34,8 @@ def try_containers(node: MachineNode, pods: int) -> None:
     before = node.usage()
     for _ in range(2):
         node.payload = OLD
-        go_through_policies(node, before)
+        for policy in POLICIES:
+            install(node, policy, before)
         node.payload = NEW
         install(node, list(POLICIES)[-1], before)
         node.run("remove")
