@@ -37,7 +37,7 @@ HEALTHY = (
 CONTAINERS = "tests.machine.containers"
 #: Container -> what the kernel enforces on it, and which process it is.
 Usage = Mapping[str, Mapping[str, str]]
-UP_SECONDS = 600  # for a kubelet after a boot, on a busy machine
+UP_SECONDS = 500  # for a kubelet after a boot, on a busy machine; less than a command may be silent
 
 
 def build_parts(scratch: Path, selinux: bool = False) -> Parts:
