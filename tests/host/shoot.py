@@ -58,7 +58,6 @@ class LiveShoot(Landscape):
         super().__init__(seed, shoot)
         self._payload, self._scratch = payload, scratch
         self.late = False
-        seed.patience = shoot.patience = 300.0  # for hosts on a machine that has much else to do
         self._machines: dict[str, Node] = {}
         self._containers: dict[Name, Daemon] = {}
         self._ending: set[Name] = set()

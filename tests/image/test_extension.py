@@ -30,7 +30,6 @@ def test_it_gets_ready_serves_a_shoot_and_ends(tmp_path: Path) -> None:
         objects = install_controller(values, ("registry.example.org/nodes:1", f"extension={image}"))
         template = objects["Deployment"]["spec"]["template"]
         template["spec"]["hostNetwork"] = True  # there is no other network here
-        seed.patience = SECONDS
         with Landscape(seed, shoot, n1="ready") as world:
             place = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(seed.port)}
             with Pod(host, template, [objects["ConfigMap"]], environment=place, account=seed.account) as pod:

@@ -85,7 +85,7 @@ class KubeServer:
         self.faults: list[Fault] = []
         self.unknown = {"monitoring.coreos.com"}  # groups that nobody has installed
         self.version = 1000
-        self.patience = 60.0
+        self.patience = 300.0  # seconds: on a machine that has much else to do
         self._history: list[tuple[int, str, Name, dict[str, Any]]] = []
         self._forgotten = 0
         self.cut = 0  # watches of an earlier number end
