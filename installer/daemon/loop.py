@@ -109,7 +109,7 @@ class Daemon:
         stamps = [now - age for age in self._runtime_state.ages() if age < HOUR]
         wait = 0.0
         with contextlib.suppress(InstallerError, OSError):  # the first pass says what is wrong with the host
-            if configuration.mode is Mode.INSTALL and self._files.read(paths.RECORD) is None:
+            if (self._files.read(paths.RECORD) is None) is (configuration.mode is Mode.INSTALL):
                 wait = spread(self._files.read("/etc/machine-id") or b"", configuration.spread_seconds)
         return Policy(configuration, random.random, now, stamps, now + wait if wait else 0.0)
 
