@@ -37,7 +37,8 @@ from tests.policy_bench import KUBELET, PROXY
 
 _LATENCY = 0.2  # seconds that a child takes to ask the API server
 _LOOK_SECONDS = 0.5  # a pass that changes nothing
-_PULL_SECONDS = 3.0  # from a pod's end to the start of the next one's container
+_PULL_SECONDS = (3.0, 20.0)  # from a pod's creation to the start of its container
+_BURST = 250  # pods that the controller creates or deletes at a time
 _MIN_READY = 15.0  # minReadySeconds of the DaemonSet
 
 
@@ -72,8 +73,8 @@ class Clock:
     def cancel(self, timer: int) -> None:
         self._cancelled.add(timer)
 
-    def run(self, until: float, done: Callable[[], bool] = lambda: False) -> None:
-        """Up to this time, or until `done`, which is asked now and then."""
+    def run(self, until: float, done: Callable[[], bool] = lambda: False, each: int = 64) -> None:
+        """Up to this time, or until `done`, which is asked after so many events."""
         count = 0
         while self._due and self._due[0][0] <= until:
             at, number, call = heapq.heappop(self._due)
@@ -83,7 +84,7 @@ class Clock:
             self.now = at
             call()
             count += 1
-            if count % 64 == 0 and done():
+            if count % each == 0 and done():
                 return
         self.now = max(self.now, until)
 
@@ -293,7 +294,7 @@ class SimNode:
             if self.pods == number and not self.is_dead and generation not in self.fleet.unpullable:
                 self.watcher = Watcher(self, generation)
 
-        self.fleet.clock.after(_PULL_SECONDS * random.uniform(0.7, 1.5), start)
+        self.fleet.clock.after(random.uniform(*_PULL_SECONDS), start)
 
     def end_pod(self) -> None:
         if self.watcher is not None:
@@ -352,6 +353,7 @@ class SimNode:
             self.fleet.ended(self)
             if outcome.code == 0:
                 self.installed, self.drifted = generation, False
+                self.fleet.done_at.append(self.fleet.clock.now)
 
     def die(self) -> None:
         """Its power is gone, and all that ran there: nothing is told."""
@@ -396,6 +398,7 @@ class Controller:
     def __init__(self, fleet: SimFleet) -> None:
         self.fleet = fleet
         self.generation = ""
+        self.new: list[int] = []  # nodes without a pod
         self.old: set[int] = set()  # nodes with a pod of an earlier template
         self.unavailable: set[int] = set()
         self._due = False
@@ -406,8 +409,7 @@ class Controller:
         numbers = set(range(len(self.fleet.nodes)))
         if first:
             self.unavailable = set(numbers)
-            for node in self.fleet.nodes:
-                node.start_pod(generation)
+            self.new = sorted(numbers, reverse=True)
         else:
             self.old = numbers
         self._show()
@@ -430,11 +432,19 @@ class Controller:
 
     def _sync(self) -> None:
         self._due = False
-        if not self.old:
-            return
+        for number in (self.new.pop() for _ in range(min(_BURST, len(self.new)))):
+            self.fleet.nodes[number].start_pod(self.generation)
+        if self.new:
+            self.soon()
+        if self.old:
+            self._replace()
+
+    def _replace(self) -> None:
         budget = max(0, max(1, len(self.fleet.nodes) // 10) - len(self.unavailable))
         replaced = [*sorted(self.old & self.unavailable), *sorted(self.old - self.unavailable)[:budget]]
-        for number in replaced:
+        if len(replaced) > _BURST:
+            self.soon()
+        for number in replaced[:_BURST]:
             self.old.discard(number)
             node = self.fleet.nodes[number]
             node.pod_generation = self.generation
@@ -446,7 +456,7 @@ class Controller:
 class SimFleet:
     """`at_work` are nodes whose kubelet is restarted as planned; `most_at_work` at once so far. `touched` has
     the nodes that have begun a generation, `unasked` those that had not got their turn. `per_second` counts
-    requests by second, `turns_asked` those for turns."""
+    requests by second, `turns_asked` those for turns. `done_at` has the times at which planned work was."""
 
     def __init__(self, natures: Sequence[Nature], rules: FleetRules, seed: int = 0) -> None:
         random.seed(seed)  # the program's own jitter
@@ -459,6 +469,7 @@ class SimFleet:
         self.touched: dict[str, set[int]] = {}
         self.unasked: list[str] = []
         self.turns_asked = 0
+        self.done_at: list[float] = []
         self.per_second = Counter[int]()
         self.controller = Controller(self)
         self.nodes = [SimNode(self, number, nature) for number, nature in enumerate(natures)]
@@ -513,7 +524,7 @@ class SimFleet:
         def done() -> bool:
             return bool(generation) and not (self.at_work or self.holders() or self.lacking(generation))
 
-        self.clock.run(began + seconds, done)
+        self.clock.run(began + seconds, done, max(64, 2 * len(self.nodes)))
         return self.clock.now - began
 
     def holders(self) -> list[str]:

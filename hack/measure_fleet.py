@@ -1,0 +1,119 @@
+"""`hack/bench fleet`: how long a fleet takes, by how many may restart kubelet at once, and its requests.
+
+Simulated (tests/faults/fleets/sim.py): the daemon's own policy and talk with the API server, on a clock that
+does not wait. Each node takes 15 to 30 s for its work. With `--svg FILE` the way of each fleet is drawn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from installer.model.fleet import FleetRules
+from tests.faults.fleets.sim import Nature, SimFleet
+
+_HOUR = 3600.0
+_WIDTH, _HEIGHT, _LEFT, _BELOW = 720, 360, 70, 46
+_COLOURS = ("#9ecae1", "#4292c6", "#08519c", "#fd8d3c", "#a63603")
+_ROW = "{:>8} {:>9} {:>9} {:>10} {:>8} {:>8} {:>8}\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Of one fleet: `done` are the seconds at which nodes were done, `rates` requests in each second until
+    the last one was, `each` those of a node, `rest` a node's in five minutes afterwards."""
+
+    share: str
+    done: tuple[float, ...]
+    rates: tuple[int, ...]
+    each: float
+    rest: float
+
+    def rate(self, share: float) -> int:
+        return self.rates[min(len(self.rates) - 1, int(share * len(self.rates)))]
+
+
+def measure(nodes: int, share: str) -> Way:
+    """A first installation: every pod is there at once."""
+    draw = random.Random(1)
+    rules = replace(FleetRules(), concurrent_restarts=share)
+    fleet = SimFleet([Nature(draw.uniform(15, 30)) for _ in range(nodes)], rules)
+    fleet.controller.apply("one")
+    seconds = fleet.run(48 * _HOUR, "one")
+    missing = fleet.lacking("one")
+    if missing or fleet.unasked or fleet.most_at_work > fleet.limit:
+        raise AssertionError(f"{len(missing)} nodes are missing, {fleet.most_at_work} were at work at once")
+    rates = sorted(fleet.per_second[second] for second in range(int(seconds) + 1))
+    each = fleet.asked / nodes
+    fleet.run(900)
+    before = fleet.asked
+    fleet.run(1200)
+    rest = (fleet.asked - before) / nodes / 4
+    return Way(share, tuple(sorted(fleet.done_at)), tuple(rates), each, rest)
+
+
+def plot(ways: list[Way], nodes: int) -> str:
+    """Nodes that are done over time, a line for each fleet, as SVG."""
+    hours = max(way.done[-1] for way in ways) / _HOUR
+
+    def x(seconds: float) -> float:
+        return _LEFT + (_WIDTH - _LEFT - 20) * seconds / _HOUR / hours
+
+    def y(count: float) -> float:
+        return (_HEIGHT - _BELOW) - (_HEIGHT - _BELOW - 20) * count / nodes
+
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
+        'font-family="sans-serif" font-size="13">',
+        f"<title>{nodes} nodes: how many are done, over time</title>",
+        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
+    ]
+    for part in range(5):
+        count = nodes * part // 4
+        lines.append(f'<path d="M{_LEFT} {y(count):.0f}H{_WIDTH - 20}" stroke="#ddd"/>')
+        lines.append(f'<text x="{_LEFT - 8}" y="{y(count) + 4:.0f}" text-anchor="end">{count}</text>')
+    step = max(1, round(hours / 6)) if hours > 3 else 0.5
+    for number in range(int(hours / step) + 1):
+        at = x(number * step * _HOUR)
+        lines.append(f'<path d="M{at:.0f} {_HEIGHT - _BELOW}v5" stroke="#888"/>')
+        lines.append(
+            f'<text x="{at:.0f}" y="{_HEIGHT - _BELOW + 20}" text-anchor="middle">{number * step:g} h</text>'
+        )
+    for way, colour in zip(ways, _COLOURS, strict=False):
+        each = max(1, len(way.done) // 200)
+        points = [(0.0, 0), *((at, number) for number, at in enumerate(way.done, 1) if number % each == 0)]
+        path = "L".join(f"{x(at):.1f} {y(number):.1f}" for at, number in points)
+        lines.append(f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+    for number, (way, colour) in enumerate(zip(ways, _COLOURS, strict=False)):
+        top = _HEIGHT - _BELOW - 20 * (len(ways) - number)
+        lines.append(f'<path d="M{_WIDTH - 130} {top}h24" stroke="{colour}" stroke-width="3"/>')
+        lines.append(f'<text x="{_WIDTH - 98}" y="{top + 4}">{way.share} at once</text>')
+    return "\n".join([*lines, "</svg>"]) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="hack/bench fleet", description=__doc__)
+    parser.add_argument("nodes", metavar="NODES", type=int, nargs="?", default=10_000)
+    parser.add_argument(
+        "--at-once", metavar="SHARE", nargs="*", default=["1%", "2%", "5%"], help="rollout.concurrentRestarts"
+    )
+    parser.add_argument("--svg", metavar="FILE", type=Path)
+    arguments = parser.parse_args()
+    say = sys.stdout.write
+    say(_ROW.format("at once", "minutes", "p50/s", "p99/s", "peak/s", "by node", "at rest"))
+    ways = []
+    for share in arguments.at_once:
+        way = measure(arguments.nodes, share)
+        ways.append(way)
+        rates = (way.rate(0.5), way.rate(0.99), way.rates[-1])
+        say(_ROW.format(share, f"{way.done[-1] / 60:.0f}", *rates, f"{way.each:.1f}", f"{way.rest:.2f}"))
+        sys.stdout.flush()
+    if arguments.svg:
+        arguments.svg.write_text(plot(ways, arguments.nodes))
+
+
+if __name__ == "__main__":
+    main()
