@@ -175,7 +175,7 @@ def test_a_restart_while_the_api_server_is_away_keeps_the_pause(
         running.reach("paused")
         assert not node.path(GUARD).exists()
         server.come_back()
-        within(60, lambda: "Paused" in reasons(server))
+        within(SOON, lambda: "Paused" in reasons(server))
         assert running.end() == 0
     assert not node.path(GUARD).exists()
 
