@@ -13,7 +13,7 @@ import hashlib
 import json
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,13 +52,31 @@ class Entry:
 def read_image(archive: Path) -> dict[str, Entry]:
     """Every path of the image, without a leading slash, after all layers."""
     found: dict[str, Entry] = {}
+    for layer in _layers(archive):
+        _apply(found, layer)
+    return found
+
+
+def _layers(archive: Path) -> Iterator[tarfile.TarFile]:
+    """From the lowest."""
     with tarfile.open(archive) as image:
-        manifest = _json(image, "manifest.json")
-        for name in manifest[0]["Layers"]:
+        for name in _json(image, "manifest.json")[0]["Layers"]:
             stream = image.extractfile(name)
             assert stream is not None
             with tarfile.open(fileobj=stream) as layer:
-                _apply(found, layer)
+                yield layer
+
+
+def read_contents(archive: Path, wanted: Callable[[str], bool]) -> dict[str, bytes]:
+    """The content of the files whose path is wanted, as the last layer has it that has the file. Links are
+    not followed, and what an upper layer deletes is not asked for."""
+    found: dict[str, bytes] = {}
+    for layer in _layers(archive):
+        for member in layer:
+            path = member.name.removeprefix("./").strip("/")
+            stream = layer.extractfile(member) if member.isfile() and wanted(path) else None
+            if stream is not None:
+                found[path] = stream.read()
     return found
 
 

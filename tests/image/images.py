@@ -139,9 +139,11 @@ def kept(name: str, content: Path, make: Callable[[str, Path, Mapping[str, str]]
     return archive
 
 
-def build(version: str, base: str, release: Path, archive: Path, builder: Mapping[str, str]) -> str:
+def build(
+    version: str, base: str, release: Path, archive: Path, builder: Mapping[str, str], *more: str | Path
+) -> str:
     """Runs hack/image as a person would, and returns what it printed."""
-    return hack_image(version, base, archive, builder, "--payload", str(release))
+    return hack_image(version, base, archive, builder, "--payload", str(release), *map(str, more))
 
 
 def hack_image(tag: str, base: str, archive: Path, builder: Mapping[str, str], *what: str) -> str:

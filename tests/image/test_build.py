@@ -2,12 +2,15 @@
 
 import hashlib
 import http.server
+import json
 import os
+import re
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,11 +78,35 @@ def test_the_same_inputs_give_the_same_files(found: Mapping[str, Entry], tmp_pat
     release = pack(payload(OLD), tmp_path / "payload.tar.gz")
     with locked():
         try:
-            said = build("again", base_image(), release, archive, builder)
+            said = build("again", base_image(), release, archive, builder, "--sbom", tmp_path / "sbom.json")
         finally:
             forget("again", builder)
     assert "MiB unpacked" in said
     assert list(lines(read_image(archive))) == list(lines(dict(found)))
+    expect_sbom(json.loads((tmp_path / "sbom.json").read_text()))
+
+
+def expect_sbom(document: Mapping[str, Any]) -> None:
+    """By https://spdx.github.io/spdx-spec/v2.3/: what has to be there, and the versions that we know of."""
+    packages = {each["SPDXID"]: each for each in document["packages"]}
+    assert len(packages) == len(document["packages"]) > 50
+    for identifier, package in packages.items():
+        assert re.fullmatch(r"SPDXRef-[A-Za-z0-9.-]+", identifier)
+        assert package["name"]
+        assert package["versionInfo"]
+        assert package["downloadLocation"]
+    related = {each["relatedSpdxElement"] for each in document["relationships"]}
+    assert related == set(packages)
+    places = [each["referenceLocator"] for package in packages.values() for each in package["externalRefs"]]
+    pinned = re.findall(r"(?m)^(\S+)==(\S+)", (TOP / "image/requirements.txt").read_text())
+    assert {f"pkg:pypi/{name}@{version}" for name, version in pinned} <= set(places)
+    assert [place for place in places if "/python3-gi@" in place]
+    assert packages["SPDXRef-payload"]["versionInfo"] == OLD
+    assert packages["SPDXRef-payload"]["checksums"]
+
+
+def test_no_program_gives_another_users_rights(found: Mapping[str, Entry]) -> None:
+    assert [path for path, entry in found.items() if entry.kind == "file" and entry.mode & 0o6000] == []
 
 
 def forget(tag: str, builder: Mapping[str, str]) -> None:
