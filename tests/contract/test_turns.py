@@ -151,6 +151,18 @@ def test_while_the_api_server_is_away_it_waits_and_says_so(server: ApiServer, tm
     run.until(run.granted)
 
 
+def test_an_end_that_cannot_be_told_is_why_nothing_begins(server: ApiServer, tmp_path: Path) -> None:
+    run = Run(server, tmp_path / "one", "one")
+    run.want()
+    run.until(run.granted)
+    server.go_away()
+    run.turns.worked(WorkResult(WORK, False, "the relay does not answer"))
+    run.want(PlannedWork("two", begins=True))
+    run.until(lambda: "the API server cannot be asked" in run.turns.turn().why)
+    server.come_back()
+    run.until(run.granted)
+
+
 def test_a_freeze_is_seen_before_anything_begins(server: ApiServer, tmp_path: Path) -> None:
     server.daemonset["metadata"]["annotations"] = {FREEZE: "we look"}
     run = Run(server, tmp_path / "one", "one")

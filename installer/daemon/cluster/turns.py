@@ -251,6 +251,12 @@ class Turns:
         self._answer = answer
 
     def _take_end(self, answer: FleetAnswer) -> None:
+        """Nothing is asked for before the end of the last work is told: where that fails, it is what is
+        waited for."""
+        if answer.failed:
+            if answer.why != self._answer.why:
+                self._say("turn.waiting", answer.why)
+            self._answer = replace(self._answer, why=answer.why)
         if answer.told and self._results:
             self._results.popleft()
         if answer.tripped:
