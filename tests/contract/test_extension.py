@@ -566,28 +566,27 @@ class Mortal:
         return call
 
 
-@pytest.mark.parametrize("lives", [1, 2, 5])
-def test_killed_after_every_few_writes(world: Landscape, lives: int) -> None:
-    """Each replica does `lives` writes, then it is gone; the next one goes on from there."""
-    world.add_shoot(SHOOT)
-    world.enable(SHOOT)
-    disabled, replicas = False, 0
-    while world.extension(SHOOT) or world.resource(SHOOT):
-        replicas += 1
-        assert replicas < 30, (world.story, world.extension(SHOOT))
+def outlive(world: Landscape, lives: int, reached: Callable[[], bool]) -> int:
+    """Replicas one after another, each gone after `lives` writes, until it is so; how many they were."""
+    for count in range(1, 30):
         mortal = Mortal(world.seed.kubeconfig(), lives)
         replica = Replica(world, seed=mortal)
-
-        def over(mortal: Mortal = mortal, disabled: bool = disabled) -> bool:
-            done = not world.extension(SHOOT) and not world.resource(SHOOT)
-            return mortal.died.is_set() or done or (not disabled and world.operation(SHOOT) != "")
-
-        world.seed.wait(over)
-        if not disabled and world.operation(SHOOT).endswith("Succeeded"):
-            disabled = True
-            world.disable(SHOOT)
+        world.seed.wait(lambda died=mortal.died: died.is_set() or reached())  # type: ignore[misc]
         mortal.died.set()
         replica.stop()
+        if reached():
+            return count
+    raise AssertionError((world.story, world.extension(SHOOT)))
+
+
+@pytest.mark.parametrize("lives", [1, 2, 5])
+def test_killed_after_every_few_writes(world: Landscape, lives: int) -> None:
+    """The next replica goes on from there."""
+    world.add_shoot(SHOOT)
+    world.enable(SHOOT)
+    replicas = outlive(world, lives, lambda: world.operation(SHOOT).endswith(" Succeeded"))
+    world.disable(SHOOT)
+    replicas += outlive(world, lives, lambda: not world.extension(SHOOT) and not world.resource(SHOOT))
     assert replicas >= 3
     assert world.story == [
         f"{INSTALLED} created",
@@ -595,6 +594,24 @@ def test_killed_after_every_few_writes(world: Landscape, lives: int) -> None:
         f"{REMOVED} created",
         f"{REMOVED} deleted",
     ]
+
+
+@pytest.mark.parametrize("lives", [1, 2])
+def test_killed_while_a_shoot_moves_to_another_seed(world: Landscape, lives: int) -> None:
+    world.add_shoot(SHOOT)
+    world.enable(SHOOT)
+    outlive(world, lives, lambda: world.operation(SHOOT).endswith(" Succeeded"))
+    written = secrets(world)
+    world.ask(SHOOT, "migrate")
+    replicas = outlive(
+        world, lives, lambda: not world.resource(SHOOT) and world.operation(SHOOT) == "Migrate Succeeded"
+    )
+    world.ask(SHOOT, "restore")
+    restored = "Restore Succeeded", "Reconcile Succeeded"  # by the next replica
+    replicas += outlive(world, lives, lambda: world.operation(SHOOT) in restored)
+    assert replicas >= 4
+    assert secrets(world) == written
+    assert world.story == [f"{INSTALLED} created"]
 
 
 def test_the_verb_works_until_it_is_told_to_end(world: Landscape, tmp_path: Path) -> None:
