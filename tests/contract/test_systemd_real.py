@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -184,26 +185,28 @@ def test_a_bus_that_never_answers_has_a_deadline(tmp_path: Path, monkeypatch: py
         assert time.monotonic() - started < 60
 
 
-def test_a_bus_without_systemd_is_an_unservable_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bus_without_systemd_is_an_unservable_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("installer.host.bus.CONNECT_SECONDS", 3.0)
-    place = tmp_path / "run/dbus/system_bus_socket"
-    place.parent.mkdir(parents=True)
-    config = tmp_path / "bus.conf"
-    config.write_text(
-        f"<busconfig><listen>unix:path={place}</listen><auth>EXTERNAL</auth>"
-        '<policy context="default"><allow send_destination="*"/><allow receive_sender="*"/></policy>'
-        "</busconfig>"
-    )
-    argv = ["dbus-daemon", f"--config-file={config}", "--nofork", "--print-address=1"]
-    daemon = subprocess.Popen(argv, stdout=subprocess.PIPE)
-    try:
-        assert daemon.stdout
-        assert daemon.stdout.readline()  # which it says when it listens
-        with pytest.raises(UnservableHostError, match="systemd does not answer"):
-            BusSystemd(RootedFiles(tmp_path)).unit("kubelet.service")
-    finally:
-        daemon.terminate()
-        daemon.communicate()
+    with tempfile.TemporaryDirectory() as directory:  # pytest's own may be too long for a socket's name
+        root = Path(directory)
+        place = root / "run/dbus/system_bus_socket"
+        place.parent.mkdir(parents=True)
+        config = root / "bus.conf"
+        config.write_text(
+            f"<busconfig><listen>unix:path={place}</listen><auth>EXTERNAL</auth>"
+            '<policy context="default"><allow send_destination="*"/><allow receive_sender="*"/></policy>'
+            "</busconfig>"
+        )
+        argv = ["dbus-daemon", f"--config-file={config}", "--nofork", "--print-address=1"]
+        daemon = subprocess.Popen(argv, stdout=subprocess.PIPE)
+        try:
+            assert daemon.stdout
+            assert daemon.stdout.readline()  # which it says when it listens
+            with pytest.raises(UnservableHostError, match="systemd does not answer"):
+                BusSystemd(RootedFiles(root)).unit("kubelet.service")
+        finally:
+            daemon.terminate()
+            daemon.communicate()
 
 
 def test_a_job_outlives_a_bus_daemon_that_is_restarted(systemd: BusSystemd, throwaway: ThrowawayHost) -> None:
