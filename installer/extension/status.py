@@ -73,8 +73,9 @@ def build_health(installed: ManagedResource | None, nodes: Nodes | None, hiberna
 def _build_node_health(nodes: Nodes) -> Condition:
     unwell = [*nodes.left, *nodes.silent]
     if unwell:
-        some = "node is" if len(unwell) == 1 else "nodes are"
-        message = f"{len(unwell)} of {nodes.count} {some} not well: {name_nodes(unwell)}."
+        nouns = "node" if nodes.count == 1 else "nodes"
+        verb = "is" if len(unwell) == 1 else "are"
+        message = f"{len(unwell)} of {nodes.count} {nouns} {verb} not well: {name_nodes(unwell)}."
         return Condition("False", "NodesNotWell", message)
     if nodes.pending:
         return Condition("Progressing", "RollingOut", nodes.pending)

@@ -36,7 +36,7 @@ class Rollout:
     """`nodes`, `waiting` and `outdated`: those that the DaemonSet selects, those whose pod is not available,
     and those whose pod is not of the present template. `frozen` says why planned work is stopped, None if it
     is not. `permits` are those in use, of `limit` there may be. `generations`: the last begun first.
-    `unreadable`: brakes that somebody has edited."""
+    `unreadable`: brakes that were edited by hand."""
 
     nodes: int
     waiting: int

@@ -12,7 +12,7 @@ from tests.throwaway.host import ThrowawayHost, missing_needs
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """RuntimeState what boots a host, so that the unit level can leave it out."""
+    """Mark what boots a host, so that the unit level can leave it out."""
     for item in items:
         if Path(__file__).parent not in item.path.parents or not isinstance(item, pytest.Function):
             continue

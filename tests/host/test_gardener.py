@@ -155,7 +155,7 @@ def test_the_life_of_a_shoot(world: LiveShoot, controller: Controller, machines:
     world.says(SHOOT, "Progressing", "n2")
     world.shoot.wait(lambda: world.state("n2") == "held")
     world.grow_old("n2")
-    world.says(SHOOT, "False", "1 of 2 node is not well: n2 (held: kubelet is held on its base endpoint")
+    world.says(SHOOT, "False", "1 of 2 nodes is not well: n2 (held: kubelet is held on its base endpoint")
     second.fault("cri-resmgr", "")
     world.rest(SHOOT, "Reconcile Succeeded")
     expect_served(second, DEBUG)

@@ -94,7 +94,7 @@ def _with_last_change(status: Mapping[str, str], metadata: Mapping[str, Any]) ->
     try:
         before = json.loads(_mapping(metadata, "annotations").get(STATUS) or "{}")
         return {**status, "changed": str(before.get("changed", ""))}
-    except (ValueError, TypeError, AttributeError):  # somebody has edited it
+    except (ValueError, TypeError, AttributeError):  # edited by hand
         return status
 
 

@@ -168,12 +168,18 @@ def mass_reboot(chance: Chance, seed: int) -> list[str]:
     return arrives(fleet, "two")
 
 
-def api_away(chance: Chance, seed: int) -> list[str]:
-    """For an hour, in the middle of an upgrade: nothing begins, and then it goes on."""
+def upgrading(chance: Chance, seed: int) -> SimFleet:
+    """A fleet without canaries in the middle of an upgrade to `two`."""
     fleet = SimFleet(chance.natures(), replace(RULES, order="any"), seed)
     fleet.install("one")
     fleet.controller.apply("two")
     fleet.run(200)
+    return fleet
+
+
+def api_away(chance: Chance, seed: int) -> list[str]:
+    """For an hour, in the middle of an upgrade: nothing begins, and then it goes on."""
+    fleet = upgrading(chance, seed)
     fleet.store.away = AWAY
     fleet.run(60)
     begun = len(fleet.touched["two"])
@@ -185,10 +191,7 @@ def api_away(chance: Chance, seed: int) -> list[str]:
 
 def api_busy(chance: Chance, seed: int) -> list[str]:
     """It answers 429 and wants to be left alone for a minute: a node asks it no more than twice a minute."""
-    fleet = SimFleet(chance.natures(), replace(RULES, order="any"), seed)
-    fleet.install("one")
-    fleet.controller.apply("two")
-    fleet.run(200)
+    fleet = upgrading(chance, seed)
     fleet.store.away, before = BUSY, fleet.asked
     fleet.run(1200)
     each = (fleet.asked - before) / chance.size / 20
@@ -209,10 +212,7 @@ def half_dead(chance: Chance, seed: int) -> list[str]:
 
 def frozen(chance: Chance, seed: int) -> list[str]:
     """A person stops a rollout for an hour: what has begun is finished, and nothing more begins."""
-    fleet = SimFleet(chance.natures(), replace(RULES, order="any"), seed)
-    fleet.install("one")
-    fleet.controller.apply("two")
-    fleet.run(200)
+    fleet = upgrading(chance, seed)
     annotations = fleet.store.objects[DAEMONSET]["metadata"]["annotations"]
     annotations[FREEZE] = "a person looks"
     fleet.run(30)
@@ -221,6 +221,19 @@ def frozen(chance: Chance, seed: int) -> list[str]:
     bad = ["nodes began while it was frozen"] if len(fleet.touched["two"]) != begun else []
     del annotations[FREEZE]
     return bad + arrives(fleet, "two")
+
+
+def any_natures(chance: Chance) -> list[Nature]:
+    """A few canaries, and some nodes on which a generation fails."""
+    draw = chance.random
+    return [
+        replace(
+            nature,
+            canary=draw.random() < 0.02,
+            bad=frozenset(each for each in ("two", "three") if draw.random() < 0.1),
+        )
+        for nature in chance.natures()
+    ]
 
 
 def random_schedule(chance: Chance, seed: int) -> list[str]:
@@ -233,15 +246,7 @@ def random_schedule(chance: Chance, seed: int) -> list[str]:
         soak_seconds=draw.choice((0.0, 60.0, 300.0)),
         hold_seconds=200.0,
     )
-    natures = [
-        replace(
-            nature,
-            canary=draw.random() < 0.02,
-            bad=frozenset(each for each in ("two", "three") if draw.random() < 0.1),
-        )
-        for nature in chance.natures()
-    ]
-    fleet = SimFleet(natures, rules, seed)
+    fleet = SimFleet(any_natures(chance), rules, seed)
     if draw.random() < 0.5:
         fleet.install("one")
     else:

@@ -8,34 +8,23 @@ says. Whatever decides, asks, waits, tells and tries again is the program's own.
 from __future__ import annotations
 
 import heapq
-import json
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from installer.daemon.child_run import ChildOutcome
-from installer.daemon.cluster.client import ApiCluster
-from installer.daemon.cluster.heartbeat import Heartbeat
-from installer.daemon.cluster.heartbeat import parse_request as parse_heartbeat
-from installer.daemon.cluster.pod_context import PodContext
-from installer.daemon.cluster.turn_child import parse_request as parse_turn
-from installer.daemon.cluster.turn_child import talk
-from installer.daemon.configuration import Configuration
-from installer.daemon.decision import Action
-from installer.daemon.fleet_side import ask_fleet, tell_fleet
-from installer.daemon.policy import BUSY, Policy
+from installer.daemon.policy import BUSY
 from installer.daemon.poller import PollSnapshot
 from installer.fleet.objects import read_permits, share_of
 from installer.host.kubeapi import Answer
-from installer.host.run import Finished
 from installer.model.fleet import FleetRules, PlannedWork
 from installer.model.resource import UnitState
-from tests.fleet_bench import LEASES, NAMESPACE, Store
+from tests.faults.fleets.watcher import Watcher
+from tests.fleet_bench import LEASES, Store
 from tests.policy_bench import KUBELET, PROXY
 
-_LATENCY = 0.2  # seconds that a child takes to ask the API server
 _LOOK_SECONDS = 0.5  # a pass that changes nothing
 _PULL_SECONDS = (3.0, 20.0)  # from a pod's creation to the start of its container
 _BURST = 250  # pods that the controller creates or deletes at a time
@@ -89,16 +78,6 @@ class Clock:
         self.now = max(self.now, until)
 
 
-class _Done:
-    """A child that cannot be killed before its answer, which is then not heard."""
-
-    def __init__(self) -> None:
-        self.killed = False
-
-    def kill(self) -> None:
-        self.killed = True
-
-
 class _Files:
     """A directory in memory, for what a daemon remembers."""
 
@@ -116,146 +95,6 @@ class _Files:
 
     def write(self, path: str, content: bytes, mode: int) -> None:
         self._kept[path] = content
-
-
-class Watcher:
-    """One pod's daemon: what `loop.py` does, without a host."""
-
-    def __init__(self, node: SimNode, generation: str) -> None:
-        self.node, self.cluster_of, self.generation = node, node.fleet, generation
-        self.clock = node.fleet.clock
-        pod = f"{node.name}-{node.pods}"
-        context = PodContext(
-            *("", 0, "", node.name, pod, pod, "kube-system", "cri-resmgr-installer"), True, NAMESPACE
-        )
-        self.policy = Policy(Configuration(rules=node.fleet.rules), random.random, self.clock.now)
-        self.cluster = ApiCluster(
-            context,
-            lambda _event: None,
-            node.files,  # type: ignore[arg-type]
-            ("program",),
-            self._run,
-            now=lambda: node.fleet.store.now + node.nature.skew,
-            clock=lambda: self.clock.now,
-        )
-        self.alive = True
-        self._timer = 0
-        self._published: Any = None
-        self.cluster.begin(self, self.stir)
-        if node.busy:  # a pass outlives its pod: it is followed to its end
-            self.policy.begun(Action.INSTALL, self._look(), by_another=True)
-        self._set_timer(0.0)
-
-    # -- the loop's port ------------------------------------------------------------------------
-
-    def after(self, seconds: float, call: Callable[[], None]) -> int:
-        return self.clock.after(seconds, lambda: call() if self.is_running else None)
-
-    def cancel(self, timer: int) -> None:
-        self.clock.cancel(timer)
-
-    def start(
-        self,
-        argv: Sequence[str],
-        on_line: Callable[[str], None],
-        on_end: Callable[[int], None],
-        deadline: float,
-        grace: float,
-    ) -> _Done:
-        child = _Done()
-
-        def end() -> None:
-            if self.is_running and not child.killed:
-                done = self._run(argv, deadline)
-                on_line(done.output)
-                on_end(done.code or 0)
-
-        self.clock.after(_LATENCY, end)
-        return child
-
-    def _run(self, argv: Sequence[str], _seconds: float) -> Finished:
-        verb, text = argv[-2], argv[-1]
-        if verb == "cluster-heartbeat":
-            return Finished(tuple(argv), 0, json.dumps(Heartbeat(parse_heartbeat(text), self.node).run()))
-        context, _seconds, request = parse_turn(text)
-        before = self.node.asked
-        said = talk(context, request, self.node, lambda: self.node.fleet.store.now + self.node.nature.skew)
-        self.node.fleet.turns_asked += self.node.asked - before
-        return Finished(tuple(argv), 0, json.dumps(asdict(said)))
-
-    @property
-    def is_running(self) -> bool:
-        return self.alive and not self.node.is_dead
-
-    # -- the daemon -----------------------------------------------------------------------------
-
-    def stir(self) -> None:
-        self._set_timer(0.05)
-
-    def _set_timer(self, seconds: float) -> None:
-        if self._timer:
-            self.clock.cancel(self._timer)
-        self._timer = self.after(seconds, self.turn)
-
-    def _look(self) -> PollSnapshot:
-        cluster = self.cluster
-        seen = self.node.look(self.generation)
-        return replace(seen, paused=cluster.paused(), asked=cluster.asked(), turn=cluster.turn())
-
-    def turn(self) -> None:
-        self._timer = 0
-        snapshot = self._look()
-        decision = self.policy.step(self.clock.now, snapshot)
-        if decision.action not in (Action.NOTHING, Action.STOP):
-            self._begin(decision.action, snapshot)
-        if self.policy.wonders:
-            self.cluster.ask()
-        self._publish(snapshot)
-        self._set_timer(decision.due - self.clock.now)
-
-    def _publish(self, snapshot: PollSnapshot) -> None:
-        state, before = self.policy.state, self._published
-        self._published = state
-        if state != before:
-            self.cluster.report(state)
-        if before is None or state.ready != before.ready:
-            self.node.pod_is(ready=state.ready)
-        ask_fleet(self.cluster, self.policy, snapshot)
-
-    def _begin(self, action: Action, snapshot: PollSnapshot) -> None:
-        self.policy.begun(action, snapshot)
-        permitted = self.policy.planned if not self.policy.asks else None
-        seconds, outcome = self.node.work(self.generation, asks=self.policy.asks)
-        if outcome.restarts or outcome.touched:
-            self.node.fleet.began(self.node, permitted, self.generation)
-
-        boots = self.node.boots
-
-        def end() -> None:
-            if self.node.boots != boots:
-                return
-            self.node.finish(self.generation, outcome)
-            watcher = self.node.watcher
-            followed = watcher is self or outcome.restarts > 0
-            if watcher is not None and watcher.is_running and followed:
-                watcher.ended(action, outcome)
-
-        self.clock.after(seconds, end)
-
-    def ended(self, action: Action, outcome: ChildOutcome) -> None:
-        """A pass has ended, which this daemon or an earlier one has begun."""
-        if self.policy.working:
-            tell_fleet(self.cluster, self.policy, action, outcome)
-            self.policy.ended(self.clock.now, outcome, self._look())
-            self.turn()
-
-    def end(self) -> None:
-        """The pod is deleted. A pass that it has begun goes on."""
-        if self.is_running:
-            self.cluster.end()
-        self.alive = False
-        if self._timer:
-            self.clock.cancel(self._timer)
 
 
 class SimNode:
