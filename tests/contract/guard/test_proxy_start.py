@@ -1,0 +1,109 @@
+"""What the guard does at a start of the proxy."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from tests.contract.guard.node import SOON, Node, elapsed, uptime
+from tests.rules import rule
+
+
+def test_mark_start(node: Node) -> None:
+    node.pid_file.write_text("42\n")
+    before = uptime()
+    assert node.guard("mark-start").returncode == 0
+    assert not node.pid_file.exists()
+    noted = int((node.run / "proxy-start").read_text()) / 100
+    assert before - 0.02 <= noted <= uptime()
+
+
+def test_await_relay_returns_as_soon_as_it_serves(dash: Node) -> None:
+    (dash.root / "proc/42").mkdir()
+    later = threading.Timer(0.3, dash.serve)
+    later.start()
+    began = time.monotonic()
+    done = dash.guard("await-relay", MAINPID="42")
+    later.join()
+    assert (done.returncode, done.stdout) == (0, "")
+    assert elapsed(began) < SOON
+
+
+def test_await_relay_notes_that_it_is_done(node: Node) -> None:
+    """However that ends: compose has the rest of the budget then."""
+    node.guard("mark-start")
+    began = (node.run / "proxy-start").read_text()
+    assert node.guard("await-relay", MAINPID="41").returncode == 1
+    assert (node.run / "proxy-start").read_text() == f"{began}waited\n"
+    node.serve()
+    node.guard("mark-start")
+    assert "waited" not in (node.run / "proxy-start").read_text()
+
+
+@rule("R12")
+def test_await_relay_gives_up_at_once_when_the_process_is_gone(dash: Node) -> None:
+    (dash.root / "proc/41").mkdir()
+    later = threading.Timer(0.3, (dash.root / "proc/41").rmdir)
+    later.start()
+    began = time.monotonic()
+    done = dash.guard("await-relay", MAINPID="41")
+    later.join()
+    assert done.returncode == 1
+    assert "the proxy has exited" in done.stdout
+    assert elapsed(began) < SOON
+
+
+def test_await_relay_does_not_keep_a_held_kubelet_waiting(dash: Node) -> None:
+    (dash.root / "proc/41").mkdir()
+    later = threading.Timer(0.3, dash.hold.touch)
+    later.start()
+    began = time.monotonic()
+    done = dash.guard("await-relay", MAINPID="41")
+    later.join()
+    assert done.returncode == 0
+    assert "held on its base endpoint" in done.stdout
+    assert elapsed(began) < SOON
+
+
+@rule("R12")
+def test_await_relay_waits_two_thirds_of_the_budget_and_never_ends_a_proxy_that_lives(dash: Node) -> None:
+    (dash.root / "proc/41").mkdir()
+    began = time.monotonic()
+    done = dash.guard("await-relay", MAINPID="41", CRI_RESMGR_GUARD_SECONDS="1")
+    assert done.returncode == 0
+    assert "the relay is not ready" in done.stdout
+    assert 0.6 < elapsed(began) < SOON
+
+
+def test_await_relay_counts_from_the_mark(dash: Node) -> None:
+    dash.run.mkdir()
+    began = time.monotonic()
+    (dash.run / "proxy-start").write_text(f"{int(uptime() * 100) - 1950}\n")
+    assert dash.guard("await-relay").returncode == 0
+    assert 0.4 < elapsed(began) < SOON  # of two thirds of the budget, half a second is left
+
+
+CACHE = b'{"Version":"1","Containers":{"0":{"Id":"aa"}},"PolicyJSON":{}}'
+
+
+@rule("R12")
+@pytest.mark.parametrize(
+    ("content", "torn"),
+    [(CACHE, False), (CACHE + b"\n", False), (b"", False), (CACHE[:-9], True), (b"\0" * 4096, True)],
+    ids=["whole", "with-a-newline", "empty", "cut-short", "zeros"],
+)
+def test_a_cache_that_no_start_can_read_is_set_aside_at_the_first_start_since_boot(
+    node: Node, content: bytes, torn: bool
+) -> None:
+    cache = node.root / "var/lib/cri-resmgr/cache"
+    cache.parent.mkdir()
+    cache.write_bytes(content)
+    kept = cache.with_name("cache.torn")
+    said = node.guard("mark-start").stdout
+    assert (cache.exists(), kept.exists(), "is torn" in said) == (not torn, torn, torn)
+    assert not torn or kept.read_bytes() == content
+    cache.write_bytes(b"\0")
+    node.guard("mark-start")
+    assert cache.exists()  # containers may run by now: the installer decides
