@@ -15,10 +15,10 @@ import pytest
 import yaml
 
 from installer.manifests import ManifestOptions, render_manifests
+from tests.unit.manifests.rendering import CASES
 
 pytestmark = pytest.mark.skipif(not shutil.which("kubectl"), reason="needs kubectl")
 
-CASES = Path(__file__).parents[1] / "cases" / "manifests"
 MARK = {"example.org/read-by": "kubectl"}
 HOSTILE = (
     "quote\" and ' and \\",

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from installer.daemon.cluster.pod_context import lease_name
-from tests.unit.test_manifests import CASES, Maker, objects, rendered, the
+from tests.unit.manifests.rendering import CASES, Maker, objects, rendered, the
 
 celpy = pytest.importorskip("celpy")
 

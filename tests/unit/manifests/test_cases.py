@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from base64 import b64decode
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,85 +11,27 @@ import yaml
 
 from installer.cli import main
 from installer.cli.options import parse_options
-from installer.errors import InstallerError, InvalidInputError
-from installer.manifests import ManifestOptions, render_manifests
+from installer.errors import InstallerError
+from installer.manifests import render_manifests
 from installer.manifests.text import parse_objects, quote
-
-CASES = Path(__file__).parents[1] / "cases" / "manifests"
-NAMES = sorted(path.name for path in CASES.iterdir())
-TEMPLATES = Path(__file__).parents[2] / "templates" / "manifests"
-IMAGE = "registry.example.org/cri-resmgr-installer:0.1.0"
-
-
-def options_of(case: str) -> ManifestOptions:
-    """values.yaml and options.yaml (fields of ManifestOptions) of a case; both may be missing."""
-    directory = CASES / case
-    options = directory / "options.yaml"
-    given = yaml.safe_load(options.read_text()) if options.exists() else {}
-    configs = tuple(directory / name for name in given.pop("provider_configs", ()))
-    values = directory / "values.yaml"
-    return ManifestOptions(values=values if values.exists() else None, provider_configs=configs, **given)
-
-
-@cache
-def rendered(case: str) -> str:
-    return render_manifests(options_of(case))
-
-
-def objects(text: str) -> list[dict[str, Any]]:
-    return list(yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
-
-
-def expected(case: str) -> dict[Path, str]:
-    """What a case's files have to say. What is in the Secret of a ManagedResource has one of its own: nobody
-    can read base64."""
-    files = {CASES / case / "expected.yaml": rendered(case)}
-    for each in objects(rendered(case)):
-        if each["kind"] == "Secret":
-            files[CASES / case / "objects.yaml"] = b64decode(each["data"]["objects.yaml"]).decode()
-    return files
-
-
-def the(found: list[dict[str, Any]], kind: str, name: str = "") -> dict[str, Any]:
-    """The only object of a kind, or of a kind and a name."""
-    matching = [each for each in found if each["kind"] == kind and name in ("", each["metadata"]["name"])]
-    assert len(matching) == 1, f"{len(matching)} of {kind} {name}"
-    return matching[0]
-
-
-def pod_of(daemonset: dict[str, Any]) -> dict[str, Any]:
-    spec: dict[str, Any] = daemonset["spec"]["template"]["spec"]
-    return spec
-
-
-class Maker:
-    """Renders from values that are written to a file first."""
-
-    def __init__(self, directory: Path) -> None:
-        self._file = directory / "values.yaml"
-
-    def __call__(self, values: dict[str, Any], **options: Any) -> list[dict[str, Any]]:
-        return objects(self.text(values, **options))
-
-    def text(self, values: dict[str, Any], **options: Any) -> str:
-        self._file.write_text(yaml.safe_dump({"images": {"installer": IMAGE}, **values}, allow_unicode=True))
-        return render_manifests(ManifestOptions(values=self._file, **options))
-
-    def faults(self, values: str, **options: Any) -> list[str]:
-        self._file.write_text(values)
-        with pytest.raises(InvalidInputError) as caught:
-            render_manifests(ManifestOptions(values=self._file, **options))
-        return [fault.replace(str(self._file), "values.yaml") for fault in caught.value.faults]
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Maker:
-    return Maker(tmp_path)
+from tests.unit.manifests.rendering import (
+    CASES,
+    NAMES,
+    TEMPLATES,
+    Maker,
+    expected,
+    objects,
+    options_of,
+    pod_of,
+    rendered,
+    the,
+)
 
 
 @pytest.mark.parametrize("case", NAMES)
 def test_a_case(case: str) -> None:
-    """After an intended change, `python -m tests.unit.test_manifests` writes them; read the difference."""
+    """After an intended change, `python -m tests.unit.manifests.test_cases` writes them: read the
+    difference."""
     for file, text in expected(case).items():
         assert file.read_text() == text
 

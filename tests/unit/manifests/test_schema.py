@@ -5,15 +5,15 @@ What Gardener's own resources look like is not among them.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from tests.unit.manifests.rendering import CASES
+
 kubernetes_validate = pytest.importorskip("kubernetes_validate")
 
-CASES = Path(__file__).parents[1] / "cases" / "manifests"
 VERSIONS = list(dict.fromkeys(kubernetes_validate.utils.all_versions()))
 
 
