@@ -1,0 +1,137 @@
+"""Three nodes whose `run` agrees through the API server's stand-in: who may restart its kubelet, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from itertools import pairwise
+from pathlib import Path
+from time import time
+
+import pytest
+
+from installer.fleet.objects import FREEZE, Permit, build_permit, leases_path
+from tests.host.daemon import SOON, Daemon, within
+from tests.host.node import Node
+from tests.rules import rule
+from tests.throwaway.apiserver import ApiServer
+from tests.throwaway.host import ThrowawayHost
+from tests.throwaway.kubelet import wait_healthy
+
+NAMES = ("one", "two", "three")
+NAMESPACE = "cri-resmgr-installer-rollout"
+PERMIT = f"{leases_path(NAMESPACE)}/permit-0"
+LONG = 3 * SOON  # three nodes, one after the other
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Node]]:
+    """Without anything of ours, and all with the payload of one image: one permit, and one canary that
+    is watched for no time."""
+    with ExitStack() as stack:
+
+        def boot(name: str) -> Node:
+            return Node(stack.enter_context(ThrowawayHost()), tmp_path_factory.mktemp(name))
+
+        with ThreadPoolExecutor() as pool:
+            found = dict(zip(NAMES, pool.map(boot, NAMES), strict=True))
+        for node in found.values():
+            node.command.payload = found[NAMES[0]].command.payload
+            node.command.set(rollout={"concurrentRestarts": 1, "soakSeconds": 0})
+        yield found
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer(node=NAMES[0]) as serving:
+        for name in NAMES[1:]:
+            serving.add_node(name)
+        serving.daemonset["status"] = {"desiredNumberScheduled": 3}
+        yield serving
+
+
+@contextmanager
+def running(nodes: dict[str, Node], server: ApiServer, tmp_path: Path) -> Iterator[dict[str, Daemon]]:
+    daemons: dict[str, Daemon] = {}
+    try:
+        for name, node in nodes.items():
+            environment = server.environment() | {
+                "NODE_NAME": name,
+                "POD_NAME": name,
+                "CRI_RESMGR_INSTALLER_POD_UID": name,
+                "CRI_RESMGR_INSTALLER_ROLLOUT_NAMESPACE": NAMESPACE,
+            }
+            daemons[name] = Daemon(node, tmp_path / name / "ready", environment)
+        yield daemons
+    except BaseException as error:
+        for name, daemon in daemons.items():
+            error.add_note(f"{name}:\n{daemon.said()}")
+        raise
+    finally:
+        for daemon in daemons.values():
+            daemon.kill()
+
+
+def holders(server: ApiServer) -> dict[str, str]:
+    """Who has which permit, or had it last."""
+    found = list(server.objects.items())
+    leases = {path: lease for path, lease in found if path.startswith(leases_path(NAMESPACE))}
+    return {path: lease["spec"].get("holderIdentity", "") for path, lease in leases.items()}
+
+
+def restarting(daemon: Daemon) -> list[tuple[str, str]]:
+    """From when until when this daemon was at a pass that restarted kubelet, as its log says."""
+    passes, begun = [], ""
+    for event in list(daemon.events):
+        if event["kind"] == "pass.started":
+            begun = event["time"]
+        if event["kind"] == "pass.ended" and event["data"]["kubeletRestarts"]:
+            passes.append((begun, event["time"]))
+    return passes
+
+
+def last_state(daemon: Daemon) -> str:
+    return str(daemon.messages("state")[-1:])
+
+
+def test_a_frozen_fleet_begins_nothing(nodes: dict[str, Node], server: ApiServer, tmp_path: Path) -> None:
+    server.daemonset["metadata"]["annotations"] = {FREEZE: "a person looks"}
+    with running({"one": nodes["one"]}, server, tmp_path) as daemons:
+        within(SOON, lambda: "frozen: a person looks" in last_state(daemons["one"]))
+        assert daemons["one"].phase() == "waiting"
+        assert daemons["one"].restarts() == 0
+        assert not holders(server)
+
+
+@rule("R8")
+def test_one_after_the_other_installs_and_a_bad_generation_stops_at_one(
+    nodes: dict[str, Node], server: ApiServer, tmp_path: Path
+) -> None:
+    """The only permit is with a node that is gone, which is no reason to wait for its end."""
+    gone = build_permit(Permit("permit-0"), NAMESPACE, "zero/its-uid", time() - 1800, 3600)
+    server.objects[PERMIT] = gone
+    with running(nodes, server, tmp_path) as daemons:
+        for daemon in daemons.values():
+            daemon.reach("converged", LONG)
+        within(SOON, lambda: holders(server) == {PERMIT: ""})
+        times = sorted(pair for daemon in daemons.values() for pair in restarting(daemon))
+        assert len(times) == 3
+        assert all(before[1] <= after[0] for before, after in pairwise(times))
+        for node in nodes.values():
+            node.expect_good()
+
+    nodes["one"].upgrade(fault={"exitAfterSeconds": 0.3})
+    with running(nodes, server, tmp_path) as daemons:
+
+        def stopped() -> int:
+            return sum("tripped by node" in last_state(daemon) for daemon in daemons.values())
+
+        within(LONG, lambda: stopped() == 2)
+        (failed,) = (daemon for daemon in daemons.values() if daemon.of("rollback.started"))
+        failed.reach("failed")
+        within(SOON, lambda: "RolloutStopped" in [event["reason"] for event in list(server.events)])
+        assert not any(daemon.restarts() for daemon in daemons.values())
+    for node in nodes.values():
+        wait_healthy(node.host)
+        assert node.on_relay()
