@@ -244,7 +244,7 @@ class _Worker:
                 bring_back(self._host)
 
     def _reset_pinning(self, step: Step) -> None:
-        """A container that cannot get back what the proxy took is named; the removal goes on."""
+        """A container that cannot get back what the proxy took is named; the removal continues."""
         forget_old(self._host.files)  # of an adoption that was cut off
         try:
             resets = restore(self._host, step.target)

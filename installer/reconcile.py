@@ -154,7 +154,7 @@ def _look(request: Request, host: Host, emit: Emit) -> tuple[Run, Inputs, Assess
 def _consider_earlier(
     request: Request, host: Host, store: RecordStore, snapshot: HostSnapshot
 ) -> tuple[HostSnapshot, tuple[Finding, ...]]:
-    """The snapshot that the run goes on with, and what is to be said of another installer's work, if there is
+    """The snapshot that the run continues with, and what is to be said of another installer's work, if
     any."""
     if not may_be_earlier(snapshot, store.record):
         return snapshot, ()
@@ -281,7 +281,7 @@ def _is_remembered(request: Request, assessment: Assessment) -> bool:
 
 def _as_good(assessment: Assessment, run: Run) -> Assessment | None:
     """What repairs the last good generation on the host of `assessment`; None if there is none, or if
-    somebody holds kubelet: it stays as it is."""
+    a person holds kubelet: it stays as it is."""
     snapshot, record = assessment.snapshot, run.store.record
     held = snapshot.hold and not is_of_a_run(snapshot.hold)
     good = None if held else good_desired(record, run.host.files)

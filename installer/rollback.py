@@ -137,7 +137,7 @@ def _plan_back(
         reset_pinning=assessment.base_endpoint if _gives_back(assessment, target, run) else "",
         adopt=assessment.base_endpoint if _adopts(assessment, target, run) else "",
     )
-    # A weight that is lost on the way back is not mended by going on.
+    # A weight that is lost during the rollback is not mended by continuing.
     steps = tuple(step for step in plan.steps if step.kind is not StepKind.CHECK_WEIGHTS)
     if target.proxy is None and hold.is_of_a_run(snapshot.hold):
         steps += (Step(StepKind.CLEAR_HOLD, paths.HOLD, Part.KUBELET),)

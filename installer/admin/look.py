@@ -172,7 +172,7 @@ def _selects(installation: Installed, name: str, labels: Mapping[str, Any]) -> b
     try:
         return selects(installation.template, name, labels)
     except ValueError:
-        return True  # what is not understood is shown rather than not
+        return True  # a word that we do not know is shown rather than hidden
 
 
 def _status(metadata: Object) -> Mapping[str, str]:

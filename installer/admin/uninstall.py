@@ -222,7 +222,7 @@ def _judge(left: Sequence[NodeView], asked: Asked) -> None:
     if answering and not asked.leave_nodes:
         raise RolledBackError(
             f"nodes that are not clean: {len(answering)}; what they need for it stays:\n{_lines(answering)}",
-            "put right what they say, then run the same command again: it goes on. With --leave-nodes it "
+            "put right what they say, then run the same command again: it continues. With --leave-nodes it "
             "deletes everything, and leaves such nodes as they are",
         )
 
@@ -231,7 +231,7 @@ def _require_gone(pods: Sequence[str]) -> None:
     if pods:
         raise RolledBackError(
             f"{len(pods)} pods do not end: {_shorten(pods)}",
-            "`kubectl describe pod` says why; then run the same command again: it goes on",
+            "`kubectl describe pod` says why; then run the same command again: it continues",
         )
 
 

@@ -330,7 +330,7 @@ class Daemon:
                 self._loop.quit()
 
     def _resume(self) -> None:
-        """What an earlier daemon has begun goes on without it: it is followed to its end."""
+        """A pass that an earlier daemon began continues without it: it is followed to its end."""
         found = self._passes.unfinished() if self._claimed else None
         if found is None:
             return

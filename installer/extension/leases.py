@@ -1,4 +1,4 @@
-"""The two Leases of the controller: who of its replicas acts, and that somebody does, which gardenlet looks
+"""The two Leases of the controller: who of its replicas acts, and that one does, which gardenlet looks
 at (docs/extensions/heartbeat.md of gardener/gardener).
 
 The client library has a leader election too; it ends at the first request that gets no answer, and writes

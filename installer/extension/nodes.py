@@ -196,7 +196,7 @@ def _waits(pod: Object) -> bool:
 
 
 def _says(node: Object) -> Mapping[str, str]:
-    """The word of the installer on it; what is not understood stands as its reason."""
+    """The word of the installer on it; a word that we do not know stands as its reason."""
     annotation = text_at(node, "metadata", "annotations", _STATUS)
     try:
         found = json.loads(annotation or "{}")

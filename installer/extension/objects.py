@@ -63,7 +63,7 @@ class Extension:
 
 @dataclass(frozen=True, slots=True)
 class Shoot:
-    """`failed`: Gardener has given it up until somebody retries."""
+    """`failed`: Gardener has given it up until a person retries."""
 
     version: str
     hibernated: bool

@@ -12,7 +12,7 @@ from installer.extension.mirror import backoff
 
 K = TypeVar("K")
 
-_FIRST = 0.05  # seconds: mostly somebody was quicker, and what he wrote is on its way to us
+_FIRST = 0.05  # seconds: mostly another writer was quicker, and its change is on its way to us
 
 
 class WorkQueue(Generic[K]):

@@ -265,7 +265,7 @@ class SystemBus:
         self._subscribed = True
 
     def _ask_for_signals(self) -> None:
-        """systemd sends none before somebody asks for them; a connection may do that once."""
+        """systemd sends none before a client asks for them; a connection may do that once."""
         manager = self.manager
         try:
             self.call("subscribing to systemd's signals", lambda: manager.Subscribe(timeout=CALL_SECONDS))

@@ -1,7 +1,7 @@
 """CRI v1 at unix sockets below the host root: does it answer, is it ready, which containers run.
 
 `update` alone changes something: what running containers may use of the CPUs. Field numbers are those of
-k8s.io/cri-api/pkg/apis/runtime/v1/api.proto. Whether somebody answers is asked by hand
+k8s.io/cri-api/pkg/apis/runtime/v1/api.proto. Whether a server answers is asked by hand
 (`version_call`); grpcio carries all other calls and is imported only then (83 ms, 20 MB).
 """
 

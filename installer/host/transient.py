@@ -55,7 +55,7 @@ class TransientService:
             "AddRef": ("b", True),
         }
         what = f"systemd-run --unit={self.name}"
-        # Where memory runs out for a program that it has started: it says so, and goes on.
+        # Where memory runs out for a program that it has started: it says so, and continues.
         newer = {"OOMPolicy": ("s", "continue")}
         try:
             self._bus.start_transient(what, self.name, properties | newer)

@@ -124,7 +124,7 @@ class EventLoop:
 
 
 class Bounded:
-    """Work that goes on beside the loop and whose end has to come.
+    """Work that continues beside the loop and has to end.
 
     `deadline` seconds after its start it gets SIGTERM, and `grace` seconds later SIGKILL. What even SIGKILL
     does not end (its system call hangs) counts as ended with 137. `overdue`: it has had its SIGTERM for the

@@ -30,7 +30,7 @@ class Request:
     `default_configs`: that no configs are given is meant, also on a node that was installed with some.
     `despite_pause`: act on a paused node, too.
     `adopt`: an installation of cri-resmgr that another installer has made is taken over.
-    `inspect`: the host is only looked at, and what is not given is what was installed.
+    `inspect`: the host is only looked at; inputs that are not given are those that were installed.
     `keep_kubelet`: begin nothing that would restart kubelet. `ask_first`: nor a generation that was not
     verified on this host yet; what is not begun is said, so that it can be asked for. `unattended`: nobody
     is watching, so a person's hold is not ended.

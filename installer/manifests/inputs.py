@@ -67,7 +67,7 @@ def metrics_port(settings: Settings) -> int:
 
 
 def load_inputs(options: ManifestOptions, warn: Callable[[str], None]) -> ManifestInputs:
-    """`warn` is called with what is not wrong but people should know, also when it ends with an error.
+    """`warn` is called with what is right but people should know, also when it ends with an error.
 
     Raises InvalidInputError: with the faults of files and options that cannot be read, else with every fault
     of the values, each with its path, file and line.

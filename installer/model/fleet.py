@@ -93,7 +93,7 @@ class FleetRequest:
 @dataclass(frozen=True, slots=True)
 class FleetAnswer:
     """What came of it. `granted`, or `why` not, and after how many seconds to ask again (where `failed`, at
-    the earliest). `detail` goes on with what differs from one question to the next: a node that said it of
+    the earliest). `detail` adds what differs from one question to the next: a node that said it of
     itself would write its Node all the time. `canary`: the fleet waits for the result. `told`: the result
     stands in the brake, or need not. `released`: the permit is not ours any more. `powerless`: see Turn.
     `tripped`: this result has tripped the brake, and why."""

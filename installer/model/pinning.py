@@ -35,7 +35,7 @@ class CgroupState:
     weight: int = 0
 
     def is_lower_than(self, shares: int) -> bool:
-        """Whether the weight is less than these cpu.shares give. Not said of what is not known."""
+        """Whether the weight is less than these cpu.shares give. False where it is not known."""
         if self.weight:
             return self.weight < min(weights_of(shares))
         return 0 < self.shares < shares

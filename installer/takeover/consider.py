@@ -27,7 +27,7 @@ def consider(
     snapshot: HostSnapshot,
     look: Callable[[Record], HostSnapshot],
 ) -> tuple[HostSnapshot, tuple[Finding, ...]]:
-    """The snapshot that the run goes on with, and what is to be said. In a takeover, also one that was cut
+    """The snapshot that the run continues with, and what is to be said. In a takeover, also one that was cut
     off, kubelet's base in it is the repaired one: it is what kubelet will have. `look` takes a snapshot with
     everything that a record claims.
 
@@ -58,7 +58,7 @@ def _repaired(snapshot: HostSnapshot, store: RecordStore, *, by_config: bool) ->
 
 
 def _check_configs(request: Request, earlier: Earlier) -> None:
-    """Without configs the policy would become none, because somebody has forgotten an option."""
+    """Without configs the policy would become none, because a person forgot an option."""
     found = [path for path in earlier.files if path in paths.CONFIG_FILES]
     if found and request.configs is None and not request.default_configs and not request.inspect:
         raise InvalidInputError(
