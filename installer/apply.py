@@ -406,8 +406,8 @@ class _Worker:
         deadline = self._host.clock.monotonic() + self._limits.kubelet_start
         # Without a healthz URL, a script may not have come to its `exec` of kubelet yet.
         while not self._host.healthz.ok(self._limits.healthz_url, 1.0) or (relay and self._is_shell(unit)):
+            self._check_relay(proxy)  # first: kubelet does not survive a relay that dies
             self._check_steady(unit, self._host.systemd.unit(name))
-            self._check_relay(proxy)
             if self._host.clock.monotonic() > deadline:
                 late = f"{self._limits.kubelet_start:g} s after the restart"
                 raise self._failure(name, f"{self._limits.healthz_url} is not ok {late}")
@@ -416,8 +416,8 @@ class _Worker:
         settled = self._host.clock.monotonic() + settle
         while (left := settled - self._host.clock.monotonic()) > 0:
             self._host.clock.sleep(min(_SETTLE_POLL, left))
-            self._check_steady(unit, self._host.systemd.unit(name))
             self._check_relay(proxy)
+            self._check_steady(unit, self._host.systemd.unit(name))
             if not self._host.healthz.ok(self._limits.healthz_url, 1.0):
                 raise self._failure(name, f"{self._limits.healthz_url} stopped being ok")
         self._check_endpoint(name, unit, relay)

@@ -192,8 +192,12 @@ def test_while_kubelet_hangs_all_waiting_has_one_bound(tmp_path: Path) -> None:
 
 
 @rule("R4")
-def test_proxy_that_dies_while_kubelet_restarts_is_no_proxy_to_leave_kubelet_on(tmp_path: Path) -> None:
-    """It is back, and the relay answers again, before kubelet has come up."""
+@pytest.mark.parametrize("survives", [True, False])
+def test_proxy_that_dies_while_kubelet_restarts_is_no_proxy_to_leave_kubelet_on(
+    tmp_path: Path, survives: bool
+) -> None:
+    """It is back, and the relay answers again, before kubelet has come up. If kubelet died with it, the proxy
+    is what failed."""
     name, proxy = "kubelet.service", UnitState(paths.PROXY_UNIT, "loaded", "active", "running", main_pid=7)
     fake = FakeHost(tmp_path)
     fake.cri.sockets[paths.RELAY_ENDPOINT] = CONTAINERD
@@ -202,7 +206,8 @@ def test_proxy_that_dies_while_kubelet_restarts_is_no_proxy_to_leave_kubelet_on(
 
     def restart(_method: str, unit: UnitState) -> tuple[str, UnitState]:
         fake.systemd.units[proxy.name] = replace(proxy, main_pid=9)
-        return "done", fake.systemd.started(unit)
+        started = fake.systemd.started(unit)
+        return "done", started if survives else replace(started, main_pid=0, sub_state="auto-restart")
 
     fake.systemd.on_job[name] = restart
     kubelet = DesiredKubelet(DesiredUnit(name, "", "", ""), Strategy.ENVIRONMENT, "", "V", ())

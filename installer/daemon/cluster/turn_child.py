@@ -40,7 +40,7 @@ def _result(found: Mapping[str, Any]) -> WorkResult:
 
 
 def turn(text: str) -> str:
-    """Asks for the turn, or tells of its end. Raises InvalidInputError for a request that is not the daemon's."""
+    """Asks for the turn, or tells of its end. Raises InvalidInputError where the daemon did not ask."""
     context, seconds, request = parse_request(text)
     api = KubeApi(context.host, context.port, Path(context.account), time.monotonic() + seconds)
     try:
