@@ -9,6 +9,7 @@ unless it is told to be secure. `apiserver.py` is the other one, for the pods of
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import json
@@ -38,11 +39,21 @@ class Kind(NamedTuple):
     prefix: str
     plural: str
 
+    @property
+    def group(self) -> str:
+        """Of the API; empty for the core."""
+        return "" if self.prefix == CORE else self.prefix.split("/")[2]
+
 
 class Name(NamedTuple):
     kind: Kind
     namespace: str
     name: str
+
+    def details(self) -> dict[str, str]:
+        """What a failure says of the object that was asked for."""
+        found = {"group": self.kind.group, "kind": self.kind.plural, "name": self.name}
+        return {key: value for key, value in found.items() if value}
 
 
 @dataclass
@@ -115,6 +126,10 @@ class KubeServer:
                 "current-context": "x",
             }
         )
+
+    def account_of(self, _pod: dict[str, Any]) -> Path | None:
+        """The directory with what a pod has of its service account."""
+        return self.account
 
     def wait(self, holds: Callable[[], Any], seconds: float = 0.0, what: str = "") -> Any:
         """Until it holds, looked at after each change; the deadline only ends a test that has failed."""
@@ -350,6 +365,17 @@ class KubeServer:
 
     # -- one request --------------------------------------------------------------------------------
 
+    def authenticate(self, authorization: str) -> str:
+        """Who asks, by this header. Raises Refused."""
+        if self.token not in authorization:
+            raise Refused(401, "Unauthorized", "Unauthorized")
+        return ""
+
+    @contextlib.contextmanager
+    def acting(self, _user: str, _method: str, _key: Name, _status: bool) -> Iterator[None]:
+        """In the block this request is answered. Raises Refused, if its user may not make it."""
+        yield
+
     def fault(self, method: str, path: str) -> Fault | None:
         with self.changed:
             for fault in self.faults:
@@ -479,8 +505,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is not None and (fault.hang or fault.delay) and not fault.after:
             kube.hang(None if fault.hang else fault.delay)
         try:
-            if kube.token not in self.headers.get("Authorization", ""):
-                raise Refused(401, "Unauthorized", "Unauthorized")
+            user = kube.authenticate(self.headers.get("Authorization", ""))
             if fault is not None and fault.code and not fault.after:
                 raise Refused(fault.code, "Conflict" if fault.code == 409 else "Fault", "a fault of the test")
             if fault is not None and fault.hang and not fault.after:
@@ -490,7 +515,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._stream(kube.watch(name.kind, name.namespace, query, cut))
                 return
             strategic = "strategic" in (self.headers.get("Content-Type") or "")
-            found = kube.answer(self.command, name, status, body, query, strategic)
+            with kube.acting(user, self.command, name, status):
+                found = kube.answer(self.command, name, status, body, query, strategic)
             if fault is not None and fault.after:
                 if fault.hang:
                     kube.hang(None)
@@ -499,7 +525,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(201 if self.command == "POST" else 200, found)
         except Refused as error:
             what = {"kind": "Status", "status": "Failure", "message": str(error)}
-            self._send(error.code, what | {"reason": error.reason, "code": error.code})
+            details = {"details": name.details()} if error.code != 401 else {}
+            self._send(error.code, what | details | {"reason": error.reason, "code": error.code})
         except OSError:
             self.close_connection = True
 

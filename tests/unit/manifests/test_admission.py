@@ -1,11 +1,11 @@
 """What the API server refuses, by the policies that `manifests` renders: requests in, their answers out.
 
-The expressions are evaluated by cel-python, another implementation of CEL than the API server's.
+Each policy is judged by its own (tests/admission.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from installer.daemon.cluster.pod_context import lease_name
+from tests.admission import judge
 from tests.unit.manifests.rendering import CASES, Maker, objects, rendered, the
-
-celpy = pytest.importorskip("celpy")
 
 NODE, UID = "worker-7", "5f1c"
 PREFIX = "cri-resource-manager.intel.com"
@@ -25,18 +24,6 @@ TAINTS = [
     {"key": "dedicated", "value": "batch", "effect": "NoSchedule"},
     {"key": f"{PREFIX}/not-ready", "effect": "NoSchedule"},
 ]
-
-
-ENVIRONMENT = celpy.Environment()
-
-
-@cache
-def program(expression: str) -> Any:
-    return ENVIRONMENT.program(ENVIRONMENT.compile(expression))
-
-
-def evaluate(expression: str, given: Mapping[str, Any]) -> Any:
-    return program(expression).evaluate({name: celpy.json_to_cel(value) for name, value in given.items()})
 
 
 @cache
@@ -52,18 +39,7 @@ def spec_of(policy: str, case: str) -> dict[str, Any]:
 
 def denials(policy: str, case: str = "minimal", **given: Any) -> list[str]:
     """The messages of the policy with this suffix, for a request that its rules match."""
-    spec = spec_of(policy, case)
-    given = {"object": None, "oldObject": None, "namespaceObject": None, **given}
-    if not all(evaluate(condition["expression"], given) for condition in spec["matchConditions"]):
-        return []
-    variables: dict[str, Any] = {}
-    for variable in spec.get("variables", ()):
-        given["variables"] = variables
-        variables[variable["name"]] = evaluate(variable["expression"], given)
-    given["variables"] = variables
-    failed = [each for each in spec["validations"] if not evaluate(each["expression"], given)]
-    worded = [(each, each.get("messageExpression")) for each in failed]
-    return [str(evaluate(words, given)) if words else each["message"] for each, words in worded]
+    return judge(spec_of(policy, case), given)
 
 
 def request(resource: str, namespace: str = "", user: str = ACCOUNT, **extra: Any) -> dict[str, Any]:
