@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import random
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,12 +25,14 @@ _ROW = "{:>8} {:>9} {:>9} {:>10} {:>8} {:>8} {:>8}\n"
 @dataclass(frozen=True, slots=True)
 class Way:
     """Of one fleet: `done` are the seconds at which nodes were done, `rates` requests in each second until
-    the last one was, `each` those of a node, `rest` a node's in five minutes afterwards."""
+    the last one was, `each` those of a node, `kinds` the same by what they are, `rest` a node's in five
+    minutes afterwards."""
 
     share: str
     done: tuple[float, ...]
     rates: tuple[int, ...]
     each: float
+    kinds: Mapping[str, float]
     rest: float
 
     def rate(self, share: float) -> int:
@@ -48,11 +51,12 @@ def measure(nodes: int, share: str) -> Way:
         raise AssertionError(f"{len(missing)} nodes are missing, {fleet.most_at_work} were at work at once")
     rates = sorted(fleet.per_second[second] for second in range(int(seconds) + 1))
     each = fleet.asked / nodes
-    fleet.run(900)
+    kinds = {kind: count / nodes for kind, count in fleet.kinds.most_common()}
+    fleet.run(300)
     before = fleet.asked
-    fleet.run(1200)
-    rest = (fleet.asked - before) / nodes / 4
-    return Way(share, tuple(sorted(fleet.done_at)), tuple(rates), each, rest)
+    fleet.run(600)
+    rest = (fleet.asked - before) / nodes / 2
+    return Way(share, tuple(sorted(fleet.done_at)), tuple(rates), each, kinds, rest)
 
 
 def plot(ways: list[Way], nodes: int) -> str:
@@ -111,6 +115,10 @@ def main() -> None:
         rates = (way.rate(0.5), way.rate(0.99), way.rates[-1])
         say(_ROW.format(share, f"{way.done[-1] / 60:.0f}", *rates, f"{way.each:.1f}", f"{way.rest:.2f}"))
         sys.stdout.flush()
+    say("\nRequests of one node until all are done\n")
+    for kind in ways[0].kinds:
+        counts = "".join(f"{way.kinds.get(kind, 0.0):>9.2f}" for way in ways)
+        say(f"{kind:<18}{counts}\n")
     if arguments.svg:
         arguments.svg.write_text(plot(ways, arguments.nodes))
 

@@ -99,7 +99,8 @@ class Store:
             return 409, {}
         if part:
             there = old.get("status", {}).get("conditions", [])
-            body = {"status": {"conditions": merge_conditions(there, body["status"]["conditions"])}}
+            conditions = merge_conditions(there, body.get("status", {}).get("conditions", []))
+            body = {"metadata": body.get("metadata", {}), "status": {"conditions": conditions}}
         return 200, self.put(path, merge(old, body) if method == "PATCH" else body)
 
     # -- what tests set and see ---------------------------------------------------------------
@@ -140,8 +141,10 @@ class Node:
         known = replace(
             FleetRequest(self.uid, self.rules, self.canary),
             limit=self.heard.limit,
+            nodes=self.heard.nodes,
             waiting=self.heard.waiting,
             grants=self.heard.grants,
+            canaries_first=self.heard.canaries_first,
         )
         answer = self._ask(known).begin(work)
         self.heard = answer

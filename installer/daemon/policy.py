@@ -162,7 +162,8 @@ class Policy:
         self._now, self._hold = now, snapshot.hold
         self._track(now, snapshot)
         silence = self._relay.silence(now)
-        self.wonders = 0.0 < silence < _LONG_SILENCE and not snapshot.asked  # a rescue will not wait for it
+        rescues = bool(snapshot.proxy.loaded_digest) and 0.0 < silence < _LONG_SILENCE
+        self.wonders = rescues and not snapshot.asked  # a rescue will not wait for it
         action, why = self._interrupt(now, snapshot) if self.working else self._choose(now, snapshot)
         if action is Action.NOTHING:
             self._judge(now, snapshot)

@@ -17,22 +17,21 @@ from installer.fleet import brake as brakes
 from installer.fleet.brake import Brake, build_brake, read_brake
 from installer.fleet.objects import (
     CANARY,
-    FREEZE,
     RING,
     Member,
     Permit,
-    annotations_of,
     brake_name,
     build_permit,
     build_release,
     config_maps_path,
     leases_path,
+    read_fleet,
     read_permits,
     share_of,
 )
 from installer.fleet.permits import choose, is_ghost, suspect
 from installer.host.kubeapi import Answer, Api
-from installer.model.fleet import FleetAnswer, FleetRequest, PlannedWork, WorkResult
+from installer.model.fleet import FleetAnswer, FleetFacts, FleetRequest, PlannedWork, WorkResult
 
 _TRIES = 4  # of a write that others hinder
 _NODES_PATH = "/api/v1/nodes"
@@ -41,6 +40,8 @@ _MANY = 16.0  # the same, at most, where there are many permits and one of them 
 _SHORTEST = 4.0  # seconds until a node asks again
 _BY_PEOPLE = 40.0  # the same for what people end: a freeze, a tripped brake
 _CROWD = 15.0  # questions a second of a large fleet that waits for people or for canaries
+
+_CANARIES_FIRST = "canaries go first"
 
 _CONFLICT, _GONE = 409, 404
 
@@ -87,19 +88,23 @@ class Ask:
         self._api, self._now = api, clock()
         self._rules = request.rules
         self._me = Member(context.node, request.uid)
-        self._limit, self._nodes = request.limit, 0
+        self._limit, self._nodes = request.limit, request.nodes
         self._waiting, self._grants = request.waiting, request.grants
+        if request.facts is not None:
+            self._take_facts(request.facts)
 
     # -- to begin ---------------------------------------------------------------------------
 
     def begin(self, work: PlannedWork) -> FleetAnswer:
         """Whether the work may begin now. A permit that the node holds already is found again."""
         try:
+            if self._request.canaries_first:
+                self._see_canaries(work)  # else there is nothing more to ask for
             permits = self._read_permits() if work.restarts_kubelet else ()
             mine = choose(permits, self._me, 1, self._now, self._random).mine
             if self._limit and work.restarts_kubelet and not mine:
                 self._free(permits)  # else there is nothing more to ask for
-            self._check_freeze(self._see_fleet(may_be_gone=work.removes))
+            self._check_freeze(self._request.facts or self._see_fleet(may_be_gone=work.removes))
             free = (mine,) if mine else self._free(permits) if work.restarts_kubelet else ()
             canary = work.begins and self._pass_brake(work)
             taken = self._take(free) if work.restarts_kubelet else Permit("")
@@ -110,33 +115,40 @@ class Ask:
                 detail=wait.detail,
                 wait=seconds,
                 limit=self._limit,
+                nodes=self._nodes,
                 waiting=self._waiting,
                 grants=self._grants,
+                canaries_first=wait.why == _CANARIES_FIRST,
                 failed=wait.failed,
                 powerless=wait.powerless,
             )
         return FleetAnswer(
-            granted=True, permit=taken.name, version=taken.version, limit=self._limit, canary=canary
+            granted=True,
+            permit=taken.name,
+            version=taken.version,
+            limit=self._limit,
+            nodes=self._nodes,
+            canary=canary,
         )
 
-    def _see_fleet(self, *, may_be_gone: bool) -> Mapping[str, Any]:
-        """The DaemonSet, and with it how many nodes there are and wait. Raises _Wait."""
+    def _see_fleet(self, *, may_be_gone: bool) -> FleetFacts:
+        """What the DaemonSet says. Raises _Wait."""
         answer = self._call("GET", self._context.daemonset_path)
         if answer.code == _GONE and may_be_gone:
             self._limit = max(1, self._limit)  # as it was last known
-            return {}
-        found = _checked(answer)
-        status = found.get("status")
-        status = status if isinstance(status, dict) else {}
-        self._nodes = _count(status.get("desiredNumberScheduled"))
-        self._waiting = _count(status.get("numberUnavailable"))
-        self._limit = share_of(self._rules.concurrent_restarts, self._nodes)
-        return found
+            return FleetFacts()
+        facts = read_fleet(_checked(answer))
+        self._take_facts(facts)
+        return facts
 
-    def _check_freeze(self, daemonset: Mapping[str, Any]) -> None:
-        if FREEZE in annotations_of(daemonset):
-            why = str(annotations_of(daemonset)[FREEZE])
-            raise self._for_people("the rollout is frozen" + (f": {why}" if why else ""))
+    def _take_facts(self, facts: FleetFacts) -> None:
+        """How many nodes there are and wait, and so how many permits there are."""
+        self._nodes, self._waiting = facts.nodes, facts.waiting
+        self._limit = share_of(self._rules.concurrent_restarts, self._nodes)
+
+    def _check_freeze(self, facts: FleetFacts) -> None:
+        if facts.frozen is not None:
+            raise self._for_people("the rollout is frozen" + (f": {facts.frozen}" if facts.frozen else ""))
 
     def _for_people(self, why: str) -> _Wait:
         """What ends when people say so."""
@@ -150,7 +162,8 @@ class Ask:
         found = _checked(self._call("GET", leases_path(self._context.namespace))).get("items")
         permits = read_permits(found)
         before, self._grants = self._grants, sum(permit.holders for permit in permits)
-        self._waiting -= self._grants - before
+        if self._request.limit and self._request.facts is None:  # else it was counted just now
+            self._waiting -= self._grants - before
         return permits
 
     def _free(self, permits: Sequence[Permit]) -> tuple[Permit, ...]:
@@ -207,6 +220,15 @@ class Ask:
                 return node in after.canaries
         raise _Wait("other nodes wrote the brake at the same time", _SHORTEST / 2, _SHORTEST)
 
+    def _see_canaries(self, work: PlannedWork) -> None:
+        """For a node that has waited for them. Writes nothing. Raises _Wait while they are at work, or
+        watched."""
+        brake = self._read_brake(work.generation)
+        if brake is None or brakes.stopped(brake, self._rules, self._nodes):
+            return
+        if self._admitted(brake) == brake and self._context.node not in brake.canaries:
+            self._await_canaries(brake, work)
+
     def _admitted(self, brake: Brake) -> Brake:
         """The brake with this node as a canary, if it is to be one."""
         brake = brakes.with_passed(brake, self._now)
@@ -224,11 +246,11 @@ class Ask:
             awaited = sorted(set(brake.canaries) - brake.succeeded)
             who = _listed(awaited) if awaited else f"nodes with the label {RING}={CANARY}"
             spread = max(_SHORTEST, self._nodes / _CROWD)
-            raise _Wait("canaries go first", max(_SHORTEST, soak), spread, f": {who}")
+            raise _Wait(_CANARIES_FIRST, max(_SHORTEST, soak), spread, f": {who}")
         left = brake.passed + soak - self._now
         if left > 0:
-            detail = f", for {left:.0f} s more"
-            raise _Wait("the canaries are watched", left, self._nodes / _CROWD, detail)
+            detail = f": they are watched for {left:.0f} s more"
+            raise _Wait(_CANARIES_FIRST, left, self._nodes / _CROWD, detail)
 
     def _ring(self) -> str:
         """Who goes first in a generation that nobody has begun yet. Raises _Wait."""
@@ -323,7 +345,3 @@ def _checked(answer: Answer) -> Mapping[str, Any]:
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-def _count(found: object) -> int:
-    return found if isinstance(found, int) and found > 0 else 0

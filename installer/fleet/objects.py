@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
+from installer.model.fleet import FleetFacts
 from installer.model.instant import micro_time, parse_time
 from installer.model.labels import NAME_LABEL
 
@@ -92,6 +94,22 @@ def annotations_of(found: Mapping[str, Any]) -> Mapping[str, Any]:
     return annotations if isinstance(annotations, dict) else {}
 
 
+def read_fleet(daemonset: Mapping[str, Any]) -> FleetFacts:
+    """Of the DaemonSet as the API returns it."""
+    status = daemonset.get("status")
+    status = status if isinstance(status, dict) else {}
+    why = annotations_of(daemonset).get(FREEZE)
+    return FleetFacts(
+        _count(status.get("desiredNumberScheduled")),
+        _count(status.get("numberUnavailable")),
+        None if why is None else str(why),
+    )
+
+
+def _count(found: object) -> int:
+    return found if isinstance(found, int) and found > 0 else 0
+
+
 def read_permits(leases: object) -> tuple[Permit, ...]:
     """Of the items of a LeaseList; other Leases are passed over."""
     found = (_read_permit(lease) for lease in (leases if isinstance(leases, list) else ()))
@@ -110,11 +128,17 @@ def _read_permit(lease: object) -> Permit | None:
     return Permit(
         name,
         str(spec.get("holderIdentity") or ""),
-        parse_time(spec.get("acquireTime")),
-        parse_time(spec.get("renewTime")) + (seconds if isinstance(seconds, int) else 0),
+        _seconds_of(str(spec.get("acquireTime"))),
+        _seconds_of(str(spec.get("renewTime"))) + (seconds if isinstance(seconds, int) else 0),
         str(metadata.get("resourceVersion", "")),
         holders if isinstance(holders, int) else 0,
     )
+
+
+@lru_cache(1024)
+def _seconds_of(text: str) -> float:
+    """Many permits are read many times where many nodes are simulated in one process."""
+    return parse_time(text)
 
 
 def build_permit(permit: Permit, namespace: str, holder: str, now: float, seconds: float) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from installer.fleet.brake import Brake, read_brake, stopped
-from installer.fleet.objects import FREEZE, Permit, annotations_of, metadata_of, read_permits, share_of
+from installer.fleet.objects import FREEZE, Permit, metadata_of, read_fleet, read_permits, share_of
 from installer.model.fleet import FleetRules
 
 _BRAKE = "brake-"
@@ -58,7 +58,8 @@ def build_rollout(
     """From the DaemonSet and all Leases and ConfigMaps of the rollout's namespace."""
     status = daemonset.get("status")
     status = status if isinstance(status, dict) else {}
-    nodes, waiting = status.get("desiredNumberScheduled") or 0, status.get("numberUnavailable") or 0
+    facts = read_fleet(daemonset)
+    nodes = facts.nodes
     outdated = max(0, nodes - (status.get("updatedNumberScheduled") or 0))
     permits = tuple(permit for permit in read_permits(list(leases)) if permit.is_held(now))
     brakes, unreadable = _read_brakes(config_maps)
@@ -68,10 +69,8 @@ def build_rollout(
         )
         for brake in sorted(brakes, key=lambda brake: -brake.begun)
     )
-    why = annotations_of(daemonset).get(FREEZE)
-    frozen = None if why is None else str(why)
     limit = share_of(rules.concurrent_restarts, nodes)
-    return Rollout(nodes, waiting, limit, frozen, permits, generations, unreadable, outdated)
+    return Rollout(nodes, facts.waiting, limit, facts.frozen, permits, generations, unreadable, outdated)
 
 
 def build_pause(why: str) -> dict[str, Any]:

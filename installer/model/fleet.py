@@ -44,6 +44,16 @@ DEFAULT_RULES = FleetRules()
 
 
 @dataclass(frozen=True, slots=True)
+class FleetFacts:
+    """What the DaemonSet says: `nodes` that it selects, those of them that are `waiting` (their pod is not
+    available), and why planned work is `frozen`, None if it is not."""
+
+    nodes: int = 0
+    waiting: int = 0
+    frozen: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """Whether planned work may begin now. `asks`: it has to be asked for (a pod whose manifests have a
     rollout namespace). `granted` is the work that may begin, `why` why none may. `powerless`: the API server
@@ -75,8 +85,10 @@ class WorkResult:
 class FleetRequest:
     """What is asked for one node, whose Node has this `uid` and maybe the `canary` label: `work` is to be
     permitted, or `result` to be told and `permit`, which was taken with this resourceVersion (`version`), to
-    be given back. `limit` is the number of permits as it was last known, 0 if it is not, when `waiting` nodes
-    waited and all permits together had been granted `grants` times."""
+    be given back. `limit` is the number of permits, and `nodes` that of nodes, that the last answer has told,
+    0 if there was none, when `waiting` nodes waited and all permits together had been granted `grants` times;
+    `canaries_first` whether it was the canaries that this node waited for. `facts` are what the DaemonSet
+    said in the last seconds, if it was seen; then it is not asked for again."""
 
     uid: str
     rules: FleetRules
@@ -86,8 +98,11 @@ class FleetRequest:
     permit: str = ""
     version: str = ""
     limit: int = 0
+    nodes: int = 0
     waiting: int = 0
     grants: int = 0
+    canaries_first: bool = False
+    facts: FleetFacts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +120,10 @@ class FleetAnswer:
     permit: str = ""
     version: str = ""
     limit: int = 0
+    nodes: int = 0
     waiting: int = 0
     grants: int = 0
+    canaries_first: bool = False
     canary: bool = False
     failed: bool = False
     powerless: bool = False

@@ -262,12 +262,15 @@ class ApiServer:
         }
 
     def _patch_status(self, found: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
-        """The strategic merge patch of a status, of which only the conditions differ from any other."""
-        status = found.setdefault("status", {})
-        conditions = merge_conditions(status.get("conditions", []), patch.get("conditions", []))
-        found["status"] = merge(status, patch) | ({"conditions": conditions} if conditions else {})
+        """The strategic merge patch of a status, of which only the conditions differ from any other. A Node's
+        annotations and labels change with it, its spec does not (nodeStatusStrategy of the real one)."""
+        metadata, status = found["metadata"], found.setdefault("status", {})
+        changes = patch.get("status", {})
+        conditions = merge_conditions(status.get("conditions", []), changes.get("conditions", []))
+        found["status"] = merge(status, changes) | ({"conditions": conditions} if conditions else {})
         if not conditions:
             found["status"].pop("conditions", None)
+        metadata.update(merge(metadata, patch.get("metadata", {})))
         return copy.deepcopy(found)
 
     def _is_outdated(self, path: str, body: Any) -> bool:
@@ -302,7 +305,7 @@ class ApiServer:
         ):
             return _status(403, path)
         if method == "PATCH" and path.endswith("/status") and path.removesuffix("/status") in self.objects:
-            return 200, self._patch_status(self.objects[path.removesuffix("/status")], body["status"])
+            return 200, self._patch_status(self.objects[path.removesuffix("/status")], body)
         if method in ("PATCH", "PUT") and path in self.objects:
             if self._is_outdated(path, body):
                 return _status(409, path)

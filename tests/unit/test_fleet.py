@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from installer.fleet.ask import Ask, FleetContext
 from installer.fleet.brake import Brake, build_brake, read_brake, stopped, with_failure, with_success
 from installer.fleet.objects import FREEZE, Member, Permit, brake_name, permit_name, read_permits, share_of
 from installer.fleet.overview import build_pause, build_resume, build_rollout, to_retry
 from installer.fleet.permits import choose
 from installer.host.kubeapi import Answer
-from installer.model.fleet import FleetRules
+from installer.model.fleet import FleetAnswer, FleetFacts, FleetRequest, FleetRules
 from tests.fleet_bench import (
     CONFIG_MAPS,
     DAEMONSET,
@@ -284,8 +285,8 @@ def test_the_others_wait_for_the_canary_and_while_it_is_watched(store: Store) ->
     store.now += 20
     a.end()
     answer = b.begin()
-    assert (answer.granted, answer.why) == (False, "the canaries are watched")
-    assert answer.detail == ", for 300 s more"
+    assert (answer.granted, answer.why) == (False, "canaries go first")
+    assert answer.detail == ": they are watched for 300 s more"
     assert 300 <= answer.wait <= 302
     store.now += 299
     assert not c.begin().granted
@@ -354,6 +355,54 @@ def test_the_failure_of_one_canary_stops_a_large_fleet(store: Store) -> None:
     a.begin()
     a.end(ok=False)
     assert "tripped by node a" in b.begin().why
+
+
+# -- in how few requests --------------------------------------------------------------------------
+
+
+def asked(store: Store, rules: FleetRules, facts: FleetFacts | None) -> tuple[FleetAnswer, list[str]]:
+    """The first question of a node, and its requests."""
+    store.requests.clear()
+    fleet = FleetContext("b", NAMESPACE, DAEMONSET)
+    request = FleetRequest("uid-b", rules, facts=facts)
+    answer = Ask(fleet, request, store, lambda: store.now, lambda: 0.5).begin(NEW)
+    return answer, [f"{method} {path.rpartition('/')[2]}" for method, path in store.requests]
+
+
+def test_a_daemonset_that_was_seen_just_now_is_not_asked_for_again(store: Store) -> None:
+    answer, requests = asked(store, anywhere(), FleetFacts(3, 3))
+    assert answer.granted
+    assert "GET cri-resmgr-installer" not in requests
+    assert "GET cri-resmgr-installer" in asked(store, anywhere(), None)[1]
+
+
+def test_a_freeze_that_was_seen_just_now_is_believed(store: Store) -> None:
+    answer, _ = asked(store, anywhere(), FleetFacts(3, 3, "lunch"))
+    assert (answer.granted, answer.why) == (False, "the rollout is frozen: lunch")
+
+
+def test_to_hear_that_all_permits_are_taken_is_one_request(store: Store) -> None:
+    """And so it knows how long the queue is, as who has asked for the DaemonSet does."""
+    Node(store, "a", anywhere()).begin()
+    store.size(300, 200)
+    rules = anywhere(concurrent_restarts="1")
+    answer, requests = asked(store, rules, FleetFacts(300, 200))
+    assert (requests, answer.why) == (["GET leases"], "the permit to restart kubelet is taken")
+    assert answer == asked(store, rules, None)[0]
+
+
+def test_who_waits_for_canaries_asks_for_nothing_else(store: Store) -> None:
+    """Also once they are through, and watched."""
+    a, b, _ = trio(store, replace(RULES, concurrent_restarts="3"))
+    assert a.begin().canary
+    assert b.begin().why == "canaries go first"
+    for meanwhile in (lambda: None, a.end):
+        meanwhile()
+        store.requests.clear()
+        assert not b.begin().granted
+        assert store.requests == [("GET", BRAKE)]
+    store.now += 301
+    assert b.begin().granted
 
 
 # -- what an operator does ------------------------------------------------------------------------

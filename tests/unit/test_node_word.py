@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from installer.daemon.cluster.node_word import build_condition_patch, build_node_patch
+from installer.daemon.cluster.node_word import build_node_patch, build_word_patch, remember
 from installer.model.node_marks import LAST_FAILURE, NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
-from tests.throwaway.apiserver import merge
+from tests.throwaway.apiserver import merge, merge_conditions
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 SAID = {"version": "1", "state": "converged", "reason": "größer", "generation": "ab12"}
@@ -80,15 +80,56 @@ def test_after_a_removal_only_its_word_is_left() -> None:
     assert build_node_patch(after, removed, False, FAILURE) is None
 
 
+def told(node: dict[str, Any], said: dict[str, str]) -> dict[str, Any]:
+    """A Node that is served, with its word, as the API server writes a status."""
+    patch = build_word_patch(node, said, True, FAILURE, NOON)
+    assert patch is not None
+    there = node["status"]["conditions"]
+    conditions = merge_conditions(there, patch.get("status", {}).get("conditions", []))
+    metadata = merge(node["metadata"], patch.get("metadata", {}))
+    return {**node, "metadata": metadata, "status": {"conditions": conditions}}
+
+
+def test_all_but_the_taint_is_one_word() -> None:
+    after = told(NODE, SAID)
+    assert json.loads(after["metadata"]["annotations"][STATUS]) == SAID
+    assert json.loads(after["metadata"]["annotations"][LAST_FAILURE]) == FAILURE
+    assert after["metadata"]["labels"][READY_LABEL] == "true"
+    assert [each["type"] for each in after["status"]["conditions"]] == ["Ready", READY_CONDITION]
+    assert build_word_patch(after, SAID, True, FAILURE, NOON) is None
+    assert build_node_patch(after, SAID, True, FAILURE) == {
+        "metadata": {"resourceVersion": "7"},
+        "spec": {"taints": [THEIRS]},
+    }
+
+
+def test_the_next_word_needs_no_look_at_the_node() -> None:
+    """What is remembered of it gives the same patch; it has nothing of others."""
+    after = told(NODE, {**SAID, "changed": "2026-01-01T00:00:00Z"})
+    kept = remember(after)
+    assert "linux" not in json.dumps(kept)
+    assert kept["metadata"]["labels"] == {READY_LABEL: "true"}
+    assert set(kept["metadata"]["annotations"]) == {STATUS, LAST_FAILURE}
+    for next_said in ({**SAID, "state": "unwell", "changed": ""}, {**SAID, "state": "removed"}):
+        for serves in (True, False, None):
+            word = build_word_patch(kept, next_said, serves, {}, NOON)
+            assert word == build_word_patch(after, next_said, serves, {}, NOON)
+            assert word is not None
+
+
 def with_condition(**values: str) -> dict[str, Any]:
     mine = {"type": READY_CONDITION, "lastTransitionTime": "2026-01-01T00:00:00Z", **values}
     return {**NODE, "status": {"conditions": [*NODE["status"]["conditions"], mine]}}
 
 
-def test_a_condition_changes_its_time_only_with_its_status() -> None:
-    patch = build_condition_patch(NODE, SAID, True, NOON)
+def conditions(node: dict[str, Any], status: dict[str, str], serves: bool | None) -> Any:
+    patch = build_word_patch(node, status, serves, {}, NOON)
     assert patch is not None
-    (condition,) = patch["status"]["conditions"]
+    return patch.get("status")
+
+
+def test_a_condition_changes_its_time_only_with_its_status() -> None:
+    (condition,) = conditions(NODE, SAID, True)["conditions"]
     assert condition == {
         "type": READY_CONDITION,
         "status": "True",
@@ -97,17 +138,15 @@ def test_a_condition_changes_its_time_only_with_its_status() -> None:
         "lastHeartbeatTime": "2026-01-02T12:00:00Z",
         "lastTransitionTime": "2026-01-02T12:00:00Z",
     }
-    assert build_condition_patch(with_condition(**condition), SAID, True, NOON) is None
-    before = with_condition(status="True", reason="Unwell")
-    found = build_condition_patch(before, SAID, True, NOON)
-    assert found is not None
-    assert found["status"]["conditions"][0]["lastTransitionTime"] == "2026-01-01T00:00:00Z"
+    assert conditions(with_condition(**condition), SAID, True) is None
+    (found,) = conditions(with_condition(status="True", reason="Unwell"), SAID, True)["conditions"]
+    assert found["lastTransitionTime"] == "2026-01-01T00:00:00Z"
 
 
 def test_a_condition_goes_with_the_installation_and_is_not_guessed() -> None:
     removed = {**SAID, "state": "removed"}
-    assert build_condition_patch(with_condition(status="True"), removed, False, NOON) == {
-        "status": {"conditions": [{"type": READY_CONDITION, "$patch": "delete"}]}
+    assert conditions(with_condition(status="True"), removed, False) == {
+        "conditions": [{"type": READY_CONDITION, "$patch": "delete"}]
     }
-    assert build_condition_patch(NODE, removed, False, NOON) is None
-    assert build_condition_patch(NODE, {"state": "starting"}, None, NOON) is None
+    assert conditions(NODE, removed, False) is None
+    assert conditions(NODE, {"state": "starting"}, None) is None

@@ -25,14 +25,15 @@ class Due(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Periods:
     """Seconds. `renew`: between two renewals of the Lease, at random within. `gap`: from one talk to the
-    next, however fast the transitions come. `word`: until the Node says what is no transition. `fresh`: how
-    old what is known of a pause may be when a pass begins. `paused`: between two looks whether a pause has
-    ended. `ready`: the same for a Node that is to be Ready. `retry`: after a failure, the first and the
-    longest."""
+    next, however fast the transitions come. `word`: until the Node says what is no transition. `waiting`:
+    until it says that it waits for its turn, which may come at once. `fresh`: how old what is known of a
+    pause may be when a pass begins. `paused`: between two looks whether a pause has ended. `ready`: the same
+    for a Node that is to be Ready. `retry`: after a failure, the first and the longest."""
 
     renew: tuple[float, float] = (300.0, 360.0)
     gap: float = 1.0
     word: float = 40.0
+    waiting: float = 10.0
     fresh: float = 10.0
     paused: float = 60.0
     ready: float = 5.0
@@ -53,6 +54,10 @@ class Agenda:
     def want(self, what: Due, seconds: float = 0.0) -> None:
         """Within `seconds`."""
         self._at[what] = min(self._at[what], self._clock() + seconds)
+
+    def put_off(self, what: Due, seconds: float) -> None:
+        """Not before so many seconds, and then."""
+        self._at[what] = self._clock() + seconds
 
     def soon(self, what: Due) -> None:
         """As soon as the last talk is `gap` seconds ago."""

@@ -13,10 +13,10 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import installer
 from installer.daemon.cluster.agenda import Agenda, Due, Periods
 from installer.daemon.cluster.event_words import EVENTS, message_of, policy_of
 from installer.daemon.cluster.heartbeat import HEARTBEAT_SECONDS, HeartbeatRequest
+from installer.daemon.cluster.node_speech import MESSAGE_LIMIT, NodeSpeech
 from installer.daemon.cluster.pod_context import PodContext
 from installer.daemon.cluster.turns import Turns
 from installer.errors import InstallerError
@@ -25,17 +25,14 @@ from installer.host.run import OURSELVES, Finished, describe_exit, run
 from installer.model import paths
 from installer.model.daemon import DaemonState, Loop, Phase, RunningChild
 from installer.model.event import Emit, Event
-from installer.model.fleet import FleetRules, PlannedWork, Turn, WorkResult
-from installer.model.instant import plain_time
+from installer.model.fleet import FleetFacts, FleetRules, PlannedWork, Turn, WorkResult
 from installer.model.jsontext import parse_json
 from installer.model.pause import CLUSTER_MEMORY
-from installer.model.state import Mode
 
 _PERIODS = Periods()
 _FIRST_SECONDS = 3.0  # before the first pass: a dead API server must not delay it
 _GRACE = 2.0  # seconds a child gets from SIGTERM to SIGKILL
 _QUEUE = 16  # events; the oldest go first
-_MESSAGE_LIMIT = 1024  # characters; one argument of a process has at most 128 KiB (execve(2))
 
 RunChild = Callable[[Sequence[str], float], Finished]
 
@@ -66,16 +63,12 @@ class ApiCluster:
         self._paused = False
         self._uid = ""
         self._kept: dict[str, Any] = {}
-        self._status: dict[str, str] = {}
-        self._serves: bool | None = None
-        self._failing: dict[str, str] = {}  # until it is over
-        self._failure: dict[str, str] = {}  # the last one of this process
-        self._changes, self._changed_at = 0, ""  # of this process
-        self._sent: dict[str, str] = {}  # the status that is being sent
-        self._shown: dict[str, str] = {}  # by the annotation, as far as we know
+        self._node = NodeSpeech(now)
         self._speaks = True  # for the node: no newer daemon does
         self._told: tuple[object, ...] = ()
+        self._waits = False  # for its turn
         self._queue: deque[Mapping[str, Any]] = deque(maxlen=_QUEUE)
+        self._later: tuple[Mapping[str, Any], ...] = ()  # that the node waits, if it does so for a while
         self._flight: tuple[Mapping[str, Any], ...] = ()
         self._heard: dict[str, tuple[str, str]] = {}
         self._child: RunningChild | None = None
@@ -147,26 +140,18 @@ class ApiCluster:
         if phase is Phase.CHECKING:
             return  # nothing has changed
         self._speaks = phase is not Phase.YIELDED
-        self._status = {
-            "version": installer.__version__,
-            "state": phase.value,
-            "reason": state.reason[:_MESSAGE_LIMIT],
-            "generation": state.generation,
-            "policy": state.policy,
-            "policySource": state.policy_source,
-            "hold": state.hold[:_MESSAGE_LIMIT],
-            "changed": self._last_change(state),
-        }
-        self._judge(state)
+        self._node.take(state)
         what = state.reason if phase in (Phase.FAILED, Phase.REFUSED) else policy_of(state)
         told = (phase, state.hold, what)
         if phase is Phase.CONVERGING:
             self._told = ()  # the result of new inputs is told, also where it is the same as before
-        if phase in EVENTS and told != self._told:
+        if self._waits and phase is not Phase.WAITING:
+            self._end_waiting()
+        if phase is Phase.WAITING:
+            self._wait(state)
+        elif phase in EVENTS and told != self._told:
             self._told = told
-            kind, reason = EVENTS[phase]
-            message = message_of(state)[:_MESSAGE_LIMIT]
-            self._queue.append({"type": kind, "reason": reason, "message": message, "time": self._now()})
+            self._queue.append(self._event(state))
             self._agenda.soon(Due.WORD)
         elif phase in EVENTS and self._owes_state:
             self._agenda.soon(Due.WORD)
@@ -174,24 +159,26 @@ class ApiCluster:
             self._agenda.want(Due.WORD, self._periods.word)
         self._schedule()
 
-    def _last_change(self, state: DaemonState) -> str:
-        """When this process has last changed the host; empty if it has not: the Node keeps what it says."""
-        if state.changes > self._changes:
-            self._changes, self._changed_at = state.changes, plain_time(self._now())
-        return self._changed_at
+    def _event(self, state: DaemonState) -> Mapping[str, Any]:
+        kind, reason = EVENTS[state.phase]
+        message = message_of(state)[:MESSAGE_LIMIT]
+        return {"type": kind, "reason": reason, "message": message, "time": self._now()}
 
-    def _judge(self, state: DaemonState) -> None:
-        """Whether cri-resmgr serves the node, and what went wrong last. A failure that is met again and again
-        has the time when it began."""
-        phase = state.phase
-        if phase is not Phase.STARTING:  # nothing is known yet
-            self._serves = state.ready and state.mode is Mode.INSTALL and phase is not Phase.REFUSED
-        if EVENTS.get(phase, ("", ""))[0] == "Warning":
-            failing = {"state": phase.value, "reason": state.reason[:_MESSAGE_LIMIT]}
-            if failing != self._failing:
-                self._failing, self._failure = failing, {"time": plain_time(self._now()), **failing}
-        elif phase in (Phase.CONVERGED, Phase.REMOVED):
-            self._failing = {}
+    def _wait(self, state: DaemonState) -> None:
+        """A turn that comes at once is no word. A Node that says itself that it waits needs no Event."""
+        if not self._waits:
+            self._waits, self._told = True, ()
+            says = self._context.annotate and self._is_allowed("annotation")
+            self._later = () if says else (self._event(state),)
+            self._agenda.put_off(Due.WORD, self._periods.waiting)
+        elif self._owes_annotation:
+            self._agenda.want(Due.WORD, self._periods.word)
+
+    def _end_waiting(self) -> None:
+        """What has not been said by now is not so any more."""
+        self._waits, self._later = False, ()
+        if not self._queue and not self._node.shows(Phase.WAITING):
+            self._agenda.put_off(Due.WORD, self._periods.word)
 
     def end(self) -> None:
         """See the port."""
@@ -204,34 +191,56 @@ class ApiCluster:
         if self._child is not None:
             self._child.kill()
         unsent = (*self._flight, *self._queue) if self._is_allowed("events") else ()
-        if self._reached and (unsent or self._owes_state):
-            request = self._request(unsent, _FIRST_SECONDS - 0.5, sees=True, renews=self._speaks)
+        tells = self._owes_state and self._node.lasts
+        if self._reached and (unsent or tells):
+            sees = tells and not self._memory
+            request = self._request(unsent, _FIRST_SECONDS - 0.5, sees=sees, renews=self._speaks, tells=tells)
             self._run_child(self._argv("cluster-heartbeat", request), _FIRST_SECONDS)
 
     # -- children ---------------------------------------------------------------------------
 
     def _request(
-        self, events: tuple[Mapping[str, Any], ...], seconds: float, *, sees: bool, renews: bool
+        self,
+        events: tuple[Mapping[str, Any], ...],
+        seconds: float,
+        *,
+        sees: bool,
+        renews: bool,
+        tells: bool,
     ) -> HeartbeatRequest:
+        """`sees`: the Node is looked at; `tells`: it is told the present state."""
         return HeartbeatRequest(
             self._context,
             self._uid,
             seconds,
-            status=self._status if self._speaks and sees else {},
+            status=self._node.status if self._speaks and tells else {},
             events=events,
             renew=renews and self._speaks,
-            serves=self._serves,
-            failure=self._failure,
+            serves=self._node.serves,
+            failure=self._node.failure,
             see_node=sees,
             adopt=self._heard.get("lease", ("", ""))[0] != "ok",
             node_uid=self._node_uid,
+            known=self._memory,
+            creates=self._context.annotate and self._node.is_new and "lease" not in self._heard,
         )
+
+    def _tells(self, due: frozenset[Due]) -> bool:
+        """Whether the Node is told the present state. What differs is told instead of a look: the answer is
+        one. What does not differ is compared with what a look finds: others may have changed it."""
+        if due & {Due.WORD, Due.NODE} and self._differs:
+            return True
+        return self._node.lasts and (Due.NODE in due or self._owes_annotation)
+
+    @property
+    def _memory(self) -> dict[str, Any]:
+        """What the Node says of us; empty where that is not known, or may not be changed in one request."""
+        return self._node.known if self._is_allowed("condition") else {}
 
     @property
     def _differs(self) -> bool:
         """Whether the Node says anything else than what was last reported."""
-        wanted = self._context.annotate and self._speaks and bool(self._status)
-        return wanted and self._status != self._shown
+        return self._context.annotate and self._speaks and self._node.differs
 
     @property
     def _owes_annotation(self) -> bool:
@@ -239,7 +248,7 @@ class ApiCluster:
 
     @property
     def _owes_state(self) -> bool:
-        return self._owes_annotation and self._status["state"] != self._shown.get("state")
+        return self._owes_annotation and not self._node.shows_state
 
     def _is_allowed(self, part: str) -> bool:
         """Whether the last attempt was no failure; there may have been none."""
@@ -266,14 +275,20 @@ class ApiCluster:
         if self._loop is None:
             return
         due = self._agenda.begin()
+        if Due.WORD in due:
+            self._queue.extend(self._later)
+            self._later = ()
         self._output, self._flight = "", tuple(self._queue)
         self._queue.clear()
-        self._sees = Due.NODE in due or self._owes_annotation or (Due.WORD in due and self._differs)
-        if not (self._sees or self._flight or Due.LEASE in due):
+        tells = self._tells(due)
+        self._sees = Due.NODE in due or (tells and not self._memory)
+        if not (self._sees or tells or self._flight or Due.LEASE in due):
             self._schedule()  # what was to be said is no longer so
             return
-        request = self._request(self._flight, HEARTBEAT_SECONDS, sees=self._sees, renews=Due.LEASE in due)
-        self._sent = dict(request.status)
+        request = self._request(
+            self._flight, HEARTBEAT_SECONDS, sees=self._sees, renews=Due.LEASE in due, tells=tells
+        )
+        self._node.sending(request.status)
         argv = self._argv("cluster-heartbeat", request)
         try:
             self._child = self._loop.start(argv, self._line, self._ended, HEARTBEAT_SECONDS, _GRACE)
@@ -324,7 +339,7 @@ class ApiCluster:
         """What a child has answered, or why it has not answered. Returns what is to be tried again, and for
         how many seconds the server wants to be left alone."""
         parts: dict[str, tuple[str, str]] = {}
-        sent, paused, wait = 0, None, 0.0
+        sent, paused, wait, said = 0, None, 0.0, None
         try:
             if failure:
                 raise ValueError(failure)
@@ -333,14 +348,17 @@ class ApiCluster:
             sent, paused, self._uid = int(answer["sent"]), answer["paused"], str(answer["uid"])
             wait = float(answer.get("wait", 0.0))
             self._take_node(answer.get("node") or {})
+            said = answer.get("said")
+            if answer.get("fleet"):
+                self._turns.fleet_is(FleetFacts(**answer["fleet"]))
             parts["process"] = ("ok", "")
         except (ValueError, LookupError, TypeError, AttributeError):
             parts = {"process": ("failed", failure or "its answer is not understood")}
+            self._node.known = {}  # the Node may have been told something
         unsent = (*self._flight[sent:], *self._queue)
         self._queue, self._flight = deque(unsent, maxlen=_QUEUE), ()
-        if "annotation" in parts:
-            told = all(parts.get(part, ("ok", ""))[0] == "ok" for part in ("annotation", "condition"))
-            self._shown = self._sent if told else {}
+        words = [parts[part][0] == "ok" for part in ("annotation", "condition") if part in parts]
+        self._node.heard(said, told=all(words) if words else None)
         self._say(parts)
         before, self._paused = self._paused, self._paused if paused is None else paused is True
         self._remember()

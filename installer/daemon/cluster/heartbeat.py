@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from installer.daemon.cluster.decommission import Decommission, decide
-from installer.daemon.cluster.node_word import build_condition_patch, build_node_patch
+from installer.daemon.cluster.node_word import build_node_patch, build_word_patch, remember
 from installer.daemon.cluster.objects import (
     EVENTS_PATH,
     build_event,
@@ -26,11 +26,12 @@ from installer.daemon.cluster.objects import (
 )
 from installer.daemon.cluster.pod_context import PodContext
 from installer.errors import InvalidInputError
-from installer.fleet.objects import CANARY, RING
+from installer.fleet.objects import CANARY, RING, read_fleet
 from installer.host.kubeapi import Answer, Api, KubeApi
+from installer.model.jsontext import to_json
 
 HEARTBEAT_SECONDS = 10.0
-_TOO_MANY = 429
+_TOO_MANY, _EXISTS = 429, 409
 _CACHED = "?resourceVersion=0"
 """From the API server's own memory, not from etcd (Kubernetes API concepts, "Resource versions"): the
 heartbeats of a fleet must not be felt. May be a moment old."""
@@ -44,10 +45,11 @@ _OK: Result = ("ok", "")
 @dataclass(frozen=True, slots=True)
 class HeartbeatRequest:
     """What the daemon wants of a child. `status`, `serves` and `failure` are what the Node is to say
-    (node_word.py); `ask_only`: nothing is written; `renew`: whether the Lease is renewed; `adopt`: and given
-    to the Node, if it is not the Node's; `see_node`: whether the Node is looked at. `uid` is that of our
-    DaemonSet, which is asked for until it is known; `node_uid` that of the Node, as far as it is known.
-    `seconds` is the deadline of all of it."""
+    (node_word.py), `known` what it said of us when it was last seen (`said` of an answer), empty if that is
+    not known; `ask_only`: nothing is written; `renew`: whether the Lease is renewed; `creates`: there is none
+    yet, as far as is known; `adopt`: it is given to the Node, if it is not the Node's; `see_node`: whether
+    the Node is looked at. `uid` is that of our DaemonSet, which is asked for until it is known; `node_uid`
+    that of the Node, as far as it is known. `seconds` is the deadline of all of it."""
 
     context: PodContext
     uid: str = ""
@@ -61,9 +63,11 @@ class HeartbeatRequest:
     see_node: bool = True
     adopt: bool = True
     node_uid: str = ""
+    known: Mapping[str, Any] = field(default_factory=dict)
+    creates: bool = False
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self))
+        return to_json(self)
 
 
 def parse_request(text: str) -> HeartbeatRequest:
@@ -78,8 +82,9 @@ def parse_request(text: str) -> HeartbeatRequest:
 
 def heartbeat(text: str) -> str:
     """Asks and tells the API. The answer has `paused` (null if not known), `uid` of our DaemonSet, `node`
-    (null if not looked at), `sent` (how many of the events are done with), `parts` with the result of each,
-    and `wait`: for how many seconds the server wants to be left alone.
+    (null if not seen), `said` (what the Node says of us then; null if not seen), `fleet` (what our DaemonSet
+    says of the fleet; null if not asked for), `sent` (how many of the events are done with), `parts` with the
+    result of each, and `wait`: for how many seconds the server wants to be left alone.
 
     Raises InvalidInputError for a text that is not `HeartbeatRequest.to_json`'s.
     """
@@ -128,18 +133,23 @@ class Heartbeat:
         self._sent = 0
         self._busy: Answer | None = None
         self._wait = 0.0
+        self._fleet: dict[str, Any] | None = None
 
     def run(self) -> dict[str, Any]:
-        node = self._see_node() if self._request.see_node else None
+        node = self._tell_from_memory() if self._request.known else None
+        if node is None and self._request.see_node:
+            node = self._see_node()
         if self._context.namespace and self._context.daemonset and not self._uid:
             self._parts["daemonset"] = self._see_daemonset()
         if not self._request.ask_only:
-            self._tell(node)
+            node = self._tell(node)
         known = node is not None and node.ok and node.body.get("kind") == "Node"
         return {
             "paused": is_paused(node.metadata) if node is not None and known else None,
             "uid": self._uid,
             "node": _node_facts(node) if node is not None else None,
+            "said": remember(node.body) if node is not None and known else None,
+            "fleet": self._fleet,
             "sent": self._sent,
             "parts": self._parts,
             "wait": self._wait,
@@ -159,14 +169,15 @@ class Heartbeat:
         self._parts["node"] = _result(node)
         return node
 
-    def _tell(self, node: Answer | None) -> None:
+    def _tell(self, node: Answer | None) -> Answer | None:
+        """Everything that is to be said; returns the Node as it is then, as far as it is known."""
         if self._context.namespace and self._request.renew:
             self._parts["lease"] = self._renew_lease(node)
         if self._request.events:
             self._parts["events"] = self._send_events()
-        if self._context.annotate and self._request.status and node is not None and node.ok:
-            self._parts["annotation"] = self._annotate(node)
-            self._parts["condition"] = self._set_condition(node)
+        if self._is_to_speak and node is not None and node.ok and "condition" not in self._parts:
+            node = self._speak(node)
+        return node
 
     def _see_daemonset(self) -> Result:
         """Its UID is that of the first answer: another one later is evidence for a decommission."""
@@ -174,6 +185,7 @@ class Heartbeat:
         uid = answer.metadata.get("uid")
         if answer.ok and isinstance(uid, str) and answer.body.get("kind") == "DaemonSet":
             self._uid = self._uid or uid
+            self._fleet = asdict(read_fleet(answer.body))
         return _result(answer)
 
     def _renew_lease(self, seen: Answer | None) -> Result:
@@ -181,12 +193,48 @@ class Heartbeat:
         OwnerReferencesPermissionEnforcement), it is renewed all the same."""
         now, uid = datetime.now(UTC), self._request.node_uid
         node = seen.metadata if seen is not None else {"name": self._context.node, "uid": uid} if uid else {}
+        if self._request.creates:
+            answer = self._call("POST", self._context.leases_path, build_lease(self._context, now, node))
+            if answer.code != _EXISTS:
+                return _result(answer)
         answer = self._call("PATCH", self._context.lease_path, build_renewal(self._context, now))
         if answer.code == 404:
             answer = self._call("POST", self._context.leases_path, build_lease(self._context, now, node))
         elif answer.ok and self._request.adopt and (owner := build_ownership(answer.metadata, node)):
             self._call("PATCH", self._context.lease_path, owner)
         return _result(answer)
+
+    @property
+    def _is_to_speak(self) -> bool:
+        return self._context.annotate and bool(self._request.status) and not self._request.ask_only
+
+    def _tell_from_memory(self) -> Answer | None:
+        """What differs from what the Node has said before is written without a look; the answer is one. None
+        if there is nothing to say, or if it did not come through."""
+        answer = self._write_word(self._request.known) if self._is_to_speak else None
+        if answer is None:
+            return None
+        if not answer.ok:
+            self._parts["annotation"] = self._parts["condition"] = _result(answer)
+            return None
+        self._parts["node"] = _OK
+        return self._speak(answer)
+
+    def _speak(self, node: Answer) -> Answer:
+        """The Node gets its word, in one request. What that could not say (the taint; and all but the
+        condition, where the status may not be written) is said in another one. Returns the Node as it is
+        then."""
+        answer = self._write_word(node.body)
+        self._parts["condition"] = _OK if answer is None else _result(answer)
+        node = answer if answer is not None and answer.ok else node
+        self._parts["annotation"] = self._annotate(node)
+        return node
+
+    def _write_word(self, node: Mapping[str, Any]) -> Answer | None:
+        """None if the Node says it already."""
+        request = self._request
+        patch = build_word_patch(node, request.status, request.serves, request.failure, datetime.now(UTC))
+        return None if patch is None else self._call("PATCH", f"{self._context.node_path}/status", patch)
 
     def _annotate(self, node: Answer) -> Result:
         """What rests on an old version of the Node is done again with the present one, once."""
@@ -202,13 +250,6 @@ class Heartbeat:
             if not node.ok:
                 return _result(node)
         return _result(answer)
-
-    def _set_condition(self, node: Answer) -> Result:
-        patch = build_condition_patch(
-            node.body, self._request.status, self._request.serves, datetime.now(UTC)
-        )
-        path = f"{self._context.node_path}/status"
-        return _OK if patch is None else _result(self._call("PATCH", path, patch))
 
     def _send_events(self) -> Result:
         """In order. One whose content the server refuses is not sent again."""

@@ -18,18 +18,59 @@ _REASON_LIMIT = 1024  # bytes of ours in an annotation: all annotations of a nod
 Node = Mapping[str, Any]
 
 
+def build_word_patch(
+    node: Node, status: Mapping[str, str], serves: bool | None, failure: Mapping[str, str], now: datetime
+) -> dict[str, Any] | None:
+    """A strategic merge patch of the status of the Node that was read, with all that is said of it but the
+    taint: annotations, label, and one condition beside kubelet's. `status` is the daemon's state, `failure`
+    its last failure, empty if there was none. `serves`: whether cri-resmgr serves the node; None: not known,
+    and what was said stays. After a removal only the annotation that says so is left.
+
+    Of a Node, whoever writes the status may write annotations and labels with it: kubelet itself does
+    (PatchNodeStatus of k8s.io/component-helpers/node/util: "some component does use this to update node
+    annotations"; nodeStatusStrategy of the API server keeps the spec alone).
+    """
+    changes = _metadata_changes(node, status, serves, failure)
+    conditions = _condition_changes(node, status, serves, now)
+    patch: dict[str, Any] = {"metadata": changes} if changes else {}
+    return patch | ({"status": {"conditions": conditions}} if conditions else {}) or None
+
+
 def build_node_patch(
     node: Node, status: Mapping[str, str], serves: bool | None, failure: Mapping[str, str]
 ) -> dict[str, Any] | None:
-    """A merge patch (RFC 7386) of the Node that was read. `status` is the daemon's state for the annotation,
-    `failure` its last failure, empty if there was none. `serves`: whether cri-resmgr serves the node; None:
-    not known, and what was said stays.
+    """A merge patch (RFC 7386) of the whole Node that was read: the startup taint, and what of annotations
+    and label the Node does not say yet.
 
-    After a removal only the annotation that says so is left. Taints are one list for everybody: the patch has
-    the version of the Node that it rests on, so that another's taint is never lost (409 then).
+    Taints are one list for everybody: the patch has the version of the Node that it rests on, so that
+    another's taint is never lost (409 then).
     """
+    changes = _metadata_changes(node, status, serves, failure)
+    patch: dict[str, Any] = {"metadata": changes} if changes else {}
+    taints = _mapping(node, "spec").get("taints") or []
+    others = [taint for taint in taints if taint.get("key") != NOT_READY_TAINT]
+    if serves and others != taints:
+        patch["spec"] = {"taints": others}
+        patch["metadata"] = changes | {"resourceVersion": _mapping(node, "metadata").get("resourceVersion")}
+    return patch or None
+
+
+def remember(node: Node) -> dict[str, Any]:
+    """What the Node says of us: enough for `build_word_patch` to say the next thing without another look."""
     metadata = _mapping(node, "metadata")
-    removed = _is_removed(status)
+    names = {"annotations": (STATUS, LAST_FAILURE), "labels": (READY_LABEL,)}
+    ours = {
+        part: {key: text for key, text in _mapping(metadata, part).items() if key in wanted}
+        for part, wanted in names.items()
+    }
+    return {"metadata": ours, "status": {"conditions": [found] if (found := _condition_of(node)) else []}}
+
+
+def _metadata_changes(
+    node: Node, status: Mapping[str, str], serves: bool | None, failure: Mapping[str, str]
+) -> dict[str, Any]:
+    """The annotations and labels that differ; None for one that goes."""
+    metadata, removed = _mapping(node, "metadata"), _is_removed(status)
     annotations: dict[str, str | None] = {STATUS: _worded(_with_last_change(status, metadata))}
     if removed or failure:
         annotations[LAST_FAILURE] = None if removed else _worded(failure)
@@ -41,26 +82,18 @@ def build_node_patch(
         there = _mapping(metadata, key)
         if differing := {name: text for name, text in wanted.items() if there.get(name) != text}:
             changes[key] = differing
-    patch = {"metadata": changes} if changes else {}
-    taints = _mapping(node, "spec").get("taints") or []
-    others = [taint for taint in taints if taint.get("key") != NOT_READY_TAINT]
-    if serves and others != taints:
-        patch["spec"] = {"taints": others}
-        patch["metadata"] = changes | {"resourceVersion": metadata.get("resourceVersion")}
-    return patch or None
+    return changes
 
 
-def build_condition_patch(
+def _condition_changes(
     node: Node, status: Mapping[str, str], serves: bool | None, now: datetime
-) -> dict[str, Any] | None:
-    """A strategic merge patch of the status of the Node that was read: one condition, beside kubelet's."""
-    found = _mapping(node, "status").get("conditions") or []
-    old: Mapping[str, Any] = next((each for each in found if each.get("type") == READY_CONDITION), {})
+) -> list[dict[str, Any]]:
+    """Our condition, as a strategic merge patch changes it; nothing where the Node says it already."""
+    old = _condition_of(node)
     if _is_removed(status):
-        gone = {"type": READY_CONDITION, "$patch": "delete"}
-        return {"status": {"conditions": [gone]}} if old else None
+        return [{"type": READY_CONDITION, "$patch": "delete"}] if old else []
     if serves is None:
-        return None
+        return []
     generation = f"generation {status['generation']}" if status.get("generation") else "not installed"
     message = ": ".join(text for text in (generation, status.get("reason", "")) if text)
     wanted = {
@@ -70,11 +103,15 @@ def build_condition_patch(
         "message": cut(message, _REASON_LIMIT),
     }
     if all(old.get(key) == value for key, value in wanted.items()):
-        return None
+        return []
     when = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     since = old.get("lastTransitionTime", when) if old.get("status") == wanted["status"] else when
-    times = {"lastHeartbeatTime": when, "lastTransitionTime": since}
-    return {"status": {"conditions": [wanted | times]}}
+    return [wanted | {"lastHeartbeatTime": when, "lastTransitionTime": since}]
+
+
+def _condition_of(node: Node) -> Mapping[str, Any]:
+    found = _mapping(node, "status").get("conditions") or []
+    return next((each for each in found if each.get("type") == READY_CONDITION), {})
 
 
 def cut(text: str, limit: int) -> str:

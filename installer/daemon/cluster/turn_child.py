@@ -6,7 +6,6 @@ import json
 import random
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,15 @@ from installer.daemon.cluster.pod_context import PodContext
 from installer.errors import InvalidInputError
 from installer.fleet.ask import Ask, FleetContext
 from installer.host.kubeapi import Api, KubeApi
-from installer.model.fleet import FleetAnswer, FleetRequest, FleetRules, PlannedWork, WorkResult
+from installer.model.fleet import (
+    FleetAnswer,
+    FleetFacts,
+    FleetRequest,
+    FleetRules,
+    PlannedWork,
+    WorkResult,
+)
+from installer.model.jsontext import to_json
 
 
 def parse_request(text: str) -> tuple[PodContext, float, FleetRequest]:
@@ -23,11 +30,12 @@ def parse_request(text: str) -> tuple[PodContext, float, FleetRequest]:
     try:
         data = json.loads(text)
         fields = dict(data["request"])
-        work, result = fields.pop("work"), fields.pop("result")
+        work, result, facts = fields.pop("work"), fields.pop("result"), fields.pop("facts")
         request = FleetRequest(
             rules=FleetRules(**fields.pop("rules")),
             work=PlannedWork(**work) if work else None,
             result=_result(result) if result else None,
+            facts=FleetFacts(**facts) if facts else None,
             **fields,
         )
         return PodContext(**data["context"]), float(data["seconds"]), request
@@ -44,7 +52,7 @@ def turn(text: str) -> str:
     context, seconds, request = parse_request(text)
     api = KubeApi(context.host, context.port, Path(context.account), time.monotonic() + seconds)
     try:
-        return json.dumps(asdict(talk(context, request, api, time.time)))
+        return to_json(talk(context, request, api, time.time))
     finally:
         api.close()
 

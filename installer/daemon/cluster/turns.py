@@ -12,7 +12,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from installer.daemon.cluster.pod_context import PodContext
 from installer.errors import InstallerError
@@ -24,22 +24,25 @@ from installer.model.event import Emit, Event
 from installer.model.fleet import (
     FREE,
     FleetAnswer,
+    FleetFacts,
     FleetRequest,
     FleetRules,
     PlannedWork,
     Turn,
     WorkResult,
 )
-from installer.model.jsontext import parse_json
+from installer.model.jsontext import parse_json, to_json
 
 MEMORY = f"{paths.OUR_RUNTIME}/turn.json"
 TURN_SECONDS = 10.0  # the deadline of one question
 
 _GRACE = 2.0
 _END_SECONDS = 3.0  # for giving the permit back when `run` ends
-_FRESH = 60.0  # seconds in which granted work has to begin; else it is asked for again
+_FRESH = 45.0  # seconds in which granted work has to begin; else it is asked for again
 _BACKOFF = (5.0, 300.0)  # the first and the longest
 _READY_RETRY = 5.0
+_FACTS_SECONDS = 10.0  # how old what is known of a freeze may be, as that of a pause (agenda.py); with
+# _FRESH less than the minute within which nothing more begins anywhere
 _POWERLESS_SECONDS = 60.0  # from then on nobody is waited for who cannot be asked
 _TO_TELL = 4
 
@@ -63,6 +66,7 @@ class Turns:
         self._loop: Loop | None = None
         self._changed: Callable[[], None] = lambda: None
         self._uid, self._canary, self._ready = "", False, False
+        self._facts, self._facts_at = FleetFacts(), -_FACTS_SECONDS
         self._rules = FleetRules()
         self._work: PlannedWork | None = None
         self._busy = False
@@ -139,6 +143,10 @@ class Turns:
         if not known or self._owes:
             self._next(0.0)
 
+    def fleet_is(self, facts: FleetFacts) -> None:
+        """What a heartbeat has seen of the DaemonSet."""
+        self._facts, self._facts_at = facts, self._clock()
+
     @property
     def awaits_node(self) -> bool:
         """Whether a heartbeat is to come soon: the permit waits for a Ready node."""
@@ -177,8 +185,11 @@ class Turns:
             self._rules,
             self._canary,
             limit=self._answer.limit,
+            nodes=self._answer.nodes,
             waiting=self._answer.waiting,
             grants=self._answer.grants,
+            canaries_first=self._answer.canaries_first,
+            facts=self._facts if self._clock() - self._facts_at < _FACTS_SECONDS else None,
         )
         self._returns = returns = (
             self._permit if self._work is None and not self._busy and self._ready else ""
@@ -200,8 +211,8 @@ class Turns:
             self._take(FleetAnswer(why=f"no process could be started: {error.strerror}", failed=True))
 
     def _argv(self, request: FleetRequest, seconds: float) -> tuple[str, ...]:
-        fields = {"context": asdict(self._context), "seconds": seconds, "request": asdict(request)}
-        return (*self._program, "cluster-turn", json.dumps(fields))
+        fields = {"context": self._context, "seconds": seconds, "request": request}
+        return (*self._program, "cluster-turn", to_json(fields))
 
     def _line(self, text: str) -> None:
         self._output = text

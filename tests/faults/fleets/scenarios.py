@@ -17,7 +17,7 @@ from installer.model.fleet import FleetRules
 from tests.faults.fleets.sim import Nature, SimFleet
 from tests.fleet_bench import CONFIG_MAPS, DAEMONSET
 
-HOUR = 3600.0
+MINUTE, HOUR = 60.0, 3600.0
 RULES = FleetRules(hold_seconds=200.0, concurrent_restarts="5%")
 AWAY = Answer(0, failure="no answer in time")
 BUSY = Answer(429, failure="429: TooManyRequests", retry_after=60.0)
@@ -211,16 +211,21 @@ def half_dead(chance: Chance, seed: int) -> list[str]:
 
 
 def frozen(chance: Chance, seed: int) -> list[str]:
-    """A person stops a rollout for an hour: what has begun is finished, and nothing more begins."""
+    """A person stops a rollout for an hour: what has begun is finished, and within a minute nothing more
+    begins anywhere: not in the queue, not to repair a drift, not for another generation."""
     fleet = upgrading(chance, seed)
     annotations = fleet.store.objects[DAEMONSET]["metadata"]["annotations"]
     annotations[FREEZE] = "a person looks"
-    fleet.run(30)
-    begun = len(fleet.touched["two"])
-    fleet.run(HOUR)
-    bad = ["nodes began while it was frozen"] if len(fleet.touched["two"]) != begun else []
+    at = fleet.clock.now
+    for number in chance.some(fleet, 0.3):
+        fleet.clock.after(chance.random.uniform(0, HOUR / 2), fleet.nodes[number].drift)
+    fleet.run(HOUR / 2)
+    fleet.controller.apply("three")
+    fleet.run(HOUR / 2)
+    late = fleet.begun_at - at - MINUTE
+    bad = [f"work began {late:.0f} s after the minute in which all had to stop"] if late > 0 else []
     del annotations[FREEZE]
-    return bad + arrives(fleet, "two")
+    return bad + arrives(fleet, "three")
 
 
 def any_natures(chance: Chance) -> list[Nature]:

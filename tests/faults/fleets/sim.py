@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from installer.daemon.child_run import ChildOutcome
+from installer.daemon.cluster.objects import EVENTS_PATH
 from installer.daemon.policy import BUSY
 from installer.daemon.poller import PollSnapshot
 from installer.fleet.objects import read_permits, share_of
@@ -22,7 +23,7 @@ from installer.host.kubeapi import Answer
 from installer.model.fleet import FleetRules, PlannedWork
 from installer.model.resource import UnitState
 from tests.faults.fleets.watcher import Watcher
-from tests.fleet_bench import LEASES, Store
+from tests.fleet_bench import CONFIG_MAPS, DAEMONSET, LEASES, Store
 from tests.policy_bench import KUBELET, PROXY
 
 _LOOK_SECONDS = 0.5  # a pass that changes nothing
@@ -43,6 +44,23 @@ class Nature:
 
 
 _FAILED = ChildOutcome(5, True, remembered=True, rolled_back=True, restarts=1, reason="it does not start")
+
+
+_KINDS = (
+    (f"{LEASES}/", "permit"),
+    (LEASES, "permits"),
+    (CONFIG_MAPS, "brake"),
+    (DAEMONSET, "DaemonSet"),
+    (EVENTS_PATH, "Event"),
+    ("/apis/coordination", "own Lease"),
+    ("/api/v1/nodes/", "Node"),
+    ("/api/v1/nodes", "canaries"),
+)
+
+
+def kind_of(method: str, path: str) -> str:
+    """What a request is, in words: the verb, and the object."""
+    return f"{method} {next(word for start, word in _KINDS if path.startswith(start))}"
 
 
 class Clock:
@@ -120,6 +138,7 @@ class SimNode:
     def call(self, method: str, path: str, body: Any = None) -> Answer:
         self.asked += 1
         self.fleet.per_second[int(self.fleet.clock.now)] += 1
+        self.fleet.kinds[kind_of(method, path)] += 1
         return self.fleet.store.call(method, path, body)
 
     # -- the pod ----------------------------------------------------------------------------------
@@ -295,7 +314,7 @@ class Controller:
 class SimFleet:
     """`at_work` are nodes whose kubelet is restarted as planned; `most_at_work` at once so far. `touched` has
     the nodes that have begun a generation, `unasked` those that had not got their turn. `per_second` counts
-    requests by second, `turns_asked` those for turns. `done_at` has the times at which planned work was."""
+    requests by second, `kinds` by what they are. `done_at` has the times at which planned work was."""
 
     def __init__(self, natures: Sequence[Nature], rules: FleetRules, seed: int = 0) -> None:
         random.seed(seed)  # the program's own jitter
@@ -307,7 +326,8 @@ class SimFleet:
         self.most_at_work = 0
         self.touched: dict[str, set[int]] = {}
         self.unasked: list[str] = []
-        self.turns_asked = 0
+        self.kinds = Counter[str]()
+        self.begun_at = 0.0  # the last planned work
         self.done_at: list[float] = []
         self.per_second = Counter[int]()
         self.controller = Controller(self)
@@ -316,6 +336,7 @@ class SimFleet:
     def began(self, node: SimNode, permitted: PlannedWork | None, generation: str) -> None:
         if permitted is None:
             self.unasked.append(node.name)
+        self.begun_at = self.clock.now
         self.at_work.add(node.number)
         self.most_at_work = max(self.most_at_work, len(self.at_work))
         self.touched.setdefault(generation, set()).add(node.number)

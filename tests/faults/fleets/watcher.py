@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from installer.daemon.child_run import ChildOutcome
@@ -21,6 +21,7 @@ from installer.daemon.fleet_side import ask_fleet, tell_fleet
 from installer.daemon.policy import Policy
 from installer.daemon.poller import PollSnapshot
 from installer.host.run import Finished
+from installer.model.jsontext import to_json
 from tests.fleet_bench import NAMESPACE
 
 if TYPE_CHECKING:
@@ -99,10 +100,8 @@ class Watcher:
         if verb == "cluster-heartbeat":
             return Finished(tuple(argv), 0, json.dumps(Heartbeat(parse_heartbeat(text), self.node).run()))
         context, _seconds, request = parse_turn(text)
-        before = self.node.asked
         said = talk(context, request, self.node, lambda: self.node.fleet.store.now + self.node.nature.skew)
-        self.node.fleet.turns_asked += self.node.asked - before
-        return Finished(tuple(argv), 0, json.dumps(asdict(said)))
+        return Finished(tuple(argv), 0, to_json(said))
 
     @property
     def is_running(self) -> bool:

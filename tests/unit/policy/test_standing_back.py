@@ -11,6 +11,7 @@ from installer.daemon.decision import Action
 from installer.daemon.pass_history import RESYNC
 from installer.daemon.policy import HEARTBEAT, HOUR
 from installer.model.daemon import Phase
+from installer.model.fleet import PlannedWork, Turn
 from installer.model.hold import BY_DAEMON
 from installer.model.state import Mode
 from tests.policy_bench import (
@@ -165,6 +166,17 @@ def test_at_rest_nobody_is_asked(settled: Bench) -> None:
     for _ in range(3):
         assert settled.look(UNASKED, after=5) is Action.NOTHING
         assert not settled.policy.wonders
+
+
+def test_a_node_without_a_proxy_asks_nobody_while_it_waits_for_its_turn(make: Make) -> None:
+    """There is nothing to rescue, though no relay answers."""
+    bench = make()
+    waits = replace(BARE, turn=Turn(True, why="all permits are taken"))
+    bench.look(waits)
+    bench.end(ChildOutcome(3, would_restart=True, planned=PlannedWork("one")), waits)
+    for _ in range(10):
+        assert bench.look(replace(waits, asked=False), after=5) is Action.NOTHING
+        assert not bench.policy.wonders
 
 
 @rule("R4")

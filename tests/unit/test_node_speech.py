@@ -1,0 +1,208 @@
+"""What a node says of itself while it waits and works, and in how few requests."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from installer.daemon.cluster.heartbeat import Heartbeat, HeartbeatRequest
+from installer.daemon.cluster.node_word import remember
+from installer.host.files import RootedFiles
+from installer.host.kubeapi import Answer
+from installer.model.daemon import Phase
+from installer.model.node_marks import NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
+from installer.model.pause import PAUSE_ANNOTATION
+from tests.cluster_scene import ALL_OK, CONTEXT, Scene, answer, state
+from tests.fleet_bench import Store
+from tests.rules import rule
+
+TOLD = {**ALL_OK, "annotation": ("ok", ""), "condition": ("ok", "")}
+SAID = {"metadata": {"annotations": {STATUS: "{}"}, "labels": {}}, "status": {"conditions": []}}
+SILENT = {"metadata": {"annotations": {}, "labels": {}}, "status": {"conditions": []}}
+
+
+def begun(path: Path, *, annotate: bool = True, said: Any = SAID) -> Scene:
+    """A daemon that has started, and has renewed its Lease."""
+    path.mkdir()
+    scene = Scene(RootedFiles(path), annotate=annotate)
+    scene.begin(answer(said=said))
+    scene.heartbeat(answer())
+    return scene
+
+
+def wait(scene: Scene) -> None:
+    scene.cluster.report(state(Phase.WAITING, "all 3 permits to restart kubelet are taken"))
+
+
+# -- which words --------------------------------------------------------------------------------
+
+
+@rule("R13")
+def test_a_node_that_waits_for_long_says_so_and_needs_no_event_for_it(tmp_path: Path) -> None:
+    scene = begun(tmp_path / "one")
+    wait(scene)
+    assert scene.loop.fire() == pytest.approx(10)
+    request = scene.children[-1].request
+    assert (request.status["state"], request.events, request.see_node) == ("waiting", (), False)
+
+
+@rule("R13")
+def test_a_node_that_may_not_say_so_has_an_event(tmp_path: Path) -> None:
+    scene = begun(tmp_path / "one", annotate=False)
+    wait(scene)
+    assert scene.loop.fire() == pytest.approx(10)
+    assert [event["reason"] for event in scene.children[-1].request.events] == ["WaitingForTurn"]
+
+
+@pytest.mark.parametrize("annotate", [True, False])
+def test_a_turn_that_comes_at_once_is_no_word(tmp_path: Path, annotate: bool) -> None:
+    """Nor is the pass that follows, unless it lasts."""
+    scene = begun(tmp_path / "one", annotate=annotate)
+    scene.cluster.report(state(Phase.STARTING))
+    wait(scene)
+    scene.loop.now += 2
+    scene.cluster.report(state(Phase.STARTING))
+    scene.loop.now += 20
+    scene.cluster.report(state(Phase.CONVERGED))
+    request = scene.heartbeat(answer(sent=1, parts=TOLD))
+    assert [event["reason"] for event in request.events] == ["Converged"]
+    assert request.status.get("state", "converged") == "converged"
+    assert len(scene.children) == 2
+
+
+@rule("R13")
+def test_a_long_start_is_said(tmp_path: Path) -> None:
+    scene = begun(tmp_path / "one")
+    wait(scene)
+    scene.cluster.report(state(Phase.STARTING))
+    assert scene.loop.fire() == pytest.approx(40)
+    assert scene.children[-1].request.status["state"] == "starting"
+
+
+@rule("R13")
+def test_a_node_that_said_it_waits_says_that_it_works_with_the_look_before_the_pass(tmp_path: Path) -> None:
+    scene = begun(tmp_path / "one")
+    wait(scene)
+    scene.heartbeat(answer(parts=TOLD, said=SAID))
+    scene.loop.now += 30
+    scene.cluster.report(state(Phase.STARTING))
+    scene.cluster.ask()
+    assert scene.heartbeat(answer(paused=False, parts=TOLD, said=SAID)).status["state"] == "starting"
+    assert scene.cluster.asked()
+
+
+def test_a_node_that_has_never_said_anything_has_no_lease_to_be_renewed(tmp_path: Path) -> None:
+    for said, creates in ((SILENT, True), (SAID, False)):
+        (tmp_path / str(creates)).mkdir()
+        scene = Scene(RootedFiles(tmp_path / str(creates)), annotate=True)
+        scene.begin(answer(said=said, parts={"node": ("ok", ""), "daemonset": ("ok", "")}))
+        assert scene.heartbeat(answer()).creates is creates
+        assert not scene.heartbeat(answer()).creates
+
+
+def test_what_did_not_come_through_is_not_believed_to_be_known(tmp_path: Path) -> None:
+    """Where the status may not be written, the Node is looked at, and gets its annotation all the same."""
+    scene = begun(tmp_path / "one")
+    scene.cluster.report(state(Phase.CONVERGED))
+    denied = {**TOLD, "condition": ("denied", "403: Forbidden")}
+    assert scene.heartbeat(answer(sent=1, parts=denied)).known == SAID
+    scene.cluster.ask()
+    request = scene.heartbeat(answer(said=SAID, parts=denied))
+    assert (dict(request.known), request.see_node) == ({}, True)
+    scene.loop.now += 60
+    scene.cluster.ask()
+    assert dict(scene.heartbeat(answer(said=SAID, parts=denied)).known) == {}
+
+
+# -- in how few requests ------------------------------------------------------------------------
+
+
+class Node:
+    """The API server, and the Node on it."""
+
+    def __init__(self, *taints: dict[str, str], **metadata: Any) -> None:
+        self.store = Store()
+        body = {"kind": "Node", "metadata": {"name": CONTEXT.node, "uid": "n", **metadata}}
+        status = {"conditions": [{"type": "Ready", "status": "True"}]}
+        self.store.put(CONTEXT.node_path, {**body, "spec": {"taints": list(taints)}, "status": status})
+        self.refused: tuple[str, str] = ("", "")
+
+    def call(self, method: str, path: str, body: Any = None) -> Answer:
+        if (method, path) == self.refused:
+            self.store.requests.append((method, path))
+            return Answer(403, {}, "403: Forbidden")
+        return self.store.call(method, path, body)
+
+    def tell(self, known: Any = None, *, see_node: bool = False, **changes: Any) -> dict[str, Any]:
+        said = {"state": "converged", "generation": "ab12"}
+        request = HeartbeatRequest(
+            replace(CONTEXT, annotate=True), "uid", status=said, renew=False, serves=True, see_node=see_node
+        )
+        self.store.requests.clear()
+        return Heartbeat(replace(request, known=known or {}, **changes), self).run()
+
+    @property
+    def requests(self) -> list[str]:
+        return [f"{method} {path.rpartition('/')[2]}" for method, path in self.store.requests]
+
+    @property
+    def body(self) -> dict[str, Any]:
+        return self.store.objects[CONTEXT.node_path]
+
+
+@rule("R13")
+def test_a_word_is_one_request_whose_answer_is_a_look() -> None:
+    node = Node(annotations={PAUSE_ANNOTATION: "a person looks"})
+    told = node.tell(remember(node.body), see_node=True)
+    assert node.requests == ["PATCH status"]
+    assert (told["paused"], told["node"]["ready"], told["node"]["uid"]) == (True, True, "n")
+    assert {part: found[0] for part, found in told["parts"].items()} == dict.fromkeys(
+        ("node", "annotation", "condition"), "ok"
+    )
+    assert node.body["metadata"]["labels"][READY_LABEL] == "true"
+    assert [each["type"] for each in node.body["status"]["conditions"]] == ["Ready", READY_CONDITION]
+    assert told["said"] == remember(node.body)
+
+
+def test_a_word_that_the_node_says_already_is_none() -> None:
+    node = Node()
+    said = node.tell(see_node=True)["said"]
+    assert node.requests == [f"GET {CONTEXT.node}", "PATCH status"]
+    node.tell(said)
+    assert node.requests == []
+
+
+def test_what_others_have_changed_is_put_right_with_the_next_look() -> None:
+    node = Node()
+    said = node.tell(see_node=True)["said"]
+    del node.body["metadata"]["annotations"][STATUS]
+    node.tell(said, see_node=True)
+    assert node.requests == [f"GET {CONTEXT.node}", "PATCH status"]
+    assert STATUS in node.body["metadata"]["annotations"]
+
+
+def test_the_startup_taint_goes_by_the_version_that_the_answer_has() -> None:
+    ours, theirs = {"key": NOT_READY_TAINT, "effect": "NoSchedule"}, {"key": "theirs", "effect": "NoSchedule"}
+    node = Node(ours, theirs)
+    known = remember(node.body)
+    assert node.tell(known)["parts"]["annotation"] == ("ok", "")
+    assert node.requests == ["PATCH status", f"PATCH {CONTEXT.node}"]
+    assert node.body["spec"]["taints"] == [theirs]
+
+
+def test_a_node_whose_status_may_not_be_written_is_annotated_all_the_same() -> None:
+    node = Node()
+    node.refused = ("PATCH", f"{CONTEXT.node_path}/status")
+    told = node.tell(see_node=True)
+    assert (told["parts"]["condition"][0], told["parts"]["annotation"][0]) == ("denied", "ok")
+    assert STATUS in node.body["metadata"]["annotations"]
+
+
+def test_the_first_lease_of_a_node_is_one_request() -> None:
+    node = Node()
+    for requests in (["POST leases"], ["POST leases", "PATCH cri-resmgr-installer.worker-7"]):
+        told = node.tell(remember(node.body), status={}, renew=True, creates=True, adopt=False)
+        assert (node.requests, told["parts"]["lease"]) == (requests, ("ok", ""))
