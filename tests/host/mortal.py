@@ -76,9 +76,11 @@ class Effects:
         due = self._counted and next(self._numbers) == self._instant.effect
         if due and not self._instant.after:
             die()
-        yield
-        if due:
-            die()
+        try:
+            yield
+        finally:  # also of one that fails, such as the removal of a directory that is not empty
+            if due:
+                die()
 
 
 class MortalKernel(Kernel):

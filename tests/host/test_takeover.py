@@ -1,5 +1,6 @@
 """Nodes of other installers: refused without --adopt, taken over with it, then removed without a trace."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -124,6 +125,12 @@ def test_r8_a_proxy_that_never_answers_takes_no_kubelet_with_it(
     assert not left, "\n".join(left)
 
 
+def enabled(host: ThrowawayHost) -> dict[str, str]:
+    """The links that enable the proxy's unit."""
+    wants = (host.root / "etc/systemd/system").glob("*.wants")
+    return {units.name: os.readlink(units / PROXY) for units in wants if os.path.lexists(units / PROXY)}
+
+
 @rule("R6")
 def test_a_release_by_hand_that_kubelet_does_not_use_comes_back_unless_it_is_taken_over(
     host: ThrowawayHost, tmp_path: Path
@@ -132,12 +139,14 @@ def test_a_release_by_hand_that_kubelet_does_not_use_comes_back_unless_it_is_tak
     pristine = node.before
     node.fallback("policy:\n  Active: none\n")
     unpack_release(host, build_payload(tmp_path / "release", version="v0.9.0"))
-    release = node.path(BINARY).read_bytes()
+    host.systemctl("add-wants", "kubelet.service", PROXY)
+    release, links = node.path(BINARY).read_bytes(), enabled(host)
     assert "earlier-installation" in node.run("plan", "--output", "json", code=3).out
     node.run("install")
     node.run("remove")
     assert node.path(BINARY).read_bytes() == release
-    assert host.systemctl("is-enabled", PROXY) == "enabled"
+    assert enabled(host) == links
+    assert len(links) == 2
 
     host.systemctl("start", PROXY)
     node.run("install", "--adopt")

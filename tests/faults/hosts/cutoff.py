@@ -63,6 +63,8 @@ def fail_again(node: Node, way: Way, number: int) -> None:
     it when that was cut off at its very end."""
     if way.spoil:
         way.spoil(node, number)
+    # Else somebody has restarted it, and R8 leaves it there. One that is not to be served may not even run.
+    was_on_relay = way.installed and node.on_relay()
     ended = converge(node, Mode.INSTALL)
     if ended == "nothing":
         return
@@ -74,7 +76,9 @@ def fail_again(node: Node, way: Way, number: int) -> None:
     for inputs in (way.mend, way.ask):
         inputs(node, number)
         plans.append(node.command("plan"))
-    assert any(plan.code == 0 for plan in plans), f"after the failing run: {plans[0].said}"
+    assert any(plan.code == 0 for plan in plans) or not was_on_relay, (
+        f"after the failing run: {plans[0].said}"
+    )
 
 
 def begin(node: Node, way: Way, number: int) -> None:
