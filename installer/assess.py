@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import NamedTuple
 
 from installer.desired.build import build_desired, runtime_endpoint
 from installer.diff import diff
@@ -48,17 +49,16 @@ def assess(
     request, settings = inputs.request, inputs.request.settings
     removing = request.mode is Mode.REMOVE
     kubelet = analyse_kubelet(snapshot, settings)
-    desired = _desired(inputs, snapshot, kubelet) if installed is None else installed
-    clears_agent = desired.proxy is not None and _clears_agent(inputs, snapshot, record)
-    changes = _changes(inputs, desired, snapshot, record, clears_agent=clears_agent)
-    starting = _starting_policy(inputs, snapshot, changes, clears_agent=clears_agent)
-    active, unit = starting or policy_in_force(snapshot), settings.kubelet.unit
-    changes, aside = step_aside(snapshot, changes, unit, active.name if active else "")
+    compared = _compare(inputs, snapshot, record, kubelet, installed)
+    if kubelet.next_endpoint and compared.restarts_kubelet and installed is None and not removing:
+        # Its base is another one then. Without this, the next run would move the proxy there.
+        kubelet = replace(kubelet, endpoint=kubelet.next_endpoint)
+        compared = _compare(inputs, snapshot, record, kubelet, installed)
+    desired, runtime, changes, aside, starting, clears_agent = compared
     moved = was_moving_kubelet(record, snapshot)
     findings = check(inputs, snapshot, kubelet, desired, changes, moved=moved, clears_agent=clears_agent)
     if changes or not removing:
         findings = (*noted, *_record_findings(status, request), *findings)
-    runtime = kubelet.endpoint if removing else runtime_endpoint(settings, kubelet)
     adopts = bool(runtime) and _adopting(inputs, snapshot, starting)
     unpinned = _unpinned(inputs, snapshot, changes, starting) if runtime else ()
     plan = build_plan(
@@ -66,7 +66,7 @@ def assess(
         desired,
         changes,
         nonce=nonce,
-        kubelet_unit=unit,
+        kubelet_unit=settings.kubelet.unit,
         findings=findings,
         hold=bool(snapshot.hold),
         ends_hold=not request.unattended or is_of_a_run(snapshot.hold),
@@ -85,6 +85,43 @@ def assess(
         policy=policy_in_force(snapshot),
         as_installed=installed is not None,
     )
+
+
+class _Compared(NamedTuple):
+    """What should be, where the runtime is, and what differs. `aside`: why kubelet leaves the relay while the
+    proxy starts, or empty. `starting`: the policy that the proxy starts with, None if it does not.
+    `clears_agent`: what the agent sent is cleared."""
+
+    desired: Desired
+    runtime: str
+    changes: Changes
+    aside: str
+    starting: PolicyInForce | None
+    clears_agent: bool
+
+    @property
+    def restarts_kubelet(self) -> bool:
+        unit = self.changes.unit(Part.KUBELET)
+        return unit is not None and unit.action is UnitAction.RESTART
+
+
+def _compare(
+    inputs: Inputs,
+    snapshot: HostSnapshot,
+    record: Record,
+    kubelet: KubeletAnalysis,
+    installed: Desired | None,
+) -> _Compared:
+    settings = inputs.request.settings
+    removing = inputs.request.mode is Mode.REMOVE
+    runtime = kubelet.endpoint if removing else runtime_endpoint(settings, kubelet)
+    desired = _desired(inputs, snapshot, kubelet) if installed is None else installed
+    clears_agent = desired.proxy is not None and _clears_agent(inputs, snapshot, record)
+    changes = _changes(inputs, desired, snapshot, record, clears_agent=clears_agent)
+    starting = _starting_policy(inputs, snapshot, changes, clears_agent=clears_agent)
+    active, unit = starting or policy_in_force(snapshot), settings.kubelet.unit
+    changes, aside = step_aside(snapshot, changes, unit, active.name if active else "")
+    return _Compared(desired, runtime, changes, aside, starting, clears_agent)
 
 
 def _changes(

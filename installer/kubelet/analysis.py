@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from installer.kubelet.command import next_command_line, parse_base
-from installer.kubelet.endpoint import base_endpoint, manager_policies
+from installer.kubelet.command import BaseUnit, launch_of, next_command_line, parse_base
+from installer.kubelet.endpoint import base_endpoint, manager_policies, next_endpoint
 from installer.kubelet.passing import is_behind_shell
 from installer.kubelet.strategy import Choice, choose_strategy
 from installer.model.finding import Finding, refusal
@@ -20,12 +20,14 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class KubeletAnalysis:
     """`endpoint` is kubelet's base endpoint, empty if it is not known. `choice` is None if kubelet cannot be
-    served; `refusals` say why. `policies` are those of its CPU and its memory manager."""
+    served; `refusals` say why. `policies` are those of its CPU and its memory manager. `next_endpoint` is its
+    base endpoint after a restart, empty if that is not known to be another one."""
 
     endpoint: str
     choice: Choice | None
     policies: tuple[str, str]
     refusals: tuple[Finding, ...] = ()
+    next_endpoint: str = ""
 
 
 def analyse_kubelet(snapshot: HostSnapshot, settings: Settings) -> KubeletAnalysis:
@@ -47,7 +49,17 @@ def analyse_kubelet(snapshot: HostSnapshot, settings: Settings) -> KubeletAnalys
         choice=choice if isinstance(choice, Choice) else None,
         policies=manager_policies(base, process, next_start),
         refusals=tuple(one for one in found if isinstance(one, Finding)),
+        next_endpoint=next_endpoint(process, next_start) if _is_kubelets_own(parsed, base) else "",
     )
+
+
+def _is_kubelets_own(unit: BaseUnit, base: KubeletBase) -> bool:
+    """Whether the unit's command line is kubelet's: a script or another program may give it other flags."""
+    try:
+        commands = unit.commands()
+    except ValueError:
+        return False
+    return base.script is None and len(commands) == 1 and launch_of(commands[0]).is_kubelet
 
 
 def _unknown(base: KubeletBase) -> Finding:

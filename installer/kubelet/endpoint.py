@@ -48,6 +48,17 @@ def base_endpoint(
     return endpoint
 
 
+def next_endpoint(process: ProcessState | None, next_start: tuple[str, ...]) -> str:
+    """The socket that a running kubelet will use after its next start, if its command line names another one
+    then; else, and where it cannot be told, an empty string. A configuration that names another one needs no
+    restart: it is read anew for each snapshot."""
+    flag = "--container-runtime-endpoint"
+    planned, running = last_flag(next_start, flag) or "", last_flag(base_argv(process), flag) or ""
+    if process is None or same_endpoint(planned, running):
+        return ""
+    return planned if _SOCKET_PATH.fullmatch(normalise_endpoint(planned)) else ""
+
+
 def manager_policies(
     base: KubeletBase, process: ProcessState | None, next_start: tuple[str, ...]
 ) -> tuple[str, str]:

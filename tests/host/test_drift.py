@@ -14,7 +14,7 @@ import pytest
 from installer.model.state import Mode
 from tests.host.command import untouched
 from tests.host.mortal import DieAfter, converge
-from tests.host.node import DROP_IN, FALLBACK, OURS, PROXY, PROXY_UNIT, STATE, Node
+from tests.host.node import DROP_IN, FALLBACK, OURS, PROXY, PROXY_ENVIRONMENT, PROXY_UNIT, STATE, Node
 from tests.host.product import put_right
 from tests.rules import rule
 from tests.throwaway.host import ThrowawayHost
@@ -195,4 +195,28 @@ def test_r3_new_flags_of_kubelet_by_somebody_else_live_beside_ours_with_nothing_
     base.write_text(theirs)
     os.utime(base, ns=(status.st_atime_ns, status.st_mtime_ns))
     node.host.systemctl("restart", UNIT)
+    node.expect_good()
+
+
+@rule("R2")
+def test_r2_the_runtimes_socket_that_kubelet_restarts_with_is_the_proxys_at_once(node: Node) -> None:
+    """Its own flags name another one since its last start, and what we are asked for restarts it."""
+    flags = node.path("/var/lib/kubelet/kubeadm-flags.env")
+    before, written, other = flags.read_text(), flags.stat().st_mtime_ns, "/run/other.sock"
+    node.path(other).symlink_to("/run/containerd/containerd.sock")
+    flags.write_text(before.replace("/run/containerd/containerd.sock", other))
+    assert flags.read_text() != before
+    node.command.set(kubelet={"strategy": "exec-start"})
+    with node.restarts(kubelet=True, proxy=True):
+        node.run("install")
+    assert f"--runtime-socket={other}" in node.path(PROXY_ENVIRONMENT).read_text()
+    node.expect_good()
+    assert node.run("install").out == "nothing to do\n"
+    flags.write_text(before)
+    node.command.set()
+    with node.restarts(kubelet=True, proxy=True):
+        node.run("install")
+    assert node.run("install").out == "nothing to do\n"
+    node.path(other).unlink()
+    os.utime(flags, ns=(written, written))
     node.expect_good()

@@ -217,3 +217,36 @@ def test_a_loaded_unit_without_readable_files_is_a_refusal_of_its_own() -> None:
     found = analysed(KubeletBase())
     assert [one.code for one in found.refusals] == ["kubelet-unit-unreadable"]
     assert "systemctl cat kubelet.service" in found.refusals[0].hint
+
+
+@pytest.mark.parametrize(
+    ("line", "script", "known"),
+    [
+        ("/usr/bin/kubelet", None, True),
+        ("/usr/bin/nice -n 5 /usr/bin/kubelet", None, True),
+        ("/opt/start-kubelet", None, False),
+        ("/opt/kubelet", 'exec /usr/bin/kubelet --max-pods=9 "$@"', False),
+        ("/bin/sh -c 'exec /usr/bin/kubelet $X'", None, False),
+    ],
+)
+def test_the_next_endpoint_is_known_of_kubelets_own_command_line_alone(
+    line: str, script: str | None, known: bool
+) -> None:
+    """Another program may give it flags of its own, which only the running process shows."""
+    text = UnitText(
+        f"/etc/systemd/system/{UNIT}",
+        f"[Service]\nExecStart={line} --container-runtime-endpoint=unix:///run/next.sock\n",
+    )
+    base = KubeletBase(texts=(text,), script=UnitText("/opt/kubelet", script) if script else None)
+    argv = ("/usr/bin/kubelet", "--container-runtime-endpoint=unix:///run/now.sock")
+    found = analysed(base, ProcessState(7, argv, {}, argv[0]))
+    assert found.next_endpoint == ("unix:///run/next.sock" if known else "")
+
+
+def test_the_same_socket_in_other_words_or_no_plain_socket_is_no_other_endpoint() -> None:
+    argv = ("/usr/bin/kubelet", "--container-runtime-endpoint=unix:///run/now.sock", OUR_FLAG)
+    process = ProcessState(7, argv, {"CRI_RESMGR_GUARD_FLAG": OUR_FLAG}, argv[0])
+    for value in ("/var/run/now.sock", "tcp://10.0.0.1:1234", ""):
+        line = f"ExecStart=/usr/bin/kubelet --container-runtime-endpoint={value}"
+        base = KubeletBase(texts=(UnitText(f"/etc/systemd/system/{UNIT}", f"[Service]\n{line}\n"),))
+        assert not analysed(base, process).next_endpoint
