@@ -15,6 +15,7 @@ from installer.host.config_directory import configuration_files
 from installer.host.globbing import matching
 from installer.host.ports import Files, Host
 from installer.inputs.settings import Settings
+from installer.kubelet.command import base_launch, parse_base
 from installer.kubelet.launch import Launch, find_launch, is_script, kubelet_program
 from installer.model import paths
 from installer.model.hold import reason_in
@@ -212,20 +213,22 @@ def _read_base(host: Host, kubelet: KubeletSnapshot) -> KubeletBase:
     unit = kubelet.unit
     detail = host.systemd.detail(unit.name) if unit.exists else UnitDetail()
     argv = kubelet.process.argv if kubelet.process else ()
-    return KubeletBase(
+    base = KubeletBase(
         detail=detail,
         texts=tuple(_unit_texts(host, unit)),
         config=_config_file(host, argv),
         config_dir=_config_directory(host, argv),
         environment_files=read_environment_files(host.files, detail),
-        script=_script(host, detail),
     )
+    return replace(base, script=_script(host.files, base))
 
 
-def _script(host: Host, detail: UnitDetail) -> UnitText | None:
-    """What a shell reads to start kubelet."""
-    words = _words(detail)
-    return read_script(host.files, find_launch(words)) if words else None
+def _script(files: Files, base: KubeletBase) -> UnitText | None:
+    """What a shell reads to start kubelet, by its own unit files: what systemd has loaded may be our drop-in,
+    which repeats an older command line."""
+    words = _words(base.detail)
+    launch = base_launch(parse_base(base)) or (find_launch(words) if words else None)
+    return read_script(files, launch) if launch else None
 
 
 def _words(detail: UnitDetail) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from installer.kubelet.command import BaseUnit, launch_of, next_command_line, parse_base
+from installer.kubelet.command import base_launch, next_command_line, parse_base
 from installer.kubelet.endpoint import base_endpoint, manager_policies, next_endpoint
 from installer.kubelet.passing import is_behind_shell
 from installer.kubelet.strategy import Choice, choose_strategy
@@ -40,7 +40,8 @@ def analyse_kubelet(snapshot: HostSnapshot, settings: Settings) -> KubeletAnalys
         refusals = (_unreadable(unit),) if unit.load_state == "loaded" else ()
         return KubeletAnalysis("", None, ("none", "None"), refusals)
     parsed = parse_base(base)
-    next_start = next_command_line(parsed, base)
+    next_start, launch = next_command_line(parsed, base), base_launch(parsed)
+    plain = base.script is None and launch is not None and launch.is_kubelet
     endpoint = _unknown(base) if process is None and base.script else base_endpoint(base, process, next_start)
     choice = choose_strategy(parsed, settings, base, snapshot.kubelet.process)
     found = (endpoint, choice)
@@ -49,17 +50,9 @@ def analyse_kubelet(snapshot: HostSnapshot, settings: Settings) -> KubeletAnalys
         choice=choice if isinstance(choice, Choice) else None,
         policies=manager_policies(base, process, next_start),
         refusals=tuple(one for one in found if isinstance(one, Finding)),
-        next_endpoint=next_endpoint(process, next_start) if _is_kubelets_own(parsed, base) else "",
+        # A script or another program may give kubelet other flags than its unit has.
+        next_endpoint=next_endpoint(process, next_start) if plain else "",
     )
-
-
-def _is_kubelets_own(unit: BaseUnit, base: KubeletBase) -> bool:
-    """Whether the unit's command line is kubelet's: a script or another program may give it other flags."""
-    try:
-        commands = unit.commands()
-    except ValueError:
-        return False
-    return base.script is None and len(commands) == 1 and launch_of(commands[0]).is_kubelet
 
 
 def _unknown(base: KubeletBase) -> Finding:

@@ -22,6 +22,8 @@ from installer.systemd_syntax.unit_file import (
     split_words,
 )
 
+ARGS_VARIABLE = "CRI_RESMGR_KUBELET_ARGS"  # ends a command line that our drop-in repeats
+
 
 class BaseUnit(NamedTuple):
     """The assignments of the base in the order in which systemd reads them; `later` are those of drop-ins
@@ -110,6 +112,17 @@ def next_command_line(unit: BaseUnit, base: KubeletBase) -> tuple[str, ...]:
 def launch_of(command: ExecCommand) -> Launch:
     """What the command line runs."""
     return find_launch(without_argv0(command))
+
+
+def base_launch(unit: BaseUnit) -> Launch | None:
+    """What the command line of the base runs; None if there is not one, or if its program's place is known to
+    systemd alone."""
+    try:
+        commands = unit.commands()
+    except ValueError:
+        return None
+    launch = launch_of(commands[0]) if len(commands) == 1 else None
+    return launch if launch and launch.is_located else None
 
 
 def without_argv0(command: ExecCommand) -> tuple[str, ...]:

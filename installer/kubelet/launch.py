@@ -55,6 +55,12 @@ class Launch(NamedTuple):
         return self.inline is None and not self.shell and posixpath.basename(self.program) in _KUBELETS
 
     @property
+    def is_located(self) -> bool:
+        """Whether the program's place is known without systemd, which looks in its PATH and fills specifiers
+        in."""
+        return self.inline is not None or (self.program[:1] == "/" and "%" not in self.program)
+
+    @property
     def is_container(self) -> bool:
         return self.inline is None and posixpath.basename(self.program) in _CONTAINER_TOOLS
 

@@ -5,9 +5,17 @@ from __future__ import annotations
 import posixpath
 from typing import NamedTuple
 
-from installer.kubelet.command import launch_of
+from installer.kubelet.command import ARGS_VARIABLE, launch_of
 from installer.kubelet.endpoint import base_argv
-from installer.kubelet.launch import Launch, Passing, came_through, is_shell, judge_inline, judge_script
+from installer.kubelet.launch import (
+    Launch,
+    Passing,
+    came_through,
+    find_launch,
+    is_shell,
+    judge_inline,
+    judge_script,
+)
 from installer.model.finding import Finding, refusal
 from installer.model.resource import ProcessState
 from installer.model.snapshot import KubeletBase
@@ -17,16 +25,24 @@ _HINT = (
     'end it with one plain `exec` of kubelet whose last word is "$@" or a $VARIABLE, or name in '
     "kubelet.variable the environment variable that it hands on to kubelet behind every other flag"
 )
+_VARIABLE_HINT = "or name in kubelet.variable the environment variable that it hands on to kubelet"
+_HINT_RESTART = f"if the unit has changed since kubelet's start, restart kubelet; {_VARIABLE_HINT}"
+_HINT_REMOVE = (
+    "`cri-resmgr-installer remove` lets kubelet start by it, which shows what becomes of its arguments; then "
+    f"install again; {_VARIABLE_HINT}"
+)
 
 
 class Found(NamedTuple):
     """`code` is that of the refusal where neither words nor a variable reach kubelet; `what` stands between
-    systemd and kubelet, in words."""
+    systemd and kubelet, in words. `earlier` is the program that our drop-in starts kubelet by, if its unit
+    has another one now."""
 
     launch: Launch
     passing: Passing
     what: str = ""
     code: str = ""
+    earlier: str = ""
 
     @property
     def direct(self) -> bool:
@@ -38,9 +54,12 @@ class Found(NamedTuple):
         hints = {
             "kubelet-in-container": "run kubelet as a process of the host, or exclude this node",
             "kubelet-behind-shell": "start kubelet with `exec` in it",
+            "kubelet-arguments-lost": _HINT_REMOVE if self.earlier else _HINT_RESTART,
         }
         why = self.passing.why_not or f"only ${self.passing.variable} reaches kubelet, not its arguments"
         message = f"{self.what} in {command.path} starts kubelet, and our flag would not reach it: {why}"
+        if self.earlier:
+            message += f"; our drop-in still starts kubelet by its earlier command line ({self.earlier})"
         return refusal(self.code, message, hints.get(self.code, _HINT))
 
 
@@ -49,20 +68,31 @@ def find_passing(
 ) -> Found:
     """`expanded` is the command line of the next start without us."""
     launch = launch_of(command)
-    name = posixpath.basename(launch.program)
+    name, earlier = posixpath.basename(launch.program), _repeated(base, launch)
     if launch.is_container:
         why = f"{name} runs it in a container, where the relay is not"
-        return Found(launch, Passing(why_not=why), name, "kubelet-in-container")
+        return Found(launch, Passing(why_not=why), name, "kubelet-in-container", earlier)
     if launch.inline is None and base.script is None and not launch.shell:
-        return _of_program(launch, command, process, expanded)
+        found = _of_program(launch, command, process, () if earlier else expanded)
+        return found._replace(earlier=earlier)
     inline = launch.inline is not None
     what = "the shell command" if inline else f"the script {launch.program}"
     text = base.script.text if base.script else ""
-    found = judge_inline(launch) if inline else judge_script(launch, text)
-    if not found.appended and not found.variable and is_behind_shell(process):
+    passing = judge_inline(launch) if inline else judge_script(launch, text)
+    if not passing.appended and not passing.variable and not earlier and is_behind_shell(process):
         why = "the main process of the unit is the shell, and kubelet its child"
         return Found(launch, Passing(why_not=why), what, "kubelet-behind-shell")
-    return Found(launch, found, what, "kubelet-shell-wrapper" if inline else "kubelet-script")
+    return Found(launch, passing, what, "kubelet-shell-wrapper" if inline else "kubelet-script", earlier)
+
+
+def _repeated(base: KubeletBase, launch: Launch) -> str:
+    """The program that our drop-in starts kubelet by, where the base has another one since."""
+    lines = base.detail.exec_start
+    ours = len(lines) == 1 and lines[0].argv[-1:] == (f"${ARGS_VARIABLE}",)
+    if not ours or not launch.is_located:
+        return ""
+    loaded = find_launch((lines[0].path, *lines[0].argv[1:]))
+    return "" if (loaded.program, loaded.inline) == (launch.program, launch.inline) else lines[0].path
 
 
 def is_behind_shell(process: ProcessState | None) -> bool:
@@ -74,12 +104,13 @@ def _of_program(
     launch: Launch, command: ExecCommand, process: ProcessState | None, expanded: tuple[str, ...]
 ) -> Found:
     """A program that is no shell's. If it goes by another name than kubelet, the running process has to show
-    that it is the same, or that it was given what stands in the unit."""
+    that it is the same, or that it was given what stands in the unit (`expanded`, empty if it was started by
+    another line)."""
     if launch.is_kubelet or process is None:
         return Found(launch, Passing(appended=True))
     at = expanded.index(launch.program) if launch.program in expanded else 0
     behind = at + (2 if "@" in command.prefixes and at == 0 else 1)
-    words = (launch.program, *expanded[behind:])
+    words = (launch.program, *expanded[behind:])  # without arguments, its name alone counts
     if came_through(words, base_argv(process), process.exe):
         return Found(launch, Passing(appended=True))
     why = "the running kubelet has other arguments than the unit"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from installer.kubelet.command import BaseUnit, last_variable, next_command_line
+from installer.kubelet.command import ARGS_VARIABLE, BaseUnit, last_variable, next_command_line
 from installer.kubelet.launch import misses_variable
 from installer.kubelet.passing import Found, find_passing
 from installer.model.finding import Finding, refusal
@@ -18,7 +18,6 @@ from installer.systemd_syntax.unit_file import ExecCommand
 if TYPE_CHECKING:
     from installer.inputs.settings import Settings
 
-ARGS_VARIABLE = "CRI_RESMGR_KUBELET_ARGS"
 _RENAME_HINT = f"rename that file so that it sorts before {DROP_IN_NAME}, or move what it sets elsewhere"
 _AUTO_HINT = "set kubelet.strategy: auto"
 

@@ -272,6 +272,32 @@ def test_script_is_refused_or_served_and_never_tried(boot: Boot) -> None:
     assert running_arguments(host) == [endpoint, "--v=4"]
 
 
+def test_base_that_becomes_a_script_while_our_drop_in_repeats_its_old_line(boot: Boot) -> None:
+    """Refused by what the script does, and served as soon as it hands our flag on."""
+    node = boot("plain-one-word")
+    host, script = node.host, "/opt/start-kubelet"
+    endpoint = "--container-runtime-endpoint=unix:///run/containerd/containerd.sock"
+    line = next(one for one in (host.root / UNIT_FILE[1:]).read_text().splitlines() if "ExecStart=" in one)
+    node.run("install")
+    node.edit(UNIT_FILE, line, f"ExecStart={script} --v=2")
+    (host.root / script[1:]).write_text(f"#!/bin/sh\nexec /usr/bin/kubelet {endpoint}\n")
+    (host.root / script[1:]).chmod(0o755)
+    host.systemctl("daemon-reload")
+
+    with untouched(host):
+        refused = node.command("install")
+    assert refused.code == 4
+    assert f"the script {script}" in refused.err
+    assert "ends neither" in refused.err
+    assert "our drop-in still starts kubelet by its earlier command line (/usr/bin/kubelet)" in refused.err
+
+    (host.root / script[1:]).write_text(f'#!/bin/sh\nexec /usr/bin/kubelet {endpoint} "$@"\n')
+    node.run("install")
+    assert served(running_arguments(host)) == [endpoint, "--v=2"]
+    assert served(node.restart()) == [endpoint, "--v=2"]
+    assert "nothing to do" in node.run("install").out
+
+
 @pytest.mark.parametrize(
     ("line", "found"),
     [

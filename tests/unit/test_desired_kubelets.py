@@ -29,7 +29,7 @@ from installer.kubelet.endpoint import base_endpoint
 from installer.kubelet.strategy import Choice, choose_strategy
 from installer.model import paths
 from installer.model.finding import Finding
-from installer.model.resource import ProcessState, UnitState, last_flag
+from installer.model.resource import ExecLine, ProcessState, UnitDetail, UnitState, last_flag
 from installer.model.snapshot import HostSnapshot, KubeletBase, KubeletSnapshot, ProxySnapshot, UnitText
 from installer.snapshot import read_script
 from installer.systemd_syntax.environment_file import quote
@@ -250,3 +250,32 @@ def test_the_same_socket_in_other_words_or_no_plain_socket_is_no_other_endpoint(
         line = f"ExecStart=/usr/bin/kubelet --container-runtime-endpoint={value}"
         base = KubeletBase(texts=(UnitText(f"/etc/systemd/system/{UNIT}", f"[Service]\n{line}\n"),))
         assert not analysed(base, process).next_endpoint
+
+
+@pytest.mark.parametrize(
+    ("loaded", "found"),
+    [
+        ("/usr/bin/kubelet --v=4 $CRI_RESMGR_KUBELET_ARGS", "`cri-resmgr-installer remove`"),
+        ("/opt/start --v=4 $CRI_RESMGR_KUBELET_ARGS", ""),
+        ("/opt/start --v=4", ""),
+        ("/opt/start --v=5", "restart kubelet"),
+    ],
+)
+def test_a_kubelet_that_was_started_by_another_line_is_no_evidence_of_this_one(
+    loaded: str, found: str
+) -> None:
+    """Its last arguments may be the same by chance. The hint says how to get the evidence."""
+    words = tuple(loaded.split())
+    base = KubeletBase(
+        detail=UnitDetail(exec_start=(ExecLine(words[0], words),)),
+        texts=(UnitText(f"/etc/systemd/system/{UNIT}", "[Service]\nExecStart=/opt/start --v=4\n"),),
+    )
+    started = tuple(word for word in words[1:] if word != "$CRI_RESMGR_KUBELET_ARGS")
+    refusals = analysed(
+        base, ProcessState(7, ("/usr/bin/kubelet", *started), {}, "/usr/bin/kubelet")
+    ).refusals
+    assert [one.code for one in refusals] == (["kubelet-arguments-lost"] if found else [])
+    assert not found or found in refusals[0].hint
+    assert ("our drop-in still starts kubelet" in "".join(one.message for one in refusals)) == (
+        "remove" in found
+    )
