@@ -28,8 +28,8 @@ _HINT = (
 _VARIABLE_HINT = "or name in kubelet.variable the environment variable that it hands on to kubelet"
 _HINT_RESTART = f"if the unit has changed since kubelet's start, restart kubelet; {_VARIABLE_HINT}"
 _HINT_REMOVE = (
-    "`cri-resmgr-installer remove` lets kubelet start by it, which shows what becomes of its arguments; then "
-    f"install again; {_VARIABLE_HINT}"
+    "`cri-resmgr-installer remove` starts kubelet by its unit's own line, which shows what becomes of its "
+    f"arguments; then install again; {_VARIABLE_HINT}"
 )
 
 
