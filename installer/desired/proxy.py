@@ -79,15 +79,23 @@ def _environment(settings: Settings, configs: Configs, endpoint: str) -> bytes:
     config_flag = "--force-config" if forced else "--fallback-config"
     # Normalised: another spelling of the same socket in kubelet's files restarts nothing.
     runtime = paths.normalise_endpoint(endpoint)
-    agent = str(settings.proxy.agent) == "enabled"
     return fill(
         "cri-resource-manager.env.in",
         config_options=quote(f"{config_flag} {paths.FORCE_CONFIG if forced else paths.FALLBACK_CONFIG}"),
         runtime_options=quote(f"--runtime-socket={runtime} --image-socket={runtime}"),
-        agent_options=quote("" if agent else "--agent-socket=disabled"),
+        agent_options=quote(_agent_options(settings)),
         extra_options=_NO_EXTRA_OPTIONS if configs.extra_options is None else "",
         guard_seconds=settings.kubelet.guard_seconds,
     ).encode()
+
+
+def _agent_options(settings: Settings) -> str:
+    """Empty for cri-resmgr's defaults, which are beside the relay."""
+    if settings.proxy.agent == "disabled":
+        return "--agent-socket=disabled"
+    if settings.proxy.agent_sockets == "own":
+        return f"--agent-socket={paths.AGENT_SOCKET} --config-socket={paths.CONFIG_SOCKET}"
+    return ""
 
 
 def _file(path: str, content: bytes, mode: int = 0o644, *, carrier: bool = False) -> DesiredFile:

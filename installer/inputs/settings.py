@@ -60,6 +60,7 @@ class ProxySettings(_Section):
 
     runtime_endpoint: str = "auto"
     agent: Literal["enabled", "disabled"] = "enabled"
+    agent_sockets: Literal["shared", "own"] = "shared"
     start_timeout_seconds: int = Field(default=20, ge=1, le=_DAY)
     dead_seconds: int = Field(default=20, ge=1, le=_DAY)
     strangers: Literal["adopt", "refuse"] = "adopt"

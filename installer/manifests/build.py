@@ -21,6 +21,7 @@ from installer.manifests.probes import build_min_ready, build_probes
 from installer.manifests.scheduling import build_affinity, build_node_selector
 from installer.manifests.text import dump, dump_objects, parse_objects, quote
 from installer.manifests.values import STATIC_CONFIGS
+from installer.model import paths
 from installer.model.labels import COMPONENT_LABEL, INSTANCE_LABEL, NAME_LABEL
 from installer.render import render
 
@@ -43,6 +44,11 @@ _COLLECTABLE = {"resources.gardener.cloud/garbage-collectable-reference": "true"
 _FINALIZE = {
     mode: {"resources.gardener.cloud/finalize-deletion-after": duration}
     for mode, duration in (("install", "15m"), ("remove", "1m"))
+}
+_OWN_SOCKETS = {
+    "directory": paths.AGENT_DIRECTORY,
+    "agent": paths.AGENT_SOCKET,
+    "config": paths.CONFIG_SOCKET,
 }
 # The deletion of a Shoot leaves what has this label to the deletion of its ManagedResource, which lets the
 # pods clean up first.
@@ -171,6 +177,7 @@ def _agent(inputs: ManifestInputs) -> Objects:
         daemon_set_annotations=annotations | (_FINALIZE["install"] if inputs.managed_resource else {}),
         selector=selector,
         config_namespace=values.agent_namespace,
+        sockets=_OWN_SOCKETS if inputs.settings.proxy.agent_sockets == "own" else None,
         **_pod_values(inputs),
     )
 

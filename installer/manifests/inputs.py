@@ -79,7 +79,8 @@ def load_inputs(options: ManifestOptions, warn: Callable[[str], None]) -> Manife
     merged = _merge(
         [_gardener_defaults(options, files, provided.version), *files, _read_command_line(options)]
     )
-    given = _complete_settings(merged.data.get("settings"), options)
+    agent = _mapping(merged.data, "agent").get("enabled") is True
+    given = _complete_settings(merged.data.get("settings"), options, agent=agent)
     settings, faults = embedded.check_settings(given)
     faults += embedded.config_faults(merged.data.get("configs"))
     faults += _combined_faults(merged.data, given)
@@ -160,9 +161,10 @@ def _merge(sources: Iterable[Source]) -> Source:
     return Source(data, places)
 
 
-def _complete_settings(given: object, options: ManifestOptions) -> Any:
+def _complete_settings(given: object, options: ManifestOptions, *, agent: bool) -> Any:
     """As the operator wrote them, with the mode of the command line. Gardener uninstalls by deleting the
-    objects, so with a ManagedResource the pods clean up when they end, unless the operator says otherwise."""
+    objects, so with a ManagedResource the pods clean up when they end, and an `agent` that comes with the
+    manifests shares no directory with the relay, unless the operator says otherwise."""
     if not (given is None or isinstance(given, Mapping)):
         return given
     settings = {key: value for key, value in (given or {}).items() if value is not None}
@@ -171,6 +173,9 @@ def _complete_settings(given: object, options: ManifestOptions) -> Any:
     removal = settings.get("removal", {})
     if options.managed_resource and settings.get("mode") != "remove" and isinstance(removal, dict):
         settings["removal"] = {"onTermination": "auto", **removal}
+    proxy = settings.get("proxy", {})
+    if agent and isinstance(proxy, dict) and proxy.get("agent") != "disabled":
+        settings["proxy"] = {"agentSockets": "own", **proxy}
     return {"apiVersion": "cri-resmgr-installer/v1", "mode": "install", **settings}
 
 

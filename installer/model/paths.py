@@ -37,6 +37,11 @@ OUR_FILES = (
 
 RELAY_SOCKET = "/var/run/cri-resmgr/cri-resmgr.sock"
 RELAY_ENDPOINT = f"unix://{RELAY_SOCKET}"
+# In a directory of their own: who may write to that of the relay, can serve kubelet in its place. cri-resmgr
+# makes it (pkg/cri/resource-manager/config/server.go of v0.8 - v0.9.2).
+AGENT_DIRECTORY = "/var/run/cri-resmgr/agent"
+AGENT_SOCKET = f"{AGENT_DIRECTORY}/cri-resmgr-agent.sock"  # the agent listens
+CONFIG_SOCKET = f"{AGENT_DIRECTORY}/cri-resmgr-config.sock"  # the proxy listens
 RELAY_NAME = "cri-resmgr/cri-resmgr.sock"  # in every spelling of it
 PROXY_PID_FILE = "/run/cri-resmgr.pid"  # names the process that serves
 PROXY_STATE = ("/var/lib/cri-resmgr", "/run/cri-resmgr", PROXY_PID_FILE)

@@ -11,12 +11,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from installer.model import paths
 from tests.throwaway import real
 from tests.throwaway.apiserver import ApiServer, merge
 from tests.throwaway.furnish import write
 from tests.throwaway.host import ThrowawayHost, missing_needs
 from tests.throwaway.payload import build_executable, build_payload
-from tests.throwaway.proxy import PROXY, push_config, ready, start_proxy, until
+from tests.throwaway.proxy import PROXY, push_config, ready, serves, start_proxy, until
 from tests.throwaway.standins import agent as standin
 
 UNIT, BINARY, KUBECONFIG = "cri-resmgr-agent.service", "/opt/cri-resmgr-agent", "/opt/kubeconfig"
@@ -84,6 +85,27 @@ class Agent:
     def start(self) -> None:
         self.host.systemctl("start", UNIT)
 
+    def meets(self, flags: str = "") -> None:
+        """From its next start on the agent has these flags more. It is stopped."""
+        command = f"{BINARY} -kubeconfig {KUBECONFIG} {flags}".rstrip()
+        text = f"[Service]\nEnvironment=NODE_NAME={NODE}\nExecStart={command}\n"
+        write(self.host.root / "etc/systemd/system" / UNIT, text)
+        self.host.systemctl("daemon-reload")
+        self.host.systemctl("stop", UNIT)
+
+    def proxy_meets(self, flags: str = "") -> None:
+        """The proxy is restarted with these flags more."""
+        options = f"--fallback-config /etc/cri-resmgr/fallback.cfg {flags}".rstrip()
+        write(self.host.root / "etc/default/cri-resource-manager", f'CONFIG_OPTIONS="{options}"\n')
+        self.host.systemctl("restart", PROXY)
+        until(lambda: serves(self.host))
+
+    def fails_to_send(self, content: dict[str, str]) -> None:
+        """What is the default from now on does not reach the proxy."""
+        before = self.host.journal(UNIT).count("failed to send")
+        self.config("default", content)
+        until(lambda: self.host.journal(UNIT).count("failed to send") > before, SENT)
+
     @property
     def kept(self) -> tuple[str, dict[str, str]]:
         """What the proxy keeps of its agent: for which node, and the data."""
@@ -111,10 +133,10 @@ def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         else:
             build_executable(standin.__name__, binary, QUICK)
         write(host.root / KUBECONFIG[1:], kubeconfig(server), 0o600)
-        command = f"[Service]\nEnvironment=NODE_NAME={NODE}\nExecStart={BINARY} -kubeconfig {KUBECONFIG}\n"
-        write(host.root / "etc/systemd/system" / UNIT, command)
         start_proxy(host, build_payload(tmp_path_factory.mktemp("payload")))
-        yield Agent(host, server)
+        agent = Agent(host, server)
+        agent.meets()
+        yield agent
         host.systemctl("stop", UNIT, PROXY)
 
 
@@ -170,6 +192,25 @@ def test_it_tries_to_send_until_the_proxy_is_there(agent: Agent) -> None:
     agent.host.systemctl("start", PROXY)
     until(lambda: ready(agent.host))
     agent.sends(data("200m"))
+
+
+def test_where_they_meet_is_told_to_both_and_until_then_the_proxy_keeps_what_it_had(agent: Agent) -> None:
+    """With the flags of our manifests and of our EnvironmentFile. Nobody else makes the directory."""
+    agent.config("default", data("100m"))
+    agent.start()
+    agent.sends(data("100m"))
+    agent.proxy_meets(f"--agent-socket={paths.AGENT_SOCKET} --config-socket={paths.CONFIG_SOCKET}")
+    agent.fails_to_send(data("200m"))
+    assert agent.kept == (NODE, data("100m"))
+    agent.meets(f"-agent-socket {paths.AGENT_SOCKET} -cri-resmgr-socket {paths.CONFIG_SOCKET}")
+    agent.start()
+    agent.sends(data("200m"))
+    agent.proxy_meets()
+    agent.fails_to_send(data("300m"))
+    assert agent.kept == (NODE, data("200m"))
+    agent.meets()
+    agent.start()
+    agent.sends(data("300m"))
 
 
 def test_it_outlives_a_configuration_that_the_proxy_refuses(agent: Agent) -> None:

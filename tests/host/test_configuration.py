@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from installer.model import paths
 from installer.model.state import Mode
 from tests.host.agent import CACHE, push, restart_with
 from tests.host.daemon import SOON, within
@@ -12,6 +13,7 @@ from tests.host.mortal import DieAfter, converge
 from tests.host.node import PROXY, Node
 from tests.rules import rule
 from tests.throwaway.host import ThrowawayHost
+from tests.throwaway.proxy import push_config
 
 NONE = "policy:\n  Active: none\n"
 
@@ -94,6 +96,25 @@ def test_what_the_agent_sends_is_in_force_and_is_cleared_each_time_that_it_was_a
     node.command.set()
     node.run("install")
     node.expect_good()
+
+
+@rule("R3", "R6")
+def test_the_agents_sockets_move_away_from_the_relay_and_what_it_sent_stays(node: Node) -> None:
+    push(node, "balloons")
+    node.command.set(proxy={"agentSockets": "own"})
+    with node.restarts(kubelet=False, proxy=True):
+        converged = node.run("install", "--output", "json").events[-1]["data"]
+    assert (converged["policy"], converged["policySource"]) == ("balloons", "cri-resmgr-agent")
+    node.expect_good()
+    with pytest.raises(ConnectionRefusedError):  # it is what the stop has left there
+        push_config(node.host, {"policy": "Active: podpools"})
+    assert push_config(node.host, {"policy": "Active: podpools"}, socket=paths.CONFIG_SOCKET) == ""
+    assert "podpools" in node.path(CACHE).read_text()
+    assert [file.name for file in node.path("/run/cri-resmgr/agent").iterdir()] == ["cri-resmgr-config.sock"]
+    node.run("remove")
+    node.expect_untraced()
+    node.command.set()
+    node.run("install")
 
 
 @rule("R7", "R12")

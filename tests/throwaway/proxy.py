@@ -41,13 +41,15 @@ def ready(host: ThrowawayHost) -> bool:
         return False
 
 
-def push_config(host: ThrowawayHost, data: Mapping[str, str], node: str = "node-1") -> str:
+def push_config(
+    host: ThrowawayHost, data: Mapping[str, str], node: str = "node-1", socket: str = CONFIG_SOCKET
+) -> str:
     """What cri-resmgr-agent does with the data of the ConfigMap that is its node's: it sends it to the
     proxy, at its start and whenever it changes. The proxy's answer: empty, or why it has not taken it.
 
     Raises OSError when nobody listens there.
     """
-    return agent.set_config(reach(host, CONFIG_SOCKET), node, data)
+    return agent.set_config(reach(host, socket), node, data)
 
 
 def start_proxy(host: ThrowawayHost, payload: Path, config: str = "", options: str = "") -> None:

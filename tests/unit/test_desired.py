@@ -150,6 +150,13 @@ def test_environment_file_of_the_proxy() -> None:
     }
 
 
+def test_the_agents_sockets_in_a_directory_of_their_own() -> None:
+    found = variables(build(Settings(proxy=ProxySettings(agent_sockets="own"))), paths.PROXY_ENVIRONMENT)
+    agent, config = found["AGENT_OPTIONS"].split()
+    assert agent == "--agent-socket=/var/run/cri-resmgr/agent/cri-resmgr-agent.sock"
+    assert config == "--config-socket=/var/run/cri-resmgr/agent/cri-resmgr-config.sock"
+
+
 def test_a_forced_configuration_and_no_agent() -> None:
     settings = Settings(proxy=ProxySettings(agent="disabled", runtime_endpoint="unix:///run/x.sock"))
     found = variables(build(settings, Configs(force=b"a: 1\n")), paths.PROXY_ENVIRONMENT)

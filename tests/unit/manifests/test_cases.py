@@ -225,13 +225,51 @@ def test_a_dynamic_config_has_one_key_for_each_section(make: Maker) -> None:
     found = make({"configs": configs}, agent=True)
     config_map = the(found, "ConfigMap", "cri-resmgr-config.node.n1")
     agent = pod_of(the(found, "DaemonSet", "cri-resmgr-agent"))["containers"][0]
-    assert agent["args"] == ["-config-ns", config_map["metadata"]["namespace"]]
+    assert agent["args"][:2] == ["-config-ns", config_map["metadata"]["namespace"]]
     assert the(found, "Namespace", config_map["metadata"]["namespace"])
     assert "immutable" not in config_map
     assert {key: yaml.safe_load(text) for key, text in config_map["data"].items()} == {
         "policy": {"Active": "none"},
         "logger": {"Debug": "cache"},
     }
+
+
+RELAY_DIRECTORY = "/var/run/cri-resmgr"
+
+
+@pytest.mark.parametrize(
+    ("settings", "directory"),
+    [
+        ({}, f"{RELAY_DIRECTORY}/agent"),
+        ({"proxy": {"agentSockets": "own"}}, f"{RELAY_DIRECTORY}/agent"),
+        ({"proxy": {"agentSockets": "shared"}}, RELAY_DIRECTORY),
+    ],
+)
+def test_the_agent_and_the_proxy_meet_where_no_relay_is_unless_told_otherwise(
+    make: Maker, settings: dict[str, Any], directory: str
+) -> None:
+    """Flags of the agent as upstream's pkg/agent/flags.go has them, the probe's as its main.go."""
+    found = make({"settings": settings}, agent=True)
+    pod = pod_of(the(found, "DaemonSet", "cri-resmgr-agent"))
+    (agent,), (volume,) = pod["containers"], pod["volumes"]
+    own = directory != RELAY_DIRECTORY
+    agent_socket, config_socket = f"{directory}/cri-resmgr-agent.sock", f"{directory}/cri-resmgr-config.sock"
+    assert volume["hostPath"] == {"path": directory, "type": "Directory"}
+    assert [mount["mountPath"] for mount in agent["volumeMounts"]] == [directory]
+    assert agent["args"][2:] == (
+        ["-agent-socket", agent_socket, "-cri-resmgr-socket", config_socket] if own else []
+    )
+    for probe in ("readinessProbe", "livenessProbe"):
+        assert (f"-agent-socket={agent_socket}" in agent[probe]["exec"]["command"]) is own
+    mounted = [
+        each for each in found if each["metadata"]["name"].startswith("cri-resmgr-installer-settings-")
+    ]
+    proxy = yaml.safe_load(mounted[0]["data"]["settings.yaml"])["proxy"]
+    assert proxy == {"agentSockets": "own" if own else "shared"}
+
+
+def test_without_the_agent_nothing_is_said_of_its_sockets(make: Maker) -> None:
+    assert "agentSockets" not in str(make({}))
 
 
 def test_the_agent_reads_config_maps_in_one_namespace_only(make: Maker) -> None:

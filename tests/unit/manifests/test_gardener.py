@@ -141,7 +141,7 @@ def test_the_agent_is_what_gardeners_users_know() -> None:
     assert found["spec"]["template"]["metadata"]["labels"]["gardener.cloud/role"] == "system-component"
     (container,) = pod_of(found)["containers"]
     assert container["resources"]["limits"] == {"cpu": "1", "memory": "512Mi"}
-    assert container["livenessProbe"]["exec"]["command"] == ["/bin/cri-resmgr-agent-probe"]
+    assert container["livenessProbe"]["exec"]["command"][0] == "/bin/cri-resmgr-agent-probe"
 
 
 FAULTS = (
