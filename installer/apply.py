@@ -25,8 +25,7 @@ from installer.errors import (
 from installer.force_config import why_not_taken
 from installer.gap import Gap
 from installer.host.ports import Host
-from installer.kubelet.effective import effective
-from installer.kubelet.passing import is_behind_shell
+from installer.kubelet_start import KubeletStart, check_steady
 from installer.model import paths
 from installer.model.event import Emit, Event
 from installer.model.limits import Limits
@@ -121,9 +120,9 @@ class _Worker:
             StepKind.RESTART_IF_REFUSED: self._restart_if_refused,
             StepKind.STOP: self._stop,
             StepKind.AWAIT_RELAY: self._await_relay,
-            StepKind.CHECK_EFFECTIVE: self._check_effective,
-            StepKind.AWAIT_KUBELET: self._await_kubelet,
-            StepKind.AWAIT_KUBELET_ON_BASE: self._await_kubelet,
+            StepKind.CHECK_EFFECTIVE: lambda step: self._kubelet().check_effective(step),
+            StepKind.AWAIT_KUBELET: lambda step: self._kubelet().wait(step),
+            StepKind.AWAIT_KUBELET_ON_BASE: lambda step: self._kubelet().wait(step),
             StepKind.DELETE_STATE: lambda step: host.files.remove_tree(step.target),
         }
 
@@ -358,7 +357,7 @@ class _Worker:
         settled = self._host.clock.monotonic() + settle
         while (left := settled - self._host.clock.monotonic()) > 0:
             self._host.clock.sleep(min(_SETTLE_POLL, left))
-            self._check_steady(unit, self._host.systemd.unit(unit.name))
+            check_steady(unit, self._host.systemd.unit(unit.name), self._failure)
         if not self._host.cri.answers(step.target, 2.0):
             raise self._failure(paths.PROXY_UNIT, "the relay stopped answering")
         self._proxy, self._relay_deadline = unit, 0.0
@@ -377,70 +376,9 @@ class _Worker:
                 if status.ready:
                     return unit
                 reason = status.reason
-            self._check_steady(unit, self._host.systemd.unit(unit.name))
+            check_steady(unit, self._host.systemd.unit(unit.name), self._failure)
             self._host.clock.sleep(_POLL)
         raise self._failure(paths.PROXY_UNIT, f"the relay is not ready: {reason}")
 
-    def _check_steady(self, before: UnitState, now: UnitState) -> None:
-        if now.flapping or not now.main_pid or now.main_pid != before.main_pid:
-            state = f"{now.active_state}/{now.sub_state}, {now.result}"
-            raise self._failure(now.name, f"it keeps crashing ({state})")
-
-    def _check_effective(self, step: Step) -> None:
-        kubelet = self._plan.desired.kubelet
-        if kubelet is None:
-            return
-        systemd = self._host.systemd
-        wrong = effective(systemd.detail(step.target), systemd.unit(step.target), kubelet)
-        if wrong:
-            raise self._failure(step.target, f"our lines have no effect: {wrong}")
-
-    def _await_kubelet(self, step: Step) -> None:
-        """Healthy, then the same process, healthy, for the settle time, on the right endpoint. On the way to
-        another start it need not last as long."""
-        aside = step.kind is StepKind.AWAIT_KUBELET_ON_BASE
-        relay = self._plan.desired.kubelet is not None and not aside
-        settle = min(self._limits.settle, PROXY_SETTLE) if aside else self._limits.settle
-        name, unit = step.target, self._host.systemd.unit(step.target)
-        proxy = (self._proxy or self._host.systemd.unit(paths.PROXY_UNIT)) if relay else None
-        deadline = self._host.clock.monotonic() + self._limits.kubelet_start
-        # Without a healthz URL, a script may not have come to its `exec` of kubelet yet.
-        while not self._host.healthz.ok(self._limits.healthz_url, 1.0) or (relay and self._is_shell(unit)):
-            self._check_relay(proxy)  # first: kubelet does not survive a relay that dies
-            self._check_steady(unit, self._host.systemd.unit(name))
-            if self._host.clock.monotonic() > deadline:
-                late = f"{self._limits.kubelet_start:g} s after the restart"
-                raise self._failure(name, f"{self._limits.healthz_url} is not ok {late}")
-            self._host.clock.sleep(_POLL)
-        self._check_endpoint(name, unit, relay)
-        settled = self._host.clock.monotonic() + settle
-        while (left := settled - self._host.clock.monotonic()) > 0:
-            self._host.clock.sleep(min(_SETTLE_POLL, left))
-            self._check_relay(proxy)
-            self._check_steady(unit, self._host.systemd.unit(name))
-            if not self._host.healthz.ok(self._limits.healthz_url, 1.0):
-                raise self._failure(name, f"{self._limits.healthz_url} stopped being ok")
-        self._check_endpoint(name, unit, relay)
-
-    def _is_shell(self, unit: UnitState) -> bool:
-        return is_behind_shell(self._host.processes.get(unit.main_pid))
-
-    def _check_relay(self, proxy: UnitState | None) -> None:
-        """R4: kubelet is not left on a relay that dies or falls silent while kubelet settles on it."""
-        if proxy is None:
-            return
-        self._check_steady(proxy, self._host.systemd.unit(proxy.name))
-        if not self._host.cri.answers(paths.RELAY_ENDPOINT, 2.0):
-            raise self._failure(proxy.name, "the relay stopped answering under kubelet")
-
-    def _check_endpoint(self, name: str, unit: UnitState, relay: bool) -> None:
-        now = self._host.systemd.unit(name)
-        self._check_steady(unit, now)
-        desired = self._plan.desired.kubelet
-        if desired is not None and not desired.unit.generation:
-            return  # an earlier installation is back, and the relay may stand in kubelet's configuration
-        process = self._host.processes.get(now.main_pid)
-        if process is None or process.uses_relay is not relay:
-            wanted = "the relay" if relay else "its base endpoint"
-            has = (process and process.flag("--container-runtime-endpoint")) or "no endpoint"
-            raise self._failure(name, f"it did not start on {wanted}: its command line has {has}")
+    def _kubelet(self) -> KubeletStart:
+        return KubeletStart(self._plan, self._host, self._limits, self._failure, self._proxy)
