@@ -12,9 +12,10 @@ import posixpath
 import signal
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from installer.begun_start import why_not_started
+from installer.aside import come_back, leave_relay
+from installer.begun_start import TOO_LONG, why_not_started
 from installer.errors import (
     InstallerError,
     InterruptedRunError,
@@ -58,6 +59,8 @@ class Progress:
     touched: set[Part] = field(default_factory=set)
     moved_kubelet: bool = False
     moved_proxy: bool = False
+    left_relay: bool = False  # kubelet, for a start of the proxy that turned out slow
+    cut_short: bool = False  # a start that was silent when its time was over, which it had less of than usual
     failed_unit: str = ""
     journal_from: str = ""  # where the journal ended before the last start of a unit
 
@@ -72,14 +75,15 @@ def apply_plan(plan: Plan, host: Host, limits: Limits, emit: Emit, progress: Pro
     if plan.parts and plan.desired.proxy is None:
         worker.gap.close()
     try:
-        for step in plan.steps:
+        steps = plan.steps
+        while steps:
             if not worker.gap.is_open:
                 host.clock.check()
-            started = host.clock.monotonic()
-            emit(Event("step.started", step.describe, {"step": step.kind.value}))
-            worker.run(step)
-            seconds = round(host.clock.monotonic() - started, 3)
-            emit(Event("step.done", step.describe, {"step": step.kind.value, "seconds": seconds}))
+            had_left = progress.left_relay
+            worker.carry_out(steps[0])
+            steps = steps[1:]
+            if progress.left_relay and not had_left:
+                steps = come_back(steps, plan.kubelet_unit)
     except StepFailedError:
         worker.forget_adopted()
         raise
@@ -94,6 +98,8 @@ class _Worker:
         self._progress = progress
         self.gap = Gap(host.systemd, emit)
         self._relay_deadline = 0.0
+        self._start_began: float | None = None  # of the proxy, by this plan
+        self._leaving = False  # kubelet leaves the relay just now
         self._adopted = False
         self._before: dict[str, RunningContainer] = {}  # what ran before the proxy started, by ID
         self._proxy_away = 0.0  # when an adoption has stopped it
@@ -119,6 +125,7 @@ class _Worker:
             StepKind.SIGNAL: self._signal,
             StepKind.RESTART_IF_REFUSED: self._restart_if_refused,
             StepKind.STOP: self._stop,
+            StepKind.LEAVE_IF_SLOW: lambda _step: self._leave_if_slow(),
             StepKind.AWAIT_RELAY: self._await_relay,
             StepKind.CHECK_EFFECTIVE: lambda step: self._kubelet().check_effective(step),
             StepKind.AWAIT_KUBELET: lambda step: self._kubelet().wait(step),
@@ -126,7 +133,16 @@ class _Worker:
             StepKind.DELETE_STATE: lambda step: host.files.remove_tree(step.target),
         }
 
-    def run(self, step: Step) -> None:
+    def carry_out(self, step: Step) -> None:
+        """Does one step, and says so."""
+        clock, kind = self._host.clock, step.kind.value
+        started = clock.monotonic()
+        self._emit(Event("step.started", step.describe, {"step": kind}))
+        self._do(step)
+        seconds = round(clock.monotonic() - started, 3)
+        self._emit(Event("step.done", step.describe, {"step": kind, "seconds": seconds}))
+
+    def _do(self, step: Step) -> None:
         self._progress.touched.add(step.part)
         try:
             self._verbs[step.kind](step)
@@ -233,6 +249,7 @@ class _Worker:
                 break
             self._adopt(step)
             self._restart(Step(StepKind.RESTART, paths.PROXY_UNIT, Part.PROXY))
+            self._leave_if_slow()
             self._await_relay(Step(StepKind.AWAIT_RELAY, paths.RELAY_ENDPOINT, Part.PROXY))
         raise StepFailedError(f"containers keep coming past the proxy: {lost[0].how}", "run again", True)
 
@@ -280,14 +297,19 @@ class _Worker:
             self._host.files.remove(paths.RELAY_FAILURES)  # the relay has answered: the guard counts anew
         else:
             self._progress.moved_proxy = True
-            away = self._host.clock.monotonic() - self._proxy_away if self._proxy_away else 0.0
+            self._start_began = now = self._host.clock.monotonic()
+            away = now - self._proxy_away if self._proxy_away else 0.0
             bound, self._proxy_away = self._proxy_bound(max(1.0, bound - away)), 0.0
+        at_once = self._plan.rescues or self._leaving
         try:
             slack = JOB_SLACK if kubelet else 0.0
-            result = self._host.systemd.restart(step.target, bound + slack, at_once=self._plan.rescues)
+            result = self._host.systemd.restart(step.target, bound + slack, at_once=at_once)
             if not kubelet:
                 self.gap.close()
         except SystemdError as error:
+            if not (kubelet or error.lost) and self._is_under_way() and self._is_given_more_time():
+                self.gap.close()
+                return
             self._progress.failed_unit = step.target
             self._check_stopped(step, error)
             raise
@@ -299,16 +321,59 @@ class _Worker:
         now = self._host.clock.monotonic()
         if not (self._limits.hanging and self._relay_deadline):
             self._relay_deadline = now + bound
-        if self._relay_deadline <= now:
+        if self._relay_deadline <= now and not self._is_given_more_time():
             raise self._failure(paths.PROXY_UNIT, "the relay is not ready: it did not answer")
-        return self._relay_deadline - now
+        return self._relay_deadline - self._host.clock.monotonic()
+
+    def _is_under_way(self) -> bool:
+        """Whether the proxy lives, and is only slow, when its start job has taken too long."""
+        unit = self._host.systemd.unit(paths.PROXY_UNIT)
+        return unit.main_pid > 0 and unit.active_state in ("activating", "active") and not unit.flapping
+
+    def _is_given_more_time(self) -> bool:
+        """A start of the proxy has used up its time, and is silent: it gets all the time that it may need if
+        it had less only because kubelet hangs on it, and kubelet may leave."""
+        if not self._limits.cuts_short:
+            return False
+        refuge = self._plan.leaves_if_slow
+        if not refuge or not self._host.cri.answers(refuge, 2.0):  # there is none while the runtime is away
+            self._progress.cut_short = True
+            return False
+        message = f"the proxy has not answered for {self._limits.proxy_start:g} s: kubelet leaves the relay"
+        self._emit(Event("warning", message, {"code": "slow-start", "hint": "it goes back to it afterwards"}))
+        limits, journal = self._limits, self._progress.journal_from
+        self._limits = replace(limits, hanging=False, proxy_start=limits.unhurried)
+        self._progress.left_relay = self._leaving = True
+        for step in leave_relay(self._plan.kubelet_unit):
+            self.carry_out(step)
+        self._leaving, self._progress.journal_from = False, journal
+        now = self._host.clock.monotonic()
+        began = now if self._start_began is None else self._start_began
+        self._relay_deadline = max(began + limits.unhurried, now + 1.0)
+        return True
+
+    def _leave_if_slow(self) -> None:
+        """Waits for the relay as long as kubelet may hang on it."""
+        if not (self._plan.leaves_if_slow and self._limits.hanging and self._relay_deadline):
+            return  # kubelet does not hang, or the proxy has not been started
+        unit = self._host.systemd.unit(paths.PROXY_UNIT)
+        while not self._host.cri.answers(paths.RELAY_ENDPOINT, 1.0):
+            check_steady(unit, self._host.systemd.unit(unit.name), self._failure)
+            if self._host.clock.monotonic() >= self._relay_deadline:
+                self._is_given_more_time()
+                return
+            self._host.clock.sleep(_POLL)
 
     def _await_start(self, step: Step) -> None:
         """A start that takes longer than its containers call for is repeated."""
         limits = self._limits
         longest = self._proxy_bound(limits.proxy_start) if limits.hanging else limits.begun_start
         self._progress.journal_from = self._host.journal.cursor()
-        if why := why_not_started(self._host, limits.begun_start, longest):
+        why = why_not_started(self._host, limits.begun_start, longest)
+        if why == TOO_LONG and self._is_given_more_time():
+            why = why_not_started(self._host, limits.begun_start, limits.begun_start)
+            self._relay_deadline = 0.0
+        if why:
             message = f"{step.target} did not finish starting, restarting it: {why}"
             self._emit(Event("warning", message, {"code": "start-failed", "hint": ""}))
             self._restart(step)
@@ -378,6 +443,7 @@ class _Worker:
                 reason = status.reason
             check_steady(unit, self._host.systemd.unit(unit.name), self._failure)
             self._host.clock.sleep(_POLL)
+        self._progress.cut_short = self._limits.cuts_short
         raise self._failure(paths.PROXY_UNIT, f"the relay is not ready: {reason}")
 
     def _kubelet(self) -> KubeletStart:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
+from installer.aside import Aside
 from installer.desired.build import build_desired, runtime_endpoint
 from installer.diff import diff
 from installer.inputs.load import Inputs, Request
@@ -88,14 +89,14 @@ def assess(
 
 
 class _Compared(NamedTuple):
-    """What should be, where the runtime is, and what differs. `aside`: why kubelet leaves the relay while the
-    proxy starts, or empty. `starting`: the policy that the proxy starts with, None if it does not.
+    """What should be, where the runtime is, and what differs. `aside`: whether kubelet leaves the relay while
+    the proxy starts. `starting`: the policy that the proxy starts with, None if it does not.
     `clears_agent`: what the agent sent is cleared."""
 
     desired: Desired
     runtime: str
     changes: Changes
-    aside: str
+    aside: Aside
     starting: PolicyInForce | None
     clears_agent: bool
 
@@ -120,7 +121,7 @@ def _compare(
     changes = _changes(inputs, desired, snapshot, record, clears_agent=clears_agent)
     starting = _starting_policy(inputs, snapshot, changes, clears_agent=clears_agent)
     active, unit = starting or policy_in_force(snapshot), settings.kubelet.unit
-    changes, aside = step_aside(snapshot, changes, unit, active.name if active else "")
+    changes, aside = step_aside(snapshot, changes, unit, active.name if active else "", runtime)
     return _Compared(desired, runtime, changes, aside, starting, clears_agent)
 
 

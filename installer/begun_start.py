@@ -6,6 +6,7 @@ from installer.host.ports import Host
 from installer.model import paths
 
 _POLL = 0.05  # seconds
+TOO_LONG = "it took too long"
 
 
 def why_not_started(host: Host, age: float, longest: float) -> str:
@@ -19,6 +20,6 @@ def why_not_started(host: Host, age: float, longest: float) -> str:
         if not now.main_pid or now.main_pid != unit.main_pid:
             return "it ended"
         if host.clock.monotonic() >= end:
-            return "it took too long"
+            return TOO_LONG
         host.clock.sleep(_POLL)
     return ""

@@ -6,7 +6,7 @@ differ in the plan. What is done about a failure is not decided here: it is rais
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from installer.apply import Progress, apply_plan
 from installer.diff import diff
@@ -35,14 +35,23 @@ class Run:
     because: str = ""
 
 
-def build_limits(settings: Settings, *, hanging: bool, containers: int = 0) -> Limits:
-    """The deadlines of a run. The proxy may take longer the more containers there are, and not as long while
-    kubelet hangs on the relay."""
-    proxy_start = patience(settings.proxy.start_timeout_seconds, containers)
+def limits_of(plan: Plan, snapshot: HostSnapshot, settings: Settings) -> Limits:
+    """The deadlines of a plan that is made from `snapshot`."""
+    hanging = snapshot.kubelet.on_relay and not plan.steps_aside
+    containers, seen = snapshot.container_count, plan.start.seconds if plan.start.told else 0.0
+    limits = build_limits(settings, hanging=hanging, containers=containers, seen=seen)
+    return replace(limits, begun_start=limits.unhurried) if plan.leaves_if_slow else limits
+
+
+def build_limits(settings: Settings, *, hanging: bool, containers: int = 0, seen: float = 0.0) -> Limits:
+    """The deadlines of a run. The proxy may take longer the more containers there are and the longer it was
+    `seen` to take, and not as long while kubelet hangs on the relay."""
+    unhurried = patience(settings.proxy.start_timeout_seconds, containers, seen)
     return Limits(
-        proxy_start=min(proxy_start, WHILE_HANGING) if hanging else proxy_start,
-        begun_start=longest_start(containers) if hanging else proxy_start,
+        proxy_start=min(unhurried, WHILE_HANGING) if hanging else unhurried,
+        begun_start=longest_start(containers) if hanging else unhurried,
         hanging=hanging,
+        unhurried=unhurried,
         kubelet_start=float(settings.kubelet.start_timeout_seconds),
         settle=float(settings.kubelet.settle_seconds),
         guard=float(settings.kubelet.guard_seconds),

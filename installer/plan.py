@@ -14,16 +14,18 @@ from collections.abc import Iterable
 from dataclasses import replace
 from hashlib import sha256
 
+from installer.aside import WAITS_THERE, Aside, leave_relay, restart_kubelet, set_hold
 from installer.header import with_generation
 from installer.model import paths
 from installer.model.change import Changes, FileChange, UnitAction, UnitChange, Verb
 from installer.model.finding import Finding
-from installer.model.hold import BY_RUN, is_operators
+from installer.model.hold import is_operators
 from installer.model.plan import Plan, Step, StepKind
-from installer.model.proxy_start import WHILE_HANGING, longest_start
 from installer.model.resource import DesiredFile, FileState, Part
 from installer.model.snapshot import HostSnapshot
 from installer.model.state import Desired, Mode
+
+_STAYS = Aside()
 
 
 def build_plan(
@@ -40,7 +42,7 @@ def build_plan(
     leftovers: tuple[str, ...] = (),
     reset_pinning: str = "",
     adopt: str = "",
-    step_aside: str = "",
+    step_aside: Aside = _STAYS,
 ) -> Plan:
     """The plan that removes `changes`.
 
@@ -50,12 +52,11 @@ def build_plan(
     `leftovers` are what cri-resmgr itself has left behind: they are deleted last, and also if nothing else is
     to be removed. `reset_pinning` is the runtime endpoint where running containers get their CPUs and weight
     back while the proxy is stopped; empty: they keep what they have. `adopt` is the same for strangers that
-    are made known to the proxy before it starts: the step stops it if there are any. `step_aside`, of the
-    function of this name, is the hold's reason.
+    are made known to the proxy before it starts: the step stops it if there are any. `step_aside`: see there.
     """
-    builder = _Builder(desired, changes, f"pending-{nonce}", reset_pinning, adopt)
+    builder = _Builder(desired, changes, f"pending-{nonce}", reset_pinning, adopt, step_aside.refuge)
     if desired.proxy is not None:
-        aside = _step_aside(kubelet_unit, step_aside) if step_aside else ()
+        aside = leave_relay(kubelet_unit, step_aside.reason) if step_aside.reason else ()
         steps = [*builder.base_repaired(reload=bool(aside)), *aside, *builder.proxy_forward(cache_step)]
         answered = any(step.kind is StepKind.AWAIT_RELAY for step in steps)
         steps += builder.kubelet_forward(hold or bool(aside), answered=answered)
@@ -75,6 +76,7 @@ def build_plan(
         strategy=kubelet.strategy.value if kubelet else "",
         strategy_why=kubelet.why if kubelet else "",
         findings=findings,
+        start=step_aside.expected,
     )
 
 
@@ -84,52 +86,46 @@ def build_hold_plan(snapshot: HostSnapshot, reason: str, *, restart: bool) -> Pl
     unit = snapshot.kubelet.unit.name
     steps: tuple[Step, ...] = ()
     if not is_operators(snapshot.hold):
-        steps = (_set_hold(reason),)
+        steps = (set_hold(reason),)
     steps += restart_kubelet(unit) if restart else ()
     return Plan(Mode.INSTALL, Desired(), Changes(), unit, steps, parts=frozenset())
 
 
 def step_aside(
-    snapshot: HostSnapshot, changes: Changes, kubelet_unit: str, policy: str
-) -> tuple[Changes, str]:
+    snapshot: HostSnapshot,
+    changes: Changes,
+    kubelet_unit: str,
+    policy: str,
+    runtime: str,
+    *,
+    back: bool = False,
+) -> tuple[Changes, Aside]:
     """`changes`, with kubelet's restart if the proxy's start with this policy may last longer than kubelet
-    may hang on the relay; and then the reason for the hold file, else an empty string."""
-    proxy, containers = changes.unit(Part.PROXY), snapshot.container_count
-    starts = proxy is not None and (proxy.action is UnitAction.RESTART or proxy.awaited)
-    seconds = longest_start(containers, policy)
-    if not (starts and snapshot.kubelet.on_relay) or seconds <= WHILE_HANGING:
-        return changes, ""
-    why = f"it leaves the relay meanwhile: with {containers} containers the proxy may take {seconds:.0f} s"
-    reason = snapshot.hold or f"{BY_RUN}kubelet waits there while the proxy starts"
-    return changes.with_restart(kubelet_unit, Part.KUBELET, why), reason
-
-
-def _set_hold(reason: str) -> Step:
-    content = reason.replace("\n", " ").encode() + b"\n"
-    hold = DesiredFile(paths.HOLD, content, 0o644, Part.KUBELET, sha256(content).hexdigest())
-    return Step(StepKind.SET_HOLD, paths.HOLD, Part.KUBELET, hold)
-
-
-def _step_aside(unit: str, reason: str) -> tuple[Step, ...]:
-    """Kubelet leaves the relay before the proxy does. The hold keeps it away, whoever restarts it."""
-    kinds = (StepKind.RESTART, StepKind.AWAIT_KUBELET_ON_BASE)
-    return (_set_hold(reason), *(Step(kind, unit, Part.KUBELET) for kind in kinds))
-
-
-def restart_kubelet(unit: str) -> tuple[Step, ...]:
-    """The steps of a restart: it counts only when kubelet is healthy again."""
-    return tuple(Step(kind, unit, Part.KUBELET) for kind in (StepKind.RESTART, StepKind.AWAIT_KUBELET))
+    may hang on the relay. If only nothing is known of that, kubelet is to leave when it does, for `runtime`;
+    on the way `back` always, unless a person holds it: the good proxy is the last that is tried."""
+    proxy, expected = changes.unit(Part.PROXY), snapshot.expect_start(policy)
+    if proxy is None or not snapshot.kubelet.on_relay:
+        return changes, Aside(expected=expected)
+    if not (expected.outlasts_kubelet and (proxy.action is UnitAction.RESTART or proxy.awaited)):
+        may_last = back or expected.unsure or expected.outlasts_kubelet
+        refuge = runtime if may_last and not is_operators(snapshot.hold) else ""
+        return changes, Aside(refuge=refuge, expected=expected)
+    told = "by its last start" if expected.told else f"with {snapshot.container_count} containers"
+    why = f"it leaves the relay meanwhile: {told} the proxy may take {expected.seconds:.0f} s"
+    changes = changes.with_restart(kubelet_unit, Part.KUBELET, why)
+    return changes, Aside(snapshot.hold or WAITS_THERE, expected=expected)
 
 
 class _Builder:
     def __init__(
-        self, desired: Desired, changes: Changes, pending: str, reset_pinning: str, adopt: str
+        self, desired: Desired, changes: Changes, pending: str, reset_pinning: str, adopt: str, refuge: str
     ) -> None:
         self._desired = desired
         self._changes = changes
         self._pending = pending
         self._reset_pinning = reset_pinning
         self._adopt = adopt
+        self._refuge = refuge
 
     def _files(self, part: Part) -> tuple[FileChange, ...]:
         return tuple(change for change in self._changes.files if change.part is part)
@@ -162,6 +158,8 @@ class _Builder:
             yield Step(StepKind.SIGNAL, unit.name, Part.PROXY)
             yield Step(StepKind.RESTART_IF_REFUSED, unit.name, Part.PROXY)
         if unit.action or unit.awaited:
+            if self._refuge:
+                yield Step(StepKind.LEAVE_IF_SLOW, self._refuge, Part.PROXY)
             yield Step(StepKind.AWAIT_RELAY, paths.RELAY_ENDPOINT, Part.PROXY)
             if self._adopt and restarts:
                 yield Step(StepKind.CHECK_WEIGHTS, self._adopt, Part.PROXY)

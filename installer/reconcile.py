@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from installer.apply import Progress
 from installer.assess import assess, needs_probe, probed_endpoint
-from installer.converge import Run, build_limits, converge
+from installer.converge import Run, converge, limits_of
 from installer.diagnostics import capture, diagnose
 from installer.diff import diff
 from installer.errors import (
@@ -252,8 +252,7 @@ def _check_turn(work: PlannedWork, emit: Emit) -> None:
 def _carry_out(assessment: Assessment, run: Run) -> HostSnapshot:
     """The plan, or the rollback. Returns the host as it is then."""
     plan, snapshot = assessment.plan, assessment.snapshot
-    hanging = snapshot.kubelet.on_relay and not plan.steps_aside
-    limits = build_limits(run.settings, hanging=hanging, containers=snapshot.container_count)
+    limits = limits_of(plan, snapshot, run.settings)
     progress, outcome = Progress(), "cut off"
     try:
         after = converge(plan, snapshot, run, limits, progress, healthy=snapshot.sound)
@@ -289,7 +288,8 @@ def _as_good(assessment: Assessment, run: Run) -> Assessment | None:
         return None
     unit = assessment.plan.kubelet_unit
     changes = diff(good, snapshot, record)
-    changes, aside = step_aside(snapshot, changes, unit, policy_of(good, snapshot.cache))
+    policy = policy_of(good, snapshot.cache)
+    changes, aside = step_aside(snapshot, changes, unit, policy, assessment.base_endpoint)
     plan = build_plan(
         assessment.plan.mode,
         good,

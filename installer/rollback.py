@@ -13,13 +13,15 @@ from contextlib import suppress
 from dataclasses import replace
 
 from installer.apply import Progress
-from installer.converge import Run, converge
+from installer.aside import Aside, restart_kubelet
+from installer.converge import Run, converge, limits_of
 from installer.diff import diff
 from installer.errors import InstallerError, InterruptedRunError, StepFailedError, failed_on_disk
 from installer.host.ports import Clock
 from installer.inputs.policy import policy_of
 from installer.model import hold, paths
 from installer.model.assessment import Assessment
+from installer.model.change import Changes
 from installer.model.event import Event
 from installer.model.limits import Limits
 from installer.model.plan import Plan, Step, StepKind
@@ -28,7 +30,7 @@ from installer.model.proxy_log import fatal_lines, says_torn_cache
 from installer.model.resource import Part
 from installer.model.snapshot import HostSnapshot
 from installer.model.state import Desired
-from installer.plan import build_hold_plan, build_plan, restart_kubelet
+from installer.plan import build_hold_plan, build_plan, step_aside
 from installer.record.schema import good_desired, is_earlier, leftovers_of_ours
 from installer.rollback_report import (
     failed_twice,
@@ -42,6 +44,7 @@ from installer.rollback_report import (
 from installer.snapshot import read_units, refresh
 
 _JOURNAL_LINES = 30
+_SLOW = "This node starts the proxy slowly: the next run gives it all the time that it needs"
 _RESCUE_SETTLE = 2.0  # seconds: a node that may go NotReady has no time for more
 
 
@@ -77,12 +80,14 @@ def roll_back(
     journal = journal_lines(unit, run.host.journal.tail(unit, _JOURNAL_LINES) if unit else ())
     message = f"failed: {failure.message}; rolling back"
     run.emit(Event("rollback.started", message, {"reason": failure.message}))
-    target, back = Desired(), Progress()
+    target, back, slow = Desired(), Progress(), False
     try:
         target = good_desired(run.store.record, run.host.files) or Desired()
         if progress.touched or target.proxy is not None or not is_earlier(run.store.record):
             plan, snapshot = _plan_back(assessment, progress, target, run)
+            limits = limits_of(plan, snapshot, run.settings)
             converge(plan, snapshot, run, limits, back)
+            slow = plan.steps_aside or back.left_relay
         # else not even the claim of a takeover was written: that installation is as it was
     except (InstallerError, OSError) as error:
         second = failed_on_disk("the rollback", error) if isinstance(error, OSError) else error
@@ -94,6 +99,8 @@ def roll_back(
             # Every file is as it was; a proxy without its runtime waits, and systemd tries again.
             return runtime_away(failure, second, after, journal)
         return failed_twice(failure, second, after, journal)
+    if progress.cut_short and slow:  # it had less time than this node needs for a good one
+        failure = StepFailedError(failure.message, _SLOW, interfered=True)
     blamed = _blame(assessment, failure, run)
     unsaved = _close(target, run)
     return rolled_back(failure, target, blamed and unsaved is None, journal, unsaved)
@@ -125,10 +132,12 @@ def _plan_back(
     record = run.store.record
     snapshot = refresh(assessment.snapshot, run.host, run.settings, record)
     parts = frozenset(Part) if is_earlier(record) else _parts(progress, target)
+    changes = diff(target, snapshot, record).within(parts)
+    changes, aside = _step_aside(assessment, changes, snapshot, target, run)
     plan = build_plan(
         assessment.plan.mode,
         target,
-        diff(target, snapshot, record).within(parts),
+        changes,
         nonce=os.urandom(8).hex(),
         kubelet_unit=assessment.plan.kubelet_unit,
         hold=bool(snapshot.hold),
@@ -136,6 +145,7 @@ def _plan_back(
         leftovers=leftovers_of_ours(record, snapshot) if target.proxy is None else (),
         reset_pinning=assessment.base_endpoint if _gives_back(assessment, target, run) else "",
         adopt=assessment.base_endpoint if _adopts(assessment, target, run) else "",
+        step_aside=aside,
     )
     # A weight that is lost during the rollback is not mended by continuing.
     steps = tuple(step for step in plan.steps if step.kind is not StepKind.CHECK_WEIGHTS)
@@ -147,6 +157,19 @@ def _plan_back(
         # left an earlier installation's relay while the proxy started.
         steps += restart_kubelet(plan.kubelet_unit)
     return replace(plan, steps=steps, parts=parts), snapshot
+
+
+def _step_aside(
+    assessment: Assessment, changes: Changes, snapshot: HostSnapshot, target: Desired, run: Run
+) -> tuple[Changes, Aside]:
+    """As `installer.plan.step_aside`. What the good proxy's own start took is from before the attempt. With
+    the files of an earlier installation, kubelet knows no hold."""
+    if target.proxy is None or is_earlier(run.store.record):
+        return changes, Aside()
+    seen = replace(snapshot, proxy=replace(snapshot.proxy, last_start=assessment.snapshot.proxy.last_start))
+    policy = policy_of(target, snapshot.cache)
+    unit, runtime = assessment.plan.kubelet_unit, assessment.base_endpoint
+    return step_aside(seen, changes, unit, policy, runtime, back=True)
 
 
 def _gives_back(assessment: Assessment, target: Desired, run: Run) -> bool:

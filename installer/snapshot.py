@@ -20,7 +20,7 @@ from installer.kubelet.launch import Launch, find_launch, is_script, kubelet_pro
 from installer.model import paths
 from installer.model.hold import reason_in
 from installer.model.pause import CLUSTER_MEMORY, PAUSE_FILE, why_paused
-from installer.model.proxy_start import patience
+from installer.model.proxy_start import BELIEVED, LastStart, patience
 from installer.model.resource import FileState, Kind, ProcessState, UnitDetail, UnitState, last_flag
 from installer.model.snapshot import (
     HostSnapshot,
@@ -103,6 +103,7 @@ def _look(host: Host, settings: Settings, record: Record) -> HostSnapshot:
             linked=observe_file(host, record, paths.PROXY_WANTED).kind is Kind.SYMLINK,
             relay_answers=answers,
             starting=not answers and _is_starting(host, proxy, limit),
+            last_start=_last_start(host, proxy, cache.policy),
         ),
         kubelet=replace(
             kubelet, healthy=kubelet.unit.running and host.healthz.ok(settings.kubelet.healthz_url)
@@ -149,8 +150,31 @@ def _is_starting(host: Host, proxy: ProxySnapshot, limit: float) -> bool:
     serves, and the guard removes the file before each start."""
     if proxy.process is None or proxy.process.age > limit:
         return False
-    served = _read_small(host.files, paths.PROXY_PID_FILE).strip() == str(proxy.unit.main_pid).encode()
-    return proxy.unit.active_state == "activating" or not served
+    return proxy.unit.active_state == "activating" or not _has_served(host, proxy)
+
+
+def _has_served(host: Host, proxy: ProxySnapshot) -> bool:
+    pid = _read_small(host.files, paths.PROXY_PID_FILE).strip()
+    return proxy.unit.main_pid > 0 and pid == str(proxy.unit.main_pid).encode()
+
+
+def _last_start(host: Host, proxy: ProxySnapshot, policy: str) -> LastStart | None:
+    """From the files that a start makes itself: the relay's socket before it looks at containers, the pid
+    file when it serves. So a clock that was set since does not count. systemd's own times would not do: the
+    unit counts as started before a slow relay answers."""
+    if proxy.process is None or not _has_served(host, proxy):
+        return None
+    try:
+        socket = host.files.status(paths.RELAY_SOCKET, follow=True)
+        pid_file = host.files.status(paths.PROXY_PID_FILE, follow=True)
+    except UnservableHostError:
+        return None
+    if socket is None or pid_file is None:
+        return None
+    seconds = pid_file.st_mtime - socket.st_mtime
+    if not 0 <= seconds <= min(proxy.process.age, BELIEVED):
+        return None
+    return LastStart(seconds, socket.st_mtime, policy)
 
 
 def _relay_answers(host: Host) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from installer.host.cgroups import Cgroups
-from installer.host.protobuf import Fields, encode, mapping, message, messages, text
+from installer.host.protobuf import Fields, encode, integer, mapping, message, messages, text
 from installer.model.jsontext import parse_json
 from installer.model.pinning import CpuResources
 from installer.model.snapshot import RunningContainer
@@ -45,6 +45,7 @@ def build_container(listed: Fields, status: Fields, cgroups: Cgroups) -> Running
         created=created,
         creation=creation,
         cgroup=cgroups.state(pid, identifier) if pid else None,
+        made_at=integer(listed, 7) / 1e9,
     )
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class Limits:
     """Deadlines in seconds, from the settings and from what hangs on the proxy right now. `begun_start` is
     the age of a proxy at which a start that is under way has failed. `hanging`: all waiting for the proxy
-    together takes no longer than one `proxy_start`."""
+    together takes no longer than one `proxy_start`. `unhurried` is what that would be if kubelet did not
+    hang."""
 
     proxy_start: float
     kubelet_start: float
@@ -18,3 +19,9 @@ class Limits:
     healthz_url: str
     begun_start: float = 0.0
     hanging: bool = False
+    unhurried: float = 0.0
+
+    @property
+    def cuts_short(self) -> bool:
+        """Whether a start gets less time than it would if kubelet did not hang on it."""
+        return self.hanging and self.proxy_start < self.unhurried

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from installer.model.change import Changes
 from installer.model.finding import Finding, Severity
+from installer.model.proxy_start import ExpectedStart
 from installer.model.resource import DesiredFile, FileState, Part
 from installer.model.state import Desired, Mode
 
@@ -42,6 +43,7 @@ class StepKind(StrEnum):
     SIGNAL = "signal"
     RESTART_IF_REFUSED = "restart-if-refused"  # the proxy, if it has not taken what it was signalled for
     STOP = "stop"
+    LEAVE_IF_SLOW = "leave-if-slow"  # kubelet leaves the relay if the proxy needs longer than it may hang
     AWAIT_RELAY = "await-relay"
     CHECK_EFFECTIVE = "check-effective"
     AWAIT_KUBELET = "await-kubelet"
@@ -61,6 +63,7 @@ _IN_WORDS = {
     StepKind.AWAIT_START: "wait for the start of {}, which is under way",
     StepKind.SIGNAL: "signal {} to read force.cfg again",
     StepKind.RESTART_IF_REFUSED: "restart {} if it refuses the new force.cfg",
+    StepKind.LEAVE_IF_SLOW: "take kubelet to its base endpoint if the proxy starts too slowly for it to wait",
     StepKind.AWAIT_RELAY: "wait until the relay answers",
     StepKind.CHECK_EFFECTIVE: "check that our lines in {} have effect",
     StepKind.AWAIT_KUBELET: "wait until {} is healthy and stays so",
@@ -92,6 +95,7 @@ class Plan:
     `strategy` and `strategy_why` are kubelet's; both are empty if none is chosen. `parts` are verified when
     the plan is done; none of them: the plan owns nothing, and its steps say themselves whether they failed.
     `resets` says of each running container that gets CPUs or weight back, or is adopted, what changes.
+    `start` is what a start of the proxy may take.
     """
 
     mode: Mode
@@ -104,6 +108,7 @@ class Plan:
     findings: tuple[Finding, ...] = ()
     parts: frozenset[Part] = frozenset(Part)
     resets: tuple[str, ...] = ()
+    start: ExpectedStart = field(default_factory=ExpectedStart)
 
     @property
     def restarts_kubelet(self) -> bool:
@@ -118,6 +123,11 @@ class Plan:
     def steps_aside(self) -> bool:
         """Whether kubelet waits on its base endpoint while the proxy starts, so that it hangs on nothing."""
         return any(step.kind is StepKind.AWAIT_KUBELET_ON_BASE for step in self.steps)
+
+    @property
+    def leaves_if_slow(self) -> str:
+        """The runtime's endpoint if kubelet goes there should the proxy's start turn out slow, else empty."""
+        return next((step.target for step in self.steps if step.kind is StepKind.LEAVE_IF_SLOW), "")
 
     @property
     def refusals(self) -> tuple[Finding, ...]:

@@ -17,6 +17,7 @@ from tests.throwaway.standins import cri_resmgr
 
 FORCE, FALLBACK = "/etc/cri-resmgr/force.cfg", "/etc/cri-resmgr/fallback.cfg"
 CACHE = "var/lib/cri-resmgr/cache"
+SOCKET = "run/cri-resmgr/cri-resmgr.sock"
 NONE = "policy:\n  Active: none\n"
 BALLOONS = "policy:\n  Active: balloons\n"
 BROKEN = "policy:\n  broken: true\n"
@@ -47,6 +48,12 @@ class Proxy:
     def serve(self, config: str = NONE, options: str = f"--fallback-config={FALLBACK}") -> None:
         self.start(config, options)
         until(lambda: ready(self.host), STARTED)
+
+    @property
+    def times(self) -> tuple[float, float]:
+        """When the relay's socket was made and when the pid file was written, by the host's clock."""
+        socket, pid_file = (self.host.root / path for path in (SOCKET, PID_FILE[1:]))
+        return socket.stat().st_mtime, pid_file.stat().st_mtime
 
     @property
     def said(self) -> str:
@@ -161,7 +168,17 @@ def test_the_pid_file_says_that_it_serves(proxy: Proxy) -> None:
     proxy.host.systemctl("stop", PROXY)
     assert proxy.host.show(PROXY, "Result") == "success"
     assert ready(proxy.host)  # left behind, as the sockets are
-    assert (proxy.host.root / "run/cri-resmgr/cri-resmgr.sock").exists()
+    assert (proxy.host.root / SOCKET).exists()
+
+
+def test_the_files_of_a_start_tell_how_long_it_took(proxy: Proxy) -> None:
+    """The relay's socket is made anew before anything else, the pid file written last."""
+    proxy.serve()
+    before, served = proxy.times
+    assert before <= served
+    proxy.host.systemctl("restart", PROXY)
+    until(lambda: proxy.times[1] > served, STARTED)
+    assert served < proxy.times[0] <= proxy.times[1]
 
 
 @pytest.mark.parametrize(

@@ -43,10 +43,13 @@ def test_an_installation_converges_on_cgroup_v2(node: MachineNode, before: dict[
 def test_an_upgrade_that_fails_goes_back(node: MachineNode) -> None:
     good, node.payload = node.payload, BROKEN
     kubelet = node.show("kubelet", "InvocationID")
-    assert "the last good generation is in place again" in node.run("install", code=5).err
+    ended = node.run("install", code=5)
+    assert "the last good generation is in place again" in ended.err
     node.payload = good
     node.expect_good()
-    assert node.show("kubelet", "InvocationID") == kubelet
+    # On a busy machine the good proxy may start too slowly for kubelet to wait: then that is said.
+    moved = "restart kubelet" in ended.out + ended.err
+    assert (node.show("kubelet", "InvocationID") != kubelet) is moved
 
 
 @rule("R7", "R12")

@@ -14,6 +14,7 @@ from installer.kubelet.command import next_command_line, parse_base
 from installer.model import paths
 from installer.model.plan import Step, StepKind
 from installer.model.proxy_cache import NO_CACHE, ProxyCache
+from installer.model.proxy_start import LastStart
 from installer.model.resource import (
     ABSENT,
     DesiredFile,
@@ -34,6 +35,8 @@ from tests.plancases.files import MemoryFiles, file_state
 KUBELET = "kubelet.service"
 _MARK = re.compile(rf"^Environment=({paths.UNIT_VARIABLE}=\w+)$", re.M)
 _GIB = 1 << 30
+LAST_START = 1000.0
+"""When the proxy's last start was, in seconds since 1970."""
 
 
 @dataclass
@@ -53,6 +56,7 @@ class MemoryHost:
     kubelet_process: ProcessState | None = None
     answers: bool = False
     starting: bool = False
+    took: float | None = None  # the proxy's last start, in seconds, if anything tells
     healthy: bool = True
     hold: str = ""
     composed: bool = False
@@ -79,7 +83,9 @@ class MemoryHost:
             base = replace(base, config=None, config_dir=None)
         wanted = {*paths.OUR_FILES, drop_in, *record.claims}
         return HostSnapshot(
-            ProxySnapshot(proxy, self.proxy_process, self.linked, self.answers, self.starting),
+            ProxySnapshot(
+                proxy, self.proxy_process, self.linked, self.answers, self.starting, self._last_start()
+            ),
             KubeletSnapshot(kubelet, self.kubelet_process, self.healthy and kubelet.running),
             {path: self.files.state(path) for path in sorted(wanted)},
             self.hold,
@@ -89,6 +95,9 @@ class MemoryHost:
             self.machine,
             base,
         )
+
+    def _last_start(self) -> LastStart | None:
+        return None if self.took is None else LastStart(self.took, LAST_START, self.cache.policy)
 
     def put_base(self) -> None:
         """Lays kubelet's own files where a takeover finds them."""
@@ -189,6 +198,7 @@ class MemoryHost:
         argv, variables = (paths.BINARY,), self._variables(paths.PROXY_ENVIRONMENT)
         self.proxy_process = ProcessState(pid, argv, variables)
         self.answers, self.starting, self.leftovers = True, False, paths.PROXY_STATE
+        self.took = None
         if self.kubelet.flapping and self.composed:
             self.start_kubelet()  # systemd tries it again, and it has what it lacked
 

@@ -20,7 +20,7 @@ from installer.model.state import Mode
 from installer.record.schema import Failure, RecordStatus, dump_record, load_record
 from tests.plancases.case import ASKED, Case, CaseError, inputs_of
 from tests.plancases.files import file_state
-from tests.plancases.host import KUBELET, MemoryHost
+from tests.plancases.host import KUBELET, LAST_START, MemoryHost
 from tests.plancases.node import Node
 from tests.throwaway import payload as release
 from tests.unit.test_desired_kubelets import FLAVOURS, UNIT_DIRECTORIES, load_base
@@ -41,7 +41,16 @@ _BUT = {
     "record",
     *_MACHINE,
 }
-_PROBE = {"runtime-error", "containers", "many", "free-mib", "unwritable", "obstacles", "proxy-drop-ins"}
+_PROBE = {
+    "runtime-error",
+    "containers",
+    "many",
+    "newer",
+    "free-mib",
+    "unwritable",
+    "obstacles",
+    "proxy-drop-ins",
+}
 _FREE = CgroupState("0-1", "0", "0-1", "0", shares=524)
 _PINNED = replace(_FREE, cpus="0", shares=2)
 _RECORD = {"status", "owed", "signalled", "failed", "failed-generation", "good"}
@@ -229,7 +238,7 @@ def _by_others(case: Case, host: MemoryHost, line: str) -> None:
 def _change_unit(case: Case, host: MemoryHost, part: str, but: Mapping[str, Any]) -> None:
     given = but.get(part) or {}
     given = {"state": given} if isinstance(given, str) else given
-    own = {"answers", "starting"} if part == "proxy" else {"healthy", "composed", "endpoint"}
+    own = {"answers", "starting", "took"} if part == "proxy" else {"healthy", "composed", "endpoint"}
     case.check(given, part, _UNIT | own)
     unit, process = getattr(host, part), getattr(host, f"{part}_process")
     unit = replace(unit, **_STATES[given.get("state", "running")])
@@ -268,8 +277,11 @@ def _probe(case: Case, probe: Probe, given: dict[str, Any]) -> Probe:
         for name, how in (given.get("containers") or {}).items()
     ]
     containers += [  # created through the proxy
-        RunningContainer(f"many-{n}", "many", "pod", "default", through_proxy=True, cgroup=_FREE)
-        for n in range(given.get("many", 0))
+        RunningContainer(
+            f"{key}-{n}", key, "pod", "default", through_proxy=True, cgroup=_FREE, made_at=LAST_START + since
+        )
+        for key, since in (("many", -1), ("newer", 1))
+        for n in range(given.get(key, 0))
     ]
     drop_ins = (given.get("proxy-drop-ins") or {}).items()
     free = {path: mib << 20 for path, mib in (given.get("free-mib") or {}).items()}

@@ -23,7 +23,7 @@ LAYERS = (
     {"converge"},
     {"assess", "takeover"},
     {"preflight", "snapshot", "diff", "plan", "apply", "manifests", "report"},
-    {"desired", "record", "force_config", "begun_start", "gap", "kubelet_start"},
+    {"desired", "record", "force_config", "begun_start", "gap", "aside", "kubelet_start"},
     {"kubelet", "pinning"},
     {"inputs"},
     {"render", "header"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from installer.converge import build_limits
 from installer.inputs.settings import ProxySettings, Settings
 from installer.model import paths
-from installer.model.proxy_start import WHILE_HANGING, longest_start
+from installer.model.proxy_start import BELIEVED, WHILE_HANGING, LastStart, expect_start, longest_start
 from installer.model.resource import ProcessState, UnitState
 from installer.record.schema import Record
 from installer.snapshot import read_machine, take_snapshot, with_probe
@@ -78,6 +79,82 @@ def test_only_a_kubelet_that_hangs_cuts_a_start_short() -> None:
     assert build_limits(SETTINGS, hanging=False, containers=500).proxy_start == 45
     assert longest_start(200, "topology-aware") <= WHILE_HANGING < longest_start(201, "topology-aware")
     assert longest_start(500, "none") < WHILE_HANGING
+
+
+# -- what the last start took ------------------------------------------------------------------
+
+NOON = 1_700_000_000.0
+
+
+def served(tmp_path: Path, seconds: float, pid: int = 7, age: float = 3600.0) -> LastStart | None:
+    """How a snapshot sees a start after which the relay's socket and the pid file have such times."""
+    host = fake(tmp_path, age, f"{pid}\n")
+    socket = tmp_path / "run/cri-resmgr/cri-resmgr.sock"
+    socket.parent.mkdir()
+    socket.touch()
+    (tmp_path / "var").mkdir(exist_ok=True)
+    (tmp_path / "var/run").symlink_to("/run")
+    os.utime(socket, (NOON, NOON))
+    os.utime(tmp_path / paths.PROXY_PID_FILE[1:], (NOON + seconds, NOON + seconds))
+    return take_snapshot(host.host, read_machine(host.host), SETTINGS, Record()).proxy.last_start
+
+
+def test_how_long_the_last_start_took_is_read_from_what_it_left(tmp_path: Path) -> None:
+    assert served(tmp_path, 45.0) == LastStart(45.0, NOON, "")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "pid", "age"),
+    [
+        (45.0, 6, 3600.0),  # the pid file of an earlier process
+        (45.0, 7, 44.0),  # it is not as old as that: the clock was set while it started
+        (-1.0, 7, 3600.0),
+        (BELIEVED + 1, 7, 3600.0),  # the pid file was written again
+    ],
+)
+def test_what_cannot_be_so_tells_nothing(tmp_path: Path, seconds: float, pid: int, age: float) -> None:
+    assert served(tmp_path, seconds, pid, age) is None
+
+
+def test_a_proxy_without_a_relay_socket_tells_nothing(tmp_path: Path) -> None:
+    host = fake(tmp_path, 60, "7\n")
+    assert take_snapshot(host.host, read_machine(host.host), SETTINGS, Record()).proxy.last_start is None
+
+
+@pytest.mark.parametrize(
+    ("policy", "last", "then", "seconds", "unsure"),
+    [
+        ("balloons", None, 0, 3.5, True),
+        ("none", None, 0, 1.25, False),
+        ("balloons", LastStart(45, 0, "topology-aware"), 50, 45, True),
+        ("balloons", LastStart(45, 0, ""), 50, 45, True),  # a policy that nobody knows
+        ("balloons", LastStart(11, 0, "topology-aware"), 25, 21, True),  # there are twice as many now
+        ("balloons", LastStart(45, 0, "topology-aware"), 24, 3.5, True),  # most of them have come since
+        ("balloons", LastStart(5, 0, "topology-aware"), 50, 5, True),  # a slow node
+        ("balloons", LastStart(0.7, 0, "topology-aware"), 50, 3.5, False),
+        ("balloons", LastStart(2, 0, "none"), 50, 3.5, True),
+        ("balloons", LastStart(20, 0, "none"), 50, 20, True),
+        ("static-pools", LastStart(45, 0, "balloons"), 50, 45, True),
+        ("static-pools", LastStart(2, 0, "none"), 50, 2, True),
+        ("static-pools", LastStart(2, 0, "static-pools"), 50, 2, False),
+        ("none", LastStart(45, 0, "topology-aware"), 50, 5.4, True),
+        ("none", LastStart(0.7, 0, "topology-aware"), 50, 1.25, False),
+        ("none", LastStart(20, 0, "static"), 50, 20, True),
+    ],
+)
+def test_what_a_start_of_50_containers_may_take(
+    policy: str, last: LastStart | None, then: int, seconds: float, unsure: bool
+) -> None:
+    expected = expect_start(50, policy, last, running=50, then=then)
+    assert expected.seconds == pytest.approx(seconds)
+    assert expected.unsure is unsure
+
+
+@rule("R9")
+def test_a_start_gets_the_time_that_this_node_was_seen_to_need() -> None:
+    assert build_limits(SETTINGS, hanging=False, containers=50).proxy_start == 22.5
+    limits = build_limits(SETTINGS, hanging=True, containers=50, seen=45)
+    assert (limits.proxy_start, limits.unhurried) == (WHILE_HANGING, 65)
 
 
 @pytest.mark.parametrize(("seconds", "ready"), [(9.0, True), (11.0, False)])

@@ -1,0 +1,107 @@
+"""R8: on a machine where the proxy takes longer for a few containers than kubelet may hang on the relay."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from tests.host.command import REAL_POLICY, Ended
+from tests.host.node import PROXY, STATE, Node
+from tests.host.workload import POLICIES
+from tests.rules import rule
+from tests.throwaway.kubelet import UNIT
+
+HOLD = f"{STATE}/hold"
+CACHE = "/var/lib/cri-resmgr/cache"
+FEW = 20
+SECONDS = 14.0  # of a start with so few containers: longer than kubelet may hang on the relay
+NONE = "policy:\n  Active: none\n"
+LEAVES = "kubelet leaves the relay"
+AWAY_AND_BACK = [
+    *("set-hold", f"restart {UNIT}", "await-kubelet-on-base"),
+    *("await-relay", "clear-hold", f"restart {UNIT}", "await-kubelet"),
+]
+
+
+def place_slowly(node: Node) -> None:
+    """From now on the proxy takes its time, with a policy that places containers or any other."""
+    node.fault("cri-resmgr", json.dumps({"containers": FEW, "secondsPerContainer": SECONDS / FEW}))
+
+
+def install_with_few(node: Node, policy: str, guard: int = 3) -> None:
+    """The proxy runs with this policy, and has a few containers."""
+    node.command.set(kubelet={"guardSeconds": guard})
+    node.fault("cri-resmgr", "")
+    node.fallback(policy)
+    node.run("install")
+    path = node.path(CACHE)
+    cache = json.loads(path.read_text())
+    entries = {f"cache:{n}": {"ID": f"gone-{n}", "PodID": "gone"} for n in range(FEW)}
+    path.write_text(json.dumps(cache | {"Containers": entries}))
+    node.host.systemctl("restart", PROXY)
+    node.expect_good()
+    # However busy this machine is, that start was quick.
+    node.host.run(
+        "touch", "--no-dereference", "--reference=/run/cri-resmgr/cri-resmgr.sock", "/run/cri-resmgr.pid"
+    )
+
+
+def moves(ended: Ended) -> list[str]:
+    """The steps that move kubelet, or wait for the relay."""
+    steps = [_step(event) for event in ended.events if event["kind"] == "step.done"]
+    return [step for step in steps if step in AWAY_AND_BACK]
+
+
+def _step(event: dict[str, Any]) -> str:
+    step = str(event["data"]["step"])
+    return str(event["message"]) if step == "restart" else step
+
+
+@rule("R8")
+def test_what_the_last_start_took_is_expected_of_the_next(node: Node) -> None:
+    install_with_few(node, REAL_POLICY)
+    place_slowly(node)
+    node.host.systemctl("restart", PROXY)
+    node.host.run("sh", "-c", "until test -s /run/cri-resmgr.pid; do sleep 0.2; done")
+    node.fallback(POLICIES["balloons"])
+    planned = node.run("plan", code=3).out
+    assert re.search(r"it leaves the relay meanwhile: by its last start the proxy may take \d\d s", planned)
+    ended = node.run("--output", "json", "install")
+    assert moves(ended) == AWAY_AND_BACK
+    assert LEAVES not in ended.out
+    node.expect_good()
+
+
+@rule("R8")
+@pytest.mark.parametrize("guard", [3, 60], ids=["the-unit-counts-as-started", "the-start-job-lasts"])
+def test_a_start_that_turns_out_slow_goes_on_without_kubelet(node: Node, guard: int) -> None:
+    """With the policy none, the start before told nothing of it."""
+    install_with_few(node, NONE, guard)
+    place_slowly(node)
+    node.fallback(REAL_POLICY)
+    ended = node.run("--output", "json", "install")
+    assert sorted(moves(ended)) == sorted(AWAY_AND_BACK)
+    (said,) = (event for event in ended.events if LEAVES in event["message"])
+    assert said["data"]["code"] == "slow-start"
+    restarts = [event["message"] for event in ended.events if event["kind"] == "step.done"]
+    assert restarts.count(f"restart {PROXY}") == 1
+    assert not node.path(HOLD).exists()
+    node.expect_good()
+    assert node.run("install").out == "nothing to do\n"
+
+
+@rule("R8")
+def test_a_good_proxy_that_starts_slowly_gets_its_time_and_nothing_is_blamed(node: Node) -> None:
+    install_with_few(node, REAL_POLICY)  # whose start was quick: this one is expected to be, too
+    place_slowly(node)
+    node.fallback(POLICIES["balloons"])
+    ended = node.run("install", code=5)
+    assert "the last good generation is in place again" in ended.err
+    assert "This node starts the proxy slowly" in ended.err
+    assert LEAVES in ended.said
+    assert not node.path(HOLD).exists()
+    assert node.on_relay()
+    ended = node.run("--output", "json", "install")
+    assert moves(ended) == AWAY_AND_BACK
+    node.expect_good()
