@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import pytest
 
+from installer.daemon.cluster.turns import MEMORY
 from installer.manifests.build import build_objects
 from installer.manifests.inputs import ManifestOptions, load_inputs
 from installer.model.node_marks import READY_LABEL, STATUS, UNINSTALLING
@@ -84,15 +85,21 @@ class Cluster:
             self._error = error
 
     def install(self) -> Daemon:
-        """`kubectl apply -f` of everything, until the node is served; what runs in its pod."""
+        """`kubectl apply -f` of everything, until the node is served, its permit is given back, and nothing
+        more is to be done; what runs in its pod."""
         for body in self.objects:
             self.server.create(kind_of(body), body["metadata"].get("namespace", ""), body)
         within(SOON, lambda: self.nodes.runs(NODE))
         self._daemon = daemon = self.nodes.container(NODE)
-        daemon.reach("converged")
+        daemon.settle()
+        within(SOON, lambda: not self._keeps_a_permit())
         self.server.wait(lambda: [each for each in self.server.find(EVENTS) if each["reason"] == "Converged"])
         assert not self.server.denied
         return daemon
+
+    def _keeps_a_permit(self) -> bool:
+        memory = self._machine.path(MEMORY)
+        return memory.exists() and bool(json.loads(memory.read_text())["permit"])
 
     def said_by_node(self) -> str:
         annotations = self.server.get(Name(NODES, "", NODE))["metadata"].get("annotations", {})
@@ -161,7 +168,6 @@ def test_a_node_is_cleaned_exactly(node: Node, tmp_path: Path, leave: Callable[[
 def test_deletions_of_its_namespaces_are_refused_and_change_nothing(node: Node, tmp_path: Path) -> None:
     with Cluster(node, tmp_path) as cluster:
         daemon = cluster.install()
-        daemon.settle()
         before = set(cluster.server.objects)
         for name in (NAMESPACE, ROLLOUT):
             (said,) = cluster.delete_namespace(name)
@@ -214,9 +220,7 @@ def test_of_a_pool_that_is_scaled_to_zero_nothing_is_left_in_the_cluster(node: N
     with Cluster(node, tmp_path) as cluster:
         cluster.install()
         lease = Name(LEASES, NAMESPACE, f"cri-resmgr-installer.{NODE}")
-        permit = Name(LEASES, ROLLOUT, "permit-0")
         cluster.server.wait(lambda: lease in cluster.server.objects)
-        cluster.server.wait(lambda: not cluster.server.get(permit)["spec"].get("holderIdentity"))
         with cluster.server.changed:
             cluster.nodes.lose(NODE)
             cluster.server.delete(Name(NODES, "", NODE))
