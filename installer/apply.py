@@ -263,7 +263,7 @@ class _Worker:
         """A container that cannot get back what the proxy took is named; the removal continues."""
         forget_old(self._host.files)  # of an adoption that was cut off
         try:
-            resets = restore(self._host, step.target)
+            resets = restore(self._host, step.target, everyone=self._plan.resets_all)
         except (InstallerError, OSError) as error:
             message = f"no container could get its CPUs and weight back: {error}"
             hint = "they keep what they have until they are recreated"

@@ -27,7 +27,7 @@ from installer.model.resource import Part
 from installer.model.snapshot import HostSnapshot, Probe
 from installer.model.state import Desired, Mode
 from installer.pinning.adopt import divide
-from installer.pinning.reset import find_resets
+from installer.pinning.reset import find_resets, was_cut_off
 from installer.pinning.weight import is_known, keeps_weight
 from installer.plan import build_plan, step_aside
 from installer.preflight.check import check
@@ -62,6 +62,7 @@ def assess(
         findings = (*noted, *_record_findings(status, request), *findings)
     adopts = bool(runtime) and _adopting(inputs, snapshot, starting)
     unpinned = _unpinned(inputs, snapshot, changes, starting) if runtime else ()
+    adopted = _adopted(snapshot) if adopts else ()
     plan = build_plan(
         request.mode,
         desired,
@@ -78,7 +79,7 @@ def assess(
         reset_pinning=runtime if unpinned or (removing and settings.removal.reset_pinning) else "",
     )
     return Assessment(
-        replace(plan, resets=unpinned + (_adopted(snapshot) if adopts else ())),
+        replace(plan, resets=unpinned + adopted, resets_all=was_cut_off(snapshot)),
         snapshot,
         base_endpoint=runtime,
         payload_version=inputs.payload.version if inputs.payload else "",
@@ -177,7 +178,8 @@ def _unpinned(
         return ()
     if request.mode is Mode.INSTALL and (starting is None or starting.name != "none"):
         return ()
-    found = find_resets(probe.containers, snapshot.cache, probe.managers)
+    everyone = was_cut_off(snapshot)
+    found = find_resets(probe.containers, snapshot.cache, probe.managers, everyone=everyone)
     return tuple(reset.planned for reset in found)
 
 

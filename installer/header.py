@@ -10,7 +10,7 @@ import re
 from functools import lru_cache
 from hashlib import sha256
 
-from installer.model.paths import GENERATION_VARIABLE, UNIT_VARIABLE
+from installer.model.paths import GENERATION_VARIABLE, PENDING, UNIT_VARIABLE
 
 _LENGTH = 16  # hex digits
 _PLACE = b"# @HEADER@\n"
@@ -69,6 +69,12 @@ def started_from(content: bytes) -> bytes:
     """What a process of this unit or environment file was started from: neither our digests are part of it,
     nor the deadlines of a start or stop, which matter at the next one only."""
     return _without_digests(_OF_A_JOB.sub(b"", _HEADER.sub(b"", content, count=1)))
+
+
+def is_pending(content: bytes) -> bool:
+    """Whether a run has marked this carrier, and has not come to its end."""
+    found = _GENERATION_LINE.search(content)
+    return found is not None and found.group(2).startswith(PENDING.encode())
 
 
 def with_generation(content: bytes, generation: str) -> bytes:

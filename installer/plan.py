@@ -54,7 +54,7 @@ def build_plan(
     back while the proxy is stopped; empty: they keep what they have. `adopt` is the same for strangers that
     are made known to the proxy before it starts: the step stops it if there are any. `step_aside`: see there.
     """
-    builder = _Builder(desired, changes, f"pending-{nonce}", reset_pinning, adopt, step_aside.refuge)
+    builder = _Builder(desired, changes, f"{paths.PENDING}{nonce}", reset_pinning, adopt, step_aside.refuge)
     if desired.proxy is not None:
         aside = leave_relay(kubelet_unit, step_aside.reason) if step_aside.reason else ()
         steps = [*builder.base_repaired(reload=bool(aside)), *aside, *builder.proxy_forward(cache_step)]

@@ -156,7 +156,8 @@ def _plan_back(
         # Between two tries it is on no endpoint: nothing differs, but it is down because of us. Or it has
         # left an earlier installation's relay while the proxy started.
         steps += restart_kubelet(plan.kubelet_unit)
-    return replace(plan, steps=steps, parts=parts), snapshot
+    resets_all = assessment.plan.resets_all or _pinned(assessment)
+    return replace(plan, steps=steps, parts=parts, resets_all=resets_all), snapshot
 
 
 def _step_aside(
@@ -179,8 +180,15 @@ def _gives_back(assessment: Assessment, target: Desired, run: Run) -> bool:
         return False
     if target.proxy is None:
         return True
-    cache, attempted = assessment.snapshot.cache, assessment.plan.desired
-    return policy_of(target, cache) == "none" and policy_of(attempted, cache) != "none"
+    back_to_none = policy_of(target, assessment.snapshot.cache) == "none"
+    return back_to_none and (_pinned(assessment) or assessment.plan.resets_all)
+
+
+def _pinned(assessment: Assessment) -> bool:
+    """Whether the attempt had a policy that pins. Its proxy may have been started again since, with files
+    that are back already: then its cache tells of the policy none."""
+    attempted = assessment.plan.desired
+    return attempted.proxy is not None and policy_of(attempted, assessment.snapshot.cache) != "none"
 
 
 def _adopts(assessment: Assessment, target: Desired, run: Run) -> bool:

@@ -77,6 +77,7 @@ CHANGING_UNIT_DIRECTORIES = UNIT_DIRECTORIES[:3]
 _PATH_LIMIT, _NAME_LIMIT = 4096, 255  # bytes: linux/limits.h
 
 GENERATION_VARIABLE = "CRI_RESMGR_INSTALLER_GENERATION"
+PENDING = "pending-"  # so begins a generation whose files are not all there yet
 UNIT_VARIABLE = "CRI_RESMGR_INSTALLER_UNIT"
 
 

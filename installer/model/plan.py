@@ -95,6 +95,7 @@ class Plan:
     `strategy` and `strategy_why` are kubelet's; both are empty if none is chosen. `parts` are verified when
     the plan is done; none of them: the plan owns nothing, and its steps say themselves whether they failed.
     `resets` says of each running container that gets CPUs or weight back, or is adopted, what changes.
+    `resets_all`: what the proxy's cache says of a policy that touches nobody is not believed.
     `start` is what a start of the proxy may take.
     """
 
@@ -108,6 +109,7 @@ class Plan:
     findings: tuple[Finding, ...] = ()
     parts: frozenset[Part] = frozenset(Part)
     resets: tuple[str, ...] = ()
+    resets_all: bool = False
     start: ExpectedStart = field(default_factory=ExpectedStart)
 
     @property

@@ -13,10 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from installer.header import is_pending
+from installer.model import paths
 from installer.model.kubelet_managers import KubeletManagers
 from installer.model.pinning import CgroupState, CpuResources, same_list
 from installer.model.proxy_cache import CachedContainer, ProxyCache
-from installer.model.snapshot import RunningContainer
+from installer.model.resource import ABSENT
+from installer.model.snapshot import HostSnapshot, RunningContainer
 from installer.pinning.weight import KERNEL_DEFAULT, LOWEST
 
 _TOUCHES_NOBODY = "none"  # the policy
@@ -74,11 +77,25 @@ class Reset:
 
 
 def find_resets(
-    containers: Iterable[RunningContainer], cache: ProxyCache, managers: KubeletManagers
+    containers: Iterable[RunningContainer],
+    cache: ProxyCache,
+    managers: KubeletManagers,
+    *,
+    everyone: bool = False,
 ) -> tuple[Reset, ...]:
-    """Those of `containers` that have not all that they should, each with what to write."""
-    found = (_reset(container, cache, managers) for container in containers if _concerned(container, cache))
+    """Those of `containers` that have not all that they should, each with what to write. `everyone`: also if
+    the cache says that the proxy has touched nobody."""
+    concerned = (each for each in containers if everyone or _concerned(each, cache))
+    found = (_reset(container, cache, managers) for container in concerned)
     return tuple(reset for reset in found if reset is not None)
+
+
+def was_cut_off(snapshot: HostSnapshot) -> bool:
+    """Whether a run has ended between the proxy's files. Anybody may have started the proxy with any of the
+    policies that were there meanwhile, and its cache tells of the last one only."""
+    carrier, process = snapshot.files.get(paths.PROXY_ENVIRONMENT, ABSENT), snapshot.proxy.process
+    started_between = process is not None and process.generation.startswith(paths.PENDING)
+    return started_between or is_pending(carrier.content or b"")
 
 
 def _concerned(container: RunningContainer, cache: ProxyCache) -> bool:

@@ -20,10 +20,11 @@ CACHE_LIMIT = (
 )  # bytes of the proxy's cache, some 10 KiB for each container: a longer one says nothing
 
 
-def restore(host: Host, endpoint: str) -> tuple[Reset, ...]:
+def restore(host: Host, endpoint: str, *, everyone: bool) -> tuple[Reset, ...]:
     """What was done for each container that had not all that it should; `problem` of those that still have
-    not. Raises StepFailedError if the runtime cannot be asked."""
-    resets = find_resets(host.cri.containers(endpoint), read_cache(host.files), read_managers(host.files))
+    not. `everyone` as in find_resets. Raises StepFailedError if the runtime cannot be asked."""
+    cache, managers = read_cache(host.files), read_managers(host.files)
+    resets = find_resets(host.cri.containers(endpoint), cache, managers, everyone=everyone)
     writes = {reset.container.id: reset.write for reset in resets if not reset.problem}
     complaints = host.cri.update(endpoint, writes) if writes else {}
     return tuple(_checked(resets, complaints, host))

@@ -109,8 +109,8 @@ class MemoryHost:
         found = {text.path: self.files.read(text.path) for text in texts_of(self.base)}
         return with_texts(self.base, {path: raw.decode() for path, raw in found.items() if raw is not None})
 
-    def do(self, step: Step) -> None:
-        """What the step changes. Steps that only wait change nothing."""
+    def do(self, step: Step, *, resets_all: bool) -> None:
+        """What the step changes, in a plan that `resets_all`. Steps that only wait change nothing."""
         if any(step.target == text.path for text in self.base.texts):
             self.edited_base = True
         match step.kind:
@@ -135,7 +135,7 @@ class MemoryHost:
             case StepKind.SET_ASIDE_CACHE:
                 self.cache = NO_CACHE
             case StepKind.RESET_PINNING:
-                self._reset_pinning()
+                self._reset_pinning(everyone=resets_all)
             case StepKind.ENABLE | StepKind.DISABLE:
                 self._link(step.kind is StepKind.ENABLE)
                 self.proxy = replace(self.proxy, unit_file_state="enabled" if self.linked else "disabled")
@@ -154,8 +154,8 @@ class MemoryHost:
             case StepKind.RESTART:
                 self.start_kubelet()
 
-    def _reset_pinning(self) -> None:
-        resets = find_resets(self.probe.containers, self.cache, self.probe.managers)
+    def _reset_pinning(self, *, everyone: bool) -> None:
+        resets = find_resets(self.probe.containers, self.cache, self.probe.managers, everyone=everyone)
         given = {reset.container.id: reset.write for reset in resets if not reset.problem}
         containers = tuple(
             replace(one, cgroup=updated(one.cgroup, given[one.id])) if one.cgroup and one.id in given else one

@@ -68,7 +68,7 @@ class Node:
                 raise CaseError(f"no step {until!r} among: {', '.join(lines)}")
             steps = lines.index(until)
         for step in plan.steps[:steps]:
-            self.host.do(step)
+            self.host.do(step, resets_all=plan.resets_all)
         if steps is None:
             self.close(store, found)
         return found

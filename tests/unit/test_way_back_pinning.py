@@ -1,0 +1,103 @@
+"""Rollbacks from a policy that pins to one that does not, on a simulated node with a container."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from installer.errors import RolledBackError
+from installer.inputs.load import Request
+from installer.inputs.settings import KubeletSettings, ProxySettings, Settings
+from installer.model import paths
+from installer.model.pinning import CgroupState, CpuResources
+from installer.model.resource import UnitState
+from installer.model.snapshot import RunningContainer
+from installer.model.state import Mode
+from installer.reconcile import reconcile
+from tests.faults.disks.crash import build
+from tests.faults.disks.node import Node, bare_node
+from tests.faults.disks.recorder import Careless
+from tests.rules import rule
+from tests.unit.test_slow_node import release
+
+# Nobody is adopted: that takes a real socket.
+SETTINGS = Settings(
+    kubelet=KubeletSettings(settle_seconds=1), proxy=ProxySettings(strangers="refuse", accept_repinning=True)
+)
+FREE = CgroupState("0-3", "0", "0-3", "0", shares=512)
+CREATED = CpuResources(shares=512)
+WEB = RunningContainer(
+    "aa", "web", "web-0", "ns", False, "uid", 7, CREATED, FREE, creation={"cpu_shares": 512}
+)
+REAL = "policy:\n  Active: topology-aware\n  ReservedResources:\n    CPU: 1\n"
+
+
+class PinningNode(Node):
+    """Each start of the proxy pins the container, if the policy does, and notes the policy in its cache."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root, Careless())
+        self.fake.cri.running = (WEB,)
+        start = self.systemd.on_job[paths.PROXY_UNIT]
+
+        def begin(method: str, unit: UnitState) -> tuple[str, UnitState]:
+            if method != "stop":
+                self.start_proxy()
+            return start(method, unit)
+
+        self.systemd.on_job[paths.PROXY_UNIT] = begin
+
+    @property
+    def cpus(self) -> str:
+        (web,) = self.fake.cri.running
+        assert web.cgroup is not None
+        return web.cgroup.cpus
+
+    def start_proxy(self) -> None:
+        """As cri-resmgr does before it serves."""
+        pins = b"topology-aware" in (self.read(paths.FALLBACK_CONFIG) or b"")
+        (web,) = self.fake.cri.running
+        if pins:
+            self.fake.cri.running = (replace(web, cgroup=replace(FREE, cpus="1")),)
+        known = {"ID": "aa", "LinuxReq": {"cpuset_cpus": "1"} if pins else {}}
+        policy = "topology-aware" if pins else "none"
+        cache = self.fake.root / paths.PROXY_CACHE[1:]
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        cache.write_text(json.dumps({"Version": "1", "PolicyName": policy, "Containers": {"0": known}}))
+
+    def install(self, payload: Path, configs: Path) -> None:
+        reconcile(Request(Mode.INSTALL, SETTINGS, payload, configs), self.fake.host, lambda _: None)
+
+
+@rule("R14")
+def test_who_was_pinned_gets_it_back_though_systemd_starts_the_proxy_in_the_middle_of_the_way_back(
+    tmp_path: Path,
+) -> None:
+    """A proxy that crashes is started again by systemd, and the files that are back already say `none`."""
+    payload, configs, root = tmp_path / "payload", tmp_path / "configs", tmp_path / "node"
+    release(payload, "one")
+    configs.mkdir()
+    root.mkdir()
+    build(bare_node(), root)
+    node = PinningNode(root)
+    fallback = configs / "fallback.cfg"
+    fallback.write_text("policy:\n  Active: none\n")
+    node.install(payload, configs)
+    assert node.cpus == "0-3"
+    fallback.write_text(REAL)
+    release(payload, "two", works=False)
+    stop = node.systemd.stop
+
+    def start_before(name: str, timeout: float) -> str:
+        if b"none" in (node.read(paths.FALLBACK_CONFIG) or b""):
+            assert node.cpus == "1"
+            node.start_proxy()
+        return stop(name, timeout)
+
+    node.systemd.stop = start_before  # type: ignore[method-assign]
+    with pytest.raises(RolledBackError):
+        node.install(payload, configs)
+    assert node.cpus == "0-3"
