@@ -18,7 +18,7 @@ from tests.host.node import DROP_IN, FALLBACK, OURS, PROXY, PROXY_ENVIRONMENT, P
 from tests.host.product import put_right
 from tests.rules import rule
 from tests.throwaway.host import ThrowawayHost
-from tests.throwaway.kubelet import UNIT, running_arguments
+from tests.throwaway.kubelet import UNIT, running_arguments, wait_healthy
 
 FORCE = "/etc/cri-resmgr/force.cfg"
 
@@ -110,6 +110,7 @@ def test_a_wiped_drop_in_directory_costs_no_restart_while_kubelet_still_runs_on_
     with node.restarts(kubelet=False, proxy=False):
         node.run("install")
     node.host.systemctl("restart", UNIT)
+    wait_healthy(node.host)
     node.expect_good()
 
 
@@ -195,6 +196,7 @@ def test_r3_new_flags_of_kubelet_by_somebody_else_live_beside_ours_with_nothing_
     base.write_text(theirs)
     os.utime(base, ns=(status.st_atime_ns, status.st_mtime_ns))
     node.host.systemctl("restart", UNIT)
+    wait_healthy(node.host)
     node.expect_good()
 
 

@@ -65,6 +65,7 @@ def test_a_proxy_that_was_frozen_after_it_had_served(node: Node) -> None:
         node.run("install")
     node.expect_good()
     node.host.systemctl("restart", "kubelet")
+    wait_healthy(node.host)
     node.expect_good()
 
 
@@ -91,6 +92,7 @@ def test_a_person_who_restarts_kubelet_again_and_again_does_not_leave_the_relay(
     for _again in range(5):
         node.host.systemctl("restart", "kubelet")
         node.host.systemctl("reset-failed", "kubelet")
+    wait_healthy(node.host)
     node.expect_good()
 
 
@@ -142,4 +144,5 @@ def test_a_slow_proxy_lives_on_and_kubelet_does_not_wait_for_it(node: Node) -> N
     within(SOON, lambda: node.path("/run/cri-resmgr.pid").exists())
     assert node.host.show(PROXY, "MainPID") == process
     node.host.systemctl("restart", "kubelet")
+    wait_healthy(node.host)
     node.expect_good()
