@@ -195,12 +195,24 @@ def test_identity_of_a_bare_root(tmp_path: Path) -> None:
 
 def test_a_process_testifies() -> None:
     environment = {"CRI_RESMGR_INSTALLER_GENERATION": "abc", "NASTY": 'a=b "c" \n$d'}
-    with subprocess.Popen(["sleep", "60"], env={**environment, "PATH": os.environ["PATH"]}) as process:
+    with subprocess.Popen(
+        ["cat"],
+        env={**environment, "PATH": os.environ["PATH"]},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        # Popen returns in the middle of execve(2), before there are arguments to be seen.
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write("runs\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "runs\n"
         state = ProcProcesses(HERE).get(process.pid)
         assert state
-        assert (state.argv, state.generation) == (("sleep", "60"), "abc")
+        assert (state.argv, state.generation) == (("cat",), "abc")
         assert state.environ["NASTY"] == environment["NASTY"]
-        assert state.exe.endswith("/sleep")
+        assert state.exe.endswith("/cat")
         # No age is asserted but in comparison: how fast this machine is does not matter.
         elder = ProcProcesses(HERE).get(os.getpid())
         assert elder
