@@ -195,12 +195,9 @@ def test_identity_of_a_bare_root(tmp_path: Path) -> None:
 
 def test_a_process_testifies() -> None:
     environment = {"CRI_RESMGR_INSTALLER_GENERATION": "abc", "NASTY": 'a=b "c" \n$d'}
+    environment["PATH"] = os.environ["PATH"]
     with subprocess.Popen(
-        ["cat"],
-        env={**environment, "PATH": os.environ["PATH"]},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
+        ["cat"], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         # Popen returns in the middle of execve(2), before there are arguments to be seen.
         assert process.stdin is not None

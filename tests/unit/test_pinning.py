@@ -414,14 +414,6 @@ def test_each_container_is_reported_and_one_that_fails_does_not_stop_the_removal
     assert "update" not in {call.method for call in fake.cri.calls}
 
 
-@rule("R14")
-def test_a_cache_that_tells_of_the_policy_none_only_is_not_believed_where_another_was_there() -> None:
-    none = ProxyCache(policy="none")
-    assert find_resets([STRANGER], none, NO_MANAGERS) == ()
-    (reset,) = find_resets([STRANGER], none, NO_MANAGERS, everyone=True)
-    assert reset.write == CpuResources("0-3", "0-1", 512)
-
-
 def test_a_runtime_that_does_nothing_is_not_believed(tmp_path: Path) -> None:
     fake = pinned_host(tmp_path)
     fake.cri.ignores = True

@@ -12,10 +12,13 @@ from installer.errors import RolledBackError
 from installer.inputs.load import Request
 from installer.inputs.settings import KubeletSettings, ProxySettings, Settings
 from installer.model import paths
+from installer.model.kubelet_managers import NO_MANAGERS
 from installer.model.pinning import CgroupState, CpuResources
+from installer.model.proxy_cache import ProxyCache
 from installer.model.resource import UnitState
 from installer.model.snapshot import RunningContainer
 from installer.model.state import Mode
+from installer.pinning.reset import find_resets
 from installer.reconcile import reconcile
 from tests.faults.disks.crash import build
 from tests.faults.disks.node import Node, bare_node
@@ -73,7 +76,15 @@ class PinningNode(Node):
 
 
 @rule("R14")
-def test_who_was_pinned_gets_it_back_though_systemd_starts_the_proxy_in_the_middle_of_the_way_back(
+def test_a_cache_that_tells_of_the_policy_none_only_is_not_believed_where_another_was_there() -> None:
+    pinned, none = replace(WEB, cgroup=replace(FREE, cpus="1")), ProxyCache(policy="none")
+    assert find_resets([pinned], none, NO_MANAGERS) == ()
+    (reset,) = find_resets([pinned], none, NO_MANAGERS, everyone=True)
+    assert reset.write == CpuResources("0-3")
+
+
+@rule("R14")
+def test_pinned_containers_get_their_cpus_back_though_systemd_starts_the_proxy_during_the_rollback(
     tmp_path: Path,
 ) -> None:
     """A proxy that crashes is started again by systemd, and the files that are back already say `none`."""
