@@ -78,7 +78,8 @@ def build_removal(installed: Installed, settings: Mapping[str, Any]) -> tuple[di
 
 
 def _turn_pods(template: dict[str, Any], name: str, settings_map: str) -> None:
-    """A removal needs no configs, and is never restarted for the proxy that it takes away."""
+    """A removal needs no configs, and is never restarted for the proxy that it takes away. A port of the host
+    is for one pod of a node: while the installation's has it, another one would not be scheduled there."""
     labels = template["metadata"]["labels"]
     labels[COMPONENT_LABEL] = COMPONENTS[Mode.REMOVE]
     for key in CRITICAL:
@@ -91,8 +92,8 @@ def _turn_pods(template: dict[str, Any], name: str, settings_map: str) -> None:
     for container in spec["containers"]:
         if container["name"] != "installer":
             continue
-        for probe in ("startupProbe", "livenessProbe"):
-            container.pop(probe, None)
+        for part in ("startupProbe", "livenessProbe", "ports"):
+            container.pop(part, None)
         container["volumeMounts"] = [each for each in container["volumeMounts"] if each["name"] != "configs"]
         container["env"] = [_turn_variable(each, name) for each in container["env"]]
 

@@ -19,7 +19,8 @@ from installer.model.pause import PAUSE_ANNOTATION
 
 CASES = Path(__file__).parents[1] / "cases" / "manifests"
 OF_THE_SERVER: dict[str, Any] = {"uid": "1", "resourceVersion": "2", "generation": 3, "managedFields": []}
-VALUES = [CASES / case / "values.yaml" for case in ("minimal", "full", "restricted")]
+VALUES = {case: (CASES / case / "values.yaml").read_text() for case in ("minimal", "full", "restricted")}
+VALUES["a port"] = "images: {installer: i:1}\nsettings: {status: {listen: ':9464'}}\n"
 
 
 def rendered(values: Path, mode: str) -> dict[tuple[str, str], Any]:
@@ -28,10 +29,12 @@ def rendered(values: Path, mode: str) -> dict[tuple[str, str], Any]:
     return {(each["kind"], each["metadata"]["name"]): each for each in objects}
 
 
-@pytest.mark.parametrize("values", VALUES, ids=[path.parent.name for path in VALUES])
-def test_it_is_what_the_values_would_render(values: Path) -> None:
+@pytest.mark.parametrize("text", VALUES.values(), ids=VALUES)
+def test_it_is_what_the_values_would_render(tmp_path: Path, text: str) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text(text)
     installed, removal = rendered(values, "install"), rendered(values, "remove")
-    name = yaml.safe_load(values.read_text()).get("name", "cri-resmgr-installer")
+    name = yaml.safe_load(text).get("name", "cri-resmgr-installer")
     daemon_set = installed["DaemonSet", name]
     daemon_set["metadata"] |= OF_THE_SERVER
     daemon_set["metadata"].setdefault("annotations", {})["deprecated.daemonset.template.generation"] = "1"
