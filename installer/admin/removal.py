@@ -11,6 +11,7 @@ from typing import Any
 
 from installer.admin.find import Installed
 from installer.errors import InvalidInputError
+from installer.inputs.settings import RemovalSettings
 from installer.inputs.yaml_document import parse_document
 from installer.kube.objects import Object, items_at, mapping_at, text_at
 from installer.manifests.build import CRITICAL, config_map_name
@@ -106,7 +107,8 @@ def _turn_variable(variable: dict[str, Any], name: str) -> dict[str, Any]:
     return variable
 
 
-def wait_seconds_of(settings: Mapping[str, Any], default: float) -> float:
-    """`removal.waitSeconds` of the settings that the nodes have."""
+def wait_seconds_of(settings: Mapping[str, Any]) -> float:
+    """`removal.waitSeconds` of the settings that the nodes have; its default where they do not say it."""
     found = mapping_at(settings, "removal").get("waitSeconds")
-    return float(found) if isinstance(found, (int, float)) and not isinstance(found, bool) else default
+    usual = RemovalSettings().wait_seconds
+    return float(found if isinstance(found, (int, float)) and not isinstance(found, bool) else usual)

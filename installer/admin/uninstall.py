@@ -43,7 +43,6 @@ from installer.model.node_marks import UNINSTALLING
 from installer.model.overview import NodeHealth, NodeView
 from installer.model.state import Mode
 
-_WAIT = 600.0  # removal.waitSeconds, where the settings do not say it
 _NAMED = 10  # objects or nodes in a message
 _ROUNDS = 2  # a Lease may have been written while it was deleted
 _GARDENER = ("resources.gardener.cloud/origin", "resources.gardener.cloud/description")
@@ -85,7 +84,7 @@ class Found:
 
     @property
     def patience(self) -> float:
-        return wait_seconds_of(self.settings, _WAIT)
+        return wait_seconds_of(self.settings)
 
 
 def find(api: UninstallApi, asked: Asked) -> Found:

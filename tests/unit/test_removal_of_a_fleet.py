@@ -11,7 +11,7 @@ import yaml
 
 from installer.admin.clean_nodes import build_patches
 from installer.admin.find import read_installed
-from installer.admin.removal import build_removal, parse_settings_map, settings_map_of
+from installer.admin.removal import build_removal, parse_settings_map, settings_map_of, wait_seconds_of
 from installer.manifests.build import build_objects
 from installer.manifests.inputs import ManifestOptions, load_inputs
 from installer.model.node_marks import LAST_FAILURE, NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
@@ -44,6 +44,17 @@ def test_it_is_what_the_values_would_render(tmp_path: Path, text: str) -> None:
     settings = parse_settings_map(installed["ConfigMap", settings_map_of(daemon_set)])
     for made in build_removal(found, settings):
         assert made == removal[made["kind"], made["metadata"]["name"]]
+
+
+@pytest.mark.parametrize(("removal", "seconds"), [("{}", 600), ("{waitSeconds: 3600}", 3600)])
+def test_a_person_says_how_long_it_waits_for_silent_nodes(
+    tmp_path: Path, removal: str, seconds: float
+) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text(f"images: {{installer: i:1}}\nsettings: {{removal: {removal}}}\n")
+    installed = rendered(values, "install")
+    name = settings_map_of(installed["DaemonSet", "cri-resmgr-installer"])
+    assert wait_seconds_of(parse_settings_map(installed["ConfigMap", name])) == seconds
 
 
 def test_what_people_have_added_to_the_pods_stays() -> None:
