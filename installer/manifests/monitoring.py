@@ -29,6 +29,16 @@ class Alert:
 
 _UNLESS_MEANT = f'unless on (instance) {_M}phase{{phase=~"paused|waiting"}} == 1'
 """Nodes that a person has paused, or that wait for their turn in a rollout, are as they should be."""
+_WAITING = f'{_M}phase{{phase="waiting"}}'
+
+
+def _rose(counter: str) -> str:
+    """Whether it has within the last hour. To `increase`, the first value of a pod that has just begun is
+    where it counts from, and the first pass of a pod may be what is looked for."""
+    began = f"{_M}{counter} > 0 unless last_over_time({_M}{counter}[1h] offset 1h)"
+    return f"increase({_M}{counter}[1h]) > 0 or ({began})"
+
+
 _ALERTS = (
     Alert(
         "CriResmgrManyNodesNotReady",
@@ -65,7 +75,7 @@ _ALERTS = (
     ),
     Alert(
         "CriResmgrKubeletRescued",
-        f"increase({_M}rescues_total[1h]) > 0",
+        _rose("rescues_total"),
         0,
         "warning",
         "kubelet of node {{ $labels.node }} was taken away from a dead relay.",
@@ -73,7 +83,7 @@ _ALERTS = (
     ),
     Alert(
         "CriResmgrRolledBack",
-        f"increase({_M}rollbacks_total[1h]) > 0",
+        _rose("rollbacks_total"),
         0,
         "warning",
         "A change failed on node {{ $labels.node }} and was undone.",
