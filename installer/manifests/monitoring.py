@@ -30,7 +30,7 @@ class Alert:
 _UNLESS_MEANT = f'unless on (instance) {_M}phase{{phase=~"paused|waiting"}} == 1'
 """Nodes that a person has paused, or that wait for their turn in a rollout, are as they should be."""
 _WAITING = f'{_M}phase{{phase="waiting"}}'
-
+_WAIT_FOR_LONG = f"count(min_over_time({_WAITING}[2h]) == 1 and {_WAITING} offset 2h == 1) > 0"
 
 def _rose(counter: str) -> str:
     """Whether it has within the last hour. To `increase`, the first value of a pod that has just begun is
@@ -96,6 +96,14 @@ _ALERTS = (
         "warning",
         "kubelet of node {{ $labels.node }} would have to restart more often than allowed.",
         "Limited",
+    ),
+    Alert(
+        "CriResmgrRolloutStands",
+        f"{_WAIT_FOR_LONG} unless sum(changes({_WAITING}[2h])) > 0",
+        0,
+        "warning",
+        "{{ $value }} nodes wait for their turn, and none has got it for two hours.",
+        "Not ready",
     ),
     Alert(
         "CriResmgrNoSuccess",
@@ -190,7 +198,7 @@ _PANELS = (
     ("Rollbacks", "timeseries", f"sum(increase({_M}rollbacks_total[5m]))", "in 5 minutes"),
     ("Rescues", "timeseries", f"sum(increase({_M}rescues_total[5m]))", "in 5 minutes"),
     ("Longest pass", "timeseries", f"max({_M}last_pass_seconds)", "seconds"),
-    ("Oldest success", "stat", f"max(time() - {_M}last_success_timestamp_seconds)", "seconds"),
+    ("Oldest success", "stat", f"max(time() - ({_M}last_success_timestamp_seconds > 0))", "seconds"),
 )
 """Title, kind, expression and legend: two in a row, in this order."""
 

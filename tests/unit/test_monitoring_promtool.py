@@ -51,6 +51,25 @@ def test_each_alert_fires_when_it_should_and_is_silent_when_it_should(rules: Pat
     promtool("test", "rules", tests)
 
 
+def test_a_node_without_a_success_yet_is_not_the_oldest(rules: Path) -> None:
+    made = build_monitoring("cri-resmgr-installer", "kube-system", {}, {})
+    (text,) = next(each["data"] for each in made if each["kind"] == "ConfigMap").values()
+    panels = {panel["title"]: panel["targets"][0]["expr"] for panel in json.loads(text)["panels"]}
+    success = "cri_resmgr_installer_last_success_timestamp_seconds"
+    series = [
+        {"series": f'{success}{{node="{node}"}}', "values": f"{at}x9"} for node, at in (("a", 60), ("b", 0))
+    ]
+    asked = {
+        "expr": panels["Oldest success"],
+        "eval_time": "5m",
+        "exp_samples": [{"labels": "{}", "value": 240}],
+    }
+    tests = rules.with_name("tests.yaml")
+    case = {"interval": "1m", "input_series": series, "promql_expr_test": [asked]}
+    tests.write_text(json.dumps({"tests": [case]}))
+    promtool("test", "rules", tests)
+
+
 def test_each_alert_is_tried_both_ways() -> None:
     given = [case for test in yaml.safe_load(CASES.read_text())["tests"] for case in test["alert_rule_test"]]
     for fires in (True, False):
