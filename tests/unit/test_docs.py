@@ -18,7 +18,7 @@ from installer.errors import InstallerError
 from installer.inputs.settings import Settings, parse_settings
 from installer.manifests.values import Values
 from installer.model.daemon import DaemonState, Phase
-from installer.model.node_marks import LAST_FAILURE, READY_LABEL, STATUS
+from installer.model.node_marks import LAST_FAILURE, NOT_READY_TAINT, READY_LABEL, STATUS
 from installer.model.pause import PAUSE_ANNOTATION
 from installer.model.state import Mode
 
@@ -95,11 +95,13 @@ def test_what_is_to_be_deleted_after_a_removal_is_all_that_is_ever_made(
         for everywhere, label, value, kinds in deletes
         for kind in kinds.split(",")
     }
-    (tmp_path / "values.yaml").write_text(yaml_block(section("Values of the manifests")))
+    values = yaml.safe_load(yaml_block(section("Values of the manifests"))) | {"gardener": True}
+    values["settings"]["status"]["listen"] = ":9464"  # where Prometheus reaches it
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump(values))
     made = []
     for mode in ("install", "remove"):
         argv = ["manifests", "--values", str(tmp_path / "values.yaml"), "--agent", "--mode", mode]
-        assert main(argv) == 0
+        assert main([*argv, "--monitoring"]) == 0
         made += list(yaml.safe_load_all(capsys.readouterr().out))
     lease = build_lease(PodContext("", 443, "", "node-1", namespace="n"), datetime.now(UTC), {})
     for thing in (*made, lease):
@@ -109,9 +111,8 @@ def test_what_is_to_be_deleted_after_a_removal_is_all_that_is_ever_made(
             for label, value in metadata["labels"].items()
         }
         assert found & deleted, thing
-    assert {str(mark) for mark in (STATUS, PAUSE_ANNOTATION, LAST_FAILURE, READY_LABEL)} <= set(
-        re.findall(r"(\S+/\S+)-(?=\s)", section("Uninstalling"))
-    )
+    marks = (STATUS, PAUSE_ANNOTATION, LAST_FAILURE, READY_LABEL, NOT_READY_TAINT)
+    assert {str(mark) for mark in marks} <= set(re.findall(r"(\S+/\S+)-(?=\s)", section("Uninstalling")))
 
 
 def test_every_metric_is_explained_and_no_other() -> None:
