@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 from installer.admin.find import PAGE, Lists
 from installer.kube.api import NODES, STRATEGIC, ApiError, PatchApi
@@ -13,22 +15,47 @@ from installer.model.pause import PAUSE_ANNOTATION
 _ANNOTATIONS = (STATUS, LAST_FAILURE, PAUSE_ANNOTATION)
 _LABELS = (READY_LABEL,)
 _TRIES = 5  # of a write that another one was quicker than
+_T = TypeVar("_T")
+
+Patches = tuple[dict[str, Any], dict[str, Any]]
+"""Of a Node, and of its status."""
+
+
+class Patiently(Protocol):
+    """See Waiting."""
+
+    def __call__(self, call: Callable[[], _T], /) -> _T: ...
 
 
 class NodesApi(Lists, PatchApi, Protocol):
     """See KubeClient."""
 
 
-def clean_nodes(api: NodesApi) -> int:
-    """Takes it off every Node; returns how many had any of it. Raises ApiError."""
-    count = 0
-    for page in api.list_pages(NODES, "", "", PAGE):
-        for node in page.items:
-            count += _clean(api, node)
-    return count
+def _once(call: Callable[[], _T]) -> _T:
+    return call()
 
 
-def build_patches(node: Object) -> tuple[dict[str, Any], dict[str, Any]]:
+def clean_nodes(api: NodesApi, patiently: Patiently = _once) -> int:
+    """Takes it off every Node; returns how many had any of it. Raises ApiError.
+
+    They are listed before the first one is written: an API server forgets the place in a list after a few
+    minutes (Kubernetes API concepts, "Retrieving large results sets in chunks"), and a large fleet takes
+    longer. `patiently` tries a call again that had no answer.
+    """
+    found = patiently(lambda: _marked(api))
+    for name, patches in found.items():
+        patiently(partial(_clean, api, name, patches))
+    return len(found)
+
+
+def _marked(api: NodesApi) -> dict[str, Patches]:
+    """The Nodes that have any of it, and what takes it off each."""
+    nodes = (node for page in api.list_pages(NODES, "", "", PAGE) for node in page.items)
+    found = {text_at(node, "metadata", "name"): build_patches(node) for node in nodes}
+    return {name: patches for name, patches in found.items() if any(patches)}
+
+
+def build_patches(node: Object) -> Patches:
     """A merge patch of the Node and a strategic one of its status; empty where nothing is ours. What of
     taints stays is given whole, so it is for this version of the Node only."""
     metadata: dict[str, Any] = {}
@@ -46,24 +73,22 @@ def build_patches(node: Object) -> tuple[dict[str, Any], dict[str, Any]]:
     return patch, ({"status": gone} if condition_of(node, READY_CONDITION) else {})
 
 
-def _clean(api: NodesApi, node: Object) -> bool:
-    name, had = text_at(node, "metadata", "name"), False
+def _clean(api: NodesApi, name: str, patches: Patches) -> None:
+    """A Node that is gone is clean."""
+    patch, status = patches
     for attempt in range(_TRIES):
-        patch, status = build_patches(node)
-        had = had or bool(patch or status)
         try:
+            if attempt:
+                patch, status = build_patches(api.get(NODES, "", name))
             if status:
                 api.merge(NODES, "", name, status, status=True, content_type=STRATEGIC)
+            if patch and status and "resourceVersion" in patch["metadata"]:
+                patch, _ = build_patches(api.get(NODES, "", name))
             if patch:
-                if "resourceVersion" in patch["metadata"] and status:
-                    node = api.get(NODES, "", name)
-                    patch, _ = build_patches(node)
                 api.merge(NODES, "", name, patch)
-            return had
+            return
         except ApiError as error:
             if error.missing:
-                return had
+                return
             if not error.conflict or attempt == _TRIES - 1:
                 raise
-            node = api.get(NODES, "", name)
-    return had

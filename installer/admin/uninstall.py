@@ -163,21 +163,26 @@ def uninstall(api: UninstallApi, found: Found, asked: Asked, emit: Emit, clock: 
     waiting = Waiting(api, found.instance, patience, emit, clock)
     left = _clean_hosts(api, found, waiting, emit)
     _judge(left, asked)
-    owned = take_inventory(api, found.instance, found.namespace)
-    _mark(api, owned)
+
+    def delete(owned: Sequence[Owned]) -> None:
+        waiting.patiently(lambda: delete_owned(api, owned))
+        _tell(owned, emit)
+
+    owned = waiting.patiently(lambda: take_inventory(api, found.instance, found.namespace))
+    waiting.patiently(lambda: _mark(api, owned))
     if found.installed is not None:
-        _delete(api, [each for each in owned if _is_installation(each, found.installed)], emit)
+        delete([each for each in owned if _is_installation(each, found.installed)])
         _require_gone(waiting.until_gone(found.namespace, _unreachable(left), removals=False))
         # Of two pods that came at once, after a boot of the node, the installation's may have been the last.
         left = waiting.until_clean(found.namespace, _removal_of(found))
         _judge(left, asked)
-    _delete(api, [each for each in owned if each.resource == DAEMON_SETS], emit)
+    delete([each for each in owned if each.resource == DAEMON_SETS])
     if found.namespace:
         _require_gone(waiting.until_gone(found.namespace, {node.name for node in left}, removals=True))
-    count = clean_nodes(api)
+    count = clean_nodes(api, waiting.patiently)
     emit(Event("uninstall.nodes", f"cleaned {count} Nodes in the API server", {"nodes": count}))
     for _ in range(_ROUNDS):
-        _delete(api, take_inventory(api, found.instance, found.namespace), emit)
+        delete(waiting.patiently(lambda: take_inventory(api, found.instance, found.namespace)))
     if left:
         raise RollbackFailedError(
             f"everything is deleted from the API server; nodes that were left as they are:\n{_lines(left)}",
@@ -246,8 +251,7 @@ def _mark(api: UninstallApi, owned: Sequence[Owned]) -> None:
                     raise
 
 
-def _delete(api: UninstallApi, owned: Sequence[Owned], emit: Emit) -> None:
-    delete_owned(api, owned)
+def _tell(owned: Sequence[Owned], emit: Emit) -> None:
     for kind, names in _by_kind(owned).items():
         emit(
             Event("uninstall.deleted", f"deleted {kind}: {_shorten(names)}", {"kind": kind, "objects": names})

@@ -86,6 +86,15 @@ class Waiting:
                 raise self._silence()
             self._clock.sleep(_PACE)
 
+    def patiently(self, call: Callable[[], _T]) -> _T:
+        """What the call returns, which may be tried again. Raises ApiError."""
+        since = self._clock.now()
+        while (found := self._ask(lambda: (call(),))) is None:
+            if self._is_over(since):
+                raise self._silence()
+            self._clock.sleep(_PACE)
+        return found[0]
+
     def _pods(self, namespace: str, excused: Collection[str], removals: bool) -> Iterator[str]:
         component = "" if removals else f",{COMPONENT_LABEL}={COMPONENTS[Mode.INSTALL]}"
         selector = f"{OURS},{INSTANCE_LABEL}={self._instance}{component}"

@@ -32,6 +32,7 @@ _UNLESS_MEANT = f'unless on (instance) {_M}phase{{phase=~"paused|waiting"}} == 1
 _WAITING = f'{_M}phase{{phase="waiting"}}'
 _WAIT_FOR_LONG = f"count(min_over_time({_WAITING}[2h]) == 1 and {_WAITING} offset 2h == 1) > 0"
 
+
 def _rose(counter: str) -> str:
     """Whether it has within the last hour. To `increase`, the first value of a pod that has just begun is
     where it counts from, and the first pass of a pod may be what is looked for."""

@@ -242,6 +242,19 @@ def test_a_stale_mark_does_not_stand_for_clean_nodes(begin: Begin) -> None:
     assert world.fleet.removed == {"n1"}
 
 
+def test_an_api_server_that_is_busy_now_and_then_is_waited_for(begin: Begin) -> None:
+    world = begin(n1="ready", n2="ready")
+    for method, part in (
+        ("PATCH", "/nodes/n2"),
+        ("PATCH", "/serviceaccounts/cri-resmgr-installer"),
+        ("DELETE", "/daemonsets/cri-resmgr-installer"),
+        ("DELETE", "/clusterroles/cri-resmgr-installer"),
+    ):
+        world.server.fail(method, part, code=429, times=2)
+    world.uninstall()
+    assert world.everything() == world.before
+
+
 def test_what_gardener_manages_is_left_to_gardener(begin: Begin) -> None:
     world = begin(n1="ready")
     theirs = {"metadata": {"annotations": {"resources.gardener.cloud/origin": "shoot"}}}

@@ -3,15 +3,17 @@ Node."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from installer.admin.clean_nodes import build_patches
+from installer.admin.clean_nodes import build_patches, clean_nodes
 from installer.admin.find import read_installed
 from installer.admin.removal import build_removal, parse_settings_map, settings_map_of, wait_seconds_of
+from installer.kube.api import ApiError, Page
 from installer.manifests.build import build_objects
 from installer.manifests.inputs import ManifestOptions, load_inputs
 from installer.model.node_marks import LAST_FAILURE, NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
@@ -89,3 +91,29 @@ def test_only_what_is_ours_is_taken_off_a_node() -> None:
     }
     assert status == {"status": {"conditions": [{"type": READY_CONDITION, "$patch": "delete"}]}}
     assert build_patches({"metadata": {"annotations": {"other": "x"}}}) == ({}, {})
+
+
+class Forgetful:
+    """An API server with two Nodes that forgets the place in a list as soon as something is written."""
+
+    def __init__(self) -> None:
+        self.written: list[str] = []
+
+    def list_pages(self, *_given: Any) -> Iterator[Page]:
+        for name in ("n1", "n2"):
+            if self.written:
+                raise ApiError(410, "The provided continue parameter is too old")
+            yield Page(({"metadata": {"name": name, "labels": {READY_LABEL: "true"}}},), "1")
+
+    def merge(self, *given: Any, **_how: Any) -> Any:
+        _, _, name, _ = given
+        self.written.append(name)
+
+    def get(self, *_given: Any) -> Any:
+        raise AssertionError("no other one is quicker")
+
+
+def test_a_fleet_that_takes_longer_than_a_list_lasts_is_cleaned() -> None:
+    api = Forgetful()
+    assert clean_nodes(api) == 2
+    assert api.written == ["n1", "n2"]
