@@ -109,19 +109,16 @@ def run_uninstall(arguments: argparse.Namespace, options: Options) -> int:
 
         emit = build_reporter(options.output, sys.stdout, options.verbose)
         asked = Asked(arguments.namespace, arguments.name, arguments.wait, arguments.leave_nodes)
-        try:
-            found = find(api, asked)
-            for line in describe(found, asked):
-                emit(line)
-            if not found.owned:
-                return 0
-            if arguments.dry_run:
-                return _PENDING
-            if not arguments.yes:
-                _confirm()
-            uninstall(api, found, asked, emit)
-        except KeyboardInterrupt:
-            raise InterruptedRunError(signal.SIGINT) from None
+        found = find(api, asked)
+        for line in describe(found, asked):
+            emit(line)
+        if not found.owned:
+            return 0
+        if arguments.dry_run:
+            return _PENDING
+        if not arguments.yes:
+            _confirm()
+        uninstall(api, found, asked, emit)
         emit(Event("uninstall.done", "uninstalled: every node is clean, and nothing of ours is left"))
     return 0
 
@@ -130,13 +127,17 @@ def _confirm() -> None:
     """Raises InvalidInputError."""
     if not sys.stdin.isatty():
         raise InvalidInputError(["nobody can be asked here: --yes does it, --dry-run only shows it"])
-    if input("Do all of this? [y/N] ").strip().lower() not in ("y", "yes"):
+    try:
+        answer = input("Do all of this? [y/N] ")
+    except EOFError:  # Ctrl-D
+        answer = ""
+    if answer.strip().lower() not in ("y", "yes"):
         raise InvalidInputError(["not confirmed; nothing was touched"])
 
 
 @contextmanager
 def _cluster(arguments: argparse.Namespace) -> Iterator[KubeClient]:
-    """The API server that kubectl would ask. What it refuses is an InstallerError."""
+    """The API server that kubectl would ask. What it refuses is an InstallerError, and so is Ctrl-C."""
     if importlib.util.find_spec("kubernetes") is None:
         raise InvalidInputError(
             ["the Python package kubernetes is missing"],
@@ -149,6 +150,8 @@ def _cluster(arguments: argparse.Namespace) -> Iterator[KubeClient]:
     with closing(connect_as_kubectl(arguments.kubeconfig, arguments.context)) as api:
         try:
             yield api
+        except KeyboardInterrupt:
+            raise InterruptedRunError(signal.SIGINT) from None
         except ApiError as error:
             raise InstallerError(
                 f"the API server: {error}", "check the cluster with `kubectl version`, then run it again"

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -117,6 +118,39 @@ def test_a_watched_fleet_outlives_an_api_server_that_is_away(fleet: Fleet, tmp_p
         running.kill()
         running.wait()
         os.close(ours)
+
+
+@pytest.mark.parametrize("command", [("report",), ("rollout", "status"), ("uninstall", "--dry-run")])
+def test_a_command_that_a_person_ends_says_so(fleet: Fleet, tmp_path: Path, command: tuple[str, ...]) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(fleet.server.kubeconfig())
+    fleet.server.fail("GET", "/daemonsets", hang=True)
+    fleet.server.requests.clear()
+    program = [*PROGRAM, *command, "--kubeconfig", str(kubeconfig)]
+    running = subprocess.Popen(program, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    fleet.server.wait(lambda: fleet.server.requests.total() > 0)
+    running.send_signal(signal.SIGINT)
+    _, said = running.communicate(timeout=120)
+    assert (running.returncode, said.splitlines()[0]) == (130, "error: ended by signal 2 between two steps")
+
+
+def test_no_answer_to_the_question_is_a_no(fleet: Fleet, tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(fleet.server.kubeconfig())
+    ours, theirs = os.openpty()
+    program = [*PROGRAM, "uninstall", "--kubeconfig", str(kubeconfig)]
+    running = subprocess.Popen(program, env=ENVIRONMENT, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    try:
+        read_until(ours, b"[y/N] ")
+        os.write(ours, b"\x04")  # Ctrl-D
+        read_until(ours, b"not confirmed; nothing was touched")
+        assert running.wait(120) == 2
+    finally:
+        running.kill()
+        running.wait()
+        os.close(ours)
+    assert {method for method, _ in fleet.server.log} == {"GET"}
 
 
 def read_until(terminal: int, wanted: bytes) -> bytes:
