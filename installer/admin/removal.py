@@ -11,7 +11,7 @@ from typing import Any
 
 from installer.admin.find import Installed
 from installer.errors import InvalidInputError
-from installer.inputs.settings import RemovalSettings
+from installer.inputs.settings import Settings
 from installer.inputs.yaml_document import parse_document
 from installer.kube.objects import Object, items_at, mapping_at, text_at
 from installer.manifests.build import CRITICAL, config_map_name
@@ -108,7 +108,14 @@ def _turn_variable(variable: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def wait_seconds_of(settings: Mapping[str, Any]) -> float:
-    """`removal.waitSeconds` of the settings that the nodes have; its default where they do not say it."""
-    found = mapping_at(settings, "removal").get("waitSeconds")
-    usual = RemovalSettings().wait_seconds
+    """`removal.waitSeconds` of the settings that the nodes have, and what they wait by their own accord: they
+    begin within `rollout.spreadSeconds`, so that a few nodes may be silent for all of it."""
+    usual = Settings()
+    return _seconds_in(settings, "removal", "waitSeconds", usual.removal.wait_seconds) + _seconds_in(
+        settings, "rollout", "spreadSeconds", usual.rollout.spread_seconds
+    )
+
+
+def _seconds_in(settings: Mapping[str, Any], section: str, key: str, usual: int) -> float:
+    found = mapping_at(settings, section).get(key)
     return float(found if isinstance(found, (int, float)) and not isinstance(found, bool) else usual)

@@ -48,12 +48,19 @@ def test_it_is_what_the_values_would_render(tmp_path: Path, text: str) -> None:
         assert made == removal[made["kind"], made["metadata"]["name"]]
 
 
-@pytest.mark.parametrize(("removal", "seconds"), [("{}", 600), ("{waitSeconds: 3600}", 3600)])
+@pytest.mark.parametrize(
+    ("settings", "seconds"),
+    [
+        ("{}", 600),
+        ("{removal: {waitSeconds: 3600}}", 3600),
+        ("{removal: {waitSeconds: 60}, rollout: {spreadSeconds: 7200}}", 7260),
+    ],
+)
 def test_a_person_says_how_long_it_waits_for_silent_nodes(
-    tmp_path: Path, removal: str, seconds: float
+    tmp_path: Path, settings: str, seconds: float
 ) -> None:
     values = tmp_path / "values.yaml"
-    values.write_text(f"images: {{installer: i:1}}\nsettings: {{removal: {removal}}}\n")
+    values.write_text(f"images: {{installer: i:1}}\nsettings: {settings}\n")
     installed = rendered(values, "install")
     name = settings_map_of(installed["DaemonSet", "cri-resmgr-installer"])
     assert wait_seconds_of(parse_settings_map(installed["ConfigMap", name])) == seconds
