@@ -6,33 +6,19 @@ differ in the plan. What is done about a failure is not decided here: it is rais
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from installer.apply import Progress, apply_plan
 from installer.diff import diff
 from installer.errors import InstallerError, InterruptedRunError, StepFailedError, failed_on_disk
-from installer.host.ports import Host
 from installer.inputs.settings import Settings
-from installer.model.event import Emit, Event
+from installer.model.event import Event
 from installer.model.limits import Limits
 from installer.model.plan import Plan
 from installer.model.proxy_start import WHILE_HANGING, longest_start, patience
 from installer.model.snapshot import HostSnapshot
-from installer.record.store import RecordStore
+from installer.run import Run
 from installer.snapshot import refresh
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """What every plan of one run is carried out with. The host's lock is held. `who` asked for it, and
-    `because` of what."""
-
-    host: Host
-    store: RecordStore
-    settings: Settings
-    emit: Emit
-    who: str = "root"
-    because: str = ""
 
 
 def limits_of(plan: Plan, snapshot: HostSnapshot, settings: Settings) -> Limits:

@@ -17,10 +17,10 @@ from installer.model.history import History, HistoryEntry, Past
 from installer.model.plan import Plan
 from installer.model.state import Mode
 from installer.report.planned import summarise_plan
+from installer.run import DAEMON
 
 MESSAGE_ID = "42fa621d53b44a9f91095e477e8c4d1a"
 """Of our entries: `journalctl MESSAGE_ID=...`."""
-DAEMON = "the daemon"
 _IDENTIFIER = "cri-resmgr-installer"
 _PREFIX = "CRI_RESMGR_INSTALLER_"
 _NOTICE, _WARNING = "5", "4"  # of syslog(3)

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from installer.apply import Progress
 from installer.aside import Aside, restart_kubelet
-from installer.converge import Run, converge, limits_of
+from installer.converge import converge, limits_of
 from installer.diff import diff
 from installer.errors import InstallerError, InterruptedRunError, StepFailedError, failed_on_disk
 from installer.host.ports import Clock
@@ -41,6 +41,7 @@ from installer.rollback_report import (
     runtime_error,
     runtime_unit,
 )
+from installer.run import Run
 from installer.snapshot import read_units, refresh
 
 _JOURNAL_LINES = 30

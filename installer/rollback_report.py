@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from installer.diff import diff
 from installer.errors import InstallerError, RollbackFailedError, RolledBackError, StepFailedError
@@ -17,10 +16,8 @@ from installer.model.assessment import Assessment
 from installer.model.resource import Kind
 from installer.model.snapshot import HostSnapshot
 from installer.model.state import Desired
+from installer.run import Run
 from installer.snapshot import refresh
-
-if TYPE_CHECKING:
-    from installer.converge import Run
 
 _RUNTIME_UNITS = {"crio.sock": "crio.service"}
 _USUAL_RUNTIME = "containerd.service"

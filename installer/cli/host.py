@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from installer.cli.options import Options, require_root
 from installer.errors import UnservableHostError
-from installer.history import DAEMON, read_history, read_past
 from installer.host.clock import TickingClock, install_signal_handlers
 from installer.host.ports import Host
 from installer.host.real import build_host
@@ -19,6 +18,7 @@ from installer.inputs.load import Request
 from installer.inputs.settings import Settings, load_settings
 from installer.model.state import Mode
 from installer.reconcile import look, reconcile, rehearse
+from installer.run import DAEMON
 
 _WAIT_PAUSE = 1.0  # seconds between two looks of status --wait
 
@@ -89,6 +89,7 @@ def _who(environment: Mapping[str, str], *, unattended: bool) -> str:
 
 
 def _history(arguments: argparse.Namespace, options: Options) -> int:
+    from installer.history import read_history
     from installer.report.history import print_history
 
     require_root()
@@ -103,6 +104,7 @@ def _history(arguments: argparse.Namespace, options: Options) -> int:
 
 
 def _status(request: Request, host: Host, wait: int | None, options: Options) -> int:
+    from installer.history import read_past
     from installer.report.status import is_well, print_status, verdict
     from installer.report.waiting import WaitingLine
 

@@ -7,7 +7,7 @@ base endpoint. A crash in between leaves the hold, and the daemon tries again.
 from __future__ import annotations
 
 from installer.apply import Progress
-from installer.converge import Run, build_limits, converge
+from installer.converge import build_limits, converge
 from installer.diagnostics import capture_units, diagnose
 from installer.errors import InstallerError, RollbackFailedError, SystemdError
 from installer.history import describe_end, entry_of_hold, note
@@ -18,6 +18,7 @@ from installer.model.event import Emit, Event
 from installer.plan import build_hold_plan
 from installer.record.store import RecordStore
 from installer.rollback import rescue_limits
+from installer.run import Run
 from installer.snapshot import read_units
 
 _RESTART_SHARE = 0.35  # of deadSeconds

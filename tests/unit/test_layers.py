@@ -18,11 +18,12 @@ LAYERS = (
     {"admin"},
     {"daemon"},
     {"reconcile", "fleet"},
+    {"carry_out"},
     {"rollback"},
     {"rollback_report", "diagnostics", "history"},
     {"converge"},
     {"assess", "takeover"},
-    {"preflight", "snapshot", "diff", "plan", "apply", "manifests", "report"},
+    {"preflight", "snapshot", "diff", "plan", "apply", "manifests", "report", "run"},
     {"desired", "record", "force_config", "begun_start", "gap", "aside", "kubelet_start"},
     {"kubelet", "pinning"},
     {"inputs"},
@@ -100,6 +101,23 @@ def imports(path: Path, runtime_only: bool = False) -> tuple[str, ...]:
     return tuple(found)
 
 
+def loaded_with(module: str) -> set[str]:
+    """The modules of ours that are imported as soon as this one is: not late, in a function."""
+    path = ROOT / module.replace(".", "/")
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    found = {module.rpartition(".")[0]} - {""}
+    for node in tree(path).body:
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("installer"):
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {node.module} | {each for each in names if is_module(each)}
+    return found
+
+
+def is_module(name: str) -> bool:
+    path = ROOT / name.replace(".", "/")
+    return path.is_dir() or path.with_suffix(".py").exists()
+
+
 def our_imports(path: Path) -> Iterator[str]:
     """The modules or packages right below `installer` that this file needs when it runs."""
     for module in imports(path, runtime_only=True):
@@ -140,6 +158,16 @@ def test_stages_do_not_import_each_other(path: Path) -> None:
     if module in STAGES:
         others = {other for other in our_imports(path) if other in STAGES and other != module}
         assert not others
+
+
+def test_a_run_that_has_nothing_to_do_loads_nothing_that_changes_a_host() -> None:
+    """Every node has such a run every ten minutes, for ever, and most of its time is imports."""
+    loaded, new = set[str](), {"installer.cli", "installer.cli.host", "installer.host.real"}
+    while new:
+        loaded |= new
+        new = {other for module in new for other in loaded_with(module)} - loaded
+    late = ("carry_out", "converge", "apply", "rollback", "history", "model.fleet", "report.planned")
+    assert not loaded & {f"installer.{module}" for module in late}
 
 
 @every_module

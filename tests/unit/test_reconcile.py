@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from installer.errors import (
     SystemdError,
     UnservableHostError,
 )
-from installer.history import DAEMON, read_history
+from installer.history import read_history
 from installer.host.ports import KnownDigest
 from installer.inputs.load import Request
 from installer.inputs.settings import KubeletSettings, Settings
@@ -32,6 +33,7 @@ from installer.model.pause import CLUSTER_MEMORY, PAUSE_FILE, why_paused
 from installer.model.resource import FileState, Part
 from installer.model.state import Mode
 from installer.reconcile import look, reconcile, rehearse
+from installer.run import DAEMON
 from tests.faults.disks.crash import build
 from tests.faults.disks.node import KUBELET, Node, bare_node, program
 from tests.faults.disks.recorder import Careless
@@ -127,6 +129,15 @@ def test_what_a_fleet_has_to_be_asked_for_is_said_and_not_begun(
     assert removal
     assert (removal.restarts_kubelet, removal.begins, removal.removes) == (True, False, True)
     assert node.on_relay
+
+
+def test_a_run_that_has_nothing_to_do_needs_nothing_that_changes_a_host(
+    node: Node, payload: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert install(node, payload)
+    monkeypatch.setitem(sys.modules, "installer.carry_out", None)
+    assert not install(node, payload)
+    assert not look(request(payload), node.fake.host).plan.steps
 
 
 def test_what_has_proven_good_is_not_checked_again(node: Node, payload: Path, tmp_path: Path) -> None:
