@@ -11,18 +11,22 @@ from typing import Any
 
 import pytest
 
-celpy = pytest.importorskip("celpy")
 
-ENVIRONMENT = celpy.Environment()
+@cache
+def _environment() -> Any:
+    """Its grammar takes a second: only for tests that need it."""
+    return pytest.importorskip("celpy").Environment()
 
 
 @cache
 def _program(expression: str) -> Any:
-    return ENVIRONMENT.program(ENVIRONMENT.compile(expression))
+    return _environment().program(_environment().compile(expression))
 
 
 def _evaluate(expression: str, given: Mapping[str, Any]) -> Any:
-    return _program(expression).evaluate({name: celpy.json_to_cel(value) for name, value in given.items()})
+    from celpy.adapter import json_to_cel
+
+    return _program(expression).evaluate({name: json_to_cel(value) for name, value in given.items()})
 
 
 def judge(spec: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import inf
 from typing import Any
@@ -17,6 +18,7 @@ from installer.inputs.yaml_document import parse_document
 # 1e3, 0o17, 1_000, y, n.
 _AMBIGUOUS = re.compile(r"[-+.0-9].*|[yYnN]")
 _OPTIONAL = ("annotations", "limits")
+_SHORT = 1000  # characters of what may stand in several places
 
 
 class _Dumper(yaml.SafeDumper):
@@ -41,12 +43,21 @@ def dump(value: object) -> str:
 
 def quote(value: object) -> str:
     """`value` in one line of YAML, for any place in a template."""
-    return _quote_text(value) if type(value) is str else _in_one_line(value)
+    text = repr(value)
+    return _remembered(_Value(text, value)) if len(text) < _SHORT else _in_one_line(value)
 
 
-@lru_cache(maxsize=256)  # names, labels and images stand in a template many times
-def _quote_text(text: str) -> str:
-    return _in_one_line(text)
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """Known by its text: a mapping has no hash."""
+
+    text: str
+    value: object = field(compare=False)
+
+
+@lru_cache(maxsize=1024)  # names, labels and images stand in many places
+def _remembered(given: _Value) -> str:
+    return _in_one_line(given.value)
 
 
 def _in_one_line(value: object) -> str:

@@ -27,8 +27,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-import trustme
-
 T = TypeVar("T")
 
 PROXY_PAGE = b"<html><body><h1>404 Not Found</h1></body></html>"
@@ -339,6 +337,8 @@ def merge_conditions(there: list[dict[str, Any]], patch: list[dict[str, Any]]) -
 
 def secure(account: Path, *names: str) -> ssl.SSLContext:
     """For a server of these names. Its certificate authority is written to where `account` has it."""
+    import trustme  # late: it takes long, and most have no TLS
+
     authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.cert_pem.write_to_path(str(account / "ca.crt"))
     authority.issue_cert(*names).configure_cert(context)

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import yaml
 
-import installer.kube.client  # noqa: F401 - its library tries a socket when it is first imported
 from installer.cli import main
 from installer.extension.decide import Situation, decide
 from installer.extension.desired import Renderer
@@ -86,6 +85,13 @@ def test_a_case(name: str) -> None:
     assert told(case) == case["decided"]
 
 
+@pytest.fixture(scope="module")
+def library() -> None:
+    """The client of Kubernetes, which tries a socket when it is first imported, and takes long."""
+    import installer.kube.client  # noqa: F401
+
+
+@pytest.mark.usefixtures("library")
 def test_the_verb_needs_its_library_and_its_pod(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -99,6 +105,7 @@ def test_the_verb_needs_its_library_and_its_pod(
     assert "cri-resmgr-installer[extension]" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("library")
 def test_the_verb_refuses_values_that_no_shoot_could_correct(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-import installer.kube.client  # noqa: F401 - its library tries a socket when it is first imported
 from installer.admin.find import Installed
 from installer.admin.look import Known, PodView, judge_node
 from installer.admin.progress import see_progress

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from installer.errors import InvalidInputError
-from installer.manifests import ManifestOptions, render_manifests
+from installer.manifests import ManifestOptions, render_objects
 from tests.unit.manifests.rendering import IMAGE, objects, the
 
 SHOOT = "kind: Shoot\nspec:\n  extensions:\n    - type: {type}\n      {rest}\n"
@@ -31,7 +31,7 @@ class Given:
         given = ManifestOptions(
             provider_configs=tuple(files), **{"images": (image,) if image else (), **options}
         )
-        return objects(render_manifests(given, lambda said: self.warnings.append(self._short(said))))
+        return render_objects(given, lambda said: self.warnings.append(self._short(said)))
 
     def faults(self, *texts: str, **options: Any) -> list[str]:
         with pytest.raises(InvalidInputError) as caught:

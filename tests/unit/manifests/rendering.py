@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from installer.errors import InvalidInputError
-from installer.manifests import ManifestOptions, render_manifests
+from installer.manifests import ManifestOptions, render_manifests, render_objects
 
 CASES = Path(__file__).parents[2] / "cases" / "manifests"
 NAMES = sorted(path.name for path in CASES.iterdir())
@@ -67,11 +67,15 @@ class Maker:
         self._file = directory / "values.yaml"
 
     def __call__(self, values: dict[str, Any], **options: Any) -> list[dict[str, Any]]:
-        return objects(self.text(values, **options))
+        """The objects, without a way through text and back: that is most of the time."""
+        return render_objects(self._options(values, options), lambda _: None)
 
     def text(self, values: dict[str, Any], **options: Any) -> str:
+        return render_manifests(self._options(values, options))
+
+    def _options(self, values: dict[str, Any], options: dict[str, Any]) -> ManifestOptions:
         self._file.write_text(yaml.safe_dump({"images": {"installer": IMAGE}, **values}, allow_unicode=True))
-        return render_manifests(ManifestOptions(values=self._file, **options))
+        return ManifestOptions(values=self._file, **options)
 
     def faults(self, values: str, **options: Any) -> list[str]:
         self._file.write_text(values)

@@ -12,7 +12,7 @@ import yaml
 from installer.cli import main
 from installer.cli.options import parse_options
 from installer.errors import InstallerError
-from installer.manifests import render_manifests
+from installer.manifests import render_manifests, render_objects
 from installer.manifests.text import parse_objects, quote
 from tests.unit.manifests.rendering import (
     CASES,
@@ -34,6 +34,11 @@ def test_a_case(case: str) -> None:
     difference."""
     for file, text in expected(case).items():
         assert file.read_text() == text
+
+
+@pytest.mark.parametrize("case", NAMES)
+def test_what_is_printed_reads_as_it_was_made(case: str) -> None:
+    assert objects(rendered(case)) == render_objects(options_of(case), lambda _: None)
 
 
 def test_the_same_input_gives_the_same_bytes() -> None:
@@ -84,7 +89,7 @@ HOSTILE = (
 
 def test_hostile_values_arrive_as_they_were(make: Maker) -> None:
     notes = {f"example.org/note-{number}": text for number, text in enumerate(HOSTILE)}
-    found = make({"annotations": notes})
+    found = objects(make.text({"annotations": notes}))
     assert [each["kind"] for each in found] == [each["kind"] for each in objects(rendered("minimal"))]
     for each in found:
         assert each["metadata"]["annotations"] == notes
@@ -97,7 +102,7 @@ def test_the_filter_alone_keeps_it_a_text(text: str) -> None:
 
 def test_configs_arrive_byte_for_byte(make: Maker) -> None:
     text = '# ü "quoted" {{ x }}\npolicy:\n\n    Active: none   \n# end, without a line\'s end'
-    found = make({"configs": {"fallback": text}})
+    found = objects(make.text({"configs": {"fallback": text}}))
     config_map = next(each for each in found if "fallback.cfg" in each.get("data", {}))
     assert config_map["data"]["fallback.cfg"] == text
 
