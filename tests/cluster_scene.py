@@ -16,20 +16,20 @@ from installer.model.daemon import DaemonState, Phase
 from installer.model.event import Event
 from installer.model.state import Mode
 
-CONTEXT = PodContext("10.0.0.1", 443, "/account", "worker-7", "ours-x7k2p", "", "kube-system", "ours")
-ALL_OK = {"node": ("ok", ""), "daemonset": ("ok", ""), "lease": ("ok", "")}
+CONTEXT = PodContext("10.0.0.1", 443, "/account", "worker-7", "ours-x7k2p", "kube-system", "ours")
+SEEN = {"node": ("ok", "")}
+ALL_OK = {**SEEN, "lease": ("ok", "")}
 
 
 def answer(
     paused: bool | None = False,
     sent: int = 0,
-    uid: str = "uid",
     parts: Mapping[str, tuple[str, str]] = ALL_OK,
     wait: float = 0.0,
     **more: Any,
 ) -> str:
     """What a child says of a heartbeat."""
-    return json.dumps({"paused": paused, "sent": sent, "uid": uid, "parts": parts, "wait": wait} | more)
+    return json.dumps({"paused": paused, "sent": sent, "parts": parts, "wait": wait} | more)
 
 
 class FakeLoop:
@@ -96,7 +96,7 @@ class FakeChild:
 class Scene:
     """An ApiCluster whose children are answered by hand."""
 
-    def __init__(self, files: RootedFiles, pod_uid: str = "pod", annotate: bool = False) -> None:
+    def __init__(self, files: RootedFiles, annotate: bool = False) -> None:
         self.said: list[Event] = []
         self.loop = FakeLoop()
         self.children = self.loop.children
@@ -104,7 +104,7 @@ class Scene:
         self.answers: list[Finished] = []
         self.changes = 0
         self.now = 0.0
-        context = replace(CONTEXT, pod_uid=pod_uid, annotate=annotate)
+        context = replace(CONTEXT, annotate=annotate)
         self.cluster = ApiCluster(
             context,
             self.said.append,
@@ -123,7 +123,7 @@ class Scene:
         self.changes += 1
 
     def begin(self, output: str = "", code: int | None = 0) -> None:
-        self.answers.append(Finished((), code, output or answer()))
+        self.answers.append(Finished((), code, output or answer(parts=SEEN)))
         self.cluster.begin(self.loop, self._change)
 
     def heartbeat(self, output: str, code: int = 0) -> HeartbeatRequest:

@@ -7,21 +7,37 @@ import urllib.parse
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from installer.daemon.cluster.objects import EVENTS_PATH
 from installer.fleet.ask import Ask, FleetContext
-from installer.fleet.objects import CANARY, RING, config_maps_path, leases_path
+from installer.fleet.objects import CANARY, RING, build_lease, leases_path
 from installer.host.kubeapi import Answer
-from installer.model.fleet import FleetAnswer, FleetRequest, FleetRules, PlannedWork, WorkResult
+from installer.model.fleet import (
+    FLEET,
+    FREEZE,
+    FleetAnswer,
+    FleetRequest,
+    FleetRules,
+    PlannedWork,
+    WorkResult,
+)
 from tests.throwaway.apiserver import merge, merge_conditions
+from tests.throwaway.selectors import matches
 
 NAMESPACE = "cri-resmgr-installer-rollout"
 DAEMONSET = "/apis/apps/v1/namespaces/kube-system/daemonsets/cri-resmgr-installer"
-LEASES, CONFIG_MAPS = leases_path(NAMESPACE), config_maps_path(NAMESPACE)
+LEASES = leases_path(NAMESPACE)
+THE_FLEET = f"{LEASES}/{FLEET}"
 RULES = FleetRules(hold_seconds=600.0)
 NEW = PlannedWork("one", restarts_kubelet=True, begins=True, soaks=True)
 REPAIR = PlannedWork("one", restarts_kubelet=True)
+
+
+@lru_cache(256)
+def _selector(query: str) -> str:
+    return dict(urllib.parse.parse_qsl(query)).get("labelSelector", "")
 
 
 class Objects(dict[str, dict[str, Any]]):
@@ -77,12 +93,10 @@ class Store:
     ) -> tuple[int, dict[str, Any]]:
         if method == "GET" and path in self.objects:
             return 200, self.objects[path]
-        if method == "GET" and path in (LEASES, CONFIG_MAPS, "/api/v1/nodes"):
-            key, _, value = dict(urllib.parse.parse_qsl(query)).get("labelSelector", "").partition("=")
+        if method == "GET" and path in (LEASES, "/api/v1/nodes"):
+            selector = _selector(query)
             below = [self.objects[at] for at in self.objects.below.get(path, ())]
-            items = [
-                each for each in below if not key or each["metadata"].get("labels", {}).get(key) == value
-            ]
+            items = [each for each in below if matches(selector, each["metadata"].get("labels"))]
             return 200, {"kind": "List", "items": items}
         if path == EVENTS_PATH:
             self.events[body["reason"]] += 1
@@ -109,6 +123,11 @@ class Store:
         daemonset = self.objects[DAEMONSET]
         daemonset["status"] = {"desiredNumberScheduled": nodes, "numberUnavailable": waiting}
 
+    def freeze(self, why: str | None) -> None:
+        """A person's word; None takes it back."""
+        body = self.objects.get(THE_FLEET) or build_lease(FLEET, NAMESPACE, FLEET)
+        self.put(THE_FLEET, merge(body, {"metadata": {"annotations": {FREEZE: why}}}))
+
     def node(self, name: str, *, canary: bool = False, uid: str = "") -> None:
         labels = {RING: CANARY} if canary else {}
         metadata = {"name": name, "uid": uid or f"uid-{name}", "labels": labels}
@@ -116,7 +135,7 @@ class Store:
 
     def holders(self) -> list[str]:
         """By the Leases alone, expired ones too."""
-        leases = [found for path, found in self.objects.items() if path.startswith(LEASES)]
+        leases = [found for path, found in self.objects.items() if path.startswith(f"{LEASES}/permit-")]
         return [lease["spec"]["holderIdentity"] for lease in leases if lease["spec"].get("holderIdentity")]
 
 
@@ -128,7 +147,7 @@ class Node:
     ) -> None:
         self.store, self.name, self.rules, self.canary = store, name, rules, canary
         self.random = random.Random(f"{name} {seed}")
-        self.held = self.heard = FleetAnswer()
+        self.held = FleetAnswer()
         self.uid = f"uid-{name}"
         self.skew = 0.0
         store.node(name, canary=canary)
@@ -138,16 +157,7 @@ class Node:
         return Ask(fleet, request, self.store, lambda: self.store.now + self.skew, self.random.random)
 
     def begin(self, work: PlannedWork = NEW) -> FleetAnswer:
-        known = replace(
-            FleetRequest(self.uid, self.rules, self.canary),
-            limit=self.heard.limit,
-            nodes=self.heard.nodes,
-            waiting=self.heard.waiting,
-            grants=self.heard.grants,
-            canaries_first=self.heard.canaries_first,
-        )
-        answer = self._ask(known).begin(work)
-        self.heard = answer
+        answer = self._ask(FleetRequest(self.uid, self.rules, self.canary)).begin(work)
         self.held = answer if answer.granted else self.held
         return answer
 

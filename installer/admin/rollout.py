@@ -8,11 +8,18 @@ from typing import Any, Protocol
 
 from installer.admin.find import PAGE, Installed, Lists
 from installer.admin.removal import parse_settings_map, settings_map_of
-from installer.fleet.objects import FREEZE
-from installer.fleet.overview import Rollout, build_pause, build_resume, build_rollout, to_retry
-from installer.kube.api import CONFIG_MAPS, DAEMON_SETS, LEASES, ApiError, Resource
+from installer.fleet.overview import (
+    Rollout,
+    build_pause,
+    build_paused_fleet,
+    build_resume,
+    build_rollout,
+    find_freeze,
+    to_retry,
+)
+from installer.kube.api import CONFIG_MAPS, LEASES, ApiError, Resource
 from installer.kube.objects import Object, mapping_at, text_at
-from installer.model.fleet import FleetRules
+from installer.model.fleet import FLEET, FleetRules
 from installer.model.instant import plain_time
 from installer.model.overview import GenerationView, RolloutView
 
@@ -21,6 +28,7 @@ class RolloutApi(Lists, Protocol):
     """See KubeClient."""
 
     def now(self) -> Any: ...
+    def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Object: ...
     def get(self, resource: Resource, namespace: str, name: str) -> Object: ...
     def delete(self, resource: Resource, namespace: str, name: str) -> None: ...
     def merge(self, resource: Resource, namespace: str, name: str, patch: Mapping[str, Any]) -> Object: ...
@@ -38,38 +46,50 @@ def see_rollouts(api: RolloutApi, installations: Sequence[Installed]) -> tuple[R
 
 def pause(api: RolloutApi, installations: Sequence[Installed], why: str) -> None:
     """No planned work begins on any node. Raises ApiError."""
-    for each in installations:
-        api.merge(DAEMON_SETS, each.what.namespace, each.what.name, build_pause(why))
+    for namespace in _namespaces(installations):
+        try:
+            api.merge(LEASES, namespace, FLEET, build_pause(why))
+        except ApiError as error:
+            if not error.missing:
+                raise
+            api.create(LEASES, namespace, build_paused_fleet(namespace, why))
 
 
 def resume(api: RolloutApi, installations: Sequence[Installed]) -> None:
     """Raises ApiError."""
-    for each in installations:
-        api.merge(DAEMON_SETS, each.what.namespace, each.what.name, build_resume())
+    for namespace in _namespaces(installations):
+        try:
+            api.merge(LEASES, namespace, FLEET, build_resume())
+        except ApiError as error:
+            if not error.missing:  # then it is not paused
+                raise
+
+
+def _namespaces(installations: Sequence[Installed]) -> tuple[str, ...]:
+    return tuple(sorted({rollout_namespace(each) for each in installations}))
 
 
 def retry(api: RolloutApi, installations: Sequence[Installed]) -> tuple[str, ...]:
     """Lets the generations begin again that were stopped; the brakes that were released. Raises ApiError."""
     found = {(rollout_namespace(each), name) for each in installations for name in to_retry(_read(api, each))}
     for namespace, name in sorted(found):
-        api.delete(CONFIG_MAPS, namespace, name)
+        api.delete(LEASES, namespace, name)
     return tuple(name for _, name in sorted(found))
 
 
-def why_paused(installed: Installed) -> str | None:
-    """None if it is not."""
-    annotations = mapping_at(installed.daemon_set, "metadata", "annotations")
-    return str(annotations[FREEZE]) if FREEZE in annotations else None
+def why_paused(api: Lists, installed: Installed) -> str | None:
+    """None if it is not. Raises ApiError."""
+    return find_freeze(_list_leases(api, installed))
+
+
+def _list_leases(api: Lists, installed: Installed) -> list[Object]:
+    pages = api.list_pages(LEASES, "", rollout_namespace(installed), PAGE)
+    return [each for page in pages for each in page.items]
 
 
 def _read(api: RolloutApi, installed: Installed) -> Rollout:
-    namespace = rollout_namespace(installed)
-    leases, config_maps = (
-        [each for page in api.list_pages(resource, "", namespace, PAGE) for each in page.items]
-        for resource in (LEASES, CONFIG_MAPS)
-    )
     rules = _read_rules(api, installed)
-    return build_rollout(installed.daemon_set, leases, config_maps, rules, api.now().timestamp())
+    return build_rollout(installed.daemon_set, _list_leases(api, installed), rules, api.now().timestamp())
 
 
 def _read_rules(api: RolloutApi, installed: Installed) -> FleetRules:

@@ -105,7 +105,7 @@ def find(api: UninstallApi, asked: Asked) -> Found:
                 [f"DaemonSet {each.what.name} belongs to a ManagedResource, which would bring it back"],
                 "remove it the way of Gardener: docs/gardener.md, Remove",
             )
-        if (why := why_paused(each)) is not None:
+        if (why := why_paused(api, each)) is not None:
             raise InvalidInputError(
                 [f"the rollout is paused, so that no node would begin: {why or 'no reason given'}"],
                 "`cri-resmgr-installer rollout resume` ends that",

@@ -1,7 +1,7 @@
 """The requests of one node: to be permitted planned work, and to tell how it ended. For short processes.
 
-Undisturbed, a node makes five for its part in a rollout: the permits, the DaemonSet, the brake, its permit
-taken, its permit given back. While it waits for a permit, each further question is one.
+Undisturbed, a node makes three for its part in a rollout: one LIST of all that is to be known (`board.py`),
+its permit taken, its permit given back. While it waits, each further question is one.
 
 Times are the API server's own (its header Date), so that a node whose clock is wrong takes no permit that is
 still held.
@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from installer.fleet import brake as brakes
+from installer.fleet.board import Board, read_board
 from installer.fleet.brake import Brake, build_brake, read_brake
 from installer.fleet.objects import (
     CANARY,
@@ -21,17 +22,18 @@ from installer.fleet.objects import (
     Member,
     Permit,
     brake_name,
+    build_lease,
     build_permit,
     build_release,
-    config_maps_path,
     leases_path,
-    read_fleet,
     read_permits,
+    rollout_query,
     share_of,
 )
 from installer.fleet.permits import choose, is_ghost, suspect
+from installer.fleet.size import FleetSize, build_size, measure
 from installer.host.kubeapi import Answer, Api
-from installer.model.fleet import FleetAnswer, FleetFacts, FleetRequest, PlannedWork, WorkResult
+from installer.model.fleet import FLEET, FleetAnswer, FleetRequest, PlannedWork, WorkResult
 
 _TRIES = 4  # of a write that others hinder
 _NODES_PATH = "/api/v1/nodes"
@@ -41,7 +43,7 @@ _SHORTEST = 4.0  # seconds until a node asks again
 _BY_PEOPLE = 40.0  # the same for what people end: a freeze, a tripped brake
 _CROWD = 15.0  # questions a second of a large fleet that waits for people or for canaries
 
-_CANARIES_FIRST = "canaries go first"
+_OTHERS_FIRST = "other nodes go first"
 
 _CONFLICT, _GONE = 409, 404
 
@@ -88,67 +90,68 @@ class Ask:
         self._api, self._now = api, clock()
         self._rules = request.rules
         self._me = Member(context.node, request.uid)
-        self._limit, self._nodes = request.limit, request.nodes
-        self._waiting, self._grants = request.waiting, request.grants
-        if request.facts is not None:
-            self._take_facts(request.facts)
+        self._leases = leases_path(context.namespace)
+        self._nodes = self._limit = 1
+        self._queue_seconds = 0.0
 
     # -- to begin ---------------------------------------------------------------------------
 
     def begin(self, work: PlannedWork) -> FleetAnswer:
         """Whether the work may begin now. A permit that the node holds already is found again."""
         try:
-            if self._request.canaries_first:
-                self._see_canaries(work)  # else there is nothing more to ask for
-            permits = self._read_permits() if work.restarts_kubelet else ()
-            mine = choose(permits, self._me, 1, self._now, self._random).mine
-            if self._limit and work.restarts_kubelet and not mine:
-                self._free(permits)  # else there is nothing more to ask for
-            self._check_freeze(self._request.facts or self._see_fleet(may_be_gone=work.removes))
-            free = (mine,) if mine else self._free(permits) if work.restarts_kubelet else ()
-            canary = work.begins and self._pass_brake(work)
+            board = self._read_board(work)
+            if board.frozen is not None:
+                why = f": {board.frozen}" if board.frozen else ""
+                raise self._for_people(f"the rollout is frozen{why}")
+            size = self._size(board, may_be_gone=work.removes)
+            self._nodes, self._limit = size.nodes, share_of(self._rules.concurrent_restarts, size.nodes)
+            if work.restarts_kubelet:
+                each = min(_MANY, _GRANT_SECONDS + self._limit / 4)
+                self._queue_seconds = each * size.queue(board.grants) / self._limit
+            if work.begins and board.brake is not None:
+                self._await(board.brake, work)
+            free = self._free(board) if work.restarts_kubelet else ()
+            canary = work.begins and self._pass_brake(board.brake, work)
             taken = self._take(free) if work.restarts_kubelet else Permit("")
         except _Wait as wait:
-            seconds = wait.seconds + wait.spread * self._random()
             return FleetAnswer(
                 why=wait.why,
                 detail=wait.detail,
-                wait=seconds,
-                limit=self._limit,
-                nodes=self._nodes,
-                waiting=self._waiting,
-                grants=self._grants,
-                canaries_first=wait.why == _CANARIES_FIRST,
+                wait=wait.seconds + wait.spread * self._random(),
                 failed=wait.failed,
                 powerless=wait.powerless,
             )
-        return FleetAnswer(
-            granted=True,
-            permit=taken.name,
-            version=taken.version,
-            limit=self._limit,
-            nodes=self._nodes,
-            canary=canary,
-        )
+        return FleetAnswer(granted=True, permit=taken.name, version=taken.version, canary=canary)
 
-    def _see_fleet(self, *, may_be_gone: bool) -> FleetFacts:
-        """What the DaemonSet says. Raises _Wait."""
-        answer = self._call("GET", self._context.daemonset_path)
+    def _read_board(self, work: PlannedWork) -> Board:
+        """Raises _Wait."""
+        found = _checked(self._call("GET", self._leases + rollout_query(work.generation))).get("items")
+        board = read_board(found, work.generation)
+        self._nodes = board.size.nodes if board.size else 1
+        if board.fault and work.begins:
+            raise self._not_understood(board.fault)
+        return board
+
+    def _not_understood(self, fault: str) -> _Wait:
+        return self._for_people(f"{fault}; `cri-resmgr-installer rollout retry` deletes it")
+
+    def _size(self, board: Board, *, may_be_gone: bool) -> FleetSize:
+        """How large the fleet is. One that is not known any more is asked for, and left to the next nodes; if
+        that fails, they ask. Raises _Wait."""
+        path = self._context.daemonset_path
+        if board.size is not None and board.size.is_fresh(path, self._now):
+            return board.size
+        answer = self._call("GET", path)
         if answer.code == _GONE and may_be_gone:
-            self._limit = max(1, self._limit)  # as it was last known
-            return FleetFacts()
-        facts = read_fleet(_checked(answer))
-        self._take_facts(facts)
-        return facts
-
-    def _take_facts(self, facts: FleetFacts) -> None:
-        """How many nodes there are and wait, and so how many permits there are."""
-        self._nodes, self._waiting = facts.nodes, facts.waiting
-        self._limit = share_of(self._rules.concurrent_restarts, self._nodes)
-
-    def _check_freeze(self, facts: FleetFacts) -> None:
-        if facts.frozen is not None:
-            raise self._for_people("the rollout is frozen" + (f": {facts.frozen}" if facts.frozen else ""))
+            return board.size or FleetSize(path)
+        size = measure(_checked(answer), path, board.grants, self._now)
+        if size.nodes:
+            says = build_size(size)
+            left = self._call("PATCH", f"{self._leases}/{FLEET}", {"metadata": {"annotations": says}})
+            if left.code == _GONE:
+                lease = build_lease(FLEET, self._context.namespace, FLEET, annotations=says)
+                self._call("POST", self._leases, lease)
+        return size
 
     def _for_people(self, why: str) -> _Wait:
         """What ends when people say so."""
@@ -157,76 +160,71 @@ class Ask:
 
     # -- permits ------------------------------------------------------------------------------
 
-    def _read_permits(self) -> tuple[Permit, ...]:
-        """All there are. What was granted since the last question shortens the queue. Raises _Wait."""
-        found = _checked(self._call("GET", leases_path(self._context.namespace))).get("items")
-        permits = read_permits(found)
-        before, self._grants = self._grants, sum(permit.holders for permit in permits)
-        if self._request.limit and self._request.facts is None:  # else it was counted just now
-            self._waiting -= self._grants - before
-        return permits
-
-    def _free(self, permits: Sequence[Permit]) -> tuple[Permit, ...]:
-        """The permits that may be taken. Raises _Wait if there are none."""
+    def _free(self, board: Board) -> tuple[Permit, ...]:
+        """The permits that may be taken; the one that this node has already is the only one. Raises _Wait if
+        there are none."""
+        permits = board.permits
         choice = choose(permits, self._me, self._limit, self._now, self._random)
-        old = None if choice.free else suspect(choice.held, self._now)
+        old = None if choice.mine or choice.free else suspect(choice.held, self._now)
         if old is not None:
             answer = self._call("GET", f"{_NODES_PATH}/{old.node}?resourceVersion=0")
             if is_ghost(old, answer.code, str(answer.metadata.get("uid", ""))):
-                permits = [replace(each, holder="") if each == old else each for each in permits]
+                permits = tuple(replace(each, holder="") if each == old else each for each in permits)
                 choice = choose(permits, self._me, self._limit, self._now, self._random)
+        if choice.mine:
+            return (choice.mine,)
         if choice.free:
             return choice.free
-        each = min(_MANY, _GRANT_SECONDS + self._limit / 4)
-        seconds = max(_SHORTEST, each * self._waiting / self._limit)
-        taken = (
-            "the permit to restart kubelet is"
-            if self._limit == 1
-            else f"all {self._limit} permits to restart kubelet are"
-        )
-        by = f", by {_listed([permit.node for permit in choice.held])}"
-        raise _Wait(f"{taken} taken", seconds / 2, seconds, by)
+        permits_are = "the permit is" if self._limit == 1 else f"all {self._limit} permits are"
+        by = _listed([permit.node for permit in choice.held])
+        detail = f": {permits_are} taken, by {by}"
+        raise _Wait(_OTHERS_FIRST, _SHORTEST / 2, max(_SHORTEST, 2 * self._queue_seconds), detail)
 
     def _take(self, permits: Sequence[Permit]) -> Permit:
         """The first one that nobody else takes at the same time. Raises _Wait."""
-        path = leases_path(self._context.namespace)
         for permit in permits[:_TRIES]:
-            lease = build_permit(
-                permit, self._context.namespace, self._me.identity, self._now, self._rules.hold_seconds
-            )
-            if permit.version:
-                answer = self._call("PUT", f"{path}/{permit.name}", lease)
-            else:
-                answer = self._call("POST", path, lease)
+            answer = self._write_permit(permit)
+            if answer.code == _CONFLICT and not permit.version:  # another's by now, or without our label
+                there = read_permits([self._call("GET", f"{self._leases}/{permit.name}").body])
+                answer = self._write_permit(there[0]) if there and not there[0].is_held(self._now) else answer
             if answer.code != _CONFLICT:
                 _checked(answer)
                 return replace(permit, version=str(answer.metadata.get("resourceVersion", "")))
-        raise _Wait("other nodes took the free permits at the same time", _SHORTEST / 2, _SHORTEST)
+        taken = ": they took the free permits at the same time"
+        raise _Wait(_OTHERS_FIRST, _SHORTEST / 2, _SHORTEST, taken)
+
+    def _write_permit(self, permit: Permit) -> Answer:
+        """With this node as its holder."""
+        namespace, seconds = self._context.namespace, self._rules.hold_seconds
+        lease = build_permit(permit, namespace, self._me.identity, self._now, seconds)
+        if permit.version:
+            return self._call("PUT", f"{self._leases}/{permit.name}", lease)
+        return self._call("POST", self._leases, lease)
 
     # -- the brake ----------------------------------------------------------------------------
 
-    def _pass_brake(self, work: PlannedWork) -> bool:
+    def _pass_brake(self, found: Brake | None, work: PlannedWork) -> bool:
         """Returns if the generation may begin on this node, and whether as a canary. Raises _Wait."""
-        node = self._context.node
         for _try in range(_TRIES):
-            brake = self._read_brake(work.generation) or Brake(work.generation, self._ring(), self._now)
-            why = brakes.stopped(brake, self._rules, self._nodes)
-            if why and node not in brake.failures:
-                raise self._for_people(why)
-            after = self._admitted(brake)
-            if (after == brake and brake.version) or self._write_brake(after):
-                if node not in after.canaries and self._rules.order == "canary":
-                    self._await_canaries(after, work)
-                return node in after.canaries
-        raise _Wait("other nodes wrote the brake at the same time", _SHORTEST / 2, _SHORTEST)
+            brake = found or Brake(work.generation, self._ring(), self._now)
+            self._await(brake, work)
+            admitted = self._admitted(brake)
+            written = admitted == brake and bool(brake.version)
+            after = admitted if written else self._write_brake(admitted)
+            if after is not None:
+                self._await(after, work)
+                return self._context.node in after.canaries
+            found = self._read_brake(work.generation)
+        raise _Wait(_OTHERS_FIRST, _SHORTEST / 2, _SHORTEST, ": they wrote the brake at the same time")
 
-    def _see_canaries(self, work: PlannedWork) -> None:
-        """For a node that has waited for them. Writes nothing. Raises _Wait while they are at work, or
-        watched."""
-        brake = self._read_brake(work.generation)
-        if brake is None or brakes.stopped(brake, self._rules, self._nodes):
-            return
-        if self._admitted(brake) == brake and self._context.node not in brake.canaries:
+    def _await(self, brake: Brake, work: PlannedWork) -> None:
+        """Raises _Wait where the generation was stopped, or others begin it first: unless that is still to be
+        written down, or this node is to be one of them."""
+        why, node = brakes.stopped(brake, self._rules, self._nodes), self._context.node
+        if why and node not in brake.failures:
+            raise self._for_people(why)
+        others = self._rules.order == "canary" and node not in brake.canaries
+        if others and brake.version and self._admitted(brake) == brake:
             self._await_canaries(brake, work)
 
     def _admitted(self, brake: Brake) -> Brake:
@@ -242,15 +240,15 @@ class Ask:
     def _await_canaries(self, brake: Brake, work: PlannedWork) -> None:
         """Raises _Wait while the canaries are at work, or watched."""
         soak = self._rules.soak_seconds if work.soaks else 0.0
+        spread = max(_SHORTEST, self._nodes / _CROWD, 2 * self._queue_seconds)  # then there is a queue
         if not brake.passed:  # and so nothing begins before the soak time is over
             awaited = sorted(set(brake.canaries) - brake.succeeded)
             who = _listed(awaited) if awaited else f"nodes with the label {RING}={CANARY}"
-            spread = max(_SHORTEST, self._nodes / _CROWD)
-            raise _Wait(_CANARIES_FIRST, max(_SHORTEST, soak), spread, f": {who}")
+            raise _Wait(_OTHERS_FIRST, max(_SHORTEST, soak), spread, f": canaries, {who}")
         left = brake.passed + soak - self._now
         if left > 0:
-            detail = f": they are watched for {left:.0f} s more"
-            raise _Wait(_CANARIES_FIRST, left, self._nodes / _CROWD, detail)
+            detail = f": canaries, which are watched for {left:.0f} s more"
+            raise _Wait(_OTHERS_FIRST, left, spread, detail)
 
     def _ring(self) -> str:
         """Who goes first in a generation that nobody has begun yet. Raises _Wait."""
@@ -260,27 +258,25 @@ class Ask:
 
     def _read_brake(self, generation: str) -> Brake | None:
         """None where there is none. Raises _Wait."""
-        answer = self._call("GET", f"{config_maps_path(self._context.namespace)}/{brake_name(generation)}")
+        answer = self._call("GET", f"{self._leases}/{brake_name(generation)}")
         if answer.code == _GONE:
             return None
         try:
             return read_brake(generation, _checked(answer))
         except ValueError as error:
-            why = f"{error}; `cri-resmgr-installer rollout retry` deletes it"
-            raise self._for_people(why) from None
+            raise self._not_understood(str(error)) from None
 
-    def _write_brake(self, brake: Brake) -> bool:
-        """False if another node has written it meanwhile. Raises _Wait."""
+    def _write_brake(self, brake: Brake) -> Brake | None:
+        """As it is then. None if another node has written it meanwhile. Raises _Wait."""
         body = build_brake(brake, self._context.namespace, self._rules, self._nodes)
-        path = config_maps_path(self._context.namespace)
         if brake.version:
-            answer = self._call("PUT", f"{path}/{brake_name(brake.generation)}", body)
+            answer = self._call("PUT", f"{self._leases}/{brake_name(brake.generation)}", body)
         else:
-            answer = self._call("POST", path, body)
+            answer = self._call("POST", self._leases, body)
         if answer.code == _CONFLICT:
-            return False
+            return None
         _checked(answer)
-        return True
+        return replace(brake, version=str(answer.metadata.get("resourceVersion", "")))
 
     # -- to end -----------------------------------------------------------------------------
 
@@ -304,22 +300,24 @@ class Ask:
 
     def _tell(self, result: WorkResult) -> str:
         """Writes the result down, and says whether that has tripped the brake, and why. Raises _Wait."""
+        board = self._read_board(result.work)
+        found = board.brake
+        if result.ok is False:
+            self._nodes = self._size(board, may_be_gone=True).nodes
         for _try in range(2 * _TRIES):
-            found = self._read_brake(result.work.generation)
             brake = found or Brake(result.work.generation, begun=self._now)
             after = brakes.with_result(brake, self._context.node, result.ok, result.why, self._now)
             if after == brake:
                 return ""
-            if result.ok is False:
-                self._see_fleet(may_be_gone=True)
             if self._write_brake(after):
                 before = brakes.stopped(brake, self._rules, self._nodes)
                 return "" if before else brakes.stopped(after, self._rules, self._nodes)
+            found = self._read_brake(result.work.generation)
         raise _Wait("other nodes wrote the brake at the same time", _SHORTEST)
 
     def _release(self, name: str, version: str) -> bool:
         """Whether the permit is not ours any more. Raises _Wait."""
-        path = f"{leases_path(self._context.namespace)}/{name}"
+        path = f"{self._leases}/{name}"
         answer = self._call("PATCH", path, build_release(version, self._now))
         if answer.code != _CONFLICT:
             return answer.code == _GONE or bool(_checked(answer))

@@ -1,8 +1,8 @@
 """What a fleet has learnt of one generation: its canaries, its failures, and whether others may begin. Pure.
 
-It is a ConfigMap that nodes write with its resourceVersion. A brake never lapses by itself: a failed node
-that succeeds takes its failure back (`install --retry` there), `rollout retry` deletes the ConfigMap, and
-another generation has another one.
+It is an annotation of a Lease that nodes write with its resourceVersion. A brake never lapses by itself: a
+failed node that succeeds takes its failure back (`install --retry` there), `rollout retry` deletes the Lease,
+and another generation has another one.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from installer.fleet.objects import PROGRAM, brake_name, share_of
+from installer.fleet.objects import PREFIX, annotations_of, brake_name, build_lease, metadata_of, share_of
 from installer.model.fleet import FleetRules
 from installer.model.instant import parse_time, plain_time
-from installer.model.labels import NAME_LABEL
 
+BRAKE = f"{PREFIX}/brake"
+"""Annotation of a brake's Lease: what it says."""
 LABELLED, FIRST = "labelled", "first"
 """Who are the canaries: nodes with the label, or the first ones that ask."""
 
@@ -25,6 +26,8 @@ CANARY_SECONDS = 900.0
 """A canary that has said nothing for so long is not waited for, and labelled ones of which none has begun are
 not either: others go first in their place."""
 _WHY = 300  # characters of a failure
+_REASONS = 50  # failures that say why; annotations of an object have 256 KiB together
+_MOST_CANARIES = 1000  # where more nodes have the label
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,38 +51,29 @@ class Brake:
     version: str = ""
 
 
-def read_brake(generation: str, config_map: Mapping[str, Any]) -> Brake:
-    """Raises ValueError for a ConfigMap that is not one of ours any more: nobody begins on it."""
-    data = config_map.get("data") or {}
-    metadata = config_map.get("metadata") or {}
+def read_brake(generation: str, lease: Mapping[str, Any]) -> Brake:
+    """Raises ValueError for a Lease that is not one of ours any more: nobody begins on it."""
     try:
-        canaries, failures = json.loads(data["canaries"]), json.loads(data["failures"])
+        found = json.loads(annotations_of(lease)[BRAKE])
         return Brake(
             generation,
-            str(data["ring"]),
-            parse_time(data["begun"]),
-            {str(node): parse_time(found["begun"]) for node, found in canaries.items()},
-            frozenset(str(node) for node, found in canaries.items() if found.get("done")),
+            str(found["ring"]),
+            parse_time(found["begun"]),
+            {str(node): parse_time(each["begun"]) for node, each in found["canaries"].items()},
+            frozenset(str(node) for node, each in found["canaries"].items() if each.get("done")),
             {
-                str(node): Failure(parse_time(found["time"]), str(found["why"]))
-                for node, found in failures.items()
+                str(node): Failure(parse_time(each["time"]), str(each["why"]))
+                for node, each in found["failures"].items()
             },
-            parse_time(data.get("passed")),
-            str(metadata.get("resourceVersion", "")),
+            parse_time(found.get("passed")),
+            str(metadata_of(lease).get("resourceVersion", "")),
         )
     except (LookupError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f"ConfigMap {brake_name(generation)} is not understood: {error}") from None
+        raise ValueError(f"Lease {brake_name(generation)} is not understood: {error}") from None
 
 
 def build_brake(brake: Brake, namespace: str, rules: FleetRules, nodes: int) -> dict[str, Any]:
-    """The ConfigMap, which people read, too."""
-    metadata: dict[str, Any] = {
-        "name": brake_name(brake.generation),
-        "namespace": namespace,
-        "labels": {NAME_LABEL: PROGRAM},
-    }
-    if brake.version:
-        metadata["resourceVersion"] = brake.version
+    """The Lease. People read its annotation, too."""
     canaries = {
         node: {"begun": plain_time(at)} | ({"done": True} if node in brake.succeeded else {})
         for node, at in sorted(brake.canaries.items())
@@ -88,15 +82,16 @@ def build_brake(brake: Brake, namespace: str, rules: FleetRules, nodes: int) -> 
         node: {"time": plain_time(failure.at), "why": failure.why}
         for node, failure in sorted(brake.failures.items())
     }
-    data = {
+    found = {
+        "stopped": stopped(brake, rules, nodes),
         "ring": brake.ring,
         "begun": plain_time(brake.begun),
-        "canaries": json.dumps(canaries),
-        "failures": json.dumps(failures),
         "passed": plain_time(brake.passed) if brake.passed else "",
-        "stopped": stopped(brake, rules, nodes),
+        "canaries": canaries,
+        "failures": failures,
     }
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+    name, says = brake_name(brake.generation), {BRAKE: json.dumps(found, ensure_ascii=False)}
+    return build_lease(name, namespace, brake.generation, brake.version, says)
 
 
 # -- what it says ---------------------------------------------------------------------------
@@ -123,7 +118,8 @@ def may_be_canary(brake: Brake, node: str, *, labelled: bool, nodes: int, now: f
         return True
     counted = [name for name, at in brake.canaries.items() if name in brake.succeeded or _is_awaited(at, now)]
     if brake.ring == LABELLED:
-        return labelled or (not counted and not _is_awaited(brake.begun, now))
+        chosen = labelled and len(brake.canaries) < _MOST_CANARIES
+        return chosen or (not counted and not _is_awaited(brake.begun, now))
     return len(counted) < share_of(_CANARY_SHARE, nodes)
 
 
@@ -168,7 +164,8 @@ def with_failure(brake: Brake, node: str, why: str, now: float) -> Brake:
     """The generation failed on this node; the first failure stays."""
     if node in brake.failures:
         return brake
-    return replace(brake, failures={**brake.failures, node: Failure(now, " ".join(why.split())[:_WHY])})
+    why = " ".join(why.split())[:_WHY] if len(brake.failures) < _REASONS else ""
+    return replace(brake, failures={**brake.failures, node: Failure(now, why)})
 
 
 def with_result(brake: Brake, node: str, ok: bool | None, why: str, now: float) -> Brake:

@@ -1,4 +1,8 @@
-"""Names and shapes of what a fleet keeps in the API. Pure."""
+"""Names and shapes of what a fleet keeps in the API. Pure.
+
+All of it is Leases of one namespace, so that one LIST tells a node everything: the permits, the brake of each
+generation, and one Lease of the whole fleet. A label says which is which.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +11,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
+from urllib.parse import urlencode
 
-from installer.model.fleet import FleetFacts
+from installer.model.fleet import FLEET, ROLLOUT
 from installer.model.instant import micro_time, parse_time
 from installer.model.labels import NAME_LABEL
 
 PREFIX = "cri-resource-manager.intel.com"
-FREEZE = f"{PREFIX}/freeze"
-"""Annotation of the DaemonSet: no planned work begins anywhere. Its value says why."""
 RING = f"{PREFIX}/ring"
 """Label of a node; with the value `canary` it goes first."""
 CANARY = "canary"
 PROGRAM = "cri-resmgr-installer"
 
 _PERMIT = "permit-"
+_PERMITS = "permit"
 _RELEASED_SECONDS = 1  # a Lease's duration has to be above 0
 
 
@@ -73,8 +77,10 @@ def leases_path(namespace: str) -> str:
     return f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
 
 
-def config_maps_path(namespace: str) -> str:
-    return f"/api/v1/namespaces/{namespace}/configmaps"
+def rollout_query(generation: str) -> str:
+    """Of a LIST: what a node has to know that is to begin this generation. Brakes of others are left out:
+    they stay for ever."""
+    return "?" + urlencode({"labelSelector": f"{ROLLOUT} in ({FLEET},{_PERMITS},{generation})"})
 
 
 def share_of(text: str, nodes: int) -> int:
@@ -92,22 +98,6 @@ def metadata_of(found: Mapping[str, Any]) -> Mapping[str, Any]:
 def annotations_of(found: Mapping[str, Any]) -> Mapping[str, Any]:
     annotations = metadata_of(found).get("annotations")
     return annotations if isinstance(annotations, dict) else {}
-
-
-def read_fleet(daemonset: Mapping[str, Any]) -> FleetFacts:
-    """Of the DaemonSet as the API returns it."""
-    status = daemonset.get("status")
-    status = status if isinstance(status, dict) else {}
-    why = annotations_of(daemonset).get(FREEZE)
-    return FleetFacts(
-        _count(status.get("desiredNumberScheduled")),
-        _count(status.get("numberUnavailable")),
-        None if why is None else str(why),
-    )
-
-
-def _count(found: object) -> int:
-    return found if isinstance(found, int) and found > 0 else 0
 
 
 def read_permits(leases: object) -> tuple[Permit, ...]:
@@ -141,15 +131,22 @@ def _seconds_of(text: str) -> float:
     return parse_time(text)
 
 
+def build_lease(
+    name: str, namespace: str, label: str, version: str = "", annotations: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """One of the rollout's. `version` is the resourceVersion that it rests on, empty for a new one."""
+    metadata: dict[str, Any] = {
+        "name": name,
+        "namespace": namespace,
+        "labels": {NAME_LABEL: PROGRAM, ROLLOUT: label},
+    }
+    metadata |= {"resourceVersion": version} if version else {}
+    metadata |= {"annotations": dict(annotations)} if annotations else {}
+    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata}
+
+
 def build_permit(permit: Permit, namespace: str, holder: str, now: float, seconds: float) -> dict[str, Any]:
     """The Lease with another holder. For a holder that has it already it is renewed."""
-    metadata: dict[str, Any] = {
-        "name": permit.name,
-        "namespace": namespace,
-        "labels": {NAME_LABEL: PROGRAM},
-    }
-    if permit.version:
-        metadata["resourceVersion"] = permit.version
     renews = holder == permit.holder
     spec: dict[str, Any] = {
         "holderIdentity": holder,
@@ -158,7 +155,7 @@ def build_permit(permit: Permit, namespace: str, holder: str, now: float, second
         "renewTime": _time(now),
         "acquireTime": _time(permit.taken if renews else now),
     }
-    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
+    return build_lease(permit.name, namespace, _PERMITS, permit.version) | {"spec": spec}
 
 
 def build_release(version: str, now: float) -> dict[str, Any]:

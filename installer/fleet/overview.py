@@ -9,9 +9,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from installer.fleet.board import read_freeze
 from installer.fleet.brake import Brake, read_brake, stopped
-from installer.fleet.objects import FREEZE, Permit, metadata_of, read_fleet, read_permits, share_of
-from installer.model.fleet import FleetRules
+from installer.fleet.objects import Permit, build_lease, metadata_of, read_permits, share_of
+from installer.fleet.size import measure
+from installer.model.fleet import FLEET, FREEZE, FleetRules
 
 _BRAKE = "brake-"
 
@@ -49,20 +51,17 @@ class Rollout:
 
 
 def build_rollout(
-    daemonset: Mapping[str, Any],
-    leases: Iterable[Mapping[str, Any]],
-    config_maps: Iterable[Mapping[str, Any]],
-    rules: FleetRules,
-    now: float,
+    daemonset: Mapping[str, Any], leases: Iterable[Mapping[str, Any]], rules: FleetRules, now: float
 ) -> Rollout:
-    """From the DaemonSet and all Leases and ConfigMaps of the rollout's namespace."""
+    """From the DaemonSet and all Leases of the rollout's namespace."""
+    leases = list(leases)
     status = daemonset.get("status")
     status = status if isinstance(status, dict) else {}
-    facts = read_fleet(daemonset)
-    nodes = facts.nodes
+    size = measure(daemonset, "", 0, now)
+    nodes = size.nodes
     outdated = max(0, nodes - (status.get("updatedNumberScheduled") or 0))
-    permits = tuple(permit for permit in read_permits(list(leases)) if permit.is_held(now))
-    brakes, unreadable = _read_brakes(config_maps)
+    permits = tuple(permit for permit in read_permits(leases) if permit.is_held(now))
+    brakes, unreadable = _read_brakes(leases)
     generations = tuple(
         Generation(
             brake, stopped(brake, rules, nodes), brake.passed + rules.soak_seconds if brake.passed else 0
@@ -70,33 +69,44 @@ def build_rollout(
         for brake in sorted(brakes, key=lambda brake: -brake.begun)
     )
     limit = share_of(rules.concurrent_restarts, nodes)
-    return Rollout(nodes, facts.waiting, limit, facts.frozen, permits, generations, unreadable, outdated)
+    frozen = find_freeze(leases)
+    return Rollout(nodes, size.waiting, limit, frozen, permits, generations, unreadable, outdated)
+
+
+def find_freeze(leases: Iterable[Mapping[str, Any]]) -> str | None:
+    """Why planned work is stopped, None if it is not. Of the Leases of the rollout's namespace."""
+    return next((read_freeze(each) for each in leases if metadata_of(each).get("name") == FLEET), None)
 
 
 def build_pause(why: str) -> dict[str, Any]:
-    """A merge patch of the DaemonSet: planned work begins nowhere until `build_resume`."""
+    """A merge patch of the Lease `fleet`: planned work begins nowhere until `build_resume`."""
     return {"metadata": {"annotations": {FREEZE: why}}}
 
 
+def build_paused_fleet(namespace: str, why: str) -> dict[str, Any]:
+    """The Lease, where no node has written it yet."""
+    return build_lease(FLEET, namespace, FLEET, annotations={FREEZE: why})
+
+
 def build_resume() -> dict[str, Any]:
-    """A merge patch of the DaemonSet."""
+    """A merge patch of the Lease."""
     return {"metadata": {"annotations": {FREEZE: None}}}
 
 
 def to_retry(rollout: Rollout) -> tuple[str, ...]:
-    """The ConfigMaps to delete, so that the generations that were stopped are begun again: by canaries."""
+    """The Leases to delete, so that the generations that were stopped are begun again: by canaries."""
     found = [generation.brake.generation for generation in rollout.generations if generation.stopped]
     return (*(_BRAKE + generation for generation in found), *rollout.unreadable)
 
 
-def _read_brakes(config_maps: Iterable[Mapping[str, Any]]) -> tuple[list[Brake], tuple[str, ...]]:
+def _read_brakes(leases: Iterable[Mapping[str, Any]]) -> tuple[list[Brake], tuple[str, ...]]:
     brakes, unreadable = list[Brake](), list[str]()
-    for config_map in config_maps:
-        name = str(metadata_of(config_map).get("name", ""))
+    for lease in leases:
+        name = str(metadata_of(lease).get("name", ""))
         if not name.startswith(_BRAKE):
             continue
         try:
-            brakes.append(read_brake(name.removeprefix(_BRAKE), config_map))
+            brakes.append(read_brake(name.removeprefix(_BRAKE), lease))
         except ValueError:
             unreadable.append(name)
     return brakes, tuple(unreadable)

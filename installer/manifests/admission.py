@@ -15,7 +15,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from installer.manifests.values import Values
-from installer.model.node_marks import LAST_FAILURE, NOT_READY_TAINT, READY_LABEL, STATUS, UNINSTALLING
+from installer.model.fleet import FLEET, FREEZE, ROLLOUT
+from installer.model.node_marks import (
+    LAST_FAILURE,
+    NOT_READY_TAINT,
+    READY_LABEL,
+    STATUS,
+    UNINSTALLING,
+)
 
 _SHARED_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 
@@ -32,6 +39,9 @@ def build_admission_values(values: Values, *, agent: bool, guard_deletion: bool)
         "account": f"system:serviceaccount:{values.namespace}:{values.name}",
         "rollout_namespace": rollout_namespace(values),
         "lease_namespaces": namespaces,
+        "fleet": FLEET,
+        "freeze": FREEZE,
+        "rollout_label": ROLLOUT,
         "own_namespaces": _texts([name for name in namespaces if name not in _SHARED_NAMESPACES]),
         "own_labels": _texts([READY_LABEL]),
         "own_annotations": _texts([STATUS, LAST_FAILURE]),

@@ -7,6 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+FLEET = "fleet"
+"""The Lease of the whole fleet, in the rollout's namespace."""
+FREEZE = "cri-resource-manager.intel.com/freeze"
+"""Annotation of that Lease: no planned work begins anywhere. Its value says why."""
+ROLLOUT = "cri-resource-manager.intel.com/rollout"
+"""Label of each Lease there: `permit`, `fleet`, or the generation that a brake is about."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedWork:
@@ -44,16 +51,6 @@ DEFAULT_RULES = FleetRules()
 
 
 @dataclass(frozen=True, slots=True)
-class FleetFacts:
-    """What the DaemonSet says: `nodes` that it selects, those of them that are `waiting` (their pod is not
-    available), and why planned work is `frozen`, None if it is not."""
-
-    nodes: int = 0
-    waiting: int = 0
-    frozen: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Turn:
     """Whether planned work may begin now. `asks`: it has to be asked for (a pod whose manifests have a
     rollout namespace). `granted` is the work that may begin, `why` why none may. `powerless`: the API server
@@ -85,10 +82,7 @@ class WorkResult:
 class FleetRequest:
     """What is asked for one node, whose Node has this `uid` and maybe the `canary` label: `work` is to be
     permitted, or `result` to be told and `permit`, which was taken with this resourceVersion (`version`), to
-    be given back. `limit` is the number of permits, and `nodes` that of nodes, that the last answer has told,
-    0 if there was none, when `waiting` nodes waited and all permits together had been granted `grants` times;
-    `canaries_first` whether it was the canaries that this node waited for. `facts` are what the DaemonSet
-    said in the last seconds, if it was seen; then it is not asked for again."""
+    be given back."""
 
     uid: str
     rules: FleetRules
@@ -97,12 +91,6 @@ class FleetRequest:
     result: WorkResult | None = None
     permit: str = ""
     version: str = ""
-    limit: int = 0
-    nodes: int = 0
-    waiting: int = 0
-    grants: int = 0
-    canaries_first: bool = False
-    facts: FleetFacts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +107,6 @@ class FleetAnswer:
     wait: float = 0.0
     permit: str = ""
     version: str = ""
-    limit: int = 0
-    nodes: int = 0
-    waiting: int = 0
-    grants: int = 0
-    canaries_first: bool = False
     canary: bool = False
     failed: bool = False
     powerless: bool = False

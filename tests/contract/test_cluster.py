@@ -59,11 +59,6 @@ def api(context: PodContext) -> Iterator[KubeApi]:
     client.close()
 
 
-def uid(server: ApiServer) -> str:
-    found: str = server.daemonset["metadata"]["uid"]
-    return found
-
-
 # -- the client ---------------------------------------------------------------------------
 
 
@@ -181,10 +176,10 @@ def test_a_service_account_that_lacks_a_file_is_a_failure(server: ApiServer, api
 
 def test_a_beat_leaves_a_lease_and_an_event(server: ApiServer, context: PodContext) -> None:
     answer = json.loads(heartbeat(HeartbeatRequest(context, events=(EVENT,)).to_json()))
-    assert (answer["paused"], answer["uid"], answer["sent"]) == (False, uid(server), 1)
+    assert (answer["paused"], answer["sent"]) == (False, 1)
     assert server.lease
     first = server.lease["spec"]
-    assert (first["holderIdentity"], first["leaseDurationSeconds"]) == (context.pod, 900)
+    assert (first["holderIdentity"], first["leaseDurationSeconds"]) == (context.node, 900)
     heartbeat(HeartbeatRequest(context).to_json())
     assert server.lease["spec"]["renewTime"] > first["renewTime"]
     assert server.lease["spec"]["acquireTime"] == first["acquireTime"]
@@ -274,7 +269,7 @@ def test_a_part_that_hangs_does_not_hinder_the_others(server: ApiServer, context
     server.fail("/leases", hang=True)
     answer = json.loads(heartbeat(HeartbeatRequest(context, events=(EVENT,), seconds=2.0).to_json()))
     results = {part: found[0] for part, found in answer["parts"].items()}
-    assert results == {"node": "ok", "daemonset": "ok", "lease": "failed", "events": "ok"}
+    assert results == {"node": "ok", "lease": "failed", "events": "ok"}
     assert answer["paused"] is True
 
 
@@ -298,9 +293,8 @@ def relabel(server: ApiServer) -> None:
 def test_positive_evidence(
     server: ApiServer, context: PodContext, change: Callable[[ApiServer], None]
 ) -> None:
-    seen = uid(server)
     change(server)
-    assert json.loads(decommission(HeartbeatRequest(context, seen).to_json()))["certain"] is True
+    assert json.loads(decommission(HeartbeatRequest(context).to_json()))["certain"] is True
 
 
 FAULTS: list[dict[str, Any]] = [
@@ -318,10 +312,9 @@ FAULTS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
 def test_no_evidence(server: ApiServer, context: PodContext, fault: dict[str, Any]) -> None:
-    seen = uid(server)
     if fault:
         server.fail(**fault)
-    answer = json.loads(decommission(HeartbeatRequest(context, seen, seconds=1.0).to_json()))
+    answer = json.loads(decommission(HeartbeatRequest(context, seconds=1.0).to_json()))
     assert answer["certain"] is False
     assert answer["why"]
 
@@ -340,14 +333,13 @@ def forget_labels(server: ApiServer) -> None:
 def test_doubt_is_no_evidence(
     server: ApiServer, context: PodContext, change: Callable[[ApiServer], None]
 ) -> None:
-    seen = uid(server)
     change(server)
-    assert json.loads(decommission(HeartbeatRequest(context, seen).to_json()))["certain"] is False
+    assert json.loads(decommission(HeartbeatRequest(context).to_json()))["certain"] is False
 
 
 def test_a_server_that_is_away_is_no_evidence(server: ApiServer, context: PodContext) -> None:
     server.go_away()
-    answer = json.loads(decommission(HeartbeatRequest(context, "uid").to_json()))
+    answer = json.loads(decommission(HeartbeatRequest(context).to_json()))
     assert answer == {
         "certain": False,
         "why": "DaemonSet kube-system/cri-resmgr-installer could not be read: Connection refused",

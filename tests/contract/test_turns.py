@@ -12,11 +12,12 @@ import pytest
 
 from installer.daemon.cluster.pod_context import find_pod_context
 from installer.daemon.cluster.turns import Turns
-from installer.fleet.objects import FREEZE, config_maps_path, leases_path
+from installer.fleet.brake import BRAKE
+from installer.fleet.objects import build_lease, leases_path
 from installer.host.files import RootedFiles
 from installer.host.watch import EventLoop
 from installer.model.event import Event
-from installer.model.fleet import FleetRules, PlannedWork, WorkResult
+from installer.model.fleet import FLEET, FREEZE, FleetRules, PlannedWork, WorkResult
 from tests.host.daemon import SOON
 from tests.throwaway.apiserver import ApiServer
 
@@ -30,7 +31,8 @@ NAMESPACE = "cri-resmgr-installer-rollout"
 WORK = PlannedWork("one", begins=True, soaks=True)
 RULES = FleetRules(hold_seconds=600)
 PERMIT = f"{leases_path(NAMESPACE)}/permit-0"
-BRAKE = f"{config_maps_path(NAMESPACE)}/brake-one"
+THE_BRAKE = f"{leases_path(NAMESPACE)}/brake-one"
+THE_FLEET = f"{leases_path(NAMESPACE)}/{FLEET}"
 
 
 class Run:
@@ -95,7 +97,7 @@ def test_a_turn_is_got_used_and_given_back(server: ApiServer, tmp_path: Path) ->
     assert run.turns.turn().granted == WORK
     run.turns.worked(WorkResult(WORK, True))
     run.want(None)
-    run.until(lambda: '"done": true' in server.objects[BRAKE]["data"]["canaries"])
+    run.until(lambda: '"done": true' in server.objects[THE_BRAKE]["metadata"]["annotations"][BRAKE])
     assert holder(server)  # the node is not Ready yet
     assert run.turns.awaits_node
     run.see()
@@ -109,7 +111,7 @@ def test_a_failure_is_told_before_the_permit_is_given_back(server: ApiServer, tm
     run.turns.worked(WorkResult(WORK, False, "the relay does not answer"))
     run.want(None)
     run.see()
-    run.until(lambda: not holder(server))
+    run.until(lambda: not holder(server) and bool(server.events))
     assert [event["reason"] for event in server.events] == ["RolloutStopped"]
     other = Run(server, tmp_path / "two", "two")
     other.want()
@@ -124,7 +126,7 @@ def test_a_run_that_starts_again_knows_its_permit(server: ApiServer, tmp_path: P
     again = Run(server, tmp_path / "one", "one")
     again.want()
     again.until(again.granted)
-    assert [path for path in server.objects if path.startswith(leases_path(NAMESPACE))] == [PERMIT]
+    assert [path for path in server.objects if path.startswith(PERMIT[:-1])] == [PERMIT]
     again.turns.worked(WorkResult(WORK, True))
     again.want(None)
     again.see()
@@ -164,7 +166,7 @@ def test_an_end_that_cannot_be_told_is_why_nothing_begins(server: ApiServer, tmp
 
 
 def test_a_freeze_is_seen_before_anything_begins(server: ApiServer, tmp_path: Path) -> None:
-    server.daemonset["metadata"]["annotations"] = {FREEZE: "we look"}
+    server.objects[THE_FLEET] = build_lease(FLEET, NAMESPACE, FLEET, annotations={FREEZE: "we look"})
     run = Run(server, tmp_path / "one", "one")
     run.want()
     run.until(lambda: run.turns.turn().why == "the rollout is frozen: we look")

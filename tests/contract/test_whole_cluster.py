@@ -22,7 +22,7 @@ from installer.manifests.inputs import ManifestOptions
 from installer.model.fleet import FleetRules
 from installer.model.instant import parse_time
 from tests.extras import EXTENSION
-from tests.throwaway.fleet import CONFIG_MAPS, LEASES, NODES, Fleet, build_node
+from tests.throwaway.fleet import LEASES, NODES, Fleet, build_node
 from tests.throwaway.kubeserver import Name
 
 Ran = subprocess.CompletedProcess[str]
@@ -96,7 +96,7 @@ def test_report_asks_for_pages_and_for_no_node_alone(fleet: Fleet, run: Run) -> 
     assert page.returncode == 3
     assert page.stdout.startswith("<!DOCTYPE html>")
     asked = {plural: count for (_, plural), count in fleet.server.requests.items()}
-    assert asked == {"daemonsets": 2, "configmaps": 2, "pods": 1, "leases": 2, "nodes": 3}
+    assert asked == {"daemonsets": 2, "configmaps": 1, "pods": 1, "leases": 2, "nodes": 3}
 
 
 def test_a_watched_fleet_outlives_an_api_server_that_is_away(fleet: Fleet, tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_what_the_api_server_refuses_is_said_in_its_words(fleet: Fleet, run: Run
 def test_a_rollout_is_seen_paused_and_begun_again(fleet: Fleet, run: Run) -> None:
     place, now = "cri-resmgr-installer-rollout", time.time()
     brake = Brake("0123456789abcdef", begun=now - 60, failures={"n3": Failure(now - 50, "no space")})
-    fleet.server.create(CONFIG_MAPS, place, build_brake(brake, place, FleetRules(), 4))
+    fleet.server.create(LEASES, place, build_brake(brake, place, FleetRules(), 4))
     fleet.server.create(LEASES, place, build_permit(Permit("permit-0"), place, "n1/uid-1", now, 600))
     seen = run("rollout", "status")
     assert seen.returncode == 3, seen.stderr
@@ -188,5 +188,5 @@ def test_a_rollout_is_seen_paused_and_begun_again(fleet: Fleet, run: Run) -> Non
     assert "the rollout is paused, so that no node would begin: a Friday" in refused.stderr
     assert run("rollout", "resume").returncode == 0
     assert "released: brake-0123456789abcdef" in run("rollout", "retry").stdout
-    assert Name(CONFIG_MAPS, place, "brake-0123456789abcdef") not in fleet.server.objects
+    assert Name(LEASES, place, "brake-0123456789abcdef") not in fleet.server.objects
     assert run("rollout", "status").returncode == 0

@@ -134,7 +134,7 @@ class Nodes:
         body = {
             "metadata": {
                 **template["metadata"],
-                "name": f"{metadata['name']}-{next(self._numbers)}",
+                "name": f"{metadata['name']}-{next(self._numbers):05}",  # five characters, as the real ones
                 "labels": {**template["metadata"]["labels"], REVISION: revision},
                 "finalizers": [KUBELET],
                 "ownerReferences": [{"kind": "DaemonSet", "name": metadata["name"], "uid": metadata["uid"]}],

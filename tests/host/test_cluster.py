@@ -96,10 +96,9 @@ def installed(node: Node) -> None:
 def test_it_tells_what_it_does(node: Node, server: ApiServer, tmp_path: Path) -> None:
     with pod(node, server, tmp_path, CRI_RESMGR_INSTALLER_ANNOTATE_NODE="true") as running:
         running.reach("converged")
-        within(SOON, lambda: "Converged" in reasons(server))
         within(SOON, lambda: shown(server) == "converged")
-        assert server.lease
-        assert server.lease["spec"]["holderIdentity"] == server.environment()["POD_NAME"]
+        within(SOON, lambda: server.lease is not None)
+        assert not reasons(server)  # the Node says it
         said = json.loads(server.annotations[STATUS])
         assert running.rss() < 30_000
         assert set(said) == {
@@ -237,7 +236,6 @@ def test_evidence_removes_without_a_trace(
         assert running.end() == 0
         (why,) = running.messages("removal.evidence")
         assert why.startswith("removing: ")
-    assert reasons(server)[-1] == "Removed"
     assert shown(server) == "removed"
     node.expect_untraced()
 
@@ -260,10 +258,9 @@ def test_the_removal_of_a_fleet_says_removed_and_leaves_nothing(
             assert removing.ready_file.exists()
             assert not installing.ready_file.exists()
             assert removing.end() == installing.end() == 0
-    assert "Removed" in reasons(server)
     assert shown(server) == "removed"
     assert server.lease
-    assert server.lease["spec"]["holderIdentity"] == "removing"
+    assert server.lease["spec"]["holderIdentity"] == server.node["metadata"]["name"]
     (owner,) = server.lease["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["uid"]) == ("Node", server.node["metadata"]["uid"])
     node.expect_untraced()

@@ -11,7 +11,8 @@ from time import time
 
 import pytest
 
-from installer.fleet.objects import FREEZE, Permit, build_permit, leases_path
+from installer.fleet.objects import Permit, build_lease, build_permit, leases_path
+from installer.model.fleet import FLEET, FREEZE
 from tests.host.daemon import SOON, Daemon, within
 from tests.host.node import Node
 from tests.rules import rule
@@ -76,7 +77,7 @@ def running(nodes: dict[str, Node], server: ApiServer, tmp_path: Path) -> Iterat
 def holders(server: ApiServer) -> dict[str, str]:
     """Who has which permit, or had it last."""
     found = list(server.objects.items())
-    leases = {path: lease for path, lease in found if path.startswith(leases_path(NAMESPACE))}
+    leases = {path: lease for path, lease in found if path.startswith(f"{leases_path(NAMESPACE)}/permit-")}
     return {path: lease["spec"].get("holderIdentity", "") for path, lease in leases.items()}
 
 
@@ -96,7 +97,8 @@ def last_state(daemon: Daemon) -> str:
 
 
 def test_a_frozen_fleet_begins_nothing(nodes: dict[str, Node], server: ApiServer, tmp_path: Path) -> None:
-    server.daemonset["metadata"]["annotations"] = {FREEZE: "a person looks"}
+    lease = build_lease(FLEET, NAMESPACE, FLEET, annotations={FREEZE: "a person looks"})
+    server.objects[f"{leases_path(NAMESPACE)}/{FLEET}"] = lease
     with running({"one": nodes["one"]}, server, tmp_path) as daemons:
         within(SOON, lambda: "frozen: a person looks" in last_state(daemons["one"]))
         assert daemons["one"].phase() == "waiting"

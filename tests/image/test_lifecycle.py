@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from installer.model.node_marks import STATUS
 from tests.host.daemon import SOON, within
 from tests.host.node import BINARY, DROP_IN, FALLBACK, GUARD, PROXY
 from tests.image.world import NEW, OLD, World, idle
@@ -245,7 +246,7 @@ def test_it_tells_the_cluster_and_removes_only_on_its_word(world: World) -> None
     with ApiServer(network=f"/proc/{world.host.leader}/ns/net") as server:
         with world.rollout(server=server, **values) as pod:
             within(SOON, lambda: server.lease is not None)
-            within(SOON, lambda: "Converged" in {event["reason"] for event in server.events})
+            within(SOON, lambda: json.loads(server.annotations.get(STATUS, "{}")).get("state") == "converged")
             before = node.invocations()
             server.fail(code=403)
             assert pod.terminate() == 0
@@ -255,7 +256,8 @@ def test_it_tells_the_cluster_and_removes_only_on_its_word(world: World) -> None
             world.settle(pod)
             server.delete_daemonset()
             assert pod.terminate() == 0
-        assert server.events[-1]["reason"] == "Removed"
+        assert json.loads(server.annotations[STATUS])["state"] == "removed"
+        assert not server.events
         node.expect_untraced()
 
 

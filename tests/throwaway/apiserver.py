@@ -27,6 +27,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from tests.throwaway.selectors import matches
+
 T = TypeVar("T")
 
 PROXY_PAGE = b"<html><body><h1>404 Not Found</h1></body></html>"
@@ -284,11 +286,10 @@ class ApiServer:
 
     def _list(self, collection: str, query: str) -> dict[str, Any]:
         """All of a collection, or those with a label."""
-        label = dict(urllib.parse.parse_qsl(query)).get("labelSelector", "")
-        key, _, value = label.partition("=")
+        selector = dict(urllib.parse.parse_qsl(query)).get("labelSelector", "")
         paths = [path for path in self.objects if path.rpartition("/")[0] == collection]
         items = [self._versioned(path) for path in paths]
-        chosen = [item for item in items if not key or item["metadata"].get("labels", {}).get(key) == value]
+        chosen = [item for item in items if matches(selector, item["metadata"].get("labels"))]
         return {"kind": "List", "apiVersion": "v1", "metadata": {}, "items": chosen}
 
     def _answer(self, method: str, path: str, body: Any, query: str) -> tuple[int, dict[str, Any]]:

@@ -147,6 +147,7 @@ class StrictServer(KubeServer):
         namespace = self.objects.get(Name(NAMESPACES, "", key.namespace))
         request = {
             "resource": {"group": key.kind.group, "resource": key.kind.plural},
+            "operation": operation,
             "namespace": key.namespace,
             "userInfo": self._asking,
         }

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from tests.throwaway.apiserver import inside, merge, merge_conditions, secure
+from tests.throwaway.selectors import matches
 
 CORE, NAMESPACES = "/api/v1", "/namespaces/"
 BOOKMARK_SECONDS = 0.2  # about a minute in real life
@@ -424,12 +425,9 @@ def parse_path(path: str) -> tuple[Name, bool]:
 
 
 def selected(body: dict[str, Any], query: dict[str, str]) -> bool:
-    """By labels, which must be equal, and by a few fields."""
-    labels = body["metadata"].get("labels") or {}
-    for part in filter(None, query.get("labelSelector", "").split(",")):
-        key, _, value = part.partition("=")
-        if labels.get(key) != value.removeprefix("="):
-            return False
+    """By labels, and by a few fields."""
+    if not matches(query.get("labelSelector", ""), body["metadata"].get("labels")):
+        return False
     for part in filter(None, query.get("fieldSelector", "").split(",")):
         path, _, value = part.partition("=")
         found: Any = body

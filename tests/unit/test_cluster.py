@@ -27,7 +27,7 @@ from installer.model.pause import PAUSE_ANNOTATION
 
 NODE = "worker-7"
 UID = "5f1c-first"
-CONTEXT = PodContext("10.0.0.1", 443, "/account", NODE, "ours-x7k2p", "pod", "kube-system", "ours")
+CONTEXT = PodContext("10.0.0.1", 443, "/account", NODE, "ours-x7k2p", "kube-system", "ours")
 LABELS = {"os": "linux", "pool": "a", "cores": "16", "word": "many"}
 
 
@@ -134,7 +134,7 @@ NOT_UNDERSTOOD: list[dict[str, Any]] = [
 def test_what_is_not_understood_is_no_no(what: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         selects(what, NODE, LABELS)
-    found = decide(CONTEXT, daemonset(template=what), node(), UID)
+    found = decide(CONTEXT, daemonset(template=what), node())
     assert not found.certain
     assert "not understood" in found.why
 
@@ -161,7 +161,7 @@ def status(
 
 
 def test_a_daemonset_that_wants_the_node_is_no_evidence() -> None:
-    found = decide(CONTEXT, daemonset(), node(), UID)
+    found = decide(CONTEXT, daemonset(), node())
     assert (found.certain, "selects this node" in found.why) == (False, True)
 
 
@@ -176,7 +176,7 @@ def test_a_daemonset_that_wants_the_node_is_no_evidence() -> None:
     ],
 )
 def test_evidence(answer: Answer, node_answer: Answer, word: str) -> None:
-    found = decide(CONTEXT, answer, node_answer, UID)
+    found = decide(CONTEXT, answer, node_answer)
     assert found.certain
     assert word in found.why
 
@@ -212,19 +212,37 @@ def test_evidence(answer: Answer, node_answer: Answer, word: str) -> None:
     ],
 )
 def test_doubt_keeps_the_node(answer: Answer, node_answer: Answer, word: str) -> None:
-    found = decide(CONTEXT, answer, node_answer, UID)
+    found = decide(CONTEXT, answer, node_answer)
     assert not found.certain
     assert word in found.why
 
 
-def test_a_daemonset_that_never_was_seen_may_have_another_name() -> None:
-    found = decide(CONTEXT, status(404, "NotFound"), node(), "")
-    assert not found.certain
-    assert "was never seen" in found.why
+LONG = "a-name-of-a-daemonset-that-is-longer-than-fifty-seven-characters"
 
 
-def test_without_a_remembered_uid_another_uid_is_none() -> None:
-    assert not decide(CONTEXT, daemonset(uid="another"), node(), "").certain
+@pytest.mark.parametrize(
+    ("daemonset", "pod", "ours"),
+    [
+        ("ours", "ours-x7k2p", True),
+        (LONG, f"{LONG[:58]}x7k2p", True),
+        ("ours", "prefix-ours-x7k2p", False),
+        ("prefix-ours", "ours-x7k2p", False),
+        ("ours", "ours-5d8f9-x7k2p", False),
+        ("ours", "ours-0", False),
+        ("ours", "ours-of-a", False),
+        ("ours", "x7k2p", False),
+        ("ours", "", False),
+        ("", "-x7k2p", False),
+    ],
+)
+def test_only_a_pod_that_has_its_name_from_a_daemonset_knows_that_it_is_gone(
+    daemonset: str, pod: str, ours: bool
+) -> None:
+    """Else the name may be wrong: somebody has renamed the DaemonSet, and not its environment."""
+    context = replace(CONTEXT, daemonset=daemonset, pod=pod)
+    assert context.is_of_daemonset is ours
+    found = decide(context, status(404, "NotFound", daemonset), node())
+    assert found.certain is ours
 
 
 def test_without_its_name_nothing_is_asked() -> None:
@@ -239,7 +257,7 @@ def test_a_pause_keeps_a_node_that_is_not_wanted_any_more() -> None:
     """Nobody may have heard of the pause before."""
     gone = {("GET", CONTEXT.daemonset_path): status(404, "NotFound")}
     paused = {("GET", CONTEXT.node_path): node(annotations={PAUSE_ANNOTATION: "yes"})}
-    request = HeartbeatRequest(CONTEXT, UID)
+    request = HeartbeatRequest(CONTEXT)
     assert check_decommission(request, FakeApi(gone | {("GET", CONTEXT.node_path): node()}))["certain"]
     found = check_decommission(request, FakeApi(gone | paused))
     assert (found["certain"], "worker-7 is paused" in found["why"]) == (False, True)
@@ -256,7 +274,7 @@ def test_a_server_that_wants_to_be_left_alone_is_asked_for_nothing_more() -> Non
 
 def test_a_renewal_is_one_request() -> None:
     api = FakeApi(GOOD)
-    Heartbeat(HeartbeatRequest(CONTEXT, UID, see_node=False, adopt=False, node_uid="uid"), api).run()
+    Heartbeat(HeartbeatRequest(CONTEXT, see_node=False, adopt=False, node_uid="uid"), api).run()
     assert api.calls == [("PATCH", CONTEXT.lease_path)]
 
 
@@ -267,7 +285,6 @@ POD = {
     "KUBERNETES_SERVICE_PORT": "6443",
     "NODE_NAME": NODE,
     "POD_NAME": "ours-x7k2p",
-    "CRI_RESMGR_INSTALLER_POD_UID": "pod",
     "POD_NAMESPACE": "kube-system",
     "CRI_RESMGR_INSTALLER_DAEMONSET": "ours",
 }
@@ -281,7 +298,7 @@ def pod(tmp_path: Path) -> dict[str, str]:
 
 
 def test_the_context_is_what_the_pod_says(pod: dict[str, str], tmp_path: Path) -> None:
-    expected = PodContext("10.0.0.1", 6443, str(tmp_path), NODE, "ours-x7k2p", "pod", "kube-system", "ours")
+    expected = PodContext("10.0.0.1", 6443, str(tmp_path), NODE, "ours-x7k2p", "kube-system", "ours")
     assert find_pod_context(pod) == expected
 
 
@@ -357,7 +374,7 @@ def test_a_lease_belongs_to_its_node_and_says_who_holds_it() -> None:
     assert lease["metadata"]["ownerReferences"] == [OWNER]
     assert "ownerReferences" not in build_lease(CONTEXT, NOON, {})["metadata"]  # the node could not be read
     assert lease["spec"] == {
-        "holderIdentity": "ours-x7k2p",
+        "holderIdentity": NODE,
         "leaseDurationSeconds": 900,
         "renewTime": "2026-01-02T12:00:00.000005Z",
         "acquireTime": "2026-01-02T12:00:00.000005Z",
@@ -403,7 +420,6 @@ class FakeApi:
 
 GOOD = {
     ("GET", CONTEXT.node_path): node(annotations={PAUSE_ANNOTATION: "yes"}),
-    ("GET", CONTEXT.daemonset_path): daemonset(),
     ("PATCH", CONTEXT.lease_path): Answer(200, {"kind": "Lease"}),
     ("POST", "/api/v1/namespaces/default/events"): Answer(201, {"kind": "Event"}),
 }
@@ -414,11 +430,9 @@ def test_a_beat_asks_and_tells() -> None:
     api = FakeApi(GOOD)
     answer = Heartbeat(HeartbeatRequest(CONTEXT, events=(EVENT, EVENT)), api).run()
     assert answer["paused"] is True
-    assert answer["uid"] == UID
     assert answer["sent"] == 2
     assert {part: found[0] for part, found in answer["parts"].items()} == {
         "node": "ok",
-        "daemonset": "ok",
         "lease": "ok",
         "events": "ok",
     }
@@ -438,7 +452,7 @@ def test_a_lease_that_is_not_the_nodes_is_given_to_it(owners: object) -> None:
 def test_a_daemon_that_was_replaced_leaves_the_lease_to_the_newer_one() -> None:
     api = FakeApi(GOOD)
     answer = Heartbeat(HeartbeatRequest(CONTEXT, events=(EVENT,), renew=False), api).run()
-    assert set(answer["parts"]) == {"node", "daemonset", "events"}
+    assert set(answer["parts"]) == {"node", "events"}
 
 
 def test_a_lease_that_is_not_there_is_created() -> None:
@@ -448,7 +462,7 @@ def test_a_lease_that_is_not_there_is_created() -> None:
     assert api.calls[-2:] == [("PATCH", CONTEXT.lease_path), ("POST", CONTEXT.leases_path)]
 
 
-@pytest.mark.parametrize("part", ["node", "daemonset", "lease", "events"])
+@pytest.mark.parametrize("part", ["node", "lease", "events"])
 @pytest.mark.parametrize(
     ("fault", "result"),
     [
@@ -459,16 +473,12 @@ def test_a_lease_that_is_not_there_is_created() -> None:
     ],
 )
 def test_no_part_hinders_another(part: str, fault: Answer, result: str) -> None:
-    keys = dict(zip(("node", "daemonset", "lease", "events"), GOOD, strict=True))
+    keys = dict(zip(("node", "lease", "events"), GOOD, strict=True))
     answer = Heartbeat(HeartbeatRequest(CONTEXT, events=(EVENT,)), FakeApi({**GOOD, keys[part]: fault})).run()
     results = {name: found[0] for name, found in answer["parts"].items()}
     assert results.pop(part) == result
     assert set(results.values()) == {"ok"}
     assert answer["paused"] is (None if part == "node" else True)
-
-
-def test_the_first_uid_is_remembered() -> None:
-    assert Heartbeat(HeartbeatRequest(CONTEXT, uid="the first"), FakeApi(GOOD)).run()["uid"] == "the first"
 
 
 def test_before_the_first_pass_nothing_is_written() -> None:
@@ -498,7 +508,7 @@ def test_an_event_that_is_refused_for_what_it_says_does_not_hold_up_the_others()
 
 def test_a_request_survives_its_way_through_a_command_line() -> None:
     said, failure = {"state": "paused"}, {"state": "failed"}
-    request = HeartbeatRequest(CONTEXT, UID, 3.0, True, said, (EVENT,), True, False, failure)
+    request = HeartbeatRequest(CONTEXT, 3.0, True, said, (EVENT,), True, False, failure)
     assert parse_request(request.to_json()) == request
 
 

@@ -63,13 +63,11 @@ def test_while_the_api_server_is_away_a_pause_stays(scene: Scene, output: str, c
     assert scene.changes == 0
 
 
-def test_the_uid_that_was_seen_goes_with_every_question(scene: Scene) -> None:
-    scene.begin(answer(uid="first"))
-    assert scene.heartbeat(answer(uid="first")).uid == "first"
+def test_a_removal_rests_on_what_the_api_server_says(scene: Scene) -> None:
+    scene.begin()
     scene.answers.append(Finished((), 0, '{"certain": true, "why": "gone"}'))
     assert scene.cluster.removal_evidence() == (True, "gone")
     assert scene.asked[-1][0] == "cluster-decommission"
-    assert scene.asked[-1][1].uid == "first"
 
 
 @pytest.mark.parametrize(
@@ -97,7 +95,7 @@ def test_at_rest_the_lease_alone_is_renewed_every_five_minutes_or_so(scene: Scen
     for _ in range(5):
         assert 300 <= scene.loop.fire() <= 360
         request = scene.children[-1].request
-        assert (request.renew, request.see_node, request.uid) == (True, False, "uid")
+        assert (request.renew, request.see_node) == (True, False)
         scene.children[-1].end(answer())
 
 
@@ -432,7 +430,7 @@ def test_at_the_end_a_dead_api_server_is_not_waited_for(scene: Scene) -> None:
 
 def test_a_pause_outlasts_a_restart_while_the_api_server_is_away(files: RootedFiles) -> None:
     Scene(files).begin(answer(paused=True))
-    again = Scene(files, "another-pod")
+    again = Scene(files)
     again.begin("", 1)
     assert again.cluster.paused()
     once_more = Scene(files)
@@ -440,30 +438,42 @@ def test_a_pause_outlasts_a_restart_while_the_api_server_is_away(files: RootedFi
     assert not once_more.cluster.paused()
 
 
-def test_a_uid_outlasts_a_restart_of_the_same_pod_only(files: RootedFiles) -> None:
-    Scene(files).begin(answer(uid="first"))
-    same, other = Scene(files), Scene(files, "pod-of-the-next-daemonset")
-    same.begin(answer(uid="first"))
-    other.begin(answer(uid="next"))
-    assert same.asked[0][1].uid == "first"
-    assert other.asked[0][1].uid == ""
+def next_renewal(files: RootedFiles, later: float) -> float:
+    """How long the daemon of the next pod waits, which starts so many seconds after a renewal."""
+    first = Scene(files)
+    first.now = 1_000_000.0
+    first.begin()
+    first.heartbeat(answer())
+    after = Scene(files)
+    after.now = first.now + later
+    after.begin()
+    wait = after.loop.fire()
+    assert after.children[-1].request.renew
+    return wait
 
 
-def test_without_a_pods_uid_no_uid_is_believed(files: RootedFiles) -> None:
-    Scene(files, "").begin(answer(uid="first"))
-    again = Scene(files, "")
-    again.begin()
-    assert again.asked[0][1].uid == ""
+@pytest.mark.parametrize(
+    ("later", "at_least", "at_most"),
+    [(10, 290, 350), (200, 100, 160), (600, 0, 0), (5000, 0, 0), (-50, 0, 0)],
+)
+def test_a_lease_that_the_pod_before_has_renewed_is_renewed_when_it_is_due(
+    files: RootedFiles, later: float, at_least: float, at_most: float
+) -> None:
+    assert at_least <= next_renewal(files, later) <= at_most
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"paused": "yes", "pod": "pod"}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"paused": "yes"}', '{"renewed": "x"}', '{"renewed": []}']
+)
 def test_an_unreadable_memory_is_none(files: RootedFiles, text: str) -> None:
     place = files.root / CLUSTER_MEMORY[1:]
     place.parent.mkdir(parents=True)
     place.write_text(text)
     scene = Scene(files)
     scene.begin("", 1)
-    assert (scene.cluster.paused(), scene.asked[0][1].uid) == (False, "")
+    assert not scene.cluster.paused()
+    scene.loop.fire()
+    assert scene.children[-1].request.renew
 
 
 def test_what_does_not_change_is_not_written_again(scene: Scene, files: RootedFiles) -> None:

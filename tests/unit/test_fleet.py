@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -9,27 +10,45 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from installer.fleet.ask import Ask, FleetContext
-from installer.fleet.brake import Brake, build_brake, read_brake, stopped, with_failure, with_success
-from installer.fleet.objects import FREEZE, Member, Permit, brake_name, permit_name, read_permits, share_of
+from installer.fleet.brake import (
+    BRAKE,
+    Brake,
+    build_brake,
+    may_be_canary,
+    read_brake,
+    stopped,
+    with_failure,
+    with_success,
+)
+from installer.fleet.objects import (
+    Member,
+    Permit,
+    brake_name,
+    build_lease,
+    permit_name,
+    read_permits,
+    share_of,
+)
 from installer.fleet.overview import build_pause, build_resume, build_rollout, to_retry
 from installer.fleet.permits import choose
+from installer.fleet.size import SIZE, FleetSize, build_size
 from installer.host.kubeapi import Answer
-from installer.model.fleet import FleetAnswer, FleetFacts, FleetRequest, FleetRules
+from installer.model.fleet import FleetRules, PlannedWork
 from tests.fleet_bench import (
-    CONFIG_MAPS,
     DAEMONSET,
     LEASES,
     NAMESPACE,
     NEW,
     REPAIR,
     RULES,
+    THE_FLEET,
     Node,
     Store,
     anywhere,
 )
+from tests.throwaway.apiserver import merge
 
-BRAKE = f"{CONFIG_MAPS}/{brake_name(NEW.generation)}"
+THE_BRAKE = f"{LEASES}/{brake_name(NEW.generation)}"
 
 
 @pytest.fixture
@@ -80,23 +99,23 @@ def test_a_node_takes_a_permit_only_where_there_is_room(
         assert not found.free
 
 
-def test_undisturbed_it_takes_five_requests(store: Store) -> None:
+def test_undisturbed_it_takes_three_requests(store: Store) -> None:
     (node, _, _) = trio(store, anywhere())
-    Node(store, "z", anywhere()).begin(replace(NEW, restarts_kubelet=False))  # the brake is there
+    Node(store, "z", anywhere()).begin(replace(NEW, restarts_kubelet=False))  # brake and size are there
     store.requests.clear()
     assert node.begin().granted
     assert store.holders() == ["a/uid-a"]
     node.end()
     assert store.holders() == []
-    assert len(store.requests) == 5
+    assert len(store.requests) == 3
 
 
 def test_the_next_node_waits_until_the_permit_is_given_back(store: Store) -> None:
     a, b, _ = trio(store)
     assert a.begin(REPAIR).granted
     answer = b.begin(REPAIR)
-    assert (answer.granted, answer.why) == (False, "the permit to restart kubelet is taken")
-    assert answer.detail == ", by a"
+    assert (answer.granted, answer.why) == (False, "other nodes go first")
+    assert answer.detail == ": the permit is taken, by a"
     store.requests.clear()
     b.begin(REPAIR)
     assert len(store.requests) == 1  # nothing more is asked for
@@ -165,12 +184,12 @@ def test_of_two_that_take_the_same_permit_one_waits(store: Store) -> None:
 def test_a_freeze_stops_what_has_not_begun(store: Store) -> None:
     a, b, _ = trio(store)
     a.begin(REPAIR)
-    store.objects[DAEMONSET]["metadata"]["annotations"][FREEZE] = "a disk is slow"
+    store.freeze("a disk is slow")
     a.end()
     answer = b.begin(REPAIR)
     assert (answer.granted, answer.why) == (False, "the rollout is frozen: a disk is slow")
     assert 20 <= answer.wait <= 60
-    del store.objects[DAEMONSET]["metadata"]["annotations"][FREEZE]
+    store.freeze(None)
     assert b.begin(REPAIR).granted
 
 
@@ -200,6 +219,7 @@ def test_a_removal_goes_on_when_the_daemonset_is_gone(store: Store) -> None:
     a.begin(REPAIR)
     a.end()
     del store.objects[DAEMONSET]
+    store.now += 301  # so that its size is asked for again
     assert a.begin(REPAIR).powerless
     assert a.begin(replace(REPAIR, removes=True)).granted
     assert not b.begin(replace(REPAIR, removes=True)).granted
@@ -215,7 +235,7 @@ def test_one_failure_of_a_small_fleet_stops_the_generation(store: Store) -> None
     assert answer.tripped == "the brake was tripped by node a: the relay does not answer"
     for node in (b, c):
         assert node.begin().why == answer.tripped
-    assert store.objects[BRAKE]["data"]["stopped"] == answer.tripped
+    assert json.loads(store.objects[THE_BRAKE]["metadata"]["annotations"][BRAKE])["stopped"] == answer.tripped
     assert b.begin(replace(NEW, generation="two")).granted
     b.end()
     assert c.begin(REPAIR).granted  # what was verified here is repaired all the same
@@ -265,10 +285,12 @@ def test_a_brake_is_read_as_it_was_written(canaries: dict[str, int], why: str) -
     assert read_brake("one", build_brake(brake, "ns", RULES, 3)) == brake
 
 
-@pytest.mark.parametrize("data", [None, {}, {"canaries": "no", "failures": "{}", "ring": "", "begun": ""}])
-def test_nobody_begins_on_a_brake_that_is_not_understood(store: Store, data: Any) -> None:
+@pytest.mark.parametrize(
+    "said", ["", "{}", "[]", '{"canaries": "no", "failures": {}, "ring": "", "begun": ""}']
+)
+def test_nobody_begins_on_a_brake_that_is_not_understood(store: Store, said: str) -> None:
     a, _, _ = trio(store, anywhere())
-    store.put(BRAKE, {"metadata": {"name": brake_name("one")}, "data": data})
+    store.put(THE_BRAKE, build_lease(brake_name("one"), NAMESPACE, "one", annotations={BRAKE: said}))
     answer = a.begin()
     assert not answer.granted
     assert "rollout retry" in answer.why
@@ -285,9 +307,9 @@ def test_the_others_wait_for_the_canary_and_while_it_is_watched(store: Store) ->
     store.now += 20
     a.end()
     answer = b.begin()
-    assert (answer.granted, answer.why) == (False, "canaries go first")
-    assert answer.detail == ": they are watched for 300 s more"
-    assert 300 <= answer.wait <= 302
+    assert (answer.granted, answer.why) == (False, "other nodes go first")
+    assert answer.detail == ": canaries, which are watched for 300 s more"
+    assert 300 <= answer.wait <= 304
     store.now += 299
     assert not c.begin().granted
     store.now += 2
@@ -300,7 +322,7 @@ def test_a_generation_that_restarts_nothing_is_not_watched(store: Store) -> None
     mild = replace(NEW, restarts_kubelet=False, soaks=False)
     assert a.begin(mild).canary
     waits = b.begin(mild)
-    assert (waits.why, waits.detail) == ("canaries go first", ": a")
+    assert (waits.why, waits.detail) == ("other nodes go first", ": canaries, a")
     a.end(work=mild)
     assert b.begin(mild).granted
     assert store.holders() == []
@@ -360,60 +382,117 @@ def test_the_failure_of_one_canary_stops_a_large_fleet(store: Store) -> None:
 # -- in how few requests --------------------------------------------------------------------------
 
 
-def asked(store: Store, rules: FleetRules, facts: FleetFacts | None) -> tuple[FleetAnswer, list[str]]:
-    """The first question of a node, and its requests."""
+def requests_of(store: Store, node: Node, work: PlannedWork = NEW) -> list[str]:
+    """That one question makes."""
     store.requests.clear()
-    fleet = FleetContext("b", NAMESPACE, DAEMONSET)
-    request = FleetRequest("uid-b", rules, facts=facts)
-    answer = Ask(fleet, request, store, lambda: store.now, lambda: 0.5).begin(NEW)
-    return answer, [f"{method} {path.rpartition('/')[2]}" for method, path in store.requests]
+    node.begin(work)
+    return [f"{method} {path.rpartition('/')[2]}" for method, path in store.requests]
 
 
-def test_a_daemonset_that_was_seen_just_now_is_not_asked_for_again(store: Store) -> None:
-    answer, requests = asked(store, anywhere(), FleetFacts(3, 3))
-    assert answer.granted
-    assert "GET cri-resmgr-installer" not in requests
-    assert "GET cri-resmgr-installer" in asked(store, anywhere(), None)[1]
-
-
-def test_a_freeze_that_was_seen_just_now_is_believed(store: Store) -> None:
-    answer, _ = asked(store, anywhere(), FleetFacts(3, 3, "lunch"))
-    assert (answer.granted, answer.why) == (False, "the rollout is frozen: lunch")
-
-
-def test_to_hear_that_all_permits_are_taken_is_one_request(store: Store) -> None:
-    """And so it knows how long the queue is, as who has asked for the DaemonSet does."""
-    Node(store, "a", anywhere()).begin()
+def test_the_size_of_the_fleet_is_asked_for_by_one_node_in_a_while(store: Store) -> None:
     store.size(300, 200)
+    a, b, c = trio(store, anywhere(concurrent_restarts="1"))
+    asks = ["GET leases", "GET cri-resmgr-installer", "PATCH fleet"]
+    assert requests_of(store, a, REPAIR) == [*asks, "POST leases", "POST leases"]
+    assert requests_of(store, b, REPAIR) == ["GET leases"]
+    assert store.objects[THE_FLEET]["metadata"]["labels"]
+    store.now += 101
+    assert requests_of(store, c, REPAIR) == asks
+    assert requests_of(store, b, REPAIR) == ["GET leases"]
+
+
+def test_a_fleet_that_is_not_counted_yet_is_not_remembered(store: Store) -> None:
+    store.size(0)
+    a, b, _ = trio(store)
+    assert a.begin(REPAIR).granted
+    assert THE_FLEET not in store.objects
+    store.size(1000)
+    assert b.begin(REPAIR).granted  # there are ten permits
+
+
+def test_the_longer_the_queue_the_longer_a_node_waits(store: Store) -> None:
+    store.size(10_000, 9000)
     rules = anywhere(concurrent_restarts="1")
-    answer, requests = asked(store, rules, FleetFacts(300, 200))
-    assert (requests, answer.why) == (["GET leases"], "the permit to restart kubelet is taken")
-    assert answer == asked(store, rules, None)[0]
+    Node(store, "a", rules).begin(REPAIR)
+    waits = [Node(store, f"n{at}", rules).begin(REPAIR).wait for at in range(20)]
+    assert max(waits) > 3600
+    store.size(10_000, 1)
+    store.now += 31
+    assert all(Node(store, f"n{at}", rules).begin(REPAIR).wait < 20 for at in range(20))
+
+
+def test_another_fleets_size_is_not_believed(store: Store) -> None:
+    """Of a DaemonSet that has the same namespace for its rollout."""
+    store.freeze(None)
+    says = build_size(FleetSize("/somebody/elses", 10_000, at=store.now))
+    store.objects[THE_FLEET]["metadata"]["annotations"] |= says
+    a, b, _ = trio(store)
+    a.begin(REPAIR)
+    assert not b.begin(REPAIR).granted
+
+
+@pytest.mark.parametrize("said", ["", "[]", "{}", '{"nodes": "many"}'])
+def test_a_size_that_is_not_understood_is_asked_for(store: Store, said: str) -> None:
+    store.put(THE_FLEET, build_lease("fleet", NAMESPACE, "fleet", annotations={SIZE: said}))
+    assert "GET cri-resmgr-installer" in requests_of(store, trio(store)[0])
+
+
+def test_a_freeze_stays_where_nodes_leave_the_size(store: Store) -> None:
+    store.freeze("lunch")
+    a, _, _ = trio(store)
+    assert not a.begin(REPAIR).granted
+    store.freeze(None)
+    assert a.begin(REPAIR).granted
+    store.freeze("lunch")
+    store.now += 301
+    a.end(work=REPAIR)
+    assert a.begin(REPAIR).why == "the rollout is frozen: lunch"
+
+
+def test_a_permit_that_has_lost_its_label_is_found(store: Store) -> None:
+    """It is not listed; it can be taken all the same, and no two nodes have it."""
+    a, b, _ = trio(store)
+    store.put(f"{LEASES}/permit-0", {"metadata": {"name": "permit-0"}, "spec": {}})
+    assert a.begin(REPAIR).granted
+    del store.objects[f"{LEASES}/permit-0"]["metadata"]["labels"]
+    assert not b.begin(REPAIR).granted
+    assert store.holders() == ["a/uid-a"]
 
 
 def test_who_waits_for_canaries_asks_for_nothing_else(store: Store) -> None:
     """Also once they are through, and watched."""
     a, b, _ = trio(store, replace(RULES, concurrent_restarts="3"))
     assert a.begin().canary
-    assert b.begin().why == "canaries go first"
+    assert b.begin().why == "other nodes go first"
     for meanwhile in (lambda: None, a.end):
         meanwhile()
-        store.requests.clear()
-        assert not b.begin().granted
-        assert store.requests == [("GET", BRAKE)]
+        assert requests_of(store, b) == ["GET leases"]
     store.now += 301
     assert b.begin().granted
+
+
+def test_of_many_labelled_nodes_a_thousand_go_first() -> None:
+    """What a brake says has to fit into an annotation."""
+    brake = Brake("one", "labelled", canaries={f"n{at}": 1.0 for at in range(1000)})
+    assert not may_be_canary(brake, "another", labelled=True, nodes=10_000, now=2.0)
+    assert may_be_canary(brake, "n7", labelled=True, nodes=10_000, now=2.0)
+
+
+def test_a_brake_that_many_have_tripped_fits_into_an_annotation() -> None:
+    """Annotations of an object have 256 KiB together (Kubernetes API, TotalAnnotationSizeLimitB)."""
+    brake = Brake("one", canaries={f"a-rather-long-name-of-a-node-{at}": 1.0 for at in range(1000)})
+    for at in range(1000):
+        brake = with_failure(brake, f"a-rather-long-name-of-a-node-{at}", "ü" * 400, 1.0)
+    said = build_brake(brake, NAMESPACE, RULES, 10_000)["metadata"]["annotations"]
+    assert sum(len(text.encode()) for text in said.values()) < 200 << 10
 
 
 # -- what an operator does ------------------------------------------------------------------------
 
 
 def see(store: Store, rules: FleetRules = RULES) -> Any:
-    below = {
-        part: [found for path, found in store.objects.items() if path.startswith(f"{part}/")]
-        for part in (LEASES, CONFIG_MAPS)
-    }
-    return build_rollout(store.objects[DAEMONSET], below[LEASES], below[CONFIG_MAPS], rules, store.now)
+    leases = [found for path, found in store.objects.items() if path.startswith(f"{LEASES}/")]
+    return build_rollout(store.objects[DAEMONSET], leases, rules, store.now)
 
 
 def test_a_rollout_is_seen_paused_resumed_and_retried(store: Store) -> None:
@@ -424,15 +503,15 @@ def test_a_rollout_is_seen_paused_resumed_and_retried(store: Store) -> None:
     assert [permit.node for permit in seen.permits] == ["a"]
     assert (seen.nodes, seen.waiting, seen.limit, seen.frozen) == (3, 2, 1, None)
     assert [each.at_work for each in seen.generations] == [("a",)]
-    annotations = store.objects[DAEMONSET]["metadata"]["annotations"]
-    annotations |= build_pause("lunch")["metadata"]["annotations"]
+    store.put(THE_FLEET, merge(store.objects[THE_FLEET], build_pause("lunch")))
     assert see(store).frozen == "lunch"
-    assert build_resume()["metadata"]["annotations"] == {FREEZE: None}
-    annotations.clear()
+    assert not b.begin().granted
+    store.put(THE_FLEET, merge(store.objects[THE_FLEET], build_resume()))
+    assert see(store).frozen is None
     a.end(ok=False)
     assert see(store).generations[0].stopped
     assert to_retry(see(store)) == ("brake-one",)
-    del store.objects[BRAKE]
+    del store.objects[THE_BRAKE]
     assert b.begin().granted
 
 

@@ -15,7 +15,7 @@ from installer.host.kubeapi import Answer
 from installer.model.daemon import Phase
 from installer.model.node_marks import NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
 from installer.model.pause import PAUSE_ANNOTATION
-from tests.cluster_scene import ALL_OK, CONTEXT, Scene, answer, state
+from tests.cluster_scene import ALL_OK, CONTEXT, SEEN, Scene, answer, state
 from tests.fleet_bench import Store
 from tests.rules import rule
 
@@ -28,13 +28,13 @@ def begun(path: Path, *, annotate: bool = True, said: Any = SAID) -> Scene:
     """A daemon that has started, and has renewed its Lease."""
     path.mkdir()
     scene = Scene(RootedFiles(path), annotate=annotate)
-    scene.begin(answer(said=said))
+    scene.begin(answer(said=said, parts=SEEN))
     scene.heartbeat(answer())
     return scene
 
 
 def wait(scene: Scene) -> None:
-    scene.cluster.report(state(Phase.WAITING, "all 3 permits to restart kubelet are taken"))
+    scene.cluster.report(state(Phase.WAITING, "other nodes go first"))
 
 
 # -- which words --------------------------------------------------------------------------------
@@ -68,9 +68,27 @@ def test_a_turn_that_comes_at_once_is_no_word(tmp_path: Path, annotate: bool) ->
     scene.loop.now += 20
     scene.cluster.report(state(Phase.CONVERGED))
     request = scene.heartbeat(answer(sent=1, parts=TOLD))
-    assert [event["reason"] for event in request.events] == ["Converged"]
+    assert [event["reason"] for event in request.events] == ([] if annotate else ["Converged"])
     assert request.status.get("state", "converged") == "converged"
     assert len(scene.children) == 2
+
+
+@pytest.mark.parametrize("phase", [Phase.CONVERGED, Phase.REMOVED])
+def test_what_is_well_is_no_event_where_the_node_says_it_unless_it_ends_a_warning(
+    tmp_path: Path, phase: Phase
+) -> None:
+    scene = begun(tmp_path / "one")
+    reasons = []
+    for each in (phase, Phase.FAILED, phase, Phase.HELD, phase, phase):
+        scene.cluster.report(state(Phase.STARTING))
+        scene.cluster.report(state(each, hold="no" if each is Phase.HELD else ""))
+        spoken = len(scene.children)
+        scene.loop.fire()
+        for child in scene.children[spoken:]:
+            reasons += [event["reason"] for event in child.request.events]
+            child.end(answer(sent=1, parts=TOLD))
+    good = "Converged" if phase is Phase.CONVERGED else "Removed"
+    assert reasons == ["RepairFailed", good, "HoldSet", good]
 
 
 @rule("R13")
@@ -98,8 +116,10 @@ def test_a_node_that_has_never_said_anything_has_no_lease_to_be_renewed(tmp_path
     for said, creates in ((SILENT, True), (SAID, False)):
         (tmp_path / str(creates)).mkdir()
         scene = Scene(RootedFiles(tmp_path / str(creates)), annotate=True)
-        scene.begin(answer(said=said, parts={"node": ("ok", ""), "daemonset": ("ok", "")}))
-        assert scene.heartbeat(answer()).creates is creates
+        scene.begin(answer(said=said, parts=SEEN))
+        assert (scene.loop.fire() > 0) is creates  # at any time: it is due as that of a node at rest
+        assert scene.children[-1].request.creates is creates
+        scene.children[-1].end(answer())
         assert not scene.heartbeat(answer()).creates
 
 
@@ -139,7 +159,7 @@ class Node:
     def tell(self, known: Any = None, *, see_node: bool = False, **changes: Any) -> dict[str, Any]:
         said = {"state": "converged", "generation": "ab12"}
         request = HeartbeatRequest(
-            replace(CONTEXT, annotate=True), "uid", status=said, renew=False, serves=True, see_node=see_node
+            replace(CONTEXT, annotate=True), status=said, renew=False, serves=True, see_node=see_node
         )
         self.store.requests.clear()
         return Heartbeat(replace(request, known=known or {}, **changes), self).run()

@@ -24,13 +24,15 @@ class Due(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Periods:
-    """Seconds. `renew`: between two renewals of the Lease, at random within. `gap`: from one talk to the
-    next, however fast the transitions come. `word`: until the Node says what is no transition. `waiting`:
-    until it says that it waits for its turn, which may come at once. `fresh`: how old what is known of a
-    pause may be when a pass begins. `paused`: between two looks whether a pause has ended. `ready`: the same
-    for a Node that is to be Ready. `retry`: after a failure, the first and the longest."""
+    """Seconds. `renew`: between two renewals of the Lease, at random within. `first`: until a new node has
+    one. `gap`: from one talk to the next, however fast the transitions come. `word`: until the Node says what
+    is no transition. `waiting`: until it says that it waits for its turn, which may come at once. `fresh`:
+    how old what is known of a pause may be when a pass begins. `paused`: between two looks whether a pause
+    has ended. `ready`: the same for a Node that is to be Ready. `retry`: after a failure, the first and the
+    longest."""
 
     renew: tuple[float, float] = (300.0, 360.0)
+    first: float = 60.0
     gap: float = 1.0
     word: float = 40.0
     waiting: float = 10.0
@@ -83,11 +85,19 @@ class Agenda:
         self._quiet_until = now + retry_after
         self._failures = self._failures + 1 if failed else 0
         if Due.LEASE in self._doing - failed:
-            first, last = self._periods.renew
-            self.want(Due.LEASE, first + (last - first) * self._random())
+            self.want_renewal(0.0)
         pause = min(longest, shortest * 2.0 ** min(10, self._failures - 1))
         for what in sorted(failed):
             self._at[what] = now + self._varied(max(pause, retry_after))
+
+    def want_renewal(self, ago: float) -> None:
+        """Of the Lease that was renewed so many seconds ago."""
+        first, last = self._periods.renew
+        self.want(Due.LEASE, max(0.0, first + (last - first) * self._random() - ago))
+
+    def want_first(self) -> None:
+        """The Lease, at any time within `first`: the nodes of a new fleet do not write all at once."""
+        self.want(Due.LEASE, self._periods.first * self._random())
 
     def want_varied(self, what: Due, seconds: float) -> None:
         """Within about so many seconds: a fleet does not ask in step."""

@@ -16,18 +16,16 @@ from typing import Any
 from installer.daemon.cluster.agenda import Agenda, Due, Periods
 from installer.daemon.cluster.event_words import EVENTS, message_of, policy_of
 from installer.daemon.cluster.heartbeat import HEARTBEAT_SECONDS, HeartbeatRequest
+from installer.daemon.cluster.memory import ClusterMemory
 from installer.daemon.cluster.node_speech import MESSAGE_LIMIT, NodeSpeech
+from installer.daemon.cluster.objects import LEASE_SECONDS
 from installer.daemon.cluster.pod_context import PodContext
 from installer.daemon.cluster.turns import Turns
-from installer.errors import InstallerError
 from installer.host.ports import Files
 from installer.host.run import OURSELVES, Finished, describe_exit, run
-from installer.model import paths
 from installer.model.daemon import DaemonState, Loop, Phase, RunningChild
 from installer.model.event import Emit, Event
-from installer.model.fleet import FleetFacts, FleetRules, PlannedWork, Turn, WorkResult
-from installer.model.jsontext import parse_json
-from installer.model.pause import CLUSTER_MEMORY
+from installer.model.fleet import FleetRules, PlannedWork, Turn, WorkResult
 
 _PERIODS = Periods()
 _FIRST_SECONDS = 3.0  # before the first pass: a dead API server must not delay it
@@ -39,10 +37,7 @@ RunChild = Callable[[Sequence[str], float], Finished]
 
 class ApiCluster:
     """The Cluster port. `run_child` runs a process and waits for it. `program` is what is started, with a
-    verb of the command line (`cluster-...`) and one JSON text.
-
-    What was heard is kept on the host below /run, for a container that starts again while the API server
-    is away or our DaemonSet is already gone. A crash before it is written loses that alone."""
+    verb of the command line (`cluster-...`) and one JSON text."""
 
     def __init__(
         self,
@@ -55,17 +50,16 @@ class ApiCluster:
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._context, self._emit, self._files, self._program = context, emit, files, tuple(program)
+        self._context, self._emit, self._program = context, emit, tuple(program)
         self._run_child, self._periods, self._now = run_child, periods, now
         self._agenda = Agenda(periods, clock, random.random)
         self._loop: Loop | None = None
         self._changed: Callable[[], None] = lambda: None
-        self._paused = False
-        self._uid = ""
-        self._kept: dict[str, Any] = {}
+        self._kept = ClusterMemory(files)
         self._node = NodeSpeech(now)
         self._speaks = True  # for the node: no newer daemon does
         self._told: tuple[object, ...] = ()
+        self._warned = False  # by an Event, and not yet that it is over
         self._waits = False  # for its turn
         self._queue: deque[Mapping[str, Any]] = deque(maxlen=_QUEUE)
         self._later: tuple[Mapping[str, Any], ...] = ()  # that the node waits, if it does so for a while
@@ -83,19 +77,30 @@ class ApiCluster:
 
     def begin(self, loop: Loop, changed: Callable[[], None]) -> None:
         """See the port."""
-        self._recall()
-        request = HeartbeatRequest(self._context, self._uid, _FIRST_SECONDS - 0.5, ask_only=True)
+        self._kept.recall()
+        request = HeartbeatRequest(self._context, _FIRST_SECONDS - 0.5, ask_only=True)
         done = self._run_child(self._argv("cluster-heartbeat", request), _FIRST_SECONDS)
         failed, wait = self._take(done.output, "" if done.code == 0 else _how_it_ended(done.code))
         self._agenda.ended(failed, looked=True, retry_after=wait)
         self._loop, self._changed = loop, changed
         self._turns.begin(loop, changed)
-        self._agenda.want(Due.LEASE)
+        self._plan_lease()
         self._schedule()
+
+    def _plan_lease(self) -> None:
+        """A Lease that an earlier pod has renewed is good until it is due; and a node that has never said
+        anything has none that could be out of date."""
+        ago = self._now() - self._kept.renewed
+        if self._kept.renewed and 0.0 <= ago < LEASE_SECONDS:
+            self._agenda.want_renewal(ago)
+        elif self._context.annotate and self._node.is_new:
+            self._agenda.want_first()
+        else:
+            self._agenda.want(Due.LEASE)
 
     def paused(self) -> bool:
         """The last that the API server said: while it is away, nothing changes."""
-        return self._paused
+        return self._kept.paused
 
     def asked(self) -> bool:
         """See the port."""
@@ -111,7 +116,7 @@ class ApiCluster:
 
     def removal_evidence(self) -> tuple[bool, str]:
         """See the port."""
-        request = HeartbeatRequest(self._context, self._uid)
+        request = HeartbeatRequest(self._context)
         done = self._run_child(self._argv("cluster-decommission", request), HEARTBEAT_SECONDS + _GRACE)
         try:
             if done.code != 0:
@@ -151,13 +156,21 @@ class ApiCluster:
             self._wait(state)
         elif phase in EVENTS and told != self._told:
             self._told = told
-            self._queue.append(self._event(state))
+            if not self._goes_without_event(phase):
+                self._queue.append(self._event(state))
             self._agenda.soon(Due.WORD)
         elif phase in EVENTS and self._owes_state:
             self._agenda.soon(Due.WORD)
         elif self._owes_annotation:
             self._agenda.want(Due.WORD, self._periods.word)
         self._schedule()
+
+    def _goes_without_event(self, phase: Phase) -> bool:
+        """What is well on a node that says so itself, unless it ends what was a warning."""
+        warned, warns = self._warned, EVENTS[phase][0] == "Warning"
+        good = phase in (Phase.CONVERGED, Phase.REMOVED)
+        self._warned = warns or (warned and not good)
+        return good and not warned and self._says
 
     def _event(self, state: DaemonState) -> Mapping[str, Any]:
         kind, reason = EVENTS[state.phase]
@@ -168,8 +181,7 @@ class ApiCluster:
         """A turn that comes at once is no word. A Node that says itself that it waits needs no Event."""
         if not self._waits:
             self._waits, self._told = True, ()
-            says = self._context.annotate and self._is_allowed("annotation")
-            self._later = () if says else (self._event(state),)
+            self._later = () if self._says else (self._event(state),)
             self._agenda.put_off(Due.WORD, self._periods.waiting)
         elif self._owes_annotation:
             self._agenda.want(Due.WORD, self._periods.word)
@@ -211,7 +223,6 @@ class ApiCluster:
         """`sees`: the Node is looked at; `tells`: it is told the present state."""
         return HeartbeatRequest(
             self._context,
-            self._uid,
             seconds,
             status=self._node.status if self._speaks and tells else {},
             events=events,
@@ -243,8 +254,13 @@ class ApiCluster:
         return self._context.annotate and self._speaks and self._node.differs
 
     @property
+    def _says(self) -> bool:
+        """Whether the Node says itself how it is."""
+        return self._context.annotate and self._is_allowed("annotation") and self._is_allowed("condition")
+
+    @property
     def _owes_annotation(self) -> bool:
-        return self._differs and self._is_allowed("annotation") and self._is_allowed("condition")
+        return self._differs and self._says
 
     @property
     def _owes_state(self) -> bool:
@@ -324,7 +340,7 @@ class ApiCluster:
             pass
         elif self._turns.awaits_node:
             self._agenda.want(Due.NODE, self._periods.ready)
-        elif self._paused:
+        elif self._kept.paused:
             self._agenda.want_varied(Due.NODE, self._periods.paused)
         if self._owes_annotation:
             self._agenda.want(Due.WORD, self._periods.word)
@@ -345,12 +361,10 @@ class ApiCluster:
                 raise ValueError(failure)
             answer = json.loads(output.splitlines()[-1])
             parts = {str(part): (str(found[0]), str(found[1])) for part, found in answer["parts"].items()}
-            sent, paused, self._uid = int(answer["sent"]), answer["paused"], str(answer["uid"])
+            sent, paused = int(answer["sent"]), answer["paused"]
             wait = float(answer.get("wait", 0.0))
             self._take_node(answer.get("node") or {})
             said = answer.get("said")
-            if answer.get("fleet"):
-                self._turns.fleet_is(FleetFacts(**answer["fleet"]))
             parts["process"] = ("ok", "")
         except (ValueError, LookupError, TypeError, AttributeError):
             parts = {"process": ("failed", failure or "its answer is not understood")}
@@ -360,9 +374,12 @@ class ApiCluster:
         words = [parts[part][0] == "ok" for part in ("annotation", "condition") if part in parts]
         self._node.heard(said, told=all(words) if words else None)
         self._say(parts)
-        before, self._paused = self._paused, self._paused if paused is None else paused is True
-        self._remember()
-        if self._paused is not before:
+        before = self._kept.paused
+        self._kept.paused = before if paused is None else paused is True
+        if parts.get("lease", ("", ""))[0] == "ok":
+            self._kept.renewed = self._now()
+        self._kept.keep()
+        if self._kept.paused is not before:
             self._changed()
         return self._failed(parts), wait
 
@@ -373,37 +390,15 @@ class ApiCluster:
             self._turns.node_is(uid, canary=bool(node.get("canary")), ready=bool(node.get("ready")))
 
     def _failed(self, parts: Mapping[str, tuple[str, str]]) -> frozenset[Due]:
-        """What has to be tried again. Without the Node's UID nobody can ask for a turn, without that of the
-        DaemonSet its end is no evidence."""
+        """What has to be tried again. Without the Node's UID nobody can ask for a turn."""
         failed = {part for part, (result, _) in parts.items() if result != "ok"}
         if "process" in failed:
             return frozenset(Due)
         again = {Due.LEASE} if "lease" in failed else set[Due]()
-        again |= {Due.NODE} if failed & {"node", "daemonset"} else set()
+        again |= {Due.NODE} if "node" in failed else set()
         words = [parts[part][0] for part in ("annotation", "condition") if part in parts]
         again |= {Due.WORD} if self._queue or "failed" in words else set()
         return frozenset(again)
-
-    def _recall(self) -> None:
-        """The UID counts for the same pod only: the next DaemonSet's is rightly another one."""
-        try:
-            found = parse_json(self._files.read(CLUSTER_MEMORY) or b"{}")
-            self._paused = found.get("paused") is True
-            same = bool(self._context.pod_uid) and found.get("pod") == self._context.pod_uid
-            self._uid = str(found["uid"]) if same else ""
-        except (InstallerError, OSError, ValueError, LookupError, AttributeError):
-            return
-
-    def _remember(self) -> None:
-        found = {"pod": self._context.pod_uid, "uid": self._uid, "paused": self._paused}
-        if found == self._kept:
-            return
-        try:
-            self._files.make_directory(paths.OUR_RUNTIME)
-            self._files.write(CLUSTER_MEMORY, json.dumps(found).encode() + b"\n", 0o644)
-        except (InstallerError, OSError):
-            return  # the pass that follows tells what is wrong with the host
-        self._kept = found
 
     def _say(self, parts: Mapping[str, tuple[str, str]]) -> None:
         """Each kind of failure once, until it is over: the node is served without permission or server."""

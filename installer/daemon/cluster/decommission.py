@@ -22,18 +22,17 @@ class Decommission:
     why: str
 
 
-def decide(context: PodContext, daemonset: Answer, node: Answer, remembered_uid: str) -> Decommission:
+def decide(context: PodContext, daemonset: Answer, node: Answer) -> Decommission:
     """Judges what the API says of our DaemonSet and of our node.
 
-    `remembered_uid` is that of our DaemonSet when it was first seen, empty if it never was: then
-    its absence tells nothing, as the name may be wrong. A DaemonSet of our name with another UID has taken
-    the place of ours: it is asked what ours would be asked, for its pod is about to come.
+    A DaemonSet of our name with another UID has taken the place of ours: it is asked what ours would be
+    asked, for its pod is about to come.
     """
     name = f"DaemonSet {context.namespace}/{context.daemonset}"
     if not context.namespace or not context.daemonset:
         return Decommission(False, "the name or namespace of our DaemonSet is not known")
     if daemonset.code == 404:
-        return _judge_absence(context, name, daemonset, remembered_uid)
+        return _judge_absence(context, name, daemonset)
     if not daemonset.ok:
         return Decommission(False, f"{name} could not be read: {daemonset.failure}")
     metadata = daemonset.metadata
@@ -44,18 +43,21 @@ def decide(context: PodContext, daemonset: Answer, node: Answer, remembered_uid:
     return _judge_selection(context, name, daemonset, node)
 
 
-def _judge_absence(context: PodContext, name: str, answer: Answer, remembered_uid: str) -> Decommission:
+def _judge_absence(context: PodContext, name: str, answer: Answer) -> Decommission:
     """Whether a 404 is the API server's own word on our DaemonSet: `details` names the object that is missing
     (Kubernetes API reference, meta/v1 StatusDetails). A server that lacks the namespace or the API says
-    404, too."""
+    404, too. And the name has to be right: the pod's own tells, which has it from there."""
     found = answer.body.get("details")
     details = found if isinstance(found, dict) else {}
     missing = (details.get("group"), details.get("kind"), details.get("name"))
     word = (answer.body.get("kind"), answer.body.get("reason"))
     if word != ("Status", "NotFound") or missing != ("apps", "daemonsets", context.daemonset):
         return Decommission(False, f"a 404 that does not come from an API server that knows {name}")
-    if not remembered_uid:
-        return Decommission(False, f"{name} does not exist and was never seen: its name may be wrong")
+    if not context.is_of_daemonset:
+        return Decommission(
+            False,
+            f"{name} does not exist, and pod {context.pod} is not one of its pods: the name may be wrong",
+        )
     return Decommission(True, f"{name} is gone")
 
 

@@ -26,7 +26,7 @@ from installer.daemon.cluster.objects import (
 )
 from installer.daemon.cluster.pod_context import PodContext
 from installer.errors import InvalidInputError
-from installer.fleet.objects import CANARY, RING, read_fleet
+from installer.fleet.objects import CANARY, RING
 from installer.host.kubeapi import Answer, Api, KubeApi
 from installer.model.jsontext import to_json
 
@@ -48,11 +48,10 @@ class HeartbeatRequest:
     (node_word.py), `known` what it said of us when it was last seen (`said` of an answer), empty if that is
     not known; `ask_only`: nothing is written; `renew`: whether the Lease is renewed; `creates`: there is none
     yet, as far as is known; `adopt`: it is given to the Node, if it is not the Node's; `see_node`: whether
-    the Node is looked at. `uid` is that of our DaemonSet, which is asked for until it is known; `node_uid`
-    that of the Node, as far as it is known. `seconds` is the deadline of all of it."""
+    the Node is looked at. `node_uid` is the Node's UID, as far as it is known. `seconds` is the deadline of
+    all of it."""
 
     context: PodContext
-    uid: str = ""
     seconds: float = HEARTBEAT_SECONDS
     ask_only: bool = False
     status: Mapping[str, str] = field(default_factory=dict)
@@ -81,10 +80,9 @@ def parse_request(text: str) -> HeartbeatRequest:
 
 
 def heartbeat(text: str) -> str:
-    """Asks and tells the API. The answer has `paused` (null if not known), `uid` of our DaemonSet, `node`
-    (null if not seen), `said` (what the Node says of us then; null if not seen), `fleet` (what our DaemonSet
-    says of the fleet; null if not asked for), `sent` (how many of the events are done with), `parts` with the
-    result of each, and `wait`: for how many seconds the server wants to be left alone.
+    """Asks and tells the API. The answer has `paused` (null if not known), `node` (null if not seen), `said`
+    (what the Node says of us then; null if not seen), `sent` (how many of the events are done with), `parts`
+    with the result of each, and `wait`: for how many seconds the server wants to be left alone.
 
     Raises InvalidInputError for a text that is not `HeartbeatRequest.to_json`'s.
     """
@@ -104,7 +102,7 @@ def check_decommission(request: HeartbeatRequest, api: Api) -> dict[str, Any]:
     known = context.namespace and context.daemonset
     daemonset = api.call("GET", context.daemonset_path) if known else Answer(0)
     node = api.call("GET", context.node_path) if daemonset.ok else Answer(0, failure="not asked for")
-    found = decide(context, daemonset, node, request.uid)
+    found = decide(context, daemonset, node)
     if found.certain:
         node = node if node.ok else api.call("GET", context.node_path)
         if node.ok and is_paused(node.metadata):
@@ -128,28 +126,22 @@ class Heartbeat:
     def __init__(self, request: HeartbeatRequest, api: Api) -> None:
         self._request, self._context, self._api = request, request.context, api
         self._parts: dict[str, Result] = {}
-        self._uid = request.uid
         self._cached = "" if request.ask_only else _CACHED  # the first has to be new
         self._sent = 0
         self._busy: Answer | None = None
         self._wait = 0.0
-        self._fleet: dict[str, Any] | None = None
 
     def run(self) -> dict[str, Any]:
         node = self._tell_from_memory() if self._request.known else None
         if node is None and self._request.see_node:
             node = self._see_node()
-        if self._context.namespace and self._context.daemonset and not self._uid:
-            self._parts["daemonset"] = self._see_daemonset()
         if not self._request.ask_only:
             node = self._tell(node)
         known = node is not None and node.ok and node.body.get("kind") == "Node"
         return {
             "paused": is_paused(node.metadata) if node is not None and known else None,
-            "uid": self._uid,
             "node": _node_facts(node) if node is not None else None,
             "said": remember(node.body) if node is not None and known else None,
-            "fleet": self._fleet,
             "sent": self._sent,
             "parts": self._parts,
             "wait": self._wait,
@@ -178,15 +170,6 @@ class Heartbeat:
         if self._is_to_speak and node is not None and node.ok and "condition" not in self._parts:
             node = self._speak(node)
         return node
-
-    def _see_daemonset(self) -> Result:
-        """Its UID is that of the first answer: another one later is evidence for a decommission."""
-        answer = self._call("GET", self._context.daemonset_path + self._cached)
-        uid = answer.metadata.get("uid")
-        if answer.ok and isinstance(uid, str) and answer.body.get("kind") == "DaemonSet":
-            self._uid = self._uid or uid
-            self._fleet = asdict(read_fleet(answer.body))
-        return _result(answer)
 
     def _renew_lease(self, seen: Answer | None) -> Result:
         """A Lease that is not the Node's yet is given to it; where that is not allowed (admission plugin

@@ -25,9 +25,10 @@ def is_paused(metadata: Mapping[str, Any]) -> bool:
 
 
 def build_renewal(context: PodContext, now: datetime) -> dict[str, Any]:
-    """A merge patch of the Lease."""
+    """A merge patch of the Lease. Its holder is the node, as that of kubelet's own Lease: the next pod renews
+    it when it is due."""
     spec = {
-        "holderIdentity": context.pod or context.node,
+        "holderIdentity": context.node,
         "leaseDurationSeconds": LEASE_SECONDS,
         "renewTime": micro_time(now),
     }

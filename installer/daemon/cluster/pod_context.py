@@ -15,12 +15,13 @@ SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _ROLLOUT = "CRI_RESMGR_INSTALLER_ROLLOUT_NAMESPACE"
 _NAME_LIMIT = 253  # of an object (Kubernetes documentation, "Object Names and IDs")
 _HASH_LENGTH = 16
+_GENERATED_LIMIT, _RANDOM_LENGTH = 58, 5  # characters of a pod's name
 
 
 @dataclass(frozen=True, slots=True)
 class PodContext:
-    """`account` is the directory with the pod's token. `pod`, `pod_uid`, `namespace` and `daemonset` may be
-    empty: then what needs them is left out. `annotate`: whether the node gets an annotation.
+    """`account` is the directory with the pod's token. `pod`, `namespace` and `daemonset` may be empty: then
+    what needs them is left out. `annotate`: whether the node gets an annotation.
     `rollout_namespace` has the permits; without one, nobody is asked."""
 
     host: str
@@ -28,7 +29,6 @@ class PodContext:
     account: str
     node: str
     pod: str = ""
-    pod_uid: str = ""
     namespace: str = ""
     daemonset: str = ""
     annotate: bool = False
@@ -37,6 +37,14 @@ class PodContext:
     @property
     def daemonset_path(self) -> str:
         return f"/apis/apps/v1/namespaces/{self.namespace}/daemonsets/{self.daemonset}"
+
+    @property
+    def is_of_daemonset(self) -> bool:
+        """Whether the pod has the name that the controller gives to pods of this DaemonSet: its own, a dash,
+        and five characters, of which there are 63 (SimpleNameGenerator of k8s.io/apiserver/storage/names)."""
+        start = f"{self.daemonset}-"[:_GENERATED_LIMIT]
+        rest = self.pod.removeprefix(start)
+        return bool(self.daemonset) and len(rest) == _RANDOM_LENGTH and self.pod != rest and "-" not in rest
 
     @property
     def node_path(self) -> str:
@@ -81,7 +89,6 @@ def find_pod_context(environment: Mapping[str, str]) -> PodContext | None:
         account=str(account.absolute()),
         node=node,
         pod=environment.get("POD_NAME", ""),
-        pod_uid=environment.get("CRI_RESMGR_INSTALLER_POD_UID", ""),
         namespace=environment.get("POD_NAMESPACE") or _namespace(account),
         daemonset=environment.get("CRI_RESMGR_INSTALLER_DAEMONSET", ""),
         annotate=environment.get("CRI_RESMGR_INSTALLER_ANNOTATE_NODE", "") == "true",

@@ -16,7 +16,6 @@ from installer.fleet.ask import Ask, FleetContext
 from installer.host.kubeapi import Api, KubeApi
 from installer.model.fleet import (
     FleetAnswer,
-    FleetFacts,
     FleetRequest,
     FleetRules,
     PlannedWork,
@@ -30,12 +29,11 @@ def parse_request(text: str) -> tuple[PodContext, float, FleetRequest]:
     try:
         data = json.loads(text)
         fields = dict(data["request"])
-        work, result, facts = fields.pop("work"), fields.pop("result"), fields.pop("facts")
+        work, result = fields.pop("work"), fields.pop("result")
         request = FleetRequest(
             rules=FleetRules(**fields.pop("rules")),
             work=PlannedWork(**work) if work else None,
             result=_result(result) if result else None,
-            facts=FleetFacts(**facts) if facts else None,
             **fields,
         )
         return PodContext(**data["context"]), float(data["seconds"]), request

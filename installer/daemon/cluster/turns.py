@@ -24,7 +24,6 @@ from installer.model.event import Emit, Event
 from installer.model.fleet import (
     FREE,
     FleetAnswer,
-    FleetFacts,
     FleetRequest,
     FleetRules,
     PlannedWork,
@@ -38,11 +37,10 @@ TURN_SECONDS = 10.0  # the deadline of one question
 
 _GRACE = 2.0
 _END_SECONDS = 3.0  # for giving the permit back when `run` ends
-_FRESH = 45.0  # seconds in which granted work has to begin; else it is asked for again
+_FRESH = 45.0  # seconds in which granted work has to begin, else it is asked for again: less than the minute
+# within which nothing more begins anywhere after a freeze
 _BACKOFF = (5.0, 300.0)  # the first and the longest
 _READY_RETRY = 5.0
-_FACTS_SECONDS = 10.0  # how old what is known of a freeze may be, as that of a pause (agenda.py); with
-# _FRESH less than the minute within which nothing more begins anywhere
 _POWERLESS_SECONDS = 60.0  # from then on nobody is waited for who cannot be asked
 _TO_TELL = 4
 
@@ -66,7 +64,6 @@ class Turns:
         self._loop: Loop | None = None
         self._changed: Callable[[], None] = lambda: None
         self._uid, self._canary, self._ready = "", False, False
-        self._facts, self._facts_at = FleetFacts(), -_FACTS_SECONDS
         self._rules = FleetRules()
         self._work: PlannedWork | None = None
         self._busy = False
@@ -143,10 +140,6 @@ class Turns:
         if not known or self._owes:
             self._next(0.0)
 
-    def fleet_is(self, facts: FleetFacts) -> None:
-        """What a heartbeat has seen of the DaemonSet."""
-        self._facts, self._facts_at = facts, self._clock()
-
     @property
     def awaits_node(self) -> bool:
         """Whether a heartbeat is to come soon: the permit waits for a Ready node."""
@@ -180,17 +173,7 @@ class Turns:
         self._timer = 0
         if self._loop is None or self._child is not None or not self._uid:
             return
-        request = FleetRequest(
-            self._uid,
-            self._rules,
-            self._canary,
-            limit=self._answer.limit,
-            nodes=self._answer.nodes,
-            waiting=self._answer.waiting,
-            grants=self._answer.grants,
-            canaries_first=self._answer.canaries_first,
-            facts=self._facts if self._clock() - self._facts_at < _FACTS_SECONDS else None,
-        )
+        request = FleetRequest(self._uid, self._rules, self._canary)
         self._returns = returns = (
             self._permit if self._work is None and not self._busy and self._ready else ""
         )

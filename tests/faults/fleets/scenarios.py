@@ -11,11 +11,11 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from installer.fleet.objects import FREEZE, share_of
+from installer.fleet.objects import share_of
 from installer.host.kubeapi import Answer
 from installer.model.fleet import FleetRules
 from tests.faults.fleets.sim import Nature, SimFleet
-from tests.fleet_bench import CONFIG_MAPS, DAEMONSET
+from tests.fleet_bench import LEASES
 
 MINUTE, HOUR = 60.0, 3600.0
 RULES = FleetRules(hold_seconds=200.0, concurrent_restarts="5%")
@@ -214,8 +214,7 @@ def frozen(chance: Chance, seed: int) -> list[str]:
     """A person stops a rollout for an hour: what has begun is finished, and within a minute nothing more
     begins anywhere: not in the queue, not to repair a drift, not for another generation."""
     fleet = upgrading(chance, seed)
-    annotations = fleet.store.objects[DAEMONSET]["metadata"]["annotations"]
-    annotations[FREEZE] = "a person looks"
+    fleet.store.freeze("a person looks")
     at = fleet.clock.now
     for number in chance.some(fleet, 0.3):
         fleet.clock.after(chance.random.uniform(0, HOUR / 2), fleet.nodes[number].drift)
@@ -224,7 +223,7 @@ def frozen(chance: Chance, seed: int) -> list[str]:
     fleet.run(HOUR / 2)
     late = fleet.begun_at - at - MINUTE
     bad = [f"work began {late:.0f} s after the minute in which all had to stop"] if late > 0 else []
-    del annotations[FREEZE]
+    fleet.store.freeze(None)
     return bad + arrives(fleet, "three")
 
 
@@ -256,7 +255,6 @@ def random_schedule(chance: Chance, seed: int) -> list[str]:
         fleet.install("one")
     else:
         fleet.controller.apply("one")
-    annotations = fleet.store.objects[DAEMONSET]["metadata"]["annotations"]
     for _ in range(draw.randint(3, 10)):
         fleet.run(draw.expovariate(1 / 300))
         what = draw.choice(("drift", "reboot", "die", "away", "busy", "freeze", "apply"))
@@ -274,14 +272,15 @@ def random_schedule(chance: Chance, seed: int) -> list[str]:
             fleet.run(draw.uniform(10, HOUR))
             fleet.store.away = None
         elif what == "freeze":
-            annotations[FREEZE] = ""
+            fleet.store.freeze("")
             fleet.run(draw.uniform(10, HOUR))
-            annotations.clear()
+            fleet.store.freeze(None)
         elif what == "apply":
             fleet.controller.apply(draw.choice(("one", "two", "three")))
     fleet.run(300)
-    for path in list(fleet.store.objects.below.get(CONFIG_MAPS, ())):
-        del fleet.store.objects[path]  # `rollout retry`
+    for path in list(fleet.store.objects.below.get(LEASES, ())):
+        if path.startswith(f"{LEASES}/brake-"):
+            del fleet.store.objects[path]  # `rollout retry`
     fleet.controller.apply("four")
     return arrives(fleet, "four")
 

@@ -23,7 +23,7 @@ from installer.host.kubeapi import Answer
 from installer.model.fleet import FleetRules, PlannedWork
 from installer.model.resource import UnitState
 from tests.faults.fleets.watcher import Watcher
-from tests.fleet_bench import CONFIG_MAPS, DAEMONSET, LEASES, Store
+from tests.fleet_bench import DAEMONSET, LEASES, Store
 from tests.policy_bench import KUBELET, PROXY
 
 _LOOK_SECONDS = 0.5  # a pass that changes nothing
@@ -47,9 +47,10 @@ _FAILED = ChildOutcome(5, True, remembered=True, rolled_back=True, restarts=1, r
 
 
 _KINDS = (
-    (f"{LEASES}/", "permit"),
-    (LEASES, "permits"),
-    (CONFIG_MAPS, "brake"),
+    (f"{LEASES}/permit-", "permit"),
+    (f"{LEASES}/brake-", "brake"),
+    (f"{LEASES}/", "size of the fleet"),
+    (LEASES, "all Leases of the rollout"),
     (DAEMONSET, "DaemonSet"),
     (EVENTS_PATH, "Event"),
     ("/apis/coordination", "own Lease"),

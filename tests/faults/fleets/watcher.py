@@ -48,7 +48,7 @@ class Watcher:
         self.clock = node.fleet.clock
         pod = f"{node.name}-{node.pods}"
         context = PodContext(
-            *("", 0, "", node.name, pod, pod, "kube-system", "cri-resmgr-installer"), True, NAMESPACE
+            *("", 0, "", node.name, pod, "kube-system", "cri-resmgr-installer"), True, NAMESPACE
         )
         self.policy = Policy(Configuration(rules=node.fleet.rules), random.random, self.clock.now)
         self.cluster = ApiCluster(

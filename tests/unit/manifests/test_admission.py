@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from installer.daemon.cluster.pod_context import lease_name
+from installer.model.fleet import ROLLOUT
 from tests.admission import judge
 from tests.unit.manifests.rendering import CASES, Maker, objects, rendered, the
 
@@ -44,7 +45,8 @@ def denials(policy: str, case: str = "minimal", **given: Any) -> list[str]:
 
 def request(resource: str, namespace: str = "", user: str = ACCOUNT, **extra: Any) -> dict[str, Any]:
     info = {"username": user, "extra": extra.get("extra", EXTRA)}
-    return {"resource": {"resource": resource}, "namespace": namespace, "userInfo": info}
+    what = {"resource": {"resource": resource}, "operation": extra.get("operation", "UPDATE")}
+    return {**what, "namespace": namespace, "userInfo": info}
 
 
 def node(**changes: Any) -> dict[str, Any]:
@@ -134,13 +136,77 @@ def test_others_are_not_asked() -> None:
         ("cri-resmgr-installer-rollout", "permit-3", None, True),
         ("cri-resmgr-installer-rollout", "permit-3", "worker-8/5f1c", False),
         ("cri-resmgr-installer-rollout", "permit-3", f"{NODE}/another", False),
+        ("cri-resmgr-installer-rollout", "brake-one", "", True),
+        ("cri-resmgr-installer-rollout", "brake-one", f"{NODE}/{UID}", False),
+        ("cri-resmgr-installer-rollout", "fleet", None, True),
+        ("cri-resmgr-installer-rollout", "fleets", "", False),
         ("cri-resmgr-installer-rollout", "another", "", False),
     ],
 )
 def test_leases(namespace: str, name: str, holder: str | None, allowed: bool) -> None:
     spec = {} if holder is None else {"holderIdentity": holder}
-    lease = {"metadata": {"name": name, "namespace": namespace}, "spec": spec}
-    said = denials("own-lease", request=request("leases", namespace), object=lease)
+    labels = {ROLLOUT: name.removeprefix("brake-") if name[:6] != "permit" else "permit"}
+    lease = {"metadata": {"name": name, "namespace": namespace, "labels": labels}, "spec": spec}
+    asked = request("leases", namespace, operation="CREATE")
+    said = denials("own-lease", request=asked, object=lease)
+    assert (said == []) is allowed
+
+
+def fleet(**annotations: str) -> dict[str, Any]:
+    named = {f"{PREFIX}/{key}": text for key, text in annotations.items()}
+    metadata = {
+        "name": "fleet",
+        "namespace": "cri-resmgr-installer-rollout",
+        "labels": {ROLLOUT: "fleet"},
+    }
+    return {"metadata": {**metadata, **({"annotations": named} if named else {})}}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "allowed"),
+    [
+        (None, fleet(size="3"), True),
+        (None, fleet(freeze=""), False),
+        (fleet(), fleet(size="3"), True),
+        (fleet(), fleet(freeze=""), False),
+        (fleet(freeze="lunch"), fleet(freeze="lunch", size="4"), True),
+        (fleet(freeze="lunch"), fleet(freeze="dinner"), False),
+        (fleet(freeze="lunch"), fleet(size="4"), False),
+        (fleet(freeze=""), fleet(), False),
+    ],
+    ids=str,
+)
+def test_nodes_neither_pause_nor_resume_a_rollout(
+    before: dict[str, Any] | None, after: dict[str, Any], allowed: bool
+) -> None:
+    operation = "CREATE" if before is None else "UPDATE"
+    asked = request("leases", "cri-resmgr-installer-rollout", operation=operation)
+    said = denials("own-lease", request=asked, object=after, oldObject=before)
+    assert said == ([] if allowed else ["a pod of the installer may neither pause nor resume a rollout"])
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "allowed"),
+    [
+        ("permit-1", {ROLLOUT: "permit"}, True),
+        ("fleet", {ROLLOUT: "fleet", "more": "than that"}, True),
+        ("brake-0123", {ROLLOUT: "0123"}, True),
+        ("permit-1", {}, False),
+        ("permit-1", None, False),
+        ("fleet", {ROLLOUT: "permit"}, False),
+        ("brake-0123", {ROLLOUT: "4567"}, False),
+        ("brake-0123", {ROLLOUT: "fleet"}, False),
+        ("brake-0123", {}, False),
+    ],
+)
+def test_no_node_hides_a_freeze_or_a_brake_from_the_others(
+    name: str, labels: dict[str, str] | None, allowed: bool
+) -> None:
+    metadata = {"name": name, "namespace": "cri-resmgr-installer-rollout"}
+    lease = {"metadata": metadata | ({} if labels is None else {"labels": labels})}
+    said = denials(
+        "own-lease", request=request("leases", metadata["namespace"]), object=lease, oldObject=lease
+    )
     assert (said == []) is allowed
 
 
