@@ -19,6 +19,7 @@ from installer.model.fleet import FLEET, FREEZE, ROLLOUT
 from installer.model.node_marks import (
     LAST_FAILURE,
     NOT_READY_TAINT,
+    READY_CONDITION,
     READY_LABEL,
     STATUS,
     UNINSTALLING,
@@ -45,6 +46,7 @@ def build_admission_values(values: Values, *, agent: bool, guard_deletion: bool)
         "own_namespaces": _texts([name for name in namespaces if name not in _SHARED_NAMESPACES]),
         "own_labels": _texts([READY_LABEL]),
         "own_annotations": _texts([STATUS, LAST_FAILURE]),
+        "condition": READY_CONDITION,
         "taint": NOT_READY_TAINT,
         "uninstalling": UNINSTALLING,
         "agent": agent,

@@ -14,6 +14,7 @@ import pytest
 
 from installer.daemon.cluster.pod_context import lease_name
 from installer.model.fleet import ROLLOUT
+from installer.model.node_marks import READY_CONDITION
 from tests.admission import judge
 from tests.unit.manifests.rendering import CASES, Maker, objects, rendered, the
 
@@ -21,6 +22,7 @@ NODE, UID = "worker-7", "5f1c"
 PREFIX = "cri-resource-manager.intel.com"
 ACCOUNT = "system:serviceaccount:kube-system:cri-resmgr-installer"
 EXTRA = {"authentication.kubernetes.io/node-name": [NODE], "authentication.kubernetes.io/node-uid": [UID]}
+READY = {"type": "Ready", "status": "True"}
 TAINTS = [
     {"key": "dedicated", "value": "batch", "effect": "NoSchedule"},
     {"key": f"{PREFIX}/not-ready", "effect": "NoSchedule"},
@@ -57,7 +59,8 @@ def node(**changes: Any) -> dict[str, Any]:
         "annotations": {"theirs": "1", f"{PREFIX}/pause": "true"},
         **changes.pop("metadata", {}),
     }
-    return {"metadata": metadata, "spec": {"taints": TAINTS, **changes}, "status": {}}
+    status = {"conditions": [READY], "capacity": {"cpu": "4"}, **changes.pop("status", {})}
+    return {"metadata": metadata, "spec": {"taints": TAINTS, **changes}, "status": status}
 
 
 OURS: list[Callable[[], dict[str, Any]]] = [
@@ -74,6 +77,7 @@ OURS: list[Callable[[], dict[str, Any]]] = [
         }
     ),
     lambda: node(taints=TAINTS[:1]),
+    lambda: node(status={"conditions": [READY, {"type": READY_CONDITION, "status": "True"}]}),
 ]
 
 
@@ -96,6 +100,12 @@ def test_a_pod_may_write_what_is_ours_on_its_node(made: Callable[[], dict[str, A
         ({"taints": [*TAINTS, {"key": "more", "effect": "NoExecute"}]}, "its own taint"),
         ({"taints": [TAINTS[0], {**TAINTS[1], "effect": "NoExecute"}]}, "its own taint"),
         ({"unschedulable": True}, "cordon"),
+        ({"status": {"conditions": [{**READY, "status": "False"}]}}, "its own condition"),
+        ({"status": {"conditions": []}}, "its own condition"),
+        ({"status": {"capacity": {"cpu": "400"}}}, "capacity"),
+        ({"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.9"}]}}, "addresses"),
+        ({"metadata": {"ownerReferences": [{"kind": "Pod", "uid": "gone"}]}}, "ownerReferences"),
+        ({"metadata": {"finalizers": ["never"]}}, "finalizers"),
     ],
     ids=str,
 )
