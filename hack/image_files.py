@@ -80,10 +80,10 @@ def read_contents(archive: Path, wanted: Callable[[str], bool]) -> dict[str, byt
     return found
 
 
-def read_config(archive: Path) -> dict[str, object]:
+def read_config(archive: Path) -> dict[str, Any]:
     """The image's configuration: entry point, environment, labels."""
     with tarfile.open(archive) as image:
-        config: dict[str, object] = _json(image, _json(image, "manifest.json")[0]["Config"])
+        config: dict[str, Any] = _json(image, _json(image, "manifest.json")[0]["Config"])
     return config
 
 

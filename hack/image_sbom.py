@@ -3,7 +3,8 @@
     python3 -m hack.image_sbom ARCHIVE NAME    ARCHIVE as `docker save` writes it; NAME is the image's
 
 It reads what the image itself says: dpkg's list of packages, the metadata of Python's, the payload's version
-and digests. The same image gives the same document. Standard library only, as image_files.py.
+and digests, the base and the snapshot in its labels. The same image gives the same document. Standard library
+only, as image_files.py.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ _DPKG, _RELEASE = "var/lib/dpkg/status", "usr/lib/os-release"
 _VERSION, _SUMS = "payload/VERSION", "payload/SHA256SUMS"
 _BINARY = "opt/intel/bin/cri-resmgr"
 _UNKNOWN = "NOASSERTION"
+_BASE, _DIGEST = "org.opencontainers.image.base.name", "org.opencontainers.image.base.digest"
+_SNAPSHOT = "cri-resmgr-installer.snapshot"
 
 Package = dict[str, Any]
 
@@ -33,12 +36,18 @@ def build_sbom(archive: Path, name: str) -> dict[str, Any]:
     there = read_image(archive)
     contents = read_contents(archive, lambda path: _is_wanted(path) and path in there)
     listing = hashlib.sha256("\n".join(lines(there)).encode()).hexdigest()
+    config = read_config(archive)
+    labels = config["config"].get("Labels") or {}
     image = _package("image", name, listing[:12]) | {"primaryPackagePurpose": "CONTAINER"}
+    if snapshot := labels.get(_SNAPSHOT):
+        image["sourceInfo"] = f"packages that are not the base's: as Debian had them at {snapshot}"
+    base = [_base(labels)] if labels.get(_BASE) else []
     packages = [*_of_the_distribution(contents), *_of_python(contents), *_of_the_payload(contents)]
     packages.sort(key=lambda each: str(each["SPDXID"]))
     contains = [(image["SPDXID"], "CONTAINS", each["SPDXID"]) for each in packages]
-    relations = [("SPDXRef-DOCUMENT", "DESCRIBES", image["SPDXID"]), *contains]
-    created = str(read_config(archive).get("created", ""))[:19]
+    descends = [(image["SPDXID"], "DESCENDANT_OF", each["SPDXID"]) for each in base]
+    relations = [("SPDXRef-DOCUMENT", "DESCRIBES", image["SPDXID"]), *descends, *contains]
+    created = str(config.get("created", ""))[:19]
     return {
         "spdxVersion": "SPDX-2.3",
         "dataLicense": "CC0-1.0",
@@ -46,7 +55,7 @@ def build_sbom(archive: Path, name: str) -> dict[str, Any]:
         "name": name,
         "documentNamespace": f"https://spdx.org/spdxdocs/{urllib.parse.quote(name, safe='')}-{listing}",
         "creationInfo": {"created": f"{created}Z", "creators": ["Tool: hack/image of cri-resmgr-installer"]},
-        "packages": [image, *packages],
+        "packages": [image, *base, *packages],
         "relationships": [
             {"spdxElementId": one, "relationshipType": kind, "relatedSpdxElement": other}
             for one, kind, other in relations
@@ -56,6 +65,17 @@ def build_sbom(archive: Path, name: str) -> dict[str, Any]:
 
 def _is_wanted(path: str) -> bool:
     return path in (_DPKG, _RELEASE, _VERSION, _SUMS) or path.endswith(".dist-info/METADATA")
+
+
+def _base(labels: Mapping[str, str]) -> Package:
+    """The image that ours is built on."""
+    path, last = labels[_BASE].rpartition("/")[::2]
+    name, _, tag = last.partition(":")
+    digest = labels.get(_DIGEST, "")
+    query = {"repository_url": f"{path}/{name}"} | ({"tag": tag} if tag else {})
+    place = f"pkg:oci/{name}@{urllib.parse.quote(digest, safe='')}?{urllib.parse.urlencode(query)}"
+    package = _package("base", labels[_BASE], digest or _UNKNOWN, place if digest else "")
+    return package | {"primaryPackagePurpose": "CONTAINER"}
 
 
 def _of_the_distribution(contents: Mapping[str, bytes]) -> Iterator[Package]:

@@ -1,28 +1,31 @@
 """hack/image: what it builds, that it builds the same again, and what it refuses."""
 
 import hashlib
-import http.server
 import json
 import os
+import platform
 import re
+import shutil
 import subprocess
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 from hack.image_files import Entry, lines, read_config, read_image
 from hack.image_files import sizes as image_sizes
-from tests.cache import locked
+from tests.cache import BuildError, locked, run
 from tests.image.images import TOP, base_image, build, environment, image, pack, payload
+from tests.image.servers import Registry, served, snapshots
 from tests.image.world import OLD
+from tests.throwaway.payload import build_payload
 
 pytestmark = pytest.mark.host
 
 PROGRAM = "opt/cri-resmgr-installer/"
+SNAPSHOT = "20261005T000000Z"
 
 
 @pytest.fixture(scope="module")
@@ -72,18 +75,56 @@ def test_it_says_what_it_is_and_starts_the_program() -> None:
 
 
 def test_the_same_inputs_give_the_same_files(found: Mapping[str, Entry], tmp_path: Path) -> None:
-    """Nothing is taken from the first build: not its layers, not its time."""
-    builder = environment() | {"SOURCE_DATE_EPOCH": "1700000001"}
-    archive = tmp_path / "again.tar"
+    """Nothing is taken from the first build: not its layers, not its time. Where the machine is a Debian, the
+    packages come from a snapshot of today, of which nothing else stays in the image."""
+    builder = environment() | {"SOURCE_DATE_EPOCH": "1700000001", "no_proxy": "127.0.0.1"}
+    archive, document = tmp_path / "again.tar", tmp_path / "sbom.json"
     release = pack(payload(OLD), tmp_path / "payload.tar.gz")
-    with locked():
+    asked: list[str] = []
+    with locked(), snapshots(asked) as mirror:
+        dated = ("--snapshot", SNAPSHOT, "--snapshot-mirror", mirror) if is_debian() else ()
+        digest = run(
+            "buildah", "images", "--format", "{{.Digest}}", base_image(), environment=builder
+        ).strip()
+        base = f"{base_image()}@{digest}"
         try:
-            said = build("again", base_image(), release, archive, builder, "--sbom", tmp_path / "sbom.json")
+            said = build("again", base, release, archive, builder, "--sbom", document, *dated)
         finally:
             forget("again", builder)
     assert "MiB unpacked" in said
     assert list(lines(read_image(archive))) == list(lines(dict(found)))
-    expect_sbom(json.loads((tmp_path / "sbom.json").read_text()))
+    sbom = json.loads(document.read_text())
+    expect_sbom(sbom)
+    labels = read_config(archive)["config"]["Labels"]
+    assert labels["org.opencontainers.image.base.name"] == base_image()
+    assert labels["org.opencontainers.image.base.digest"] == digest
+    (ours, parent) = sbom["packages"][:2]
+    assert (parent["name"], parent["versionInfo"]) == (base_image(), digest)
+    (reference,) = parent["externalRefs"]
+    name, version = quote(base_image().partition(":")[0], safe=""), quote(digest, safe="")
+    assert re.match(rf"pkg:oci/[a-z-]+@{version}\?repository_url={name}&tag=", reference["referenceLocator"])
+    if dated:
+        assert labels["cri-resmgr-installer.snapshot"] == SNAPSHOT
+        assert SNAPSHOT in ours["sourceInfo"]
+        assert [path for path in asked if path.startswith(f"/archive/debian-security/{SNAPSHOT}/dists/")]
+        assert [path for path in asked if f"/archive/debian/{SNAPSHOT}/pool/main/p/pygobject/" in path]
+
+
+def test_a_snapshot_that_is_not_there_is_not_replaced_by_what_the_base_has(tmp_path: Path) -> None:
+    if not is_debian():
+        pytest.skip("a snapshot is one of Debian's")
+    builder = environment() | {"no_proxy": "127.0.0.1"}
+    release, archive = pack(payload(OLD), tmp_path / "payload.tar.gz"), tmp_path / "none.tar"
+    with locked(), snapshots([]) as mirror:
+        dated = ("--snapshot", SNAPSHOT, "--snapshot-mirror", f"{mirror}/elsewhere")
+        with pytest.raises(BuildError, match=f"elsewhere/debian/{SNAPSHOT} "):
+            build("none", base_image(), release, archive, builder, *dated)
+    assert not archive.exists()
+
+
+def is_debian() -> bool:
+    """Ubuntu's snapshots have other paths."""
+    return "ID=debian" in Path("/etc/os-release").read_text().splitlines()
 
 
 def expect_sbom(document: Mapping[str, Any]) -> None:
@@ -136,6 +177,9 @@ def test_it_explains_itself() -> None:
         (("--payload", "/nowhere/release.tar.gz"), "no such file: /nowhere/release.tar.gz"),
         (("--payload", "/etc/passwd", "--sha256", "abc"), "not a sha256: abc"),
         (("--payload", "/etc/passwd", "--engine", "kaniko"), "not an engine: kaniko"),
+        (("--payload", "/etc/passwd", "--snapshot", "2026-10-05"), "not a time as snapshots have it"),
+        (("--payload", "/etc/passwd", "--snapshot-mirror", "http://x"), "needs --snapshot"),
+        (("--payload", "/etc/passwd", "--arch", "aarch64"), "not an architecture: aarch64"),
         (("--payload",), "--payload needs a value"),
         (("--paylaod", "x"), "unknown option --paylaod"),
     ],
@@ -144,6 +188,33 @@ def test_bad_usage_is_refused_before_anything_is_built(argv: tuple[str, ...], sa
     done = hack_image(*argv)
     assert done.returncode in (1, 2)
     assert said in done.stderr
+
+
+def test_the_base_is_pinned_to_what_the_registry_has_for_all_architectures(tmp_path: Path) -> None:
+    checkout = tmp_path / "checkout"
+    for name in ("hack/image", "image/Containerfile"):
+        (checkout / name).parent.mkdir(parents=True)
+        shutil.copy(TOP / name, checkout / name)
+    before = (checkout / "image/Containerfile").read_text()
+    (default,) = re.findall(r"(?m)^ARG BASE=(.*)$", before)
+    assert re.fullmatch(r"docker\.io/library/debian:12-slim@sha256:[0-9a-f]{64}", default)
+
+    registry = Registry()
+    with locked(), registry.serve() as address:
+        base = f"{address}/library/debian:12-slim"
+        configuration = tmp_path / "registries.conf"
+        configuration.write_text(f'[[registry]]\nlocation = "{address}"\ninsecure = true\n')
+        builder = environment() | {"CONTAINERS_REGISTRIES_CONF": str(configuration), "no_proxy": "127.0.0.1"}
+        pin: list[str | Path] = [checkout / "hack/image", "--engine", "buildah", "--pin", "--base", base]
+        try:
+            run(*pin, environment=builder)
+        finally:
+            run("buildah", "rmi", base, environment=builder)
+    after = (checkout / "image/Containerfile").read_text()
+    assert after == before.replace(default, f"{base}@{registry.digest}")
+    with pytest.raises(BuildError, match="no registry says which digest"):
+        run(*pin, environment=builder)
+    assert (checkout / "image/Containerfile").read_text() == after
 
 
 def test_without_an_engine_it_says_what_to_install(tmp_path: Path) -> None:
@@ -166,27 +237,6 @@ def unpack(target: Path, **arguments: str | Path) -> subprocess.CompletedProcess
     environment = os.environ | {"TARGET": str(target), "SOURCE": "/"} | given
     step = ["sh", str(TOP / "image/unpack-payload")]
     return subprocess.run(step, capture_output=True, text=True, env=environment, check=False)
-
-
-@contextmanager
-def served(directory: Path) -> Iterator[str]:
-    """The files of a directory over HTTP, at the address given."""
-
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def __init__(self, *args: object) -> None:
-            super().__init__(*args, directory=str(directory))  # type: ignore[arg-type]
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Nothing: it is a test's."""
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 @pytest.fixture
@@ -255,6 +305,18 @@ def test_what_is_no_release_is_refused(tmp_path: Path, release: Path) -> None:
         assert done.returncode != 0
         assert said in done.stderr
     assert "no payload: the image needs the release archive" in unpack(tmp_path / "target").stderr
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_a_release_for_another_machine_is_refused(machine: str, tmp_path: Path) -> None:
+    content = build_payload(tmp_path / "content", machine=machine)
+    done = unpack(tmp_path / "target", payload=pack(content, tmp_path / "release.tar.gz"))
+    ours = platform.machine()
+    if machine == ours:
+        assert done.returncode == 0, done.stderr
+    else:
+        assert f"its cri-resmgr is for {machine} and the image for {ours}" in done.stderr
+        assert done.returncode == 1
 
 
 def test_a_damaged_release_is_refused_by_its_own_digests(tmp_path: Path, release: Path) -> None:
