@@ -111,14 +111,17 @@ def test_the_same_inputs_give_the_same_files(found: Mapping[str, Entry], tmp_pat
 
 
 def test_a_snapshot_that_is_not_there_is_not_replaced_by_what_the_base_has(tmp_path: Path) -> None:
+    """The build fails, and leaves nothing behind."""
     if not is_debian():
         pytest.skip("a snapshot is one of Debian's")
     builder = environment() | {"no_proxy": "127.0.0.1"}
     release, archive = pack(payload(OLD), tmp_path / "payload.tar.gz"), tmp_path / "none.tar"
     with locked(), snapshots([]) as mirror:
+        before = run("buildah", "containers", "--quiet", environment=builder)
         dated = ("--snapshot", SNAPSHOT, "--snapshot-mirror", f"{mirror}/elsewhere")
         with pytest.raises(BuildError, match=f"elsewhere/debian/{SNAPSHOT} "):
             build("none", base_image(), release, archive, builder, *dated)
+        assert run("buildah", "containers", "--quiet", environment=builder) == before
     assert not archive.exists()
 
 
