@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -158,16 +159,10 @@ class Scene:
             finally:
                 os.kill(os.getpid(), signal.SIGTERM)
 
-        before = sources()
-        try:
-            with ThreadPoolExecutor(1) as pool:
-                played = pool.submit(play)
-                code = daemon.run()
-                played.result()
-        finally:
-            # A daemon's process ends with it; here its timers would go off in the next one's loop.
-            for number in sources() - before:
-                GLib.MainContext.default().find_source_by_id(number).destroy()
+        with tidied(), ThreadPoolExecutor(1) as pool:
+            played = pool.submit(play)
+            code = daemon.run()
+            played.result()
         assert code == 0
 
 
@@ -177,6 +172,23 @@ def sources() -> set[int]:
     GLib.source_remove(newest)
     context = GLib.MainContext.default()
     return {number for number in range(1, newest) if context.find_source_by_id(number) is not None}
+
+
+def remove_sources(numbers: Iterable[int]) -> None:
+    for number in numbers:
+        source = GLib.MainContext.default().find_source_by_id(number)
+        if source is not None:
+            source.destroy()
+
+
+@contextmanager
+def tidied() -> Iterator[None]:
+    """A daemon's process ends with it; here its timers and children would go off in the next one's loop."""
+    before = sources()
+    try:
+        yield
+    finally:
+        remove_sources(sources() - before)
 
 
 def refuse(mocker: MockerFixture, *verbs: str) -> list[str]:

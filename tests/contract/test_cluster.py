@@ -26,6 +26,7 @@ from installer.model.event import Event
 from installer.model.node_marks import NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
 from installer.model.pause import PAUSE_ANNOTATION
 from installer.model.state import Mode
+from tests.contract.scene import tidied
 from tests.rules import rule
 from tests.throwaway.apiserver import ApiServer
 
@@ -388,8 +389,9 @@ class Scene:
 @pytest.fixture
 def scene(context: PodContext, tmp_path: Path) -> Iterator[Scene]:
     made = Scene(context, tmp_path)
-    yield made
-    made.cluster.end()
+    with tidied():
+        yield made
+        made.cluster.end()
     assert not made.failures
 
 

@@ -18,6 +18,7 @@ from installer.host.files import RootedFiles
 from installer.host.watch import EventLoop
 from installer.model.event import Event
 from installer.model.fleet import FLEET, FREEZE, FleetRules, PlannedWork, WorkResult
+from tests.contract.scene import tidied
 from tests.host.daemon import SOON
 from tests.throwaway.apiserver import ApiServer
 
@@ -78,7 +79,7 @@ class Run:
 
 @pytest.fixture
 def server() -> Iterator[ApiServer]:
-    with ApiServer(node="one") as serving:
+    with tidied(), ApiServer(node="one") as serving:
         serving.add_node("two")
         serving.daemonset["status"] = {"desiredNumberScheduled": 2, "numberUnavailable": 2}
         yield serving
