@@ -177,3 +177,14 @@ class Node:
 def anywhere(rules: FleetRules = RULES, **changes: Any) -> FleetRules:
     """Rules without canaries."""
     return replace(rules, order="any", **changes)
+
+
+def trio(store: Store, rules: FleetRules = RULES) -> tuple[Node, Node, Node]:
+    return Node(store, "a", rules), Node(store, "b", rules), Node(store, "c", rules)
+
+
+def requests_of(store: Store, node: Node, work: PlannedWork = NEW) -> list[str]:
+    """That one question makes."""
+    store.requests.clear()
+    node.begin(work)
+    return [f"{method} {path.rpartition('/')[2]}" for method, path in store.requests]

@@ -19,7 +19,7 @@ from installer.manifests.inputs import ManifestOptions, load_inputs
 from installer.model.node_marks import LAST_FAILURE, NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
 from installer.model.pause import PAUSE_ANNOTATION
 
-CASES = Path(__file__).parents[1] / "cases" / "manifests"
+CASES = Path(__file__).parents[2] / "cases" / "manifests"
 OF_THE_SERVER: dict[str, Any] = {"uid": "1", "resourceVersion": "2", "generation": 3, "managedFields": []}
 VALUES = {case: (CASES / case / "values.yaml").read_text() for case in ("minimal", "full", "restricted")}
 VALUES["a port"] = "images: {installer: i:1}\nsettings: {status: {listen: ':9464'}}\n"

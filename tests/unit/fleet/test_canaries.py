@@ -1,0 +1,119 @@
+"""Who begins a generation, and who waits for them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from installer.fleet.brake import (
+    Brake,
+    may_be_canary,
+)
+from tests.fleet_bench import (
+    NEW,
+    RULES,
+    Node,
+    Store,
+    requests_of,
+    trio,
+)
+
+
+def test_the_others_wait_for_the_canary_and_while_it_is_watched(store: Store) -> None:
+    a, b, c = trio(store)
+    assert a.begin().canary
+    a_again = b.begin()
+    assert not a_again.granted
+    store.now += 20
+    a.end()
+    answer = b.begin()
+    assert (answer.granted, answer.why) == (False, "other nodes go first")
+    assert answer.detail == ": canaries, which are watched for 300 s more"
+    assert 300 <= answer.wait <= 304
+    store.now += 299
+    assert not c.begin().granted
+    store.now += 2
+    assert b.begin().granted
+    assert not b.held.canary
+
+
+def test_a_generation_that_restarts_nothing_is_not_watched(store: Store) -> None:
+    a, b, _ = trio(store)
+    mild = replace(NEW, restarts_kubelet=False, soaks=False)
+    assert a.begin(mild).canary
+    waits = b.begin(mild)
+    assert (waits.why, waits.detail) == ("other nodes go first", ": canaries, a")
+    a.end(work=mild)
+    assert b.begin(mild).granted
+    assert store.holders() == []
+
+
+def test_labelled_nodes_go_first(store: Store) -> None:
+    a, b, _ = trio(store)
+    chosen = Node(store, "chosen", canary=True)
+    assert "ring=canary" in a.begin().detail
+    assert chosen.begin().canary
+    chosen.end()
+    store.now += 301
+    assert b.begin().granted
+
+
+def test_where_no_labelled_node_comes_another_one_goes_first(store: Store) -> None:
+    a, b, _ = trio(store)
+    Node(store, "chosen", canary=True)
+    assert not a.begin().granted
+    store.now += 901
+    assert a.begin().canary
+    assert not b.begin().granted
+
+
+@pytest.mark.parametrize("end", ["dies", "refused"])
+def test_a_canary_that_tells_nothing_is_replaced(store: Store, end: str) -> None:
+    a, b, _ = trio(store)
+    a.begin()
+    if end == "dies":
+        store.now += 901
+    else:
+        a.end(ok=None)
+    assert b.begin().canary
+
+
+def test_a_canary_that_dies_beside_others_holds_nobody_up(store: Store) -> None:
+    store.size(200)
+    a, b, c = trio(store)
+    a.begin()
+    b.begin()
+    a.end()
+    assert not c.begin().granted
+    store.now += 901
+    assert not c.begin().granted  # now it is known that the canaries are through
+    store.now += 301
+    assert c.begin().granted
+
+
+def test_the_failure_of_one_canary_stops_a_large_fleet(store: Store) -> None:
+    store.size(10_000)
+    a, b, _ = trio(store)
+    a.begin()
+    a.end(ok=False)
+    assert "tripped by node a" in b.begin().why
+
+
+def test_who_waits_for_canaries_asks_for_nothing_else(store: Store) -> None:
+    """Also once they are through, and watched."""
+    a, b, _ = trio(store, replace(RULES, concurrent_restarts="3"))
+    assert a.begin().canary
+    assert b.begin().why == "other nodes go first"
+    for meanwhile in (lambda: None, a.end):
+        meanwhile()
+        assert requests_of(store, b) == ["GET leases"]
+    store.now += 301
+    assert b.begin().granted
+
+
+def test_of_many_labelled_nodes_a_thousand_go_first() -> None:
+    """What a brake says has to fit into an annotation."""
+    brake = Brake("one", "labelled", canaries={f"n{at}": 1.0 for at in range(1000)})
+    assert not may_be_canary(brake, "another", labelled=True, nodes=10_000, now=2.0)
+    assert may_be_canary(brake, "n7", labelled=True, nodes=10_000, now=2.0)

@@ -1,0 +1,71 @@
+"""A freeze, and an API server that does not serve."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from installer.host.kubeapi import Answer
+from tests.fleet_bench import (
+    DAEMONSET,
+    REPAIR,
+    Store,
+    trio,
+)
+
+
+def test_a_freeze_stops_what_has_not_begun(store: Store) -> None:
+    a, b, _ = trio(store)
+    a.begin(REPAIR)
+    store.freeze("a disk is slow")
+    a.end()
+    answer = b.begin(REPAIR)
+    assert (answer.granted, answer.why) == (False, "the rollout is frozen: a disk is slow")
+    assert 20 <= answer.wait <= 60
+    store.freeze(None)
+    assert b.begin(REPAIR).granted
+
+
+@pytest.mark.parametrize(
+    ("answer", "powerless", "wait"),
+    [
+        (Answer(0, failure="no answer in time"), False, 0),
+        (Answer(429, failure="429", retry_after=30), False, 30),
+        (Answer(503, failure="503"), False, 0),
+        (Answer(401, failure="401"), True, 0),
+        (Answer(403, failure="403"), True, 0),
+        (Answer(404, failure="404"), True, 0),
+    ],
+)
+def test_without_an_answer_planned_work_waits(
+    store: Store, answer: Answer, powerless: bool, wait: float
+) -> None:
+    a, _, _ = trio(store)
+    store.away = answer
+    said = a.begin()
+    assert (said.granted, said.failed, said.powerless, said.wait) == (False, True, powerless, wait)
+    assert str(answer.failure) in said.why
+
+
+def test_a_removal_goes_on_when_the_daemonset_is_gone(store: Store) -> None:
+    a, b, _ = trio(store)
+    a.begin(REPAIR)
+    a.end()
+    del store.objects[DAEMONSET]
+    store.now += 301  # so that its size is asked for again
+    assert a.begin(REPAIR).powerless
+    assert a.begin(replace(REPAIR, removes=True)).granted
+    assert not b.begin(replace(REPAIR, removes=True)).granted
+
+
+def test_a_freeze_stays_where_nodes_leave_the_size(store: Store) -> None:
+    store.freeze("lunch")
+    a, _, _ = trio(store)
+    assert not a.begin(REPAIR).granted
+    store.freeze(None)
+    assert a.begin(REPAIR).granted
+    store.freeze("lunch")
+    store.now += 301
+    a.end(work=REPAIR)
+    assert a.begin(REPAIR).why == "the rollout is frozen: lunch"

@@ -1,0 +1,150 @@
+"""Permits: who may restart kubelet now, and who waits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from installer.fleet.objects import (
+    Member,
+    Permit,
+    permit_name,
+    share_of,
+)
+from installer.fleet.permits import choose
+from tests.fleet_bench import (
+    LEASES,
+    NEW,
+    REPAIR,
+    RULES,
+    Node,
+    Store,
+    anywhere,
+    trio,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes", "share"),
+    [("1%", 3, 1), ("1%", 10_000, 100), ("1%", 199, 1), ("5", 3, 5), ("100%", 7, 7)],
+)
+def test_a_share_is_a_number_or_a_percentage_and_at_least_one(text: str, nodes: int, share: int) -> None:
+    assert share_of(text, nodes) == share
+
+
+@settings(max_examples=60)
+@given(
+    held=st.dictionaries(
+        st.integers(0, 6), st.tuples(st.sampled_from("abcdef"), st.integers(-5, 5)), max_size=7
+    ),
+    limit=st.integers(1, 5),
+    start=st.floats(0, 0.99),
+)
+def test_a_node_takes_a_permit_only_where_there_is_room(
+    held: dict[int, tuple[str, int]], limit: int, start: float
+) -> None:
+    permits = [
+        Permit(permit_name(index), f"{node}/{node}", expires=100.0 + left, version="1")
+        for index, (node, left) in held.items()
+    ]
+    at_work = [permit for permit in permits if permit.is_held(100.0)]
+    choice = choose(permits, Member("me", "me"), limit, 100.0, lambda: start)
+    assert bool(choice.free) is (len(at_work) < limit)
+    assert not {permit.name for permit in choice.free} & {permit.name for permit in at_work}
+    for permit in at_work:
+        node, _, uid = permit.holder.partition("/")
+        found = choose(permits, Member(node, uid), limit, 100.0, lambda: start)
+        assert found.mine
+        assert not found.free
+
+
+def test_undisturbed_it_takes_three_requests(store: Store) -> None:
+    (node, _, _) = trio(store, anywhere())
+    Node(store, "z", anywhere()).begin(replace(NEW, restarts_kubelet=False))  # brake and size are there
+    store.requests.clear()
+    assert node.begin().granted
+    assert store.holders() == ["a/uid-a"]
+    node.end()
+    assert store.holders() == []
+    assert len(store.requests) == 3
+
+
+def test_the_next_node_waits_until_the_permit_is_given_back(store: Store) -> None:
+    a, b, _ = trio(store)
+    assert a.begin(REPAIR).granted
+    answer = b.begin(REPAIR)
+    assert (answer.granted, answer.why) == (False, "other nodes go first")
+    assert answer.detail == ": the permit is taken, by a"
+    store.requests.clear()
+    b.begin(REPAIR)
+    assert len(store.requests) == 1  # nothing more is asked for
+    a.end()
+    assert b.begin(REPAIR).granted
+
+
+def test_a_permit_is_found_again_and_never_two_are_taken(store: Store) -> None:
+    store.size(10_000)
+    a, _, _ = trio(store)
+    first = a.begin(REPAIR)
+    assert a.begin(REPAIR).permit == first.permit
+    assert store.holders() == ["a/uid-a"]
+
+
+def test_a_permit_expires_by_the_servers_clock(store: Store) -> None:
+    a, b, _ = trio(store)
+    a.begin(REPAIR)
+    b.skew = 1e6
+    assert not b.begin(REPAIR).granted
+    store.now += RULES.hold_seconds + 1
+    assert b.begin(REPAIR).granted
+    assert a.end().released  # it has another holder, and stays with it
+    assert store.holders() == ["b/uid-b"]
+
+
+@pytest.mark.parametrize("change", ["gone", "rebuilt"])
+def test_the_permit_of_a_node_that_is_gone_is_taken_over(store: Store, change: str) -> None:
+    a, b, _ = trio(store)
+    a.begin(REPAIR)
+    store.now += 200
+    assert not b.begin(REPAIR).granted
+    if change == "gone":
+        del store.objects["/api/v1/nodes/a"]
+    else:
+        store.node("a", uid="another")
+    assert b.begin(REPAIR).granted
+    assert store.holders() == ["b/uid-b"]
+
+
+def test_a_node_that_was_rebuilt_needs_nobodys_help(store: Store) -> None:
+    a, _, _ = trio(store)
+    a.begin(REPAIR)
+    a.uid = "another"
+    assert a.begin(REPAIR).granted
+    assert store.holders() == ["a/another"]
+
+
+def test_of_two_that_take_the_same_permit_one_waits(store: Store) -> None:
+    a, b, _ = trio(store)
+
+    def competes() -> None:
+        b.begin(REPAIR)
+
+    store.before_write = competes
+    assert not a.begin(REPAIR).granted
+    assert store.holders() == ["b/uid-b"]
+    b.end()
+    store.before_write = competes  # now the Lease exists
+    assert not a.begin(REPAIR).granted
+
+
+def test_a_permit_that_has_lost_its_label_is_found(store: Store) -> None:
+    """It is not listed; it can be taken all the same, and no two nodes have it."""
+    a, b, _ = trio(store)
+    store.put(f"{LEASES}/permit-0", {"metadata": {"name": "permit-0"}, "spec": {}})
+    assert a.begin(REPAIR).granted
+    del store.objects[f"{LEASES}/permit-0"]["metadata"]["labels"]
+    assert not b.begin(REPAIR).granted
+    assert store.holders() == ["a/uid-a"]
