@@ -37,8 +37,8 @@ from installer.model.fleet import FLEET, FleetAnswer, FleetRequest, PlannedWork,
 
 _TRIES = 4  # of a write that others hinder
 _NODES_PATH = "/api/v1/nodes"
-_GRANT_SECONDS = 7.0  # a fleet that waits asks once in that time for each permit there is
-_MANY = 16.0  # the same, at most, where there are many permits and one of them is often free
+_GRANT_SECONDS = 7.0  # a fleet that waits asks once in twice that time for each permit there is
+_MANY = 11.0  # the same, at most, where there are many permits: one is often free, and is used for longer
 _SHORTEST = 4.0  # seconds until a node asks again
 _BY_PEOPLE = 40.0  # the same for what people end: a freeze, a tripped brake
 _CROWD = 15.0  # questions a second of a large fleet that waits for people or for canaries
