@@ -96,7 +96,7 @@ class Pod:
     """One pod with one container, for as long as the `with` block lasts.
 
     `template` is a pod template as a DaemonSet has it; `objects` are the ConfigMaps that it refers to;
-    `account` has the files of its service account.
+    `account` has the files of its service account, `owner` is the name of the DaemonSet.
     Entering the block starts the container; leaving it kills what is left of it and removes its files.
     """
 
@@ -109,6 +109,7 @@ class Pod:
         uid: str = "",
         environment: Mapping[str, str] | None = None,
         account: Path | None = None,
+        owner: str = "",
     ) -> None:
         self.host = host
         self.spec: Document = template["spec"]
@@ -117,7 +118,7 @@ class Pod:
         refuse_unknown("container", self.container, CONTAINER_FIELDS)
         self.uid = uid or str(uuid.uuid4())
         self.name = f"{self.container['name']}-{uuid.uuid4().hex[:8]}"
-        self._node = node
+        self._node, self._owner = node, owner or self.container["name"]
         self._objects = {one["metadata"]["name"]: one for one in objects}
         self._environment = dict(environment or {})
         self._account = account
@@ -345,7 +346,7 @@ class Pod:
         fields = {
             "spec.nodeName": self._node,
             "metadata.uid": self.uid,
-            "metadata.name": self.name,
+            "metadata.name": f"{self._owner}-{self.name[-5:]}",  # as its controller names it
             "metadata.namespace": "kube-system",
             "status.hostIP": "127.0.0.1",
             "status.podIP": "127.0.0.1",

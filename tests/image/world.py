@@ -73,7 +73,8 @@ class World:
                 "KUBERNETES_SERVICE_PORT": str(server.port),
             }
         account = server.account if server is not None else None
-        return Pod(self.host, daemonset["spec"]["template"], config_maps, "node-1", uid, environment, account)
+        owner, template = daemonset["metadata"]["name"], daemonset["spec"]["template"]
+        return Pod(self.host, template, config_maps, "node-1", uid, environment, account, owner)
 
     @contextmanager
     def rollout(self, **values: Any) -> Iterator[Pod]:
