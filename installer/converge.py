@@ -33,12 +33,9 @@ def build_limits(settings: Settings, *, hanging: bool, containers: int = 0, seen
     """The deadlines of a run. The proxy may take longer the more containers there are and the longer it was
     `seen` to take, and not as long while kubelet hangs on the relay."""
     unhurried = patience(settings.proxy.start_timeout_seconds, containers, seen)
-    proxy_start = min(unhurried, WHILE_HANGING) if hanging else unhurried
-    # A busy node needs longer than its containers call for. The other half is for the start that follows.
-    begun_start = max(longest_start(containers), proxy_start / 2) if hanging else unhurried
     return Limits(
-        proxy_start=proxy_start,
-        begun_start=begun_start,
+        proxy_start=min(unhurried, WHILE_HANGING) if hanging else unhurried,
+        begun_start=longest_start(containers) if hanging else unhurried,
         hanging=hanging,
         unhurried=unhurried,
         kubelet_start=float(settings.kubelet.start_timeout_seconds),
@@ -76,7 +73,7 @@ def _claim(plan: Plan, snapshot: HostSnapshot, run: Run) -> None:
 def _verify(plan: Plan, snapshot: HostSnapshot, run: Run, *, healthy: bool) -> HostSnapshot:
     """An empty difference *is* done."""
     try:
-        after = refresh(snapshot, run.host, run.settings, run.store.record, patient=True)
+        after = refresh(snapshot, run.host, run.settings, run.store.record)
     except (StepFailedError, InterruptedRunError):
         raise
     except InstallerError as error:

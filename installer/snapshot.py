@@ -53,7 +53,6 @@ _SMALL = 4096  # bytes
 _SCRIPT_LIMIT = 1 << 18  # bytes of a script that starts kubelet
 _RUNTIME_SECONDS = 10.0  # a runtime that works has needed more than 2 s on a starved node
 _RELAY_SECONDS = 1.0  # systemd may be restarting the proxy, which is away for 0.1 - 0.3 s
-_SILENT_SECONDS = 5.0  # a relay that works answers through its runtime, which a starved node makes slow
 _RELAY_PAUSE = 0.3  # seconds
 
 
@@ -70,17 +69,14 @@ def read_machine(host: Host) -> Machine:
 
 def take_snapshot(host: Host, machine: Machine, settings: Settings, record: Record) -> HostSnapshot:
     """Everything but the probe. Raises OSError, and UnservableHostError if the host has no system bus."""
-    now = _look(host, settings, record, patient=True)
+    now = _look(host, settings, record)
     return replace(now, machine=machine, base=_read_base(host, now.kubelet))
 
 
-def refresh(
-    snapshot: HostSnapshot, host: Host, settings: Settings, record: Record, *, patient: bool = False
-) -> HostSnapshot:
+def refresh(snapshot: HostSnapshot, host: Host, settings: Settings, record: Record) -> HostSnapshot:
     """The same host now: units, processes, files. What a run does not change (the machine, kubelet's base,
-    the probe) stays as it was read: an edit of kubelet's base meanwhile is for the next run. `patient`: the
-    relay may be as slow to answer as for `take_snapshot`; a rollback has no time for that (R8)."""
-    now = _look(host, settings, record, patient=patient)
+    the probe) stays as it was read: an edit of kubelet's base meanwhile is for the next run."""
+    now = _look(host, settings, record)
     return replace(now, machine=snapshot.machine, base=snapshot.base, probe=snapshot.probe)
 
 
@@ -95,12 +91,10 @@ def read_units(host: Host, settings: Settings) -> HostSnapshot:
     )
 
 
-def _look(host: Host, settings: Settings, record: Record, *, patient: bool) -> HostSnapshot:
+def _look(host: Host, settings: Settings, record: Record) -> HostSnapshot:
     units = read_units(host, settings)
     proxy, kubelet, cache = units.proxy, units.kubelet, read_cache(host.files)
-    served = _has_served(host, proxy)  # before it is asked: one that begins to serve meanwhile was starting
-    silence = _SILENT_SECONDS if patient and served else _RELAY_SECONDS
-    answers = proxy.unit.running and _relay_answers(host, silence)
+    answers = proxy.unit.running and _relay_answers(host)
     limit = patience(settings.proxy.start_timeout_seconds, len(cache.containers))
     return replace(
         units,
@@ -108,7 +102,7 @@ def _look(host: Host, settings: Settings, record: Record, *, patient: bool) -> H
             proxy,
             linked=observe_file(host, record, paths.PROXY_WANTED).kind is Kind.SYMLINK,
             relay_answers=answers,
-            starting=not answers and _is_starting(proxy, limit, served=served),
+            starting=not answers and _is_starting(host, proxy, limit),
             last_start=_last_start(host, proxy, cache.policy),
         ),
         kubelet=replace(
@@ -151,12 +145,12 @@ def _main_process(host: Host, unit: UnitState) -> ProcessState | None:
     return host.processes.get(unit.main_pid) if unit.main_pid else None
 
 
-def _is_starting(proxy: ProxySnapshot, limit: float, *, served: bool) -> bool:
+def _is_starting(host: Host, proxy: ProxySnapshot, limit: float) -> bool:
     """Whether its start is under way, for no longer than `limit` seconds. It writes its pid file when it
     serves, and the guard removes the file before each start."""
     if proxy.process is None or proxy.process.age > limit:
         return False
-    return proxy.unit.active_state == "activating" or not served
+    return proxy.unit.active_state == "activating" or not _has_served(host, proxy)
 
 
 def _has_served(host: Host, proxy: ProxySnapshot) -> bool:
@@ -183,10 +177,10 @@ def _last_start(host: Host, proxy: ProxySnapshot, policy: str) -> LastStart | No
     return LastStart(seconds, socket.st_mtime, policy)
 
 
-def _relay_answers(host: Host, silence: float) -> bool:
-    """One that takes the question gets `silence` seconds for its answer, and is not asked again."""
+def _relay_answers(host: Host) -> bool:
+    """One that is silent has used up its time with the first question."""
     deadline = host.clock.monotonic() + _RELAY_SECONDS
-    while not host.cri.answers(paths.RELAY_ENDPOINT, silence):
+    while not host.cri.answers(paths.RELAY_ENDPOINT, _RELAY_SECONDS):
         if host.clock.monotonic() >= deadline:
             return False
         host.clock.sleep(_RELAY_PAUSE)
