@@ -1,7 +1,8 @@
-"""What only a run that has something to do needs: the last questions, the plan or the way back, the record.
+"""The part of a run that changes the host: it asks the last questions, carries out the plan or rolls it back,
+and records how that ended.
 
-Imported late, and all of it before the first write: most runs have nothing to do, and nothing that a change
-takes away from under a run may be missing for the way back.
+Most runs have nothing to do, so this is imported only when there is something. It is imported whole before
+the first write: a change may take files away, and the rollback must not miss any of them.
 """
 
 from __future__ import annotations
@@ -152,8 +153,8 @@ def _warn_of_what_changed(assessment: Assessment, run: Run) -> None:
 
 
 def _close_installed(plan: Plan, after: HostSnapshot, inputs: Inputs | None, run: Run) -> None:
-    """Keeps what is installed and healthy as good. A disk that takes no record is no reason to undo it: the
-    next run completes the record. `inputs` are those that were installed, None for a kept generation."""
+    """Records the verified generation as the good one. If the disk refuses the record, the installation
+    stays: the next run completes the record. `inputs` are those that were installed, None for a kept one."""
     payload = inputs.payload if inputs else None
     try:
         run.store.close_installed(plan.desired, after, str(payload.source) if payload else "")

@@ -21,8 +21,8 @@ from installer.model.fleet import FLEET, FREEZE
 @dataclass(frozen=True, slots=True)
 class Board:
     """`frozen`: why planned work is stopped, None if it is not. `brake` is that of the generation that was
-    asked for, None if nobody has begun it; `fault` says why it cannot be read. `size` is that of the fleet
-    when somebody last asked for it, None if nobody has."""
+    asked for, None if nobody has begun it; `fault` says why it cannot be read. `size` is the last one that a
+    node has written down, None if there is none."""
 
     permits: tuple[Permit, ...] = ()
     frozen: str | None = None

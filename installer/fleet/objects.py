@@ -23,8 +23,7 @@ RING = f"{PREFIX}/ring"
 CANARY = "canary"
 PROGRAM = "cri-resmgr-installer"
 
-_PERMIT = "permit-"
-_PERMITS = "permit"
+_PERMIT, _PERMIT_LABEL = "permit-", "permit"  # how the names begin, and the value of ROLLOUT
 _RELEASED_SECONDS = 1  # a Lease's duration has to be above 0
 
 
@@ -80,7 +79,7 @@ def leases_path(namespace: str) -> str:
 def rollout_query(generation: str) -> str:
     """Of a LIST: what a node has to know that is to begin this generation. Brakes of others are left out:
     they stay for ever."""
-    return "?" + urlencode({"labelSelector": f"{ROLLOUT} in ({FLEET},{_PERMITS},{generation})"})
+    return "?" + urlencode({"labelSelector": f"{ROLLOUT} in ({FLEET},{_PERMIT_LABEL},{generation})"})
 
 
 def share_of(text: str, nodes: int) -> int:
@@ -155,7 +154,7 @@ def build_permit(permit: Permit, namespace: str, holder: str, now: float, second
         "renewTime": _time(now),
         "acquireTime": _time(permit.taken if renews else now),
     }
-    return build_lease(permit.name, namespace, _PERMITS, permit.version) | {"spec": spec}
+    return build_lease(permit.name, namespace, _PERMIT_LABEL, permit.version) | {"spec": spec}
 
 
 def build_release(version: str, now: float) -> dict[str, Any]:

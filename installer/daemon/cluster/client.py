@@ -88,8 +88,8 @@ class ApiCluster:
         self._schedule()
 
     def _plan_lease(self) -> None:
-        """A Lease that an earlier pod has renewed is good until it is due; and a node that has never said
-        anything has none that could be out of date."""
+        """A Lease that an earlier pod has renewed is renewed when it is due. A new node has none yet that
+        could be out of date, and need not hurry."""
         ago = self._now() - self._kept.renewed
         if self._kept.renewed and 0.0 <= ago < LEASE_SECONDS:
             self._agenda.want_renewal(ago)
@@ -166,7 +166,7 @@ class ApiCluster:
         self._schedule()
 
     def _goes_without_event(self, phase: Phase) -> bool:
-        """What is well on a node that says so itself, unless it ends what was a warning."""
+        """Whether the Node itself says that all is well, and no warning has to be taken back by an Event."""
         warned, warns = self._warned, EVENTS[phase][0] == "Warning"
         good = phase in (Phase.CONVERGED, Phase.REMOVED)
         self._warned = warns or (warned and not good)

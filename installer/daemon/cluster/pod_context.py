@@ -40,11 +40,13 @@ class PodContext:
 
     @property
     def is_of_daemonset(self) -> bool:
-        """Whether the pod has the name that the controller gives to pods of this DaemonSet: its own, a dash,
-        and five characters, of which there are 63 (SimpleNameGenerator of k8s.io/apiserver/storage/names)."""
+        """Whether the pod has a name that the controller gives to pods of this DaemonSet: the DaemonSet's
+        name and a dash, cut to 58 characters, then five random ones (SimpleNameGenerator of
+        k8s.io/apiserver/pkg/storage/names)."""
         start = f"{self.daemonset}-"[:_GENERATED_LIMIT]
-        rest = self.pod.removeprefix(start)
-        return bool(self.daemonset) and len(rest) == _RANDOM_LENGTH and self.pod != rest and "-" not in rest
+        random = self.pod[len(start) :]
+        ours = bool(self.daemonset) and self.pod.startswith(start)
+        return ours and len(random) == _RANDOM_LENGTH and "-" not in random
 
     @property
     def node_path(self) -> str:
