@@ -83,10 +83,9 @@ def test_the_same_inputs_give_the_same_files(found: Mapping[str, Entry], tmp_pat
     asked: list[str] = []
     with locked(), snapshots(asked) as mirror:
         dated = ("--snapshot", SNAPSHOT, "--snapshot-mirror", mirror) if is_debian() else ()
-        digest = run(
-            "buildah", "images", "--format", "{{.Digest}}", base_image(), environment=builder
-        ).strip()
-        base = f"{base_image()}@{digest}"
+        name = base_image()  # asks the store, which others change while it is not locked
+        digest = run("buildah", "images", "--format", "{{.Digest}}", name, environment=builder).strip()
+        base = f"{name}@{digest}"
         try:
             said = build("again", base, release, archive, builder, "--sbom", document, *dated)
         finally:
@@ -96,13 +95,13 @@ def test_the_same_inputs_give_the_same_files(found: Mapping[str, Entry], tmp_pat
     sbom = json.loads(document.read_text())
     expect_sbom(sbom)
     labels = read_config(archive)["config"]["Labels"]
-    assert labels["org.opencontainers.image.base.name"] == base_image()
+    assert labels["org.opencontainers.image.base.name"] == name
     assert labels["org.opencontainers.image.base.digest"] == digest
     (ours, parent) = sbom["packages"][:2]
-    assert (parent["name"], parent["versionInfo"]) == (base_image(), digest)
+    assert (parent["name"], parent["versionInfo"]) == (name, digest)
     (reference,) = parent["externalRefs"]
-    name, version = quote(base_image().partition(":")[0], safe=""), quote(digest, safe="")
-    assert re.match(rf"pkg:oci/[a-z-]+@{version}\?repository_url={name}&tag=", reference["referenceLocator"])
+    url, version = quote(name.partition(":")[0], safe=""), quote(digest, safe="")
+    assert re.match(rf"pkg:oci/[a-z-]+@{version}\?repository_url={url}&tag=", reference["referenceLocator"])
     if dated:
         assert labels["cri-resmgr-installer.snapshot"] == SNAPSHOT
         assert SNAPSHOT in ours["sourceInfo"]
