@@ -1,12 +1,12 @@
 """Which permit a node may take, by the Leases there are. Pure.
 
 At most `limit` are held at once, and one by each node. A permit that has expired is free: its holder died, or
-could not reach the API server. The highest permits go first when the limit has become smaller.
+could not reach the API server.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from installer.fleet.objects import Member, Permit, permit_name
@@ -38,12 +38,22 @@ def choose(
         return Choice(mine=mine)
     if len(held) >= limit:
         return Choice(held=tuple(held))
-    beyond = sum(permit.index >= limit for permit in held)
-    taken = {permit.name for permit in held}
+    taken = {permit.index for permit in held}
     known = {permit.name: permit for permit in permits}
-    names = [name for name in map(permit_name, range(limit - beyond)) if name not in taken]
+    names = [permit_name(index) for index in range(_end(taken, limit)) if index not in taken]
     start = int(random() * len(names))
     return Choice(free=tuple(known.get(name, Permit(name)) for name in (*names[start:], *names[:start])))
+
+
+def _end(taken: Collection[int], limit: int) -> int:
+    """Which permits may be taken: those below it. All of them together, with those above that are still held
+    after the limit has become smaller, are `limit`, so that nodes which take one at the same moment are not
+    too many, whichever each of them takes."""
+    end, above = 0, len(taken)
+    while end + above < limit or end in taken:
+        above -= end in taken
+        end += 1
+    return end
 
 
 def suspect(held: Sequence[Permit], now: float) -> Permit | None:
