@@ -47,12 +47,23 @@ def see_rollouts(api: RolloutApi, installations: Sequence[Installed]) -> tuple[R
 def pause(api: RolloutApi, installations: Sequence[Installed], why: str) -> None:
     """No planned work begins on any node. Raises ApiError."""
     for namespace in _namespaces(installations):
-        try:
-            api.merge(LEASES, namespace, FLEET, build_pause(why))
-        except ApiError as error:
-            if not error.missing:
-                raise
-            api.create(LEASES, namespace, build_paused_fleet(namespace, why))
+        if not _pause(api, namespace, why):
+            try:
+                api.create(LEASES, namespace, build_paused_fleet(namespace, why))
+            except ApiError as error:  # a node has created it meanwhile
+                if not (error.conflict and _pause(api, namespace, why)):
+                    raise
+
+
+def _pause(api: RolloutApi, namespace: str, why: str) -> bool:
+    """Whether the Lease is there. Raises ApiError."""
+    try:
+        api.merge(LEASES, namespace, FLEET, build_pause(why))
+    except ApiError as error:
+        if not error.missing:
+            raise
+        return False
+    return True
 
 
 def resume(api: RolloutApi, installations: Sequence[Installed]) -> None:

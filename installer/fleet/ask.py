@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from installer.fleet import brake as brakes
-from installer.fleet.board import Board, read_board
+from installer.fleet.board import Board, read_board, read_freeze
 from installer.fleet.brake import Brake, build_brake, read_brake
 from installer.fleet.objects import (
     CANARY,
@@ -100,10 +100,9 @@ class Ask:
         """Whether the work may begin now. A permit that the node holds already is found again."""
         try:
             board = self._read_board(work)
-            if board.frozen is not None:
-                why = f": {board.frozen}" if board.frozen else ""
-                raise self._for_people(f"the rollout is frozen{why}")
-            size = self._size(board, may_be_gone=work.removes)
+            self._await_people(board.frozen)
+            size, frozen = self._size(board, may_be_gone=work.removes)
+            self._await_people(frozen)
             self._nodes, self._limit = size.nodes, share_of(self._rules.concurrent_restarts, size.nodes)
             if work.restarts_kubelet:
                 each = min(_MANY, _GRANT_SECONDS + self._limit / 4)
@@ -135,23 +134,32 @@ class Ask:
     def _not_understood(self, fault: str) -> _Wait:
         return self._for_people(f"{fault}; `cri-resmgr-installer rollout retry` deletes it")
 
-    def _size(self, board: Board, *, may_be_gone: bool) -> FleetSize:
-        """How large the fleet is. One that is not known any more is asked for, and left to the next nodes; if
-        that fails, they ask. Raises _Wait."""
+    def _size(self, board: Board, *, may_be_gone: bool) -> tuple[FleetSize, str | None]:
+        """How large the fleet is, and a freeze that is found meanwhile. A size that is not known any more is
+        asked for, and left to the next nodes; if that fails, they ask. Raises _Wait."""
         path = self._context.daemonset_path
         if board.size is not None and board.size.is_fresh(path, self._now):
-            return board.size
+            return board.size, None
         answer = self._call("GET", path)
         if answer.code == _GONE and may_be_gone:
-            return board.size or FleetSize(path)
+            return board.size or FleetSize(path), None
         size = measure(_checked(answer), path, board.grants, self._now)
-        if size.nodes:
-            says = build_size(size)
-            left = self._call("PATCH", f"{self._leases}/{FLEET}", {"metadata": {"annotations": says}})
-            if left.code == _GONE:
-                lease = build_lease(FLEET, self._context.namespace, FLEET, annotations=says)
-                self._call("POST", self._leases, lease)
-        return size
+        return size, self._leave(size) if size.nodes else None
+
+    def _leave(self, size: FleetSize) -> str | None:
+        """In the Lease of the fleet, which gets its label back: without it, it is not listed, and no node
+        sees a freeze that it has. Returns that."""
+        lease = build_lease(FLEET, self._context.namespace, FLEET, annotations=build_size(size))
+        patch = {"metadata": {key: lease["metadata"][key] for key in ("labels", "annotations")}}
+        left = self._call("PATCH", f"{self._leases}/{FLEET}", patch)
+        if left.code == _GONE:
+            self._call("POST", self._leases, lease)
+        return read_freeze(left.body) if left.ok else None
+
+    def _await_people(self, frozen: str | None) -> None:
+        """Raises _Wait, if it is."""
+        if frozen is not None:
+            raise self._for_people("the rollout is frozen" + (f": {frozen}" if frozen else ""))
 
     def _for_people(self, why: str) -> _Wait:
         """What ends when people say so."""
@@ -303,7 +311,7 @@ class Ask:
         board = self._read_board(result.work)
         found = board.brake
         if result.ok is False:
-            self._nodes = self._size(board, may_be_gone=True).nodes
+            self._nodes = self._size(board, may_be_gone=True)[0].nodes
         for _try in range(2 * _TRIES):
             brake = found or Brake(result.work.generation, begun=self._now)
             after = brakes.with_result(brake, self._context.node, result.ok, result.why, self._now)

@@ -13,7 +13,7 @@ from installer.fleet.board import read_freeze
 from installer.fleet.brake import Brake, read_brake, stopped
 from installer.fleet.objects import Permit, build_lease, metadata_of, read_permits, share_of
 from installer.fleet.size import measure
-from installer.model.fleet import FLEET, FREEZE, FleetRules
+from installer.model.fleet import FLEET, FREEZE, ROLLOUT, FleetRules
 
 _BRAKE = "brake-"
 
@@ -79,8 +79,9 @@ def find_freeze(leases: Iterable[Mapping[str, Any]]) -> str | None:
 
 
 def build_pause(why: str) -> dict[str, Any]:
-    """A merge patch of the Lease `fleet`: planned work begins nowhere until `build_resume`."""
-    return {"metadata": {"annotations": {FREEZE: why}}}
+    """A merge patch of the Lease `fleet`: planned work begins nowhere until `build_resume`. Nodes find the
+    Lease by its label, which it may have lost."""
+    return {"metadata": {"labels": {ROLLOUT: FLEET}, "annotations": {FREEZE: why}}}
 
 
 def build_paused_fleet(namespace: str, why: str) -> dict[str, Any]:

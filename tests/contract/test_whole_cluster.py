@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from installer.fleet.brake import Brake, Failure, build_brake
-from installer.fleet.objects import Permit, build_permit
+from installer.fleet.objects import Permit, build_lease, build_permit
 from installer.manifests.inputs import ManifestOptions
 from installer.model.fleet import FleetRules
 from installer.model.instant import parse_time
@@ -190,3 +190,13 @@ def test_a_rollout_is_seen_paused_and_begun_again(fleet: Fleet, run: Run) -> Non
     assert "released: brake-0123456789abcdef" in run("rollout", "retry").stdout
     assert Name(LEASES, place, "brake-0123456789abcdef") not in fleet.server.objects
     assert run("rollout", "status").returncode == 0
+
+
+def test_a_pause_is_no_failure_where_a_node_writes_the_lease_first(fleet: Fleet, run: Run) -> None:
+    """It is not there yet when the pause looks, and there when the pause creates it."""
+    place = "cri-resmgr-installer-rollout"
+    fleet.server.create(LEASES, place, build_lease("fleet", place, "fleet"))
+    fleet.server.fail("PATCH", "/leases/fleet", code=404, times=1)
+    paused = run("rollout", "pause", "--why", "a Friday")
+    assert paused.returncode == 0, paused.stderr
+    assert "a Friday" in run("rollout", "status").stdout

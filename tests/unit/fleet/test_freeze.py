@@ -6,11 +6,16 @@ from dataclasses import replace
 
 import pytest
 
+from installer.fleet.overview import build_pause
 from installer.host.kubeapi import Answer
+from installer.model.fleet import FREEZE
 from tests.fleet_bench import (
     DAEMONSET,
     REPAIR,
+    THE_FLEET,
     Store,
+    anywhere,
+    requests_of,
     trio,
 )
 
@@ -69,3 +74,33 @@ def test_a_freeze_stays_where_nodes_leave_the_size(store: Store) -> None:
     store.now += 301
     a.end(work=REPAIR)
     assert a.begin(REPAIR).why == "the rollout is frozen: lunch"
+
+
+def without_label(store: Store, **annotations: str) -> None:
+    """The fleet's Lease as another tool has left it. No node finds it by a list."""
+    store.put(THE_FLEET, {"kind": "Lease", "metadata": {"name": "fleet", "annotations": annotations}})
+
+
+def test_a_pause_stops_nodes_also_where_the_lease_has_lost_its_label(store: Store) -> None:
+    without_label(store)
+    store.call("PATCH", THE_FLEET, build_pause("a Friday"))
+    store.size(0)  # whatever nodes do to that Lease themselves
+    assert trio(store)[0].begin(REPAIR).why == "the rollout is frozen: a Friday"
+
+
+def test_a_node_finds_a_freeze_that_is_not_listed_and_shows_it_to_the_others(store: Store) -> None:
+    without_label(store, **{FREEZE: "a Friday"})
+    a, b, _ = trio(store)
+    assert a.begin(REPAIR).why == "the rollout is frozen: a Friday"
+    assert store.objects[THE_FLEET]["metadata"]["labels"]
+    assert requests_of(store, b, REPAIR) == ["GET leases"]
+    assert store.holders() == []
+
+
+def test_a_failure_is_told_while_a_freeze_is_not_listed(store: Store) -> None:
+    a, b, _ = trio(store, anywhere())
+    a.begin()
+    without_label(store, **{FREEZE: "a Friday"})
+    assert a.end(ok=False).tripped
+    store.freeze(None)
+    assert "tripped by node a" in b.begin().why
