@@ -13,7 +13,7 @@ from typing import Any
 from installer.daemon.cluster.objects import EVENTS_PATH
 from installer.fleet.ask import Ask, FleetContext
 from installer.fleet.objects import CANARY, RING, build_lease, leases_path
-from installer.host.kubeapi import Answer
+from installer.host.kubeapi import NO_OBJECTS, Answer
 from installer.model.fleet import (
     FLEET,
     FREEZE,
@@ -23,7 +23,7 @@ from installer.model.fleet import (
     PlannedWork,
     WorkResult,
 )
-from tests.throwaway.apiserver import merge, merge_conditions
+from tests.throwaway.apiserver import as_table, merge, merge_conditions
 from tests.throwaway.selectors import matches
 
 NAMESPACE = "cri-resmgr-installer-rollout"
@@ -97,7 +97,8 @@ class Store:
             selector = _selector(query)
             below = [self.objects[at] for at in self.objects.below.get(path, ())]
             items = [each for each in below if matches(selector, each["metadata"].get("labels"))]
-            return 200, {"kind": "List", "items": items}
+            found = {"kind": "List", "items": items}
+            return 200, as_table(found, query) if NO_OBJECTS in query else found
         if path == EVENTS_PATH:
             self.events[body["reason"]] += 1
             return 201, {"kind": "Event"}

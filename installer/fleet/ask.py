@@ -26,13 +26,13 @@ from installer.fleet.objects import (
     build_permit,
     build_release,
     leases_path,
+    permits_of,
     read_permits,
     rollout_query,
-    share_of,
 )
 from installer.fleet.permits import choose, is_ghost, suspect
 from installer.fleet.size import FleetSize, build_size, measure
-from installer.host.kubeapi import Answer, Api
+from installer.host.kubeapi import NO_OBJECTS, Answer, Api
 from installer.model.fleet import FLEET, FleetAnswer, FleetRequest, PlannedWork, WorkResult
 
 _TRIES = 4  # of a write that others hinder
@@ -103,7 +103,7 @@ class Ask:
             self._await_people(board.frozen)
             size, frozen = self._size(board, may_be_gone=work.removes)
             self._await_people(frozen)
-            self._nodes, self._limit = size.nodes, share_of(self._rules.concurrent_restarts, size.nodes)
+            self._nodes, self._limit = size.nodes, permits_of(self._rules.concurrent_restarts, size.nodes)
             if work.restarts_kubelet:
                 each = min(_MANY, _GRANT_SECONDS + self._limit / 4)
                 self._queue_seconds = each * size.queue(board.grants) / self._limit
@@ -260,9 +260,9 @@ class Ask:
 
     def _ring(self) -> str:
         """Who goes first in a generation that nobody has begun yet. Raises _Wait."""
-        query = f"?labelSelector={RING}%3D{CANARY}&resourceVersion=0"
+        query = f"?labelSelector={RING}%3D{CANARY}&resourceVersion=0&{NO_OBJECTS}"
         found = _checked(self._call("GET", _NODES_PATH + query))
-        return brakes.LABELLED if found.get("items") else brakes.FIRST
+        return brakes.LABELLED if found.get("rows") or found.get("items") else brakes.FIRST
 
     def _read_brake(self, generation: str) -> Brake | None:
         """None where there is none. Raises _Wait."""

@@ -24,6 +24,7 @@ CANARY = "canary"
 PROGRAM = "cri-resmgr-installer"
 
 _PERMIT, _PERMIT_LABEL = "permit-", "permit"  # how the names begin, and the value of ROLLOUT
+_MOST_PERMITS = 1000  # each question reads all of them, 1 KB each, and they are never deleted
 _RELEASED_SECONDS = 1  # a Lease's duration has to be above 0
 
 
@@ -87,6 +88,11 @@ def share_of(text: str, nodes: int) -> int:
     if text.endswith("%"):
         return max(1, nodes * int(text[:-1]) // 100)
     return max(1, int(text))
+
+
+def permits_of(concurrent_restarts: str, nodes: int) -> int:
+    """How many nodes may restart kubelet at once."""
+    return min(_MOST_PERMITS, share_of(concurrent_restarts, nodes))
 
 
 def metadata_of(found: Mapping[str, Any]) -> Mapping[str, Any]:

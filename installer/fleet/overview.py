@@ -11,7 +11,7 @@ from typing import Any
 
 from installer.fleet.board import read_freeze
 from installer.fleet.brake import Brake, read_brake, stopped
-from installer.fleet.objects import Permit, build_lease, metadata_of, read_permits, share_of
+from installer.fleet.objects import Permit, build_lease, metadata_of, permits_of, read_permits
 from installer.fleet.size import measure
 from installer.model.fleet import FLEET, FREEZE, ROLLOUT, FleetRules
 
@@ -68,7 +68,7 @@ def build_rollout(
         )
         for brake in sorted(brakes, key=lambda brake: -brake.begun)
     )
-    limit = share_of(rules.concurrent_restarts, nodes)
+    limit = permits_of(rules.concurrent_restarts, nodes)
     frozen = find_freeze(leases)
     return Rollout(nodes, size.waiting, limit, frozen, permits, generations, unreadable, outdated)
 

@@ -17,6 +17,10 @@ from typing import Any, Protocol
 SOCKET_SECONDS = 3.0
 _BODY_LIMIT = 1 << 22  # bytes; etcd keeps no object above 1.5 MiB
 _MERGE, _STRATEGIC_MERGE = "application/merge-patch+json", "application/strategic-merge-patch+json"
+_JSON, _TABLE = "application/json", "application/json;as=Table;v=v1;g=meta.k8s.io"
+NO_OBJECTS = "includeObject=None"
+"""Of a LIST's query: the answer is a Table of lines for people, without the objects (Kubernetes API concepts,
+"Receiving resources as Tables"). A Node has 8 to 30 KB, its line 0.3 KB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,7 @@ class Api(Protocol):
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
         """A PATCH is a JSON merge patch (RFC 7386); that of a `.../status` is Kubernetes' strategic merge
-        patch, which knows one condition from another."""
+        patch, which knows one condition from another. A LIST with NO_OBJECTS is answered as a Table."""
         ...
 
 
@@ -120,14 +124,14 @@ class KubeApi:
         """Raises OSError, HTTPException, ValueError."""
         headers = {
             "Authorization": f"Bearer {self._token}",
-            "Accept": "application/json",
+            "Accept": f"{_TABLE},{_JSON}" if NO_OBJECTS in path else _JSON,
             "User-Agent": "cri-resmgr-installer",
         }
         content = None
         if body is not None:
             content = json.dumps(body, separators=(",", ":")).encode()
             patch = _STRATEGIC_MERGE if path.endswith("/status") else _MERGE
-            headers["Content-Type"] = patch if method == "PATCH" else "application/json"
+            headers["Content-Type"] = patch if method == "PATCH" else _JSON
         self._connection.request(method, path, content, headers)
         response = self._connection.getresponse()
         raw = self._read(response)

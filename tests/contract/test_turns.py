@@ -13,7 +13,7 @@ import pytest
 from installer.daemon.cluster.pod_context import find_pod_context
 from installer.daemon.cluster.turns import Turns
 from installer.fleet.brake import BRAKE
-from installer.fleet.objects import build_lease, leases_path
+from installer.fleet.objects import CANARY, RING, build_lease, leases_path
 from installer.host.files import RootedFiles
 from installer.host.watch import EventLoop
 from installer.model.event import Event
@@ -173,3 +173,17 @@ def test_a_freeze_is_seen_before_anything_begins(server: ApiServer, tmp_path: Pa
     run.until(lambda: run.turns.turn().why == "the rollout is frozen: we look")
     assert not run.granted()
     assert not holder(server)
+
+
+def test_many_large_nodes_with_the_label_are_no_reason_to_wait(server: ApiServer, tmp_path: Path) -> None:
+    """As whole objects they are more than a node reads of an answer."""
+    for at in range(600):
+        server.add_node(f"labelled-{at}")
+        node = server.objects[f"/api/v1/nodes/labelled-{at}"]
+        node["metadata"]["labels"][RING] = CANARY
+        node["metadata"]["annotations"]["of others"] = "x" * 8000
+    run = Run(server, tmp_path / "one", "one")
+    run.turns.node_is(run.uid, canary=True, ready=True)
+    run.want()
+    run.until(lambda: run.granted() or bool(run.turns.turn().why))
+    assert run.granted(), run.turns.turn().why

@@ -325,6 +325,19 @@ class ApiServer:
         return 201, self._versioned(f"{path}/{name}")
 
 
+def as_table(found: dict[str, Any], query: str) -> dict[str, Any]:
+    """A list as a client gets it that accepts a Table (Kubernetes' documentation, API concepts): a row for
+    each object, with its metadata unless `includeObject` is None."""
+    bare = dict(urllib.parse.parse_qsl(query)).get("includeObject") == "None"
+    if "items" not in found:
+        return found
+    rows = [
+        {"cells": [each["metadata"]["name"]], "object": None if bare else {"metadata": each["metadata"]}}
+        for each in found["items"]
+    ]
+    return {"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": {}, "rows": rows}
+
+
 def merge_conditions(there: list[dict[str, Any]], patch: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """As a strategic merge patch does: by type; `$patch: delete` takes one away."""
     found = {each["type"]: each for each in there}
@@ -457,6 +470,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._watch(path, query)
             return
         code, answer = api.answer(self.command, path, body, token, query)
+        if "as=Table" in self.headers.get("Accept", ""):
+            answer = as_table(answer, query)
         self._send(code, json.dumps(answer).encode())
 
     do_GET = do_POST = do_PATCH = do_PUT = _serve

@@ -27,7 +27,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from tests.throwaway.apiserver import inside, merge, merge_conditions, secure
+from tests.throwaway.apiserver import as_table, inside, merge, merge_conditions, secure
 from tests.throwaway.selectors import matches
 
 CORE, NAMESPACES = "/api/v1", "/namespaces/"
@@ -520,7 +520,8 @@ class _Handler(BaseHTTPRequestHandler):
                     kube.hang(None)
                 self.close_connection = True
                 return
-            self._send(201 if self.command == "POST" else 200, found)
+            table = "as=Table" in (self.headers.get("Accept") or "")
+            self._send(201 if self.command == "POST" else 200, as_table(found, text) if table else found)
         except Refused as error:
             what = {"kind": "Status", "status": "Failure", "message": str(error)}
             details = {"details": name.details()} if error.code != 401 else {}

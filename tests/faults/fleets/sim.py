@@ -18,7 +18,7 @@ from installer.daemon.child_run import ChildOutcome
 from installer.daemon.cluster.objects import EVENTS_PATH
 from installer.daemon.policy import BUSY
 from installer.daemon.poller import PollSnapshot
-from installer.fleet.objects import read_permits, share_of
+from installer.fleet.objects import permits_of, read_permits
 from installer.host.kubeapi import Answer
 from installer.model.fleet import FleetRules, PlannedWork
 from installer.model.resource import UnitState
@@ -360,7 +360,7 @@ class SimFleet:
 
     @property
     def limit(self) -> int:
-        return share_of(self.rules.concurrent_restarts, len(self.nodes))
+        return permits_of(self.rules.concurrent_restarts, len(self.nodes))
 
     def install(self, generation: str) -> None:
         """As if it had been there for long; the pods come within a minute."""

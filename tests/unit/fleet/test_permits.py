@@ -12,6 +12,7 @@ from installer.fleet.objects import (
     Member,
     Permit,
     permit_name,
+    permits_of,
     share_of,
 )
 from installer.fleet.permits import choose
@@ -33,6 +34,12 @@ from tests.fleet_bench import (
 )
 def test_a_share_is_a_number_or_a_percentage_and_at_least_one(text: str, nodes: int, share: int) -> None:
     assert share_of(text, nodes) == share
+
+
+def test_there_are_at_most_a_thousand_permits() -> None:
+    """All that nodes read at once has to fit into an answer."""
+    assert permits_of("50%", 10_000) == permits_of("4000", 10_000) == 1000
+    assert permits_of("5%", 10_000) == 500
 
 
 @settings(max_examples=60)
