@@ -109,8 +109,8 @@ class Ask:
                 self._queue_seconds = each * size.queue(board.grants) / self._limit
             if work.begins and board.brake is not None:
                 self._await(board.brake, work)
-            free = self._free(board) if work.restarts_kubelet else ()
             canary = work.begins and self._pass_brake(board.brake, work)
+            free = self._free(board) if work.restarts_kubelet else ()
             taken = self._take(free) if work.restarts_kubelet else Permit("")
         except _Wait as wait:
             return FleetAnswer(
@@ -214,7 +214,7 @@ class Ask:
     def _pass_brake(self, found: Brake | None, work: PlannedWork) -> bool:
         """Returns if the generation may begin on this node, and whether as a canary. Raises _Wait."""
         for _try in range(_TRIES):
-            brake = found or Brake(work.generation, self._ring(), self._now)
+            brake = found or self._new_brake(work.generation)
             self._await(brake, work)
             admitted = self._admitted(brake)
             written = admitted == brake and bool(brake.version)
@@ -258,11 +258,13 @@ class Ask:
             detail = f": canaries, which are watched for {left:.0f} s more"
             raise _Wait(_OTHERS_FIRST, left, spread, detail)
 
-    def _ring(self) -> str:
-        """Who goes first in a generation that nobody has begun yet. Raises _Wait."""
+    def _new_brake(self, generation: str) -> Brake:
+        """Of a generation that nobody has begun yet: it says who goes first. Raises _Wait."""
         query = f"?labelSelector={RING}%3D{CANARY}&resourceVersion=0&{NO_OBJECTS}"
         found = _checked(self._call("GET", _NODES_PATH + query))
-        return brakes.LABELLED if found.get("rows") or found.get("items") else brakes.FIRST
+        labelled = len(found.get("rows") or found.get("items") or ())
+        ring = brakes.LABELLED if labelled else brakes.FIRST
+        return Brake(generation, ring, self._now, labelled=labelled)
 
     def _read_brake(self, generation: str) -> Brake | None:
         """None where there is none. Raises _Wait."""

@@ -38,8 +38,9 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Brake:
-    """`canaries` have begun at these times of the epoch, `succeeded` are those that ended well. `passed`:
-    when the canaries were through, 0 before. `version` is the resourceVersion."""
+    """`canaries` were admitted at these times of the epoch, `succeeded` are those that ended well. `passed`:
+    when the canaries were through, 0 before. `labelled` is how many nodes had the label when the generation
+    was `begun`. `version` is the resourceVersion."""
 
     generation: str
     ring: str = FIRST
@@ -49,6 +50,7 @@ class Brake:
     failures: Mapping[str, Failure] = field(default_factory=dict)
     passed: float = 0.0
     version: str = ""
+    labelled: int = 0
 
 
 def read_brake(generation: str, lease: Mapping[str, Any]) -> Brake:
@@ -67,6 +69,7 @@ def read_brake(generation: str, lease: Mapping[str, Any]) -> Brake:
             },
             parse_time(found.get("passed")),
             str(metadata_of(lease).get("resourceVersion", "")),
+            int(found.get("labelled", 0)),
         )
     except (LookupError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"Lease {brake_name(generation)} is not understood: {error}") from None
@@ -85,6 +88,7 @@ def build_brake(brake: Brake, namespace: str, rules: FleetRules, nodes: int) -> 
     found = {
         "stopped": stopped(brake, rules, nodes),
         "ring": brake.ring,
+        "labelled": brake.labelled,
         "begun": plain_time(brake.begun),
         "passed": plain_time(brake.passed) if brake.passed else "",
         "canaries": canaries,
@@ -124,11 +128,11 @@ def may_be_canary(brake: Brake, node: str, *, labelled: bool, nodes: int, now: f
 
 
 def is_through(brake: Brake, now: float) -> bool:
-    """Whether the canaries are through: one has succeeded, none has failed, and none is waited for."""
-    waited_for = [
-        name for name, at in brake.canaries.items() if name not in brake.succeeded and _is_awaited(at, now)
-    ]
-    return bool(brake.succeeded) and not waited_for and not brake.failures
+    """Whether the canaries are through: one has succeeded, none has failed, and none is waited for. A node
+    with the label that has not asked yet is waited for, too."""
+    awaited = any(name not in brake.succeeded and _is_awaited(at, now) for name, at in brake.canaries.items())
+    missing = len(brake.canaries) < min(brake.labelled, _MOST_CANARIES) and _is_awaited(brake.begun, now)
+    return bool(brake.succeeded) and not awaited and not missing and not brake.failures
 
 
 def _is_awaited(begun: float, now: float) -> bool:

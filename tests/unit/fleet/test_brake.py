@@ -91,6 +91,7 @@ def test_a_brake_is_read_as_it_was_written(canaries: dict[str, int], why: str) -
         5.0,
         {node: float(at) for node, at in canaries.items()},
         frozenset(list(canaries)[:1]),
+        labelled=7,
     )
     brake = with_failure(brake, "b", why, 7.0)
     assert read_brake("one", build_brake(brake, "ns", RULES, 3)) == brake

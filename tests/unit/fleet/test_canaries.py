@@ -59,6 +59,45 @@ def test_labelled_nodes_go_first(store: Store) -> None:
     assert b.begin().granted
 
 
+def test_a_canary_that_waits_for_the_permit_is_one_all_the_same(store: Store) -> None:
+    first, second = (Node(store, name, canary=True) for name in ("first", "second"))
+    other, _, _ = trio(store)
+    assert first.begin().canary
+    assert second.begin().detail == ": the permit is taken, by first"
+    first.end()
+    store.now += 301
+    assert other.begin().detail == ": canaries, second"
+    assert second.begin().canary
+    second.end()
+    assert other.begin().detail == ": canaries, which are watched for 300 s more"
+    store.now += 301
+    assert other.begin().granted
+
+
+def test_the_others_wait_for_a_labelled_node_that_has_not_asked_yet(store: Store) -> None:
+    """Its pod comes later than the others' or never does."""
+    first, late = (Node(store, name, canary=True) for name in ("first", "late"))
+    other, _, _ = trio(store)
+    first.begin()
+    first.end()
+    store.now += 400
+    assert "ring=canary" in other.begin().detail
+    assert late.begin().canary
+    late.end(ok=False)
+    assert "tripped by node late" in other.begin().why
+
+
+def test_a_labelled_node_that_never_asks_holds_nobody_up(store: Store) -> None:
+    first, _ = (Node(store, name, canary=True) for name in ("first", "never"))
+    other, _, _ = trio(store)
+    first.begin()
+    first.end()
+    store.now += 901
+    assert "watched for 300 s" in other.begin().detail
+    store.now += 301
+    assert other.begin().granted
+
+
 def test_where_no_labelled_node_comes_another_one_goes_first(store: Store) -> None:
     a, b, _ = trio(store)
     Node(store, "chosen", canary=True)
