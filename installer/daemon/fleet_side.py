@@ -23,7 +23,7 @@ def ask_fleet(cluster: Cluster, policy: Policy, snapshot: PollSnapshot) -> None:
     """For the work that waits for its turn. A daemon that changes nothing asks for nothing."""
     stands_back = snapshot.paused or snapshot.superseded
     busy = policy.working is not Action.NOTHING
-    cluster.want(None if stands_back else policy.planned, policy.configuration.rules, busy=busy)
+    cluster.want(None if stands_back else policy.wanted, policy.configuration.rules, busy=busy)
 
 
 def tell_fleet(cluster: Cluster, policy: Policy, action: Action, outcome: ChildOutcome) -> None:

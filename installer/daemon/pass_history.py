@@ -35,6 +35,7 @@ class PassHistory:
     `tried` are the inputs of the last pass, None before it. `well`: it found or left everything correct.
     `failures` since one did, in a row, and `said` is what the last one said that did not end well. `refused`:
     that was a refusal (exit 4). `retry_at`: no pass before that time, unless something changes.
+    `locked_until`: the same, because another run held the host's lock.
     """
 
     def __init__(self, now: float, spread: Callable[[float], float]) -> None:
@@ -42,7 +43,7 @@ class PassHistory:
         self.well = self.removed = False
         self.failures = 0
         self.said = ""
-        self.retry_at = 0.0
+        self.retry_at = self.locked_until = 0.0
         self.counts: dict[str, Any] = dict.fromkeys(_COUNTED, 0)
         self.last = (-1, 0.0)  # exit code and seconds of the last pass
         self.serving: dict[str, Any] = {}  # what the last pass that converged has told
@@ -68,7 +69,7 @@ class PassHistory:
 
     def busy(self, now: float) -> None:
         """Another run holds the host's lock."""
-        self.retry_at = now + _BUSY_RETRY
+        self.retry_at = self.locked_until = now + _BUSY_RETRY
         self.said = "another run holds the host's lock"
 
     def forget(self) -> None:

@@ -81,6 +81,7 @@ class Policy:
         self._hold = ""
         self._planned: PlannedWork | None = None  # which has to be asked for, on the host of this token
         self._planned_for: Token | None = None
+        self._wanted: PlannedWork | None = None
         self.asks = False  # the pass that was decided on may not do planned work
         self.wonders = False  # a pass waits for what the cluster says of a pause, or soon will need it
 
@@ -103,8 +104,14 @@ class Policy:
 
     @property
     def planned(self) -> PlannedWork | None:
-        """The work that waits for the turn of this node, or has got it."""
+        """The work that has to be asked for, or was granted."""
         return self._planned
+
+    @property
+    def wanted(self) -> PlannedWork | None:
+        """The same, if nothing but its turn is missing: what could not begin would keep a permit from others
+        (a person's hold, a host that cannot be looked at, no restart of kubelet left). A pass keeps its."""
+        return self._wanted
 
     @property
     def spent(self) -> bool:
@@ -141,14 +148,14 @@ class Policy:
         elif outcome.code == BUSY:
             self._passes.busy(now)
             self._rescue_at = passes.retry_at
-        elif outcome.planned is not None:
-            self._planned, self._planned_for = outcome.planned, before.everything
-            passes.planned(now, outcome, before, after)
-        elif action is Action.PLAN or outcome.would_restart:
+        elif action is Action.PLAN or outcome.would_restart or outcome.planned is not None:
+            if outcome.planned is not None:
+                self._planned = self._wanted = outcome.planned
+                self._planned_for = before.everything
             if passes.planned(now, outcome, before, after):
                 self._checked, self._would_restart = before.everything, outcome.would_restart
         elif action in (Action.INSTALL, Action.REMOVE):
-            self._planned = None
+            self._planned = self._wanted = None
             passes.ended(now, outcome, before, after, removes=self.configuration.mode is Mode.REMOVE)
         elif action in (Action.RESCUE, Action.HOLD):
             passes.counts["rescues"] += action is Action.RESCUE and outcome.code == 0
@@ -164,6 +171,8 @@ class Policy:
         silence = self._relay.silence(now)
         rescues = bool(snapshot.proxy.loaded_digest) and 0.0 < silence < _LONG_SILENCE
         self.wonders = rescues and not snapshot.asked  # a rescue will not wait for it
+        if not self.working and now >= self._passes.locked_until:
+            self._wanted = None  # unless what follows finds that it would begin
         action, why = self._interrupt(now, snapshot) if self.working else self._choose(now, snapshot)
         if action is Action.NOTHING:
             self._judge(now, snapshot)
@@ -266,8 +275,11 @@ class Policy:
         rescue is not `planned`. Before each one the cluster is asked whether the node is paused."""
         turn = snapshot.turn
         self.asks = planned and turn.asks and (self._planned is None or not turn.allows(self._planned))
-        if self.asks and self._waits(snapshot):
-            return False
+        self._wanted = self._planned if planned else None
+        return not (self.asks and self._waits(snapshot)) and self._is_asked(snapshot)
+
+    def _is_asked(self, snapshot: PollSnapshot) -> bool:
+        """Whether the cluster was asked if the node is paused."""
         self.wonders = not snapshot.asked
         return snapshot.asked
 
@@ -279,15 +291,16 @@ class Policy:
 
     def _allowed(self, now: float, snapshot: PollSnapshot, why: str, *, planned: bool = True) -> _Choice:
         """A pass, unless it would restart kubelet once too often: a plan says first whether it would."""
-        if not self._may_begin(snapshot, planned=planned):
+        looked = self._checked == snapshot.everything
+        if not self.spent or (looked and not self._would_restart):
+            if not self._may_begin(snapshot, planned=planned):
+                return _NOTHING
+            self._checked = None if self.spent else self._checked
+            return Action.INSTALL, why
+        if not self._is_asked(snapshot):
             return _NOTHING
-        if not self.spent:
-            return Action.INSTALL, why
-        if self._checked != snapshot.everything:
+        if not looked:
             return Action.PLAN, f"{why}; not allowed now: hourly restart limit reached"
-        if not self._would_restart:
-            self._checked = None
-            return Action.INSTALL, why
         if not snapshot.hold and not snapshot.on_relay and now >= self._rescue_at:
             return Action.HOLD, f"{BY_DAEMON}kubelet was restarted {self._used()} times within an hour"
         return _NOTHING
@@ -315,7 +328,9 @@ class Policy:
             failed=self._passes.failures > 0,
             refused=self._passes.refused,
             limited=f"restarted {self._used()} times within an hour" if limited else "",
-            awaits=(snapshot.turn.why or "the fleet is asked") if self._waits(snapshot) else "",
+            awaits=(snapshot.turn.why or "the fleet is asked")
+            if self._wanted is not None and self._waits(snapshot)
+            else "",
             sick=snapshot.complaint(self._relay.silence(now)),
             difference=self._passes.difference(snapshot),
             new_inputs=snapshot.inputs != self._passes.tried,

@@ -37,8 +37,8 @@ TURN_SECONDS = 10.0  # the deadline of one question
 
 _GRACE = 2.0
 _END_SECONDS = 3.0  # for giving the permit back when `run` ends
-_FRESH = 45.0  # seconds in which granted work has to begin, else it is asked for again: less than the minute
-# within which nothing more begins anywhere after a freeze
+_FRESH = 45.0  # seconds in which granted work has to begin: less than the minute within which nothing more
+# begins anywhere after a freeze. Else others come first for as long
 _BACKOFF = (5.0, 300.0)  # the first and the longest
 _READY_RETRY = 5.0
 _POWERLESS_SECONDS = 60.0  # from then on nobody is waited for who cannot be asked
@@ -73,6 +73,8 @@ class Turns:
         self._granted_at = self._powerless_since = 0.0
         self._results: deque[WorkResult] = deque(maxlen=_TO_TELL)
         self._permit, self._version = "", ""
+        self._used = False  # by work, after which the node has to be Ready before others may go on
+        self._in_vain = False  # the work that waits does not begin, and so the permit is given back
         self._returns = ""  # the permit that the child gives back
         self._failed = ""  # the generation that this node has told to have failed
         self._leads = ""  # the generation that this node has begun as a canary
@@ -106,9 +108,13 @@ class Turns:
         self._rules, self._busy = rules, busy
         if not self._context.rollout_namespace:
             return
+        self._used = self._used or (busy and self._granted is not None)
         stale = self._granted is not None and not busy and self._clock() - self._granted_at >= _FRESH
         if work != self._work or stale:
             self._work, self._granted, self._failures = work, None, 0
+            self._in_vain = stale
+            if self.awaits_node:
+                self._see_node()
             self._next(0.0)
         elif work is None and not busy and self._owes and not self._timer:
             self._next(0.0)
@@ -128,7 +134,7 @@ class Turns:
             self._leads = "" if generation == self._leads else self._leads
         if result.ok and self._granted == work:
             self._soaking = (work, self._clock() + self._rules.soak_seconds)
-        self._granted, self._ready = None, False
+        self._granted, self._ready, self._used = None, False, bool(self._permit)
         if self._permit:
             self._see_node()
         self._next(0.0)
@@ -137,13 +143,18 @@ class Turns:
         """What a heartbeat has seen of the Node."""
         known, self._uid = bool(self._uid), uid or self._uid
         self._canary, self._ready = canary, ready
-        if not known or self._owes:
+        if not known or self._results or (self._is_spare and not self.awaits_node):
             self._next(0.0)
 
     @property
     def awaits_node(self) -> bool:
         """Whether a heartbeat is to come soon: the permit waits for a Ready node."""
-        return bool(self._permit) and self._work is None and not self._busy and not self._ready
+        return self._is_spare and self._used and not self._ready
+
+    @property
+    def _is_spare(self) -> bool:
+        """Whether this node has a permit that is no use to it."""
+        return bool(self._permit) and not self._busy and (self._work is None or self._in_vain)
 
     def end(self, run: Callable[[Sequence[str], float], object]) -> None:
         """Gives the permit back, if it is not needed any more; `run` runs a process and waits for it."""
@@ -174,9 +185,7 @@ class Turns:
         if self._loop is None or self._child is not None or not self._uid:
             return
         request = FleetRequest(self._uid, self._rules, self._canary)
-        self._returns = returns = (
-            self._permit if self._work is None and not self._busy and self._ready else ""
-        )
+        self._returns = returns = self._permit if self._is_spare and not self.awaits_node else ""
         self._asked = None
         if self._results or returns:
             result = self._results[0] if self._results else None
@@ -214,7 +223,7 @@ class Turns:
 
     def _take(self, answer: FleetAnswer) -> None:
         self._failures = self._failures + 1 if answer.failed else 0
-        now = self._clock()
+        now, others_first = self._clock(), self._in_vain and bool(self._returns)
         self._powerless_since = (self._powerless_since or now) if answer.powerless else 0.0
         if self._asked is not None:
             self._take_turn(answer, now)
@@ -227,6 +236,8 @@ class Turns:
             )
             wait = max(answer.wait, pause * random.uniform(0.75, 1.25))
             asks = self._work is not None and self._granted is None
+            if asks and others_first:
+                wait = max(wait, _FRESH)
             if asks or answer.failed or self._owes:
                 self._next(wait or _READY_RETRY)
         if self.turn() != self._shown:
@@ -235,14 +246,18 @@ class Turns:
 
     def _take_turn(self, answer: FleetAnswer, now: float) -> None:
         if answer.granted:
+            self._used = self._used and answer.permit == self._permit
             self._permit, self._version = answer.permit, answer.version
+            self._in_vain = False
             if self._asked == self._work:
                 self._granted, self._granted_at = self._asked, now
                 self._leads = self._asked.generation if self._asked and answer.canary else self._leads
             self._say("turn.granted", f"the turn of this node has come{_with(answer.permit)}")
-        elif answer.why != self._answer.why:
+            self._answer = answer
+            return
+        if answer.why != self._answer.why:
             self._say("turn.waiting", f"{answer.why}{answer.detail}")
-        self._answer = answer
+        self._answer, self._in_vain = answer, not answer.failed
 
     def _take_end(self, answer: FleetAnswer) -> None:
         """Nothing is asked for before the end of the last work is told: where that fails, it is what is
@@ -257,6 +272,7 @@ class Turns:
             self._say("turn.stopped", answer.tripped)
         if answer.released and self._returns:
             self._permit = self._version = ""
+            self._used = self._in_vain = False
 
     def _say(self, kind: str, message: str) -> None:
         self._emit(Event(kind, message, {"permit": self._permit}))
@@ -267,6 +283,7 @@ class Turns:
         try:
             found = parse_json(self._files.read(MEMORY) or b"{}")
             self._permit, self._version = str(found.get("permit", "")), str(found.get("version", ""))
+            self._used = True  # as far as is known
             self._failed, self._leads = str(found.get("failed", "")), str(found.get("leads", ""))
         except (InstallerError, OSError, ValueError, AttributeError):
             return

@@ -156,6 +156,28 @@ def mass_drift(chance: Chance, seed: int) -> list[str]:
     return arrives(fleet, "one")
 
 
+def held_in_the_queue(chance: Chance, seed: int) -> list[str]:
+    """After a drift everywhere, nodes that wait for their turn get a person's hold, or their host cannot be
+    looked at: the others go on without them, and they follow when that is over."""
+    fleet = SimFleet(chance.natures(), replace(RULES, concurrent_restarts="1"), seed)
+    fleet.install("one")
+    for node in fleet.nodes:
+        node.drift()
+    fleet.run(15)
+    waiting = [node for node in fleet.nodes if node.drifted and not node.busy]
+    stopped = chance.random.sample(waiting, min(len(waiting), chance.size // 4))
+    for node in stopped:
+        node.hold, node.blind = chance.random.choice((("ask Kim", ""), ("", "D-Bus is gone")))
+        assert node.watcher
+        node.watcher.stir()
+    bad = arrives(fleet, "one")
+    for node in stopped:
+        node.hold = node.blind = ""
+        assert node.watcher
+        node.watcher.stir()
+    return bad + arrives(fleet, "one")
+
+
 def mass_reboot(chance: Chance, seed: int) -> list[str]:
     """Every node loses its power in the middle of an upgrade."""
     fleet = SimFleet(chance.natures(), RULES, seed)
@@ -293,6 +315,7 @@ SCENARIOS: dict[str, Scenario] = {
     "bad node pool": bad_pool,
     "bad image": bad_image,
     "mass drift": mass_drift,
+    "mass drift, and some are held in the queue": held_in_the_queue,
     "mass reboot": mass_reboot,
     "API server away for an hour": api_away,
     "API server wants to be left alone": api_busy,

@@ -97,7 +97,7 @@ class Clock:
         self.now = max(self.now, until)
 
 
-class _Files:
+class MemoryFiles:
     """A directory in memory, for what a daemon remembers."""
 
     def __init__(self) -> None:
@@ -118,14 +118,16 @@ class _Files:
 
 class SimNode:
     """A host, its kubelet, and its pod. It is also the API server as this node sees it: each request counts.
-    `boots` counts what has ended everything on it, `starts` those of kubelet, `asked` its requests."""
+    `hold` is a person's, `blind` says why the host cannot be looked at. `boots` counts what has ended
+    everything on it, `starts` those of kubelet, `asked` its requests."""
 
     def __init__(self, fleet: SimFleet, number: int, nature: Nature) -> None:
         self.fleet, self.number, self.nature = fleet, number, nature
         self.name = f"node-{number}"
-        self.files = _Files()
+        self.files = MemoryFiles()
         self.installed = ""
         self.drifted = False
+        self.hold = self.blind = ""
         self.busy = False
         self.is_dead = False
         self.starts = self.boots = self.pods = self.asked = 0
@@ -187,6 +189,8 @@ class SimNode:
             kubelet=KUBELET,
             relay=bool(self.installed),
             on_relay=good,
+            hold=self.hold,
+            blind=self.blind,
         )
 
     def work(self, generation: str, *, asks: bool) -> tuple[float, ChildOutcome]:
@@ -230,7 +234,7 @@ class SimNode:
         if self.is_dead:
             return
         self.die()
-        self.files = _Files()  # /run
+        self.files = MemoryFiles()  # /run
 
         def start() -> None:
             self.is_dead = False
@@ -370,10 +374,11 @@ class SimFleet:
         self.run(120)
 
     def lacking(self, generation: str) -> list[str]:
-        """Healthy nodes that do not run it."""
+        """Healthy nodes that do not run it, though they could."""
         return [
             node.name
             for node in self.healthy()
+            if not (node.hold or node.blind)
             if node.drifted or (node.installed != generation and generation not in node.nature.bad)
         ]
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from tests.faults.fleets.sim import SimNode
 
 _LATENCY = 0.2  # seconds that a child takes to ask the API server
+_HEARTBEAT = 5.0  # between two looks of the daemon; here only when a turn has come within the last minute
+_MINUTE = 60.0
 
 
 class _Done:
@@ -62,6 +64,7 @@ class Watcher:
         )
         self.alive = True
         self._timer = 0
+        self._granted_at = -_MINUTE
         self._published: Any = None
         self.cluster.begin(self, self.stir)
         if node.busy:  # a pass outlives its pod: it is followed to its end
@@ -131,7 +134,9 @@ class Watcher:
         if self.policy.wonders:
             self.cluster.ask()
         self._publish(snapshot)
-        self._set_timer(decision.due - self.clock.now)
+        self._granted_at = self.clock.now if snapshot.turn.granted else self._granted_at
+        due, soon = decision.due - self.clock.now, self.clock.now - self._granted_at < _MINUTE
+        self._set_timer(min(due, _HEARTBEAT) if soon else due)
 
     def _publish(self, snapshot: PollSnapshot) -> None:
         state, before = self.policy.state, self._published

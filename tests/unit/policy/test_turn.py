@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from installer.daemon.child_run import ChildOutcome
 from installer.daemon.decision import Action
+from installer.daemon.policy import BUSY
 from installer.daemon.poller import PollSnapshot
 from installer.model.daemon import Phase
 from installer.model.fleet import PlannedWork, Turn
 from installer.model.state import Mode
-from tests.policy_bench import BARE, CHANGED, DEAD, GOOD, HELD, OK, Bench, Make, held
+from tests.policy_bench import BARE, CHANGED, DEAD, GOOD, HELD, KUBELET, OK, Bench, Make, held
 from tests.rules import rule
 
 WORK = PlannedWork("one", begins=True)
@@ -96,3 +99,57 @@ def test_a_removal_waits_for_its_turn(make: Make) -> None:
     assert bench.look(of(GOOD, COMES)) is Action.REMOVE
     bench.end(CHANGED, of(BARE))
     assert str(bench.phase) == "removed"
+
+
+STOPPED = replace(GOOD, kubelet=replace(KUBELET, active_state="inactive"), files=("drift",))
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        pytest.param(replace(BARE, hold="ask Kim"), id="a person's hold"),
+        pytest.param(replace(BARE, blind="D-Bus is gone"), id="a host that cannot be looked at"),
+        pytest.param(STOPPED, id="a kubelet that is stopped"),
+        pytest.param(replace(BARE, paused=True), id="a pause"),
+    ],
+)
+def test_a_turn_that_could_not_be_used_is_not_asked_for(make: Make, seen: PollSnapshot) -> None:
+    bench = make()
+    bench.settle()
+    drifted = replace(GOOD, files=("drift",), on_relay=False)
+    assert bench.look(of(drifted), after=5.0) is Action.INSTALL
+    bench.end(KEPT, of(drifted))
+    bench.look()
+    assert bench.policy.wanted == WORK
+    bench.look(of(seen, COMES), after=5.0)
+    assert bench.policy.wanted is None
+    if not seen.paused:
+        bench.look(of(drifted), after=5.0)
+        assert bench.policy.wanted == WORK
+
+
+def test_a_node_whose_restarts_are_used_up_says_so_and_asks_for_no_turn(make: Make) -> None:
+    """A rescue took the last one of the hour while the node waited."""
+    bench = make(stamps=(800.0, 850.0))
+    wait(bench, GOOD)
+    bench.look(of(DEAD), after=1.0)
+    bench.end(KEPT, of(DEAD))
+    assert bench.look(of(DEAD), after=21.0) is Action.RESCUE
+    held = of(replace(HELD, hold="", files=("drift",)))
+    bench.end(ChildOutcome(0, restarts=1), held)
+    assert bench.look() is Action.PLAN
+    bench.end(ChildOutcome(3, would_restart=True))
+    while bench.look() is Action.HOLD:
+        bench.end(OK)
+    assert bench.policy.wanted is None
+    assert bench.phase is Phase.LIMITED
+
+
+def test_while_another_run_has_the_hosts_lock_the_turn_is_kept(make: Make) -> None:
+    bench = make()
+    wait(bench)
+    assert bench.look(of(BARE, COMES), after=5.0) is Action.INSTALL
+    bench.end(ChildOutcome(BUSY))
+    assert bench.look() is Action.NOTHING
+    assert bench.policy.wanted == WORK
+    assert bench.look(after=3.0) is Action.INSTALL
