@@ -20,9 +20,10 @@ _REMOVAL = PlannedWork("removal", removes=True)
 
 
 def ask_fleet(cluster: Cluster, policy: Policy, snapshot: PollSnapshot) -> None:
-    """For the work that waits for its turn. A daemon that changes nothing asks for nothing."""
+    """For the work that waits for its turn. A daemon that changes nothing asks for nothing. An earlier one
+    may be at work with the permit until a pass of this one has had the host's lock."""
     stands_back = snapshot.paused or snapshot.superseded
-    busy = policy.working is not Action.NOTHING
+    busy = policy.working is not Action.NOTHING or not policy.had_lock
     cluster.want(None if stands_back else policy.wanted, policy.configuration.rules, busy=busy)
 
 

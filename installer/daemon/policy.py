@@ -82,6 +82,7 @@ class Policy:
         self._planned: PlannedWork | None = None  # which has to be asked for, on the host of this token
         self._planned_for: Token | None = None
         self._wanted: PlannedWork | None = None
+        self.had_lock = False  # a pass of this daemon has had the host's lock
         self.asks = False  # the pass that was decided on may not do planned work
         self.wonders = False  # a pass waits for what the cluster says of a pause, or soon will need it
 
@@ -143,6 +144,7 @@ class Policy:
         self.stamps += [now] * outcome.restarts
         passes.counts["all_restarts"] += outcome.restarts
         passes.counts["rollbacks"] += outcome.rolled_back
+        self.had_lock |= not (self._by_another or action is Action.PLAN or outcome.code == BUSY)
         if self._by_another:
             pass  # the node is as it left it, which a pass of our own looks at
         elif outcome.code == BUSY:

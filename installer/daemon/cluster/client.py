@@ -145,6 +145,8 @@ class ApiCluster:
         if phase is Phase.CHECKING:
             return  # nothing has changed
         self._speaks = phase is not Phase.YIELDED
+        if not self._speaks:
+            self._turns.yields()
         self._node.take(state)
         what = state.reason if phase in (Phase.FAILED, Phase.REFUSED) else policy_of(state)
         told = (phase, state.hold, what)

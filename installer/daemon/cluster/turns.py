@@ -74,6 +74,7 @@ class Turns:
         self._results: deque[WorkResult] = deque(maxlen=_TO_TELL)
         self._permit, self._version = "", ""
         self._used = False  # by work, after which the node has to be Ready before others may go on
+        self._yielded = False
         self._in_vain = False  # the work that waits does not begin, and so the permit is given back
         self._returns = ""  # the permit that the child gives back
         self._failed = ""  # the generation that this node has told to have failed
@@ -138,6 +139,10 @@ class Turns:
         if self._permit:
             self._see_node()
         self._next(0.0)
+
+    def yields(self) -> None:
+        """A newer daemon has come, which works with the permit of this node, and gives it back."""
+        self._yielded, self._permit, self._granted = True, "", None
 
     def node_is(self, uid: str, *, canary: bool, ready: bool) -> None:
         """What a heartbeat has seen of the Node."""
@@ -245,6 +250,8 @@ class Turns:
             self._changed()
 
     def _take_turn(self, answer: FleetAnswer, now: float) -> None:
+        if self._yielded:
+            return
         if answer.granted:
             self._used = self._used and answer.permit == self._permit
             self._permit, self._version = answer.permit, answer.version
@@ -289,7 +296,10 @@ class Turns:
             return
 
     def _remember(self) -> None:
-        """Nothing is written for a node that has nothing to remember."""
+        """Nothing is written for a node that has nothing to remember, and nothing into what a newer daemon
+        remembers."""
+        if self._yielded:
+            return
         found = {
             "permit": self._permit,
             "version": self._version,

@@ -9,6 +9,7 @@ from tests.faults.fleets.sim import Clock, SimStore
 from tests.turns_bench import ONE, TurnsOfANode
 
 OTHER = PlannedWork("other", begins=True)
+REMOVAL = PlannedWork("removal", removes=True)
 
 
 @pytest.fixture
@@ -88,4 +89,51 @@ def test_while_a_freeze_stops_its_next_work_a_node_gives_its_permit_back(
     assert store.holders()
     node.sees()
     node.goes_on()
+    assert not store.holders()
+
+
+# -- two daemons of one node ---------------------------------------------------------------------
+
+
+def test_a_removal_keeps_the_permit_that_the_replaced_daemon_has_worked_with(
+    node: TurnsOfANode, store: SimStore, clock: Clock
+) -> None:
+    """Both are the same holder: the Leases know nodes."""
+    node.gets_turn()
+    node.works()
+    removal = TurnsOfANode(store, clock, "node")
+    removal.sees(ready=False)
+    removal.gets_turn(REMOVAL)
+    removal.busy = True
+    node.sees()  # before it knows that it was replaced
+    node.goes_on(10)
+    assert store.holders() == ["node/uid-node"]
+
+
+def test_a_daemon_that_was_replaced_keeps_its_hands_off_the_permit(
+    node: TurnsOfANode, store: SimStore, clock: Clock
+) -> None:
+    node.gets_turn()
+    node.works()
+    node.turns.yields()
+    node.sees()
+    node.goes_on(10)
+    assert store.holders() == ["node/uid-node"]
+    remembers = TurnsOfANode(store, clock, "node", node.files)
+    remembers.sees()
+    remembers.goes_on()
+    assert not store.holders()
+
+
+def test_a_permit_is_not_given_back_while_an_earlier_daemon_may_be_at_work(
+    node: TurnsOfANode, store: SimStore, clock: Clock
+) -> None:
+    node.gets_turn()
+    removal = TurnsOfANode(store, clock, "node", node.files)
+    removal.busy = True  # until it has had the host's lock
+    removal.sees()
+    removal.goes_on(10)
+    assert store.holders() == ["node/uid-node"]
+    removal.busy = False
+    removal.goes_on()
     assert not store.holders()

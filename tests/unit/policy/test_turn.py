@@ -145,6 +145,16 @@ def test_a_node_whose_restarts_are_used_up_says_so_and_asks_for_no_turn(make: Ma
     assert bench.phase is Phase.LIMITED
 
 
+def test_until_a_pass_has_had_the_hosts_lock_an_earlier_daemon_may_be_at_work(make: Make) -> None:
+    bench = make()
+    bench.look(of(GOOD))
+    bench.end(ChildOutcome(BUSY))
+    assert not bench.policy.had_lock
+    bench.look(after=3.0)
+    bench.end(OK)
+    assert bench.policy.had_lock
+
+
 def test_while_another_run_has_the_hosts_lock_the_turn_is_kept(make: Make) -> None:
     bench = make()
     wait(bench)
