@@ -30,7 +30,7 @@ from installer.model.state import Mode
 
 _NAMED = 5  # nodes in a message
 _PATIENCE = timedelta(minutes=5)  # so long a pod may take for a change, or to come to a new node
-SILENCE = timedelta(minutes=10)  # a node that is not heard of so long is not waited for: removal.waitSeconds
+SILENCE = timedelta(minutes=10)  # a node that is not heard of so long is not waited for
 _STATUS = "cri-resource-manager.intel.com/installer"  # the annotation with the value annotateNode
 
 

@@ -173,7 +173,7 @@ class Ask:
         there are none."""
         permits = board.permits
         choice = choose(permits, self._me, self._limit, self._now, self._random)
-        old = None if choice.mine or choice.free else suspect(choice.held, self._now)
+        old = None if choice.mine or choice.free else suspect(choice.held, self._now, self._random)
         if old is not None:
             answer = self._call("GET", f"{_NODES_PATH}/{old.node}?resourceVersion=0")
             if is_ghost(old, answer.code, str(answer.metadata.get("uid", ""))):

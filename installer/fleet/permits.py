@@ -56,10 +56,11 @@ def _end(taken: Collection[int], limit: int) -> int:
     return end
 
 
-def suspect(held: Sequence[Permit], now: float) -> Permit | None:
-    """The permit whose holder may be gone: worth a look at its Node."""
+def suspect(held: Sequence[Permit], now: float, random: Callable[[], float]) -> Permit | None:
+    """A permit whose holder may be gone: worth a look at its Node. Any of those held for long: who holds the
+    oldest may be well, and nobody would look at the others."""
     old = [permit for permit in held if now - permit.taken >= _OLD]
-    return old[0] if old else None
+    return old[int(random() * len(old))] if old else None
 
 
 def is_ghost(permit: Permit, code: int, uid: str) -> bool:

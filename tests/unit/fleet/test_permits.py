@@ -146,6 +146,24 @@ def test_the_permit_of_a_node_that_is_gone_is_taken_over(store: Store, change: s
     assert store.holders() == ["b/uid-b"]
 
 
+def test_permits_of_nodes_that_are_gone_are_taken_over_beside_one_that_is_at_work_for_long(
+    store: Store,
+) -> None:
+    rules = anywhere(concurrent_restarts="3")
+    works, b, c = trio(store, rules)
+    for node in (works, b, c):
+        assert node.begin(REPAIR).granted
+    for node in (b, c):
+        del store.objects[f"/api/v1/nodes/{node.name}"]
+    store.now += 121
+    waiting = [Node(store, f"n{at}", rules) for at in range(2)]
+    for _ in range(12):  # a minute, at the pace of nodes that wait
+        store.now += 5
+        waiting = [node for node in waiting if not node.begin(REPAIR).granted]
+    assert not waiting
+    assert sorted(store.holders()) == ["a/uid-a", "n0/uid-n0", "n1/uid-n1"]
+
+
 def test_a_node_that_was_rebuilt_needs_nobodys_help(store: Store) -> None:
     a, _, _ = trio(store)
     a.begin(REPAIR)
