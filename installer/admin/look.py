@@ -34,6 +34,7 @@ from installer.model.state import Mode
 
 _WORKING = (Phase.STARTING, Phase.WAITING, Phase.CONVERGING, Phase.REPAIRING, Phase.CHECKING, Phase.YIELDED)
 _DONE = {Mode.INSTALL: Phase.CONVERGED, Mode.REMOVE: Phase.REMOVED}
+_FUTURE = 60.0  # seconds that a renewal may seem to come from
 _PATIENCE = 300.0  # seconds that a new node may take until it has a pod
 
 
@@ -115,9 +116,9 @@ def judge_node(node: Object, known: Known) -> NodeView | None:
     health, reason = NodeHealth.DIRTY, "no DaemonSet of ours selects it any more"
     if modes:
         health, reason = _judge(node, says, pod, mode, known.now)
-        quiet = word is not None and heard is not None and heard > word[1]
-        if quiet and heard is not None and health in (NodeHealth.WELL, NodeHealth.WORKING, NodeHealth.PAUSED):
-            health, reason = NodeHealth.SILENT, "its installer has not renewed its Lease"
+        silence = _silence(heard, word[1] if word else 0)
+        if silence and health in (NodeHealth.WELL, NodeHealth.WORKING, NodeHealth.PAUSED):
+            health, reason = NodeHealth.SILENT, silence
     elif says.get("state", "") in ("", Phase.REMOVED) and (says or word is None):
         return None
     return NodeView(
@@ -136,6 +137,15 @@ def judge_node(node: Object, known: Known) -> NodeView | None:
         mode=mode if modes else None,
         heard=None if heard is None else max(0.0, round(heard)),
     )
+
+
+def _silence(heard: float | None, seconds: int) -> str:
+    """What is wrong with a Lease that was renewed `heard` seconds ago, and is good for `seconds`."""
+    if heard is not None and heard > seconds:
+        return "its installer has not renewed its Lease"
+    if heard is not None and heard < -_FUTURE:
+        return "its Lease was renewed in the future: the node's clock is ahead, and hides silence"
+    return ""
 
 
 def _judge(

@@ -22,7 +22,7 @@ from installer.daemon.cluster.pod_context import PodContext, find_pod_context, l
 from installer.daemon.cluster.selection import selects
 from installer.errors import InvalidInputError
 from installer.host.kubeapi import Answer
-from installer.model.instant import micro_time
+from installer.model.instant import micro_time, parse_time
 from installer.model.pause import PAUSE_ANNOTATION
 
 NODE = "worker-7"
@@ -276,6 +276,38 @@ def test_a_renewal_is_one_request() -> None:
     api = FakeApi(GOOD)
     Heartbeat(HeartbeatRequest(CONTEXT, see_node=False, adopt=False, node_uid="uid"), api).run()
     assert api.calls == [("PATCH", CONTEXT.lease_path)]
+
+
+class Clocked:
+    """An API server that keeps what the Lease says. `now` is its clock."""
+
+    def __init__(self) -> None:
+        self.now = NOON.timestamp()
+        self.renewed: list[float] = []
+
+    def call(self, _method: str, _path: str, body: Mapping[str, Any] | None = None) -> Answer:
+        self.renewed.append(parse_time((body or {})["spec"]["renewTime"]))
+        return Answer(200, {"kind": "Lease"}, when=self.now)
+
+
+@pytest.mark.parametrize("skew", [-700.0, 0.0, 3.0, 7200.0])
+def test_a_lease_is_renewed_by_the_api_servers_clock(skew: float) -> None:
+    """`report` judges by its age."""
+    api, ahead = Clocked(), 0.0
+    for renewals in (2 if abs(skew) > 10 else 1, 1, 1):
+        api.renewed.clear()
+        request = HeartbeatRequest(CONTEXT, see_node=False, adopt=False, ahead=ahead)
+        ahead = Heartbeat(request, api, lambda: api.now + skew).run()["ahead"]
+        assert len(api.renewed) == renewals
+        assert abs(api.renewed[-1] - api.now) < 10
+        api.now += 330
+
+
+def test_a_clock_that_is_set_is_noticed_with_the_next_renewal() -> None:
+    api = Clocked()
+    request = HeartbeatRequest(CONTEXT, see_node=False, adopt=False, ahead=7200.0)
+    assert Heartbeat(request, api, lambda: api.now).run()["ahead"] == 0.0
+    assert api.renewed == [api.now + 7200, api.now]
 
 
 # -- context and names ----------------------------------------------------------------------

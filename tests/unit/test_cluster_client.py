@@ -99,6 +99,16 @@ def test_at_rest_the_lease_alone_is_renewed_every_five_minutes_or_so(scene: Scen
         scene.children[-1].end(answer())
 
 
+def test_a_renewal_knows_how_wrong_the_nodes_clock_was(scene: Scene) -> None:
+    """Else it had to be corrected each time."""
+    scene.begin(answer(ahead=700.0))
+    scene.loop.fire()
+    assert scene.children[-1].request.ahead == 700.0
+    scene.children[-1].end(answer(ahead=-5.0))
+    scene.loop.fire()
+    assert scene.children[-1].request.ahead == -5.0
+
+
 def test_before_a_pass_the_node_is_looked_at(scene: Scene) -> None:
     """`ask` is answered at once; the Lease keeps its time."""
     scene.begin()

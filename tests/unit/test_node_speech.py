@@ -162,7 +162,8 @@ class Node:
             replace(CONTEXT, annotate=True), status=said, renew=False, serves=True, see_node=see_node
         )
         self.store.requests.clear()
-        return Heartbeat(replace(request, known=known or {}, **changes), self).run()
+        request = replace(request, known=known or {}, **changes)
+        return Heartbeat(request, self, lambda: self.store.now).run()
 
     @property
     def requests(self) -> list[str]:

@@ -75,6 +75,7 @@ def node(
     }
 
 
+IN_THE_FUTURE = "its Lease was renewed in the future: the node's clock is ahead, and hides silence"
 DESELECTED = "no DaemonSet of ours selects it any more"
 CONVERGED, REMOVED = {"state": "converged"}, {"state": "removed"}
 
@@ -98,6 +99,8 @@ CONVERGED, REMOVED = {"state": "converged"}, {"state": "removed"}
         (node({"state": "repairing"}), INSTALL, BROKEN, 10, NodeHealth.TROUBLE, BROKEN.complaint),
         (node({"state": "paused", "reason": "why"}), INSTALL, READY, 10, NodeHealth.PAUSED, "why"),
         (node(CONVERGED), INSTALL, READY, 121, NodeHealth.SILENT, "its installer has not renewed its Lease"),
+        (node(CONVERGED), INSTALL, READY, -59, NodeHealth.WELL, ""),
+        (node(CONVERGED), INSTALL, READY, -7200, NodeHealth.SILENT, IN_THE_FUTURE),
         (node(CONVERGED, heard=False), INSTALL, READY, 10, NodeHealth.SILENT, "its kubelet is not heard of"),
         (node({}), INSTALL, None, None, NodeHealth.SILENT, "it is selected and has no pod of ours"),
         (node({}, age=10), INSTALL, None, None, NodeHealth.WORKING, "it is selected and has no pod of ours"),

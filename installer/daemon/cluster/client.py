@@ -69,6 +69,7 @@ class ApiCluster:
         self._output = ""
         self._timer = 0
         self._node_uid = ""
+        self._ahead = 0.0  # the API server's clock, of ours
         self._sees = False  # the child looks at the Node
         self._asking = False  # a pass waits for that
         self._turns = Turns(context, emit, files, self._program, self._see_node, clock)
@@ -236,6 +237,7 @@ class ApiCluster:
             node_uid=self._node_uid,
             known=self._memory,
             creates=self._context.annotate and self._node.is_new and "lease" not in self._heard,
+            ahead=self._ahead,
         )
 
     def _tells(self, due: frozenset[Due]) -> bool:
@@ -364,7 +366,7 @@ class ApiCluster:
             answer = json.loads(output.splitlines()[-1])
             parts = {str(part): (str(found[0]), str(found[1])) for part, found in answer["parts"].items()}
             sent, paused = int(answer["sent"]), answer["paused"]
-            wait = float(answer.get("wait", 0.0))
+            wait, self._ahead = float(answer.get("wait", 0.0)), float(answer.get("ahead", self._ahead))
             self._take_node(answer.get("node") or {})
             said = answer.get("said")
             parts["process"] = ("ok", "")

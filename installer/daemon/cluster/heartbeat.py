@@ -32,6 +32,7 @@ from installer.model.jsontext import to_json
 
 HEARTBEAT_SECONDS = 10.0
 _TOO_MANY, _EXISTS = 429, 409
+_SAME_CLOCK = 10.0  # seconds between two clocks that are the same, with a slow answer between them
 _CACHED = "?resourceVersion=0"
 """From the API server's own memory, not from etcd (Kubernetes API concepts, "Resource versions"): the
 heartbeats of a fleet must not be felt. May be a moment old."""
@@ -47,7 +48,8 @@ class HeartbeatRequest:
     """What the daemon wants of a child. `status`, `serves` and `failure` are what the Node is to say
     (node_word.py), `known` what it said of us when it was last seen (`said` of an answer), empty if that is
     not known; `ask_only`: nothing is written; `renew`: whether the Lease is renewed; `creates`: there is none
-    yet, as far as is known; `adopt`: it is given to the Node, if it is not the Node's; `see_node`: whether
+    yet, as far as is known; `ahead`: how many seconds the API server's clock was ahead of the node's when it
+    was last heard; `adopt`: it is given to the Node, if it is not the Node's; `see_node`: whether
     the Node is looked at. `node_uid` is the Node's UID, as far as it is known. `seconds` is the deadline of
     all of it."""
 
@@ -64,6 +66,7 @@ class HeartbeatRequest:
     node_uid: str = ""
     known: Mapping[str, Any] = field(default_factory=dict)
     creates: bool = False
+    ahead: float = 0.0
 
     def to_json(self) -> str:
         return to_json(self)
@@ -82,7 +85,8 @@ def parse_request(text: str) -> HeartbeatRequest:
 def heartbeat(text: str) -> str:
     """Asks and tells the API. The answer has `paused` (null if not known), `node` (null if not seen), `said`
     (what the Node says of us then; null if not seen), `sent` (how many of the events are done with), `parts`
-    with the result of each, and `wait`: for how many seconds the server wants to be left alone.
+    with the result of each, `wait`: for how many seconds the server wants to be left alone, and `ahead` as a
+    request has it.
 
     Raises InvalidInputError for a text that is not `HeartbeatRequest.to_json`'s.
     """
@@ -123,8 +127,9 @@ def _with_api(text: str, talk: Callable[[HeartbeatRequest, Api], Mapping[str, An
 class Heartbeat:
     """The most important request comes first: the time may not be enough for all."""
 
-    def __init__(self, request: HeartbeatRequest, api: Api) -> None:
+    def __init__(self, request: HeartbeatRequest, api: Api, clock: Callable[[], float] = time.time) -> None:
         self._request, self._context, self._api = request, request.context, api
+        self._clock, self._ahead = clock, request.ahead
         self._parts: dict[str, Result] = {}
         self._cached = "" if request.ask_only else _CACHED  # the first has to be new
         self._sent = 0
@@ -145,6 +150,7 @@ class Heartbeat:
             "sent": self._sent,
             "parts": self._parts,
             "wait": self._wait,
+            "ahead": self._ahead,
         }
 
     def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
@@ -152,6 +158,8 @@ class Heartbeat:
         if self._busy is not None:
             return self._busy
         answer = self._api.call(method, path, body)
+        if answer.when:
+            self._ahead = answer.when - self._clock()
         if answer.retry_after > 0 or answer.code == _TOO_MANY:
             self._busy, self._wait = answer, answer.retry_after
         return answer
@@ -172,20 +180,33 @@ class Heartbeat:
         return node
 
     def _renew_lease(self, seen: Answer | None) -> Result:
+        """By the API server's clock, by which others count its age. What was known of that may be old."""
+        supposed = self._ahead
+        answer = self._write_lease(seen)
+        if answer.ok and abs(self._ahead - supposed) > _SAME_CLOCK:
+            answer = self._call("PATCH", self._context.lease_path, build_renewal(self._context, self._now()))
+        return _result(answer)
+
+    def _now(self) -> datetime:
+        """As the API server has it."""
+        ahead = self._ahead if abs(self._ahead) > _SAME_CLOCK else 0.0
+        return datetime.fromtimestamp(self._clock() + ahead, UTC)
+
+    def _write_lease(self, seen: Answer | None) -> Answer:
         """A Lease that is not the Node's yet is given to it; where that is not allowed (admission plugin
         OwnerReferencesPermissionEnforcement), it is renewed all the same."""
-        now, uid = datetime.now(UTC), self._request.node_uid
+        now, uid = self._now(), self._request.node_uid
         node = seen.metadata if seen is not None else {"name": self._context.node, "uid": uid} if uid else {}
         if self._request.creates:
             answer = self._call("POST", self._context.leases_path, build_lease(self._context, now, node))
             if answer.code != _EXISTS:
-                return _result(answer)
+                return answer
         answer = self._call("PATCH", self._context.lease_path, build_renewal(self._context, now))
         if answer.code == 404:
             answer = self._call("POST", self._context.leases_path, build_lease(self._context, now, node))
         elif answer.ok and self._request.adopt and (owner := build_ownership(answer.metadata, node)):
             self._call("PATCH", self._context.lease_path, owner)
-        return _result(answer)
+        return answer
 
     @property
     def _is_to_speak(self) -> bool:

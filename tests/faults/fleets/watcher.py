@@ -59,7 +59,7 @@ class Watcher:
             node.files,  # type: ignore[arg-type]
             ("program",),
             self._run,
-            now=lambda: node.fleet.store.now + node.nature.skew,
+            now=self._wall,
             clock=lambda: self.clock.now,
         )
         self.alive = True
@@ -101,10 +101,15 @@ class Watcher:
     def _run(self, argv: Sequence[str], _seconds: float) -> Finished:
         verb, text = argv[-2], argv[-1]
         if verb == "cluster-heartbeat":
-            return Finished(tuple(argv), 0, json.dumps(Heartbeat(parse_heartbeat(text), self.node).run()))
+            beat = Heartbeat(parse_heartbeat(text), self.node, self._wall)
+            return Finished(tuple(argv), 0, json.dumps(beat.run()))
         context, _seconds, request = parse_turn(text)
-        said = talk(context, request, self.node, lambda: self.node.fleet.store.now + self.node.nature.skew)
+        said = talk(context, request, self.node, self._wall)
         return Finished(tuple(argv), 0, to_json(said))
+
+    def _wall(self) -> float:
+        """The node's own clock, which may be wrong."""
+        return self.node.fleet.store.now + self.node.nature.skew
 
     @property
     def is_running(self) -> bool:
