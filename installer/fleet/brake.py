@@ -71,7 +71,7 @@ def read_brake(generation: str, lease: Mapping[str, Any]) -> Brake:
             str(metadata_of(lease).get("resourceVersion", "")),
             int(found.get("labelled", 0)),
         )
-    except (LookupError, TypeError, AttributeError, ValueError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
         raise ValueError(f"Lease {brake_name(generation)} is not understood: {error}") from None
 
 

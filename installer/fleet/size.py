@@ -16,6 +16,7 @@ from installer.fleet.objects import PREFIX, annotations_of
 SIZE = f"{PREFIX}/size"
 """Annotation of the Lease `fleet`."""
 
+_INT32 = 1 << 31  # above what the API counts
 _OLD = (30.0, 300.0)  # seconds after which it is asked for again: a large fleet's queue is soon another
 _ASKED = 30_000.0  # nodes times seconds: each node's part of that is the same in small and large fleets
 
@@ -52,7 +53,7 @@ def measure(daemonset: Mapping[str, Any], path: str, grants: int, now: float) ->
 
 
 def _count(found: object) -> int:
-    return found if isinstance(found, int) and found > 0 else 0
+    return found if isinstance(found, int) and 0 < found < _INT32 else 0
 
 
 def build_size(size: FleetSize) -> dict[str, str]:
@@ -66,5 +67,5 @@ def read_size(lease: Mapping[str, Any]) -> FleetSize | None:
         found = json.loads(str(annotations_of(lease).get(SIZE, "")))
         numbers = {key: _count(found[key]) for key in ("nodes", "waiting", "grants")}
         return FleetSize(str(found["daemonset"]), **numbers, at=float(found["at"]))
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
         return None

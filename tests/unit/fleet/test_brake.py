@@ -98,7 +98,16 @@ def test_a_brake_is_read_as_it_was_written(canaries: dict[str, int], why: str) -
 
 
 @pytest.mark.parametrize(
-    "said", ["", "{}", "[]", '{"canaries": "no", "failures": {}, "ring": "", "begun": ""}']
+    "said",
+    [
+        "",
+        "{}",
+        "[]",
+        '{"canaries": "no", "failures": {}, "ring": "", "begun": ""}',
+        '{"canaries": {}, "failures": {}, "ring": "", "begun": "", "labelled": Infinity}',
+        "[" * 100_000,
+    ],
+    ids=lambda said: said[:20],
 )
 def test_nobody_begins_on_a_brake_that_is_not_understood(store: Store, said: str) -> None:
     a, _, _ = trio(store, anywhere())

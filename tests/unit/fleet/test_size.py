@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from installer.fleet.objects import (
-    build_lease,
-)
+from installer.fleet.objects import build_lease
 from installer.fleet.size import SIZE, FleetSize, build_size
 from tests.fleet_bench import (
+    DAEMONSET,
     NAMESPACE,
     REPAIR,
     THE_FLEET,
@@ -62,7 +63,25 @@ def test_another_fleets_size_is_not_believed(store: Store) -> None:
     assert not b.begin(REPAIR).granted
 
 
-@pytest.mark.parametrize("said", ["", "[]", "{}", '{"nodes": "many"}'])
+MANY = "1" + "0" * 400
+NUMBERS = '{"daemonset": "x", "nodes": %s, "waiting": 0, "grants": 0, "at": %s}'
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["", "[]", "{}", '{"nodes": "many"}', "[" * 100_000, NUMBERS % ("1", MANY), NUMBERS % ("1", "NaN")],
+    ids=lambda said: said[:20],
+)
 def test_a_size_that_is_not_understood_is_asked_for(store: Store, said: str) -> None:
     store.put(THE_FLEET, build_lease("fleet", NAMESPACE, "fleet", annotations={SIZE: said}))
     assert "GET cri-resmgr-installer" in requests_of(store, trio(store)[0])
+
+
+@pytest.mark.parametrize("key", ["nodes", "waiting", "grants"])
+def test_a_number_that_no_fleet_has_is_none(store: Store, key: str) -> None:
+    numbers = {"daemonset": DAEMONSET, "nodes": 3, "waiting": 2, "grants": 0, "at": store.now}
+    said = json.dumps(numbers | {key: int(MANY)})
+    store.put(THE_FLEET, build_lease("fleet", NAMESPACE, "fleet", annotations={SIZE: said}))
+    a, b, _ = trio(store)
+    assert a.begin(REPAIR).granted
+    assert b.begin(REPAIR).wait < 60
