@@ -117,16 +117,33 @@ def find(api: UninstallApi, asked: Asked) -> Found:
         namespace,
         by_mode.get(Mode.INSTALL),
         by_mode.get(Mode.REMOVE),
-        _read_settings(api, namespace, by_mode.get(Mode.INSTALL) or by_mode.get(Mode.REMOVE)),
+        _read_settings(api, by_mode.get(Mode.INSTALL), by_mode.get(Mode.REMOVE)),
         owned,
         look(api, namespace, instance).nodes if instance else (),
         len(find_adjustments(api)) if any(each.resource == DEFINITIONS for each in owned) else 0,
     )
 
 
-def _read_settings(api: UninstallApi, namespace: str, installed: Installed | None) -> Mapping[str, Any]:
-    name = settings_map_of(installed.daemon_set) if installed is not None else ""
-    return parse_settings_map(api.get(CONFIG_MAPS, namespace, name)) if name else {}
+def _read_settings(
+    api: UninstallApi, installed: Installed | None, removal: Installed | None
+) -> Mapping[str, Any]:
+    """Those of the nodes. Raises InvalidInputError where they are gone and a removal is still to get them."""
+    found = installed or removal
+    name = settings_map_of(found.daemon_set) if found is not None else ""
+    if found is None or not name:
+        return {}
+    try:
+        return parse_settings_map(api.get(CONFIG_MAPS, found.what.namespace, name))
+    except ApiError as error:
+        if not error.missing:
+            raise
+        if removal is not None:
+            return {}
+        where = f"ConfigMap {found.what.namespace}/{name}"
+        raise InvalidInputError(
+            [f"{where} is gone: it has the settings that a removal works with"],
+            "apply the manifests again, then run the same command",
+        ) from None
 
 
 def describe(found: Found, asked: Asked) -> Iterator[Event]:

@@ -62,7 +62,7 @@ def rollout_lines(seen: RolloutView, color: bool = False) -> Iterator[str]:
     for each in seen.generations:
         yield from _generation_lines(each, color)
     for name in seen.unreadable:
-        yield paint(f"  ConfigMap {one_line(name)} is not understood: `rollout retry` deletes it", RED, color)
+        yield paint(f"  Lease {one_line(name)} is not understood: `rollout retry` deletes it", RED, color)
 
 
 def _generation_lines(seen: GenerationView, color: bool) -> Iterator[str]:

@@ -287,3 +287,23 @@ def test_an_api_server_that_stays_away_says_nothing_of_clean_nodes(begin: Begin,
         world.uninstall(asked)
     assert world.virtual >= 30
     assert Name(ACCOUNTS, "resources", "cri-resmgr-installer") in world.server.objects
+
+
+def test_settings_that_a_person_has_deleted_are_missed_only_where_a_removal_needs_them(begin: Begin) -> None:
+    """Another kubelet's unit may be in them. A removal that is at work has its own."""
+    world = begin(n1="ready", n2="stuck")
+    prefix = "cri-resmgr-installer-settings-"
+    (settings,) = (
+        each for each in world.server.objects if each.name.startswith(prefix) and each not in world.before
+    )
+    kept = world.server.objects.pop(settings)
+    with pytest.raises(InvalidInputError, match="is gone: it has the settings that a removal works with"):
+        world.uninstall()
+    assert {method for method, _ in world.server.log} == {"GET"}
+    world.server.objects[settings] = kept
+    with pytest.raises(RolledBackError):
+        world.uninstall()
+    del world.server.objects[settings]
+    world.fleet.recover("n2")
+    world.uninstall()
+    assert world.everything() == world.before
