@@ -30,6 +30,8 @@ def ask_fleet(cluster: Cluster, policy: Policy, snapshot: PollSnapshot) -> None:
 def tell_fleet(cluster: Cluster, policy: Policy, action: Action, outcome: ChildOutcome) -> None:
     """How a child has ended, before the policy knows of it."""
     permitted = None if policy.asks else policy.planned
+    if policy.follows:
+        permitted = cluster.turn().begun
     if (result := build_result(action, outcome, permitted)) is not None:
         cluster.worked(result)
 

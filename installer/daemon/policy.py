@@ -115,6 +115,11 @@ class Policy:
         return self._wanted
 
     @property
+    def follows(self) -> bool:
+        """Whether the action was begun by an earlier daemon."""
+        return self._by_another
+
+    @property
     def spent(self) -> bool:
         """Whether we may not restart kubelet now. The pass is told, too: what an earlier plan has found may
         have changed since."""

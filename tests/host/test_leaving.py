@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import pytest
 
-from installer.daemon.cluster.turns import MEMORY
+from installer.daemon.cluster.turn_memory import MEMORY
 from installer.manifests.build import build_objects
 from installer.manifests.inputs import ManifestOptions, load_inputs
 from installer.model.node_marks import READY_LABEL, STATUS, UNINSTALLING

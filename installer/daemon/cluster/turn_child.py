@@ -11,6 +11,7 @@ from typing import Any
 
 from installer.daemon.cluster.objects import EVENTS_PATH, build_event
 from installer.daemon.cluster.pod_context import PodContext
+from installer.daemon.cluster.turn_memory import read_result
 from installer.errors import InvalidInputError
 from installer.fleet.ask import Ask, FleetContext
 from installer.host.kubeapi import Api, KubeApi
@@ -19,7 +20,6 @@ from installer.model.fleet import (
     FleetRequest,
     FleetRules,
     PlannedWork,
-    WorkResult,
 )
 from installer.model.jsontext import to_json
 
@@ -33,16 +33,12 @@ def parse_request(text: str) -> tuple[PodContext, float, FleetRequest]:
         request = FleetRequest(
             rules=FleetRules(**fields.pop("rules")),
             work=PlannedWork(**work) if work else None,
-            result=_result(result) if result else None,
+            result=read_result(result) if result else None,
             **fields,
         )
         return PodContext(**data["context"]), float(data["seconds"]), request
     except (ValueError, TypeError, LookupError) as error:
         raise InvalidInputError([f"the request is not one of the daemon's: {error}"]) from None
-
-
-def _result(found: Mapping[str, Any]) -> WorkResult:
-    return WorkResult(PlannedWork(**found["work"]), found["ok"], found["why"])
 
 
 def turn(text: str) -> str:

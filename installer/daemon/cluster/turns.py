@@ -1,8 +1,7 @@
 """The daemon's side of the fleet: when the turn of this node is asked for, and what is told of its end.
 
 As with the heartbeat, a child makes the requests (`installer/fleet/ask.py`). Here is only what was heard,
-what is still to be told, and when the next question is due. A file below /run keeps the permit for a `run`
-that starts again; without it the permit is found again by its holder, or expires.
+what is still to be told, and when the next question is due; `turn_memory.py` keeps it for the next `run`.
 """
 
 from __future__ import annotations
@@ -15,10 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from installer.daemon.cluster.pod_context import PodContext
-from installer.errors import InstallerError
+from installer.daemon.cluster.turn_memory import TurnMemory, keep, recall
 from installer.host.ports import Files
 from installer.host.run import describe_exit
-from installer.model import paths
 from installer.model.daemon import Loop, RunningChild
 from installer.model.event import Emit, Event
 from installer.model.fleet import (
@@ -30,9 +28,8 @@ from installer.model.fleet import (
     Turn,
     WorkResult,
 )
-from installer.model.jsontext import parse_json, to_json
+from installer.model.jsontext import to_json
 
-MEMORY = f"{paths.OUR_RUNTIME}/turn.json"
 TURN_SECONDS = 10.0  # the deadline of one question
 
 _GRACE = 2.0
@@ -70,6 +67,7 @@ class Turns:
         self._answer = FleetAnswer()  # to the last question
         self._asked: PlannedWork | None = None  # what that question was about
         self._granted: PlannedWork | None = None
+        self._begun: PlannedWork | None = None  # was granted, by an earlier daemon or this one; not ended yet
         self._granted_at = self._powerless_since = 0.0
         self._results: deque[WorkResult] = deque(maxlen=_TO_TELL)
         self._permit, self._version = "", ""
@@ -100,10 +98,10 @@ class Turns:
         now, work = self._clock(), self._work
         if work is not None and work.removes and self._powerless_since:
             powerless = now - self._powerless_since >= _POWERLESS_SECONDS
-            return Turn(True, work if powerless else None, self._answer.why, powerless)
+            return Turn(True, work if powerless else None, self._answer.why, powerless, self._begun)
         fresh = self._busy or now - self._granted_at < _FRESH
         granted = self._granted if fresh else None
-        return Turn(True, granted, "" if granted else self._answer.why)
+        return Turn(True, granted, "" if granted else self._answer.why, begun=self._begun)
 
     def want(self, work: PlannedWork | None, rules: FleetRules, *, busy: bool) -> None:
         self._rules, self._busy = rules, busy
@@ -133,9 +131,12 @@ class Turns:
             self._results.append(result)
             self._failed = generation if result.ok is False else "" if result.ok else self._failed
             self._leads = "" if generation == self._leads else self._leads
-        if result.ok and self._granted == work:
-            self._soaking = (work, self._clock() + self._rules.soak_seconds)
+        if self._begun is not None and self._begun.generation == generation:
+            if result.ok and work == self._begun:
+                self._soaking = (work, self._clock() + self._rules.soak_seconds)
+            self._begun = None
         self._granted, self._ready, self._used = None, False, bool(self._permit)
+        self._remember()
         if self._permit:
             self._see_node()
         self._next(0.0)
@@ -162,14 +163,19 @@ class Turns:
         return bool(self._permit) and not self._busy and (self._work is None or self._in_vain)
 
     def end(self, run: Callable[[Sequence[str], float], object]) -> None:
-        """Gives the permit back, if it is not needed any more; `run` runs a process and waits for it."""
+        """Tells what was not told, and gives the permit back if it is not needed any more; `run` runs a
+        process and waits for it."""
         loop, self._loop = self._loop, None
         if loop is not None and self._timer:
             loop.cancel(self._timer)
         if self._child is not None:
             self._child.kill()
-        if self._permit and not self._granted and not self._busy:
-            request = FleetRequest(self._uid, self._rules, permit=self._permit, version=self._version)
+        permit = "" if self._granted or self._busy else self._permit
+        result = self._results[0] if self._results else None
+        if permit or result:
+            request = FleetRequest(
+                self._uid, self._rules, result=result, permit=permit, version=self._version
+            )
             run(self._argv(request, _END_SECONDS - 0.5), _END_SECONDS)
 
     # -- questions ----------------------------------------------------------------------------
@@ -257,7 +263,8 @@ class Turns:
             self._permit, self._version = answer.permit, answer.version
             self._in_vain = False
             if self._asked == self._work:
-                self._granted, self._granted_at = self._asked, now
+                self._granted = self._begun = self._asked
+                self._granted_at = now
                 self._leads = self._asked.generation if self._asked and answer.canary else self._leads
             self._say("turn.granted", f"the turn of this node has come{_with(answer.permit)}")
             self._answer = answer
@@ -287,31 +294,16 @@ class Turns:
     # -- memory ---------------------------------------------------------------------------------
 
     def _recall(self) -> None:
-        try:
-            found = parse_json(self._files.read(MEMORY) or b"{}")
-            self._permit, self._version = str(found.get("permit", "")), str(found.get("version", ""))
-            self._used = True  # as far as is known
-            self._failed, self._leads = str(found.get("failed", "")), str(found.get("leads", ""))
-        except (InstallerError, OSError, ValueError, AttributeError):
-            return
+        found = recall(self._files)
+        self._permit, self._version, self._used = found.permit, found.version, True  # as far as is known
+        self._failed, self._leads, self._begun = found.failed, found.leads, found.begun
+        self._results.extend(found.untold)
 
     def _remember(self) -> None:
-        """Nothing is written for a node that has nothing to remember, and nothing into what a newer daemon
-        remembers."""
-        if self._yielded:
-            return
-        found = {
-            "permit": self._permit,
-            "version": self._version,
-            "failed": self._failed,
-            "leads": self._leads,
-        }
-        try:
-            if any(found.values()) or self._files.status(MEMORY) is not None:
-                self._files.make_directory(paths.OUR_RUNTIME)
-                self._files.write(MEMORY, json.dumps(found).encode() + b"\n", 0o644)
-        except (InstallerError, OSError):
-            return  # the permit is found again by its holder
+        """A newer daemon remembers for itself."""
+        if not self._yielded:
+            known = self._failed, self._leads, self._begun
+            keep(self._files, TurnMemory(self._permit, self._version, *known, tuple(self._results)))
 
 
 def _with(permit: str) -> str:

@@ -102,6 +102,23 @@ def bad_generation(chance: Chance, seed: int) -> list[str]:
     return bad + arrives(fleet, "three")
 
 
+def bad_generation_in_unrest(chance: Chance, seed: int) -> list[str]:
+    """The same, where each pod is replaced in the middle of its pass: its failure is told by the next one."""
+    fleet = SimFleet(chance.natures(bad=frozenset({"two"})), RULES, seed)
+    fleet.install("one")
+    fleet.controller.apply("two")
+    replaced = set[int]()
+    for _ in range(720):
+        fleet.run(5)
+        for number in fleet.at_work - replaced:
+            replaced.add(number)
+            fleet.nodes[number].replace_pod()
+    touched, canaries = len(fleet.touched["two"]), share_of("1%", chance.size)
+    bad = [f"{touched} nodes have tried it"] if not 1 <= touched <= canaries else []
+    fleet.controller.apply("three")
+    return bad + arrives(fleet, "three")
+
+
 def bad_on_some(chance: Chance, seed: int) -> list[str]:
     """Without canaries, it fails on three nodes of ten: the brake stops it at its limit, but for those that
     are at work by then."""
@@ -279,14 +296,16 @@ def random_schedule(chance: Chance, seed: int) -> list[str]:
         fleet.controller.apply("one")
     for _ in range(draw.randint(3, 10)):
         fleet.run(draw.expovariate(1 / 300))
-        what = draw.choice(("drift", "reboot", "die", "away", "busy", "freeze", "apply"))
+        what = draw.choice(("drift", "reboot", "replace", "die", "away", "busy", "freeze", "apply"))
         nodes = [fleet.nodes[number] for number in chance.some(fleet, draw.choice((0.02, 0.2, 1.0)))]
-        for node in nodes if what in ("drift", "reboot") else nodes[: chance.size // 50]:
+        for node in nodes if what in ("drift", "reboot", "replace") else nodes[: chance.size // 50]:
             wait = draw.uniform(0, 60)
             if what == "drift":
                 fleet.clock.after(wait, node.drift)
             elif what == "reboot":
                 fleet.clock.after(wait, lambda node=node: node.reboot(90.0))  # type: ignore[misc]
+            elif what == "replace":
+                fleet.clock.after(wait, node.replace_pod)
             elif what == "die":
                 fleet.clock.after(wait, node.die)
         if what in ("away", "busy"):
@@ -311,6 +330,7 @@ SCENARIOS: dict[str, Scenario] = {
     "install, and rest": install,
     "upgrade": upgrade,
     "bad generation": bad_generation,
+    "bad generation, and pods are replaced": bad_generation_in_unrest,
     "bad on three of ten nodes": bad_on_some,
     "bad node pool": bad_pool,
     "bad image": bad_image,

@@ -16,6 +16,7 @@ from typing import Any
 
 from installer.daemon.child_run import ChildOutcome
 from installer.daemon.cluster.objects import EVENTS_PATH
+from installer.daemon.decision import Action
 from installer.daemon.policy import BUSY
 from installer.daemon.poller import PollSnapshot
 from installer.fleet.objects import permits_of, read_permits
@@ -44,7 +45,9 @@ class Nature:
 
 
 _FAILED = ChildOutcome(5, True, remembered=True, rolled_back=True, restarts=1, reason="it does not start")
-
+_NOT_AGAIN = ChildOutcome(
+    5, remembered=True, reason="this generation failed on this host and is not tried again"
+)
 
 _KINDS = (
     (f"{LEASES}/permit-", "permit"),
@@ -126,12 +129,14 @@ class SimNode:
         self.name = f"node-{number}"
         self.files = MemoryFiles()
         self.installed = ""
+        self.failed: set[str] = set()  # generations that are not tried again
         self.drifted = False
         self.hold = self.blind = ""
         self.busy = False
         self.is_dead = False
         self.starts = self.boots = self.pods = self.asked = 0
         self.watcher: Watcher | None = None
+        self.unread: tuple[Action, ChildOutcome] | None = None  # a pass that ended while there was no daemon
         self.pod_generation = ""
         fleet.store.node(self.name, canary=nature.canary)
         fleet.store.objects[f"/api/v1/nodes/{self.name}"]["status"] = {
@@ -156,6 +161,11 @@ class SimNode:
                 self.watcher = Watcher(self, generation)
 
         self.fleet.clock.after(random.uniform(*_PULL_SECONDS), start)
+
+    def replace_pod(self) -> None:
+        if not self.is_dead and self.watcher is not None:
+            self.end_pod()
+            self.start_pod(self.pod_generation)
 
     def end_pod(self) -> None:
         if self.watcher is not None:
@@ -200,6 +210,8 @@ class SimNode:
         if self.installed == generation and not self.drifted:
             return _LOOK_SECONDS, ChildOutcome(0, generation=generation, fleet_generation=generation)
         begins = self.installed != generation
+        if begins and generation in self.failed:
+            return _LOOK_SECONDS, _NOT_AGAIN
         if asks:
             work = PlannedWork(generation, True, begins=begins, soaks=begins)
             return _LOOK_SECONDS, ChildOutcome(3, would_restart=True, planned=work)
@@ -217,6 +229,8 @@ class SimNode:
             if outcome.code == 0:
                 self.installed, self.drifted = generation, False
                 self.fleet.done_at.append(self.fleet.clock.now)
+            else:
+                self.failed.add(generation)
 
     def die(self) -> None:
         """Its power is gone, and all that ran there: nothing is told."""
@@ -234,7 +248,7 @@ class SimNode:
         if self.is_dead:
             return
         self.die()
-        self.files = MemoryFiles()  # /run
+        self.files, self.unread = MemoryFiles(), None  # /run
 
         def start() -> None:
             self.is_dead = False

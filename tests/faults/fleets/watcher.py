@@ -67,8 +67,11 @@ class Watcher:
         self._granted_at = -_MINUTE
         self._published: Any = None
         self.cluster.begin(self, self.stir)
-        if node.busy:  # a pass outlives its pod: it is followed to its end
+        if node.busy or node.unread:  # a pass outlives its pod: it is followed to its end
             self.policy.begun(Action.INSTALL, self._look(), by_another=True)
+        if node.unread:
+            unread, node.unread = node.unread, None
+            self.after(_LATENCY, lambda: self.ended(*unread))
         self._set_timer(0.0)
 
     # -- the loop's port ------------------------------------------------------------------------
@@ -156,7 +159,7 @@ class Watcher:
         self.policy.begun(action, snapshot)
         permitted = self.policy.planned if not self.policy.asks else None
         seconds, outcome = self.node.work(self.generation, asks=self.policy.asks)
-        if outcome.restarts or outcome.touched:
+        if outcome.restarts:
             self.node.fleet.began(self.node, permitted, self.generation)
         boots = self.node.boots
 
@@ -168,6 +171,8 @@ class Watcher:
             followed = watcher is self or outcome.restarts > 0
             if watcher is not None and watcher.is_running and followed:
                 watcher.ended(action, outcome)
+            elif outcome.restarts:
+                self.node.unread = (action, outcome)
 
         self.clock.after(seconds, end)
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from installer.model.fleet import PlannedWork
-from tests.faults.fleets.sim import Clock, SimStore
+from installer.daemon.cluster.turn_memory import MEMORY
+from installer.host.kubeapi import Answer
+from installer.model.fleet import PlannedWork, WorkResult
+from tests.faults.fleets.sim import Clock, MemoryFiles, SimStore
+from tests.fleet_bench import LEASES
 from tests.turns_bench import ONE, TurnsOfANode
 
 OTHER = PlannedWork("other", begins=True)
@@ -90,6 +93,61 @@ def test_while_a_freeze_stops_its_next_work_a_node_gives_its_permit_back(
     node.sees()
     node.goes_on()
     assert not store.holders()
+
+
+# -- an end that is not told at once -------------------------------------------------------------
+
+
+def the_brake(store: SimStore) -> str:
+    return str(store.objects.get(f"{LEASES}/brake-one", {}).get("metadata", {}).get("annotations"))
+
+
+def test_a_daemon_that_comes_later_knows_what_the_pass_that_it_follows_was_about(
+    node: TurnsOfANode, store: SimStore, clock: Clock
+) -> None:
+    node.gets_turn()
+    node.busy = True
+    node.goes_on()
+    node.ends()
+    later = TurnsOfANode(store, clock, "node", node.files)
+    assert later.turns.turn().begun == ONE
+    later.works(ok=False)
+    later.sees()
+    later.goes_on()
+    assert "it is broken" in the_brake(store)
+    assert later.turns.turn().begun is None
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_failure_that_could_not_be_told_is_told_by_the_next_daemon(
+    node: TurnsOfANode, store: SimStore, clock: Clock, ends: bool
+) -> None:
+    node.gets_turn()
+    store.away = Answer(429, failure="429: TooManyRequests", retry_after=60.0)
+    node.works(ok=False)
+    if ends:
+        node.ends()
+    store.away = None
+    later = TurnsOfANode(store, clock, "node", node.files)
+    later.sees()
+    later.goes_on()
+    assert "it is broken" in the_brake(store)
+
+
+def test_a_failure_is_told_when_the_pod_ends(node: TurnsOfANode, store: SimStore) -> None:
+    node.gets_turn()
+    node.turns.worked(WorkResult(ONE, False, "it is broken"))
+    node.ends()
+    assert "it is broken" in the_brake(store)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"begun": {"what": 1}}', '{"untold": [{}]}', '{"untold": 1}'])
+def test_a_memory_that_is_damaged_is_none(store: SimStore, clock: Clock, text: str) -> None:
+    files = MemoryFiles()
+    files.write(MEMORY, text.encode(), 0o644)
+    node = TurnsOfANode(store, clock, "node", files)
+    node.sees()
+    node.gets_turn()
 
 
 # -- two daemons of one node ---------------------------------------------------------------------

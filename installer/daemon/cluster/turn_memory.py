@@ -1,0 +1,61 @@
+"""What a node remembers of its turn, in a file below /run: for the daemon that comes after this one.
+
+Without it a permit is found again by its holder, or expires; but a failure that nobody has told would be
+forgotten by the whole fleet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from installer.errors import InstallerError
+from installer.host.ports import Files
+from installer.model import paths
+from installer.model.fleet import PlannedWork, WorkResult
+from installer.model.jsontext import parse_json, to_json
+
+MEMORY = f"{paths.OUR_RUNTIME}/turn.json"
+
+
+@dataclass(frozen=True, slots=True)
+class TurnMemory:
+    """`permit` and the resourceVersion that it was taken with. `failed` is the generation that this node has
+    told to have failed, `leads` the one that it has begun as a canary. `begun` is the work that had its turn
+    and whose end is not known yet, `untold` are the ends that are still to be told."""
+
+    permit: str = ""
+    version: str = ""
+    failed: str = ""
+    leads: str = ""
+    begun: PlannedWork | None = None
+    untold: tuple[WorkResult, ...] = ()
+
+
+def recall(files: Files) -> TurnMemory:
+    """A file that is not understood is as good as none."""
+    with contextlib.suppress(InstallerError, OSError, ValueError, LookupError, TypeError, AttributeError):
+        found = parse_json(files.read(MEMORY) or b"{}")
+        texts = {name: str(found.get(name, "")) for name in ("permit", "version", "failed", "leads")}
+        begun, untold = found.get("begun"), found.get("untold", ())
+        return TurnMemory(
+            **texts,
+            begun=PlannedWork(**begun) if begun else None,
+            untold=tuple(read_result(result) for result in untold),
+        )
+    return TurnMemory()
+
+
+def keep(files: Files, memory: TurnMemory) -> None:
+    """Best effort. Nothing is written for a node that has nothing to remember."""
+    with contextlib.suppress(InstallerError, OSError):
+        if memory != TurnMemory() or files.status(MEMORY) is not None:
+            files.make_directory(paths.OUR_RUNTIME)
+            files.write(MEMORY, to_json(memory).encode() + b"\n", 0o644)
+
+
+def read_result(found: Mapping[str, Any]) -> WorkResult:
+    """Raises LookupError and TypeError."""
+    return WorkResult(PlannedWork(**found["work"]), found["ok"], found["why"])
