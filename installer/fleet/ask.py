@@ -100,6 +100,8 @@ class Ask:
         """Whether the work may begin now. A permit that the node holds already is found again."""
         try:
             board = self._read_board(work)
+            if board.fault and work.begins:
+                raise self._not_understood(board.fault)
             self._await_people(board.frozen)
             size, frozen = self._size(board, may_be_gone=work.removes)
             self._await_people(frozen)
@@ -127,8 +129,6 @@ class Ask:
         found = _checked(self._call("GET", self._leases + rollout_query(work.generation))).get("items")
         board = read_board(found, work.generation)
         self._nodes = board.size.nodes if board.size else 1
-        if board.fault and work.begins:
-            raise self._not_understood(board.fault)
         return board
 
     def _not_understood(self, fault: str) -> _Wait:
@@ -311,6 +311,8 @@ class Ask:
     def _tell(self, result: WorkResult) -> str:
         """Writes the result down, and says whether that has tripped the brake, and why. Raises _Wait."""
         board = self._read_board(result.work)
+        if board.fault:  # nobody begins the generation until a person deletes it, and then it begins anew
+            return ""
         found = board.brake
         if result.ok is False:
             self._nodes = self._size(board, may_be_gone=True)[0].nodes

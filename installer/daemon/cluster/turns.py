@@ -170,7 +170,10 @@ class Turns:
             loop.cancel(self._timer)
         if self._child is not None:
             self._child.kill()
-        permit = "" if self._granted or self._busy else self._permit
+        if self._granted and not self._busy:
+            self._begun = None
+            self._remember()
+        permit = "" if self._busy else self._permit
         result = self._results[0] if self._results else None
         if permit or result:
             request = FleetRequest(
@@ -259,8 +262,9 @@ class Turns:
         if self._yielded:
             return
         if answer.granted:
-            self._used = self._used and answer.permit == self._permit
-            self._permit, self._version = answer.permit, answer.version
+            if answer.permit:  # else one of earlier work is still to be given back
+                self._used = self._used and answer.permit == self._permit
+                self._permit, self._version = answer.permit, answer.version
             self._in_vain = False
             if self._asked == self._work:
                 self._granted = self._begun = self._asked

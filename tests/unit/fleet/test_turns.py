@@ -8,10 +8,11 @@ from installer.daemon.cluster.turn_memory import MEMORY
 from installer.host.kubeapi import Answer
 from installer.model.fleet import PlannedWork, WorkResult
 from tests.faults.fleets.sim import Clock, MemoryFiles, SimStore
-from tests.fleet_bench import LEASES
+from tests.fleet_bench import LEASES, RULES
 from tests.turns_bench import ONE, TurnsOfANode
 
 OTHER = PlannedWork("other", begins=True)
+FILES = PlannedWork("files", restarts_kubelet=False, begins=True)
 REMOVAL = PlannedWork("removal", removes=True)
 
 
@@ -93,6 +94,43 @@ def test_while_a_freeze_stops_its_next_work_a_node_gives_its_permit_back(
     node.sees()
     node.goes_on()
     assert not store.holders()
+
+
+def test_the_permit_of_earlier_work_is_not_forgotten_over_work_that_needs_none(
+    node: TurnsOfANode, store: SimStore
+) -> None:
+    node.gets_turn()
+    node.works()
+    node.gets_turn(FILES)
+    node.works(FILES)
+    node.sees()
+    node.goes_on()
+    assert not store.holders()
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_pod_that_ends_gives_its_permit_back_unless_a_pass_is_at_work(
+    node: TurnsOfANode, store: SimStore, busy: bool
+) -> None:
+    node.gets_turn()
+    node.busy = busy
+    node.goes_on()
+    node.ends()
+    assert bool(store.holders()) is busy
+
+
+def test_a_brake_that_is_not_understood_keeps_no_permit_and_no_other_work(
+    node: TurnsOfANode, store: SimStore
+) -> None:
+    node.rules = RULES
+    node.gets_turn()
+    brake = store.objects[f"{LEASES}/brake-one"]
+    store.put(f"{LEASES}/brake-one", {**brake, "metadata": {**brake["metadata"], "annotations": {}}})
+    node.works()
+    node.sees()
+    node.goes_on(10)
+    assert not store.holders()
+    node.gets_turn(PlannedWork("two", begins=True))
 
 
 # -- an end that is not told at once -------------------------------------------------------------
