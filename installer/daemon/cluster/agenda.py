@@ -28,8 +28,8 @@ class Periods:
     one. `gap`: from one talk to the next, however fast the transitions come. `word`: until the Node says what
     is no transition. `waiting`: until it says that it waits for its turn, which may come at once. `fresh`:
     how old what is known of a pause may be when a pass begins. `paused`: between two looks whether a pause
-    has ended. `ready`: the same for a Node that is to be Ready. `retry`: after a failure, the first and the
-    longest."""
+    has ended. `ready`: between two looks at a Node that is to be Ready, the first and the longest.
+    `retry`: after a failure, the first and the longest."""
 
     renew: tuple[float, float] = (300.0, 360.0)
     first: float = 60.0
@@ -38,7 +38,7 @@ class Periods:
     waiting: float = 10.0
     fresh: float = 10.0
     paused: float = 60.0
-    ready: float = 5.0
+    ready: tuple[float, float] = (5.0, 60.0)
     retry: tuple[float, float] = (10.0, 300.0)
 
 

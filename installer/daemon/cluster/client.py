@@ -343,7 +343,8 @@ class ApiCluster:
         elif Due.NODE in failed:
             pass
         elif self._turns.awaits_node:
-            self._agenda.want(Due.NODE, self._periods.ready)
+            first, last = self._periods.ready
+            self._agenda.want(Due.NODE, min(last, max(first, self._turns.since_work / 4)))
         elif self._kept.paused:
             self._agenda.want_varied(Due.NODE, self._periods.paused)
         if self._owes_annotation:

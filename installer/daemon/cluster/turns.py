@@ -71,6 +71,7 @@ class Turns:
         self._granted_at = self._powerless_since = 0.0
         self._results: deque[WorkResult] = deque(maxlen=_TO_TELL)
         self._permit, self._version = "", ""
+        self._permit_at = self._worked_at = clock()
         self._used = False  # by work, after which the node has to be Ready before others may go on
         self._yielded = False
         self._in_vain = False  # the work that waits does not begin, and so the permit is given back
@@ -107,7 +108,9 @@ class Turns:
         self._rules, self._busy = rules, busy
         if not self._context.rollout_namespace:
             return
+        self._forget_expired()
         self._used = self._used or (busy and self._granted is not None)
+        self._worked_at = self._clock() if busy else self._worked_at
         stale = self._granted is not None and not busy and self._clock() - self._granted_at >= _FRESH
         if work != self._work or stale:
             self._work, self._granted, self._failures = work, None, 0
@@ -149,6 +152,7 @@ class Turns:
         """What a heartbeat has seen of the Node."""
         known, self._uid = bool(self._uid), uid or self._uid
         self._canary, self._ready = canary, ready
+        self._forget_expired()
         if not known or self._results or (self._is_spare and not self.awaits_node):
             self._next(0.0)
 
@@ -156,6 +160,18 @@ class Turns:
     def awaits_node(self) -> bool:
         """Whether a heartbeat is to come soon: the permit waits for a Ready node."""
         return self._is_spare and self._used and not self._ready
+
+    @property
+    def since_work(self) -> float:
+        """Seconds since a pass was at work."""
+        return self._clock() - self._worked_at
+
+    def _forget_expired(self) -> None:
+        """A permit that others may have by now: its node has not become Ready in time."""
+        held = self._clock() - self._permit_at
+        if self._permit and not self._busy and held >= self._rules.hold_seconds:
+            self._permit = self._version = ""
+            self._remember()
 
     @property
     def _is_spare(self) -> bool:
@@ -264,7 +280,7 @@ class Turns:
         if answer.granted:
             if answer.permit:  # else one of earlier work is still to be given back
                 self._used = self._used and answer.permit == self._permit
-                self._permit, self._version = answer.permit, answer.version
+                self._permit, self._version, self._permit_at = answer.permit, answer.version, now
             self._in_vain = False
             if self._asked == self._work:
                 self._granted = self._begun = self._asked

@@ -76,3 +76,22 @@ def test_a_node_that_waits_for_its_turn_says_so_and_looks_once_more_before_it_be
     assert made.pop("GET Node") <= 1.4  # one, and those of a node at rest
     assert 0.9 <= taken(made) <= 1.2
     assert made == pytest.approx({"POST own Lease": 1.0, "PATCH Node": 3.0, "PATCH permit": 1.0}, abs=0.15)
+
+
+def test_a_node_that_stays_not_ready_after_its_work_asks_ever_more_seldom() -> None:
+    """A network plugin that is down during a rollout leaves many of them."""
+    fleet = SimFleet([Nature()] * 3, replace(RULES, hold_seconds=814.0))
+    fleet.install("one")
+    node = fleet.nodes[0]
+    node.drift()
+    fleet.run(8)
+    path = f"/api/v1/nodes/{node.name}"
+    down = {"conditions": [{"type": "Ready", "status": "False"}]}
+    fleet.store.put(path, {**fleet.store.objects[path], "status": down})
+    made = list[int]()
+    for _ in range(2):
+        before = node.asked
+        fleet.run(HOUR)
+        made.append(node.asked - before)
+    assert made[0] <= 60
+    assert made[1] <= 20  # as at rest

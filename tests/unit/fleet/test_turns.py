@@ -133,6 +133,24 @@ def test_a_brake_that_is_not_understood_keeps_no_permit_and_no_other_work(
     node.gets_turn(PlannedWork("two", begins=True))
 
 
+def test_a_node_that_does_not_become_ready_forgets_its_permit_when_it_has_expired(
+    node: TurnsOfANode, store: SimStore, clock: Clock
+) -> None:
+    node.gets_turn()
+    node.works()
+    node.sees(ready=False)
+    node.goes_on(node.rules.hold_seconds - 60)
+    assert node.turns.awaits_node
+    node.goes_on(120)
+    assert not node.turns.awaits_node
+    other = TurnsOfANode(store, clock, "other")
+    other.sees()
+    other.gets_turn()
+    node.sees()
+    node.goes_on()
+    assert store.holders() == ["other/uid-other"]
+
+
 # -- an end that is not told at once -------------------------------------------------------------
 
 
