@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from installer.daemon.cluster.client import ApiCluster
+from installer.daemon.cluster.heartbeat import Heartbeat
+from installer.daemon.cluster.heartbeat import parse_request as parse_heartbeat
 from installer.daemon.cluster.pod_context import PodContext
 from installer.daemon.cluster.turn_child import parse_request, talk
 from installer.daemon.cluster.turns import Turns
@@ -26,8 +30,7 @@ class _Child:
 
 
 class TurnsOfANode:
-    """`wants` is what the daemon says each 5 s, `busy` whether a pass is at work. `looks_due`: it was asked
-    for a heartbeat."""
+    """`wants` is what the daemon says each 5 s, `busy` whether a pass is at work."""
 
     def __init__(
         self,
@@ -43,9 +46,9 @@ class TurnsOfANode:
         self.wants: PlannedWork | None = None
         self.busy = False
         context = PodContext("", 0, "", name, f"{name}-pod", "kube-system", "cri-resmgr-installer")
-        context = replace(context, rollout_namespace=NAMESPACE)
+        self.context = replace(context, rollout_namespace=NAMESPACE)
         self.turns = Turns(
-            context,
+            self.context,
             self.said.append,
             self.files,  # type: ignore[arg-type]
             ("program",),
@@ -79,8 +82,26 @@ class TurnsOfANode:
         return _Child()
 
     def _run(self, argv: Sequence[str], _seconds: float) -> Finished:
+        if argv[-2] == "cluster-heartbeat":
+            return Finished(
+                tuple(argv), 0, json.dumps(Heartbeat(parse_heartbeat(argv[-1]), self.store).run())
+            )
         context, _, request = parse_request(argv[-1])
         return Finished(tuple(argv), 0, to_json(talk(context, request, self.store, lambda: self.store.now)))
+
+    def talk(self) -> ApiCluster:
+        """All that a daemon of this node says and asks, its heartbeats too."""
+        cluster = ApiCluster(
+            self.context,
+            self.said.append,
+            self.files,  # type: ignore[arg-type]
+            ("program",),
+            self._run,
+            now=lambda: self.store.now,
+            clock=lambda: self.clock.now,
+        )
+        cluster.begin(self, lambda: None)
+        return cluster
 
     # -- the daemon -------------------------------------------------------------------------------
 

@@ -393,6 +393,8 @@ class ApiCluster:
         if uid := str(node.get("uid", "")):
             self._node_uid = uid
             self._turns.node_is(uid, canary=bool(node.get("canary")), ready=bool(node.get("ready")))
+        elif node.get("hidden"):
+            self._turns.node_is_hidden()
 
     def _failed(self, parts: Mapping[str, tuple[str, str]]) -> frozenset[Due]:
         """What has to be tried again. Without the Node's UID nobody can ask for a turn."""

@@ -31,7 +31,7 @@ from installer.host.kubeapi import Answer, Api, KubeApi
 from installer.model.jsontext import to_json
 
 HEARTBEAT_SECONDS = 10.0
-_TOO_MANY, _EXISTS = 429, 409
+_NONE, _EXISTS, _TOO_MANY = 404, 409, 429
 _SAME_CLOCK = 10.0  # seconds between two clocks that are the same, with a slow answer between them
 _CACHED = "?resourceVersion=0"
 """From the API server's own memory, not from etcd (Kubernetes API concepts, "Resource versions"): the
@@ -268,11 +268,13 @@ class Heartbeat:
 
 
 def _node_facts(node: Answer) -> dict[str, Any]:
-    """What the fleet needs to know of the Node: its UID, whether it is a canary, whether it is Ready."""
+    """What the fleet needs to know of the Node: its UID, whether it is a canary, whether it is Ready; and
+    whether the API server says that we may not see it, or that there is none."""
     labels, status = node.metadata.get("labels"), node.body.get("status")
     conditions = status.get("conditions") if isinstance(status, dict) else []
     return {
         "uid": str(node.metadata.get("uid", "")) if node.ok else "",
+        "hidden": node.denied or node.code == _NONE,
         "canary": isinstance(labels, dict) and labels.get(RING) == CANARY,
         "ready": any(
             found.get("type") == "Ready" and found.get("status") == "True" for found in conditions or []

@@ -40,6 +40,7 @@ _BACKOFF = (5.0, 300.0)  # the first and the longest
 _READY_RETRY = 5.0
 _POWERLESS_SECONDS = 60.0  # from then on nobody is waited for who cannot be asked
 _TO_TELL = 4
+_HIDDEN = "the API server does not show this node its Node"
 
 
 class Turns:
@@ -156,6 +157,14 @@ class Turns:
         if not known or self._results or (self._is_spare and not self.awaits_node):
             self._next(0.0)
 
+    def node_is_hidden(self) -> None:
+        """The API server denies this node its Node, or says that there is none. Who does not know its UID
+        cannot ask for anything."""
+        if not self._uid:
+            self._powerless_since = self._powerless_since or self._clock()
+            self._answer = replace(self._answer, why=_HIDDEN)
+            self._show()
+
     @property
     def awaits_node(self) -> bool:
         """Whether a heartbeat is to come soon: the permit waits for a Ready node."""
@@ -270,6 +279,9 @@ class Turns:
                 wait = max(wait, _FRESH)
             if asks or answer.failed or self._owes:
                 self._next(wait or _READY_RETRY)
+        self._show()
+
+    def _show(self) -> None:
         if self.turn() != self._shown:
             self._shown = self.turn()
             self._changed()

@@ -9,7 +9,7 @@ from installer.host.kubeapi import Answer
 from installer.model.fleet import PlannedWork, WorkResult
 from tests.faults.fleets.sim import Clock, MemoryFiles, SimStore
 from tests.fleet_bench import LEASES, RULES
-from tests.turns_bench import ONE, TurnsOfANode
+from tests.turns_bench import ANY, ONE, TurnsOfANode
 
 OTHER = PlannedWork("other", begins=True)
 FILES = PlannedWork("files", restarts_kubelet=False, begins=True)
@@ -149,6 +149,21 @@ def test_a_node_that_does_not_become_ready_forgets_its_permit_when_it_has_expire
     node.sees()
     node.goes_on()
     assert store.holders() == ["other/uid-other"]
+
+
+@pytest.mark.parametrize("code", [403, 404])
+def test_a_removal_that_may_not_see_its_node_begins_after_a_minute(
+    node: TurnsOfANode, store: SimStore, clock: Clock, code: int
+) -> None:
+    """Its pod started when the rights were gone already, or the Node, and it knows no UID to ask with."""
+    store.away = Answer(code, failure=f"{code}: gone")
+    cluster = node.talk()
+    for _ in range(12):
+        cluster.want(REMOVAL, ANY, busy=False)
+        clock.run(clock.now + 5)
+        assert cluster.turn().granted is None
+    clock.run(clock.now + 30)
+    assert cluster.turn().granted == REMOVAL
 
 
 # -- an end that is not told at once -------------------------------------------------------------
