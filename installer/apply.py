@@ -8,6 +8,7 @@ a host from which the next run's diff derives the rest.
 
 from __future__ import annotations
 
+import math
 import posixpath
 import signal
 from collections.abc import Callable
@@ -29,7 +30,7 @@ from installer.host.ports import Host
 from installer.kubelet_start import KubeletStart, check_steady
 from installer.model import paths
 from installer.model.event import Emit, Event
-from installer.model.limits import Limits
+from installer.model.limits import ANSWER_SECONDS, Limits, question
 from installer.model.plan import JOB_SLACK, PROXY_SETTLE, RELOAD, Plan, Step, StepKind
 from installer.model.resource import (
     DesiredFile,
@@ -42,7 +43,7 @@ from installer.model.resource import (
 )
 from installer.model.snapshot import RunningContainer
 from installer.pinning.adopt import adopt, bring_back, check_lost, find_lost, forget_old
-from installer.pinning.restore import restore
+from installer.pinning.restore import restore_and_tell
 from installer.record.schema import object_path
 
 _POLL = 0.05  # seconds
@@ -260,22 +261,8 @@ class _Worker:
                 bring_back(self._host)
 
     def _reset_pinning(self, step: Step) -> None:
-        """A container that cannot get back what the proxy took is named; the removal continues."""
         forget_old(self._host.files)  # of an adoption that was cut off
-        try:
-            resets = restore(self._host, step.target, everyone=self._plan.resets_all)
-        except (InstallerError, OSError) as error:
-            message = f"no container could get its CPUs and weight back: {error}"
-            hint = "they keep what they have until they are recreated"
-            self._emit(Event("warning", message, {"code": "pinned", "hint": hint}))
-            return
-        for reset in resets:
-            data = {"id": reset.container.id, "code": "pinned"}
-            if reset.problem:
-                hint = "it keeps what it has until it is recreated"
-                self._emit(Event("warning", reset.done, {**data, "hint": hint}))
-            else:
-                self._emit(Event("pinning.reset", reset.done, data))
+        restore_and_tell(self._host, step.target, self._emit, everyone=self._plan.resets_all)
 
     def _set_aside_cache(self, step: Step) -> None:
         """One that no start can read. It is kept, because nobody else has what it says."""
@@ -336,7 +323,7 @@ class _Worker:
         if not self._limits.cuts_short:
             return False
         refuge = self._plan.leaves_if_slow
-        if not refuge or not self._host.cri.answers(refuge, 2.0):  # there is none while the runtime is away
+        if not refuge or not self._host.cri.answers(refuge):  # there is none while the runtime is away
             self._progress.cut_short = True
             return False
         message = f"the proxy has not answered for {self._limits.proxy_start:g} s: kubelet leaves the relay"
@@ -357,7 +344,7 @@ class _Worker:
         if not (self._plan.leaves_if_slow and self._limits.hanging and self._relay_deadline):
             return  # kubelet does not hang, or the proxy has not been started
         unit = self._host.systemd.unit(paths.PROXY_UNIT)
-        while not self._host.cri.answers(paths.RELAY_ENDPOINT, 1.0):
+        while not self._relay_answers():
             check_steady(unit, self._host.systemd.unit(unit.name), self._failure)
             if self._host.clock.monotonic() >= self._relay_deadline:
                 self._is_given_more_time()
@@ -423,9 +410,14 @@ class _Worker:
         while (left := settled - self._host.clock.monotonic()) > 0:
             self._host.clock.sleep(min(_SETTLE_POLL, left))
             check_steady(unit, self._host.systemd.unit(unit.name), self._failure)
-        if not self._host.cri.answers(step.target, 2.0):
+        if not self._relay_answers():
             raise self._failure(paths.PROXY_UNIT, "the relay stopped answering")
         self._proxy, self._relay_deadline = unit, 0.0
+
+    def _relay_answers(self) -> bool:
+        """Asks once, and not for much longer than the relay may take."""
+        left = (self._relay_deadline or math.inf) - self._host.clock.monotonic()
+        return self._host.cri.answers(paths.RELAY_ENDPOINT, question(left))
 
     def _await_status(self, step: Step) -> UnitState:
         # The start itself is part of the time that the relay may take.
@@ -434,7 +426,7 @@ class _Worker:
         reason = "it did not answer"
         while (left := deadline - self._host.clock.monotonic()) > 0:
             try:
-                status = self._host.cri.status(step.target, min(2.0, left))
+                status = self._host.cri.status(step.target, min(ANSWER_SECONDS, left / 2))  # two calls
             except StepFailedError as error:
                 reason = error.message
             else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from installer.host.ports import Host
 from installer.model import paths
+from installer.model.limits import question
 
 _POLL = 0.05  # seconds
 TOO_LONG = "it took too long"
@@ -15,7 +16,7 @@ def why_not_started(host: Host, age: float, longest: float) -> str:
     unit = host.systemd.unit(paths.PROXY_UNIT)
     process = host.processes.get(unit.main_pid)
     end = host.clock.monotonic() + (min(longest, age - process.age) if process else 0.0)
-    while not host.cri.answers(paths.RELAY_ENDPOINT, 1.0):
+    while not host.cri.answers(paths.RELAY_ENDPOINT, question(end - host.clock.monotonic())):
         now = host.systemd.unit(unit.name)
         if not now.main_pid or now.main_pid != unit.main_pid:
             return "it ended"

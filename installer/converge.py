@@ -13,7 +13,7 @@ from installer.diff import diff
 from installer.errors import InstallerError, InterruptedRunError, StepFailedError, failed_on_disk
 from installer.inputs.settings import Settings
 from installer.model.event import Event
-from installer.model.limits import Limits
+from installer.model.limits import ANSWER_SECONDS, Limits
 from installer.model.plan import Plan
 from installer.model.proxy_start import WHILE_HANGING, longest_start, patience
 from installer.model.snapshot import HostSnapshot
@@ -33,9 +33,12 @@ def build_limits(settings: Settings, *, hanging: bool, containers: int = 0, seen
     """The deadlines of a run. The proxy may take longer the more containers there are and the longer it was
     `seen` to take, and not as long while kubelet hangs on the relay."""
     unhurried = patience(settings.proxy.start_timeout_seconds, containers, seen)
+    proxy_start = min(unhurried, WHILE_HANGING) if hanging else unhurried
+    # A busy node needs longer than its containers call for. The other half is for the start that follows.
+    begun_start = max(longest_start(containers), proxy_start / 2) if hanging else unhurried
     return Limits(
-        proxy_start=min(unhurried, WHILE_HANGING) if hanging else unhurried,
-        begun_start=longest_start(containers) if hanging else unhurried,
+        proxy_start=proxy_start,
+        begun_start=begun_start,
         hanging=hanging,
         unhurried=unhurried,
         kubelet_start=float(settings.kubelet.start_timeout_seconds),
@@ -73,7 +76,7 @@ def _claim(plan: Plan, snapshot: HostSnapshot, run: Run) -> None:
 def _verify(plan: Plan, snapshot: HostSnapshot, run: Run, *, healthy: bool) -> HostSnapshot:
     """An empty difference *is* done."""
     try:
-        after = refresh(snapshot, run.host, run.settings, run.store.record)
+        after = refresh(snapshot, run.host, run.settings, run.store.record, ANSWER_SECONDS)
     except (StepFailedError, InterruptedRunError):
         raise
     except InstallerError as error:

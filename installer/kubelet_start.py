@@ -60,7 +60,7 @@ class KubeletStart:
         proxy = (self._proxy or self._host.systemd.unit(paths.PROXY_UNIT)) if relay else None
         deadline = self._host.clock.monotonic() + self._limits.kubelet_start
         # Without a healthz URL, a script may not have come to its `exec` of kubelet yet.
-        while not self._host.healthz.ok(self._limits.healthz_url, 1.0) or (relay and self._is_shell(unit)):
+        while not self._host.healthz.ok(self._limits.healthz_url) or (relay and self._is_shell(unit)):
             self._check_relay(proxy)  # first: kubelet does not survive a relay that dies
             self._check_steady(unit)
             if self._host.clock.monotonic() > deadline:
@@ -73,7 +73,7 @@ class KubeletStart:
             self._host.clock.sleep(min(_SETTLE_POLL, left))
             self._check_relay(proxy)
             self._check_steady(unit)
-            if not self._host.healthz.ok(self._limits.healthz_url, 1.0):
+            if not self._host.healthz.ok(self._limits.healthz_url):
                 raise self._failure(name, f"{self._limits.healthz_url} stopped being ok")
         self._check_endpoint(name, unit, relay)
 
@@ -88,7 +88,7 @@ class KubeletStart:
         if proxy is None:
             return
         self._check_steady(proxy)
-        if not self._host.cri.answers(paths.RELAY_ENDPOINT, 2.0):
+        if not self._host.cri.answers(paths.RELAY_ENDPOINT):
             raise self._failure(proxy.name, "the relay stopped answering under kubelet")
 
     def _check_endpoint(self, name: str, unit: UnitState, relay: bool) -> None:

@@ -23,7 +23,7 @@ from installer.model import hold, paths
 from installer.model.assessment import Assessment
 from installer.model.change import Changes
 from installer.model.event import Event
-from installer.model.limits import Limits
+from installer.model.limits import ANSWER_SECONDS, HURRIED_SECONDS, Limits
 from installer.model.plan import Plan, Step, StepKind
 from installer.model.policy import PolicyInForce, PolicySource, Repinning
 from installer.model.proxy_log import fatal_lines, says_torn_cache
@@ -111,7 +111,9 @@ def _with_runtime(failure: StepFailedError, assessment: Assessment, run: Run) ->
     """The failure, and that the runtime is away now, which no generation is to blame for. Asked before the
     rollback: a runtime that is back when it is done has been away all the same."""
     endpoint = assessment.base_endpoint
-    if assessment.plan.desired.proxy is None or not (why := runtime_error(run.host, endpoint)):
+    if assessment.plan.desired.proxy is None or not (
+        why := runtime_error(run.host, endpoint, HURRIED_SECONDS)
+    ):
         return failure
     message = f"{failure.message}; the container runtime does not answer: {why}"
     return StepFailedError(message, f"Look at `systemctl status {runtime_unit(endpoint)}`", interfered=True)
@@ -131,7 +133,9 @@ def _plan_back(
 ) -> tuple[Plan, HostSnapshot]:
     """The plan to `target`, and the snapshot that it is made from."""
     record = run.store.record
-    snapshot = refresh(assessment.snapshot, run.host, run.settings, record)
+    hangs = assessment.snapshot.kubelet.on_relay or progress.moved_kubelet
+    seconds = HURRIED_SECONDS if hangs else ANSWER_SECONDS
+    snapshot = refresh(assessment.snapshot, run.host, run.settings, record, seconds)
     parts = frozenset(Part) if is_earlier(record) else _parts(progress, target)
     changes = diff(target, snapshot, record).within(parts)
     changes, aside = _step_aside(assessment, changes, snapshot, target, run)
@@ -228,7 +232,8 @@ def _rescue_kubelet(assessment: Assessment, run: Run, limits: Limits, *, moved_p
     host = run.host
     with suppress(InstallerError, OSError):
         units = read_units(host, run.settings)
-        well = units.kubelet.process is not None and host.healthz.ok(limits.healthz_url)
+        seconds = HURRIED_SECONDS if moved_proxy else ANSWER_SECONDS
+        well = units.kubelet.process is not None and host.healthz.ok(limits.healthz_url, seconds)
         if well and units.kubelet.on_relay and not moved_proxy and host.cri.answers(paths.RELAY_ENDPOINT):
             return  # the good proxy has never been away
         if is_earlier(run.store.record):

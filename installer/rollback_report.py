@@ -13,6 +13,7 @@ from installer.errors import InstallerError, RollbackFailedError, RolledBackErro
 from installer.host.ports import Host
 from installer.model import paths
 from installer.model.assessment import Assessment
+from installer.model.limits import ANSWER_SECONDS
 from installer.model.resource import Kind
 from installer.model.snapshot import HostSnapshot
 from installer.model.state import Desired
@@ -79,10 +80,10 @@ def runtime_unit(endpoint: str) -> str:
     return _RUNTIME_UNITS.get(endpoint.rpartition("/")[2], _USUAL_RUNTIME)
 
 
-def runtime_error(host: Host, endpoint: str) -> str:
+def runtime_error(host: Host, endpoint: str, seconds: float = ANSWER_SECONDS) -> str:
     """Why the runtime behind kubelet's own endpoint is not ready; empty if it is."""
     try:
-        status = host.cri.status(endpoint)
+        status = host.cri.status(endpoint, seconds)
     except (InstallerError, OSError) as error:
         return str(error)
     return "" if status.ready else status.reason or "it is not ready"

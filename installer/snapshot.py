@@ -19,6 +19,7 @@ from installer.kubelet.command import base_launch, parse_base
 from installer.kubelet.launch import Launch, find_launch, is_script, kubelet_program
 from installer.model import paths
 from installer.model.hold import reason_in
+from installer.model.limits import HURRIED_SECONDS
 from installer.model.pause import CLUSTER_MEMORY, PAUSE_FILE, why_paused
 from installer.model.proxy_start import BELIEVED, LastStart, patience
 from installer.model.resource import FileState, Kind, ProcessState, UnitDetail, UnitState, last_flag
@@ -53,6 +54,7 @@ _SMALL = 4096  # bytes
 _SCRIPT_LIMIT = 1 << 18  # bytes of a script that starts kubelet
 _RUNTIME_SECONDS = 10.0  # a runtime that works has needed more than 2 s on a starved node
 _RELAY_SECONDS = 1.0  # systemd may be restarting the proxy, which is away for 0.1 - 0.3 s
+_FIRST_SECONDS = 3.0  # for an answer, and not more: a relay that is dead has to be left in time (R4)
 _RELAY_PAUSE = 0.3  # seconds
 
 
@@ -69,14 +71,17 @@ def read_machine(host: Host) -> Machine:
 
 def take_snapshot(host: Host, machine: Machine, settings: Settings, record: Record) -> HostSnapshot:
     """Everything but the probe. Raises OSError, and UnservableHostError if the host has no system bus."""
-    now = _look(host, settings, record)
+    now = _look(host, settings, record, _FIRST_SECONDS)
     return replace(now, machine=machine, base=_read_base(host, now.kubelet))
 
 
-def refresh(snapshot: HostSnapshot, host: Host, settings: Settings, record: Record) -> HostSnapshot:
+def refresh(
+    snapshot: HostSnapshot, host: Host, settings: Settings, record: Record, seconds: float = HURRIED_SECONDS
+) -> HostSnapshot:
     """The same host now: units, processes, files. What a run does not change (the machine, kubelet's base,
-    the probe) stays as it was read: an edit of kubelet's base meanwhile is for the next run."""
-    now = _look(host, settings, record)
+    the probe) stays as it was read: an edit of kubelet's base meanwhile is for the next run. Relay and
+    kubelet's healthz have so many `seconds` to answer: a rollback may have no time for slow ones (R8)."""
+    now = _look(host, settings, record, seconds)
     return replace(now, machine=snapshot.machine, base=snapshot.base, probe=snapshot.probe)
 
 
@@ -91,10 +96,14 @@ def read_units(host: Host, settings: Settings) -> HostSnapshot:
     )
 
 
-def _look(host: Host, settings: Settings, record: Record) -> HostSnapshot:
+def _look(host: Host, settings: Settings, record: Record, seconds: float) -> HostSnapshot:
     units = read_units(host, settings)
     proxy, kubelet, cache = units.proxy, units.kubelet, read_cache(host.files)
-    answers = proxy.unit.running and _relay_answers(host)
+    served = _has_served(host, proxy)  # before it is asked: one that begins to serve meanwhile was starting
+    healthy = kubelet.unit.running and host.healthz.ok(settings.kubelet.healthz_url, seconds)
+    # A kubelet that is not well is not kept waiting: it may be failing on that relay, and leave it meanwhile.
+    silence = seconds if served and healthy else HURRIED_SECONDS
+    answers = proxy.unit.running and _relay_answers(host, silence)
     limit = patience(settings.proxy.start_timeout_seconds, len(cache.containers))
     return replace(
         units,
@@ -102,12 +111,10 @@ def _look(host: Host, settings: Settings, record: Record) -> HostSnapshot:
             proxy,
             linked=observe_file(host, record, paths.PROXY_WANTED).kind is Kind.SYMLINK,
             relay_answers=answers,
-            starting=not answers and _is_starting(host, proxy, limit),
+            starting=not answers and _is_starting(proxy, limit, served=served),
             last_start=_last_start(host, proxy, cache.policy),
         ),
-        kubelet=replace(
-            kubelet, healthy=kubelet.unit.running and host.healthz.ok(settings.kubelet.healthz_url)
-        ),
+        kubelet=replace(kubelet, healthy=healthy),
         pause=_read_pause(host.files),
         files={path: observe_file(host, record, path) for path in _paths(settings, record)},
         composed=any(_exists(host.files, path) for path in (paths.KUBELET_COMPOSED, paths.KUBELET_USED)),
@@ -145,12 +152,12 @@ def _main_process(host: Host, unit: UnitState) -> ProcessState | None:
     return host.processes.get(unit.main_pid) if unit.main_pid else None
 
 
-def _is_starting(host: Host, proxy: ProxySnapshot, limit: float) -> bool:
+def _is_starting(proxy: ProxySnapshot, limit: float, *, served: bool) -> bool:
     """Whether its start is under way, for no longer than `limit` seconds. It writes its pid file when it
     serves, and the guard removes the file before each start."""
     if proxy.process is None or proxy.process.age > limit:
         return False
-    return proxy.unit.active_state == "activating" or not _has_served(host, proxy)
+    return proxy.unit.active_state == "activating" or not served
 
 
 def _has_served(host: Host, proxy: ProxySnapshot) -> bool:
@@ -177,10 +184,10 @@ def _last_start(host: Host, proxy: ProxySnapshot, policy: str) -> LastStart | No
     return LastStart(seconds, socket.st_mtime, policy)
 
 
-def _relay_answers(host: Host) -> bool:
-    """One that is silent has used up its time with the first question."""
+def _relay_answers(host: Host, silence: float) -> bool:
+    """One that takes the question gets `silence` seconds for its answer, and is not asked again."""
     deadline = host.clock.monotonic() + _RELAY_SECONDS
-    while not host.cri.answers(paths.RELAY_ENDPOINT, _RELAY_SECONDS):
+    while not host.cri.answers(paths.RELAY_ENDPOINT, silence):
         if host.clock.monotonic() >= deadline:
             return False
         host.clock.sleep(_RELAY_PAUSE)

@@ -17,6 +17,7 @@ from installer.errors import BusyHostError, InterruptedRunError, StepFailedError
 from installer.host.disk import Kernel
 from installer.host.files import RootedFiles
 from installer.host.ports import Host, JournalEntries, RuntimeStatus
+from installer.model.limits import ANSWER_SECONDS
 from installer.model.paths import normalise_endpoint
 from installer.model.pinning import CgroupState, CpuResources, weights_of
 from installer.model.resource import HostPath, ProcessState, UnitDetail, UnitState
@@ -242,14 +243,14 @@ class FakeCri:
     running: tuple[RunningContainer, ...] = ()
     refusals: dict[str, str] = field(default_factory=dict)
     ignores: bool = False  # it agrees to every update, and does none
-    seconds: float = 0.0  # until it says how it is
+    seconds: float = 0.0  # until it answers, or says how it is
     calls: list[Call] = field(default_factory=list)
 
-    def answers(self, endpoint: str, timeout: float = 1.0) -> bool:
+    def answers(self, endpoint: str, timeout: float = ANSWER_SECONDS) -> bool:
         self.calls.append(Call("answers", endpoint))
-        return isinstance(self._who(endpoint), RuntimeStatus)
+        return self.seconds <= timeout and isinstance(self._who(endpoint), RuntimeStatus)
 
-    def status(self, endpoint: str, timeout: float = 2.0) -> RuntimeStatus:
+    def status(self, endpoint: str, timeout: float = ANSWER_SECONDS) -> RuntimeStatus:
         self.calls.append(Call("status", endpoint))
         if self.seconds > timeout:
             raise StepFailedError(f"{endpoint}: deadline exceeded")
@@ -304,12 +305,15 @@ CONTAINERD = RuntimeStatus(name="containerd", version="1.6.20", api_version="v1"
 @dataclass
 class FakeHealthz:
     healthy: bool | Callable[[], bool] = True
+    seconds: float = 0.0  # until it answers
     calls: list[Call] = field(default_factory=list)
 
-    def ok(self, url: str, timeout: float = 1.0) -> bool:
+    def ok(self, url: str, timeout: float = ANSWER_SECONDS) -> bool:
         self.calls.append(Call("ok", url))
         if not url:
             return True
+        if self.seconds > timeout:
+            return False
         return self.healthy() if callable(self.healthy) else self.healthy
 
 

@@ -43,6 +43,7 @@ from installer.daemon.probe_files import ProbeFiles
 from installer.daemon.runtime_state import RuntimeState
 from installer.errors import BusyHostError, InstallerError, InvalidInputError
 from installer.host.bus import SystemBus, require_bus
+from installer.host.clock import since_boot
 from installer.host.files import RootedFiles
 from installer.host.httpd import Page, PageServer
 from installer.host.ports import WatchedSystemd
@@ -60,11 +61,6 @@ _DEBOUNCE = 0.05  # seconds; what comes together is looked at once
 _RETRY = 10.0  # seconds until the port of the pages, or the settings, are tried again
 _FINISHED = (Action.REMOVE, Action.RESCUE, Action.HOLD)
 _ERROR_PAGE = Page(500, "text/plain", "internal error; the log of the daemon says more\n")
-
-
-def _since_boot() -> float:
-    """Seconds on a clock that nobody sets, for what does not outlive the boot either."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Daemon:
@@ -85,7 +81,7 @@ class Daemon:
         self._systemd: WatchedSystemd = systemd or BusSystemd(self._files, bus)
         identity = command.identity or f"process {os.getpid()} {time.time():.3f}"
         self._probe_files = ProbeFiles(command, self._say_once)
-        self._runtime_state = RuntimeState(self._files, identity, _since_boot, self._log)
+        self._runtime_state = RuntimeState(self._files, identity, since_boot, self._log)
         self._settings_seen = self._settings_token()
         configuration = load_configuration(command)
         self._poller = Poller(self._files, self._systemd, configuration, command.inputs, answers)
@@ -247,10 +243,11 @@ class Daemon:
 
     def _look(self, full: bool) -> PollSnapshot:
         before = self._snapshot
+        patience = self._policy.patience(time.monotonic())
         try:
             if full:
                 self._listen()
-            snapshot = self._poller.look() if full else self._poller.heartbeat()
+            snapshot = self._poller.look(patience) if full else self._poller.heartbeat(patience)
             if full:
                 self._loop.watch(self._poller.watch_specs(), self._stir)
         except (InstallerError, OSError) as error:

@@ -24,6 +24,7 @@ from installer.daemon.relay_history import RelayHistory
 from installer.model.daemon import DaemonState, Phase
 from installer.model.fleet import PlannedWork
 from installer.model.hold import BY_DAEMON, is_of_a_run, is_operators
+from installer.model.limits import HURRIED_SECONDS, question
 from installer.model.state import Mode
 
 if TYPE_CHECKING:
@@ -347,6 +348,14 @@ class Policy:
         self._phase, self._reason, self._ready = judge(standing, snapshot, self.configuration)
 
     # -- time -------------------------------------------------------------------------
+
+    def patience(self, now: float) -> float:
+        """Seconds that the relay has for its next answer. A silent one may only be slow: until the silence
+        means more than it does now, it has more of them, but not while a pass works that may have to stop."""
+        moments = [*self._relay.moments(self.configuration.dead_seconds), self._relay.rescue_at()]
+        ahead = [moment for moment in (*moments, self._rescue_at) if moment > now]
+        slow = bool(ahead) and self._relay.silent_since is not None and not self.working
+        return question(min(ahead) - now) if slow else HURRIED_SECONDS
 
     def _heartbeat(self, now: float) -> float:
         if self.configuration.mode is Mode.REMOVE or self._yielded:

@@ -26,6 +26,7 @@ from installer.host.watch import WatchSpec
 from installer.model import paths
 from installer.model.fleet import FREE, Turn
 from installer.model.hold import reason_in
+from installer.model.limits import ANSWER_SECONDS
 from installer.model.pause import PAUSE_FILE
 from installer.model.resource import ProcessState, UnitDetail, UnitState
 
@@ -39,7 +40,6 @@ _OF_UNIT: Callable[[UnitState], Token] = attrgetter(
 _WRITTEN: Callable[[os.stat_result], Token] = attrgetter(
     "st_ino", "st_mode", "st_uid", "st_gid", "st_size", "st_mtime_ns", "st_ctime_ns"
 )
-_ANSWER_SECONDS = 1.0
 _SHORT_SILENCE = 2.0  # seconds: a restart of the proxy, not yet worth a word
 _RUNTIME_FLAG = re.compile(rb"--runtime-socket=([^\s\"']+)")
 _NO_PROXY, _NO_KUBELET = UnitState(paths.PROXY_UNIT), UnitState("kubelet.service")
@@ -132,15 +132,16 @@ class Poller:
         self._config_directory = ""
         self._seen = PollSnapshot()
 
-    def heartbeat(self) -> PollSnapshot:
-        """The last snapshot, with the relay asked again, and the agent's configuration looked at."""
-        relay = self._relay_answers()
+    def heartbeat(self, seconds: float = ANSWER_SECONDS) -> PollSnapshot:
+        """The last snapshot, with the relay asked again, which has `seconds` for its answer, and the agent's
+        configuration looked at."""
+        relay = self._answers(paths.RELAY_SOCKET, seconds)
         runtime = relay or self._runtime_answers()
         self._seen = replace(self._seen, relay=relay, runtime=runtime, agent=self._agent.look())
         return self._seen
 
-    def look(self) -> PollSnapshot:
-        """A complete snapshot."""
+    def look(self, seconds: float = ANSWER_SECONDS) -> PollSnapshot:
+        """A complete snapshot; the relay has `seconds` for its answer."""
         blind, unservable, proxy, kubelet = "", False, self._seen.proxy, self._seen.kubelet
         try:
             proxy = self._systemd.unit(paths.PROXY_UNIT)
@@ -162,7 +163,7 @@ class Poller:
             blind=blind,
             unservable=unservable,
         )
-        return self.heartbeat()
+        return self.heartbeat(seconds)
 
     def watch_specs(self) -> tuple[WatchSpec, ...]:
         """Where a change is worth a look: each directory on the way to a path of the host, for a path may
@@ -235,19 +236,17 @@ class Poller:
         held = self._files.status(paths.HOLD) is not None
         return reason_in(self._read(paths.HOLD)) if held else ""
 
-    def _relay_answers(self) -> bool:
-        return self._answers(paths.RELAY_SOCKET)
-
     def _runtime_answers(self) -> bool:
         """Whether the runtime behind the relay answers; unknown counts as no."""
         match = _RUNTIME_FLAG.search(self._read(paths.PROXY_ENVIRONMENT))
-        return bool(match) and self._answers(paths.normalise_endpoint(match[1].decode()) if match else "")
+        endpoint = match[1].decode() if match else ""
+        return bool(match) and self._answers(paths.normalise_endpoint(endpoint), ANSWER_SECONDS)
 
-    def _answers(self, path: str) -> bool:
+    def _answers(self, path: str, seconds: float) -> bool:
         """Raises OSError if it could not be asked for lack of descriptors or memory: that is no silence."""
         try:
             with self._files.opened(path) as place:
-                return self._is_answered(place, _ANSWER_SECONDS)
+                return self._is_answered(place, seconds)
         except InstallerError:
             return False
         except OSError as error:

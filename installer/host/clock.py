@@ -61,6 +61,11 @@ class TickingClock:
         self._clock.sleep(seconds)
 
 
+def since_boot() -> float:
+    """Seconds on a clock that nobody sets, for what does not outlive the boot either."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 class SystemClock:
     """The Clock port."""
 

@@ -31,6 +31,7 @@ from installer.host.protobuf import (
 )
 from installer.host.version_call import answers_version
 from installer.model.kubelet_requests import Asked, parse_requests
+from installer.model.limits import ANSWER_SECONDS
 from installer.model.paths import ALLOCATED_PODS, normalise_endpoint
 from installer.model.pinning import CgroupState, CpuResources
 from installer.model.snapshot import RunningContainer
@@ -63,7 +64,7 @@ class SocketCri:
     def __init__(self, files: RootedFiles) -> None:
         self._files = files
 
-    def answers(self, endpoint: str, timeout: float = 1.0) -> bool:
+    def answers(self, endpoint: str, timeout: float = ANSWER_SECONDS) -> bool:
         path = normalise_endpoint(endpoint)
         if not path.startswith("/"):
             return False
@@ -75,8 +76,8 @@ class SocketCri:
                 raise
             return False
 
-    def status(self, endpoint: str, timeout: float = 2.0) -> RuntimeStatus:
-        with self._channel(endpoint, timeout) as call:
+    def status(self, endpoint: str, timeout: float = ANSWER_SECONDS) -> RuntimeStatus:
+        with self._channel(endpoint, timeout, renewed=True) as call:
             version = call("Version", encode(1, b"v1"))
             whole = call("Status", b"")
             status = message(whole, 1)

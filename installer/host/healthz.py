@@ -14,6 +14,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from installer.errors import InvalidInputError, is_shortage
 from installer.host.netns import host_socket
+from installer.model.limits import ANSWER_SECONDS
 
 
 class HostHealthz:
@@ -22,7 +23,7 @@ class HostHealthz:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def ok(self, url: str, timeout: float = 1.0) -> bool:
+    def ok(self, url: str, timeout: float = ANSWER_SECONDS) -> bool:
         """See the port. Raises UnservableHostError when the network namespace cannot be entered."""
         if not url:
             return True

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from installer.model.limits import ANSWER_SECONDS
 from installer.model.pinning import CgroupState, CpuResources
 from installer.model.resource import FileState, HostPath, Identity, ProcessState, UnitDetail, UnitState
 from installer.model.snapshot import RunningContainer
@@ -198,13 +199,14 @@ class RuntimeStatus(NamedTuple):
 class Cri(Protocol):
     """CRI v1 at a unix socket below the host root; endpoints as kubelet writes them."""
 
-    def answers(self, endpoint: str, timeout: float = 1.0) -> bool:
+    def answers(self, endpoint: str, timeout: float = ANSWER_SECONDS) -> bool:
         """Whether a CRI `Version` call is answered with success in `timeout` seconds: cheap, without
         grpcio. Raises OSError in a shortage."""
         ...
 
-    def status(self, endpoint: str, timeout: float = 2.0) -> RuntimeStatus:
-        """/runtime.v1.RuntimeService/Version, then Status. Raises StepFailedError with the reason."""
+    def status(self, endpoint: str, timeout: float = ANSWER_SECONDS) -> RuntimeStatus:
+        """/runtime.v1.RuntimeService/Version, then Status, each within `timeout` seconds. Raises
+        StepFailedError with the reason."""
         ...
 
     def containers(self, endpoint: str, timeout: float = 10.0) -> tuple[RunningContainer, ...]:
@@ -226,7 +228,7 @@ class Cri(Protocol):
 
 
 class Healthz(Protocol):
-    def ok(self, url: str, timeout: float = 1.0) -> bool:
+    def ok(self, url: str, timeout: float = ANSWER_SECONDS) -> bool:
         """Whether `url` answers 200 in the host's network namespace. An empty URL is ok."""
         ...
 

@@ -4,6 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+ANSWER_SECONDS = 5.0
+"""On a starved node, whoever works may take so long to answer: the relay through its runtime, kubelet's
+healthz. That nobody listens is known at once."""
+HURRIED_SECONDS = 1.0
+"""The same where kubelet may be hanging, and something has to be done about it."""
+
+
+def question(left: float) -> float:
+    """How long to wait for an answer where `left` seconds are left for all that is waited for."""
+    return min(ANSWER_SECONDS, max(HURRIED_SECONDS, left))
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:

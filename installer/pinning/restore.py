@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from installer.errors import UnservableHostError
+from installer.errors import InstallerError, UnservableHostError
 from installer.host.ports import Files, Host
 from installer.model import paths
+from installer.model.event import Emit, Event
 from installer.model.kubelet_managers import KubeletManagers, parse_managers
 from installer.model.proxy_cache import NO_CACHE, ProxyCache, parse_cache
 from installer.pinning.reset import Reset, find_resets
@@ -18,6 +19,25 @@ from installer.pinning.reset import Reset, find_resets
 CACHE_LIMIT = (
     64 << 20
 )  # bytes of the proxy's cache, some 10 KiB for each container: a longer one says nothing
+
+
+def restore_and_tell(host: Host, endpoint: str, emit: Emit, *, everyone: bool) -> None:
+    """As `restore`, told by events. A container that cannot get back what the proxy took is named, and is no
+    failure: nor is it if nobody can be asked."""
+    try:
+        resets = restore(host, endpoint, everyone=everyone)
+    except (InstallerError, OSError) as error:
+        message = f"no container could get its CPUs and weight back: {error}"
+        hint = "they keep what they have until they are recreated"
+        emit(Event("warning", message, {"code": "pinned", "hint": hint}))
+        return
+    for reset in resets:
+        data = {"id": reset.container.id, "code": "pinned"}
+        if reset.problem:
+            hint = "it keeps what it has until it is recreated"
+            emit(Event("warning", reset.done, {**data, "hint": hint}))
+        else:
+            emit(Event("pinning.reset", reset.done, data))
 
 
 def restore(host: Host, endpoint: str, *, everyone: bool) -> tuple[Reset, ...]:

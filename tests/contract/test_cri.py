@@ -261,11 +261,11 @@ def test_a_server_of_another_make_that_answers_and_then_fails_its_calls(tmp_path
 
 
 @contextlib.contextmanager
-def serving(path: Path, method: str, work: Callable[[bytes, Any], bytes]) -> Iterator[None]:
-    """A server of grpcio with one method."""
+def serving(path: Path, methods: str, work: Callable[[bytes, Any], bytes]) -> Iterator[None]:
+    """A server of grpcio whose methods all do the same."""
     import grpc
 
-    handlers = {method: grpc.unary_unary_rpc_method_handler(work)}
+    handlers = {method: grpc.unary_unary_rpc_method_handler(work) for method in methods.split()}
     with ThreadPoolExecutor(2) as pool:
         server = grpc.server(pool)
         server.add_generic_rpc_handlers(
@@ -275,6 +275,16 @@ def serving(path: Path, method: str, work: Callable[[bytes, Any], bytes]) -> Ite
         server.start()
         yield
         server.stop(None).wait()
+
+
+@rule("R8")
+def test_a_slow_runtime_has_its_time_for_each_of_two_answers(tmp_path: Path) -> None:
+    def work(_request: bytes, _context: object) -> bytes:
+        time.sleep(2.0)
+        return b""
+
+    with serving(tmp_path / "r.sock", "Version Status", work):
+        assert not SocketCri(RootedFiles(tmp_path)).status("/r.sock", timeout=3.5).ready
 
 
 MANY = {f"container-{number}": CpuResources(shares=2) for number in range(20)}

@@ -5,6 +5,7 @@ Edits and deletions of each file are in test_path.py, a changed base of kubelet 
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -153,6 +154,20 @@ def test_a_killed_proxy_is_back_before_anybody_has_to_do_something(node: Node) -
     until(is_back)
     with node.restarts(kubelet=False, proxy=False):
         assert node.run("install").out == "nothing to do\n"
+
+
+@rule("R3")
+def test_a_proxy_that_is_slow_to_answer_is_not_restarted(node: Node) -> None:
+    pid = node.host.show(PROXY, "MainPID")
+    node.host.run("kill", "-STOP", pid)
+    later = threading.Timer(2.0, node.host.run, ("kill", "-CONT", pid))
+    later.start()
+    try:
+        with node.restarts(kubelet=False, proxy=False):
+            assert node.run("install").out == "nothing to do\n"
+    finally:
+        later.join()
+    node.expect_good()
 
 
 def die_between_write_and_signal(node: Node) -> None:

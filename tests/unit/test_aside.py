@@ -201,7 +201,7 @@ def test_how_long_a_start_may_take_follows_from_where_kubelet_is(
     plan = Plan(Mode.INSTALL, Desired(), Changes(), KUBELET, steps)
     limits = limits_of(plan, snapshot(on_relay=on_relay), Settings())
     assert (limits.hanging, limits.cuts_short) == (hanging, hanging)
-    assert limits.begun_start == (1 if hanging and LEAVE not in steps else 20)
+    assert limits.begun_start == (WHILE_HANGING / 2 if hanging and LEAVE not in steps else 20)
 
 
 @rule("R8")

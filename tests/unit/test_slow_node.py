@@ -43,7 +43,10 @@ class SlowNode(Node):
         def begin(method: str, unit: UnitState) -> tuple[str, UnitState]:
             slow = (self.read(paths.BINARY) or b"") in map(program, self.slow)
             self._serves_at = self.fake.clock.time + (SECONDS if slow else 0.0)
-            return start(method, unit)
+            result, begun = start(method, unit)
+            if not slow:
+                self._serves(begun.main_pid)
+            return result, begun
 
         def serves() -> bool:
             return self.proxy_runs and self.fake.clock.time >= self._serves_at
@@ -51,6 +54,11 @@ class SlowNode(Node):
         self.systemd.on_job[paths.PROXY_UNIT] = begin
         self.fake.cri.sockets[paths.RELAY_ENDPOINT] = lambda: CONTAINERD if serves() else "no answer"
         self.fake.clock.on_sleep = self._watch
+
+    def _serves(self, pid: int) -> None:
+        pid_file = self.fake.root / paths.PROXY_PID_FILE[1:]
+        pid_file.parent.mkdir(exist_ok=True)
+        pid_file.write_text(f"{pid}\n")
 
     def _watch(self, time: float) -> None:
         if self.off_relay_at is None and not self.on_relay:
@@ -100,6 +108,22 @@ def node(tmp_path: Path, payload: Path) -> SlowNode:
     made.install(payload)
     made.slow = ("one", "two")
     return made
+
+
+@rule("R8")
+def test_who_is_slow_to_answer_works(tmp_path: Path, payload: Path) -> None:
+    """The relay, the runtime and kubelet of a starved node."""
+    root = tmp_path / "starved"
+    root.mkdir()
+    build(bare_node(), root)
+    node = SlowNode(root)
+    node.fake.cri.seconds = node.fake.healthz.seconds = 4.0
+    node.install(payload)
+    assert node.on_relay
+    release(payload, "two")
+    node.install(payload)
+    assert node.read(paths.BINARY) == program("two")
+    assert not {"slow-start", "start-failed"} & {event.data.get("code") for event in node.said}
 
 
 @rule("R8")

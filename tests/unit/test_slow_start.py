@@ -15,7 +15,7 @@ from installer.model import paths
 from installer.model.proxy_start import BELIEVED, WHILE_HANGING, LastStart, expect_start, longest_start
 from installer.model.resource import ProcessState, UnitState
 from installer.record.schema import Record
-from installer.snapshot import read_machine, take_snapshot, with_probe
+from installer.snapshot import read_machine, refresh, take_snapshot, with_probe
 from tests.fakes import CONTAINERD, FakeHost
 from tests.rules import rule
 
@@ -64,6 +64,44 @@ def test_a_proxy_that_answers_has_started(tmp_path: Path) -> None:
     assert not is_starting(host)
 
 
+@rule("R3")
+def test_a_proxy_that_begins_to_serve_while_it_is_asked_was_starting(tmp_path: Path) -> None:
+    """It writes its pid file as soon as the last question has come to nothing."""
+    host = fake(tmp_path, 5)
+
+    def silent() -> str:
+        (tmp_path / paths.PROXY_PID_FILE[1:]).write_text("7\n")
+        return "no answer"
+
+    host.cri.sockets[paths.RELAY_ENDPOINT] = silent
+    assert is_starting(host)
+
+
+@rule("R3")
+@pytest.mark.parametrize(
+    ("pid_file", "seconds", "healthy", "hurried", "answers"),
+    [
+        ("7\n", 2.5, True, False, True),
+        ("7\n", 3.5, True, False, False),
+        ("7\n", 2.5, False, False, False),  # kubelet fails on that relay
+        ("7\n", 2.5, True, True, False),  # a rollback
+        ("", 2.5, True, False, False),  # it has not served: its start is waited for instead
+    ],
+)
+def test_a_proxy_that_has_served_may_be_slow_to_answer(
+    tmp_path: Path, pid_file: str, seconds: float, healthy: bool, hurried: bool, answers: bool
+) -> None:
+    host = fake(tmp_path, 60, pid_file)
+    kubelet = SETTINGS.kubelet.unit
+    host.systemd.units[kubelet] = UnitState(kubelet, "loaded", "active", "running", main_pid=8)
+    host.healthz.healthy = healthy
+    host.cri.sockets[paths.RELAY_ENDPOINT], host.cri.seconds = CONTAINERD, seconds
+    snapshot = take_snapshot(host.host, read_machine(host.host), SETTINGS, Record())
+    if hurried:
+        snapshot = refresh(snapshot, host.host, SETTINGS, Record())
+    assert snapshot.proxy.relay_answers is answers
+
+
 def test_many_containers_make_a_start_longer(tmp_path: Path) -> None:
     host = fake(tmp_path, 40)
     assert not is_starting(host)
@@ -77,6 +115,7 @@ def test_many_containers_make_a_start_longer(tmp_path: Path) -> None:
 def test_only_a_kubelet_that_hangs_cuts_a_start_short() -> None:
     assert build_limits(SETTINGS, hanging=True, containers=500).proxy_start == WHILE_HANGING
     assert build_limits(SETTINGS, hanging=False, containers=500).proxy_start == 45
+    assert build_limits(SETTINGS, hanging=True, containers=200).begun_start == WHILE_HANGING
     assert longest_start(200, "topology-aware") <= WHILE_HANGING < longest_start(201, "topology-aware")
     assert longest_start(500, "none") < WHILE_HANGING
 

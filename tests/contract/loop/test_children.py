@@ -94,6 +94,21 @@ def test_a_rescue_does_not_wait_for_a_repair_that_hangs(scene: Scene, work: str)
     scene.play(body)
 
 
+def test_a_relay_that_is_slow_to_answer_is_neither_restarted_nor_left(scene: Scene) -> None:
+    """Again and again, as on a starved node."""
+    scene.settings(dead_seconds=20.0)
+
+    def body() -> None:
+        scene.reaches("converged")
+        scene.slow = 1.5
+        scene.looks()
+        scene.until(lambda: scene.late_answers >= 2)
+        assert set(scene.begun()) == {"settings", "install"}
+        assert scene.phase() == "converged"
+
+    scene.play(body)
+
+
 def test_a_repair_that_moves_things_is_not_stopped_for_a_rescue(scene: Scene) -> None:
     def body() -> None:
         scene.reaches("converged")

@@ -34,6 +34,22 @@ def test_a_silent_proxy_is_restarted_once_and_then_kubelet_leaves_it(settled: Be
     assert (settled.phase, settled.ready, settled.policy.state.rescues) == (Phase.HELD, False, 1)
 
 
+@rule("R4")
+def test_a_silent_relay_has_longer_for_its_answer_until_something_has_to_be_done(settled: Bench) -> None:
+    """A starved node is slow. A question that is open delays whatever comes next."""
+    patience = settled.policy.patience
+    assert patience(settled.now) == 1.0
+    settled.look(SILENT)
+    assert patience(settled.now) == 5.0
+    settled.look(after=7.5)
+    assert patience(settled.now) == 2.5
+    assert settled.look(after=2.5) is Action.RESTART_PROXY
+    assert patience(settled.now) == 1.0
+    settled.end(took=3.0)
+    assert patience(settled.now) == 5.0
+    assert settled.look(after=7.0) is Action.RESCUE
+
+
 def test_a_proxy_that_comes_back_is_forgiven(settled: Bench) -> None:
     settled.look(SILENT)
     settled.look(after=11)
