@@ -323,7 +323,9 @@ class KubeServer:
         with self.changed:
             chosen = [each for each in self._all(kind, namespace) if selected(each, query)]
             start = int(query.get("continue", "0") or 0)
-            limit = int(query.get("limit", "0") or 0) or len(chosen)
+            # What comes from the watch cache comes whole.
+            cached = query.get("resourceVersion") == "0" and not start
+            limit = (0 if cached else int(query.get("limit", "0") or 0)) or len(chosen)
             metadata = {"resourceVersion": str(self.version)}
             if start + limit < len(chosen):
                 metadata["continue"] = str(start + limit)
