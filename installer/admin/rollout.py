@@ -139,6 +139,7 @@ def _view(installed: Installed, rollout: Rollout) -> RolloutView:
                 passed=plain_time(each.brake.passed) if each.brake.passed else "",
                 soaks_until=plain_time(each.soaks_until) if each.soaks_until else "",
                 stopped=each.stopped,
+                missing=0 if each.brake.passed else each.brake.missing,
             )
             for each in rollout.generations
         ),

@@ -52,6 +52,11 @@ class Brake:
     version: str = ""
     labelled: int = 0
 
+    @property
+    def missing(self) -> int:
+        """How many nodes with the label have not begun yet."""
+        return max(0, min(self.labelled, _MOST_CANARIES) - len(self.canaries))
+
 
 def read_brake(generation: str, lease: Mapping[str, Any]) -> Brake:
     """Raises ValueError for a Lease that is not one of ours any more: nobody begins on it."""
@@ -131,8 +136,9 @@ def is_through(brake: Brake, now: float) -> bool:
     """Whether the canaries are through: one has succeeded, none has failed, and none is waited for. A node
     with the label that has not asked yet is waited for, too."""
     awaited = any(name not in brake.succeeded and _is_awaited(at, now) for name, at in brake.canaries.items())
-    missing = len(brake.canaries) < min(brake.labelled, _MOST_CANARIES) and _is_awaited(brake.begun, now)
-    return bool(brake.succeeded) and not awaited and not missing and not brake.failures
+    if brake.missing and _is_awaited(brake.begun, now):
+        return False
+    return bool(brake.succeeded) and not awaited and not brake.failures
 
 
 def _is_awaited(begun: float, now: float) -> bool:

@@ -70,7 +70,8 @@ class NodeGroup:
 @dataclass(frozen=True, slots=True)
 class GenerationView:
     """What nodes have learnt of one generation. Times are as the API writes them, empty for never. `failures`
-    by node; `stopped` says why no other node begins it."""
+    by node; `stopped` says why no other node begins it. `missing`: nodes with the label of canaries that have
+    not begun yet, while the others wait for them."""
 
     generation: str
     begun: str = ""
@@ -80,6 +81,7 @@ class GenerationView:
     passed: str = ""
     soaks_until: str = ""
     stopped: str = ""
+    missing: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ def rollout_json(seen: RolloutView) -> Mapping[str, object]:
             "passed": each.passed,
             "soaksUntil": each.soaks_until,
             "stopped": each.stopped,
+            "missing": each.missing,
         }
         for each in seen.generations
     ]
@@ -68,7 +69,8 @@ def rollout_lines(seen: RolloutView, color: bool = False) -> Iterator[str]:
 def _generation_lines(seen: GenerationView, color: bool) -> Iterator[str]:
     canaries = f"{len(seen.succeeded)} of {len(seen.canaries)} canaries have it"
     through = f", through since {seen.passed}, watched until {seen.soaks_until}" if seen.passed else ""
-    yield f"  generation {one_line(seen.generation[:12])}, begun {seen.begun}: {canaries}{through}"
+    missing = f", {seen.missing} nodes with their label have not begun yet" if seen.missing else ""
+    yield f"  generation {one_line(seen.generation[:12])}, begun {seen.begun}: {canaries}{missing}{through}"
     if seen.stopped:
         yield paint(f"    stopped: {one_line(seen.stopped)} (`rollout retry` begins it again)", RED, color)
     failed = [f"{one_line(node)}: {one_line(why)}" for node, why in seen.failures.items()]

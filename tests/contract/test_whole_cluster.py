@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -200,3 +201,17 @@ def test_a_pause_is_no_failure_where_a_node_writes_the_lease_first(fleet: Fleet,
     paused = run("rollout", "pause", "--why", "a Friday")
     assert paused.returncode == 0, paused.stderr
     assert "a Friday" in run("rollout", "status").stdout
+
+
+def test_labelled_nodes_that_the_others_wait_for_are_counted(fleet: Fleet, run: Run) -> None:
+    place, now = "cri-resmgr-installer-rollout", time.time()
+    canaries = {"n1": now - 60}
+    brake = Brake("0123456789abcdef", "labelled", now - 60, canaries, frozenset({"n1"}), labelled=3)
+    fleet.server.create(LEASES, place, build_brake(brake, place, FleetRules(), 4))
+    waiting = "1 of 1 canaries have it, 2 nodes with their label have not begun yet"
+    assert waiting in run("rollout", "status").stdout
+    through = replace(brake, passed=now - 1)
+    fleet.server.replace(
+        Name(LEASES, place, "brake-0123456789abcdef"), build_brake(through, place, FleetRules(), 4)
+    )
+    assert "have not begun yet" not in run("rollout", "status").stdout
