@@ -140,12 +140,11 @@ class KubeletSettings(_Section):
 
 
 class RemovalSettings(_Section):
-    """What leaves the host, and when. `wait_seconds` is for `uninstall`, which waits for the whole fleet:
-    longer than the permit of a node that has died lasts, while nobody else may begin."""
+    """What leaves the host, and when. `wait_seconds` is for `uninstall`, which waits for the whole fleet."""
 
     on_termination: Literal["keep", "auto"] = "keep"
     reset_pinning: bool = True
-    wait_seconds: int = Field(default=1200, ge=1, le=_DAY)
+    wait_seconds: int = Field(default=600, ge=1, le=_DAY)
 
 
 class RolloutSettings(_Section):
