@@ -24,7 +24,8 @@ MEMORY = f"{paths.OUR_RUNTIME}/turn.json"
 class TurnMemory:
     """`permit` and the resourceVersion that it was taken with. `failed` is the generation that this node has
     told to have failed, `leads` the one that it has begun as a canary. `begun` is the work that had its turn
-    and whose end is not known yet, `untold` are the ends that are still to be told."""
+    and whose end is not known yet, `untold` are the ends that are still to be told. `soaking` is what ended
+    well and is watched until then, on the monotonic clock, which all processes of a boot share."""
 
     permit: str = ""
     version: str = ""
@@ -32,6 +33,7 @@ class TurnMemory:
     leads: str = ""
     begun: PlannedWork | None = None
     untold: tuple[WorkResult, ...] = ()
+    soaking: tuple[PlannedWork, float] | None = None
 
 
 def recall(files: Files) -> TurnMemory:
@@ -39,11 +41,12 @@ def recall(files: Files) -> TurnMemory:
     with contextlib.suppress(InstallerError, OSError, ValueError, LookupError, TypeError, AttributeError):
         found = parse_json(files.read(MEMORY) or b"{}")
         texts = {name: str(found.get(name, "")) for name in ("permit", "version", "failed", "leads")}
-        begun, untold = found.get("begun"), found.get("untold", ())
+        begun, untold, soaking = found.get("begun"), found.get("untold", ()), found.get("soaking")
         return TurnMemory(
             **texts,
             begun=PlannedWork(**begun) if begun else None,
             untold=tuple(read_result(result) for result in untold),
+            soaking=(PlannedWork(**soaking[0]), float(soaking[1])) if soaking else None,
         )
     return TurnMemory()
 

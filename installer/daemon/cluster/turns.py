@@ -136,7 +136,7 @@ class Turns:
             self._failed = generation if result.ok is False else "" if result.ok else self._failed
             self._leads = "" if generation == self._leads else self._leads
         if self._begun is not None and self._begun.generation == generation:
-            if result.ok and work == self._begun:
+            if result.ok and work == self._begun and work.begins:
                 self._soaking = (work, self._clock() + self._rules.soak_seconds)
             self._begun = None
         self._granted, self._ready, self._used = None, False, bool(self._permit)
@@ -330,12 +330,13 @@ class Turns:
         self._permit, self._version, self._used = found.permit, found.version, True  # as far as is known
         self._failed, self._leads, self._begun = found.failed, found.leads, found.begun
         self._results.extend(found.untold)
+        self._soaking = found.soaking
 
     def _remember(self) -> None:
         """A newer daemon remembers for itself."""
         if not self._yielded:
-            known = self._failed, self._leads, self._begun
-            keep(self._files, TurnMemory(self._permit, self._version, *known, tuple(self._results)))
+            known = self._failed, self._leads, self._begun, tuple(self._results), self._soaking
+            keep(self._files, TurnMemory(self._permit, self._version, *known))
 
 
 def _with(permit: str) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from installer.daemon.cluster.turn_memory import MEMORY
 from installer.host.kubeapi import Answer
-from installer.model.fleet import PlannedWork, WorkResult
+from installer.model.fleet import NO_WORK, PlannedWork, WorkResult
 from tests.faults.fleets.sim import Clock, MemoryFiles, SimStore
 from tests.fleet_bench import LEASES, RULES
 from tests.turns_bench import ANY, ONE, TurnsOfANode
@@ -205,6 +205,21 @@ def test_a_failure_that_could_not_be_told_is_told_by_the_next_daemon(
     assert "it is broken" in the_brake(store)
 
 
+@pytest.mark.parametrize(("after", "trips"), [(200.0, True), (400.0, False)])
+def test_a_relay_that_dies_while_it_is_watched_is_a_failure_also_for_the_next_daemon(
+    node: TurnsOfANode, store: SimStore, clock: Clock, after: float, trips: bool
+) -> None:
+    node.gets_turn()
+    node.works()
+    node.ends()
+    later = TurnsOfANode(store, clock, "node", node.files)
+    later.sees()
+    later.goes_on(after)
+    later.turns.worked(WorkResult(NO_WORK, False, "its relay died soon after"))
+    later.goes_on()
+    assert ("its relay died" in the_brake(store)) is trips
+
+
 def test_a_failure_is_told_when_the_pod_ends(node: TurnsOfANode, store: SimStore) -> None:
     node.gets_turn()
     node.turns.worked(WorkResult(ONE, False, "it is broken"))
@@ -212,7 +227,9 @@ def test_a_failure_is_told_when_the_pod_ends(node: TurnsOfANode, store: SimStore
     assert "it is broken" in the_brake(store)
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"begun": {"what": 1}}', '{"untold": [{}]}', '{"untold": 1}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"begun": {"what": 1}}', '{"untold": [{}]}', '{"untold": 1}', '{"soaking": [1]}']
+)
 def test_a_memory_that_is_damaged_is_none(store: SimStore, clock: Clock, text: str) -> None:
     files = MemoryFiles()
     files.write(MEMORY, text.encode(), 0o644)
