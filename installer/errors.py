@@ -71,13 +71,15 @@ class StepFailedError(InstallerError):
 
 class RolledBackError(InstallerError):
     """The run failed and the previous state is in place (exit 5). `remembered`: this generation is not tried
-    again until an input changes."""
+    again until an input changes. `fleet_generation`: which one, where it was not tried again now."""
 
     exit_code = 5
 
-    def __init__(self, message: str, hint: str = "", remembered: bool = False) -> None:
+    def __init__(
+        self, message: str, hint: str = "", remembered: bool = False, fleet_generation: str = ""
+    ) -> None:
         super().__init__(message, hint)
-        self.remembered = remembered
+        self.remembered, self.fleet_generation = remembered, fleet_generation
 
 
 class RollbackFailedError(InstallerError):

@@ -68,7 +68,7 @@ def reconcile(request: Request, host: Host, emit: Emit) -> bool:
 
                 check_run(inputs, assessment, run)
         if remembered:
-            _keep_good(request, assessment, run)
+            _keep_good(request, assessment, run, inputs)
         after = assessment.snapshot
         if plan.steps or _is_to_be_closed(assessment, run):
             from installer.carry_out import carry_out
@@ -101,7 +101,7 @@ def rehearse(request: Request, host: Host) -> tuple[Assessment, InstallerError |
         if assessment.plan.refusals or not assessment.plan.steps:
             return assessment, None
         if _is_remembered(request, assessment):
-            keeping, error = _not_tried_again(assessment, run)
+            keeping, error = _not_tried_again(assessment, run, inputs)
             return keeping, error
         from installer.carry_out import check_run  # late: most runs have nothing to do
 
@@ -227,7 +227,7 @@ def _as_good(assessment: Assessment, run: Run) -> Assessment | None:
     return replace(assessment, plan=plan, payload_version="")
 
 
-def _not_tried_again(assessment: Assessment, run: Run) -> tuple[Assessment, RolledBackError]:
+def _not_tried_again(assessment: Assessment, run: Run, inputs: Inputs) -> tuple[Assessment, RolledBackError]:
     """What is done instead: until an input changes, the good generation is repaired."""
     hint = "change an input (settings, configs, payload), or run `cri-resmgr-installer install --retry`"
     keeping = _as_good(assessment, run)
@@ -238,12 +238,12 @@ def _not_tried_again(assessment: Assessment, run: Run) -> tuple[Assessment, Roll
         nothing = build_plan(plan.mode, Desired(), Changes(), nonce="", kubelet_unit=unit)
         keeping = replace(assessment, plan=nothing, payload_version="")
     message = f"this generation failed on this host and is not tried again: {assessment.remembered_failure}"
-    return keeping, RolledBackError(message, hint, remembered=True)
+    return keeping, RolledBackError(message, hint, True, inputs.fleet_generation)
 
 
-def _keep_good(request: Request, assessment: Assessment, run: Run) -> NoReturn:
+def _keep_good(request: Request, assessment: Assessment, run: Run, inputs: Inputs) -> NoReturn:
     """Raises RolledBackError."""
-    keeping, error = _not_tried_again(assessment, run)
+    keeping, error = _not_tried_again(assessment, run, inputs)
     _repair(request, keeping, run)
     raise error
 

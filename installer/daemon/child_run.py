@@ -25,7 +25,8 @@ class ChildOutcome:
     """How a child ended. `remembered`: the failure is not to be tried again until an input changes.
     `restarts`: those of kubelet. `would_restart`: a plan with a restart of kubelet. `generation` and
     `payload_version`, `policy` and `policy_source` are told by a pass that converged, and so is the
-    `fleet_generation`. `planned` is what the pass has left undone, because it has to be asked for."""
+    `fleet_generation`, also by one that does not try it again. `planned` is what the pass has left undone,
+    because it has to be asked for."""
 
     code: int
     changed: bool = False
@@ -125,7 +126,7 @@ class ChildRun:
             payload_version=str(self._converged.get("payloadVersion", "")),
             policy=str(self._converged.get("policy", "")),
             policy_source=str(self._converged.get("policySource", "")),
-            fleet_generation=str(self._converged.get("fleetGeneration", "")),
+            fleet_generation=str((self._converged or self._error).get("fleetGeneration", "")),
             planned=planned,
         )
 

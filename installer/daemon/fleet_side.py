@@ -29,9 +29,10 @@ def ask_fleet(cluster: Cluster, policy: Policy, snapshot: PollSnapshot) -> None:
 
 def tell_fleet(cluster: Cluster, policy: Policy, action: Action, outcome: ChildOutcome) -> None:
     """How a child has ended, before the policy knows of it."""
-    permitted = None if policy.asks else policy.planned
-    if policy.follows:
-        permitted = cluster.turn().begun
+    permitted, begun = None if policy.asks else policy.planned, cluster.turn().begun
+    known_bad = begun is not None and outcome.remembered and outcome.fleet_generation == begun.generation
+    if policy.follows or (permitted is None and known_bad):
+        permitted = begun  # by an earlier daemon, and its end was not told
     if (result := build_result(action, outcome, permitted)) is not None:
         cluster.worked(result)
 

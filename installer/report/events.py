@@ -99,7 +99,8 @@ def build_reporter(
 
 def report_error(error: InstallerError, output: str, stream: TextIO, now: Now = utc_now) -> None:
     """The error and its hint: `error: ...` and `hint: ...`, or an event of the kind `error` whose
-    data are {"error": the class, "exitCode", "hint", "faults"}, and of a RolledBackError "remembered"."""
+    data are {"error": the class, "exitCode", "hint", "faults"}, and of a RolledBackError "remembered" and
+    "fleetGeneration"."""
     if output == "json":
         data = {
             "error": type(error).__name__,
@@ -108,7 +109,7 @@ def report_error(error: InstallerError, output: str, stream: TextIO, now: Now = 
             "faults": list(error.faults),
         }
         if isinstance(error, RolledBackError):
-            data["remembered"] = error.remembered
+            data |= {"remembered": error.remembered, "fleetGeneration": error.fleet_generation}
         JsonReporter(stream, now)(Event("error", error.message, data))
         return
     color = wants_color(stream)

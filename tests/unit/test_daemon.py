@@ -344,9 +344,10 @@ def test_a_childs_events_are_passed_on_and_counted() -> None:
 
 def test_a_failure_says_why_and_whether_it_is_remembered() -> None:
     work, _said = passed()
-    work.line(line("error", "it is broken", exitCode=5, remembered=True))
+    work.line(line("error", "it is broken", exitCode=5, remembered=True, fleetGeneration="one"))
     outcome = work.outcome(5, work.before)
     assert (outcome.remembered, outcome.reason, outcome.restarts) == (True, "it is broken", 0)
+    assert outcome.fleet_generation == "one"
 
 
 @rule("R13")

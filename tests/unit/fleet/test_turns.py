@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from installer.daemon.child_run import ChildOutcome
 from installer.daemon.cluster.turn_memory import MEMORY
+from installer.daemon.configuration import Configuration
+from installer.daemon.decision import Action
+from installer.daemon.fleet_side import tell_fleet
+from installer.daemon.policy import Policy
 from installer.host.kubeapi import Answer
 from installer.model.fleet import NO_WORK, PlannedWork, WorkResult
 from tests.faults.fleets.sim import Clock, MemoryFiles, SimStore
@@ -218,6 +223,26 @@ def test_a_relay_that_dies_while_it_is_watched_is_a_failure_also_for_the_next_da
     later.turns.worked(WorkResult(NO_WORK, False, "its relay died soon after"))
     later.goes_on()
     assert ("its relay died" in the_brake(store)) is trips
+
+
+@pytest.mark.parametrize(("generation", "told"), [("one", True), ("another", False)])
+def test_a_failure_that_only_the_host_remembers_is_told(
+    node: TurnsOfANode, store: SimStore, clock: Clock, generation: str, told: bool
+) -> None:
+    """The pass ended together with its pod, and the next one does not try the generation again."""
+    node.gets_turn()
+    node.busy = True
+    node.goes_on()
+    node.ends()
+    later = TurnsOfANode(store, clock, "node", node.files).talk()
+    policy = Policy(Configuration(), lambda: 0.5, 0.0)
+    policy.asks = True
+    reason = "it is not tried again"
+    tell_fleet(later, policy, Action.INSTALL, ChildOutcome(5, remembered=True, reason=reason))
+    outcome = ChildOutcome(5, remembered=True, reason=reason, fleet_generation=generation)
+    tell_fleet(later, policy, Action.INSTALL, outcome)
+    clock.run(clock.now + 5)
+    assert (reason in the_brake(store)) is told
 
 
 def test_a_failure_is_told_when_the_pod_ends(node: TurnsOfANode, store: SimStore) -> None:
