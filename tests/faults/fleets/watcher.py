@@ -143,7 +143,8 @@ class Watcher:
             self.cluster.ask()
         self._publish(snapshot)
         self._granted_at = self.clock.now if snapshot.turn.granted else self._granted_at
-        due, soon = decision.due - self.clock.now, self.clock.now - self._granted_at < _MINUTE
+        due, waits = decision.due - self.clock.now, self.policy.planned and not self.policy.working
+        soon = waits and self.clock.now - self._granted_at < _MINUTE
         self._set_timer(min(due, _HEARTBEAT) if soon else due)
 
     def _publish(self, snapshot: PollSnapshot) -> None:
