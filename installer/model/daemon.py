@@ -132,8 +132,9 @@ class Cluster(Protocol):
         ...
 
     def want(self, work: PlannedWork | None, rules: FleetRules, *, busy: bool) -> None:
-        """Called after each decision: the work that waits for its turn, or none. `busy`: a pass runs. What
-        was permitted and is no longer wanted is given back when the node is Ready."""
+        """Called after each decision: the work that waits for its turn, or none. `busy`: a pass runs, or may
+        run. What was permitted and is not wanted any more is given back, once work that has begun has left
+        the node Ready."""
         ...
 
     def worked(self, result: WorkResult) -> None:

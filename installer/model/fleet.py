@@ -54,8 +54,8 @@ DEFAULT_RULES = FleetRules()
 class Turn:
     """Whether planned work may begin now. `asks`: it has to be asked for (a pod whose manifests have a
     rollout namespace). `granted` is the work that may begin, `why` why none may. `powerless`: the API server
-    says that this node has no rights to ask any more, or nowhere. `begun` is work whose turn had come, by an
-    earlier daemon's memory too, and whose end is not known."""
+    says that this node has no rights to ask any more, or nowhere. `begun` is work that has begun in its
+    turn, by what an earlier daemon remembers too, and whose end is not known."""
 
     asks: bool = False
     granted: PlannedWork | None = None

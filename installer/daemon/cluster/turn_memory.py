@@ -23,9 +23,9 @@ MEMORY = f"{paths.OUR_RUNTIME}/turn.json"
 @dataclass(frozen=True, slots=True)
 class TurnMemory:
     """`permit` and the resourceVersion that it was taken with. `failed` is the generation that this node has
-    told to have failed, `leads` the one that it has begun as a canary. `begun` is the work that had its turn
-    and whose end is not known yet, `untold` are the ends that are still to be told. `soaking` is what ended
-    well and is watched until then, on the monotonic clock, which all processes of a boot share."""
+    told to have failed, `leads` the one that it has begun as a canary. `begun` is the work that has begun in
+    its turn, and whose end is not known yet, `untold` are the ends that are still to be told. `soaking` is
+    what ended well and is watched until then, on the monotonic clock, which all processes of a boot share."""
 
     permit: str = ""
     version: str = ""

@@ -68,7 +68,7 @@ class Turns:
         self._answer = FleetAnswer()  # to the last question
         self._asked: PlannedWork | None = None  # what that question was about
         self._granted: PlannedWork | None = None
-        self._begun: PlannedWork | None = None  # was granted, by an earlier daemon or this one; not ended yet
+        self._begun: PlannedWork | None = None  # by an earlier daemon or this one; its end is not known
         self._granted_at = self._powerless_since = 0.0
         self._results: deque[WorkResult] = deque(maxlen=_TO_TELL)
         self._permit, self._version = "", ""
@@ -110,7 +110,9 @@ class Turns:
         if not self._context.rollout_namespace:
             return
         self._forget_expired()
-        self._used = self._used or (busy and self._granted is not None)
+        if busy and self._granted is not None and (not self._used or self._begun != self._granted):
+            self._used, self._begun = True, self._granted
+            self._remember()
         self._worked_at = self._clock() if busy else self._worked_at
         stale = self._granted is not None and not busy and self._clock() - self._granted_at >= _FRESH
         if work != self._work or stale:
@@ -195,9 +197,6 @@ class Turns:
             loop.cancel(self._timer)
         if self._child is not None:
             self._child.kill()
-        if self._granted and not self._busy:
-            self._begun = None
-            self._remember()
         permit = "" if self._busy else self._permit
         result = self._results[0] if self._results else None
         if permit or result:
@@ -295,8 +294,7 @@ class Turns:
                 self._permit, self._version, self._permit_at = answer.permit, answer.version, now
             self._in_vain = False
             if self._asked == self._work:
-                self._granted = self._begun = self._asked
-                self._granted_at = now
+                self._granted, self._granted_at = self._asked, now
                 self._leads = self._asked.generation if self._asked and answer.canary else self._leads
             self._say("turn.granted", f"the turn of this node has come{_with(answer.permit)}")
             self._answer = answer

@@ -76,6 +76,16 @@ def test_work_that_never_began_gives_its_permit_back_at_once(
     assert not store.holders()
 
 
+def test_what_never_began_is_not_what_a_later_daemon_follows(
+    node: TurnsOfANode, store: SimStore, clock: Clock
+) -> None:
+    node.gets_turn()
+    node.wants = None
+    node.goes_on()
+    node.ends()
+    assert TurnsOfANode(store, clock, "node", node.files).turns.turn().begun is None
+
+
 def test_a_permit_that_was_used_waits_until_the_node_is_ready(node: TurnsOfANode, store: SimStore) -> None:
     node.gets_turn()
     node.works()
