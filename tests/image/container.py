@@ -222,8 +222,9 @@ class Pod:
             return ""
 
     def events(self) -> list[dict[str, Any]]:
-        """Its log as JSON lines; a line that is none fails the test that reads it."""
-        return [json.loads(line) for line in self.log().splitlines()]
+        """Its log as JSON lines; a line that is none fails the test that reads it. The last one may be at its
+        beginning."""
+        return [json.loads(line) for line in self.log().rpartition("\n")[0].splitlines()]
 
     def of(self, kind: str) -> list[dict[str, Any]]:
         return [event["data"] for event in self.events() if event["kind"] == kind]
