@@ -30,7 +30,7 @@ from installer.host.ports import Host
 from installer.kubelet_start import KubeletStart, check_steady
 from installer.model import paths
 from installer.model.event import Emit, Event
-from installer.model.limits import ANSWER_SECONDS, Limits, question
+from installer.model.limits import ANSWER_SECONDS, Limits, answer_seconds
 from installer.model.plan import JOB_SLACK, PROXY_SETTLE, RELOAD, Plan, Step, StepKind
 from installer.model.resource import (
     DesiredFile,
@@ -417,7 +417,7 @@ class _Worker:
     def _relay_answers(self) -> bool:
         """Asks once, and not for much longer than the relay may take."""
         left = (self._relay_deadline or math.inf) - self._host.clock.monotonic()
-        return self._host.cri.answers(paths.RELAY_ENDPOINT, question(left))
+        return self._host.cri.answers(paths.RELAY_ENDPOINT, answer_seconds(left))
 
     def _await_status(self, step: Step) -> UnitState:
         # The start itself is part of the time that the relay may take.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from installer.host.ports import Host
 from installer.model import paths
-from installer.model.limits import question
+from installer.model.limits import answer_seconds
 
 _POLL = 0.05  # seconds
 TOO_LONG = "it took too long"
@@ -16,7 +16,7 @@ def why_not_started(host: Host, age: float, longest: float) -> str:
     unit = host.systemd.unit(paths.PROXY_UNIT)
     process = host.processes.get(unit.main_pid)
     end = host.clock.monotonic() + (min(longest, age - process.age) if process else 0.0)
-    while not host.cri.answers(paths.RELAY_ENDPOINT, question(end - host.clock.monotonic())):
+    while not host.cri.answers(paths.RELAY_ENDPOINT, answer_seconds(end - host.clock.monotonic())):
         now = host.systemd.unit(unit.name)
         if not now.main_pid or now.main_pid != unit.main_pid:
             return "it ended"

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from installer.daemon.cluster.client import ApiCluster
-from installer.daemon.cluster.heartbeat import Heartbeat
-from installer.daemon.cluster.heartbeat import parse_request as parse_heartbeat
 from installer.daemon.cluster.pod_context import PodContext
-from installer.daemon.cluster.turn_child import parse_request, talk
 from installer.daemon.cluster.turns import Turns
-from installer.host.run import Finished
 from installer.model.event import Event
 from installer.model.fleet import FleetRules, PlannedWork, WorkResult
-from installer.model.jsontext import to_json
 from tests.faults.fleets.sim import Clock, MemoryFiles, SimStore
+from tests.faults.fleets.sim_loop import SimLoop
 from tests.fleet_bench import NAMESPACE, anywhere
 
 ONE = PlannedWork("one", begins=True, soaks=True)
 ANY = anywhere()
 _LOOK = 5.0  # between two looks of the daemon
-
-
-class _Child:
-    def kill(self) -> None:
-        """It has answered by then."""
 
 
 class TurnsOfANode:
@@ -56,38 +45,8 @@ class TurnsOfANode:
             lambda: clock.now,
         )
         store.node(name)
-        self.turns.begin(self, lambda: None)
-
-    # -- the loop ---------------------------------------------------------------------------------
-
-    def after(self, seconds: float, call: Callable[[], None]) -> int:
-        return self.clock.after(seconds, call)
-
-    def cancel(self, timer: int) -> None:
-        self.clock.cancel(timer)
-
-    def start(
-        self,
-        argv: Sequence[str],
-        on_line: Callable[[str], None],
-        on_end: Callable[[int], None],
-        deadline: float,
-        grace: float,
-    ) -> _Child:
-        def end() -> None:
-            on_line(self._run(argv, deadline).output)
-            on_end(0)
-
-        self.clock.after(0.1, end)
-        return _Child()
-
-    def _run(self, argv: Sequence[str], _seconds: float) -> Finished:
-        if argv[-2] == "cluster-heartbeat":
-            return Finished(
-                tuple(argv), 0, json.dumps(Heartbeat(parse_heartbeat(argv[-1]), self.store).run())
-            )
-        context, _, request = parse_request(argv[-1])
-        return Finished(tuple(argv), 0, to_json(talk(context, request, self.store, lambda: self.store.now)))
+        self.loop = SimLoop(clock, store, lambda: store.now)
+        self.turns.begin(self.loop, lambda: None)
 
     def talk(self) -> ApiCluster:
         """All that a daemon of this node says and asks, its heartbeats too."""
@@ -96,11 +55,11 @@ class TurnsOfANode:
             self.said.append,
             self.files,  # type: ignore[arg-type]
             ("program",),
-            self._run,
+            self.loop.run,
             now=lambda: self.store.now,
             clock=lambda: self.clock.now,
         )
-        cluster.begin(self, lambda: None)
+        cluster.begin(self.loop, lambda: None)
         return cluster
 
     # -- the daemon -------------------------------------------------------------------------------
@@ -130,7 +89,7 @@ class TurnsOfANode:
 
     def ends(self) -> None:
         """Its pod ends."""
-        self.turns.end(self._run)
+        self.turns.end(self.loop.run)
 
     @property
     def granted(self) -> PlannedWork | None:

@@ -24,7 +24,7 @@ from installer.daemon.relay_history import RelayHistory
 from installer.model.daemon import DaemonState, Phase
 from installer.model.fleet import PlannedWork
 from installer.model.hold import BY_DAEMON, is_of_a_run, is_operators
-from installer.model.limits import HURRIED_SECONDS, question
+from installer.model.limits import HURRIED_SECONDS, answer_seconds
 from installer.model.state import Mode
 
 if TYPE_CHECKING:
@@ -355,7 +355,7 @@ class Policy:
         moments = [*self._relay.moments(self.configuration.dead_seconds), self._relay.rescue_at()]
         ahead = [moment for moment in (*moments, self._rescue_at) if moment > now]
         slow = bool(ahead) and self._relay.silent_since is not None and not self.working
-        return question(min(ahead) - now) if slow else HURRIED_SECONDS
+        return answer_seconds(min(ahead) - now) if slow else HURRIED_SECONDS
 
     def _heartbeat(self, now: float) -> float:
         if self.configuration.mode is Mode.REMOVE or self._yielded:

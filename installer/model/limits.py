@@ -11,7 +11,7 @@ HURRIED_SECONDS = 1.0
 """The same where kubelet may be hanging, and something has to be done about it."""
 
 
-def question(left: float) -> float:
+def answer_seconds(left: float) -> float:
     """How long to wait for an answer where `left` seconds are left for all that is waited for."""
     return min(ANSWER_SECONDS, max(HURRIED_SECONDS, left))
 

@@ -186,7 +186,7 @@ class Turns:
 
     @property
     def _is_spare(self) -> bool:
-        """Whether this node has a permit that is no use to it."""
+        """Whether this node holds a permit that it does not need."""
         return bool(self._permit) and not self._busy and (self._work is None or self._in_vain)
 
     def end(self, run: Callable[[Sequence[str], float], object]) -> None:

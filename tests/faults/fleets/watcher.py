@@ -2,44 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import random
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from installer.daemon.child_run import ChildOutcome
 from installer.daemon.cluster.client import ApiCluster
-from installer.daemon.cluster.heartbeat import Heartbeat
-from installer.daemon.cluster.heartbeat import parse_request as parse_heartbeat
 from installer.daemon.cluster.pod_context import PodContext
-from installer.daemon.cluster.turn_child import parse_request as parse_turn
-from installer.daemon.cluster.turn_child import talk
 from installer.daemon.configuration import Configuration
 from installer.daemon.decision import Action
 from installer.daemon.fleet_side import ask_fleet, tell_fleet
 from installer.daemon.policy import Policy
 from installer.daemon.poller import PollSnapshot
-from installer.host.run import Finished
-from installer.model.jsontext import to_json
+from tests.faults.fleets.sim_loop import LATENCY, SimLoop
 from tests.fleet_bench import NAMESPACE
 
 if TYPE_CHECKING:
     from tests.faults.fleets.sim import SimNode
 
-_LATENCY = 0.2  # seconds that a child takes to ask the API server
 _HEARTBEAT = 5.0  # between two looks of the daemon; here only when a turn has come within the last minute
 _MINUTE = 60.0
-
-
-class _Done:
-    """A child that cannot be killed before its answer, which is then not heard."""
-
-    def __init__(self) -> None:
-        self.killed = False
-
-    def kill(self) -> None:
-        self.killed = True
 
 
 class Watcher:
@@ -48,6 +30,7 @@ class Watcher:
     def __init__(self, node: SimNode, generation: str) -> None:
         self.node, self.cluster_of, self.generation = node, node.fleet, generation
         self.clock = node.fleet.clock
+        self.loop = SimLoop(self.clock, node, self._wall, lambda: not self.is_running)
         pod = f"{node.name}-{node.pods}"
         context = PodContext(
             *("", 0, "", node.name, pod, "kube-system", "cri-resmgr-installer"), True, NAMESPACE
@@ -58,7 +41,7 @@ class Watcher:
             lambda _event: None,
             node.files,  # type: ignore[arg-type]
             ("program",),
-            self._run,
+            self.loop.run,
             now=self._wall,
             clock=lambda: self.clock.now,
         )
@@ -66,49 +49,13 @@ class Watcher:
         self._timer = 0
         self._granted_at = -_MINUTE
         self._published: Any = None
-        self.cluster.begin(self, self.stir)
+        self.cluster.begin(self.loop, self.stir)
         if node.busy or node.unread:  # a pass outlives its pod: it is followed to its end
             self.policy.begun(Action.INSTALL, self._look(), by_another=True)
         if node.unread:
             unread, node.unread = node.unread, None
-            self.after(_LATENCY, lambda: self.ended(*unread))
+            self.loop.after(LATENCY, lambda: self.ended(*unread))
         self._set_timer(0.0)
-
-    # -- the loop's port ------------------------------------------------------------------------
-
-    def after(self, seconds: float, call: Callable[[], None]) -> int:
-        return self.clock.after(seconds, lambda: call() if self.is_running else None)
-
-    def cancel(self, timer: int) -> None:
-        self.clock.cancel(timer)
-
-    def start(
-        self,
-        argv: Sequence[str],
-        on_line: Callable[[str], None],
-        on_end: Callable[[int], None],
-        deadline: float,
-        grace: float,
-    ) -> _Done:
-        child = _Done()
-
-        def end() -> None:
-            if self.is_running and not child.killed:
-                done = self._run(argv, deadline)
-                on_line(done.output)
-                on_end(done.code or 0)
-
-        self.clock.after(_LATENCY, end)
-        return child
-
-    def _run(self, argv: Sequence[str], _seconds: float) -> Finished:
-        verb, text = argv[-2], argv[-1]
-        if verb == "cluster-heartbeat":
-            beat = Heartbeat(parse_heartbeat(text), self.node, self._wall)
-            return Finished(tuple(argv), 0, json.dumps(beat.run()))
-        context, _seconds, request = parse_turn(text)
-        said = talk(context, request, self.node, self._wall)
-        return Finished(tuple(argv), 0, to_json(said))
 
     def _wall(self) -> float:
         """The node's own clock, which may be wrong."""
@@ -126,7 +73,7 @@ class Watcher:
     def _set_timer(self, seconds: float) -> None:
         if self._timer:
             self.clock.cancel(self._timer)
-        self._timer = self.after(seconds, self.turn)
+        self._timer = self.loop.after(seconds, self.turn)
 
     def _look(self) -> PollSnapshot:
         cluster = self.cluster

@@ -1,0 +1,77 @@
+"""The daemon's loop on a simulated clock, whose children ask the API server that is passed in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from installer.daemon.cluster.heartbeat import Heartbeat
+from installer.daemon.cluster.heartbeat import parse_request as parse_heartbeat
+from installer.daemon.cluster.turn_child import parse_request as parse_turn
+from installer.daemon.cluster.turn_child import talk
+from installer.host.kubeapi import Api
+from installer.host.run import Finished
+from installer.model.jsontext import to_json
+
+if TYPE_CHECKING:
+    from tests.faults.fleets.sim import Clock
+
+LATENCY = 0.2  # seconds that a child takes to ask the API server
+
+
+class _Child:
+    """It cannot be killed before its answer, which is then not heard."""
+
+    def __init__(self) -> None:
+        self.killed = False
+
+    def kill(self) -> None:
+        self.killed = True
+
+
+class SimLoop:
+    """The port Loop. `wall` is the node's own clock; nothing is called any more when it `is_over`."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        api: Api,
+        wall: Callable[[], float],
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._clock, self._api, self._wall, self._is_over = clock, api, wall, is_over
+
+    def after(self, seconds: float, call: Callable[[], None]) -> int:
+        return self._clock.after(seconds, lambda: None if self._is_over() else call())
+
+    def cancel(self, timer: int) -> None:
+        self._clock.cancel(timer)
+
+    def start(
+        self,
+        argv: Sequence[str],
+        on_line: Callable[[str], None],
+        on_end: Callable[[int], None],
+        deadline: float,
+        grace: float,
+    ) -> _Child:
+        child = _Child()
+
+        def end() -> None:
+            if not child.killed:
+                on_line(self.run(argv, deadline).output)
+                on_end(0)
+
+        self.after(LATENCY, end)
+        return child
+
+    def run(self, argv: Sequence[str], _seconds: float) -> Finished:
+        """What a child does, in this process."""
+        verb, text = argv[-2:]
+        if verb == "cluster-heartbeat":
+            answer = json.dumps(Heartbeat(parse_heartbeat(text), self._api, self._wall).run())
+        else:
+            context, _, request = parse_turn(text)
+            answer = to_json(talk(context, request, self._api, self._wall))
+        return Finished(tuple(argv), 0, answer)
