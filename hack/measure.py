@@ -23,6 +23,7 @@ from installer.host.real import build_host
 from installer.inputs.load import Request
 from installer.inputs.settings import Settings
 from installer.model import paths
+from installer.model.resource import Health
 from installer.model.state import Mode
 from installer.reconcile import look
 from tests.throwaway.host import ThrowawayHost
@@ -172,12 +173,17 @@ def kubelet_gap(bench: Bench) -> None:
     """Install and removal each restart kubelet once; a bare restart is measured in between."""
     url = Settings().kubelet.healthz_url
     installs, bares = [], []
+
+    def healthy() -> bool:
+        pid = bench.door.systemd.unit(KUBELET).main_pid
+        return bench.door.healthz.ask(url, pid) is Health.OK
+
     for _run in range(bench.runs):
-        with gaps(lambda: bench.door.healthz.ok(url)) as gap:
+        with gaps(healthy) as gap:
             bench.host.systemctl("restart", KUBELET)
             wait_healthy(bench.host)
         bares += gap
-        with gaps(lambda: bench.door.healthz.ok(url)) as gap:
+        with gaps(healthy) as gap:
             bench.installer("install")
         installs += gap
         bench.installer("remove")

@@ -27,7 +27,7 @@ from installer.errors import (
 from installer.force_config import why_not_taken
 from installer.gap import Gap
 from installer.host.ports import Host
-from installer.kubelet_start import KubeletStart, check_steady
+from installer.kubelet_start import KubeletStart, await_calm, check_steady
 from installer.model import paths
 from installer.model.event import Emit, Event
 from installer.model.limits import ANSWER_SECONDS, Limits, answer_seconds
@@ -42,9 +42,9 @@ from installer.model.resource import (
     UnitState,
 )
 from installer.model.snapshot import RunningContainer
-from installer.pinning.adopt import adopt, bring_back, check_lost, find_lost, forget_old
+from installer.pinning.adopt import adopt, announce_start, bring_back, check_lost, find_lost, forget_old
 from installer.pinning.restore import restore_and_tell
-from installer.record.schema import object_path
+from installer.record.objects import object_path
 
 _POLL = 0.05  # seconds
 _SETTLE_POLL = 0.5  # seconds
@@ -112,7 +112,7 @@ class _Worker:
             StepKind.DELETE: lambda step: host.files.remove(step.target),
             StepKind.RESTORE: self._restore,
             StepKind.SET_HOLD: self._set_hold,
-            StepKind.CLEAR_HOLD: lambda step: host.files.remove(step.target),
+            StepKind.CLEAR_HOLD: self._clear_hold,
             StepKind.DISABLE: lambda step: self._link(self._disable, step),
             StepKind.ENABLE: lambda step: self._link(host.systemd.enable, step),
             StepKind.DAEMON_RELOAD: lambda _step: host.systemd.daemon_reload(RELOAD),
@@ -166,6 +166,10 @@ class _Worker:
         assert isinstance(file, DesiredFile)
         content = file.content.source if isinstance(file.content, PayloadFile) else file.content
         self._host.files.write(file.path, content, file.mode, digest=file.digest)
+
+    def _clear_hold(self, _step: Step) -> None:
+        for path in paths.HOLDS:
+            self._host.files.remove(path)
 
     def _set_hold(self, step: Step) -> None:
         """A disk that takes no hold must not keep kubelet on a dead relay: the guard starts it without
@@ -228,8 +232,8 @@ class _Worker:
     def _adopt(self, step: Step) -> None:
         adoption = adopt(self._host, step.target, self._stop_for_adoption, self._limits.proxy_start / 2)
         self._before = {container.id: container for container in adoption.containers} | self._before
-        for stranger in adoption.made_known:
-            self._emit(Event("adopted", f"made known to the proxy: {stranger.title}", {"id": stranger.id}))
+        for event in adoption.events():
+            self._emit(event)
 
     def _stop_for_adoption(self) -> None:
         """From here on the cache may be ours."""
@@ -245,7 +249,7 @@ class _Worker:
             lost = find_lost(self._host, step.target, self._before, unknown_too=settled)
             check_lost(lost)
             if not lost:
-                return forget_old(self._host.files)
+                return forget_old(self._host.files, all_known=settled)
             if not left:
                 break
             self._adopt(step)
@@ -279,15 +283,18 @@ class _Worker:
         bound = self._limits.guard + self._limits.kubelet_start if kubelet else self._limits.proxy_start
         self._host.systemd.reset_failed(step.target)
         self._progress.journal_from = self._host.journal.cursor()
+        at_once = self._plan.rescues or self._leaving
         if kubelet:
+            if not at_once:
+                await_calm(self._host, self._emit)
             self._progress.moved_kubelet = True
             self._host.files.remove(paths.RELAY_FAILURES)  # the relay has answered: the guard counts anew
         else:
             self._progress.moved_proxy = True
+            announce_start(self._host.files)
             self._start_began = now = self._host.clock.monotonic()
             away = now - self._proxy_away if self._proxy_away else 0.0
             bound, self._proxy_away = self._proxy_bound(max(1.0, bound - away)), 0.0
-        at_once = self._plan.rescues or self._leaving
         try:
             slack = JOB_SLACK if kubelet else 0.0
             result = self._host.systemd.restart(step.target, bound + slack, at_once=at_once)
@@ -371,7 +378,7 @@ class _Worker:
 
     def _restart_if_refused(self, step: Step) -> None:
         """Nothing but its journal says whether it has taken the new force.cfg."""
-        why = why_not_taken(*self._signalled, self._host)
+        why = why_not_taken(*self._signalled, self._host, self._limits.begun_start)
         if why:
             message = f"cri-resmgr has not taken the new force.cfg, and is restarted: {why}"
             self._emit(Event("warning", message, {"code": "force-refused", "hint": ""}))

@@ -21,19 +21,21 @@ from installer.model.assessment import Assessment
 from installer.model.change import Changes, UnitAction
 from installer.model.finding import Finding, refusal, warning
 from installer.model.hold import is_of_a_run
-from installer.model.plan import StepKind
 from installer.model.policy import PolicyInForce, Repinning
 from installer.model.resource import Part
 from installer.model.snapshot import HostSnapshot, Probe
 from installer.model.state import Desired, Mode
-from installer.pinning.adopt import divide
+from installer.pinning.adopt import divide, find_leftovers, find_reduced
 from installer.pinning.reset import find_resets, was_cut_off
 from installer.pinning.weight import is_known, keeps_weight
-from installer.plan import build_plan, step_aside
+from installer.plan import build_plan, cache_step, step_aside
 from installer.preflight.check import check
+from installer.record.objects import check_kept
 from installer.record.schema import Record, RecordStatus, leftovers_of_ours, was_moving_kubelet
 
 _WHY_ADOPTED = "containers that it does not know are to be adopted"
+WEIGHT_TAKEN = "weight-taken"  # the code of a finding
+_WHY_TAKEN = "its last start has taken CPU weight from containers that it did not know"
 _WHY_CLEARED = "the configuration from cri-resmgr-agent is to be cleared"
 
 
@@ -48,8 +50,7 @@ def assess(
 ) -> Assessment:
     """What the run would do. `nonce` marks its pending generation; `installed` replaces the inputs."""
     request, settings = inputs.request, inputs.request.settings
-    removing = request.mode is Mode.REMOVE
-    kubelet = analyse_kubelet(snapshot, settings)
+    removing, kubelet = request.mode is Mode.REMOVE, analyse_kubelet(snapshot, settings)
     compared = _compare(inputs, snapshot, record, kubelet, installed)
     if kubelet.next_endpoint and compared.restarts_kubelet and installed is None and not removing:
         # Its base is another one then. Without this, the next run would move the proxy there.
@@ -59,10 +60,10 @@ def assess(
     moved = was_moving_kubelet(record, snapshot)
     findings = check(inputs, snapshot, kubelet, desired, changes, moved=moved, clears_agent=clears_agent)
     if changes or not removing:
-        findings = (*noted, *_record_findings(status, request), *findings)
-    adopts = bool(runtime) and _adopting(inputs, snapshot, starting)
+        findings = (*noted, *_record_findings(status, request, record, snapshot, desired, changes), *findings)
+    adopts = bool(runtime) and _adopting(inputs, snapshot, starting or _met_by(snapshot, changes))
     unpinned = _unpinned(inputs, snapshot, changes, starting) if runtime else ()
-    adopted = _adopted(snapshot) if adopts else ()
+    adopted = _adopted(snapshot) if adopts and starting else ()
     plan = build_plan(
         request.mode,
         desired,
@@ -72,7 +73,7 @@ def assess(
         findings=findings,
         hold=bool(snapshot.hold),
         ends_hold=not request.unattended or is_of_a_run(snapshot.hold),
-        cache_step=_cache_step(snapshot, clears_agent=clears_agent),
+        cache_step=cache_step(snapshot, clears_agent=clears_agent),
         leftovers=leftovers_of_ours(record, snapshot) if removing else (),
         adopt=runtime if adopts else "",
         step_aside=aside,
@@ -86,6 +87,7 @@ def assess(
         remembered_failure=_remembered_failure(record, desired),
         policy=policy_in_force(snapshot),
         as_installed=installed is not None,
+        unchecked=not removing and _is_unchecked(record, snapshot),
     )
 
 
@@ -132,9 +134,12 @@ def _changes(
     if desired.proxy is None and inputs.request.mode is not Mode.REMOVE:
         return Changes()  # kubelet cannot be served: preflight says why
     changes = diff(desired, snapshot, record)
-    if not clears_agent and not _reload_would_repin(inputs, snapshot, changes):
-        return changes
-    return changes.with_restart(paths.PROXY_UNIT, Part.PROXY, _WHY_CLEARED if clears_agent else _WHY_ADOPTED)
+    why = _WHY_CLEARED if clears_agent else ""
+    if not why and (_reload_would_repin(inputs, snapshot, changes) or _passes_by(inputs, snapshot, changes)):
+        why = _WHY_ADOPTED
+    if not why and desired.proxy is not None and _has_taken(inputs, snapshot):
+        why = _WHY_TAKEN
+    return changes.with_restart(paths.PROXY_UNIT, Part.PROXY, why) if why else changes
 
 
 def _clears_agent(inputs: Inputs, snapshot: HostSnapshot, record: Record) -> bool:
@@ -143,12 +148,6 @@ def _clears_agent(inputs: Inputs, snapshot: HostSnapshot, record: Record) -> boo
     request, sent = inputs.request, snapshot.cache.agent_digest
     wanted = request.settings.configs.reset_cached and inputs.configs.force is None and bool(sent)
     return wanted and not (request.unattended and sent == record.cleared)
-
-
-def _cache_step(snapshot: HostSnapshot, *, clears_agent: bool) -> StepKind | None:
-    if snapshot.cache.torn:
-        return StepKind.SET_ASIDE_CACHE
-    return StepKind.RESET_CACHE if clears_agent else None
 
 
 def _desired(inputs: Inputs, snapshot: HostSnapshot, kubelet: KubeletAnalysis) -> Desired:
@@ -207,11 +206,65 @@ def _reload_would_repin(inputs: Inputs, snapshot: HostSnapshot, changes: Changes
     return _adopting(inputs, snapshot, next_one) and bool(divide(containers, snapshot.cache)[0])
 
 
+def _met_by(snapshot: HostSnapshot, changes: Changes) -> PolicyInForce | None:
+    """The policy in force, if kubelet moves onto a proxy that runs on: whether a container has come past it
+    meanwhile is looked at afterwards."""
+    kubelet = changes.unit(Part.KUBELET)
+    moves = kubelet is not None and kubelet.action is UnitAction.RESTART and not snapshot.kubelet.on_relay
+    return policy_in_force(snapshot) if moves else None
+
+
+def _passes_by(inputs: Inputs, snapshot: HostSnapshot, changes: Changes) -> bool:
+    """Whether kubelet would move onto a proxy that runs on beside containers that it does not know: its next
+    start, whoever begins it, would take their CPUs and weight."""
+    kubelet, proxy = changes.unit(Part.KUBELET), changes.unit(Part.PROXY)
+    if kubelet is None or kubelet.action is not UnitAction.RESTART or snapshot.kubelet.on_relay:
+        return False
+    if (proxy is not None and proxy.action is UnitAction.RESTART) or snapshot.probe is None:
+        return False
+    next_one = next_policy(inputs.configs, snapshot.cache, clears_agent=False)
+    return _adopting(inputs, snapshot, next_one) and bool(
+        divide(snapshot.probe.containers, snapshot.cache)[0]
+    )
+
+
+def _has_taken(inputs: Inputs, snapshot: HostSnapshot) -> bool:
+    """Whether containers have less weight than they were created with, and can get it back by a start that
+    knows them."""
+    policy = policy_in_force(snapshot)
+    return policy is not None and _adopting(inputs, snapshot, policy) and bool(_reduced(snapshot))
+
+
+def _reduced(snapshot: HostSnapshot) -> list[str]:
+    return find_reduced(snapshot.probe.containers, snapshot.cache) if snapshot.probe else []
+
+
+def _reduced_findings(snapshot: HostSnapshot, changes: Changes) -> Iterable[Finding]:
+    """Where no start is to give it back."""
+    proxy, policy = changes.unit(Part.PROXY), policy_in_force(snapshot)
+    restarts = proxy is not None and proxy.action is UnitAction.RESTART
+    if policy is None or policy.repins is Repinning.NOTHING or restarts:
+        return
+    for how in _reduced(snapshot):
+        hint = "`install` with proxy.strangers: adopt, or with the policy none, gives it back"
+        yield warning(WEIGHT_TAKEN, f"{how}: a start of the proxy has taken it", hint)
+
+
+def _is_unchecked(record: Record, snapshot: HostSnapshot) -> bool:
+    """Whether nobody has looked at the containers since the proxy was started, which may have taken something
+    from them: systemd has started it, or a person."""
+    policy, unit = policy_in_force(snapshot), snapshot.proxy.unit
+    takes = policy is not None and policy.repins is not Repinning.NOTHING
+    return takes and unit.running and unit.invocation_id != record.checked
+
+
 def _adopted(snapshot: HostSnapshot) -> tuple[str, ...]:
     """The containers that the proxy is told of, each with why."""
     probe, cache = snapshot.probe or Probe(), snapshot.cache
     changed = [one for one in probe.containers if not keeps_weight(one, cache)]
-    return tuple(
+    leftovers = find_leftovers(probe.unstarted, probe.containers)
+    removed = tuple(f"remove {one.title}, which never ran: another of its name runs" for one in leftovers)
+    return removed + tuple(
         f"correct {one.title}: what the proxy knows of its CPU weight is rounded"
         if is_known(one, cache)
         else f"adopt {one.title}: it keeps its CPU weight"
@@ -219,7 +272,17 @@ def _adopted(snapshot: HostSnapshot) -> tuple[str, ...]:
     )
 
 
-def _record_findings(status: RecordStatus, request: Request) -> Iterable[Finding]:
+def _record_findings(
+    status: RecordStatus,
+    request: Request,
+    record: Record,
+    snapshot: HostSnapshot,
+    desired: Desired,
+    changes: Changes,
+) -> Iterable[Finding]:
+    yield from check_kept(record, snapshot, desired, changes.files)
+    if request.mode is Mode.INSTALL:
+        yield from _reduced_findings(snapshot, changes)
     code, mode = "record-unusable", request.mode
     if status is RecordStatus.OK or (status is RecordStatus.MISSING and mode is Mode.INSTALL):
         return
@@ -238,11 +301,12 @@ def needs_probe(assessment: Assessment) -> bool:
     """Whether the snapshot lacks what has to be asked before something is changed."""
     plan = assessment.plan
     unserved = plan.mode is Mode.INSTALL and not plan.desired.files
-    return assessment.snapshot.probe is None and (bool(plan.changes) or unserved)
+    return assessment.snapshot.probe is None and (bool(plan.changes) or unserved or assessment.unchecked)
 
 
 def probed_endpoint(assessment: Assessment) -> str:
     """Where the runtime is to be asked; empty if it need not be: a repair that restarts nothing needs no
     runtime, and is quicker without asking it."""
     plan = assessment.plan
-    return assessment.base_endpoint if plan.changes.disturb or not plan.desired.files else ""
+    asked = plan.changes.disturb or not plan.desired.files or assessment.unchecked
+    return assessment.base_endpoint if asked else ""

@@ -11,6 +11,7 @@ from dataclasses import asdict
 
 from installer.apply import Progress
 from installer.converge import converge, limits_of
+from installer.desired.build import fleet_generation
 from installer.diagnostics import capture, diagnose
 from installer.errors import (
     InterruptedRunError,
@@ -73,9 +74,9 @@ def _planned_work(inputs: Inputs, assessment: Assessment, run: Run) -> PlannedWo
     in_force, record = policy_in_force(snapshot), run.store.record
     repolicies = policy_of(plan.desired, snapshot.cache) != (in_force.name if in_force else "")
     return PlannedWork(
-        inputs.fleet_generation,
+        fleet_generation(inputs),
         restarts_kubelet=plan.restarts_kubelet,
-        begins=is_open(record, plan.desired) or not is_proven(record, plan.desired),
+        begins=is_open(record, plan.desired),
         soaks=plan.restarts_kubelet or repolicies,
     )
 

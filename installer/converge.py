@@ -88,6 +88,6 @@ def _verify(plan: Plan, snapshot: HostSnapshot, run: Run, *, healthy: bool) -> H
     if left:
         message = f"the host still differs from what was applied: {'; '.join(left.describe())}"
         raise StepFailedError(message, interfered=bool(left.files))
-    if healthy and not after.kubelet.healthy:
+    if healthy and after.kubelet.unwell:
         raise StepFailedError(f"{plan.kubelet_unit} is not healthy")
     return after

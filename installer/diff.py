@@ -140,6 +140,10 @@ def _restart_reasons(
         reasons.append(_generation_reason(process.generation, Part.PROXY, files))
     elif not (proxy.relay_answers or proxy.starting):
         reasons.append("its relay does not answer")
+    elif process.flag("--force-config") == paths.SPARING_CONFIG:
+        reasons.append(
+            "the guard has started it without its policy, to spare containers that it does not know"
+        )
     if process is not None and record.owed.get(unit.name, "") == state.invocation_id != "":
         reasons.append("it may have been started from an edited file")
     elif not reasons:
@@ -214,7 +218,7 @@ def _diff_kubelet(
         reason = "it was started with our lines" if process.generation else ""
     elif not snapshot.kubelet.on_relay:
         reason = "it runs on its base endpoint, not on the relay"
-    elif not snapshot.kubelet.healthy and not snapshot.proxy.relay_answers:
+    elif snapshot.kubelet.unwell and not snapshot.proxy.relay_answers:
         reason = (
             "it is not healthy, and was started on a relay that does not answer"  # which it will not survive
         )

@@ -6,15 +6,21 @@ Only the CLI turns these into an exit; nothing else in the package exits.
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 class InstallerError(Exception):
     """The base class. `message` says what is wrong and where, `hint` what would help. `faults` are the parts
-    of the message, where it tells of several."""
+    of the message, where it tells of several. `waits`: nothing is wrong, the run has to wait.
+
+    Of a run that nobody watches, `fleet_generation` is what it was asked for, and `installed` what is there
+    all the same (`generation`, `policy`, `policySource`); None where that could not be looked at."""
 
     exit_code = 1
     faults: tuple[str, ...] = ()
+    waits = False
+    fleet_generation = ""
+    installed: Mapping[str, str] | None = None
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -90,9 +96,10 @@ class RollbackFailedError(InstallerError):
 
 class KubeletKeptError(InstallerError):
     """The plan would restart kubelet or end its hold, and this run may not do that (exit 3). Nothing was
-    touched."""
+    touched. That is no failure: it begins when it may."""
 
     exit_code = 3
+    waits = True
 
 
 class BusyHostError(InstallerError):

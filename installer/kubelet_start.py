@@ -4,20 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from installer.errors import StepFailedError
+from installer.errors import InstallerError, StepFailedError
 from installer.host.ports import Host
 from installer.kubelet.effective import effective
 from installer.kubelet.passing import is_behind_shell
 from installer.model import paths
+from installer.model.event import Emit, Event
 from installer.model.limits import Limits
 from installer.model.plan import PROXY_SETTLE, Plan, Step, StepKind
-from installer.model.resource import UnitState
+from installer.model.resource import Health, UnitState
+from installer.pinning.adopt import find_leftovers
 
 _POLL = 0.05  # seconds
 _SETTLE_POLL = 0.5  # seconds
+_CALM_SECONDS, _CALM_POLL = 10.0, 0.5
 
 Failure = Callable[[str, str], StepFailedError]
 """(unit, why) -> the error that names both."""
+
+
+def await_calm(host: Host, emit: Emit) -> None:
+    """Before a restart of kubelet: containers that it is about to start are started first, for a start that
+    is cut off leaves them behind in the runtime. Ends after some seconds, or where the relay is silent."""
+    deadline, relay = host.clock.monotonic() + _CALM_SECONDS, paths.RELAY_ENDPOINT
+    told = False
+    while host.clock.monotonic() < deadline and host.cri.answers(relay, _CALM_POLL):
+        try:
+            begun = host.cri.unstarted(relay, _CALM_POLL)
+            awaited = set(begun).difference(find_leftovers(begun, host.cri.containers(relay, _CALM_POLL)))
+        except InstallerError:
+            return
+        if not awaited:
+            return
+        if not told:
+            message = f"kubelet is starting {len(awaited)} containers: its restart waits for them"
+            emit(Event("kubelet.waits", message, {"containers": sorted(one.title for one in awaited)}))
+        told = True
+        host.clock.sleep(_CALM_POLL)
 
 
 def check_steady(before: UnitState, now: UnitState, failure: Failure) -> None:
@@ -60,7 +83,7 @@ class KubeletStart:
         proxy = (self._proxy or self._host.systemd.unit(paths.PROXY_UNIT)) if relay else None
         deadline = self._host.clock.monotonic() + self._limits.kubelet_start
         # Without a healthz URL, a script may not have come to its `exec` of kubelet yet.
-        while not self._host.healthz.ok(self._limits.healthz_url) or (relay and self._is_shell(unit)):
+        while self._is_unwell(unit) or (relay and self._is_shell(unit)):
             self._check_relay(proxy)  # first: kubelet does not survive a relay that dies
             self._check_steady(unit)
             if self._host.clock.monotonic() > deadline:
@@ -73,12 +96,20 @@ class KubeletStart:
             self._host.clock.sleep(min(_SETTLE_POLL, left))
             self._check_relay(proxy)
             self._check_steady(unit)
-            if not self._host.healthz.ok(self._limits.healthz_url):
+            if self._is_unwell(unit):
                 raise self._failure(name, f"{self._limits.healthz_url} stopped being ok")
         self._check_endpoint(name, unit, relay)
+        if relay:
+            # Who came past the proxy until now is told to it, where its policy would take something.
+            self._host.files.remove(paths.CONTAINERS_UNKNOWN)
 
     def _check_steady(self, unit: UnitState) -> None:
         check_steady(unit, self._host.systemd.unit(unit.name), self._failure)
+
+    def _is_unwell(self, unit: UnitState) -> bool:
+        """A kubelet that cannot be asked is judged by its process alone: it exits where its endpoint does not
+        answer."""
+        return self._host.healthz.ask(self._limits.healthz_url, unit.main_pid) is Health.UNWELL
 
     def _is_shell(self, unit: UnitState) -> bool:
         return is_behind_shell(self._host.processes.get(unit.main_pid))

@@ -80,6 +80,14 @@ def build_plan(
     )
 
 
+def cache_step(snapshot: HostSnapshot, *, clears_agent: bool = False) -> StepKind | None:
+    """What is done to the proxy's cache before it starts: no plan, forward or back, starts it on one that it
+    cannot read."""
+    if snapshot.cache.torn:
+        return StepKind.SET_ASIDE_CACHE
+    return StepKind.RESET_CACHE if clears_agent else None
+
+
 def build_hold_plan(snapshot: HostSnapshot, reason: str, *, restart: bool) -> Plan:
     """Holds kubelet on its base endpoint from its next start on; with `restart`, from now on. A person's hold
     keeps its reason: it is theirs to end."""
@@ -192,7 +200,7 @@ class _Builder:
         """What has come while kubelet was still on its base endpoint is not known to a proxy that started
         before."""
         moves = any(step.kind is StepKind.AWAIT_KUBELET for step in steps)
-        if moves and any(step.kind is StepKind.CHECK_WEIGHTS for step in steps):
+        if moves and self._adopt:
             yield Step(StepKind.CHECK_WEIGHTS, self._adopt, Part.PROXY)
 
     def _forward(

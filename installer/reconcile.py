@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import NoReturn
 
-from installer.assess import assess, needs_probe, probed_endpoint
+from installer.assess import WEIGHT_TAKEN, assess, needs_probe, probed_endpoint
+from installer.desired.build import fleet_generation
 from installer.diff import diff
 from installer.errors import (
     InstallerError,
+    InterruptedRunError,
     InvalidInputError,
     RolledBackError,
     UnservableHostError,
@@ -22,6 +24,7 @@ from installer.host.ports import Host
 from installer.inputs.configs import DEFAULT_FALLBACK
 from installer.inputs.load import Inputs, Request, load_inputs
 from installer.inputs.policy import policy_in_force, policy_of
+from installer.kubelet.drop_in import place_drop_in, possible_drop_ins
 from installer.model import paths
 from installer.model.assessment import Assessment
 from installer.model.change import Changes
@@ -29,17 +32,13 @@ from installer.model.event import Emit, Event, silent
 from installer.model.finding import Finding
 from installer.model.hold import is_of_a_run
 from installer.model.plan import Plan
+from installer.model.policy import PolicyInForce
 from installer.model.snapshot import HostSnapshot
-from installer.model.state import Desired, Mode
-from installer.plan import build_plan, step_aside
-from installer.record.schema import (
-    Record,
-    RecordStatus,
-    good_content,
-    good_desired,
-    is_open,
-    load_record,
-)
+from installer.model.state import Desired, Mode, generation_of
+from installer.plan import build_plan, cache_step, step_aside
+from installer.preflight.capacity import check_placed
+from installer.record.objects import good_content, good_desired, lost_files
+from installer.record.schema import Record, RecordStatus, is_earlier, is_open, load_record
 from installer.record.store import RecordStore
 from installer.run import Run
 from installer.snapshot import read_machine, take_snapshot, with_probe
@@ -55,14 +54,15 @@ def reconcile(request: Request, host: Host, emit: Emit) -> bool:
     Raises InvalidInputError and UnservableHostError with nothing touched, RolledBackError with
     the previous state in place, RollbackFailedError, BusyHostError, InterruptedRunError.
     """
-    with host.lock():
+    with host.lock(), _explained(request, host) as asked:
         with _good_repaired(request, host, emit):
             run, inputs, assessment = _look(request, host, emit)
+            asked.append(inputs)
             plan, remembered = assessment.plan, _is_remembered(request, assessment)
             _check_pause(request, assessment.snapshot)
             _refuse(plan)
             if not remembered:
-                _warn(plan, emit)
+                _say(plan.warnings, emit)
             if plan.steps and not remembered:
                 from installer.carry_out import check_run  # late: most runs have nothing to do
 
@@ -75,6 +75,9 @@ def reconcile(request: Request, host: Host, emit: Emit) -> bool:
 
             after = carry_out(assessment, inputs, run)
         _warn_unlabelled(run)
+        _warn_unknown_health(after, emit)
+        if plan.steps:
+            _say(check_placed(after), emit)
         emit(_converged(assessment, after, inputs))
         return bool(plan.steps)
 
@@ -115,6 +118,7 @@ def _look(request: Request, host: Host, emit: Emit) -> tuple[Run, Inputs, Assess
     try:
         machine = read_machine(host)
         store = RecordStore(host.files, load_record(host.files, machine.machine_id, machine.hostname))
+        request = replace(request, settings=place_drop_in(request.settings, machine))
         inputs = load_inputs(request, store.record.known_digest)
         forgotten = _forgotten_configs(request, store.record, host)
         if forgotten and not request.inspect:
@@ -123,10 +127,10 @@ def _look(request: Request, host: Host, emit: Emit) -> tuple[Run, Inputs, Assess
         desired = (good_desired(store.record, host.files) or Desired()) if installed else None
         kubelet = request.settings.kubelet
         if store.status not in (RecordStatus.OK, RecordStatus.FOREIGN):
-            drop_in = paths.drop_in(kubelet.drop_in_directory, kubelet.unit)
-            store.adopt(drop_in, inputs.payload_digest, request.without_record)
+            store.adopt(possible_drop_ins(kubelet), inputs.payload_digest, request.without_record)
         snapshot = take_snapshot(host, machine, request.settings, store.record)
         snapshot, noted = _consider_earlier(request, host, store, snapshot)
+        snapshot = store.with_damage(snapshot, give_up=request.without_record)
         nonce = os.urandom(8).hex()
         assessment = assess(inputs, snapshot, store.record, store.status, nonce, desired, noted)
         if needs_probe(assessment) and (desired is None or desired.files):
@@ -180,8 +184,8 @@ def _check_pause(request: Request, snapshot: HostSnapshot) -> None:
         raise UnservableHostError(f"this node is paused: {snapshot.pause}", hint)
 
 
-def _warn(plan: Plan, emit: Emit) -> None:
-    for finding in plan.warnings:
+def _say(warnings: Iterable[Finding], emit: Emit) -> None:
+    for finding in warnings:
         emit(Event("warning", finding.message, {"code": finding.code, "hint": finding.hint}))
 
 
@@ -193,8 +197,11 @@ def _refuse(plan: Plan) -> None:
 
 def _is_to_be_closed(assessment: Assessment, run: Run) -> bool:
     """Whether a run that changes nothing on the host has to write in the record how it ended."""
-    plan = assessment.plan
-    return plan.mode is Mode.REMOVE or (assessment.snapshot.sound and is_open(run.store.record, plan.desired))
+    plan, snapshot = assessment.plan, assessment.snapshot
+    reduced = any(finding.code == WEIGHT_TAKEN for finding in plan.findings)
+    unkept = is_open(run.store.record, plan.desired) or bool(snapshot.damaged)
+    unkept = unkept or (assessment.unchecked and not reduced)
+    return plan.mode is Mode.REMOVE or (snapshot.sound and unkept)
 
 
 def _is_remembered(request: Request, assessment: Assessment) -> bool:
@@ -203,12 +210,12 @@ def _is_remembered(request: Request, assessment: Assessment) -> bool:
 
 
 def _as_good(assessment: Assessment, run: Run) -> Assessment | None:
-    """What repairs the last good generation on the host of `assessment`; None if there is none, or if
-    a person holds kubelet: it stays as it is."""
+    """What repairs the last good generation on the host of `assessment`; None if there is none, if its
+    content is lost, or if a person holds kubelet: it stays as it is."""
     snapshot, record = assessment.snapshot, run.store.record
     held = snapshot.hold and not is_of_a_run(snapshot.hold)
     good = None if held else good_desired(record, run.host.files)
-    if good is None:
+    if good is None or lost_files(record, snapshot):
         return None
     unit = assessment.plan.kubelet_unit
     changes = diff(good, snapshot, record)
@@ -223,6 +230,7 @@ def _as_good(assessment: Assessment, run: Run) -> Assessment | None:
         hold=bool(snapshot.hold),
         ends_hold=True,
         step_aside=aside,
+        cache_step=cache_step(snapshot),
     )
     return replace(assessment, plan=plan, payload_version="")
 
@@ -238,7 +246,7 @@ def _not_tried_again(assessment: Assessment, run: Run, inputs: Inputs) -> tuple[
         nothing = build_plan(plan.mode, Desired(), Changes(), nonce="", kubelet_unit=unit)
         keeping = replace(assessment, plan=nothing, payload_version="")
     message = f"this generation failed on this host and is not tried again: {assessment.remembered_failure}"
-    return keeping, RolledBackError(message, hint, True, inputs.fleet_generation)
+    return keeping, RolledBackError(message, hint, True, fleet_generation(inputs))
 
 
 def _keep_good(request: Request, assessment: Assessment, run: Run, inputs: Inputs) -> NoReturn:
@@ -256,6 +264,39 @@ def _repair(request: Request, keeping: Assessment, run: Run) -> bool:
 
     repair(request, keeping, run)
     return True
+
+
+@contextmanager
+def _explained(request: Request, host: Host) -> Iterator[list[Inputs]]:
+    """The error that an unattended run ends with says what is installed all the same, as a look then shows
+    it, and which generation was asked for: that of the last element, if there is one."""
+    asked = list[Inputs]()
+    try:
+        yield asked
+    except InstallerError as error:
+        if request.unattended and not isinstance(error, InterruptedRunError):
+            error.fleet_generation = fleet_generation(asked[-1]) if asked else ""
+            with suppress(InstallerError, OSError):
+                error.installed = _installed(request, host)
+        raise
+
+
+def _installed(request: Request, host: Host) -> dict[str, str]:
+    """Empty where nothing of ours is good. Raises InstallerError and OSError."""
+    machine = read_machine(host)
+    store = RecordStore(host.files, load_record(host.files, machine.machine_id, machine.hostname))
+    good = store.record.good
+    if good is None or is_earlier(store.record):
+        return {}
+    policy = policy_in_force(take_snapshot(host, machine, request.settings, store.record))
+    return {"generation": generation_of(good.files)} | _named(policy)
+
+
+def _named(policy: PolicyInForce | None) -> dict[str, str]:
+    return {
+        "policy": policy.name if policy else "",
+        "policySource": policy.source.value if policy else "",
+    }
 
 
 @contextmanager
@@ -294,14 +335,20 @@ def _warn_unlabelled(run: Run) -> None:
         run.emit(Event("warning", message, {"code": "selinux-label", "hint": hint, "files": unlabelled}))
 
 
+def _warn_unknown_health(after: HostSnapshot, emit: Emit) -> None:
+    if after.kubelet.foreign_healthz:
+        message = "another process answers on kubelet's healthz: whether kubelet is healthy is not known"
+        hint = "`cri-resmgr-installer status` says more; end that process, and kubelet takes its port back"
+        emit(Event("warning", message, {"code": "healthz-foreign", "hint": hint}))
+
+
 def _converged(assessment: Assessment, after: HostSnapshot, inputs: Inputs) -> Event:
-    changed, policy = bool(assessment.plan.steps), policy_in_force(after)
+    changed = bool(assessment.plan.steps)
     data = {
         "changed": changed,
         "generation": assessment.plan.desired.generation,
         "payloadVersion": assessment.payload_version,
-        "fleetGeneration": inputs.fleet_generation,
-        "policy": policy.name if policy else "",
-        "policySource": policy.source.value if policy else "",
+        "fleetGeneration": fleet_generation(inputs),
+        **_named(policy_in_force(after)),
     }
     return Event("converged", "done" if changed else "nothing to do", data)

@@ -27,11 +27,12 @@ from installer.model.limits import ANSWER_SECONDS, HURRIED_SECONDS, Limits
 from installer.model.plan import Plan, Step, StepKind
 from installer.model.policy import PolicyInForce, PolicySource, Repinning
 from installer.model.proxy_log import fatal_lines, says_torn_cache
-from installer.model.resource import Part
+from installer.model.resource import Health, Part
 from installer.model.snapshot import HostSnapshot
 from installer.model.state import Desired
-from installer.plan import build_hold_plan, build_plan, step_aside
-from installer.record.schema import good_desired, is_earlier, leftovers_of_ours
+from installer.plan import build_hold_plan, build_plan, cache_step, step_aside
+from installer.record.objects import good_desired
+from installer.record.schema import is_earlier, leftovers_of_ours
 from installer.rollback_report import (
     failed_twice,
     journal_lines,
@@ -96,7 +97,7 @@ def roll_back(
             moved_proxy = progress.moved_proxy or back.moved_proxy
             _rescue_kubelet(assessment, run, limits, moved_proxy=moved_proxy)
         after = look_around(assessment, target, run)
-        if after.runtime and after.kubelet_healthy and after.as_before:
+        if after.runtime and not after.kubelet_unwell and after.as_before:
             # Every file is as it was; a proxy without its runtime waits, and systemd tries again.
             return runtime_away(failure, second, after, journal)
         return failed_twice(failure, second, after, journal)
@@ -151,13 +152,14 @@ def _plan_back(
         reset_pinning=assessment.base_endpoint if _gives_back(assessment, target, run) else "",
         adopt=assessment.base_endpoint if _adopts(assessment, target, run) else "",
         step_aside=aside,
+        cache_step=cache_step(snapshot),
     )
     # A weight that is lost during the rollback is not mended by continuing.
     steps = tuple(step for step in plan.steps if step.kind is not StepKind.CHECK_WEIGHTS)
     if target.proxy is None and hold.is_of_a_run(snapshot.hold):
         steps += (Step(StepKind.CLEAR_HOLD, paths.HOLD, Part.KUBELET),)
     waits = any(step.kind is StepKind.AWAIT_KUBELET for step in steps)
-    if progress.moved_kubelet and not waits and (is_earlier(record) or not snapshot.kubelet.healthy):
+    if progress.moved_kubelet and not waits and (is_earlier(record) or snapshot.kubelet.unwell):
         # Between two tries it is on no endpoint: nothing differs, but it is down because of us. Or it has
         # left an earlier installation's relay while the proxy started.
         steps += restart_kubelet(plan.kubelet_unit)
@@ -233,7 +235,8 @@ def _rescue_kubelet(assessment: Assessment, run: Run, limits: Limits, *, moved_p
     with suppress(InstallerError, OSError):
         units = read_units(host, run.settings)
         seconds = HURRIED_SECONDS if moved_proxy else ANSWER_SECONDS
-        well = units.kubelet.process is not None and host.healthz.ok(limits.healthz_url, seconds)
+        health = host.healthz.ask(limits.healthz_url, units.kubelet.unit.main_pid, seconds)
+        well = units.kubelet.process is not None and health is not Health.UNWELL
         if well and units.kubelet.on_relay and not moved_proxy and host.cri.answers(paths.RELAY_ENDPOINT):
             return  # the good proxy has never been away
         if is_earlier(run.store.record):
@@ -252,7 +255,7 @@ def _plan_off_relay(assessment: Assessment, run: Run) -> Plan:
     changes = diff(Desired(), snapshot, record).within({Part.KUBELET})
     unit = assessment.plan.kubelet_unit
     plan = build_plan(assessment.plan.mode, Desired(), changes, nonce="", kubelet_unit=unit)
-    if not plan.restarts_kubelet and not snapshot.kubelet.healthy:
+    if not plan.restarts_kubelet and snapshot.kubelet.unwell:
         plan = replace(plan, steps=plan.steps + restart_kubelet(unit))
     return replace(plan, parts=frozenset())
 
@@ -269,7 +272,11 @@ def _blame(assessment: Assessment, failure: StepFailedError, run: Run) -> bool:
         return False
     if runtime_error(run.host, assessment.base_endpoint):
         return False
-    if not run.host.healthz.ok(run.settings.kubelet.healthz_url):
+    try:
+        pid = run.host.systemd.unit(assessment.plan.kubelet_unit).main_pid
+    except InstallerError:
+        return False
+    if run.host.healthz.ask(run.settings.kubelet.healthz_url, pid) is not Health.OK:
         return False
     run.store.blame(desired.generation, failure.message, run.host.clock)
     return True

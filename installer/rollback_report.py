@@ -14,7 +14,7 @@ from installer.host.ports import Host
 from installer.model import paths
 from installer.model.assessment import Assessment
 from installer.model.limits import ANSWER_SECONDS
-from installer.model.resource import Kind
+from installer.model.resource import Health, Kind
 from installer.model.snapshot import HostSnapshot
 from installer.model.state import Desired
 from installer.run import Run
@@ -28,22 +28,23 @@ _NOT_BLAMED = "The environment was not sound, so this generation is not blamed"
 
 @dataclass(frozen=True, slots=True)
 class RollbackReport:
-    """The host after a rollback that failed. `unreadable` is why it cannot be looked at, empty if it can;
-    `runtime` why kubelet's own runtime does not answer; `healthz` whether kubelet says ok; `left` the paths
-    that are not as they were, `drop_ins` those of ours that kubelet's unit still has."""
+    """The host after a rollback that failed. `unreadable` is why it cannot be looked at, empty if it can, and
+    `healthz` whether kubelet's healthz says ok then; `runtime` why kubelet's own runtime does not answer;
+    `left` the paths that are not as they were, `drop_ins` those of ours that kubelet's unit still has."""
 
     endpoint: str
     kubelet_unit: str
     runtime: str = ""
-    healthz: bool = False
     unreadable: str = ""
+    healthz: bool = False
     snapshot: HostSnapshot | None = None
     left: tuple[str, ...] = ()
     drop_ins: tuple[str, ...] = ()
 
     @property
-    def kubelet_healthy(self) -> bool:
-        return self.snapshot is not None and self.snapshot.kubelet.healthy
+    def kubelet_unwell(self) -> bool:
+        """Whether it is not healthy, or nothing could be read."""
+        return self.snapshot is None or self.snapshot.kubelet.unwell
 
     @property
     def as_before(self) -> bool:
@@ -55,16 +56,16 @@ def look_around(assessment: Assessment, target: Desired, run: Run) -> RollbackRe
     """Looks once; what does not answer says so in its place. `target` is what the rollback went for."""
     host, settings, record = run.host, run.settings, run.store.record
     endpoint, unit = assessment.base_endpoint, assessment.plan.kubelet_unit
-    runtime, healthz = runtime_error(host, endpoint), host.healthz.ok(settings.kubelet.healthz_url)
+    runtime = runtime_error(host, endpoint)
     try:
         snapshot = refresh(assessment.snapshot, host, settings, record)
     except (InstallerError, OSError) as error:
-        return RollbackReport(endpoint, unit, runtime, healthz, unreadable=str(error))
+        healthz = host.healthz.ask(settings.kubelet.healthz_url, 0) is Health.OK
+        return RollbackReport(endpoint, unit, runtime, unreadable=str(error), healthz=healthz)
     return RollbackReport(
         endpoint,
         unit,
         runtime,
-        healthz,
         snapshot=snapshot,
         left=tuple(change.path for change in diff(target, snapshot, record).files),
         drop_ins=tuple(
@@ -158,6 +159,8 @@ def _state(after: RollbackReport) -> str:
     if kubelet.healthy:
         held = f" and held there ({paths.HOLD})" if after.snapshot.hold else ""
         found.append(f"{after.kubelet_unit} is healthy on {where}{held}")
+    elif kubelet.foreign_healthz:
+        found.append(f"{after.kubelet_unit} runs on {where}, and another process answers on its healthz")
     elif kubelet.process is not None:
         found.append(f"{after.kubelet_unit} is NOT healthy, on {where}")
     else:
@@ -177,7 +180,7 @@ def _commands(after: RollbackReport) -> str:
     unit = shlex.quote(after.kubelet_unit)
     if after.unreadable:
         typed.append("systemctl restart dbus.service")
-    if not after.kubelet_healthy and not after.unreadable:
+    if after.kubelet_unwell and not after.unreadable:
         if after.drop_ins:
             typed += [f"rm -f {shlex.join(after.drop_ins)}", "systemctl daemon-reload"]
         typed += [f"systemctl reset-failed {unit}", f"systemctl restart {unit}"]

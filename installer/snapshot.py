@@ -16,13 +16,14 @@ from installer.host.globbing import matching
 from installer.host.ports import Files, Host
 from installer.inputs.settings import Settings
 from installer.kubelet.command import base_launch, parse_base
-from installer.kubelet.launch import Launch, find_launch, is_script, kubelet_program
+from installer.kubelet.launch import find_launch, is_shell_script, kubelet_program
+from installer.kubelet.passing import is_behind_shell
 from installer.model import paths
-from installer.model.hold import reason_in
+from installer.model.hold import read_hold
 from installer.model.limits import HURRIED_SECONDS
 from installer.model.pause import CLUSTER_MEMORY, PAUSE_FILE, why_paused
 from installer.model.proxy_start import BELIEVED, LastStart, patience
-from installer.model.resource import FileState, Kind, ProcessState, UnitDetail, UnitState, last_flag
+from installer.model.resource import FileState, Health, Kind, ProcessState, UnitDetail, UnitState, last_flag
 from installer.model.snapshot import (
     HostSnapshot,
     KubeletBase,
@@ -32,9 +33,11 @@ from installer.model.snapshot import (
     ProxySnapshot,
     RunningContainer,
     UnitText,
+    UnstartedContainer,
 )
 from installer.pinning.restore import read_cache, read_managers
-from installer.record.schema import Record
+from installer.record.objects import object_path
+from installer.record.schema import Record, objects_of
 
 _SERVICES_THAT_MATTER = (
     "gardener-node-agent.service",
@@ -51,7 +54,6 @@ _SERVICES_THAT_MATTER = (
 _BOTTLEROCKET = re.compile(r"^ID=[\"']?bottlerocket", re.MULTILINE)
 _CONFIG_LIMIT = 4 << 20  # bytes of a kubelet configuration worth reading
 _SMALL = 4096  # bytes
-_SCRIPT_LIMIT = 1 << 18  # bytes of a script that starts kubelet
 _RUNTIME_SECONDS = 10.0  # a runtime that works has needed more than 2 s on a starved node
 _RELAY_SECONDS = 1.0  # systemd may be restarting the proxy, which is away for 0.1 - 0.3 s
 _FIRST_SECONDS = 3.0  # for an answer, and not more: a relay that is dead has to be left in time (R4)
@@ -92,7 +94,7 @@ def read_units(host: Host, settings: Settings) -> HostSnapshot:
     return HostSnapshot(
         proxy=ProxySnapshot(proxy, _main_process(host, proxy)),
         kubelet=KubeletSnapshot(kubelet, _main_process(host, kubelet)),
-        hold=read_hold(host.files),
+        hold=read_hold(host.files.read),
     )
 
 
@@ -100,7 +102,8 @@ def _look(host: Host, settings: Settings, record: Record, seconds: float) -> Hos
     units = read_units(host, settings)
     proxy, kubelet, cache = units.proxy, units.kubelet, read_cache(host.files)
     served = _has_served(host, proxy)  # before it is asked: one that begins to serve meanwhile was starting
-    healthy = kubelet.unit.running and host.healthz.ok(settings.kubelet.healthz_url, seconds)
+    health = _health(host, kubelet, settings.kubelet.healthz_url, seconds)
+    healthy = health is Health.OK
     # A kubelet that is not well is not kept waiting: it may be failing on that relay, and leave it meanwhile.
     silence = seconds if served and healthy else HURRIED_SECONDS
     answers = proxy.unit.running and _relay_answers(host, silence)
@@ -114,7 +117,7 @@ def _look(host: Host, settings: Settings, record: Record, seconds: float) -> Hos
             starting=not answers and _is_starting(proxy, limit, served=served),
             last_start=_last_start(host, proxy, cache.policy),
         ),
-        kubelet=replace(kubelet, healthy=healthy),
+        kubelet=replace(kubelet, healthy=healthy, foreign_healthz=health is Health.FOREIGN),
         pause=_read_pause(host.files),
         files={path: observe_file(host, record, path) for path in _paths(settings, record)},
         composed=any(_exists(host.files, path) for path in (paths.KUBELET_COMPOSED, paths.KUBELET_USED)),
@@ -126,7 +129,7 @@ def _look(host: Host, settings: Settings, record: Record, seconds: float) -> Hos
 def with_probe(snapshot: HostSnapshot, host: Host, wanted: Iterable[str], endpoint: str) -> HostSnapshot:
     """The snapshot with what is asked only when something is to be changed. `wanted` are the paths to be
     written, `endpoint` where the runtime is asked; empty: it is not asked."""
-    runtime_error, containers, newer_status = _probe_runtime(host, endpoint)
+    runtime_error, containers, unstarted, newer_status = _probe_runtime(host, endpoint)
     wanted = tuple(wanted)
     directories = sorted({posixpath.dirname(path) for path in wanted} | {paths.OUR_STATE})
     unwritable = {directory: reason for directory in directories if (reason := _unwritable(host, directory))}
@@ -134,6 +137,7 @@ def with_probe(snapshot: HostSnapshot, host: Host, wanted: Iterable[str], endpoi
     probe = Probe(
         runtime_error=runtime_error,
         containers=containers,
+        unstarted=unstarted,
         newer_status=newer_status,
         managers=read_managers(host.files),
         free_bytes={directory: host.files.free_bytes(directory) for directory in (*usable, paths.RUN)},
@@ -150,6 +154,12 @@ def with_probe(snapshot: HostSnapshot, host: Host, wanted: Iterable[str], endpoi
 
 def _main_process(host: Host, unit: UnitState) -> ProcessState | None:
     return host.processes.get(unit.main_pid) if unit.main_pid else None
+
+
+def _health(host: Host, kubelet: KubeletSnapshot, url: str, seconds: float) -> Health:
+    """A kubelet that is the child of its unit's shell is not known by its pid."""
+    pid = 0 if is_behind_shell(kubelet.process) else kubelet.unit.main_pid
+    return host.healthz.ask(url, pid, seconds) if kubelet.unit.running else Health.UNWELL
 
 
 def _is_starting(proxy: ProxySnapshot, limit: float, *, served: bool) -> bool:
@@ -195,9 +205,10 @@ def _relay_answers(host: Host, silence: float) -> bool:
 
 
 def _paths(settings: Settings, record: Record) -> list[str]:
-    """Every path that may be desired, and every path that is owned."""
+    """Every path that may be desired, every path that is owned, and what is kept of them."""
     drop_in = paths.drop_in(settings.kubelet.drop_in_directory, settings.kubelet.unit)
-    return sorted({*paths.OUR_FILES, drop_in, *record.claims, *record.links})
+    kept = map(object_path, objects_of(record))
+    return sorted({*paths.OUR_FILES, drop_in, *record.claims, *record.links, *kept})
 
 
 def observe_file(host: Host, record: Record, path: str) -> FileState:
@@ -216,12 +227,6 @@ def _exists(files: Files, path: str) -> bool:
         return files.status(path) is not None
     except UnservableHostError:  # a link leads out of the host root: nothing of ours can be there
         return False
-
-
-def read_hold(files: Files) -> str:
-    """Why kubelet is held on its base endpoint; empty if it is not held."""
-    raw = files.read(paths.HOLD)
-    return "" if raw is None else reason_in(raw)
 
 
 def _read_pause(files: Files) -> str:
@@ -251,33 +256,26 @@ def _read_base(host: Host, kubelet: KubeletSnapshot) -> KubeletBase:
         config_dir=_config_directory(host, argv),
         environment_files=read_environment_files(host.files, detail),
     )
-    return replace(base, script=_script(host.files, base))
+    return replace(base, scripted=_is_scripted(host.files, base))
 
 
-def _script(files: Files, base: KubeletBase) -> UnitText | None:
-    """What a shell reads to start kubelet, by its own unit files: what systemd has loaded may be our drop-in,
-    which repeats an older command line."""
+def _is_scripted(files: Files, base: KubeletBase) -> bool:
+    """By its own unit files: what systemd has loaded may be our drop-in, which repeats an older command
+    line."""
     words = _words(base.detail)
     launch = base_launch(parse_base(base)) or (find_launch(words) if words else None)
-    return read_script(files, launch) if launch else None
+    return launch is not None and launch.inline is None and is_script(files, launch.program)
+
+
+def is_script(files: Files, path: str) -> bool:
+    """Whether a shell reads the program at that path."""
+    return path.startswith("/") and is_shell_script(_read_small(files, path).decode("utf-8", "replace"))
 
 
 def _words(detail: UnitDetail) -> tuple[str, ...]:
     """The command line, its program with its whole path, if there is one."""
     lines = detail.exec_start
     return (lines[0].path, *lines[0].argv[1:]) if len(lines) == 1 else ()
-
-
-def read_script(files: Files, launch: Launch) -> UnitText | None:
-    """The program of a command line if a shell reads it. Of anything else only the beginning is looked at."""
-    path = launch.program
-    if not path.startswith("/") or launch.inline is not None:
-        return None
-    head = _read_small(files, path)
-    if not head or not is_script(launch, head.decode("utf-8", "replace")):
-        return None
-    whole = _read_small(files, path, _SCRIPT_LIMIT)
-    return UnitText(path, "" if len(whole) == _SCRIPT_LIMIT else whole.decode("utf-8", "replace"))
 
 
 def read_environment_files(files: Files, detail: UnitDetail) -> dict[str, tuple[UnitText, ...]]:
@@ -342,16 +340,19 @@ def _text(host: Host, path: str) -> str:
 # -- the probe ------------------------------------------------------------------------
 
 
-def _probe_runtime(host: Host, endpoint: str) -> tuple[str, tuple[RunningContainer, ...], tuple[str, ...]]:
+_Runtime = tuple[str, tuple[RunningContainer, ...], tuple[UnstartedContainer, ...], tuple[str, ...]]
+
+
+def _probe_runtime(host: Host, endpoint: str) -> _Runtime:
     if not endpoint:
-        return "", (), ()
+        return "", (), (), ()
     try:
         status = host.cri.status(endpoint, _RUNTIME_SECONDS)
         if not status.ready:
-            return f"{endpoint}: {status.reason}", (), ()
-        return "", host.cri.containers(endpoint), status.extras
+            return f"{endpoint}: {status.reason}", (), (), ()
+        return "", host.cri.containers(endpoint), host.cri.unstarted(endpoint), status.extras
     except InstallerError as error:
-        return error.message, (), ()
+        return error.message, (), (), ()
 
 
 def _kubelet_version(host: Host, snapshot: HostSnapshot) -> str:

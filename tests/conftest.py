@@ -4,11 +4,16 @@
 No test is about how fast something is.
 """
 
+from pathlib import Path
+
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import extras, rules
 from tests.throwaway import real
+from tests.throwaway.controlplane import PROGRAMS, find_programs
+
+_KUBERNETES = f"tests/contract/test_stolen_token.py runs on it; DIR has {', '.join(PROGRAMS)}"
 
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
@@ -18,12 +23,15 @@ extras.use_extension()
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rules", action="store_true", help="print each rule with its tests, and run none")
     real.add_options(parser.addoption)
+    parser.addoption("--kubernetes", type=Path, metavar="DIR", help=f"a real API server: {_KUBERNETES}")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """A binary that was named and is not there must not look like one that was not named."""
     try:
         real.take_options(vars(config.option))
+        if directory := config.getoption("--kubernetes"):
+            find_programs(directory)
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None
 
@@ -49,6 +57,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for program, what in real.PROGRAMS.items() if contract else ():
         if real.named(program) is None:
             terminalreporter.write_line(f"skipped: the real {program} (--real-{program} PATH: {what})")
+    if contract and not config.getoption("--kubernetes"):
+        terminalreporter.write_line(f"skipped: a real API server (--kubernetes DIR: {_KUBERNETES})")
     for report in terminalreporter.getreports("passed"):
         for name, value in report.user_properties:
             terminalreporter.write_line(f"{name}: {value}")

@@ -20,8 +20,8 @@ from installer.host.ports import Host, JournalEntries, RuntimeStatus
 from installer.model.limits import ANSWER_SECONDS
 from installer.model.paths import normalise_endpoint
 from installer.model.pinning import CgroupState, CpuResources, weights_of
-from installer.model.resource import HostPath, ProcessState, UnitDetail, UnitState
-from installer.model.snapshot import RunningContainer
+from installer.model.resource import Health, HostPath, ProcessState, UnitDetail, UnitState
+from installer.model.snapshot import RunningContainer, UnstartedContainer
 
 NO_SUCH_UNIT = "org.freedesktop.systemd1.NoSuchUnit"
 UNIT_MASKED = "org.freedesktop.systemd1.UnitMasked"
@@ -241,6 +241,7 @@ class FakeCri:
 
     sockets: dict[str, RuntimeStatus | str | Callable[[], RuntimeStatus | str]] = field(default_factory=dict)
     running: tuple[RunningContainer, ...] = ()
+    created: tuple[UnstartedContainer, ...] = ()
     refusals: dict[str, str] = field(default_factory=dict)
     ignores: bool = False  # it agrees to every update, and does none
     seconds: float = 0.0  # until it answers, or says how it is
@@ -260,6 +261,16 @@ class FakeCri:
         self.calls.append(Call("containers", endpoint))
         self._status(endpoint)
         return self.running
+
+    def unstarted(self, endpoint: str, timeout: float = 10.0) -> tuple[UnstartedContainer, ...]:
+        self.calls.append(Call("unstarted", endpoint))
+        self._status(endpoint)
+        return self.created
+
+    def remove(self, endpoint: str, identifier: str, timeout: float = 10.0) -> None:
+        self.calls.append(Call("remove", endpoint, identifier))
+        self._status(endpoint)
+        self.created = tuple(one for one in self.created if one.id != identifier)
 
     def update(
         self, endpoint: str, resources: Mapping[str, CpuResources], timeout: float = 10.0
@@ -305,26 +316,29 @@ CONTAINERD = RuntimeStatus(name="containerd", version="1.6.20", api_version="v1"
 @dataclass
 class FakeHealthz:
     healthy: bool | Callable[[], bool] = True
+    foreign: bool = False  # another process has taken the address
     seconds: float = 0.0  # until it answers
     calls: list[Call] = field(default_factory=list)
 
-    def ok(self, url: str, timeout: float = ANSWER_SECONDS) -> bool:
-        self.calls.append(Call("ok", url))
+    def ask(self, url: str, pid: int, timeout: float = ANSWER_SECONDS) -> Health:
+        self.calls.append(Call("ask", url))
         if not url:
-            return True
-        if self.seconds > timeout:
-            return False
-        return self.healthy() if callable(self.healthy) else self.healthy
+            return Health.OK
+        if self.foreign:
+            return Health.FOREIGN
+        healthy = self.healthy() if callable(self.healthy) else self.healthy
+        return Health.OK if healthy and self.seconds <= timeout else Health.UNWELL
 
 
 @dataclass
 class FakeJournal:
-    """`unsaid` are lines that journald has not taken yet."""
+    """`unsaid` are lines that journald has not taken yet. `uid` is the user who writes: journald adds it."""
 
     lines: dict[str, tuple[str, ...]] = field(default_factory=dict)
     unsaid: list[tuple[str, str]] = field(default_factory=list)
     written: list[Mapping[str, str]] = field(default_factory=list)
     fault: str = ""
+    uid: int = 0
 
     def say(self, unit: str, line: str) -> None:
         self.lines[unit] = (*self.lines.get(unit, ()), line)
@@ -349,7 +363,8 @@ class FakeJournal:
         return JournalEntries(() if self.fault else tuple(found[-count:]), self.fault)
 
     def write(self, fields: Mapping[str, str]) -> None:
-        self.written.append({name: value for name, value in fields.items() if value})
+        kept = {name: value for name, value in fields.items() if value and not name.startswith("_")}
+        self.written.append({**kept, "_UID": str(self.uid)})
 
 
 @dataclass

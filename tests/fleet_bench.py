@@ -57,7 +57,8 @@ class Objects(dict[str, dict[str, Any]]):
 
 
 class Store:
-    """An Api of objects by path. `away`: it does not answer. `now` is its clock; `events` counts reasons."""
+    """An Api of objects by path. `away`: it does not answer, or not for paths with `away_for`. `now` is its
+    clock; `events` counts reasons."""
 
     def __init__(self) -> None:
         self.objects = Objects()
@@ -65,6 +66,7 @@ class Store:
         self.events = Counter[str]()
         self.now = 1_000_000.0
         self.away: Answer | None = None
+        self.away_for = ""
         self.before_write: Callable[[], None] = lambda: None
         self._version = 0
         metadata = {"name": "cri-resmgr-installer", "uid": "ours", "annotations": {}}
@@ -80,7 +82,7 @@ class Store:
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
         path, _, query = path.partition("?")
         self.requests.append((method, path))
-        if self.away is not None:
+        if self.away is not None and self.away_for in path:
             return self.away
         if method != "GET":
             hook, self.before_write = self.before_write, lambda: None

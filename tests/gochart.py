@@ -52,7 +52,7 @@ def _render(text: str, scope: dict[str, Any]) -> str:
         position = found.end()
         word, _, rest = found[1].partition(" ")
         if word == "if":
-            shown.append(bool(_evaluate(rest, scope)))
+            shown.append(all(shown) and bool(_evaluate(rest, scope)))
         elif word == "else" and not rest:
             shown[-1] = not shown[-1]
         elif word == "end" and not rest:
@@ -74,8 +74,11 @@ def _evaluate(expression: str, scope: dict[str, Any]) -> Any:
             (value,) = (json.dumps(each, sort_keys=True) for each in arguments)
         elif function == "sha256sum":
             (value,) = (hashlib.sha256(each.encode()).hexdigest() for each in arguments)
+        elif function == "toString":
+            (value,) = (str(each) for each in arguments)
         elif function == "hasPrefix":
             prefix, value = arguments
+            assert isinstance(value, str), f"{value!r}: wrong type for value; expected string"
             value = value.startswith(prefix)
         else:
             assert not arguments, f"{part}: not a function that is known here"
@@ -88,5 +91,6 @@ def _look_up(word: str, scope: dict[str, Any]) -> Any:
         return word
     found: Any = scope
     for step in word[1:].split("."):
+        assert found is not None, f"{word}: nil pointer evaluating interface {{}}.{step}"
         found = found[step]
     return found

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from installer.admin.find import PAGE, Lists
+from installer.admin.look import read_status
 from installer.kube.api import NODES, STRATEGIC, ApiError, PatchApi
 from installer.kube.objects import Object, condition_of, items_at, mapping_at, text_at
-from installer.model.node_marks import LAST_FAILURE, NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
+from installer.model.daemon import Phase
+from installer.model.node_marks import (
+    LAST_FAILURE,
+    LEFT,
+    NOT_READY_TAINT,
+    READY_CONDITION,
+    READY_LABEL,
+    STATUS,
+)
 from installer.model.pause import PAUSE_ANNOTATION
 
 _ANNOTATIONS = (STATUS, LAST_FAILURE, PAUSE_ANNOTATION)
@@ -35,17 +45,37 @@ def _once(call: Callable[[], _T]) -> _T:
     return call()
 
 
-def clean_nodes(api: NodesApi, patiently: Patiently = _once) -> int:
-    """Takes it off every Node; returns how many had any of it. Raises ApiError.
+def clean_nodes(api: NodesApi, left: Collection[str] = (), patiently: Patiently = _once) -> int:
+    """Takes it off every Node that is not `left` behind; returns how many had any of it. Raises ApiError.
 
     They are listed before the first one is written: an API server forgets the place in a list after a few
     minutes (Kubernetes API concepts, "Retrieving large results sets in chunks"), and a large fleet takes
     longer. `patiently` tries a call again that had no answer.
     """
     found = patiently(lambda: _marked(api))
-    for name, patches in found.items():
+    cleaned = {name: patches for name, patches in found.items() if name not in left}
+    for name, patches in cleaned.items():
         patiently(partial(_clean, api, name, patches))
-    return len(found)
+    return len(cleaned)
+
+
+def mark_left(api: NodesApi, left: Mapping[str, str], patiently: Patiently = _once) -> None:
+    """The Nodes that are left behind, and why, say so until they are clean: their kubelet may run on with the
+    proxy. What a node has said last of its generation stays. Raises ApiError."""
+    for name, why in left.items():
+        patiently(partial(_mark, api, name, why))
+
+
+def _mark(api: NodesApi, name: str, why: str) -> None:
+    try:
+        said = read_status(mapping_at(api.get(NODES, "", name), "metadata"))
+        if said.get("state") in (Phase.REMOVED, LEFT):
+            return
+        word = json.dumps({**said, "state": LEFT, "reason": why}, separators=(",", ":"))
+        api.merge(NODES, "", name, {"metadata": {"annotations": {STATUS: word}}})
+    except ApiError as error:
+        if not error.missing:
+            raise
 
 
 def _marked(api: NodesApi) -> dict[str, Patches]:

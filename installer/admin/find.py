@@ -18,7 +18,7 @@ class Lists(Protocol):
     """See KubeClient."""
 
     def list_pages(
-        self, resource: Resource, selector: str = "", namespace: str = "", limit: int = PAGE
+        self, resource: Resource, selector: str = "", namespace: str = "", limit: int = PAGE, fields: str = ""
     ) -> Iterable[Page]: ...
 
 

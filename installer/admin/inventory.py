@@ -11,9 +11,10 @@ from typing import Protocol
 from installer.admin.find import PAGE, Lists
 from installer.errors import InvalidInputError
 from installer.kube.api import CONFIG_MAPS, DAEMON_SETS, LEASES, ApiError, Resource
-from installer.kube.objects import Object, mapping_at, text_at
-from installer.model.labels import INSTANCE_LABEL, NAME_LABEL, OURS
+from installer.kube.objects import Object, cut_line, items_at, mapping_at, text_at
+from installer.model.labels import COMPONENT_LABEL, COMPONENTS, INSTANCE_LABEL, NAME_LABEL, OURS
 from installer.model.node_marks import UNINSTALLING
+from installer.model.state import Mode
 
 _NAMES = ("cri-resmgr-installer", "cri-resmgr-agent")
 _RBAC, _ADMISSION = "rbac.authorization.k8s.io", "admissionregistration.k8s.io"
@@ -53,13 +54,15 @@ class Deletes(Lists, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """An object of ours. `marked`: the deletion policy lets go of it."""
+    """An object of ours. `marked`: the deletion policy lets go of it. `held`: it was deleted and is still
+    there, and why."""
 
     resource: Resource
     namespace: str
     name: str
     program: str
     marked: bool = False
+    held: str = ""
 
     @property
     def path(self) -> str:
@@ -81,6 +84,8 @@ def find_instance(api: Lists, namespace: str, asked: str) -> str:
     for resource in (DAEMON_SETS, SERVICE_ACCOUNTS):
         for each in _list(api, resource, OURS, namespace):
             found.add(text_at(each, "metadata", "labels", INSTANCE_LABEL))
+    if not found:  # of an uninstallation that was ended while its last namespace was on its way
+        found = {text_at(each, "metadata", "labels", INSTANCE_LABEL) for each in _list(api, NAMESPACES, OURS)}
     found.discard("")
     if len(found) > 1:
         raise InvalidInputError(
@@ -116,6 +121,12 @@ def find_owned(api: Lists, instance: str, namespace: str = "") -> tuple[str, tup
     return namespace, take_inventory(api, instance, namespace) if namespace else owned
 
 
+def delete_installation(api: Deletes, instance: str) -> None:
+    """The DaemonSet alone: its pods clean their nodes as they end. Raises ApiError."""
+    selector = f"{OURS},{INSTANCE_LABEL}={instance},{COMPONENT_LABEL}={COMPONENTS[Mode.INSTALL]}"
+    delete_owned(api, list(_owned(api, DAEMON_SETS, selector)))
+
+
 def delete_owned(api: Deletes, owned: Iterable[Owned]) -> None:
     """In the order given. Raises ApiError."""
     for each in owned:
@@ -133,7 +144,21 @@ def _owned(api: Lists, resource: Resource, selector: str, namespace: str = "") -
         if program in _NAMES:
             where, name = (text_at(metadata, key) for key in ("namespace", "name"))
             marked = text_at(metadata, "annotations", UNINSTALLING) == "true"
-            yield Owned(resource, where, name, program, marked)
+            yield Owned(resource, where, name, program, marked, _why_held(each))
+
+
+def _why_held(given: Object) -> str:
+    """Empty for an object that nobody has deleted. A namespace says itself what it still waits for
+    (Kubernetes API reference, core/v1 NamespaceCondition); anything else waits for whoever takes its
+    finalizers away."""
+    metadata = mapping_at(given, "metadata")
+    if not text_at(metadata, "deletionTimestamp"):
+        return ""
+    found = metadata.get("finalizers")
+    finalizers = ", ".join(map(str, found)) if isinstance(found, list) else ""
+    conditions = (each for each in items_at(given, "status", "conditions") if each.get("status") == "True")
+    said = "; ".join(text_at(each, "message") for each in conditions)
+    return cut_line(said or (f"its finalizers: {finalizers}" if finalizers else "it is being deleted"))
 
 
 def _list(api: Lists, resource: Resource, selector: str, namespace: str = "") -> Iterator[Object]:

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, Protocol
 
 from installer.admin.find import PAGE, Installed, Lists, find_installations
@@ -28,31 +29,49 @@ from installer.kube.objects import (
 )
 from installer.model.daemon import Phase
 from installer.model.labels import COMPONENT_LABEL, INSTANCE_LABEL, OURS, mode_of
-from installer.model.node_marks import STATUS
+from installer.model.node_marks import LEFT, STATUS
 from installer.model.overview import NodeHealth, NodeView, Overview
 from installer.model.state import Mode
 
 _WORKING = (Phase.STARTING, Phase.WAITING, Phase.CONVERGING, Phase.REPAIRING, Phase.CHECKING, Phase.YIELDED)
 _DONE = {Mode.INSTALL: Phase.CONVERGED, Mode.REMOVE: Phase.REMOVED}
+_OVER = ("Succeeded", "Failed")  # phases of a pod
+_REVISION = "controller-revision-hash"  # label (Kubernetes API reference, apps/v1 DaemonSet)
+_NO_DAEMON_SET = "no DaemonSet of ours is left that could clean it: apply the manifests again"
+_MOST_WORDS = 16_384  # characters; ours have about 3,000 at most (node_word.py)
+_MOST_OF_ONE = 1024
 _FUTURE = 60.0  # seconds that a renewal may seem to come from
 _PATIENCE = 300.0  # seconds that a new node may take until it has a pod
 
 
 @dataclass(frozen=True, slots=True)
 class PodView:
+    """`over`: it ends, or has ended. `created` is a time as the API writes it, `revision` that of the
+    DaemonSet's template."""
+
     ready: bool
     complaint: str
+    over: bool = False
+    created: str = ""
+    revision: str = ""
+
+    @property
+    def counts(self) -> tuple[bool, str]:
+        """Of two pods of a node that one which has more of it: a DaemonSet puts a new one beside one that
+        ends or was evicted."""
+        return not self.over, self.created
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
     """What was listed beside the nodes. `pods` by node and mode; `words` by the Lease's name: when it was
-    renewed, and how many seconds it is good for."""
+    renewed, and how many seconds it is good for. `newest`: the revision of the newest pod of each mode."""
 
     installations: tuple[Installed, ...]
     pods: Mapping[tuple[str, Mode], PodView]
     words: Mapping[str, tuple[datetime, int]]
     now: datetime
+    newest: Mapping[Mode, str] = field(default_factory=dict)
 
 
 class Api(Lists, Protocol):
@@ -69,14 +88,17 @@ def look(api: Api, namespace: str = "", instance: str = "") -> Overview:
     pods = dict[tuple[str, Mode], PodView]()
     for each_namespace in namespaces:
         for page in api.list_pages(PODS, selector, each_namespace, PAGE):
-            pods |= dict(_read_pod(each) for each in page.items)
+            for each in page.items:
+                key, pod = _read_pod(each)
+                pods[key] = max(pods.get(key, pod), pod, key=attrgetter("counts"))
     words = dict[str, tuple[datetime, int]]()
     for each_namespace in namespaces:
         for page in api.list_pages(LEASES, OURS, each_namespace, PAGE):
             words |= {text_at(each, "metadata", "name"): _read_lease(each) for each in page.items}
+    newest = {mode: _newest(pods, mode) for mode in Mode}
     views, others = [], 0
     for page in api.list_pages(NODES, "", "", PAGE):
-        known = Known(installations, pods, words, api.now())
+        known = Known(installations, pods, words, api.now(), newest)
         for node in page.items:
             view = judge_node(node, known)
             others += view is None
@@ -95,10 +117,10 @@ def find_unclean(api: Api, leases: Collection[str]) -> tuple[NodeView, ...]:
         for node in page.items:
             name, phase = (
                 text_at(node, "metadata", "name"),
-                _status(mapping_at(node, "metadata")).get("state", ""),
+                read_status(mapping_at(node, "metadata")).get("state", ""),
             )
             if phase != Phase.REMOVED and (phase or lease_name(name) in leases):
-                reason = "no DaemonSet of ours is left that could clean it: apply the manifests again"
+                reason = _left_reason(node) or _NO_DAEMON_SET
                 reachable = silent_since(node) is None
                 found.append(NodeView(name, NodeHealth.DIRTY, reason, phase=phase, reachable=reachable))
     return tuple(found)
@@ -108,12 +130,12 @@ def judge_node(node: Object, known: Known) -> NodeView | None:
     """None for a node that is not selected and has nothing of ours. Pure."""
     metadata = mapping_at(node, "metadata")
     name = text_at(metadata, "name")
-    says = _status(metadata)
+    says = read_status(metadata)
     modes = _modes(known.installations, name, mapping_at(metadata, "labels"))
     mode = Mode.REMOVE if Mode.REMOVE in modes else Mode.INSTALL
     pod, word = known.pods.get((name, mode)), known.words.get(lease_name(name))
     heard = (known.now - word[0]).total_seconds() if word else None
-    health, reason = NodeHealth.DIRTY, "no DaemonSet of ours selects it any more"
+    health, reason = NodeHealth.DIRTY, _left_reason(node) or "no DaemonSet of ours selects it any more"
     if modes:
         health, reason = _judge(node, says, pod, mode, known.now)
         silence = _silence(heard, word[1] if word else 0)
@@ -127,6 +149,8 @@ def judge_node(node: Object, known: Known) -> NodeView | None:
         cut_line(reason),
         phase=says.get("state", ""),
         generation=says.get("generation", ""),
+        wanted=says.get("wanted", ""),
+        outdated=pod is not None and pod.revision != known.newest.get(mode, pod.revision),
         policy=says.get("policy", ""),
         version=says.get("version", ""),
         changed=says.get("changed", ""),
@@ -185,18 +209,41 @@ def _selects(installation: Installed, name: str, labels: Mapping[str, Any]) -> b
         return True  # a word that we do not know is shown rather than hidden
 
 
-def _status(metadata: Object) -> Mapping[str, str]:
-    """The node's own words."""
+def read_status(metadata: Object) -> Mapping[str, str]:
+    """The node's own words, each of one line. What is longer than ours can be is not read."""
+    text = text_at(metadata, "annotations", STATUS)
     try:
-        found = json.loads(text_at(metadata, "annotations", STATUS) or "{}")
-    except ValueError:
+        found = json.loads(text or "{}") if len(text) <= _MOST_WORDS else {}
+    except (ValueError, RecursionError):
         return {}
-    return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
+    said = found.items() if isinstance(found, dict) else ()
+    return {str(key): cut_line(str(value), _MOST_OF_ONE) for key, value in said}
+
+
+def _left_reason(node: Object) -> str:
+    """Why an uninstallation has left it behind; empty if none has."""
+    says = read_status(mapping_at(node, "metadata"))
+    return says.get("reason", "") if says.get("state") == LEFT else ""
 
 
 def _read_pod(pod: Object) -> tuple[tuple[str, Mode], PodView]:
-    mode = mode_of(text_at(pod, "metadata", "labels", COMPONENT_LABEL)) or Mode.INSTALL
-    return (text_at(pod, "spec", "nodeName"), mode), PodView(is_ready_pod(pod), complaint_of(pod))
+    metadata = mapping_at(pod, "metadata")
+    mode = mode_of(text_at(metadata, "labels", COMPONENT_LABEL)) or Mode.INSTALL
+    over = bool(text_at(metadata, "deletionTimestamp")) or text_at(pod, "status", "phase") in _OVER
+    view = PodView(
+        is_ready_pod(pod),
+        complaint_of(pod),
+        over,
+        text_at(metadata, "creationTimestamp"),
+        text_at(metadata, "labels", _REVISION),
+    )
+    return (text_at(pod, "spec", "nodeName"), mode), view
+
+
+def _newest(pods: Mapping[tuple[str, Mode], PodView], mode: Mode) -> str:
+    """The controller makes pods of the present template only."""
+    found = [pod for (_, of), pod in pods.items() if of is mode and not pod.over]
+    return max(found, key=attrgetter("created")).revision if found else ""
 
 
 def _read_lease(lease: Object) -> tuple[datetime, int]:

@@ -27,7 +27,9 @@ def see_progress(nodes: Collection[NodeView], rollouts: Sequence[RolloutView], n
     begun = [each for rollout in rollouts for each in rollout.generations]
     passed = max((parse_time(each.passed) for each in begun if each.passed), default=0.0)
     since = max(now - _WINDOW, passed)
-    done = sorted(at for at in (parse_time(node.changed) for node in nodes if node.changed) if at > since)
+    done = sorted(
+        at for at in (parse_time(node.changed) for node in nodes if node.changed) if since < at <= now
+    )
     if len(done) < _FEWEST or now <= done[0] or any(each.is_stopped for each in rollouts):
         return Progress(waiting, len(working) - waiting, outdated)
     pace = len(done) / (now - done[0])

@@ -3,25 +3,33 @@ it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from installer.admin.find import PAGE, Installed, Lists
 from installer.admin.removal import parse_settings_map, settings_map_of
+from installer.fleet.brake import Brake
+from installer.fleet.objects import brake_name
 from installer.fleet.overview import (
+    Generation,
+    Released,
     Rollout,
     build_pause,
     build_paused_fleet,
     build_resume,
     build_rollout,
-    find_freeze,
+    find_pause,
     to_retry,
 )
+from installer.fleet.size import heard_by
 from installer.kube.api import CONFIG_MAPS, LEASES, ApiError, Resource
 from installer.kube.objects import Object, mapping_at, text_at
+from installer.model.daemon import Phase
 from installer.model.fleet import FLEET, FleetRules
 from installer.model.instant import plain_time
-from installer.model.overview import GenerationView, RolloutView
+from installer.model.overview import GenerationView, NodeHealth, NodeView, RolloutView, group_nodes, name_some
+from installer.model.state import Mode
 
 
 class RolloutApi(Lists, Protocol):
@@ -39,9 +47,15 @@ def rollout_namespace(installed: Installed) -> str:
     return f"{installed.what.instance}-rollout"
 
 
-def see_rollouts(api: RolloutApi, installations: Sequence[Installed]) -> tuple[RolloutView, ...]:
-    """Of each DaemonSet. Raises ApiError."""
-    return tuple(_view(each, _read(api, each)) for each in installations)
+def see_rollouts(
+    api: RolloutApi, installations: Sequence[Installed], nodes: Collection[NodeView]
+) -> tuple[RolloutView, ...]:
+    """Of each instance: of its removal, where there is one, for that is what its nodes do then. `nodes` are
+    those of all of them. Raises ApiError."""
+    acting = dict[str, Installed]()
+    for each in sorted(installations, key=lambda each: each.what.mode is Mode.REMOVE):
+        acting[rollout_namespace(each)] = each
+    return tuple(build_view(each, _read(api, each), nodes) for _, each in sorted(acting.items()))
 
 
 def pause(api: RolloutApi, installations: Sequence[Installed], why: str) -> None:
@@ -81,16 +95,36 @@ def _namespaces(installations: Sequence[Installed]) -> tuple[str, ...]:
 
 
 def retry(api: RolloutApi, installations: Sequence[Installed]) -> tuple[str, ...]:
-    """Lets the generations begin again that were stopped; the brakes that were released. Raises ApiError."""
-    found = {(rollout_namespace(each), name) for each in installations for name in to_retry(_read(api, each))}
-    for namespace, name in sorted(found):
-        api.delete(LEASES, namespace, name)
-    return tuple(name for _, name in sorted(found))
+    """Lets the generations begin again that were stopped. Returns what it did and what nodes do then, in
+    sentences; nothing where nothing was stopped. Raises ApiError."""
+    said = list[str]()
+    for namespace in _namespaces(installations):
+        rollout = _read(api, next(each for each in installations if rollout_namespace(each) == namespace))
+        released = to_retry(rollout)
+        for each in released:
+            api.delete(LEASES, namespace, each.lease)
+            said.append(_describe(each))
+        if released:
+            seconds = max(60, math.ceil(heard_by(rollout.nodes)))
+            said.append(f"nodes that wait ask again within {seconds} s, and the first ones begin as canaries")
+    return tuple(said)
+
+
+def _describe(released: Released) -> str:
+    if not released.generation:
+        return f"deleted Lease {released.lease}, which was not understood"
+    said = f"released generation {released.generation[:12]}"
+    if not released.failed:
+        return said
+    remembered = name_some(released.failed)
+    return (
+        f"{said}; {remembered} had failed and tries it again by `cri-resmgr-installer install --retry` only"
+    )
 
 
 def why_paused(api: Lists, installed: Installed) -> str | None:
     """None if it is not. Raises ApiError."""
-    return find_freeze(_list_leases(api, installed))
+    return find_pause(_list_leases(api, installed))
 
 
 def _list_leases(api: Lists, installed: Installed) -> list[Object]:
@@ -121,28 +155,60 @@ def _read_rules(api: RolloutApi, installed: Installed) -> FleetRules:
     )
 
 
-def _view(installed: Installed, rollout: Rollout) -> RolloutView:
+def build_view(installed: Installed, rollout: Rollout, nodes: Collection[NodeView]) -> RolloutView:
+    """What the nodes say decides which generations are asked for: those whose pod is of the present template.
+    Where they say nothing (`annotateNode: false`), it is the one that was begun last. A removal asks for
+    none. Pure."""
+    mode = installed.what.mode
+    ours = [each for each in nodes if each.mode is mode]
+    installs = mode is Mode.INSTALL
+    wanted = {each.wanted for each in ours if each.wanted and not each.outdated} if installs else set()
+    begun = {each.brake.generation: each for each in rollout.generations}
+    current = wanted or set(list(begun)[:1] if installs else ())
+    unbegun = [
+        _generation(Generation(Brake(each), "", 0), ours, current=True) for each in wanted - set(begun)
+    ]
+    generations = [_generation(each, ours, current=name in current) for name, each in begun.items()]
     return RolloutView(
         daemon_set=f"{installed.what.namespace}/{text_at(installed.daemon_set, 'metadata', 'name')}",
         nodes=rollout.nodes,
         waiting=rollout.waiting,
-        frozen=rollout.frozen,
-        permits=tuple((permit.node, plain_time(permit.taken)) for permit in rollout.permits),
+        paused=rollout.paused,
+        permits=tuple((permit.node or permit.name, plain_time(permit.taken)) for permit in rollout.permits),
         limit=rollout.limit,
-        generations=tuple(
-            GenerationView(
-                each.brake.generation,
-                begun=plain_time(each.brake.begun) if each.brake.begun else "",
-                canaries=tuple(sorted(each.brake.canaries)),
-                succeeded=tuple(sorted(each.brake.succeeded)),
-                failures={node: failure.why for node, failure in sorted(each.brake.failures.items())},
-                passed=plain_time(each.brake.passed) if each.brake.passed else "",
-                soaks_until=plain_time(each.soaks_until) if each.soaks_until else "",
-                stopped=each.stopped,
-                missing=0 if each.brake.passed else each.brake.missing,
-            )
-            for each in rollout.generations
+        generations=(*unbegun, *sorted(generations, key=lambda each: not each.current)),
+        unreadable=tuple(
+            name for name in rollout.unreadable if not wanted or name in map(brake_name, wanted)
         ),
-        unreadable=rollout.unreadable,
         outdated=rollout.outdated,
+        mode=mode,
+        awaited=group_nodes(each for each in ours if each.health is not NodeHealth.WELL),
+        stuck=_is_stuck(rollout, ours),
     )
+
+
+def _generation(found: Generation, nodes: Collection[NodeView], *, current: bool) -> GenerationView:
+    brake = found.brake
+    ours = [each for each in nodes if each.wanted == brake.generation]
+    return GenerationView(
+        brake.generation,
+        begun=plain_time(brake.begun) if brake.begun else "",
+        canaries=tuple(sorted(brake.canaries)),
+        succeeded=tuple(sorted(brake.succeeded)),
+        failures={node: failure.why for node, failure in sorted(brake.failures.items())},
+        passed=plain_time(brake.passed) if brake.passed else "",
+        soaks_until=plain_time(found.soaks_until) if found.soaks_until else "",
+        stopped=found.stopped,
+        missing=0 if brake.passed else brake.missing,
+        current=current,
+        has=sum(each.health is NodeHealth.WELL for each in ours),
+        awaits=sum(each.phase == Phase.WAITING for each in ours),
+    )
+
+
+def _is_stuck(rollout: Rollout, nodes: Collection[NodeView]) -> bool:
+    """Whether there is work left that nobody does, because nodes have refused it or failed: a rolling update
+    replaces no further pod while so many are not available."""
+    blocked = any(each.phase in (Phase.REFUSED, Phase.FAILED) and not each.ready for each in nodes)
+    at_work = any(each.health is NodeHealth.WORKING and each.phase != Phase.WAITING for each in nodes)
+    return blocked and rollout.outdated > 0 and not rollout.permits and not at_work

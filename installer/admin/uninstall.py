@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from installer.admin.clean_nodes import NodesApi, clean_nodes
+from installer.admin.clean_nodes import NodesApi, clean_nodes, mark_left
 from installer.admin.find import Installed, find_installations
 from installer.admin.inventory import (
     DEFINITIONS,
@@ -40,10 +40,11 @@ from installer.kube.api import CONFIG_MAPS, DAEMON_SETS, LEASES, ApiError, Objec
 from installer.kube.objects import mapping_at
 from installer.model.event import Emit, Event
 from installer.model.node_marks import UNINSTALLING
-from installer.model.overview import NodeHealth, NodeView
+from installer.model.overview import NodeHealth, NodeView, name_some
 from installer.model.state import Mode
 
 _NAMED = 10  # objects or nodes in a message
+_LEFT = "`uninstall` has left this node as it was"
 _ROUNDS = 2  # a Lease may have been written while it was deleted
 _GARDENER = ("resources.gardener.cloud/origin", "resources.gardener.cloud/description")
 
@@ -119,7 +120,7 @@ def find(api: UninstallApi, asked: Asked) -> Found:
         by_mode.get(Mode.REMOVE),
         _read_settings(api, by_mode.get(Mode.INSTALL), by_mode.get(Mode.REMOVE)),
         owned,
-        look(api, namespace, instance).nodes if instance else (),
+        look(api, namespace, instance).nodes if instance else find_unclean(api, ()),
         len(find_adjustments(api)) if any(each.resource == DEFINITIONS for each in owned) else 0,
     )
 
@@ -150,7 +151,8 @@ def describe(found: Found, asked: Asked) -> Iterator[Event]:
     """What `uninstall` would do, line by line."""
     if not found.owned:
         named = f" with the name {asked.name}" if asked.name else ""
-        yield Event("uninstall.plan", f"nothing of ours{named} is in this cluster")
+        where = "the API server, but on nodes" if found.dirty else "this cluster"
+        yield Event("uninstall.plan", f"nothing of ours{named} is in {where}")
         return
     where = f"{found.instance} in namespace {found.namespace or 'of its objects'}, {len(found.nodes)} nodes"
     yield Event("uninstall.plan", where, {"instance": found.instance, "namespace": found.namespace})
@@ -162,14 +164,16 @@ def describe(found: Found, asked: Asked) -> Iterator[Event]:
     chosen = f"app.kubernetes.io/instance={found.instance}"
     yield Event("uninstall.plan", f"2. deletes what has the label {chosen} and the name of our programs:")
     for kind, names in _by_kind(found.owned).items():
-        yield Event("uninstall.plan", f"     {kind}: {_shorten(names)}", {"kind": kind, "objects": names})
+        yield Event(
+            "uninstall.plan", f"     {kind}: {name_some(names, _NAMED)}", {"kind": kind, "objects": names}
+        )
     yield Event("uninstall.plan", "3. takes our annotations, label, condition and taint off every Node")
     if found.adjustments:
         yield Event(
             "warning", f"{found.adjustments} Adjustments that people have made go with their definition"
         )
     if found.dirty:
-        dirty = _shorten([each.name for each in found.dirty])
+        dirty = name_some([each.name for each in found.dirty], _NAMED)
         yield Event("warning", f"no DaemonSet selects these nodes, and they are not clean: {dirty}")
 
 
@@ -181,30 +185,54 @@ def uninstall(api: UninstallApi, found: Found, asked: Asked, emit: Emit, clock: 
     left = _clean_hosts(api, found, waiting, emit)
     _judge(left, asked)
 
-    def delete(owned: Sequence[Owned]) -> None:
-        waiting.patiently(lambda: delete_owned(api, owned))
-        _tell(owned, emit)
+    told = set[str]()
 
-    owned = waiting.patiently(lambda: take_inventory(api, found.instance, found.namespace))
+    def look_again() -> tuple[Owned, ...]:
+        return take_inventory(api, found.instance, found.namespace)
+
+    def delete(owned: Sequence[Owned]) -> None:
+        """What was named before is only on its way."""
+        waiting.patiently(lambda: delete_owned(api, owned))
+        _tell([each for each in owned if each.path not in told], emit)
+        told.update(each.path for each in owned)
+
+    owned = waiting.patiently(look_again)
     waiting.patiently(lambda: _mark(api, owned))
     if found.installed is not None:
         delete([each for each in owned if _is_installation(each, found.installed)])
         _require_gone(waiting.until_gone(found.namespace, _unreachable(left), removals=False))
         # Of two pods that came at once, after a boot of the node, the installation's may have been the last.
-        left = waiting.until_clean(found.namespace, _removal_of(found))
+        left = waiting.until_clean(found.namespace, _removal_of(found), {node.name for node in left})
         _judge(left, asked)
     delete([each for each in owned if each.resource == DAEMON_SETS])
     if found.namespace:
         _require_gone(waiting.until_gone(found.namespace, {node.name for node in left}, removals=True))
-    count = clean_nodes(api, waiting.patiently)
+    mark_left(api, {node.name: f"{_LEFT}: {node.reason or node.phase}" for node in left}, waiting.patiently)
+    count = clean_nodes(api, {node.name for node in left}, waiting.patiently)
     emit(Event("uninstall.nodes", f"cleaned {count} Nodes in the API server", {"nodes": count}))
     for _ in range(_ROUNDS):
-        delete(waiting.patiently(lambda: take_inventory(api, found.instance, found.namespace)))
+        delete(waiting.patiently(look_again))
+    kept = waiting.until_deleted(lambda: [f"{each.path} ({each.held or 'new'})" for each in look_again()])
+    but = f", but for {name_some(kept)}" if kept else ""
+    what = f"everything is deleted from the API server{but}"
     if left:
-        raise RollbackFailedError(
-            f"everything is deleted from the API server; nodes that were left as they are:\n{_lines(left)}",
-            "run `cri-resmgr-installer remove` on each of them; until then they run on without an installer",
+        raise left_behind(left, what)
+    if kept:
+        raise RolledBackError(
+            f"every node is clean, and {what}; what is still there:\n" + "\n".join(kept[:_NAMED]),
+            "take away what holds it, then run the same command again: it continues",
         )
+
+
+def left_behind(left: Sequence[NodeView], what: str) -> RollbackFailedError:
+    """Nodes that may run on with the proxy, without an installer."""
+    names = ",".join(node.name for node in left[:_NAMED])
+    return RollbackFailedError(
+        f"{what}; nodes that were left as they are:\n{_lines(left)}",
+        f"`cri-resmgr-installer manifests --mode remove --nodes {names} | kubectl apply -f -`, with your "
+        "--values, cleans them when they are back; then run the same command again. Until then their kubelet "
+        "runs on with the proxy, and `report` names them",
+    )
 
 
 def _clean_hosts(api: UninstallApi, found: Found, waiting: Waiting, emit: Emit) -> tuple[NodeView, ...]:
@@ -251,7 +279,7 @@ def _judge(left: Sequence[NodeView], asked: Asked) -> None:
 def _require_gone(pods: Sequence[str]) -> None:
     if pods:
         raise RolledBackError(
-            f"{len(pods)} pods do not end: {_shorten(pods)}",
+            f"{len(pods)} pods do not end: {name_some(pods, _NAMED)}",
             "`kubectl describe pod` says why; then run the same command again: it continues",
         )
 
@@ -271,7 +299,11 @@ def _mark(api: UninstallApi, owned: Sequence[Owned]) -> None:
 def _tell(owned: Sequence[Owned], emit: Emit) -> None:
     for kind, names in _by_kind(owned).items():
         emit(
-            Event("uninstall.deleted", f"deleted {kind}: {_shorten(names)}", {"kind": kind, "objects": names})
+            Event(
+                "uninstall.deleted",
+                f"deleted {kind}: {name_some(names, _NAMED)}",
+                {"kind": kind, "objects": names},
+            )
         )
 
 
@@ -288,11 +320,6 @@ def _by_kind(owned: Sequence[Owned]) -> Mapping[str, list[str]]:
     for each in owned:
         found.setdefault(each.resource.plural, []).append(each.path)
     return found
-
-
-def _shorten(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
 
 
 def _lines(nodes: Sequence[NodeView]) -> str:

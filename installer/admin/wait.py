@@ -6,8 +6,9 @@ counts have changed. An API server that is away is waited for as silent nodes ar
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
@@ -17,12 +18,13 @@ from installer.kube.api import DAEMON_SETS, PODS, ApiError, Resource
 from installer.kube.objects import Object, mapping_at, number_at, text_at
 from installer.model.event import Emit, Event
 from installer.model.labels import COMPONENT_LABEL, COMPONENTS, INSTANCE_LABEL, OURS
-from installer.model.overview import NodeView
+from installer.model.overview import NodeView, name_some
 from installer.model.state import Mode
 
 _PACE = 2.0  # seconds between two looks
 _LARGE = 500  # nodes; looks at more of them are further apart
-_NAMED = 5
+_NEVER = float("-inf")
+_SAY = 60.0  # seconds from one word about a wait to the next
 _T = TypeVar("_T")
 
 
@@ -49,12 +51,15 @@ class Waiting:
         self._api, self._instance, self._patience = api, instance, patience
         self._emit, self._clock = emit, clock or Clock()
         self._gone: ApiError | None = None  # why the last request had no answer
+        self._said_at = _NEVER
 
-    def until_clean(self, namespace: str, name: str) -> tuple[NodeView, ...]:
-        """Until the removal's DaemonSet of this name is done. Returns the nodes that are not clean, with
-        their reasons. Raises ApiError."""
+    def until_clean(self, namespace: str, name: str, given_up: Collection[str] = ()) -> tuple[NodeView, ...]:
+        """Until the removal's DaemonSet of this name is done, but for the nodes that are given up. Returns
+        the nodes that are not clean, with their reasons. Raises ApiError."""
         clean, since, count = set[str](), self._clock.now(), 0
         seen: object = None
+        left = tuple[NodeView, ...]()
+        self._said_at = _NEVER
         while True:
             daemon_set = self._ask(lambda: self._api.get(DAEMON_SETS, namespace, name)) or {}
             status, done = mapping_at(daemon_set, "status"), _is_done(daemon_set)
@@ -66,24 +71,35 @@ class Waiting:
                     clean |= fresh
                     since = self._clock.now() if fresh else since
                     self._tell(sorted(fresh), sum(map(_is_clean, views)), count)
-                    if done or self._is_over(since):
-                        return tuple(_with_reason(each) for each in views if not _is_clean(each))
+                    left = tuple(_with_reason(each) for each in views if not _is_clean(each))
+                    if done or self._is_over(since) or _is_done_but_for(left, given_up, daemon_set):
+                        return left
                 elif self._is_over(since):
                     raise self._silence()
+            who = name_some([f"{each.name} ({each.reason or each.phase or 'at work'})" for each in left])
+            self._say(f"nodes to be clean: {who}" if left else "the first pods of the removal", since)
             self._clock.sleep(_PACE * max(1.0, count / _LARGE))
 
     def until_gone(self, namespace: str, excused: Collection[str], removals: bool) -> tuple[str, ...]:
         """Until pods of ours run on the excused nodes alone, or nothing happens any more; the pods that do.
         `removals`: those of the removal have to end, too. Raises ApiError."""
-        fewest, since = -1, self._clock.now()
+        return self._until_none("pods to end", lambda: tuple(self._pods(namespace, excused, removals)))
+
+    def until_deleted(self, look: Callable[[], Iterable[str]]) -> tuple[str, ...]:
+        """Until the look finds nothing any more, or nothing happens; what it finds then. Raises ApiError."""
+        return self._until_none("objects to be gone", lambda: tuple(look()))
+
+    def _until_none(self, what: str, look: Callable[[], tuple[str, ...]]) -> tuple[str, ...]:
+        fewest, since, self._said_at = -1, self._clock.now(), _NEVER
         while True:
-            pods = self._ask(lambda: tuple(self._pods(namespace, excused, removals)))
-            if pods is not None and (fewest < 0 or len(pods) < fewest):
-                fewest, since = len(pods), self._clock.now()
-            if pods is not None and (not pods or self._is_over(since)):
-                return pods
-            if pods is None and self._is_over(since):
+            found = self._ask(look)
+            if found is not None and (fewest < 0 or len(found) < fewest):
+                fewest, since = len(found), self._clock.now()
+            if found is not None and (not found or self._is_over(since)):
+                return found
+            if found is None and self._is_over(since):
                 raise self._silence()
+            self._say(f"{what}: {name_some(found)}" if found else what, since)
             self._clock.sleep(_PACE)
 
     def patiently(self, call: Callable[[], _T]) -> _T:
@@ -114,7 +130,8 @@ class Waiting:
             if error.code and error.code != 429 and error.code < 500:
                 raise
             if self._gone is None:
-                self._emit(Event("warning", f"the API server: {error}; tried again"))
+                rest = f"tried again until {self._patience:g} s pass without progress"
+                self._emit(Event("warning", f"the API server: {error}; {rest}"))
             self._gone = error
             return None
         self._gone = None
@@ -123,11 +140,20 @@ class Waiting:
     def _silence(self) -> ApiError:
         return self._gone or ApiError(0, "no answer")
 
+    def _say(self, what: str, since: float) -> None:
+        """For whom, for how long still, and what ends it: at once, and then each minute."""
+        now = self._clock.now()
+        if now - self._said_at < _SAY:
+            return
+        self._said_at = now
+        seconds = math.ceil(max(0.0, self._patience - (now - since)))
+        message = f"waiting for {what}; it goes on then, or after {seconds} s without progress"
+        self._emit(Event("uninstall.waiting", message, {"seconds": seconds}))
+
     def _tell(self, fresh: list[str], clean: int, count: int) -> None:
         if not fresh:
             return
-        more = f" and {len(fresh) - _NAMED} more" if len(fresh) > _NAMED else ""
-        message = f"clean: {', '.join(fresh[:_NAMED])}{more} ({clean} of {count})"
+        message = f"clean: {name_some(fresh)} ({clean} of {count})"
         self._emit(Event("uninstall.progress", message, {"nodes": fresh, "clean": clean, "of": count}))
 
 
@@ -143,10 +169,16 @@ def _with_reason(node: NodeView) -> NodeView:
     return node
 
 
-def _is_done(daemon_set: Object) -> bool:
-    """Whether each node that it selects has an available pod of its present template."""
+def _is_done_but_for(left: Collection[NodeView], given_up: Collection[str], daemon_set: Object) -> bool:
+    """Whether all that is left are nodes that nobody waits for."""
+    known = bool(left) and all(each.name in given_up for each in left)
+    return known and _is_done(daemon_set, len(left))
+
+
+def _is_done(daemon_set: Object, missing: int = 0) -> bool:
+    """Whether each node that it selects, but for so many, has an available pod of its present template."""
     observed = number_at(daemon_set, "status", "observedGeneration")
     wanted = number_at(daemon_set, "status", "desiredNumberScheduled")
     done = ("updatedNumberScheduled", "numberReady", "numberAvailable")
     current = bool(observed) and observed == number_at(daemon_set, "metadata", "generation")
-    return current and all(number_at(daemon_set, "status", key) == wanted for key in done)
+    return current and all(number_at(daemon_set, "status", key) >= wanted - missing for key in done)

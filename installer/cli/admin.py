@@ -36,8 +36,8 @@ def run_report(arguments: argparse.Namespace, options: Options) -> int:
 
         def see() -> Overview:
             found = find_installations(api, arguments.namespace, arguments.name)
-            rollouts = see_rollouts(api, found)
             seen = look(api, arguments.namespace, arguments.name)
+            rollouts = see_rollouts(api, found, seen.nodes)
             progress = see_progress(seen.nodes, rollouts, api.now().timestamp())
             return replace(seen, rollouts=rollouts, progress=progress)
 
@@ -77,6 +77,7 @@ def run_rollout(arguments: argparse.Namespace, options: Options) -> int:
     with _cluster(arguments) as api:
         from installer.admin import rollout
         from installer.admin.find import find_installations
+        from installer.admin.look import look
         from installer.report.events import build_reporter
         from installer.report.rollout import print_rollouts
 
@@ -85,7 +86,9 @@ def run_rollout(arguments: argparse.Namespace, options: Options) -> int:
             missing = "no DaemonSet of cri-resmgr-installer was found"
             raise InvalidInputError([missing], "--context chooses another cluster")
         if arguments.action == "status":
-            return print_rollouts(rollout.see_rollouts(api, found), options.output, sys.stdout)
+            nodes = look(api, arguments.namespace, arguments.name).nodes
+            seen = rollout.see_rollouts(api, found, nodes)
+            return print_rollouts(seen, options.output, sys.stdout)
         if arguments.action == "pause":
             rollout.pause(api, found, arguments.why)
             said = "paused: nodes finish what they have begun, and begin no planned work"
@@ -93,8 +96,7 @@ def run_rollout(arguments: argparse.Namespace, options: Options) -> int:
             rollout.resume(api, found)
             said = "resumed: nodes begin planned work again when their turn comes"
         else:
-            released = ", ".join(rollout.retry(api, found))
-            said = f"released: {released}; canaries begin again" if released else "nothing was stopped"
+            said = "; ".join(rollout.retry(api, found)) or "nothing was stopped, and nothing has changed"
         emit = build_reporter(options.output, sys.stdout, options.verbose)
         names = [f"{each.what.namespace}/{each.what.name}" for each in found]
         emit(Event("rollout", said, {"daemonSets": names}))
@@ -104,7 +106,7 @@ def run_rollout(arguments: argparse.Namespace, options: Options) -> int:
 def run_uninstall(arguments: argparse.Namespace, options: Options) -> int:
     """Raises InstallerError."""
     with _cluster(arguments) as api:
-        from installer.admin.uninstall import Asked, describe, find, uninstall
+        from installer.admin.uninstall import Asked, describe, find, left_behind, uninstall
         from installer.report.events import build_reporter
 
         emit = build_reporter(options.output, sys.stdout, options.verbose)
@@ -112,6 +114,8 @@ def run_uninstall(arguments: argparse.Namespace, options: Options) -> int:
         found = find(api, asked)
         for line in describe(found, asked):
             emit(line)
+        if not found.owned and found.dirty:
+            raise left_behind(found.dirty, "nothing of ours is left in the API server")
         if not found.owned:
             return 0
         if arguments.dry_run:

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+from functools import partial
 
 from installer.cli.options import Options
 from installer.errors import InstallerError, InvalidInputError
@@ -26,6 +27,7 @@ def run_extension(arguments: argparse.Namespace, options: Options) -> int:
     from installer.extension.desired import Renderer
     from installer.extension.health import HealthServer, Pulses
     from installer.extension.service import serve
+    from installer.kube.api import LEASE, SHOOT
     from installer.kube.client import connect, connect_with
     from installer.report.events import build_reporter
 
@@ -48,10 +50,10 @@ def run_extension(arguments: argparse.Namespace, options: Options) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
     seed, pulses = connect(), Pulses()
-    setup = Setup(renderer, name, pod, connect_with, pulses)
+    setup = Setup(renderer, name, pod, partial(connect_with, limits=SHOOT), pulses)
     health = HealthServer(arguments.listen, pulses) if arguments.listen else contextlib.nullcontext()
     with health:
-        led = serve(seed, seed, setup, namespace, stop, lambda line: emit(Event("extension", line)))
+        led = serve(seed, connect(LEASE), setup, namespace, stop, lambda line: emit(Event("extension", line)))
     if not led:
         raise InstallerError(
             "this replica does not lead any more", "it is started again, and waits for its turn"

@@ -11,12 +11,18 @@ from typing import Any
 from installer.daemon.decision import Action
 from installer.daemon.poller import PollSnapshot
 from installer.errors import KubeletKeptError
-from installer.model.event import Emit, Event
+from installer.model.event import ERROR, WAITING, Emit, Event
 from installer.model.fleet import PlannedWork
 
 _OUTPUT_LIMIT = 1 << 22  # characters of a plan
 _REASON_BYTES = 700  # an Event has room for 1024, and for what the phase says around it
 _KEPT = KubeletKeptError.exit_code
+_INSTALLED = {
+    "generation": "generation",
+    "payload_version": "payloadVersion",
+    "policy": "policy",
+    "policy_source": "policySource",
+}
 _TOUCHED_NOTHING = (0, 2, _KEPT, 4, 75)  # or told of each restart
 
 
@@ -24,8 +30,8 @@ _TOUCHED_NOTHING = (0, 2, _KEPT, 4, 75)  # or told of each restart
 class ChildOutcome:
     """How a child ended. `remembered`: the failure is not to be tried again until an input changes.
     `restarts`: those of kubelet. `would_restart`: a plan with a restart of kubelet. `generation` and
-    `payload_version`, `policy` and `policy_source` are told by a pass that converged, and so is the
-    `fleet_generation`, also by one that does not try it again. `planned` is what the pass has left undone,
+    `payload_version`, `policy` and `policy_source` are of what is installed, where the pass `tells` of it;
+    `fleet_generation` is what was asked for, if that is known. `planned` is what the pass has left undone,
     because it has to be asked for."""
 
     code: int
@@ -42,6 +48,7 @@ class ChildOutcome:
     policy_source: str = ""
     fleet_generation: str = ""
     planned: PlannedWork | None = None
+    tells: bool = False
 
     @property
     def touched(self) -> bool:
@@ -94,7 +101,7 @@ class ChildRun:
             self._changed = True
         elif kind == "planned":
             self._planned_work = PlannedWork(**data)
-        elif kind == "error":
+        elif kind in (ERROR, WAITING):
             self._error = {**data, "message": message}
         elif kind == "rollback.started":
             self._rolled_back = True
@@ -122,13 +129,17 @@ class ChildRun:
             would_restart=would_restart,
             reason=reason or self._cause() or failure,
             seconds=round(time.monotonic() - self._started, 3),
-            generation=str(self._converged.get("generation", "")),
-            payload_version=str(self._converged.get("payloadVersion", "")),
-            policy=str(self._converged.get("policy", "")),
-            policy_source=str(self._converged.get("policySource", "")),
             fleet_generation=str((self._converged or self._error).get("fleetGeneration", "")),
             planned=planned,
+            **self._installed(),
         )
+
+    def _installed(self) -> dict[str, Any]:
+        """What is installed, by the last word of the pass."""
+        found = self._converged or self._error.get("installed")
+        if not isinstance(found, dict):
+            return {}
+        return {"tells": True} | {name: str(found.get(key, "")) for name, key in _INSTALLED.items()}
 
     def _cause(self) -> str:
         """Every fault that the error tells of, as far as there is room; else its first line, which has the

@@ -14,6 +14,7 @@ from installer.errors import InstallerError, InvalidInputError
 from installer.host.run import OURSELVES, Finished, run
 from installer.model.daemon import ALIVE_FILE, EXCUSED_FILE, READY_FILE
 from installer.model.fleet import DEFAULT_RULES, FleetRules
+from installer.model.paths import AUTO
 from installer.model.state import Mode
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Configuration:
 
     mode: Mode = Mode.INSTALL
     kubelet_unit: str = "kubelet.service"
-    drop_in_directory: str = "/etc/systemd/system"
+    drop_in_directory: str = AUTO
     dead_seconds: float = 20.0
     restarts_per_hour: int = 3
     remove_on_evidence: bool = False
@@ -124,7 +125,7 @@ class Command:
 
     @property
     def excused_file(self) -> Path:
-        """Exists while no proxy has to run: the node is paused, in whatever way, or not installed yet."""
+        """Exists while a restart of our container would not bring the proxy: see DaemonState.stands_back."""
         return self.ready_file.with_name(Path(EXCUSED_FILE).name)
 
     @property

@@ -9,7 +9,7 @@ from installer.daemon.child_run import ChildOutcome
 from installer.daemon.decision import Action
 from installer.daemon.policy import BUSY, Policy
 from installer.daemon.poller import PollSnapshot
-from installer.errors import InstallerError
+from installer.errors import InstallerError, RolledBackError
 from installer.host.ports import Files
 from installer.model.daemon import Cluster
 from installer.model.digest import sha256_hex
@@ -61,7 +61,9 @@ def build_result(action: Action, outcome: ChildOutcome, permitted: PlannedWork |
     if action is Action.RESCUE:
         return WorkResult(NO_WORK, False, "its relay died soon after") if outcome.code == 0 else None
     if action in (Action.INSTALL, Action.REMOVE) and permitted is not None:
-        ok = True if outcome.code == 0 else False if outcome.touched else None
+        # A fault of the node's environment (rolled back, and nothing blamed) says nothing of the generation.
+        failed = outcome.touched and (outcome.remembered or outcome.code != RolledBackError.exit_code)
+        ok = True if outcome.code == 0 else False if failed else None
         return WorkResult(permitted, ok, outcome.reason)
     if action is Action.INSTALL and outcome.code == 0 and outcome.fleet_generation:
         work = PlannedWork(outcome.fleet_generation, restarts_kubelet=False, begins=True)

@@ -51,7 +51,7 @@ from installer.host.run import Finished, describe_exit
 from installer.host.systemd import BusSystemd
 from installer.host.transient import TransientService
 from installer.host.version_call import answers_version
-from installer.host.watch import EventLoop
+from installer.host.watch import NO_WATCH_LEFT, EventLoop
 from installer.model import paths
 from installer.model.daemon import Cluster, DaemonState, Phase
 from installer.model.event import Emit, Event
@@ -209,7 +209,9 @@ class Daemon:
             self._set_timer(self._wake - now)
             return
         due = not self._snapshot.relay or now >= self._due
-        self._turn(full=due or not self._systemd.is_listening)
+        if not (sees := self._loop.sees):
+            self._say_once(*NO_WATCH_LEFT)
+        self._turn(full=due or not (self._systemd.is_listening and sees))
 
     def _set_timer(self, seconds: float) -> None:
         timer, self._timer = self._timer, 0
@@ -381,8 +383,7 @@ class Daemon:
             before.ready,
             before.reason,
         ):
-            message = state.phase.value + (f": {state.reason}" if state.reason else "")
-            self._say("state", message, phase=state.phase.value, ready=state.ready, hold=state.hold)
+            self._say("state", state.word, phase=state.phase.value, ready=state.ready, hold=state.hold)
         if state != before:
             self._cluster.report(state)
         ask_fleet(self._cluster, self._policy, self._snapshot)
@@ -404,8 +405,9 @@ class Daemon:
     def _show(self, *, alive: bool = False) -> None:
         published = self._published
         ready = published is not None and published.ready
-        absent = published is not None and published.needs_no_proxy
-        self._probe_files.show(alive=alive, ready=ready, excused=self._snapshot.paused or absent)
+        excused = published is not None and published.stands_back
+        word = published.word if published is not None else ""
+        self._probe_files.show(word, alive=alive, ready=ready, excused=excused)
 
     # -- the end ----------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ _BUSY_RETRY = 2.0
 _BACKOFF = (5.0, RESYNC)  # the first and the longest
 _CALM_PASSES = 20  # a minute; passes beyond them are slowed down
 _SECOND_LOOK = 1.0  # after a pass that changed something
-_SERVING = ("generation", "payload_version", "policy", "policy_source")
+_INSTALLED = ("generation", "payload_version", "policy", "policy_source")
 _COUNTED = ("all_restarts", "passes", "changes", "repairs", "rollbacks", "rescues", "failures")
 _INVALID, _PENDING, _UNSERVABLE = 2, 3, 4
 _TELLS_OF_THE_HOST = (0, _INVALID, _PENDING, _UNSERVABLE)  # exit codes of a plan
@@ -46,7 +46,8 @@ class PassHistory:
         self.retry_at = self.locked_until = 0.0
         self.counts: dict[str, Any] = dict.fromkeys(_COUNTED, 0)
         self.last = (-1, 0.0)  # exit code and seconds of the last pass
-        self.serving: dict[str, Any] = {}  # what the last pass that converged has told
+        self.installed: dict[str, Any] = {}  # what the last pass has told of it
+        self.wanted = ""  # the generation that was asked for then
         self._spread = spread
         self._settled: PollSnapshot | None = None  # seen when a pass last found or left nothing to do
         self._second_look = 0.0
@@ -66,6 +67,12 @@ class PassHistory:
         self.counts["passes"] += 1
         if not 0.0 < self._second_look <= now:
             self._passes.append(now)
+
+    def told(self, outcome: ChildOutcome) -> None:
+        """A pass has ended, whatever became of it: what is installed, and what is asked for."""
+        self.wanted = outcome.fleet_generation
+        if outcome.tells or outcome.code == 0:
+            self.installed = {name: getattr(outcome, name) for name in _INSTALLED}
 
     def busy(self, now: float) -> None:
         """Another run holds the host's lock."""
@@ -99,7 +106,6 @@ class PassHistory:
         if outcome.code == 0:
             self.well = True
             self.counts["changes"] += outcome.changed
-            self.serving = {name: getattr(outcome, name) for name in _SERVING}
             # Others may have changed something while we changed the host: a verification pass follows.
             self._settled = after if outcome.changed else before
             self._second_look = now + _SECOND_LOOK if outcome.changed else 0.0

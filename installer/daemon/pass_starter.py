@@ -24,6 +24,7 @@ from installer.host.ports import Files
 from installer.host.run import ENVIRONMENT
 from installer.host.transient import UNIT_EXISTS, UNKNOWN_END, TransientService
 from installer.host.watch import EventLoop
+from installer.model.event import ERROR, WAITING
 from installer.model.paths import PASS_UNIT
 
 _MAY_RESTART_KUBELET = (Action.INSTALL, Action.REMOVE, Action.RESCUE, Action.HOLD)
@@ -180,7 +181,7 @@ def _exit_code_in(line: str) -> list[int]:
         event = json.loads(line)
         if event["kind"] == "converged":
             return [0]
-        if event["kind"] == "error":
+        if event["kind"] in (ERROR, WAITING):
             return [int(event["data"]["exitCode"])]
     return []
 

@@ -66,6 +66,7 @@ class Policy:
         self._random = random
         self._not_before = not_before
         self._phase, self._reason, self._ready = Phase.STARTING, "", False
+        self._serves = False
         self._now = now
         self.working = Action.NOTHING
         self._by_another = False
@@ -99,7 +100,9 @@ class Policy:
             hold=self._hold,
             last_exit=self._passes.last[0],
             last_seconds=self._passes.last[1],
-            **self._passes.serving,
+            serves=self._serves,
+            wanted=self._passes.wanted if self.configuration.mode is Mode.INSTALL else "",
+            **self._passes.installed,
             restarts=self._used(),
             **self._passes.counts,
         )
@@ -150,6 +153,8 @@ class Policy:
         self.stamps += [now] * outcome.restarts
         passes.counts["all_restarts"] += outcome.restarts
         passes.counts["rollbacks"] += outcome.rolled_back
+        if action in (Action.INSTALL, Action.REMOVE) and outcome.code != BUSY and not self._by_another:
+            passes.told(outcome)
         self.had_lock |= not (self._by_another or action is Action.PLAN or outcome.code == BUSY)
         if self._by_another:
             pass  # the node is as it left it, which a pass of our own looks at
@@ -326,6 +331,8 @@ class Policy:
 
     def _judge(self, now: float, snapshot: PollSnapshot) -> None:
         """Sets phase, reason and readiness."""
+        sick = snapshot.complaint(self._relay.silence(now))
+        self._serves = bool(self._passes.installed.get("generation")) and not (snapshot.blind or sick)
         limited = self.spent and self._would_restart and self._checked == snapshot.everything
         standing = Standing(
             superseded=self._yielded,
@@ -339,7 +346,7 @@ class Policy:
             awaits=(snapshot.turn.why or "the fleet is asked")
             if self._wanted is not None and self._waits(snapshot)
             else "",
-            sick=snapshot.complaint(self._relay.silence(now)),
+            sick=sick,
             difference=self._passes.difference(snapshot),
             new_inputs=snapshot.inputs != self._passes.tried,
             at_work=self.working is not Action.NOTHING,

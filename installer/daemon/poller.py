@@ -25,7 +25,7 @@ from installer.host.ports import Files, Systemd
 from installer.host.watch import WatchSpec
 from installer.model import paths
 from installer.model.fleet import FREE, Turn
-from installer.model.hold import reason_in
+from installer.model.hold import read_hold
 from installer.model.limits import ANSWER_SECONDS
 from installer.model.pause import PAUSE_FILE
 from installer.model.resource import ProcessState, UnitDetail, UnitState
@@ -169,7 +169,7 @@ class Poller:
         """Where a change is worth a look: each directory on the way to a path of the host, for a path may
         come and a directory may be moved away. Of the inputs and of kubelet's drop-ins: everything."""
         names: dict[str, set[str]] = {}
-        for path in (*self._watched(), PAUSE_FILE, paths.HOLD, f"{paths.OUR_RUNTIME}/mode.json"):
+        for path in (*self._watched(), PAUSE_FILE, *paths.HOLDS, f"{paths.OUR_RUNTIME}/mode.json"):
             for directory, name in _way(path):
                 names.setdefault(directory, set()).add(name)
         root, ours = self._files.root, Path("/")
@@ -182,18 +182,20 @@ class Poller:
         return tuple(watch_specs)
 
     def _drop_in_directories(self) -> tuple[str, ...]:
-        roots = dict.fromkeys((self.configuration.drop_in_directory, *paths.CHANGING_UNIT_DIRECTORIES))
+        ours = paths.drop_in_directories(self.configuration.drop_in_directory)
+        roots = dict.fromkeys((*ours, *paths.CHANGING_UNIT_DIRECTORIES))
         return tuple(f"{root}/{self.configuration.kubelet_unit}.d" for root in roots)
 
     def _watched(self) -> tuple[str, ...]:
         """Our files, kubelet's, and what lies in its drop-in directories."""
-        drop_in = paths.drop_in(self.configuration.drop_in_directory, self.configuration.kubelet_unit)
+        directories = paths.drop_in_directories(self.configuration.drop_in_directory)
+        drop_ins = (paths.drop_in(each, self.configuration.kubelet_unit) for each in directories)
         in_directories = (
             f"{directory}/{name}"
             for directory in self._drop_in_directories()
             for name in self._files.list(directory)
         )
-        return tuple(dict.fromkeys((*_OURS, drop_in, *self._base, *in_directories)))
+        return tuple(dict.fromkeys((*_OURS, *drop_ins, *self._base, *in_directories)))
 
     def _base_files(self, kubelet: UnitState, detail: UnitDetail) -> tuple[str, ...]:
         """Unit files, drop-ins, environment files and configuration of kubelet, without what is composed."""
@@ -233,8 +235,7 @@ class Poller:
             return b""
 
     def _hold(self) -> str:
-        held = self._files.status(paths.HOLD) is not None
-        return reason_in(self._read(paths.HOLD)) if held else ""
+        return read_hold(lambda path: self._read(path) if self._files.status(path) is not None else None)
 
     def _runtime_answers(self) -> bool:
         """Whether the runtime behind the relay answers; unknown counts as no."""

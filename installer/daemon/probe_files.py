@@ -12,10 +12,14 @@ class ProbeFiles:
 
     def __init__(self, command: Command, complain: Callable[[str], None]) -> None:
         self._command, self._complain = command, complain
+        self._written = ""
 
-    def show(self, *, alive: bool = False, ready: bool = False, excused: bool = False) -> None:
-        """`alive`: the daemon looks, and on time; without it, neither of the others is shown. `excused`: no
-        proxy has to run."""
+    def show(
+        self, word: str = "", *, alive: bool = False, ready: bool = False, excused: bool = False
+    ) -> None:
+        """`alive`: the daemon looks, and on time; without it, neither of the others is shown. `excused`: a
+        restart of the container would not bring the proxy (`DaemonState.stands_back`). `word` is for people:
+        the content of the first, which a probe that fails repeats."""
         command = self._command
         wanted = {
             command.alive_file: alive,
@@ -26,6 +30,9 @@ class ProbeFiles:
             try:
                 if exists:
                     file.parent.mkdir(parents=True, exist_ok=True)
+                    if file == command.alive_file and word != self._written:
+                        file.write_text(f"{word}\n")
+                        self._written = word
                     file.touch()
                 else:
                     file.unlink(missing_ok=True)

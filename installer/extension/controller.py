@@ -7,17 +7,17 @@ that each Extension is looked at when something of its namespace has changed, or
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from installer.extension.carry_out import SeedApi, carry_out
+from installer.extension.carry_out import carry_out
 from installer.extension.decide import Decision, Render, Situation, after_sweep, decide
 from installer.extension.desired import EXTENSION_TYPE
+from installer.extension.fenced import Seed
 from installer.extension.health import Pulses
-from installer.extension.mirror import Key, Mirror, Source
-from installer.extension.nodes import Nodes, ShootApi, ask_nodes
+from installer.extension.mirror import Key, Mirror
+from installer.extension.nodes import Nodes
 from installer.extension.objects import (
     CLUSTERS,
     EXTENSIONS,
@@ -27,30 +27,16 @@ from installer.extension.objects import (
     parse_extension,
     parse_managed_resource,
 )
+from installer.extension.shoots import ShootClient, Shoots
 from installer.extension.status import Operation
-from installer.extension.sweep import SweepApi, Swept, sweep
 from installer.extension.work_queue import WorkQueue
 from installer.kube.api import ApiError, Resource
 from installer.kube.objects import Object
 from installer.model.state import Mode
 
 ORIGIN = "origin=cri-resmgr-installer"  # the label of our ManagedResources
-_ACCESS = ("gardener-internal", "gardener")
-"""Secrets of a Shoot's namespace with a kubeconfig of its API server, the nearer address first
-(NewClientForShoot of gardener/gardener)."""
 _WORKERS = 8
 _LOOK_SECONDS = 900.0  # one look at an Extension takes that long only where it hangs
-_FRESH = 20.0  # seconds: who is looked at for another reason does not ask a healthy Shoot again for so long
-
-
-class Seed(Source, SeedApi, Protocol):
-    """See KubeClient."""
-
-
-class ShootClient(ShootApi, SweepApi, Protocol):
-    """See KubeClient."""
-
-    def close(self) -> None: ...
 
 
 class Setup(NamedTuple):
@@ -78,7 +64,9 @@ class Controller:
         self._resources = Mirror(
             seed, MANAGED_RESOURCES, parse_managed_resource, self._resource_changed, ORIGIN, log, setup.pulses
         )
-        self._shoots = Shoots(seed, setup.connect, _FRESH * setup.pace)
+        self._shoots = Shoots(
+            seed, setup.resource, setup.connect, self._namespace_changed, log, setup.pulses, setup.pace
+        )
         self._told: dict[Key, str] = {}
 
     def run(self, stop: threading.Event) -> None:
@@ -93,10 +81,11 @@ class Controller:
         while not all(each.complete.is_set() for each in mirrors) and not stop.wait(0.05):
             continue
         workers = [threading.Thread(target=self._work, daemon=True) for _ in range(_WORKERS)]
-        for worker in workers:
-            worker.start()
+        askers = self._shoots.threads()
+        for each in (*workers, *askers):
+            each.start()
         while not stop.wait(1.0):
-            if not all(thread.is_alive() for thread in (*threads, *workers)):
+            if not all(thread.is_alive() for thread in (*threads, *workers, *askers)):
                 self._log("a thread has ended unexpectedly; this is a bug")
                 break
         self._queue.close()
@@ -152,24 +141,33 @@ class Controller:
             resource=self._resources.get(namespace, self._setup.resource),
             now=datetime.now(UTC),
         )
-        decision = self._decide(situation)
+        answers: dict[tuple[Mode, str], Nodes | None] = {}
+        decision = self._decide(situation, answers)
         if decision.delete or decision.remove_finalizer:
             # A mirror may be late, each by itself: nothing is given up for what it does not show yet.
             found = self._read_again(situation)
             if found is None:
                 return None
-            situation, decision = found, self._decide(found)
+            situation, decision = found, self._decide(found, answers)
         if decision.sweep:
-            swept = self._shoots.sweep(namespace, self._setup.resource)
-            decision = after_sweep(situation, decision, swept)
+            decision = after_sweep(situation, decision, self._shoots.sweep(namespace))
+        if decision.uninstall:
+            self._shoots.uninstall(namespace)
         carry_out(self._seed, situation, decision, self._setup.instance)
         self._say(key, decision.report.operation)
         return decision.again
 
-    def _decide(self, situation: Situation) -> Decision:
+    def _decide(self, situation: Situation, answers: dict[tuple[Mode, str], Nodes | None]) -> Decision:
+        """`answers` are those of this look: each question is asked once."""
         namespace, resource = situation.extension.namespace, situation.resource
         about = resource.version if resource is not None else ""
-        return decide(situation, self._setup.renderer, lambda mode: self._shoots.ask(namespace, mode, about))
+
+        def ask(mode: Mode) -> Nodes | None:
+            if (mode, about) not in answers:
+                answers[mode, about] = self._shoots.ask(namespace, mode, about)
+            return answers[mode, about]
+
+        return decide(situation, self._setup.renderer, ask)
 
     def _read_again(self, situation: Situation) -> Situation | None:
         """What the API server has, instead of the mirrors; None without the Extension. Raises ApiError."""
@@ -204,81 +202,3 @@ class Controller:
 def _parse_ours(given: Object) -> Extension | None:
     extension = parse_extension(given)
     return extension if extension.type == EXTENSION_TYPE else None
-
-
-class Answer(NamedTuple):
-    """`time` is monotonic."""
-
-    time: float
-    about: str
-    nodes: Nodes
-
-
-class Shoots:
-    """The API servers of the Shoots, asked for the nodes there. Credentials are replaced now and then: the
-    Secret is read again whenever a Shoot cannot be asked."""
-
-    def __init__(self, seed: SeedApi, connect: Callable[[bytes], ShootClient], fresh: float) -> None:
-        self._seed, self._connect, self._fresh = seed, connect, fresh
-        self._clients: dict[str, ShootClient] = {}
-        self._answers: dict[str, Answer] = {}
-
-    def ask(self, namespace: str, mode: Mode, about: str) -> Nodes:
-        """Whether it is clean is always asked; whether it is healthy may be known from a moment ago, as long
-        as the ManagedResource has the resource version `about`."""
-        if mode is Mode.REMOVE:
-            return self._ask(namespace, mode)
-        last = self._answers.get(namespace)
-        if last and last.nodes.done and last.about == about and time.monotonic() - last.time <= self._fresh:
-            return last.nodes
-        nodes = self._ask(namespace, mode)
-        self._answers[namespace] = Answer(time.monotonic(), about, nodes)
-        return nodes
-
-    def sweep(self, namespace: str, instance: str) -> Swept:
-        try:
-            swept = sweep(self._client_of(namespace), instance, datetime.now(UTC))
-        except ApiError as error:
-            return Swept(waits=f"The Shoot's API server cannot be asked for what is left there: {error}")
-        if swept.waits:
-            self.forget(namespace)
-        return swept
-
-    def _ask(self, namespace: str, mode: Mode) -> Nodes:
-        try:
-            client = self._client_of(namespace)
-        except ApiError as error:
-            return Nodes(unknown=f"The Shoot's API server cannot be asked for its nodes: {error}")
-        nodes = ask_nodes(client, mode, datetime.now(UTC))
-        if nodes.unknown:
-            self.forget(namespace)
-        return nodes
-
-    def _client_of(self, namespace: str) -> ShootClient:
-        """Raises ApiError."""
-        if namespace not in self._clients:
-            self._clients[namespace] = self._open(namespace)
-        return self._clients[namespace]
-
-    def _open(self, namespace: str) -> ShootClient:
-        """Raises ApiError."""
-        for name in _ACCESS:
-            try:
-                secret = self._seed.read_secret(namespace, name)
-            except ApiError as error:
-                if not error.missing:
-                    raise
-                continue
-            if "kubeconfig" in secret:
-                return self._connect(secret["kubeconfig"])
-        raise ApiError(0, f"there is no Secret {' or '.join(_ACCESS)} with a kubeconfig in {namespace}")
-
-    def forget(self, namespace: str) -> None:
-        self._answers.pop(namespace, None)
-        client = self._clients.pop(namespace, None)
-        if client is not None:
-            client.close()
-
-    def close(self) -> None:
-        for namespace in list(self._clients):
-            self.forget(namespace)

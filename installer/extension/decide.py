@@ -12,17 +12,19 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from installer.errors import InvalidInputError
-from installer.extension.desired import EXTENSION_TYPE, Wanted
+from installer.extension.desired import EXTENSION_TYPE, OperatorFaultError, Wanted
 from installer.extension.nodes import Node, Nodes, name_nodes
 from installer.extension.objects import Extension, ManagedResource, Shoot
 from installer.extension.status import CONFIGURATION_PROBLEM, Condition, Operation, Report, build_health
 from installer.extension.sweep import Swept
-from installer.kube.objects import parse_time
+from installer.kube.objects import cut_line, parse_time
 from installer.model.state import Mode
 
 FINALIZER = "extensions.gardener.cloud/cri-resmgr-extension"
 
 _CLEANING = timedelta(minutes=30)  # until a node that is not clean is an error; nothing is given up then
+_TOLD = timedelta(minutes=2)  # until it stands in lastError, all that gardenlet shows after 3 minutes
+_WARNINGS = 20  # of a configuration
 _SOON, _HEALTH, _LATER = 5.0, 60.0, 600.0
 """Seconds until the next look: while we wait, to see whether the nodes are well, and at what only people can
 correct."""
@@ -35,9 +37,10 @@ class Render(Protocol):
 
 
 class Ask(Protocol):
-    """What the Shoot says of its nodes, for the installation or the removal. A question, and no effect."""
+    """What the Shoot says of its nodes, for the installation or the removal; None as long as it is asked. A
+    question, and no effect."""
 
-    def __call__(self, mode: Mode) -> Nodes: ...
+    def __call__(self, mode: Mode) -> Nodes | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ class Decision:
     write: Wanted | None = None
     keep_objects: bool = False  # the deletion of the ManagedResource is to leave its objects
     delete: bool = False  # the ManagedResource
+    uninstall: bool = False  # the DaemonSet of the installation in the Shoot, which nobody deletes
     sweep: bool = False  # what is left in the Shoot; see `after_sweep`
     report: Report = field(default_factory=Report)
     remove_operation: bool = False
@@ -70,7 +74,7 @@ class Decision:
 def decide(situation: Situation, renderer: Render, ask: Ask) -> Decision:
     extension, shoot = situation.extension, situation.shoot
     ours = extension.type == EXTENSION_TYPE and extension.class_ == "shoot"
-    if not ours or (shoot is not None and shoot.failed):
+    if not ours or (shoot is not None and shoot.failed) or extension.operation == "wait-for-state":
         return Decision()
     if extension.operation == "migrate":
         return _migrate(situation)
@@ -82,19 +86,17 @@ def decide(situation: Situation, renderer: Render, ask: Ask) -> Decision:
         return _failed(situation, _kind(extension), "The namespace has no Cluster.", _SOON)
     if _is_due(extension):
         return _reconcile(situation, shoot, renderer)
-    health = _health(situation, shoot, ask)
-    return Decision(report=Report(health=health), again=_until_healthy(health))
+    return _look_at_health(situation, shoot, ask)
 
 
-def _health(situation: Situation, shoot: Shoot, ask: Ask) -> Condition:
-    resource = situation.resource
-    applied = resource is not None and resource.status_of("ResourcesApplied") == "True"
-    nodes = ask(Mode.INSTALL) if applied and not shoot.hibernated else None
-    return build_health(resource, nodes, shoot.hibernated)
-
-
-def _until_healthy(health: Condition) -> float:
-    return _SOON if health.status == "Progressing" else _HEALTH
+def _look_at_health(situation: Situation, shoot: Shoot, ask: Ask) -> Decision:
+    resource, nodes = situation.resource, None
+    if resource is not None and resource.status_of("ResourcesApplied") == "True" and not shoot.hibernated:
+        nodes = ask(Mode.INSTALL)
+        if nodes is None:
+            return Decision(again=_HEALTH)  # what was said of them stays
+    health = build_health(resource, nodes, shoot.hibernated)
+    return Decision(report=Report(health=health), again=_SOON if health.status == "Progressing" else _HEALTH)
 
 
 def _is_due(extension: Extension) -> bool:
@@ -124,6 +126,8 @@ def _reconcile(situation: Situation, shoot: Shoot, renderer: Render) -> Decision
         return Decision(report=Report(operation=Operation(kind, "Processing", 10, what)), again=_SOON)
     try:
         wanted = renderer.render(extension, shoot, Mode.INSTALL)
+    except OperatorFaultError as error:
+        return _failed(situation, kind, _operators_fault(error), _LATER)
     except InvalidInputError as error:
         what = "The configuration is wrong, and the nodes keep what they have: " + "; ".join(error.faults)
         return _failed(situation, kind, what, _LATER, CONFIGURATION_PROBLEM)
@@ -145,12 +149,19 @@ def _reconcile(situation: Situation, shoot: Shoot, renderer: Render) -> Decision
 
 
 def _provider_status(wanted: Wanted) -> Mapping[str, object]:
-    return {"managedResource": wanted.name, "secret": wanted.secret_name, "warnings": list(wanted.warnings)}
+    warnings = [cut_line(each, 500) for each in wanted.warnings[:_WARNINGS]]
+    return {"managedResource": wanted.name, "secret": wanted.secret_name, "warnings": warnings}
+
+
+def _operators_fault(error: OperatorFaultError) -> str:
+    """It is said in every Shoot, and only people of the landscape can correct it."""
+    faults = "; ".join(error.faults)
+    return f"The ControllerDeployment of the extension is wrong, and the nodes keep what they have: {faults}"
 
 
 def _failed(situation: Situation, kind: str, what: str, again: float, *codes: str) -> Decision:
     extension = situation.extension
-    health = Condition("False", "ConfigurationWrong", what) if codes else None
+    health = Condition("False", "ConfigurationWrong", what, codes) if codes else None
     return Decision(
         ensure_finalizer=not extension.deleting and situation.resource is not None,
         report=Report(operation=Operation(kind, "Error", 50, what, codes), observed=True, health=health),
@@ -194,15 +205,22 @@ def _delete(situation: Situation, renderer: Render, ask: Ask) -> Decision:
         return _delete_resource(resource, "The ManagedResource of cri-resmgr is deleted.")
     try:
         wanted = renderer.render(extension, shoot, Mode.REMOVE)
-    except InvalidInputError as error:
+    except InvalidInputError as error:  # of what holds for all Shoots: their owners' is not read for it
         what = "The nodes cannot be cleaned: " + "; ".join(error.faults)
-        return _failed(situation, "Delete", what, _LATER, CONFIGURATION_PROBLEM)
+        return _failed(situation, "Delete", what, _LATER)
     if resource.secrets != (wanted.secret_name,):
         return _cleaning(situation, "The nodes are cleaned before anything else goes.", wanted)
+    if resource.failure:
+        what = f"The removal cannot be applied in the Shoot: {resource.failure}"
+        return _cleaning(situation, what, failed=True)
     nodes = ask(Mode.REMOVE)
+    if nodes is None:
+        return Decision(again=_SOON)
+    applied = resource.status_of("ResourcesApplied") == "True"
     if not nodes.done:
-        return _cleaning(situation, _what_is_awaited(nodes))
-    if resource.status_of("ResourcesApplied") != "True":
+        # What a failed installation has left is not known to gardener-resource-manager.
+        return replace(_cleaning(situation, _what_is_awaited(nodes)), uninstall=applied and nodes.installed)
+    if not applied:
         return _cleaning(
             situation, resource.message_of("ResourcesApplied") or "The removal is being applied."
         )
@@ -222,10 +240,12 @@ def _what_is_awaited(nodes: Nodes) -> str:
     return nodes.unknown or nodes.pending
 
 
-def _cleaning(situation: Situation, what: str, write: Wanted | None = None) -> Decision:
-    late = write is None and situation.now - parse_time(situation.extension.deleted) > _CLEANING
-    operation = Operation("Delete", "Error" if late else "Processing", 50 if late else 20, what)
-    health = Condition("False" if late else "Progressing", "Removing", what)
+def _cleaning(situation: Situation, what: str, write: Wanted | None = None, failed: bool = False) -> Decision:
+    since = situation.now - parse_time(situation.extension.deleted)
+    late = write is None and since > _CLEANING
+    told = write is None and (failed or since > _TOLD)
+    operation = Operation("Delete", "Error" if late else "Processing", 50 if late else 20, what, late=told)
+    health = Condition("False" if late or failed else "Progressing", "Removing", what)
     return Decision(write=write, report=Report(operation=operation, health=health), again=_SOON)
 
 
@@ -240,8 +260,10 @@ def _delete_resource(resource: ManagedResource, what: str) -> Decision:
     )
 
 
-def after_sweep(situation: Situation, decision: Decision, swept: Swept) -> Decision:
-    """What remains to be done of a decision when the Shoot was swept."""
+def after_sweep(situation: Situation, decision: Decision, swept: Swept | None) -> Decision:
+    """What remains to be done of a decision when the Shoot was swept; None as long as that is under way."""
+    if swept is None:
+        return Decision(again=_SOON)
     if swept.waits:
         return _cleaning(situation, swept.waits)
     return _deleted(situation, f"Left in the Shoot: {swept.left}.") if swept.left else decision

@@ -24,6 +24,10 @@ EXTENSION_TYPE = "cri-resmgr-extension"
 _NOBODY = parse_extension({})
 
 
+class OperatorFaultError(InvalidInputError):
+    """The values that hold for every Shoot are wrong: nothing that its owner could correct."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """`resource` is the ManagedResource, `secret` what it refers to. `warnings` are about the input."""
@@ -66,9 +70,26 @@ class Renderer:
         """A removal asks for nothing but the images: the configuration may be broken, and the nodes that an
         earlier `nodeSelector` chose are to be cleaned, too. On a node without us it does nothing.
 
-        Raises InvalidInputError with every fault of the values and of the providerConfig.
+        Raises InvalidInputError with every fault of the values and of the providerConfig, and
+        OperatorFaultError if none of them is the owner's.
         """
+        try:
+            return self._render(extension, shoot, mode)
+        except InvalidInputError as error:
+            if extension is _NOBODY:
+                raise
+            try:
+                self._render(_NOBODY, shoot, mode)
+            except InvalidInputError as of_all:
+                if set(error.faults) <= set(of_all.faults):
+                    raise OperatorFaultError(error.faults, error.hint) from None
+            raise
+
+    def _render(self, extension: Extension, shoot: Shoot, mode: Mode) -> Wanted:
+        """Raises InvalidInputError."""
         install = mode is Mode.INSTALL
+        if install and extension.excess:
+            raise InvalidInputError([f"providerConfig: {extension.excess}"])
         entry: dict[str, object] = {"type": EXTENSION_TYPE}
         if install:
             entry["providerConfig"] = extension.provider_config

@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from installer.extension.controller import Controller, Seed, Setup
+from installer.extension.controller import Controller, Setup
 from installer.extension.desired import EXTENSION_TYPE
+from installer.extension.fenced import FencedSeed, FencedShoot, Seed
 from installer.extension.health import Pulses
 from installer.extension.leases import Leadership, beat
 from installer.kube.api import ApiError, ObjectApi
 
+_LOOK_SECONDS = 0.2
 _BEAT_SECONDS = 7.5  # a quarter of what the Lease is good for
 _PULSE_SECONDS = 120.0  # longer than two requests for a Lease may last
 
@@ -24,7 +26,7 @@ def serve(
     log: Callable[[str], None],
 ) -> bool:
     """Until `stop`; False where it ended because another replica leads now, or may. `namespace` is where the
-    Leases are."""
+    Leases are. Requests for `leases` end in far less than the length of a Lease."""
     leadership = Leadership(leases, namespace, setup.instance, log, setup.lease_pace)
     log(f"{setup.instance} waits until it leads")
     if not leadership.acquire(stop, lambda: setup.pulses.expect("the replica", _PULSE_SECONDS)):
@@ -36,7 +38,10 @@ def serve(
         if not quiet.is_set():  # a thread that is cut off must not hold the output when the process ends
             log(line)
 
-    controller = threading.Thread(target=Controller(seed, setup, say).run, args=(ended,), daemon=True)
+    held = leadership.held
+    fenced = setup._replace(connect=lambda kubeconfig: FencedShoot(setup.connect(kubeconfig), held))
+    acting = Controller(FencedSeed(seed, held), fenced, say)
+    controller = threading.Thread(target=acting.run, args=(ended,), daemon=True)
     heart = threading.Thread(target=_beat, args=(leases, namespace, ended, say, setup.pulses), daemon=True)
     controller.start()
     heart.start()
@@ -44,14 +49,14 @@ def serve(
     keeper_stop = threading.Event()
     keeper = threading.Thread(target=leadership.keep, args=(keeper_stop,), daemon=True)
     keeper.start()
-    while keeper.is_alive() and controller.is_alive() and not stop.wait(0.2):
-        if leadership.held():
-            setup.pulses.expect("the replica", _PULSE_SECONDS)
+    # Not as long as the keeper lives: it may be waiting for an answer, while the Lease runs out.
+    while held() and controller.is_alive() and not stop.wait(_LOOK_SECONDS * setup.lease_pace):
+        setup.pulses.expect("the replica", _PULSE_SECONDS)
     ended.set()
-    lost = not leadership.held() or not controller.is_alive()
+    lost = not held() or not controller.is_alive()
     if lost:
         quiet.set()
-    controller.join(5 if lost else 60)
+    controller.join(1 if lost else 60)
     quiet.set()
     keeper_stop.set()
     keeper.join(10)

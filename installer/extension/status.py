@@ -16,28 +16,32 @@ from installer.kube.objects import parse_time, text_at
 
 SYSTEM_COMPONENTS = "SystemComponentsHealthy"
 CONFIGURATION_PROBLEM = "ERR_CONFIGURATION_PROBLEM"
-"""Gardener's error code for what only the Shoot's owner can correct."""
+"""Gardener's error code for what only the Shoot's owner can correct: it is not tried again, and the Shoot is
+Failed until somebody says `gardener.cloud/operation=retry`."""
+_TEXT = 4000  # characters of a description or a message
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
     """`kind` is Create, Reconcile, Delete, Migrate or Restore; `state` Processing, Succeeded or Error.
-    `done` is the share in percent."""
+    `done` is the share in percent. `late`: it is told as an error, although it goes on."""
 
     kind: str
     state: str
     done: int
     description: str
     codes: tuple[str, ...] = ()
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """`status` is True, False, Progressing or Unknown."""
+    """`status` is True, False, Progressing or Unknown. `codes` are Gardener's, of a problem."""
 
     status: str
     reason: str
     message: str
+    codes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,8 @@ def build_health(installed: ManagedResource | None, nodes: Nodes | None, hiberna
     more; without `nodes` from the first alone."""
     if hibernated:
         return Condition("True", "Hibernated", "The Shoot is hibernated: there are no nodes.")
+    if installed is not None and installed.failure:
+        return Condition("False", "ApplyFailed", installed.failure)
     if installed is None or not installed.conditions:
         return Condition("Progressing", "NotYetApplied", "The objects are about to be applied in the Shoot.")
     asked = nodes is not None and not nodes.unknown
@@ -108,16 +114,20 @@ def _operation(told: Mapping[str, Any], operation: Operation, time: str, awaited
         "type": operation.kind,
         "state": operation.state,
         "progress": operation.done,
-        "description": operation.description,
+        "description": _cut(operation.description),
     }
-    failed = operation.state == "Error"
-    error = {"description": operation.description, "codes": list(operation.codes)} if failed else None
+    failed = operation.state == "Error" or operation.late
+    error = {"description": last["description"], "codes": list(operation.codes)} if failed else None
     if not awaited and _same(told.get("lastOperation"), last) and _same(told.get("lastError"), error):
         return {}
     return {
         "lastOperation": {**last, "lastUpdateTime": time},
         "lastError": {**error, "lastUpdateTime": time} if error else None,
     }
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _TEXT else text[: _TEXT - 3] + "..."
 
 
 def _is_awaited(extension: Extension) -> bool:
@@ -137,13 +147,16 @@ def _conditions(told: object, health: Condition, time: str) -> Sequence[Mapping[
     """Those of others stay as they are; a patch replaces the whole list."""
     listed = [each for each in told if isinstance(each, Mapping)] if isinstance(told, list) else []
     old = next((each for each in listed if each.get("type") == SYSTEM_COMPONENTS), None)
-    wanted = {
+    wanted: dict[str, Any] = {
         "type": SYSTEM_COMPONENTS,
         "status": health.status,
         "reason": health.reason,
-        "message": health.message,
+        "message": _cut(health.message),
     }
-    if old is not None and all(old.get(key) == value for key, value in wanted.items()):
+    if health.codes:
+        wanted["codes"] = list(health.codes)
+    times = ("lastTransitionTime", "lastUpdateTime")
+    if old is not None and {key: value for key, value in old.items() if key not in times} == wanted:
         return listed
     since = old.get("lastTransitionTime", time) if old and old.get("status") == health.status else time
     new = {**wanted, "lastTransitionTime": since, "lastUpdateTime": time}

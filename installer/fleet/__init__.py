@@ -1,4 +1,4 @@
-"""Permission to do planned work on a node: permits, brake, canaries, freeze.
+"""Permission to do planned work on a node: permits, brake, canaries, pause.
 
 There is no controller. Nodes agree through Leases in a namespace of their own, each written with the
 resourceVersion that was read. All decisions are pure: objects and a time in,

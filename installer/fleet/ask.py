@@ -31,7 +31,7 @@ from installer.fleet.objects import (
     rollout_query,
 )
 from installer.fleet.permits import choose, is_ghost, suspect
-from installer.fleet.size import FleetSize, build_size, measure
+from installer.fleet.size import CROWD, FleetSize, build_size, heard_by, measure, pace_of
 from installer.host.kubeapi import NO_OBJECTS, Answer, Api
 from installer.model.fleet import FLEET, FleetAnswer, FleetRequest, PlannedWork, WorkResult
 
@@ -40,10 +40,10 @@ _NODES_PATH = "/api/v1/nodes"
 _GRANT_SECONDS = 7.0  # a fleet that waits asks once in twice that time for each permit there is
 _MANY = 11.0  # the same, at most, where there are many permits: one is often free, and is used for longer
 _SHORTEST = 4.0  # seconds until a node asks again
-_BY_PEOPLE = 40.0  # the same for what people end: a freeze, a tripped brake
-_CROWD = 15.0  # questions a second of a large fleet that waits for people or for canaries
+_LONGEST = 7200.0  # the same, and what is spread over at most, whatever others have written down
 
 _OTHERS_FIRST = "other nodes go first"
+_LOST = "every permit is dated years ahead; `cri-resmgr-installer rollout retry` deletes them"
 
 _CONFLICT, _GONE = 409, 404
 
@@ -105,20 +105,23 @@ class Ask:
             self._await_people(board.frozen)
             size, frozen = self._size(board, may_be_gone=work.removes)
             self._await_people(frozen)
-            self._nodes, self._limit = size.nodes, permits_of(self._rules.concurrent_restarts, size.nodes)
-            if work.restarts_kubelet:
-                each = min(_MANY, _GRANT_SECONDS + self._limit / 4)
-                self._queue_seconds = each * size.queue(board.grants) / self._limit
+            self._count(size, board, work)
             if work.begins and board.brake is not None:
                 self._await(board.brake, work)
-            canary = work.begins and self._pass_brake(board.brake, work)
+            brake = self._pass_brake(board.brake, work) if work.begins else None
             free = self._free(board) if work.restarts_kubelet else ()
+            if size == board.size and brakes.allows_more(self._rules, size.nodes):
+                self._verify(size, board, work)
+                if brake is not None:
+                    self._await(brake, work)
+                free = self._free(board) if work.restarts_kubelet else ()
             taken = self._take(free) if work.restarts_kubelet else Permit("")
+            canary = brake is not None and self._context.node in brake.canaries
         except _Wait as wait:
             return FleetAnswer(
                 why=wait.why,
                 detail=wait.detail,
-                wait=wait.seconds + wait.spread * self._random(),
+                wait=min(_LONGEST, wait.seconds) + min(_LONGEST, wait.spread) * self._random(),
                 failed=wait.failed,
                 powerless=wait.powerless,
             )
@@ -127,7 +130,7 @@ class Ask:
     def _read_board(self, work: PlannedWork) -> Board:
         """Raises _Wait."""
         found = _checked(self._call("GET", self._leases + rollout_query(work.generation))).get("items")
-        board = read_board(found, work.generation)
+        board = read_board(found, work.generation, self._now)
         self._nodes = board.size.nodes if board.size else 1
         return board
 
@@ -137,14 +140,32 @@ class Ask:
     def _size(self, board: Board, *, may_be_gone: bool) -> tuple[FleetSize, str | None]:
         """How large the fleet is, and a freeze that is found meanwhile. A size that is not known any more is
         asked for, and left to the next nodes; if that fails, they ask. Raises _Wait."""
-        path = self._context.daemonset_path
-        if board.size is not None and board.size.is_fresh(path, self._now):
+        if board.size is not None and board.size.is_fresh(self._context.daemonset_path, self._now):
             return board.size, None
+        size = self._measure(board, may_be_gone=may_be_gone)
+        return size, self._leave(size) if size.nodes and size != board.size else None
+
+    def _measure(self, board: Board, *, may_be_gone: bool) -> FleetSize:
+        """By the DaemonSet; what is known already, where that is gone. Raises _Wait."""
+        path = self._context.daemonset_path
         answer = self._call("GET", path)
         if answer.code == _GONE and may_be_gone:
-            return board.size or FleetSize(path), None
-        size = measure(_checked(answer), path, board.grants, self._now)
-        return size, self._leave(size) if size.nodes else None
+            return board.size or FleetSize(path)
+        return measure(_checked(answer), path, board.grants, self._now)
+
+    def _verify(self, said: FleetSize, board: Board, work: PlannedWork) -> None:
+        """What another node has said is enough to wait by, but not to begin by. Raises _Wait."""
+        size = self._measure(board, may_be_gone=work.removes)
+        if size.nodes and size.nodes != said.nodes:
+            self._await_people(self._leave(size))
+        self._count(size, board, work)
+
+    def _count(self, size: FleetSize, board: Board, work: PlannedWork) -> None:
+        """What follows from the size."""
+        self._nodes, self._limit = size.nodes, permits_of(self._rules.concurrent_restarts, size.nodes)
+        if work.restarts_kubelet:
+            each = min(_MANY, _GRANT_SECONDS + self._limit / 4)
+            self._queue_seconds = each * size.queue(board.grants) / self._limit
 
     def _leave(self, size: FleetSize) -> str | None:
         """In the Lease of the fleet, which gets its label back: without it, it is not listed, and no node
@@ -159,12 +180,13 @@ class Ask:
     def _await_people(self, frozen: str | None) -> None:
         """Raises _Wait, if it is."""
         if frozen is not None:
-            raise self._for_people("the rollout is frozen" + (f": {frozen}" if frozen else ""))
+            raise self._for_people("the rollout is paused" + (f": {frozen}" if frozen else ""))
 
-    def _for_people(self, why: str) -> _Wait:
-        """What ends when people say so."""
-        seconds = max(_BY_PEOPLE, self._nodes / _CROWD)
-        return _Wait(why, seconds / 2, seconds)
+    def _for_people(self, why: str, detail: str = "") -> _Wait:
+        """What ends at any moment: when people say so, or when a canary has ended. A node with their label
+        is waited for by all others, and hears of it as soon as in a small fleet."""
+        pace = pace_of(1 if self._request.canary else self._nodes)
+        return _Wait(why, pace / 2, pace, detail)
 
     # -- permits ------------------------------------------------------------------------------
 
@@ -177,14 +199,15 @@ class Ask:
         if old is not None:
             answer = self._call("GET", f"{_NODES_PATH}/{old.node}?resourceVersion=0")
             if is_ghost(old, answer.code, str(answer.metadata.get("uid", ""))):
-                permits = tuple(replace(each, holder="") if each == old else each for each in permits)
-                choice = choose(permits, self._me, self._limit, self._now, self._random)
+                choice = choose(permits, self._me, self._limit, self._now, self._random, old.holder)
         if choice.mine:
             return (choice.mine,)
         if choice.free:
             return choice.free
+        if not choice.held:
+            raise self._for_people(_LOST)
         permits_are = "the permit is" if self._limit == 1 else f"all {self._limit} permits are"
-        by = _listed([permit.node for permit in choice.held])
+        by = _listed([permit.node or permit.name for permit in choice.held])
         detail = f": {permits_are} taken, by {by}"
         raise _Wait(_OTHERS_FIRST, _SHORTEST / 2, max(_SHORTEST, 2 * self._queue_seconds), detail)
 
@@ -211,8 +234,8 @@ class Ask:
 
     # -- the brake ----------------------------------------------------------------------------
 
-    def _pass_brake(self, found: Brake | None, work: PlannedWork) -> bool:
-        """Returns if the generation may begin on this node, and whether as a canary. Raises _Wait."""
+    def _pass_brake(self, found: Brake | None, work: PlannedWork) -> Brake:
+        """The brake as it is when the generation may begin on this node. Raises _Wait."""
         for _try in range(_TRIES):
             brake = found or self._new_brake(work.generation)
             self._await(brake, work)
@@ -221,7 +244,7 @@ class Ask:
             after = admitted if written else self._write_brake(admitted)
             if after is not None:
                 self._await(after, work)
-                return self._context.node in after.canaries
+                return after
             found = self._read_brake(work.generation)
         raise _Wait(_OTHERS_FIRST, _SHORTEST / 2, _SHORTEST, ": they wrote the brake at the same time")
 
@@ -248,15 +271,24 @@ class Ask:
     def _await_canaries(self, brake: Brake, work: PlannedWork) -> None:
         """Raises _Wait while the canaries are at work, or watched."""
         soak = self._rules.soak_seconds if work.soaks else 0.0
-        spread = max(_SHORTEST, self._nodes / _CROWD, 2 * self._queue_seconds)  # then there is a queue
-        if not brake.passed:  # and so nothing begins before the soak time is over
+        if not brake.passed:
             awaited = sorted(set(brake.canaries) - brake.succeeded)
             who = _listed(awaited) if awaited else f"nodes with the label {RING}={CANARY}"
-            raise _Wait(_OTHERS_FIRST, max(_SHORTEST, soak), spread, f": canaries, {who}")
+            detail = f": canaries, {who}"
+            if soak:
+                raise self._for_people(_OTHERS_FIRST, detail)
+            raise _Wait(_OTHERS_FIRST, _SHORTEST, self._queue_spread, detail)  # they are soon through
         left = brake.passed + soak - self._now
+        detail = f": canaries, which are watched for {left:.0f} s more"
+        if left > heard_by(self._nodes):  # meanwhile one may fail, and a person may say `rollout retry`
+            raise self._for_people(_OTHERS_FIRST, detail)
         if left > 0:
-            detail = f": canaries, which are watched for {left:.0f} s more"
-            raise _Wait(_OTHERS_FIRST, left, spread, detail)
+            raise _Wait(_OTHERS_FIRST, left, self._queue_spread, detail)
+
+    @property
+    def _queue_spread(self) -> float:
+        """Seconds over which the questions are spread when what is waited for has ended for all at once."""
+        return max(_SHORTEST, self._nodes / CROWD, 2 * self._queue_seconds)
 
     def _new_brake(self, generation: str) -> Brake:
         """Of a generation that nobody has begun yet: it says who goes first. Raises _Wait."""
@@ -272,7 +304,7 @@ class Ask:
         if answer.code == _GONE:
             return None
         try:
-            return read_brake(generation, _checked(answer))
+            return read_brake(generation, _checked(answer), self._now)
         except ValueError as error:
             raise self._not_understood(str(error)) from None
 
@@ -330,7 +362,7 @@ class Ask:
     def _release(self, name: str, version: str) -> bool:
         """Whether the permit is not ours any more. One that was written since is another's, also where that
         has the name of this node: a removal that works with it. Raises _Wait."""
-        answer = self._call("PATCH", f"{self._leases}/{name}", build_release(version, self._now))
+        answer = self._call("PATCH", f"{self._leases}/{name}", build_release(version))
         return answer.code in (_CONFLICT, _GONE) or bool(_checked(answer))
 
     def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:

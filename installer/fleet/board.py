@@ -36,8 +36,8 @@ class Board:
         return sum(permit.holders for permit in self.permits)
 
 
-def read_board(leases: object, generation: str) -> Board:
-    """Of the items of a LeaseList."""
+def read_board(leases: object, generation: str, now: float) -> Board:
+    """Of the items of a LeaseList, at the time `now` of the epoch."""
     found = {
         str(metadata_of(each).get("name", "")): each
         for each in (leases if isinstance(leases, list) else ())
@@ -46,14 +46,14 @@ def read_board(leases: object, generation: str) -> Board:
     fleet = found.get(FLEET, {})
     brake, fault = None, ""
     try:
-        brake = _read(found.get(brake_name(generation)), generation)
+        brake = _read(found.get(brake_name(generation)), generation, now)
     except ValueError as error:
         fault = str(error)
     return Board(read_permits(leases), read_freeze(fleet), brake, fault, read_size(fleet))
 
 
-def _read(lease: Mapping[str, Any] | None, generation: str) -> Brake | None:
-    return None if lease is None else read_brake(generation, lease)
+def _read(lease: Mapping[str, Any] | None, generation: str, now: float) -> Brake | None:
+    return None if lease is None else read_brake(generation, lease, now)
 
 
 def read_freeze(lease: Mapping[str, Any]) -> str | None:

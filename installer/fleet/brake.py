@@ -12,12 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from installer.fleet.objects import PREFIX, annotations_of, brake_name, build_lease, metadata_of, share_of
-from installer.model.fleet import FleetRules
-from installer.model.instant import parse_time, plain_time
+from installer.fleet.objects import annotations_of, brake_name, build_lease, metadata_of, share_of
+from installer.model.fleet import BRAKE, FleetRules
+from installer.model.instant import parse_past, plain_time
 
-BRAKE = f"{PREFIX}/brake"
-"""Annotation of a brake's Lease: what it says."""
 LABELLED, FIRST = "labelled", "first"
 """Who are the canaries: nodes with the label, or the first ones that ask."""
 
@@ -58,21 +56,22 @@ class Brake:
         return max(0, min(self.labelled, _MOST_CANARIES) - len(self.canaries))
 
 
-def read_brake(generation: str, lease: Mapping[str, Any]) -> Brake:
-    """Raises ValueError for a Lease that is not one of ours any more: nobody begins on it."""
+def read_brake(generation: str, lease: Mapping[str, Any], now: float) -> Brake:
+    """At the time `now` of the epoch. Raises ValueError for a Lease that is not one of ours any more: nobody
+    begins on it."""
     try:
         found = json.loads(annotations_of(lease)[BRAKE])
         return Brake(
             generation,
             str(found["ring"]),
-            parse_time(found["begun"]),
-            {str(node): parse_time(each["begun"]) for node, each in found["canaries"].items()},
+            parse_past(found["begun"], now),
+            {str(node): parse_past(each["begun"], now) for node, each in found["canaries"].items()},
             frozenset(str(node) for node, each in found["canaries"].items() if each.get("done")),
             {
-                str(node): Failure(parse_time(each["time"]), str(each["why"]))
+                str(node): Failure(parse_past(each["time"], now), str(each["why"])[:_WHY])
                 for node, each in found["failures"].items()
             },
-            parse_time(found.get("passed")),
+            parse_past(found.get("passed"), now),
             str(metadata_of(lease).get("resourceVersion", "")),
             int(found.get("labelled", 0)),
         )
@@ -118,7 +117,13 @@ def stopped(brake: Brake, rules: FleetRules, nodes: int) -> str:
         return ""
     node, last = by_time[limit - 1]
     more = f" ({len(by_time)} nodes have failed)" if len(by_time) > 1 else ""
-    return f"the brake was tripped by node {node}: {last.why}{more}"
+    return f"generation {brake.generation[:12]} is stopped: it failed on node {node}: {last.why}{more}"
+
+
+def allows_more(rules: FleetRules, nodes: int) -> bool:
+    """Whether a fleet of so many nodes may do more at once than the smallest."""
+    shares = rules.concurrent_restarts, rules.max_failures, _CANARY_SHARE
+    return any(share_of(text, nodes) > share_of(text, 1) for text in shares)
 
 
 def may_be_canary(brake: Brake, node: str, *, labelled: bool, nodes: int, now: float) -> bool:

@@ -13,8 +13,8 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlencode
 
-from installer.model.fleet import FLEET, ROLLOUT
-from installer.model.instant import micro_time, parse_time
+from installer.model.fleet import FLEET, LONGEST_HOLD, ROLLOUT
+from installer.model.instant import CLOCKS_DIFFER, micro_time, parse_time
 from installer.model.labels import NAME_LABEL
 
 PREFIX = "cri-resource-manager.intel.com"
@@ -24,7 +24,8 @@ CANARY = "canary"
 PROGRAM = "cri-resmgr-installer"
 
 _PERMIT, _PERMIT_LABEL = "permit-", "permit"  # how the names begin, and the value of ROLLOUT
-_MOST_PERMITS = 1000  # each question reads all of them, 1 KB each, and they are never deleted
+MOST_PERMITS = 1000  # each question reads all of them, 1 KB each, and they are never deleted
+_MOST_HOLDERS = 1 << 30  # that are counted: the API takes twice as many
 _RELEASED_SECONDS = 1  # a Lease's duration has to be above 0
 
 
@@ -43,12 +44,16 @@ class Member:
 @dataclass(frozen=True, slots=True)
 class Permit:
     """A Lease that permits one restart of kubelet. `holder` is empty while it is free; `taken` and `expires`
-    are times of the epoch. `version` is the resourceVersion that it was read with, empty if it does not exist
-    yet. `holders`: how many had it so far."""
+    are times of the epoch, and so is `begins`, the begin of its term. `version` is the resourceVersion that
+    it was read with, empty if it does not exist yet. `holders`: how many had it so far.
+
+    Who takes over another node's permit lets its own term begin when the other's is over, and no term is put
+    back (manifests/admission.py). So a term that is still to come is another node's until then."""
 
     name: str
     holder: str = ""
     taken: float = 0.0
+    begins: float = 0.0
     expires: float = 0.0
     version: str = ""
     holders: int = 0
@@ -58,7 +63,18 @@ class Permit:
         return int(self.name.removeprefix(_PERMIT))
 
     def is_held(self, now: float) -> bool:
-        return bool(self.holder) and now < self.expires
+        """Whether a node may be at work with it."""
+        at_work = self.is_ahead(now) or (bool(self.holder) and now < self.expires)
+        return at_work and not self.is_lost(now)
+
+    def is_ahead(self, now: float) -> bool:
+        """Whether its term is still to come: until then it is another's than its holder's."""
+        return self.begins > now + CLOCKS_DIFFER
+
+    def is_lost(self, now: float) -> bool:
+        """Whether its term begins so late that nobody can have it before: nobody is at work with it, and
+        nobody can take it."""
+        return self.begins > now + CLOCKS_DIFFER + LONGEST_HOLD
 
     @property
     def node(self) -> str:
@@ -92,7 +108,7 @@ def share_of(text: str, nodes: int) -> int:
 
 def permits_of(concurrent_restarts: str, nodes: int) -> int:
     """How many nodes may restart kubelet at once."""
-    return min(_MOST_PERMITS, share_of(concurrent_restarts, nodes))
+    return min(MOST_PERMITS, share_of(concurrent_restarts, nodes))
 
 
 def metadata_of(found: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -119,15 +135,20 @@ def _read_permit(lease: object) -> Permit | None:
     if not name.startswith(_PERMIT) or not name.removeprefix(_PERMIT).isdecimal():
         return None
     spec = spec if isinstance(spec, dict) else {}
-    seconds, holders = spec.get("leaseDurationSeconds"), spec.get("leaseTransitions")
+    begins = _seconds_of(str(spec.get("renewTime")))
     return Permit(
         name,
         str(spec.get("holderIdentity") or ""),
         _seconds_of(str(spec.get("acquireTime"))),
-        _seconds_of(str(spec.get("renewTime"))) + (seconds if isinstance(seconds, int) else 0),
+        begins,
+        begins + _number(spec.get("leaseDurationSeconds"), LONGEST_HOLD),
         str(metadata.get("resourceVersion", "")),
-        holders if isinstance(holders, int) else 0,
+        _number(spec.get("leaseTransitions"), _MOST_HOLDERS),
     )
+
+
+def _number(found: object, most: int) -> int:
+    return min(max(0, found), most) if isinstance(found, int) else 0
 
 
 @lru_cache(1024)
@@ -153,19 +174,20 @@ def build_lease(
 def build_permit(permit: Permit, namespace: str, holder: str, now: float, seconds: float) -> dict[str, Any]:
     """The Lease with another holder. For a holder that has it already it is renewed."""
     renews = holder == permit.holder
+    begins = max(now, permit.begins, permit.expires if permit.holder and not renews else 0.0)
     spec: dict[str, Any] = {
         "holderIdentity": holder,
         "leaseDurationSeconds": round(seconds),
         "leaseTransitions": permit.holders + (not renews),
-        "renewTime": _time(now),
+        "renewTime": _time(begins),
         "acquireTime": _time(permit.taken if renews else now),
     }
     return build_lease(permit.name, namespace, _PERMIT_LABEL, permit.version) | {"spec": spec}
 
 
-def build_release(version: str, now: float) -> dict[str, Any]:
+def build_release(version: str) -> dict[str, Any]:
     """A merge patch of the Lease that this resourceVersion has: without a holder."""
-    spec = {"holderIdentity": None, "leaseDurationSeconds": _RELEASED_SECONDS, "renewTime": _time(now)}
+    spec = {"holderIdentity": None, "leaseDurationSeconds": _RELEASED_SECONDS}
     return {"metadata": {"resourceVersion": version}, "spec": spec}
 
 

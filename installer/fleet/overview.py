@@ -5,7 +5,7 @@ Objects as the API returns them and a time go in; values, and patches or names f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,20 +34,31 @@ class Generation:
 
 
 @dataclass(frozen=True, slots=True)
+class Released:
+    """The Lease of a brake that is to go. `failed` are the nodes that have learnt that its generation fails;
+    both are empty where the Lease is not understood."""
+
+    lease: str
+    generation: str = ""
+    failed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Rollout:
     """`nodes`, `waiting` and `outdated`: those that the DaemonSet selects, those whose pod is not available,
-    and those whose pod is not of the present template. `frozen` says why planned work is stopped, None if it
+    and those whose pod is not of the present template. `paused` says why planned work is stopped, None if it
     is not. `permits` are those in use, of `limit` there may be. `generations`: the last begun first.
-    `unreadable`: brakes that were edited by hand."""
+    `unreadable`: brakes that were edited by hand. `void`: permits that no node can have come by honestly."""
 
     nodes: int
     waiting: int
     limit: int
-    frozen: str | None
+    paused: str | None
     permits: tuple[Permit, ...]
     generations: tuple[Generation, ...]
     unreadable: tuple[str, ...] = ()
     outdated: int = 0
+    void: tuple[str, ...] = ()
 
 
 def build_rollout(
@@ -60,8 +71,10 @@ def build_rollout(
     size = measure(daemonset, "", 0, now)
     nodes = size.nodes
     outdated = max(0, nodes - (status.get("updatedNumberScheduled") or 0))
-    permits = tuple(permit for permit in read_permits(leases) if permit.is_held(now))
-    brakes, unreadable = _read_brakes(leases)
+    every_permit = read_permits(leases)
+    permits = tuple(permit for permit in every_permit if permit.is_held(now))
+    void = (*(permit.name for permit in every_permit if permit.is_lost(now)), *_more_than_one(permits))
+    brakes, unreadable = _read_brakes(leases, now)
     generations = tuple(
         Generation(
             brake, stopped(brake, rules, nodes), brake.passed + rules.soak_seconds if brake.passed else 0
@@ -69,11 +82,11 @@ def build_rollout(
         for brake in sorted(brakes, key=lambda brake: -brake.begun)
     )
     limit = permits_of(rules.concurrent_restarts, nodes)
-    frozen = find_freeze(leases)
-    return Rollout(nodes, size.waiting, limit, frozen, permits, generations, unreadable, outdated)
+    paused = find_pause(leases)
+    return Rollout(nodes, size.waiting, limit, paused, permits, generations, unreadable, outdated, void)
 
 
-def find_freeze(leases: Iterable[Mapping[str, Any]]) -> str | None:
+def find_pause(leases: Iterable[Mapping[str, Any]]) -> str | None:
     """Why planned work is stopped, None if it is not. Of the Leases of the rollout's namespace."""
     return next((read_freeze(each) for each in leases if metadata_of(each).get("name") == FLEET), None)
 
@@ -94,20 +107,33 @@ def build_resume() -> dict[str, Any]:
     return {"metadata": {"annotations": {FREEZE: None}}}
 
 
-def to_retry(rollout: Rollout) -> tuple[str, ...]:
-    """The Leases to delete, so that the generations that were stopped are begun again: by canaries."""
-    found = [generation.brake.generation for generation in rollout.generations if generation.stopped]
-    return (*(_BRAKE + generation for generation in found), *rollout.unreadable)
+def to_retry(rollout: Rollout) -> tuple[Released, ...]:
+    """What to delete, so that the generations that were stopped are begun again: by canaries; and the permits
+    that nobody else can take because of what one node has written."""
+    stopped = [each.brake for each in rollout.generations if each.stopped]
+    found = [
+        Released(_BRAKE + each.generation, each.generation, tuple(sorted(each.failures))) for each in stopped
+    ]
+    return (*found, *(Released(name) for name in (*rollout.unreadable, *rollout.void)))
 
 
-def _read_brakes(leases: Iterable[Mapping[str, Any]]) -> tuple[list[Brake], tuple[str, ...]]:
+def _more_than_one(permits: Iterable[Permit]) -> Iterator[str]:
+    """A node needs one."""
+    seen = set[str]()
+    for permit in sorted(permits, key=lambda permit: permit.index):
+        if permit.holder in seen - {""}:
+            yield permit.name
+        seen.add(permit.holder)
+
+
+def _read_brakes(leases: Iterable[Mapping[str, Any]], now: float) -> tuple[list[Brake], tuple[str, ...]]:
     brakes, unreadable = list[Brake](), list[str]()
     for lease in leases:
         name = str(metadata_of(lease).get("name", ""))
         if not name.startswith(_BRAKE):
             continue
         try:
-            brakes.append(read_brake(name.removeprefix(_BRAKE), lease))
+            brakes.append(read_brake(name.removeprefix(_BRAKE), lease, now))
         except ValueError:
             unreadable.append(name)
     return brakes, tuple(unreadable)

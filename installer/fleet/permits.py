@@ -6,10 +6,11 @@ could not reach the API server.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
-from installer.fleet.objects import Member, Permit, permit_name
+from installer.fleet.objects import MOST_PERMITS, Member, Permit, permit_name
 
 _OLD = 120.0  # seconds: who has held a permit for longer may be gone
 
@@ -25,10 +26,21 @@ class Choice:
 
 
 def choose(
-    permits: Sequence[Permit], me: Member, limit: int, now: float, random: Callable[[], float]
+    permits: Sequence[Permit],
+    me: Member,
+    limit: int,
+    now: float,
+    random: Callable[[], float],
+    gone: str = "",
 ) -> Choice:
-    """What `me` may do. Nodes that ask at the same time begin at different permits."""
-    ghosts = {permit.name for permit in permits if permit.node == me.node and permit.holder != me.identity}
+    """What `me` may do, once the holder `gone` is known to be no more. Nodes that ask at the same time begin
+    at different permits."""
+    earlier = {permit.holder for permit in permits if permit.node == me.node} - {me.identity, ""}
+    ghosts = {
+        permit.name
+        for permit in permits
+        if permit.holder in earlier | ({gone} - {""}) and not permit.is_ahead(now)
+    }
     held = sorted(
         (permit for permit in permits if permit.is_held(now) and permit.name not in ghosts),
         key=lambda permit: permit.taken,
@@ -38,28 +50,20 @@ def choose(
         return Choice(mine=mine)
     if len(held) >= limit:
         return Choice(held=tuple(held))
-    taken = {permit.index for permit in held}
+    # With those that are held they are `limit`, so that nodes which take one at the same moment are not too
+    # many, whichever each of them takes.
+    shut = {permit.name for permit in held} | {permit.name for permit in permits if permit.is_lost(now)}
+    free = (name for name in map(permit_name, range(MOST_PERMITS)) if name not in shut)
+    names = list(islice(free, limit - len(held)))
     known = {permit.name: permit for permit in permits}
-    names = [permit_name(index) for index in range(_end(taken, limit)) if index not in taken]
     start = int(random() * len(names))
     return Choice(free=tuple(known.get(name, Permit(name)) for name in (*names[start:], *names[:start])))
-
-
-def _end(taken: Collection[int], limit: int) -> int:
-    """Which permits may be taken: those below it. All of them together, with those above that are still held
-    after the limit has become smaller, are `limit`, so that nodes which take one at the same moment are not
-    too many, whichever each of them takes."""
-    end, above = 0, len(taken)
-    while end + above < limit or end in taken:
-        above -= end in taken
-        end += 1
-    return end
 
 
 def suspect(held: Sequence[Permit], now: float, random: Callable[[], float]) -> Permit | None:
     """A permit whose holder may be gone: worth a look at its Node. Any of those held for long: who holds the
     oldest may be well, and nobody would look at the others."""
-    old = [permit for permit in held if now - permit.taken >= _OLD]
+    old = [permit for permit in held if now - permit.taken >= _OLD and not permit.is_ahead(now)]
     return old[int(random() * len(old))] if old else None
 
 

@@ -11,14 +11,26 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from installer.fleet.objects import PREFIX, annotations_of
+from installer.fleet.objects import annotations_of
+from installer.model.fleet import SIZE
 
-SIZE = f"{PREFIX}/size"
-"""Annotation of the Lease `fleet`."""
-
-_INT32 = 1 << 31  # above what the API counts
+_MOST_NODES = 1 << 20  # more than any cluster has
+_MOST_GRANTS = 1 << 40  # of all permits together
 _OLD = (30.0, 300.0)  # seconds after which it is asked for again: a large fleet's queue is soon another
 _ASKED = 30_000.0  # nodes times seconds: each node's part of that is the same in small and large fleets
+_BY_PEOPLE = 40.0  # seconds, on average, until a node asks again for what people or canaries end
+CROWD = 15.0  # questions a second, at most, of a large fleet that waits for that
+
+
+def pace_of(nodes: int) -> float:
+    """How many seconds a node of so many waits, on average, until it asks again for what may end at any
+    moment: a pause, a stopped generation, canaries. It varies between half of it and one and a half."""
+    return max(_BY_PEOPLE, nodes / CROWD)
+
+
+def heard_by(nodes: int) -> float:
+    """Seconds until all of so many nodes have asked again; the first one of them does within a few."""
+    return 1.5 * pace_of(nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +64,8 @@ def measure(daemonset: Mapping[str, Any], path: str, grants: int, now: float) ->
     return FleetSize(path, nodes, waiting, grants, now)
 
 
-def _count(found: object) -> int:
-    return found if isinstance(found, int) and 0 < found < _INT32 else 0
+def _count(found: object, most: int = _MOST_NODES) -> int:
+    return found if isinstance(found, int) and 0 < found < most else 0
 
 
 def build_size(size: FleetSize) -> dict[str, str]:
@@ -65,7 +77,8 @@ def read_size(lease: Mapping[str, Any]) -> FleetSize | None:
     """Of the Lease `fleet`. None where nobody has asked yet, or where it is not understood."""
     try:
         found = json.loads(str(annotations_of(lease).get(SIZE, "")))
-        numbers = {key: _count(found[key]) for key in ("nodes", "waiting", "grants")}
-        return FleetSize(str(found["daemonset"]), **numbers, at=float(found["at"]))
+        nodes, waiting = _count(found["nodes"]), _count(found["waiting"])
+        grants = _count(found["grants"], _MOST_GRANTS)
+        return FleetSize(str(found["daemonset"]), nodes, waiting, grants, float(found["at"]))
     except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
         return None

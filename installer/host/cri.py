@@ -25,6 +25,7 @@ from installer.host.protobuf import (
     decode,
     encode,
     integer,
+    mapping,
     message,
     messages,
     text,
@@ -34,13 +35,13 @@ from installer.model.kubelet_requests import Asked, parse_requests
 from installer.model.limits import ANSWER_SECONDS
 from installer.model.paths import ALLOCATED_PODS, normalise_endpoint
 from installer.model.pinning import CgroupState, CpuResources
-from installer.model.snapshot import RunningContainer
+from installer.model.snapshot import RunningContainer, UnstartedContainer
 
 _SERVICE = "/runtime.v1.RuntimeService"
 _NEWER = {3: "runtime handlers", 4: "features"}  # fields of StatusResponse
 _ALLOCATED_LIMIT = 16 << 20  # bytes, some 300 for each container: a longer file says nothing
 _AT_A_TIME = 8
-_RUNNING = 1  # ContainerState.CONTAINER_RUNNING
+_CREATED, _RUNNING = 0, 1  # ContainerState
 _QUIET = {"GRPC_VERBOSITY": "NONE", "GRPC_ENABLE_FORK_SUPPORT": "0"}
 
 _Given = TypeVar("_Given")
@@ -109,6 +110,16 @@ class SocketCri:
             replace(one, asked=asked.get((one.pod_uid, one.name), 0)) for one in found if one is not None
         )
 
+    def unstarted(self, endpoint: str, timeout: float = 10.0) -> tuple[UnstartedContainer, ...]:
+        with self._channel(endpoint, timeout) as call:
+            # CONTAINER_CREATED is 0, which is not written.
+            listed = messages(call("ListContainers", encode(1, encode(2, encode(1, 0)))), 1)
+        return tuple(_unstarted(one) for one in listed if integer(one, 6) == _CREATED)
+
+    def remove(self, endpoint: str, identifier: str, timeout: float = 10.0) -> None:
+        with self._channel(endpoint, timeout) as call:
+            call("RemoveContainer", encode(1, identifier.encode()))
+
     def update(
         self, endpoint: str, resources: Mapping[str, CpuResources], timeout: float = 10.0
     ) -> dict[str, str]:
@@ -150,6 +161,13 @@ class SocketCri:
         except (OSError, ValueError) as error:
             remedy = remedy_for(error) if isinstance(error, OSError) else ""
             raise StepFailedError(f"{endpoint}: {error}", remedy) from error
+
+
+def _unstarted(listed: Fields) -> UnstartedContainer:
+    labels, name = mapping(listed, 8), text(message(listed, 3), 1)
+    words = (labels.get("io.kubernetes.pod.namespace"), labels.get("io.kubernetes.pod.name"), name)
+    title = "/".join(filter(None, words)) or text(listed, 1)
+    return UnstartedContainer(text(listed, 1), labels.get("io.kubernetes.pod.uid", ""), name, title)
 
 
 def _container(call: Call, listed: Fields, cgroups: Cgroups) -> RunningContainer | None:

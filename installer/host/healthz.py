@@ -1,4 +1,6 @@
-"""Kubelet's healthz, asked in the host's network namespace.
+"""Kubelet's healthz, asked in the host's network namespace, and believed if kubelet itself listens there.
+
+The port is not privileged: whoever is there first has it, and could say anything in kubelet's name.
 
 One status line is all that is wanted: plain HTTP/1.0 over a socket, because http.client takes
 30 ms to import. No TLS, no proxy, no redirect: the address is the host's own loopback.
@@ -7,14 +9,22 @@ One status line is all that is wanted: plain HTTP/1.0 over a socket, because htt
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
+import struct
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
-from installer.errors import InvalidInputError, is_shortage
+from installer.errors import InvalidInputError, UnservableHostError, is_shortage
+from installer.host.chase import opened
 from installer.host.netns import host_socket
 from installer.model.limits import ANSWER_SECONDS
+from installer.model.resource import Health
+
+_LISTEN = "0A"  # TCP_LISTEN of the kernel
 
 
 class HostHealthz:
@@ -23,12 +33,24 @@ class HostHealthz:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def ok(self, url: str, timeout: float = ANSWER_SECONDS) -> bool:
+    def ask(self, url: str, pid: int, timeout: float = ANSWER_SECONDS) -> Health:
         """See the port. Raises UnservableHostError when the network namespace cannot be entered."""
         if not url:
-            return True
+            return Health.OK
         address = _parse(url)
-        host, port = address.hostname or "", address.port or 80
+        host = "127.0.0.1" if address.hostname == "localhost" else address.hostname or ""
+        port = address.port or 80
+        try:
+            listening = _listening(self._root, pid, host, port) if pid else Health.OK
+        except (FileNotFoundError, ProcessLookupError):
+            return Health.UNWELL  # it has ended
+        except PermissionError as error:
+            raise UnservableHostError(
+                f"not allowed to see what process {pid} listens on: {error}",
+                "this needs CAP_SYS_PTRACE: run as root, privileged",
+            ) from error
+        if listening is not Health.OK:
+            return listening
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         path = (address.path or "/") + (f"?{address.query}" if address.query else "")
         request = f"GET {path} HTTP/1.0\r\nHost: {address.netloc}\r\nConnection: close\r\n\r\n"
@@ -38,11 +60,56 @@ class HostHealthz:
                 stream.settimeout(timeout)
                 stream.connect((host, port))
                 stream.sendall(request.encode("ascii"))
-                return _status(stream, deadline) == 200
+                return Health.OK if _status(stream, deadline) == 200 else Health.UNWELL
             except OSError as error:  # refused, hung up, timed out
                 if is_shortage(error):
                     raise
-                return False
+                return Health.UNWELL
+
+
+def _listening(root: Path, pid: int, host: str, port: int) -> Health:
+    """Who listens there: OK if it is that process, FOREIGN if it is another, UNWELL if nobody does. Raises
+    OSError where the process cannot be looked at."""
+    with opened(root, "/proc", follow=True) as (proc, _stat):
+        place = Path(proc) / str(pid)
+        sockets = {f"socket:[{inode}]" for inode in _listeners(place / "net", host, port)}
+        if not sockets:
+            return Health.UNWELL
+        for descriptor in os.listdir(place / "fd"):
+            with suppress(FileNotFoundError):  # closed meanwhile
+                sockets.discard(os.readlink(place / "fd" / descriptor))
+            if not sockets:
+                return Health.OK
+        return Health.FOREIGN
+
+
+def _listeners(net: Path, host: str, port: int) -> Iterator[str]:
+    """The inodes of the sockets that listen at that address or at any (proc_net_tcp(5)). Listening sockets
+    come first in these files: the others, of which a node may have very many, are not read."""
+    address = ipaddress.ip_address(host)
+    mapped = address if address.version == 6 else ipaddress.IPv6Address(f"::ffff:{host}")
+    wanted = {"tcp6": {_kernel(mapped.packed), _kernel(bytes(16))}}
+    if address.version == 4:
+        wanted["tcp"] = {_kernel(address.packed), _kernel(bytes(4))}
+    for name, addresses in wanted.items():
+        with (
+            suppress(FileNotFoundError),
+            (net / name).open(encoding="ascii") as lines,
+        ):  # a kernel without IPv6
+            next(lines, "")  # the heading
+            for line in lines:
+                fields = line.split()
+                if fields[3] != _LISTEN:
+                    break
+                place, _, number = fields[1].partition(":")
+                if place in addresses and int(number, 16) == port:
+                    yield fields[9]
+
+
+def _kernel(packed: bytes) -> str:
+    """An address as the kernel prints it: each 32 bit word in the byte order of the machine."""
+    words = struct.unpack(f"!{len(packed) // 4}I", packed)
+    return "".join(f"{socket.ntohl(word):08X}" for word in words)
 
 
 def _parse(url: str) -> SplitResult:

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 SOCKET_SECONDS = 3.0
+LONGEST_QUIET = 300.0
+"""Seconds for which a server is left alone at most, whatever its Retry-After says."""
 _BODY_LIMIT = 1 << 22  # bytes; etcd keeps no object above 1.5 MiB
 _MERGE, _STRATEGIC_MERGE = "application/merge-patch+json", "application/strategic-merge-patch+json"
 _JSON, _TABLE = "application/json", "application/json;as=Table;v=v1;g=meta.k8s.io"
@@ -27,7 +29,8 @@ NO_OBJECTS = "includeObject=None"
 class Answer:
     """The server's answer. `code` is 0 when there was none, `body` empty when it was not a JSON object;
     `failure` says for people why the call failed, empty if it did not. `when` is the server's time of the
-    epoch, 0 if it has not said it; `retry_after` are the seconds for which it wants to be left alone."""
+    epoch, 0 if it has not said it; `retry_after` are the seconds for which it wants to be left alone, at most
+    LONGEST_QUIET."""
 
     code: int
     body: Mapping[str, Any] = field(default_factory=dict)
@@ -140,7 +143,7 @@ class KubeApi:
             self.close()
         answer = _build_answer(response.status, raw)
         when, wait = response.getheader("Date"), response.getheader("Retry-After", "")
-        return replace(answer, when=_server_time(when), retry_after=float(wait) if wait.isdecimal() else 0.0)
+        return replace(answer, when=_server_time(when), retry_after=_quiet(wait))
 
     def _read(self, response: Any) -> bytes:
         """Raises OSError when the deadline passes or the body is too large for an API object."""
@@ -166,6 +169,11 @@ def _build_answer(code: int, raw: bytes) -> Answer:
     if not body:
         return Answer(code, failure=f"{code}, but the body is not an object of the API")
     return Answer(code, body)
+
+
+def _quiet(text: str) -> float:
+    """Of the header Retry-After (RFC 9110), if that has a number of seconds and not a date."""
+    return min(LONGEST_QUIET, float(text)) if text.isdecimal() else 0.0
 
 
 def _server_time(text: str | None) -> float:

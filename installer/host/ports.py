@@ -16,8 +16,16 @@ from typing import NamedTuple, Protocol
 
 from installer.model.limits import ANSWER_SECONDS
 from installer.model.pinning import CgroupState, CpuResources
-from installer.model.resource import FileState, HostPath, Identity, ProcessState, UnitDetail, UnitState
-from installer.model.snapshot import RunningContainer
+from installer.model.resource import (
+    FileState,
+    Health,
+    HostPath,
+    Identity,
+    ProcessState,
+    UnitDetail,
+    UnitState,
+)
+from installer.model.snapshot import RunningContainer, UnstartedContainer
 
 KnownDigest = Callable[[str, Identity], str | None]
 """(path, identity) -> the digest of a file that need not be read again, or None."""
@@ -214,6 +222,14 @@ class Cri(Protocol):
         nothing for `timeout` seconds: how long all takes depends on how many there are."""
         ...
 
+    def unstarted(self, endpoint: str, timeout: float = 10.0) -> tuple[UnstartedContainer, ...]:
+        """The containers that were created and do not run. Raises StepFailedError with the reason."""
+        ...
+
+    def remove(self, endpoint: str, identifier: str, timeout: float = 10.0) -> None:
+        """Removes a container that does not run. Raises StepFailedError with the reason."""
+        ...
+
     def update(
         self, endpoint: str, resources: Mapping[str, CpuResources], timeout: float = 10.0
     ) -> dict[str, str]:
@@ -228,8 +244,10 @@ class Cri(Protocol):
 
 
 class Healthz(Protocol):
-    def ok(self, url: str, timeout: float = ANSWER_SECONDS) -> bool:
-        """Whether `url` answers 200 in the host's network namespace. An empty URL is ok."""
+    def ask(self, url: str, pid: int, timeout: float = ANSWER_SECONDS) -> Health:
+        """Whether `url` answers 200 in the host's network namespace, if process `pid` listens there; 0:
+        whoever does, where nobody can say which process kubelet is. An empty URL is OK. Raises OSError in a
+        shortage, UnservableHostError when not allowed to look."""
         ...
 
 

@@ -33,7 +33,7 @@ class ProcProcesses:
                 # Empty for a kernel thread, and for a process that is ending.
                 if not argv:
                     return None
-                return ProcessState(pid, tuple(argv), environ, process.exe(), _age(Path(place), pid))
+                return ProcessState(pid, tuple(argv), environ, process.exe(), *_times(Path(place), pid))
         except (psutil.NoSuchProcess, ValueError):  # ValueError: no such pid ever
             return None
         except psutil.AccessDenied as error:
@@ -47,8 +47,9 @@ class ProcProcesses:
             return None  # it ended between two reads
 
 
-def _age(proc: Path, pid: int) -> float:
-    """Seconds since the process started, on a clock that nobody sets (proc(5): starttime, uptime)."""
-    started = int((proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[19])
-    uptime = float((proc / "uptime").read_bytes().split()[0])
-    return max(0.0, uptime - started / os.sysconf("SC_CLK_TCK"))
+def _times(proc: Path, pid: int) -> tuple[float, float]:
+    """Seconds since the process started, on a clock that nobody sets, and of CPU time that it has used
+    (proc(5): starttime, uptime; utime, stime)."""
+    stat = (proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+    uptime, ticks = float((proc / "uptime").read_bytes().split()[0]), os.sysconf("SC_CLK_TCK")
+    return max(0.0, uptime - int(stat[19]) / ticks), (int(stat[11]) + int(stat[12])) / ticks

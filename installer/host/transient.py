@@ -10,7 +10,7 @@ import contextlib
 import signal
 from collections.abc import Callable, Mapping, Sequence
 
-from installer.errors import InstallerError, SystemdError
+from installer.errors import BusyHostError, InstallerError, KubeletKeptError, SystemdError
 from installer.host.bus import CALL_SECONDS, SERVICE, UNIT, SystemBus
 
 UNIT_EXISTS = "org.freedesktop.systemd1.UnitExists"
@@ -55,8 +55,12 @@ class TransientService:
             "AddRef": ("b", True),
         }
         what = f"systemd-run --unit={self.name}"
-        # Where memory runs out for a program that it has started: it says so, and continues.
-        newer = {"OOMPolicy": ("s", "continue")}
+        # Where memory runs out for a program that it has started: it says so, and continues. And a run that
+        # had to wait has not failed, whatever its exit code: systemd would call it a failed unit.
+        newer: dict[str, tuple[str, object]] = {
+            "OOMPolicy": ("s", "continue"),
+            "SuccessExitStatus": ("(aiai)", ([KubeletKeptError.exit_code, BusyHostError.exit_code], [])),
+        }
         try:
             self._bus.start_transient(what, self.name, properties | newer)
         except SystemdError as error:

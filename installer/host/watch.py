@@ -24,6 +24,12 @@ from installer.host.run import start
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
+NO_WATCH_LEFT = (
+    "the kernel has no inotify watch left: changes of files are seen some seconds later, pause files too",
+    "raise fs.inotify.max_user_instances or fs.inotify.max_user_watches with sysctl",
+)
+"""What is wrong where `EventLoop.sees` is false, and what helps."""
+
 _CHUNK = 65536
 _LAST_CHUNKS = 16  # a pipe holds 1 MiB at most (pipe(7)), unless another process writes on
 _REAP_SECONDS = 5.0  # what a killed process may take to disappear
@@ -111,6 +117,13 @@ class EventLoop:
             with contextlib.suppress(GLib.Error):  # the kernel has no more to give: the next call tries again
                 self._monitors[key] = self._monitor(key, changed)
 
+    @property
+    def sees(self) -> bool:
+        """Whether each directory that is watched, and still is where it was, has a watch of the kernel's. GIO
+        does not say where there is none left (`fs.inotify.max_user_watches`)."""
+        there = {key[1:] for key in self._names if _is_still(*key)}
+        return _kernel_watches() >= len(there)
+
     def _monitor(self, key: tuple[str, int, int], changed: Callable[[], None]) -> Any:
         def told(_monitor: Any, file: Any, *_: object) -> None:
             names = self._names.get(key)
@@ -121,6 +134,23 @@ class EventLoop:
         monitor.set_rate_limit(_RATE_MILLISECONDS)
         monitor.connect("changed", self.guarded(told, None))
         return monitor
+
+
+def _is_still(path: str, device: int, number: int) -> bool:
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return False
+    return (status.st_dev, status.st_ino) == (device, number)
+
+
+def _kernel_watches() -> int:
+    """How many this process has: a line each (proc(5), /proc/PID/fdinfo)."""
+    count = 0
+    for found in Path("/proc/self/fdinfo").iterdir():
+        with contextlib.suppress(OSError):  # the descriptor of this very look is closed by now
+            count += found.read_bytes().count(b"\ninotify wd:")
+    return count
 
 
 class Bounded:

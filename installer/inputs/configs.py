@@ -65,8 +65,8 @@ _HINT = "correct the configs (the ConfigMap's keys, or the files of --configs); 
 
 @dataclass(frozen=True, slots=True)
 class Configs:
-    """The files as they came, None where not given. `policy` is what cri-resmgr would activate, and `pins`
-    whether its PinCPU is not false.
+    """The files as they came, None where not given. `policy` is what cri-resmgr would activate, `pins`
+    whether its PinCPU is not false, `reserved` the CPU that it keeps for the system (`750m`), or empty.
 
     `extra_options` is the text of EXTRA_OPTIONS.cfg. `warnings` name what works but has
     side effects that an operator should know.
@@ -77,6 +77,7 @@ class Configs:
     extra_options: str | None = None
     policy: str = "none"
     pins: bool = True
+    reserved: str = ""
     warnings: tuple[Finding, ...] = ()
 
 
@@ -107,6 +108,7 @@ def load_configs(directory: Path | None) -> Configs:
         extra_options=options,
         policy=policy_in(effective.data) if effective else "none",
         pins=pins_in(effective.data) if effective else True,
+        reserved=reserved_in(effective.data) if effective else "",
         warnings=tuple(finding for name in documents for finding in _warnings(documents[name], name)),
     )
 
@@ -211,7 +213,7 @@ def _check_policy(data: dict[object, object], document: Document, name: str) -> 
         if not isinstance(policy.get(field), (dict, type(None))):
             where = _line(document, ("policy", field))
             yield f"{name}:{where}: policy.{field}: must be a mapping, not {shown(policy[field])}"
-    if active in _RESERVING and not _reserves_cpus(policy.get("ReservedResources")):
+    if active in _RESERVING and _cpu_in(policy.get("ReservedResources")) is None:
         yield (
             f"{name}:{line}: policy.Active: {active} needs policy.ReservedResources.CPU, "
             "the CPUs kept for the system, such as 750m"
@@ -222,10 +224,10 @@ def _check_policy(data: dict[object, object], document: Document, name: str) -> 
             yield f"{name}:{where}: policy.{key}: unknown key; did you mean {close}?"
 
 
-def _reserves_cpus(reserved: object) -> bool:
+def _cpu_in(reserved: object) -> str | None:
     """Of all keys, cri-resmgr takes those of ReservedResources in any case."""
-    found = reserved if isinstance(reserved, dict) else {}
-    return any(str(key).lower() == "cpu" and value is not None for key, value in found.items())
+    found = reserved.items() if isinstance(reserved, dict) else ()
+    return next((str(value) for key, value in found if str(key).lower() == "cpu" and value is not None), None)
 
 
 def find_agent_faults(configs: Configs) -> list[str]:
@@ -272,6 +274,12 @@ def policy_in(data: object) -> str:
     policy = _unfold(data).get("policy")
     active = policy.get("Active") if isinstance(policy, dict) else None
     return active if isinstance(active, str) else "none"
+
+
+def reserved_in(data: object) -> str:
+    """The CPU quantity that a parsed configuration keeps for the system; empty if there is none."""
+    policy = _unfold(data).get("policy")
+    return (_cpu_in(policy.get("ReservedResources")) if isinstance(policy, dict) else None) or ""
 
 
 def pins_in(data: object) -> bool:

@@ -5,7 +5,6 @@ Asks the host nothing and writes nothing.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,8 +16,6 @@ from installer.inputs.settings import Settings
 from installer.model.change import Changes
 from installer.model.paths import BINARY
 from installer.model.state import Mode
-
-_GENERATION_LENGTH = 12  # characters, of a name that people read
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +63,6 @@ class Inputs:
     @property
     def payload_digest(self) -> str:
         return self.payload.binary.digest if self.payload else ""
-
-    @property
-    def fleet_generation(self) -> str:
-        """A digest of what the operator gave that becomes part of the node, the same on all nodes. How a
-        fleet takes it (`rollout`) is left out: with other limits it is the same generation."""
-        given = self.request.settings.model_dump_json(include={"proxy", "configs", "kubelet"})
-        configs = self.configs
-        parts = (self.payload_digest, given, configs.extra_options or "", configs.fallback, configs.force)
-        return hashlib.sha256(repr(parts).encode()).hexdigest()[:_GENERATION_LENGTH]
 
 
 def load_inputs(request: Request, known: KnownDigest) -> Inputs:

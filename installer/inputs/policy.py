@@ -33,6 +33,8 @@ def policy_in_force(snapshot: HostSnapshot) -> PolicyInForce | None:
         return None
     forced, fallback = process.flag("--force-config"), process.flag("--fallback-config")
     cache = snapshot.cache
+    if forced == paths.SPARING_CONFIG:
+        return PolicyInForce("none", PolicySource.GUARD)
     if forced:
         source, configured = PolicySource.FORCE, _file_policy(snapshot, paths.FORCE_CONFIG)
     elif cache.agent:

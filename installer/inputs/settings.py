@@ -94,7 +94,7 @@ class KubeletSettings(_Section):
 
     unit: str = "kubelet.service"
     strategy: Literal["auto", "environment", "exec-start"] = "auto"
-    drop_in_directory: str = "/etc/systemd/system"
+    drop_in_directory: str = paths.AUTO
     healthz_url: str = "http://127.0.0.1:10248/healthz"
     start_timeout_seconds: int = Field(default=60, ge=1, le=_DAY)
     settle_seconds: int = Field(default=10, ge=1, le=_DAY)
@@ -115,8 +115,8 @@ class KubeletSettings(_Section):
     @field_validator("drop_in_directory")
     @classmethod
     def _check_directory(cls, directory: str) -> str:
-        if directory.rstrip("/") not in paths.UNIT_DIRECTORIES:
-            raise ValueError(f"must be one that systemd reads: {', '.join(paths.UNIT_DIRECTORIES)}")
+        if directory.rstrip("/") not in (paths.AUTO, *paths.UNIT_DIRECTORIES):
+            raise ValueError(f"must be auto or one that systemd reads: {', '.join(paths.UNIT_DIRECTORIES)}")
         return directory.rstrip("/")
 
     @field_validator("variable")

@@ -1,8 +1,9 @@
 """YAML as people write it: safe, with line numbers, and a key given twice is a fault.
 
 Knows nothing of what the documents mean. Refuses what would end the process or never end: PyYAML overflows
-its stack over deep nesting, and builds merge keys (`<<`) of merge keys without a limit. PyYAML is imported
-when the first document is read, so a run without any pays nothing for it.
+its stack over deep nesting, and aliases and merge keys (`<<`) multiply a short text without a limit, for
+whoever builds, walks or writes it. PyYAML is imported when the first document is read, so a run without any
+pays nothing for it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 KeyPath = tuple[str, ...]
 
 _DEPTH = 100  # levels; PyYAML's loader in C overflows its stack at some ten thousand
-_MERGED = 100_000  # entries that `<<` brings into one mapping
+_SIZE = 4 << 20  # characters of it then
+_VALUES = 50_000  # of a document, with each alias as what it stands for; a Shoot's largest has some thousand
 _NUMBER_LENGTH = 100  # characters; Python refuses to print a number of more than 4,300 digits
 # What PyYAML raises where an explicit tag (`!!int ''`) does not fit its text.
 _BAD_VALUE = (ValueError, LookupError, AttributeError, TypeError, ArithmeticError, RecursionError)
@@ -29,12 +31,14 @@ _BAD_VALUE = (ValueError, LookupError, AttributeError, TypeError, ArithmeticErro
 class Document(NamedTuple):
     """`data` is what the text says (None if it is empty); `lines` has the line of each key and list item.
 
-    `faults` are keys given twice, each with `name:line`.
+    `faults` are keys given twice, each with `name:line`. `size` is about how many characters it has when it
+    is written out, with each alias as what it stands for.
     """
 
     data: object
     lines: Mapping[KeyPath, int] = MappingProxyType({})
     faults: tuple[str, ...] = ()
+    size: int = 0
 
 
 def parse_document(content: bytes, name: str) -> Document:
@@ -50,10 +54,11 @@ def parse_document(content: bytes, name: str) -> Document:
 
     loader = _loader_class()(text)
     try:
-        _check_depth(yaml.parse(text, _loader_class()), name)
+        _check_events(yaml.parse(text, _loader_class()), name)
         node = loader.get_single_node()
         if node is None:
             return Document(None)
+        size = _Size(name).check(node).characters
         walk = _Walk(name)
         walk.visit(node, ())
         data = loader.construct_document(node)
@@ -63,29 +68,24 @@ def parse_document(content: bytes, name: str) -> Document:
         raise InvalidInputError([f"{name}: a value that does not fit its type: {error}"]) from None
     finally:
         loader.dispose()
-    return Document(data, walk.lines, tuple(walk.faults))
+    return Document(data, walk.lines, tuple(walk.faults), size)
 
 
 @cache
 def _loader_class() -> Any:
     import yaml
 
-    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-        def flatten_mapping(self, node: yaml.MappingNode) -> None:
-            super().flatten_mapping(node)
-            if len(node.value) > _MERGED:
-                problem = f"more than {_MERGED} entries merged into one mapping"
-                raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
-
-    return Loader
+    return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def _check_depth(events: Iterable[yaml.Event], name: str) -> None:
+def _check_events(events: Iterable[yaml.Event], name: str) -> None:
     """Reads the text as a stream of events, before PyYAML builds a tree of it by recursion."""
     from yaml import CollectionEndEvent, CollectionStartEvent
 
     depth = 0
-    for event in events:
+    for number, event in enumerate(events):
+        if number > 2 * _VALUES:  # each has one event or two
+            raise _too_large(name)
         if isinstance(event, CollectionStartEvent):
             depth += 1
         elif isinstance(event, CollectionEndEvent):
@@ -94,6 +94,50 @@ def _check_depth(events: Iterable[yaml.Event], name: str) -> None:
             mark = event.start_mark
             where = f"{name}:{mark.line + 1}" if mark else name
             raise InvalidInputError([f"{where}: nested deeper than {_DEPTH} levels"])
+
+
+def _too_large(name: str) -> InvalidInputError:
+    limits = f"{_VALUES} values or {_SIZE >> 20} MiB"
+    return InvalidInputError([f"{name}: has more than {limits}, its aliases (`*`) included"])
+
+
+class _Extent(NamedTuple):
+    """Of a node, with each alias as what it stands for."""
+
+    values: int
+    characters: int
+    levels: int
+
+
+class _Size:
+    """An anchor comes before its aliases, so each node is counted once, and never deeper than the text is."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._known: dict[int, _Extent | None] = {}  # None: it is being counted
+
+    def check(self, node: yaml.Node) -> _Extent:
+        """Raises InvalidInputError where it is too much, or contains itself."""
+        if id(node) in self._known:
+            found = self._known[id(node)]
+            if found is None:
+                line = node.start_mark.line + 1
+                raise InvalidInputError([f"{self._name}:{line}: an alias refers to what it is in"])
+            return found
+        self._known[id(node)] = None
+        values, levels = 1, 0
+        characters = 2 + (len(node.value) if isinstance(node.value, str) else 0)
+        for part in node.value if not isinstance(node.value, str) else ():
+            for each in part if isinstance(part, tuple) else (part,):
+                more = self.check(each)
+                values, characters = values + more.values, characters + more.characters
+                levels = max(levels, more.levels)
+        if values > _VALUES or characters > _SIZE:
+            raise _too_large(self._name)
+        if levels >= _DEPTH:
+            raise InvalidInputError([f"{self._name}: nested deeper than {_DEPTH} levels by its aliases"])
+        self._known[id(node)] = _Extent(values, characters, levels + 1)
+        return _Extent(values, characters, levels + 1)
 
 
 def _decode(content: bytes, name: str) -> str:
@@ -117,7 +161,7 @@ def _complaint(error: yaml.YAMLError, name: str) -> str:
 class _Walk:
     """Notes the line of each key and list item, and keys given twice in one mapping.
 
-    Visits each node once, however often aliases refer to it, because a document may contain itself.
+    Visits each node once, however often aliases refer to it.
     """
 
     def __init__(self, name: str) -> None:

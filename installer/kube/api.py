@@ -35,6 +35,24 @@ CONFIG_MAPS = Resource("", "v1", "configmaps")
 CORE_EVENTS = Resource("", "v1", "events")
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`seconds` for a request with all of its answer, `size` of that in bytes. A list has so many `pages`,
+    and `list_seconds` for all of them."""
+
+    seconds: float = 30.0
+    size: int = 64 << 20
+    pages: int = 2000
+    list_seconds: float = 600.0
+
+
+USUAL = Limits()
+LEASE = Limits(seconds=3.0, size=1 << 20)
+"""Far below the length of a Lease: who waits longer cannot know any more whether it is held."""
+SHOOT = Limits(seconds=10.0, size=4 << 20, pages=200, list_seconds=30.0)
+"""Of an API server that may belong to somebody hostile. A page of 50 Nodes has about 1 MB."""
+
+
 class ApiError(Exception):
     """A request that did not do what it should. `code` is that of HTTP; 0: no answer."""
 

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import re
+import time
 from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -23,25 +24,31 @@ from kubernetes import config as credentials
 from kubernetes.client.exceptions import ApiException
 from kubernetes.config.config_exception import ConfigException
 from kubernetes.watch import Watch
-from urllib3.exceptions import HTTPError
+from urllib3 import Timeout
+from urllib3.exceptions import HTTPError, ReadTimeoutError
 
 from installer.errors import InvalidInputError
-from installer.kube.api import CORE_EVENTS, MERGE, NODES, PODS, SECRETS, ApiError, Page, Resource
-from installer.kube.objects import Object
+from installer.kube.api import MERGE, SECRETS, USUAL, ApiError, Limits, Page, Resource
+from installer.kube.bounded import Bounds, bind, bounded, end_of, ending
+from installer.kube.objects import Object, cut_line, items_at, mapping_at
 
 PAGE = 50  # objects of one answer: a Cluster alone may have 200 KB
-_PATIENCE = (5.0, 30.0)  # seconds to connect, and between two pieces of an answer
+_CONNECT_SECONDS = 5.0
+_FAR = float("inf")
 _WATCH_SECONDS = 300  # then the server ends a watch, and it is begun again
 _SILENCE = 120.0  # seconds; the server sends a bookmark about once a minute
 _CONNECTIONS = 24
+_TEXT = 4096  # characters of an error that are looked at
 
 
 class KubeClient:
     """One API server. Every method raises ApiError; all of them may be called from any thread. Without a
-    namespace, objects that have none, and lists of all namespaces."""
+    namespace, objects that have none, and lists of all namespaces. An answer that goes beyond the limits is
+    an error; a watch is for ever."""
 
-    def __init__(self, connection: library.ApiClient) -> None:
-        self._connection = connection
+    def __init__(self, connection: library.ApiClient, limits: Limits) -> None:
+        bind(connection.rest_client.pool_manager)
+        self._connection, self._limits = connection, limits
         self._custom = library.CustomObjectsApi(connection)
         self._offset = timedelta(0)
 
@@ -50,18 +57,21 @@ class KubeClient:
         return datetime.now(UTC) + self._offset
 
     def list_pages(
-        self, resource: Resource, selector: str = "", namespace: str = "", limit: int = PAGE
+        self, resource: Resource, selector: str = "", namespace: str = "", limit: int = PAGE, fields: str = ""
     ) -> Iterator[Page]:
-        """All objects that the label selector chooses, `limit` of them with each request."""
-        position: str | None = None
-        while position != "":
-            query = {"limit": str(limit)}
-            query |= {"labelSelector": selector} if selector else {}
-            query |= {"continue": position} if position else {}
-            body = self._request("GET", resource.path(namespace), query)
-            metadata = body.get("metadata") or {}
-            position = str(metadata.get("continue") or "")
+        """All objects that the label selector and the field selector choose, `limit` of them with each
+        request."""
+        end = end_of(self._limits.list_seconds)
+        query = {"limit": str(limit), "labelSelector": selector, "fieldSelector": fields}
+        for _ in range(self._limits.pages):
+            given = {key: value for key, value in query.items() if value}
+            body = self._request("GET", resource.path(namespace), given, end=end)
+            metadata = mapping_at(body, "metadata")
+            query["continue"] = str(metadata.get("continue") or "")
             yield Page(_items(body), str(metadata.get("resourceVersion") or ""))
+            if not query["continue"]:
+                return
+        raise ApiError(0, f"the list of {resource.plural} does not end after {self._limits.pages} pages")
 
     def watch(self, resource: Resource, version: str, selector: str = "") -> Iterator[tuple[str, Object]]:
         """ADDED, MODIFIED, DELETED and BOOKMARK with the object, from `version` on. Ends when the server ends
@@ -73,7 +83,7 @@ class KubeClient:
             resource_version=version,
             allow_watch_bookmarks=True,
             timeout_seconds=_WATCH_SECONDS,
-            _request_timeout=(_PATIENCE[0], _SILENCE),
+            _request_timeout=(_CONNECT_SECONDS, _SILENCE),
             **chosen,
         )
         with _translated():
@@ -117,15 +127,11 @@ class KubeClient:
         found = self.get(SECRETS, namespace, name).get("data") or {}
         return {key: b64decode(value) for key, value in found.items()}
 
-    def list_nodes(self, selector: str) -> tuple[Object, ...]:
-        return _items(self._request("GET", NODES.path(), {"labelSelector": selector}))
-
-    def list_pods(self, namespace: str, selector: str) -> tuple[Object, ...]:
-        return _items(self._request("GET", PODS.path(namespace), {"labelSelector": selector}))
-
-    def list_events(self, namespace: str, selector: str) -> tuple[Object, ...]:
-        """`selector` is one of fields."""
-        return _items(self._request("GET", CORE_EVENTS.path(namespace), {"fieldSelector": selector}))
+    @contextlib.contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        """All that this thread asks in the block takes at most so long; then requests have no answer."""
+        with ending(time.monotonic() + seconds):
+            yield
 
     def close(self) -> None:
         self._connection.close()
@@ -137,23 +143,38 @@ class KubeClient:
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
         content_type: str = "application/json",
+        end: float = _FAR,
     ) -> Object:
-        """By the library's connection alone: its methods for each kind differ from release to release, and
-        make objects of their own where plain JSON is wanted."""
+        """By the library's pool of connections alone: its methods differ from release to release, make
+        objects of their own where plain JSON is wanted, and unpack whatever is sent. `end` is monotonic."""
+        bounds = Bounds(min(end, end_of(self._limits.seconds)), self._limits.size)
         configuration = self._connection.configuration
         headers = {"Accept": "application/json", **self._connection.default_headers}
         headers |= {"Content-Type": content_type} if body is not None else {}
         url = configuration.host + path + (f"?{urlencode(query)}" if query else "")
-        with _translated():
+        with _translated(), bounded(bounds):
             # Asked anew each time: a plugin's credentials change.
             headers |= {each["key"]: each["value"] for each in configuration.auth_settings().values()}
-            response = self._connection.rest_client.request(
-                method, url, headers=headers, body=body, _request_timeout=_PATIENCE
+            patience = Timeout(connect=min(_CONNECT_SECONDS, bounds.left()), read=bounds.left())
+            response = self._connection.rest_client.pool_manager.request(
+                method,
+                url,
+                body=None if body is None else json.dumps(body).encode(),
+                headers=headers,
+                timeout=patience,
+                preload_content=False,
+                decode_content=False,
+                retries=False,
+                redirect=False,
             )
-            self._set_clock(getattr(response, "urllib3_response", response).headers.get("Date", ""))
-            content = response.data if response.data is not None else response.read()
+            self._set_clock(response.headers.get("Date", ""))
+            try:
+                content = response.read()
+            except BaseException:
+                response.close()  # what is left of the answer is not that of the next request
+                raise
             if not 200 <= response.status < 300:
-                raise ApiError(response.status, _message_in(content) or str(response.reason))
+                raise ApiError(response.status, _message_in(content) or cut_line(str(response.reason)))
             found = json.loads(content)
         return found if isinstance(found, dict) else {}
 
@@ -162,13 +183,13 @@ class KubeClient:
             self._offset = parsedate_to_datetime(date) - datetime.now(UTC)
 
 
-def connect() -> KubeClient:
+def connect(limits: Limits = USUAL) -> KubeClient:
     """The cluster of $KUBECONFIG, else that of the pod: for the controller, which runs in one.
 
     Raises InvalidInputError where there is none.
     """
     path = os.environ.get("KUBECONFIG", "")
-    return _connect(path, "", "run it in a pod of the seed, or set KUBECONFIG")
+    return _connect(path, "", "run it in a pod of the seed, or set KUBECONFIG", limits)
 
 
 def connect_as_kubectl(kubeconfig: str = "", context: str = "") -> KubeClient:
@@ -180,10 +201,10 @@ def connect_as_kubectl(kubeconfig: str = "", context: str = "") -> KubeClient:
     usual = Path("~/.kube/config").expanduser()
     path = kubeconfig or os.environ.get("KUBECONFIG", "") or (str(usual) if usual.exists() else "")
     hint = "give --kubeconfig FILE, and --context NAME if it has several; `kubectl config view` shows them"
-    return _connect(path, context, hint)
+    return _connect(path, context, hint, USUAL)
 
 
-def _connect(path: str, context: str, hint: str) -> KubeClient:
+def _connect(path: str, context: str, hint: str, limits: Limits) -> KubeClient:
     configuration = library.Configuration()
     try:
         if path:
@@ -195,31 +216,51 @@ def _connect(path: str, context: str, hint: str) -> KubeClient:
     except (ConfigException, OSError, yaml.YAMLError) as error:
         where = f"kubeconfig {path}" if path else "neither a kubeconfig nor a service account of a pod"
         raise InvalidInputError([f"{where}: {error}"], hint) from None
-    return _client(configuration)
+    return _client(configuration, limits)
 
 
-def connect_with(kubeconfig: bytes) -> KubeClient:
-    """The cluster of a kubeconfig's text.
+def connect_with(kubeconfig: bytes, limits: Limits = USUAL) -> KubeClient:
+    """The cluster of a kubeconfig's text, of which no program is run and no file is read: neither would be
+    the business of who wrote it.
 
-    Raises ApiError where it is not one.
+    Raises ApiError where it is not one, or asks for that.
     """
     configuration = library.Configuration()
     try:
         given = yaml.safe_load(kubeconfig)
+        if elsewhere := _found_elsewhere(given):
+            raise ApiError(0, f"its kubeconfig has {elsewhere}, which is not used: everything must be in it")
         credentials.load_kube_config_from_dict(given, client_configuration=configuration)
-    except (ConfigException, yaml.YAMLError, OSError, TypeError, AttributeError) as error:
+    except (ConfigException, yaml.YAMLError, OSError, TypeError, ValueError, AttributeError) as error:
         raise ApiError(0, f"its kubeconfig cannot be read: {error}") from None
-    return _client(configuration)
+    return _client(configuration, limits)
 
 
-def _client(configuration: Any) -> KubeClient:
-    configuration.retries = False
+_ELSEWHERE = {
+    "user": ("exec", "auth-provider", "tokenFile", "client-certificate", "client-key"),
+    "cluster": ("certificate-authority",),
+}
+"""What of a kubeconfig is a program to run or a file to read (client-go, tools/clientcmd/api/v1)."""
+
+
+def _found_elsewhere(kubeconfig: object) -> str:
+    """The first of these; empty if there is none."""
+    for part, keys in _ELSEWHERE.items():
+        for each in items_at(kubeconfig if isinstance(kubeconfig, Mapping) else {}, f"{part}s"):
+            found = [key for key in keys if mapping_at(each, part).get(key)]
+            if found:
+                return f"`{found[0]}`"
+    return ""
+
+
+def _client(configuration: Any, limits: Limits) -> KubeClient:
+    configuration.retries = False  # nor are redirects followed: they may lead to whom nobody has named
     configuration.connection_pool_maxsize = _CONNECTIONS
-    return KubeClient(library.ApiClient(configuration))
+    return KubeClient(library.ApiClient(configuration), limits)
 
 
 def _items(body: Mapping[str, Any]) -> tuple[Object, ...]:
-    return tuple(each for each in body.get("items") or () if isinstance(each, dict))
+    return tuple(items_at(body, "items"))
 
 
 @contextlib.contextmanager
@@ -233,21 +274,23 @@ def _translated() -> Iterator[None]:
         raise ApiError(int(code), said or str(error.reason)) from None
     except (HTTPError, OSError) as error:
         raise ApiError(0, f"no answer: {_cause(error)}") from None
-    except ValueError as error:
-        raise ApiError(0, f"an answer that is not the API's: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise ApiError(0, f"an answer that is not the API's: {cut_line(str(error))}") from None
 
 
 def _message_in(content: str | bytes) -> str:
     """Of a Status. A kind that the server does not know is answered with plain text."""
     try:
         body = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return ""
     message = body.get("message") if isinstance(body, dict) else None
-    return message if isinstance(message, str) else ""
+    return cut_line(message) if isinstance(message, str) else ""
 
 
 def _cause(error: Exception) -> str:
     """Without the address of an object, which would differ each time."""
+    if isinstance(error, ReadTimeoutError):
+        return "it did not end in time"
     text = str(error) or type(error).__name__
-    return re.sub(r"<[^>]*>:? ?", "", text)
+    return cut_line(re.sub(r"<[^>]*>:? ?", "", text[:_TEXT]))

@@ -8,6 +8,8 @@ from typing import Any
 
 Object = Mapping[str, Any]
 
+_MANY = 2**31  # the API counts in 32 bits; a number of four thousand digits is nobody's count
+
 
 def parse_time(text: object) -> datetime:
     """A time of the API; what is none was long ago."""
@@ -38,7 +40,7 @@ def items_at(given: Object, *path: str) -> Iterator[Object]:
 
 def number_at(given: Object, *path: str) -> int:
     found = mapping_at(given, *path[:-1]).get(path[-1])
-    return found if isinstance(found, int) else 0
+    return max(-_MANY, min(_MANY, found)) if isinstance(found, int) else 0
 
 
 def condition_of(given: Object, kind: str) -> Object:
@@ -71,6 +73,8 @@ def complaint_of(pod: Object) -> str:
 
 
 def cut_line(text: str, limit: int = 300) -> str:
-    """One line of at most `limit` characters."""
-    line = " ".join(text.split())
-    return line if len(line) <= limit else line[: limit - 3] + "..."
+    """One line of at most `limit` characters, all of which can be seen: another cluster's words must not
+    write to the terminal or the log of who reads them."""
+    line = " ".join(text[: 4 * limit].split())
+    shown = "".join(each if each.isprintable() else "?" for each in line)
+    return shown if len(shown) <= limit and len(text) <= 4 * limit else shown[: limit - 3] + "..."

@@ -75,6 +75,16 @@ def manager_policies(
     return cpu or "none", memory or "None"
 
 
+def cgroups_per_qos(base: KubeletBase, process: ProcessState | None, next_start: tuple[str, ...]) -> bool:
+    """Whether kubelet puts each pod into a cgroup of its QoS class: its default, also where its configuration
+    cannot be read."""
+    try:
+        found = _setting(base, base_argv(process) or next_start, "--cgroups-per-qos", "cgroupsPerQOS")
+    except ValueError:
+        return True
+    return found.lower() not in ("false", "f", "0")  # as Go reads a flag's boolean
+
+
 def base_argv(process: ProcessState | None) -> tuple[str, ...]:
     """The running command line without the flag that our guard has added: the last one, which a script may
     have put before flags of its own."""

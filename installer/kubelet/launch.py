@@ -1,14 +1,15 @@
 """What a command line runs, and whether a word behind it, or a variable, still reaches kubelet.
 
-A shell, a script or another program may stand between systemd and kubelet. Only what is certain counts: a
-script is served if its last command is an `exec` that ends with its arguments or with one variable.
-Everything else is refused before anything is touched, for trying it out would cost two restarts of kubelet.
+A shell, a script or another program may stand between systemd and kubelet. Shell cannot be judged by
+reading it: so no script is read, and of a shell's `-c` only one plain `exec` of kubelet counts. What another
+program does with its arguments, the running kubelet shows.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -24,17 +25,11 @@ _COMMAND_OPTION = re.compile(r"-[A-Za-z]*c[A-Za-z]*")
 _OPTIONS_WITH_VALUE = frozenset({"-o", "+o", "-O", "+O", "--rcfile", "--init-file"})
 _NO_ENVIRONMENT = frozenset({"-", "-i", "--ignore-environment"})
 _INTERPRETER = re.compile(r"#![ \t]*(\S+)(?:[ \t]+(\S+))?")
-# A plain command that replaces the shell; its last word is what matters.
-_EXEC = re.compile(r"exec[ \t]+([^;&|<>()`]*?)[ \t]+([^ \t;&|<>()`]+)[ \t]*;?", re.DOTALL)
+# One plain command that replaces the shell: no operator, substitution, comment or second line, nor a
+# backslash, which could hide one. Its last word is what matters.
+_EXEC = re.compile(r"[ \t]*exec[ \t]+([^;&|<>()`#\\\n]*?)[ \t]+([^ \t;&|<>()`#\\\n]+)[ \t]*;?[ \t]*")
 _ARGUMENTS = frozenset({'"$@"', "$@", '"${@}"', "${@}"})
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
-# Where a script may give its variables other values than systemd did.
-_COMMAND_BEGINS = r"(?m)(?:^|[;&|({]|\bthen\b|\bdo\b|\belse\b)[ \t]*"
-_READS_MORE = re.compile(_COMMAND_BEGINS + r"(?:\.|source|eval)[ \t]")
-_SETS_ARGUMENTS = re.compile(_COMMAND_BEGINS + r"set[ \t]+--(?!.*\$@)")
-_EXECS_EARLIER = re.compile(r"\bexec[ \t]+[^ \t0-9<>&{]")  # exec 2>&1 is another thing
-_LINE_LIMIT = 16_384  # characters of the last line
-_ENDPOINT_FLAG = re.compile(r"--container[-_]runtime[-_]endpoint")
 
 
 class Launch(NamedTuple):
@@ -117,67 +112,37 @@ def _of_shell(words: list[str]) -> Launch:
     return Launch(rest[0] if rest else "", shell=True)
 
 
-def is_script(launch: Launch, text: str) -> bool:
-    """Whether a shell reads `text`, which is the beginning of the program."""
-    if launch.shell:
-        return True
-    found = _INTERPRETER.match(text)
+def is_shell_script(beginning: str) -> bool:
+    """Whether a shell reads the program that begins so, by its first line."""
+    found = _INTERPRETER.match(beginning)
     return found is not None and any(is_shell(word) for word in found.groups() if word)
 
 
 def judge_inline(launch: Launch) -> Passing:
-    """What `sh -c` passes on."""
-    found = _judge(launch.inline or "")
-    if found.appended and not launch.placed:
+    """What `sh -c` passes on, if that is one plain `exec` of kubelet."""
+    command = _EXEC.fullmatch(launch.inline or "")
+    if not command or not _runs_kubelet(command[1]):
+        return Passing(why_not="it is not one plain `exec` of kubelet")
+    if command[2] in _ARGUMENTS:
+        if launch.placed:
+            return Passing(appended=True)
         return Passing(why_not='"$@" is there, but no name ($0) stands before what would be appended')
-    return _with_environment(launch, found)
-
-
-def judge_script(launch: Launch, text: str) -> Passing:
-    """What a script of a shell passes on."""
-    return _with_environment(launch, _judge(text))
-
-
-def _with_environment(launch: Launch, found: Passing) -> Passing:
-    if found.variable and launch.bare:
-        return Passing(why_not=f"`env -i` keeps ${found.variable} from it")
-    return found
-
-
-def _judge(text: str) -> Passing:
-    lines = [line for line in text.replace("\\\n", " ").split("\n") if line.strip()]
-    code = [line for line in lines if not line.lstrip().startswith("#")]
-    last, before = code[-1].strip() if code else "", "\n".join(code[:-1])
-    command = _EXEC.fullmatch(last) if len(last) <= _LINE_LIMIT else None
-    if not command:
-        return Passing(why_not="its last line is not a plain `exec` of kubelet")
-    if _EXECS_EARLIER.search(before):
-        return Passing(why_not="it has more than one `exec`")
-    end = command[2]
-    if end in _ARGUMENTS:
-        if _SETS_ARGUMENTS.search(before):
-            return Passing(why_not="it replaces its arguments")
-        return Passing(appended=True)
-    variable = _VARIABLE.fullmatch(end)
+    variable = _VARIABLE.fullmatch(command[2])
     if not variable:
         return Passing(why_not='its `exec` ends neither with "$@" nor with one unquoted $VARIABLE')
     name = variable[1] or variable[2]
-    sets = re.search(rf"\b{name}\b(?:\+?=|:=)|\b(?:read|for)\b.*\b{name}\b", before)
-    if sets or _READS_MORE.search(before):
-        return Passing(why_not=f"it may set ${name} itself, whatever systemd gave it")
+    if launch.bare:
+        return Passing(why_not=f"`env -i` keeps ${name} from it")
     return Passing(variable=name)
 
 
-def misses_variable(text: str, name: str) -> str:
-    """Why a value of the variable cannot decide the endpoint as the script reads, or an empty string. What it
-    reads from elsewhere is not known."""
-    code = "\n".join(line for line in text.split("\n") if not line.lstrip().startswith("#"))
-    uses = [found.end() for found in re.finditer(rf"\$(?:{name}\b|\{{{name}\b[^}}]*\}})", code)]
-    if not uses:
-        return "" if _READS_MORE.search(code) else f"it does not use ${name}"
-    if _ENDPOINT_FLAG.search(code, uses[-1]):
-        return f"it has --container-runtime-endpoint behind ${name}, and the last one wins"
-    return ""
+def _runs_kubelet(command: str) -> bool:
+    """Whether all before the last word is a kubelet with arguments; false where a quote is left open."""
+    try:
+        found = find_launch(tuple(shlex.split(command)))
+    except ValueError:
+        return False
+    return found.is_kubelet and not found.bare
 
 
 def shell_words(launch: Launch, environment: Mapping[str, str]) -> Iterator[str]:
@@ -199,12 +164,12 @@ def kubelet_program(words: tuple[str, ...], executable: str) -> str:
 
 
 def came_through(words: tuple[str, ...], started: tuple[str, ...], executable: str) -> bool:
-    """Whether a running process has the words of the command line (its program first) at the end of its own,
-    or is that program. `started` is its command line without our part."""
+    """Whether a running process has the arguments of the command line (`words`, its program first) at the end
+    of its own, or is that program. `started` is its command line without our part. A script may start a
+    program of its own name, so the whole path counts where the command line has one."""
     if not words or not started:
         return False
-    names = {posixpath.basename(word) for word in (*started[:4], executable)}
-    arguments = words[1:]
-    return posixpath.basename(words[0]) in names or (
-        bool(arguments) and started[-len(arguments) :] == arguments
-    )
+    arguments, running = words[1:], (*started[:4], executable)
+    if "/" not in words[0]:
+        running = tuple(posixpath.basename(word) for word in running)
+    return words[0] in running or (bool(arguments) and started[-len(arguments) :] == arguments)

@@ -1,36 +1,45 @@
-"""Whether what stands between systemd and kubelet hands our part on, by all that a snapshot has of it."""
+"""Whether what stands between systemd and kubelet hands our part on, by all that a snapshot has of it.
+
+Of a script or another program the running kubelet shows it: its command line ends as the unit's does. Where
+it does not, an operator says what arrives: `kubelet.variable`, or `kubelet.strategy: exec-start` for the
+arguments. After the restart the running process decides.
+"""
 
 from __future__ import annotations
 
 import posixpath
 from typing import NamedTuple
 
-from installer.kubelet.command import ARGS_VARIABLE, launch_of
+from installer.kubelet.command import ARGS_VARIABLE, BaseUnit, launch_of, next_command_line
 from installer.kubelet.endpoint import base_argv
-from installer.kubelet.launch import (
-    Launch,
-    Passing,
-    came_through,
-    find_launch,
-    is_shell,
-    judge_inline,
-    judge_script,
-)
+from installer.kubelet.launch import Launch, Passing, came_through, find_launch, is_shell, judge_inline
 from installer.model.finding import Finding, refusal
 from installer.model.resource import ProcessState
 from installer.model.snapshot import KubeletBase
-from installer.systemd_syntax.unit_file import ExecCommand
+from installer.systemd_syntax.unit_file import ExecCommand, expand
 
-_HINT = (
-    'end it with one plain `exec` of kubelet whose last word is "$@" or a $VARIABLE, or name in '
-    "kubelet.variable the environment variable that it hands on to kubelet behind every other flag"
+_SAY_SO = (
+    "kubelet.variable: NAME, if it passes the value of that environment variable on to kubelet behind every "
+    "other flag, or kubelet.strategy: exec-start, if it passes its own arguments on"
 )
-_VARIABLE_HINT = "or name in kubelet.variable the environment variable that it hands on to kubelet"
-_HINT_RESTART = f"if the unit has changed since kubelet's start, restart kubelet; {_VARIABLE_HINT}"
+_HINTS = {
+    "kubelet-in-container": "run kubelet as a process of the host, or exclude this node",
+    "kubelet-behind-shell": "start kubelet with `exec` in it",
+    "kubelet-shell-wrapper": (
+        f'make it one `exec kubelet ...` that ends with "$@" or a $VARIABLE; or set {_SAY_SO}'
+    ),
+    "kubelet-arguments-lost": (
+        f"if the unit has changed since kubelet's start, restart kubelet; or set {_SAY_SO}"
+    ),
+}
 _HINT_REMOVE = (
     "`cri-resmgr-installer remove` starts kubelet by its unit's own line, which shows what becomes of its "
-    f"arguments; then install again; {_VARIABLE_HINT}"
+    f"arguments; then install again; or set {_SAY_SO}"
 )
+
+
+# No setting helps there.
+NEVER_SERVED = ("kubelet-in-container", "kubelet-behind-shell")
 
 
 class Found(NamedTuple):
@@ -49,50 +58,47 @@ class Found(NamedTuple):
         """Whether nothing stands between."""
         return self.passing.appended and not self.what
 
+    @property
+    def known_to_lose(self) -> bool:
+        """Whether arguments do not arrive even where an operator says so by asking for exec-start."""
+        return self.code in NEVER_SERVED or bool(self.passing.variable)
+
     def refused(self, command: ExecCommand) -> Finding:
         """Why kubelet cannot be served."""
-        hints = {
-            "kubelet-in-container": "run kubelet as a process of the host, or exclude this node",
-            "kubelet-behind-shell": "start kubelet with `exec` in it",
-            "kubelet-arguments-lost": _HINT_REMOVE if self.earlier else _HINT_RESTART,
-        }
         why = self.passing.why_not or f"only ${self.passing.variable} reaches kubelet, not its arguments"
         message = f"{self.what} in {command.path} starts kubelet, and our flag would not reach it: {why}"
         if self.earlier:
             message += f"; our drop-in still starts kubelet by its earlier command line ({self.earlier})"
-        return refusal(self.code, message, hints.get(self.code, _HINT))
+        return refusal(self.code, message, _HINT_REMOVE if self.earlier else _HINTS[self.code])
 
 
 def find_passing(
-    command: ExecCommand, base: KubeletBase, process: ProcessState | None, expanded: tuple[str, ...]
+    unit: BaseUnit, command: ExecCommand, base: KubeletBase, process: ProcessState | None
 ) -> Found:
-    """`expanded` is the command line of the next start without us."""
+    """`process` is the running kubelet, or the shell that stands before it."""
     launch = launch_of(command)
-    name, earlier = posixpath.basename(launch.program), _repeated(base, launch)
+    name = posixpath.basename(launch.program)
     if launch.is_container:
         why = f"{name} runs it in a container, where the relay is not"
-        return Found(launch, Passing(why_not=why), name, "kubelet-in-container", earlier)
-    if launch.inline is None and base.script is None and not launch.shell:
-        found = _of_program(launch, command, process, () if earlier else expanded)
-        return found._replace(earlier=earlier)
-    inline = launch.inline is not None
-    what = "the shell command" if inline else f"the script {launch.program}"
-    text = base.script.text if base.script else ""
-    passing = judge_inline(launch) if inline else judge_script(launch, text)
-    if not passing.appended and not passing.variable and not earlier and is_behind_shell(process):
+        return Found(launch, Passing(why_not=why), name, "kubelet-in-container")
+    if launch.is_kubelet and not base.scripted:
+        return Found(launch, Passing(appended=True))
+    passing = judge_inline(launch) if launch.inline is not None else Passing()
+    what = (
+        "the shell command"
+        if launch.inline is not None
+        else f"the program {launch.program or command.words[0]}"
+    )
+    if passing.appended or passing.variable:
+        return Found(launch, passing, what, "kubelet-shell-wrapper")
+    by_shell = launch.inline is not None or launch.shell or base.scripted
+    if by_shell and is_behind_shell(process):
         why = "the main process of the unit is the shell, and kubelet its child"
         return Found(launch, Passing(why_not=why), what, "kubelet-behind-shell")
-    return Found(launch, passing, what, "kubelet-shell-wrapper" if inline else "kubelet-script", earlier)
-
-
-def _repeated(base: KubeletBase, launch: Launch) -> str:
-    """The program that our drop-in starts kubelet by, where the base has another one since."""
-    lines = base.detail.exec_start
-    ours = len(lines) == 1 and lines[0].argv[-1:] == (f"${ARGS_VARIABLE}",)
-    if not ours or not launch.is_located:
-        return ""
-    loaded = find_launch((lines[0].path, *lines[0].argv[1:]))
-    return "" if (loaded.program, loaded.inline) == (launch.program, launch.inline) else lines[0].path
+    if launch.inline is not None:
+        return Found(launch, passing, what, "kubelet-shell-wrapper")
+    started, earlier = _started_line(unit, command, base, launch)
+    return Found(launch, _shown(started, process), what, "kubelet-arguments-lost", earlier)
 
 
 def is_behind_shell(process: ProcessState | None) -> bool:
@@ -100,18 +106,28 @@ def is_behind_shell(process: ProcessState | None) -> bool:
     return process is not None and bool(process.argv) and is_shell(process.argv[0])
 
 
-def _of_program(
-    launch: Launch, command: ExecCommand, process: ProcessState | None, expanded: tuple[str, ...]
-) -> Found:
-    """A program that is no shell's. If it goes by another name than kubelet, the running process has to show
-    that it is the same, or that it was given what stands in the unit (`expanded`, empty if it was started by
-    another line)."""
-    if launch.is_kubelet or process is None:
-        return Found(launch, Passing(appended=True))
-    at = expanded.index(launch.program) if launch.program in expanded else 0
-    behind = at + (2 if "@" in command.prefixes and at == 0 else 1)
-    words = (launch.program, *expanded[behind:])  # without arguments, its name alone counts
-    if came_through(words, base_argv(process), process.exe):
-        return Found(launch, Passing(appended=True))
-    why = "the running kubelet has other arguments than the unit"
-    return Found(launch, Passing(why_not=why), launch.program or command.words[0], "kubelet-arguments-lost")
+def _shown(words: tuple[str, ...], process: ProcessState | None) -> Passing:
+    """What the running process shows: that it is the program of the line it was started by, or was given what
+    stands in there. `words` is that line, empty if it is not known. Without a process its endpoint is not
+    known either, which is refused by itself."""
+    if process is None or came_through(words, base_argv(process), process.exe):
+        return Passing(appended=True)
+    return Passing(why_not="the running kubelet has other arguments than the unit")
+
+
+def _started_line(
+    unit: BaseUnit, command: ExecCommand, base: KubeletBase, launch: Launch
+) -> tuple[tuple[str, ...], str]:
+    """The program and arguments that the running kubelet was started by, variables filled in. Our drop-in may
+    repeat an older line of the unit: if that has another program, it shows nothing, and is named."""
+    lines = base.detail.exec_start
+    if len(lines) == 1 and lines[0].argv[-1:] == (f"${ARGS_VARIABLE}",) and launch.is_located:
+        words = (lines[0].path, *lines[0].argv[1:-1])
+        if find_launch(words).program != launch.program:
+            return (), lines[0].path
+        line = expand(ExecCommand("", "", "", words), unit.environment(base.environment_files))
+    else:
+        line = next_command_line(unit, base)
+        line = (*line[:1], *line[2:]) if "@" in command.prefixes else line
+    at = line.index(launch.program) if launch.program in line else 0
+    return (launch.program, *line[at + 1 :]), ""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from installer.kubelet.command import ARGS_VARIABLE, BaseUnit, last_variable, next_command_line
-from installer.kubelet.launch import misses_variable
-from installer.kubelet.passing import Found, find_passing
+from installer.kubelet.command import ARGS_VARIABLE, BaseUnit, last_variable
+from installer.kubelet.passing import NEVER_SERVED, Found, find_passing
 from installer.model.finding import Finding, refusal
 from installer.model.paths import DROP_IN_NAME
 from installer.model.resource import ProcessState
@@ -47,13 +46,13 @@ def choose_strategy(
     if lost:
         return lost
     wanted = str(settings.kubelet.strategy)
-    found = find_passing(command, base, process, next_command_line(unit, base))
+    found = find_passing(unit, command, base, process)
     named = settings.kubelet.variable
     if named and not (found.direct and last_variable(command) == named):
-        return _named(unit, command, base, found, named)
-    if not found.passing.appended:
-        if found.passing.variable and wanted != Strategy.EXEC_START:
-            return _passed_on(unit, command, found.passing.variable, _handed_on(found, command))
+        return _named(unit, command, found, named)
+    if found.passing.variable and wanted != Strategy.EXEC_START:
+        return _passed_on(unit, command, found.passing.variable, _handed_on(found, command))
+    if not found.passing.appended and (wanted != Strategy.EXEC_START or found.known_to_lose):
         return found.refused(command)
     if ":" in command.prefixes:
         return refusal(
@@ -146,25 +145,16 @@ def _handed_on(found: Found, command: ExecCommand) -> str:
     return f"{found.what} in {command.path} ends with ${found.passing.variable}, which it hands on to kubelet"
 
 
-def _named(
-    unit: BaseUnit, command: ExecCommand, base: KubeletBase, found: Found, variable: str
-) -> Choice | Finding:
-    """The variable that settings name, if nothing that can be read speaks against it."""
-    if found.code in ("kubelet-in-container", "kubelet-behind-shell"):
+def _named(unit: BaseUnit, command: ExecCommand, found: Found, variable: str) -> Choice | Finding:
+    """The variable that settings name: an operator says that it arrives, a restarted kubelet shows it."""
+    if found.code in NEVER_SERVED:
         return found.refused(command)
-    reason = ""
     if found.direct:
-        reason = f"the command line in {command.path} does not end with it"
-    elif base.script is not None and base.script.text:
-        reason = misses_variable(base.script.text, variable)
-    elif found.launch.inline is not None:
-        reason = misses_variable(found.launch.inline, variable)
-    if reason:
         return refusal(
             "kubelet-variable-not-passed",
-            f"kubelet.variable names ${variable}, but {reason}",
-            "name the variable that comes behind every other flag of kubelet; leave kubelet.variable out if "
-            "the unit starts kubelet itself",
+            f"kubelet.variable names ${variable}, but the command line in {command.path} "
+            "does not end with it",
+            "leave kubelet.variable out: the unit starts kubelet itself, and its command line is known",
         )
     why = f"kubelet.variable names ${variable}, which {found.what} in {command.path} hands on to kubelet"
     return _passed_on(unit, command, variable, why)

@@ -13,7 +13,7 @@ from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from installer.manifests.admission import build_admission_values, rollout_namespace
+from installer.manifests.admission import build_admission_policies, rollout_namespace
 from installer.manifests.embedded import split_sections
 from installer.manifests.inputs import ManifestInputs, metrics_port
 from installer.manifests.monitoring import build_monitoring
@@ -140,8 +140,8 @@ def _admission(inputs: ManifestInputs) -> Objects:
         metadata["annotations"] |= _KEEP
     agent = inputs.values.agent.enabled and inputs.settings.mode == "install"
     guard_deletion = not inputs.managed_resource
-    values = build_admission_values(inputs.values, agent=agent, guard_deletion=guard_deletion)
-    yield from _render("admission", **metadata, **values)
+    policies = build_admission_policies(inputs.values, agent=agent, guard_deletion=guard_deletion)
+    yield from _render("admission", **metadata, policies=policies)
 
 
 def _agent_namespace(inputs: ManifestInputs) -> Objects:

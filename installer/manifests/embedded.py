@@ -15,6 +15,8 @@ from installer.manifests.sources import Fault
 from installer.manifests.text import dump
 from installer.manifests.values import STATIC_CONFIGS, is_config_key
 
+_SIZE = 1 << 20  # characters of all configs; what an API server takes of one object
+
 
 def check_settings(given: object) -> tuple[Settings | None, list[Fault]]:
     """The settings as a node will read them from the text that it gets, or all that it would refuse."""
@@ -32,6 +34,9 @@ def _locate(fault: str) -> Fault:
 
 def config_faults(configs: object) -> Iterable[Fault]:
     """What cri-resmgr would refuse in any of the texts. Values of a wrong type are reported elsewhere."""
+    if isinstance(configs, Mapping) and sum(map(_size_of, configs.values())) > _SIZE:
+        yield ("configs",), f"have more than {_SIZE >> 20} MiB together, their YAML aliases (`*`) included"
+        return
     for key, text in configs.items() if isinstance(configs, Mapping) else ():
         if isinstance(text, str) and isinstance(key, str) and is_config_key(key):
             name = STATIC_CONFIGS["EXTRA_OPTIONS"] if key == "EXTRA_OPTIONS" else key
@@ -39,6 +44,16 @@ def config_faults(configs: object) -> Iterable[Fault]:
                 # `name:3: what`: the line in the text; the one in the values file is added to it.
                 what = fault.removeprefix(f"{name}:").lstrip()
                 yield ("configs", key), f"line {what}" if re.match(r"\d+: ", what) else what
+
+
+def _size_of(text: object) -> int:
+    """Characters, with each alias as what it stands for; only what has one can be more than it is."""
+    if not isinstance(text, str):
+        return 0
+    try:
+        return max(len(text), parse_document(text.encode("utf-8", "replace"), "").size if "*" in text else 0)
+    except InvalidInputError:
+        return len(text)  # what is wrong with it is said with its place
 
 
 def split_sections(config: str) -> dict[str, Any]:

@@ -1,12 +1,12 @@
 """The images of a Gardener image vector: which entry names which image, for the nodes that it is meant for.
 
-Chosen as Gardener does it (`FindImage` of its package imagevector): an entry whose `targetVersion`,
-`runtimeVersion` and `architectures` fit, and of several the one that says it most exactly.
+Chosen as Gardener does it (`FindImage` of its package imagevector) by `architectures`: of several entries
+that fit, the one that says it most exactly. Ranges of versions are refused: one image of ours serves every
+version of Kubernetes.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +15,6 @@ from installer.errors import InvalidInputError
 from installer.inputs.wording import kind, shown, suggest
 from installer.inputs.yaml_document import KeyPath, parse_document
 from installer.manifests.sources import Fault
-from installer.manifests.versions import fits
 
 IMAGES = {
     "cri-resmgr-installer": "installer",
@@ -37,17 +36,9 @@ _NOT_OURS = {
 }
 _VERSIONS = ("targetVersion", "runtimeVersion")
 # A number would have lost its last zero: 1.10 is 1.1.
-_STRINGS = ("ref", "repository", "tag", *_VERSIONS)
+_STRINGS = ("ref", "repository", "tag")
+_LENGTH = 1024  # characters of a reference: far more than a registry takes
 _ARCHITECTURES = ["amd64", "arm64"]  # of an entry that has none
-_EXACT = re.compile(r"v?\d+\.\d+\.\d+|=")
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The nodes that the images are for. `version` is that of their Kubernetes, empty if it is not known."""
-
-    version: str
-    arch: str
 
 
 @dataclass(slots=True)
@@ -63,13 +54,12 @@ class FoundImages:
 class _Candidate:
     path: KeyPath
     reference: str
-    score: int  # how exactly it says that it is for the target
-    constrained: bool
+    score: int  # how exactly it says that it is for these nodes
 
 
-def read_vector(vector: object, target: Target) -> FoundImages:
-    """`vector` is a mapping with `images`, that list alone, or a text with either, as Gardener's charts have
-    it. Never raises."""
+def read_vector(vector: object, arch: str) -> FoundImages:
+    """For nodes of the architecture `arch`. `vector` is a mapping with `images`, that list alone, or a text
+    with either, as Gardener's charts have it. Never raises."""
     found = FoundImages()
     lines: Mapping[KeyPath, int] = {}
     if isinstance(vector, str):
@@ -86,10 +76,10 @@ def read_vector(vector: object, target: Target) -> FoundImages:
             found.faults.append((path, f"unknown name {shown(name)}; {suggest(name, IMAGES)}"))
         else:
             names.setdefault(IMAGES[name], path)
-            by_key.setdefault(IMAGES[name], []).extend(_candidates(path, entry, target, found.faults))
+            by_key.setdefault(IMAGES[name], []).extend(_candidates(path, entry, arch, found.faults))
     if not found.faults:
         for key, path in names.items():
-            _choose(key, path, by_key[key], target, found)
+            _choose(key, path, by_key[key], arch, found)
     for said in (found.faults, found.warnings):
         said[:] = [(path, _with_line(path, what, lines)) for path, what in said]
     return found
@@ -128,60 +118,45 @@ def _entries(vector: object, faults: list[Fault]) -> Iterator[tuple[KeyPath, obj
 
 
 def _candidates(
-    path: KeyPath, entry: Mapping[str, Any], target: Target, faults: list[Fault]
+    path: KeyPath, entry: Mapping[str, Any], arch: str, faults: list[Fault]
 ) -> Iterator[_Candidate]:
-    """The entry, if it is for the target."""
+    """The entry, if it is for these nodes."""
     wrong = [
         ((*path, key), f"must be a string, not {shown(entry[key])}; put it in quotes")
         for key in _STRINGS
         if not isinstance(entry.get(key), (str, type(None)))
     ]
+    wrong += [
+        ((*path, key), f"must have at most {_LENGTH} characters")
+        for key in _STRINGS
+        if isinstance(entry.get(key), str) and len(entry[key]) > _LENGTH
+    ]
+    wrong += [
+        ((*path, key), "is not read here: one image serves every version of Kubernetes; leave it out")
+        for key in _VERSIONS
+        if entry.get(key) is not None
+    ]
     reference = "" if wrong else _reference(entry)
     if not wrong and not reference:
         wrong = [(path, "needs repository and tag, or ref alone")]
-    score, constrained = 0, False
-    for key in _VERSIONS if not wrong else ():
-        constraint = entry.get(key)
-        if constraint is None:
-            continue
-        constrained = True
-        try:
-            suits = fits(target.version or "1.0.0", constraint)
-        except ValueError as error:
-            wrong.append(((*path, key), f"must be a constraint such as '>= 1.27': {error}"))
-            continue
-        if target.version and not suits:
-            return
-        score += (2 if _EXACT.match(constraint) else 1) if target.version else 0
     architectures = entry.get("architectures") or _ARCHITECTURES
     if not isinstance(architectures, list):
         wrong.append(((*path, "architectures"), f"must be a list, not {shown(architectures)}"))
     faults += wrong
-    if not wrong and target.arch in architectures:
-        yield _Candidate(path, reference, score + (2 if len(architectures) == 1 else 1), constrained)
+    if not wrong and arch in architectures:
+        yield _Candidate(path, reference, 2 if len(architectures) == 1 else 1)
 
 
-def _choose(
-    key: str, path: KeyPath, candidates: Sequence[_Candidate], target: Target, found: FoundImages
-) -> None:
+def _choose(key: str, path: KeyPath, candidates: Sequence[_Candidate], arch: str, found: FoundImages) -> None:
     if not candidates:
-        where = f"Kubernetes {target.version} on {target.arch}" if target.version else target.arch
-        found.faults.append((path, f"no entry for the {key} is for {where}"))
+        found.faults.append((path, f"no entry for the {key} is for {arch}"))
         return
     best = max(candidate.score for candidate in candidates)
     chosen, *others = [candidate for candidate in candidates if candidate.score == best]
     other = next((each for each in others if each.reference != chosen.reference), None)
-    unknown = not target.version and any(each.constrained for each in candidates)
-    shoot = "give the Shoot, with its full spec.kubernetes.version, as --provider-config too"
-    if other and unknown:
-        found.faults.append((other.path, f"the Kubernetes version decides between the entries; {shoot}"))
-    elif other:
+    if other:
         found.faults.append((other.path, f"fits as well as {'.'.join(chosen.path)}; keep one of them"))
     else:
-        if unknown:
-            found.warnings.append(
-                (chosen.path, f"is taken for any Kubernetes version; {shoot}, and it is checked")
-            )
         found.references[key] = chosen.reference
 
 

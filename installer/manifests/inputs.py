@@ -21,12 +21,12 @@ from installer.manifests.provider import Provided, load_provider_configs
 from installer.manifests.scheduling import affinity_faults
 from installer.manifests.sources import Fault, Source, parse_mapping, read_file
 from installer.manifests.values import STATIC_CONFIGS, Values, is_config_key
-from installer.manifests.versions import fits
 from installer.model.labels import COMPONENT_LABEL, INSTANCE_LABEL, NAME_LABEL
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
+_POLICIES_SINCE = (1, 30)  # Kubernetes documentation, "Validating Admission Policy"
 _OUR_KEYS = (NAME_LABEL, INSTANCE_LABEL, COMPONENT_LABEL)
 
 
@@ -116,7 +116,9 @@ def _load_files(options: ManifestOptions) -> tuple[Source, Provided]:
     return own, provided
 
 
-def _gardener_defaults(options: ManifestOptions, files: Iterable[Source], version: str) -> Source:
+def _gardener_defaults(
+    options: ManifestOptions, files: Iterable[Source], version: tuple[int, int] | None
+) -> Source:
     """The original extension always brought its agent; here it comes with the configs that it reads. It looks
     for people's Adjustments where they have them, in kube-system. A Shoot whose `version` knows no admission
     policies would not take a ManagedResource with them."""
@@ -124,7 +126,7 @@ def _gardener_defaults(options: ManifestOptions, files: Iterable[Source], versio
     if not (options.managed_resource or given):
         return Source({})
     dynamic = given and any(_dynamic(file.data) for file in files)
-    old = {"admissionPolicies": False} if version and not fits(version, ">= 1.30") else {}
+    old = {"admissionPolicies": False} if version is not None and version < _POLICIES_SINCE else {}
     return Source({"gardener": True, "agent": {"enabled": dynamic, "namespace": "kube-system"}, **old})
 
 

@@ -36,11 +36,14 @@ def build_probes(settings: Settings) -> dict[str, Any]:
 
     Readiness: the daemon works, and says that its node is ready. Liveness: the daemon works, and the proxy's
     unit is active on the host, by the host's own systemctl. Not while kubelet is held on its base endpoint,
-    the node is paused or refused, or its first installation fails: then a restart of the container would not
-    help. A removal is never restarted.
+    nor while the daemon stands back: it waits for its turn, or is paused, refused, limited or replaced, or
+    its first installation fails. A probe fails only for what a restart of the container could mend. A removal
+    is never restarted.
     """
+    # What kubelet says of a pod that is not ready is the daemon's own word, and not a missing file.
+    script = f"{_is_fresh(READY_FILE, ' 2>/dev/null')} || {{ cat {ALIVE_FILE}; exit 1; }}"
     ready = {
-        "exec": {"command": ["/bin/sh", "-c", _is_fresh(READY_FILE)]},
+        "exec": {"command": ["/bin/sh", "-c", script]},
         "periodSeconds": _READY_PERIOD,
         "timeoutSeconds": 5,
         "failureThreshold": 2,
@@ -55,9 +58,9 @@ def build_probes(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _is_fresh(file: str) -> str:
-    """A missing file is not: `find` says so in the probe's message."""
-    return f"test -n \"$(find {file} -newermt '-{FRESH} seconds')\""
+def _is_fresh(file: str, quietly: str = "") -> str:
+    """A missing file is not: `find` says so in the probe's message, if that is not to be quiet."""
+    return f"test -n \"$(find {file} -newermt '-{FRESH} seconds'{quietly})\""
 
 
 def _alive(patience: int) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Any
 from installer.errors import InvalidInputError
 from installer.inputs.wording import kind, shown, suggest
 from installer.inputs.yaml_document import KeyPath
-from installer.manifests.image_vector import Target, read_vector
+from installer.manifests.image_vector import read_vector
 from installer.manifests.sources import Source, parse_mapping, read_file
 
 EXTENSION_TYPE = "cri-resmgr-extension"
@@ -28,7 +28,7 @@ _VECTOR = "imageVectorOverwrite"
 _OURS = ("configs", "nodeSelector", _VECTOR)
 _INSTALLER = "installer"
 """The key of our chart's values that has all the values of the manifests."""
-_CONTROLLERS = ("gardener", "image", "priorityClassName", "replicaCount", "resources", "vpa")
+_CONTROLLERS = ("gardener", "heartbeat", "image", "priorityClassName", "replicaCount", "resources", "vpa")
 """Keys of the chart's values that are about the controller of the extension, not about the nodes."""
 _IGNORED_KINDS = ("ControllerRegistration", "ControllerInstallation")
 _READ_KINDS = "a Shoot, an Extension, a ControllerDeployment, the values of its chart, or a providerConfig"
@@ -39,12 +39,12 @@ _OBJECT_KEYS = ("metadata", "spec", "data", "items")
 @dataclass(frozen=True, slots=True)
 class Provided:
     """From the weakest to the strongest: as in Gardener, a Shoot is stronger than a ControllerDeployment.
-    `version` is that of the Shoot's Kubernetes, empty if it is not known to the patch level."""
+    `version` is that of the Shoot's Kubernetes: major and minor number, None if it is not known."""
 
     sources: tuple[Source, ...] = ()
     warnings: tuple[str, ...] = ()
     from_shoot: bool = False
-    version: str = ""
+    version: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,7 @@ def load_provider_configs(
     parts.sort(key=lambda part: not part.chart_values)
     own = [reader.read_installer(part) for part in parts if part.chart_values]
     arch = next((source.data["arch"] for source in own if source.data.get("arch")), arch)
-    target = Target(reader.version, str(arch or "amd64"))
-    sources = (*own, *(reader.read(part, target) for part in parts))
+    sources = (*own, *(reader.read(part, str(arch or "amd64")) for part in parts))
     if reader.faults:
         raise InvalidInputError(reader.faults)
     return Provided(sources, tuple(reader.warnings), bool(reader.shoot), reader.version)
@@ -92,7 +91,7 @@ class _Reader:
     faults: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     shoot: str = ""  # the place of the Shoot, once one is found
-    version: str = ""  # of its Kubernetes, if it is known to the patch level
+    version: tuple[int, int] | None = None
 
     def find_all(self, path: Path) -> list[_Part]:
         found: list[_Part] = []
@@ -145,7 +144,8 @@ class _Reader:
             return []
         self.shoot = document.place(("kind",)) or "the API server"
         version = _at(document.data, ("spec", "kubernetes", "version"))
-        self.version = version if re.fullmatch(r"\d+\.\d+\.\d+.*", str(version)) else ""
+        match = re.match(r"(\d{1,3})\.(\d{1,3})\.\d", str(version)[:20])
+        self.version = (int(match[1]), int(match[2])) if match else None
         path = ("spec", "extensions")
         entries = _at(document.data, path)
         if entries is not None and not isinstance(entries, list):
@@ -192,7 +192,7 @@ class _Reader:
             self._fault(part.document, path, f"must be a mapping, not {kind(data)}")
         return Source(dict(data), part.places(path)) if isinstance(data, Mapping) else Source({})
 
-    def read(self, part: _Part, target: Target) -> Source:
+    def read(self, part: _Part, arch: str) -> Source:
         data, document = part.data, part.document
         if data is None:  # an extension that is only switched on
             return Source({})
@@ -205,8 +205,9 @@ class _Reader:
         if not document.places:
             # Else a fault would be looked for in the file that this one is stronger than.
             places = {(key, each): _NO_FILE for key, value in found.items() for each in _keys(value)}
+            places |= {(key,): _NO_FILE for key in found}
         if data.get(_VECTOR) is not None:
-            images = read_vector(data[_VECTOR], target)
+            images = read_vector(data[_VECTOR], arch)
             for path, what in images.faults:
                 self._fault(document, (*part.path, _VECTOR, *path), what)
             for path, what in images.warnings:

@@ -12,7 +12,6 @@ from installer.inputs.wording import kind
 from installer.inputs.yaml_document import KeyPath, parse_document
 
 _SIZE_LIMIT = 1 << 20  # bytes
-_DEPTH, _WIDTH = 100, 100_000  # levels of a document, items on one level: far more than any object has
 
 Fault = tuple[KeyPath, str]
 """A path in the values, and what is wrong there."""
@@ -63,24 +62,6 @@ def parse_mapping(content: bytes, name: str) -> Source:
         raise InvalidInputError([f"{name}: must be a mapping, not {kind(data)}"])
     if document.faults:
         raise InvalidInputError(document.faults)
-    if not _is_finite(data):
-        raise InvalidInputError([f"{name}: its aliases refer to themselves, or multiply it without limit"])
     present = {str(key): value for key, value in data.items() if value is not None}
     places = {path: f"{name}:{line}" for path, line in document.lines.items()}
     return Source(present, {(): name, **places})
-
-
-def _is_finite(value: object) -> bool:
-    """Whether it can be written out: YAML's aliases can build what never ends, or is endlessly large."""
-    level: list[object] = [value]
-    for _ in range(_DEPTH):
-        below: list[object] = []
-        for item in level:
-            if isinstance(item, (dict, list)):
-                below += item.values() if isinstance(item, dict) else item
-        if not below:
-            return True
-        if len(below) > _WIDTH:
-            return False
-        level = below
-    return False

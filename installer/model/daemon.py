@@ -13,7 +13,7 @@ from installer.model.state import Mode
 # In the daemon's own file system, for the probes of its container: the age of the first two counts.
 READY_FILE = "/run/cri-resmgr-installer/ready"
 ALIVE_FILE = "/run/cri-resmgr-installer/alive"
-EXCUSED_FILE = "/run/cri-resmgr-installer/excused"  # no proxy has to run (DaemonState.needs_no_proxy)
+EXCUSED_FILE = "/run/cri-resmgr-installer/excused"  # a restart would not help (DaemonState.stands_back)
 
 
 class Phase(StrEnum):
@@ -33,12 +33,20 @@ class Phase(StrEnum):
     YIELDED = "yielded"  # a newer daemon has taken over
 
 
+_STANDS_BACK = (
+    *(Phase.WAITING, Phase.PAUSED, Phase.HELD),
+    *(Phase.LIMITED, Phase.REFUSED, Phase.YIELDED),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class DaemonState:
     """`reason` is for people and says why the node is not ready. `hold` is why kubelet is held on its base
-    endpoint. `last_exit` is the exit code of the last pass (-1: none has ended), `generation` and
-    `payload_version` those of the last pass that converged, `policy` the one that cri-resmgr had in force
-    then, because `policy_source` asked for it. `restarts` are our restarts of kubelet within
+    endpoint. `last_exit` is the exit code of the last pass (-1: none has ended). What is installed and what
+    is wanted are two things. By the last pass, `generation` and `payload_version` are installed, and `policy`
+    was in force, because `policy_source` asked for it. `wanted` is the generation that the fleet is asked
+    for, empty where the inputs cannot be read. `serves`: what is installed is good, and kubelet works with
+    it, whichever generation that is. `restarts` are our restarts of kubelet within
     the last hour; `all_restarts`, `passes`, `changes` (passes that changed something and converged),
     `repairs` (those that changed something after the first), `rollbacks`, `rescues` and `failures` count
     since the process began."""
@@ -54,6 +62,8 @@ class DaemonState:
     payload_version: str = ""
     policy: str = ""
     policy_source: str = ""
+    wanted: str = ""
+    serves: bool = False
     restarts: int = 0
     all_restarts: int = 0
     passes: int = 0
@@ -64,10 +74,15 @@ class DaemonState:
     failures: int = 0
 
     @property
-    def needs_no_proxy(self) -> bool:
-        """Whether the proxy's absence is not a reason to restart our container: none has been installed yet,
-        and another container would end the same way. What is wrong stands in `reason`."""
-        return self.phase is Phase.REFUSED or (self.phase is Phase.FAILED and not self.generation)
+    def word(self) -> str:
+        """The phase, and why."""
+        return self.phase.value + (f": {self.reason}" if self.reason else "")
+
+    @property
+    def stands_back(self) -> bool:
+        """Whether the proxy's absence is not a reason to restart our container: another one would wait or be
+        refused in the same way. What is waited for, or wrong, stands in `reason`."""
+        return self.phase in _STANDS_BACK or (self.phase is Phase.FAILED and not self.generation)
 
 
 class RunningChild(Protocol):

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+ERROR, WAITING = "error", "waiting"
+"""The last event of a run that failed, and of one that has to wait: they have the same data."""
+
 
 @dataclass(frozen=True, slots=True)
 class Event:

@@ -11,6 +11,12 @@ FLEET = "fleet"
 """The Lease of the whole fleet, in the rollout's namespace."""
 FREEZE = "cri-resource-manager.intel.com/freeze"
 """Annotation of that Lease: no planned work begins anywhere. Its value says why."""
+SIZE = "cri-resource-manager.intel.com/size"
+"""Annotation of that Lease: how large the fleet is (FleetSize)."""
+BRAKE = "cri-resource-manager.intel.com/brake"
+"""Annotation of a brake's Lease: what it says."""
+LONGEST_HOLD = 86_400
+"""Seconds for which a permit can be held at most, whatever its Lease says."""
 ROLLOUT = "cri-resource-manager.intel.com/rollout"
 """Label of each Lease there: `permit`, `fleet`, or the generation that a brake is about."""
 

@@ -6,10 +6,21 @@ CPU map > /var/lib/cri-resmgr-installer/hold`) ends by a person only: `install` 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from installer.model import paths
+
 BY_DAEMON = "run: "
 BY_ROLLBACK = "rollback: "
 BY_RUN = "install: "  # one that is at work, and ends it itself; if it was cut off, the next run does
 _BY_OLDER_ROLLBACK = "the way back failed too"  # how version 0.1.0 began it
+
+
+def read_hold(read: Callable[[str], bytes | None]) -> str:
+    """Why kubelet is held on its base endpoint; empty if it is not. `read` gives the content of a host path,
+    None if nothing is there."""
+    found = (content for path in paths.HOLDS if (content := read(path)) is not None)
+    return next(map(reason_in, found), "")
 
 
 def reason_in(content: bytes) -> str:

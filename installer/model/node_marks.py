@@ -5,6 +5,8 @@ from __future__ import annotations
 _PREFIX = "cri-resource-manager.intel.com"
 STATUS = f"{_PREFIX}/installer"
 """Annotation: the daemon's state as JSON."""
+LEFT = "left"
+"""What `uninstall` says as the state of a node that it could not clean."""
 LAST_FAILURE = f"{_PREFIX}/last-failure"
 """Annotation: the last failure as JSON. It outlives Events."""
 READY_LABEL = f"{_PREFIX}/ready"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -37,15 +37,19 @@ class FleetInstallation:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """`phase`, `generation`, `policy`, `version`, `hold` and `changed` (a time) are the node's own words;
-    empty where it says none. `heard` is how old its word is, in seconds. `ready` is its pod's. `reachable`:
-    its kubelet is heard of. `mode` is what is asked of it, None where no DaemonSet selects it."""
+    """`phase`, `generation` and `policy` (what is installed), `wanted` (the generation that is asked of it),
+    `version`, `hold` and `changed` (a time) are the node's own words; empty where it says none. `outdated`:
+    its pod is not of the present template, and so it cannot know yet what is asked for. `heard` is how old
+    its word is, in seconds. `ready` is its pod's. `reachable`: its kubelet is heard of. `mode` is what is
+    asked of it, None where no DaemonSet selects it."""
 
     name: str
     health: NodeHealth
     reason: str = ""
     phase: str = ""
     generation: str = ""
+    wanted: str = ""
+    outdated: bool = False
     policy: str = ""
     version: str = ""
     changed: str = ""
@@ -71,7 +75,8 @@ class NodeGroup:
 class GenerationView:
     """What nodes have learnt of one generation. Times are as the API writes them, empty for never. `failures`
     by node; `stopped` says why no other node begins it. `missing`: nodes with the label of canaries that have
-    not begun yet, while the others wait for them."""
+    not begun yet, while the others wait for them. `current`: the DaemonSet asks for it; the others are
+    history. `has` and `awaits`: how many nodes have it, and wait for their turn to begin it."""
 
     generation: str
     begun: str = ""
@@ -82,29 +87,37 @@ class GenerationView:
     soaks_until: str = ""
     stopped: str = ""
     missing: int = 0
+    current: bool = True
+    has: int = 0
+    awaits: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutView:
     """`waiting` are nodes whose pod is not available, `outdated` those whose pod is still to be replaced.
-    `frozen` is why a person has paused it, None if nobody has. `permits` has the nodes that may restart
-    kubelet now, and since when, of `limit` at once."""
+    `paused` is why a person has paused it, None if nobody has. `permits` has the nodes that may restart
+    kubelet now, and since when, of `limit` at once. `unreadable` are brakes of what is asked for. `awaited`
+    are the nodes that are not done, and why; `stuck`: none of them goes on before a person has been there."""
 
     daemon_set: str
     nodes: int
     waiting: int
-    frozen: str | None
+    paused: str | None
     permits: tuple[tuple[str, str], ...]
     limit: int
     generations: tuple[GenerationView, ...] = ()
     unreadable: tuple[str, ...] = ()
     outdated: int = 0
+    mode: Mode = Mode.INSTALL
+    awaited: tuple[NodeGroup, ...] = ()
+    stuck: bool = False
 
     @property
     def is_stopped(self) -> bool:
-        """Whether planned work begins on no node, or a generation on no other node."""
-        stopped = any(each.stopped for each in self.generations)
-        return self.frozen is not None or bool(self.unreadable) or stopped
+        """Whether planned work begins on no node, or on no other node the generation that the DaemonSet asks
+        for. What became of others is history."""
+        stopped = any(each.stopped for each in self.generations if each.current)
+        return self.paused is not None or bool(self.unreadable) or stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +154,12 @@ class Overview:
     def well(self) -> bool:
         """Whether no node needs a person, and none is at work."""
         return set(self.counts) <= {NodeHealth.WELL, NodeHealth.PAUSED}
+
+
+def name_some(names: Sequence[str], most: int = 5) -> str:
+    """As many of the names, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def group_nodes(nodes: Iterable[NodeView]) -> tuple[NodeGroup, ...]:

@@ -22,6 +22,11 @@ KUBELET_ENVIRONMENT = "/etc/cri-resmgr/kubelet.env"
 KUBELET_COMPOSED = "/run/cri-resmgr-installer/kubelet.env"
 KUBELET_USED = f"{KUBELET_COMPOSED}.used"  # its name as soon as kubelet has read it
 RELAY_FAILURES = "/run/cri-resmgr-installer/relay-failures"  # the guard's count of kubelet's failed starts
+# The guard's: containers may run that the proxy does not know; we begin its next start; what a start by
+# anybody else is configured with then.
+CONTAINERS_UNKNOWN = "/run/cri-resmgr-installer/containers-unknown"
+PROXY_START_OURS = "/run/cri-resmgr-installer/proxy-start-ours"
+SPARING_CONFIG = "/run/cri-resmgr-installer/none.cfg"
 DROP_IN_NAME = "90-cri-resmgr.conf"
 OUR_FILES = (
     BINARY,
@@ -58,21 +63,25 @@ PASS_LOG = f"{OUR_RUNTIME}/pass.json"  # what the pass in that unit has done so 
 RECORD = f"{OUR_STATE}/record.json"
 OBJECTS = f"{OUR_STATE}/objects"
 HOLD = f"{OUR_STATE}/hold"
+HOLDS = (HOLD, f"{OUR_RUNTIME}/hold")  # the second one where the disk takes no file; it ends with a reboot
 RUN = "/run"
 LOCK = "/run/lock/cri-resmgr-installer.lock"
 LOCK_OF_ROOT = "/run/cri-resmgr-installer.lock"
 SYSTEM_BUS = "/run/dbus/system_bus_socket"
 
 # Where systemd looks for units and drop-ins, and where we may put ours (systemd.unit(5)).
+CONTROL_UNITS, USUAL_UNITS = "/etc/systemd/system.control", "/etc/systemd/system"
+AUTO = "auto"  # the directory of our drop-in is one of these two
 UNIT_DIRECTORIES = (
-    "/etc/systemd/system",
+    CONTROL_UNITS,
+    USUAL_UNITS,
     "/run/systemd/system",
     "/usr/local/lib/systemd/system",
     "/usr/lib/systemd/system",
     "/lib/systemd/system",
 )
 # Of these, where something is written while the host runs.
-CHANGING_UNIT_DIRECTORIES = UNIT_DIRECTORIES[:3]
+CHANGING_UNIT_DIRECTORIES = UNIT_DIRECTORIES[:4]
 
 _PATH_LIMIT, _NAME_LIMIT = 4096, 255  # bytes: linux/limits.h
 
@@ -84,6 +93,11 @@ UNIT_VARIABLE = "CRI_RESMGR_INSTALLER_UNIT"
 def drop_in(directory: str, unit: str) -> str:
     """The host path of our kubelet drop-in in the unit directory `directory`."""
     return f"{directory}/{unit}.d/{DROP_IN_NAME}"
+
+
+def drop_in_directories(setting: str) -> tuple[str, ...]:
+    """Where it may lie with this value of `kubelet.dropInDirectory`, whatever the machine is."""
+    return (CONTROL_UNITS, USUAL_UNITS) if setting == AUTO else (setting,)
 
 
 def same_endpoint(one: str, other: str) -> bool:

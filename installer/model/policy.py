@@ -11,6 +11,7 @@ class PolicySource(StrEnum):
     AGENT = "cri-resmgr-agent"
     FALLBACK = "fallback.cfg"
     BUILT_IN = "built-in defaults"
+    GUARD = "the guard, which spares containers that the proxy does not know"
 
 
 class Repinning(StrEnum):

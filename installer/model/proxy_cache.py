@@ -2,8 +2,9 @@
 
 The cache is the JSON of a snapshot with `Cfg`, null or {NodeName, Data}, `PolicyName` and `Containers`
 (pkg/cri/resource-manager/cache of cri-resmgr v0.8 - v0.9.2). It is renamed into place but never synced, so a
-power loss may leave it torn or full of zeros: cri-resmgr then exits at each start. An empty one it takes for
-none.
+power loss may leave it torn or full of zeros: cri-resmgr then exits at each start, as it does with JSON of
+another shape than its own. An empty one it takes for none. Whoever asks whether a cache can be read asks
+here.
 """
 
 from __future__ import annotations
@@ -19,6 +20,25 @@ from installer.model.jsontext import parse_json
 _QUANTITY = re.compile(r"([0-9]{1,18})([mun]?)")
 _NANO = {"": 10**9, "m": 10**6, "u": 10**3, "n": 1}
 
+CACHE_FORMAT = "1"
+"""CacheVersion of cri-resmgr v0.8 - v0.9.2."""
+
+# The fields that cri-resmgr reads, as Go's JSON takes them: null and a missing field are the zero value, and
+# another type ends the start (`snapshot`, `pod` and `container` in cache.go). An entry that is null makes it
+# panic.
+_SNAPSHOT = {
+    "Version": str,
+    "Pods": dict,
+    "Containers": dict,
+    "NextID": int,
+    "Cfg": dict,
+    "PolicyName": str,
+    "PolicyJSON": dict,
+}
+_ENTRY = {"ID": str, "PodID": str, "CacheID": str, "CgroupParent": str, "Labels": dict, "Annotations": dict}
+_CONTAINER = _ENTRY | {"State": int, "LinuxReq": dict}
+_RESOURCES = {"requests": dict, "limits": dict}
+
 
 @dataclass(frozen=True, slots=True)
 class CachedContainer:
@@ -26,7 +46,7 @@ class CachedContainer:
     `annotated`: as its pod says, else estimated from the weight that kubelet asked for, and rounded. `shares`
     are the exact cpu.shares of a request that is finer than milliCPU, as only an adoption writes it, else 0.
     `cpus` are those that the proxy has last given it, empty if none. `weighed`: the proxy knows a CPU weight
-    of it. `guaranteed`: so is its pod, by the name of its cgroup."""
+    of it. `guaranteed`: so is its pod, by the name of its cgroup. `title` is for people."""
 
     request: int | None = None
     annotated: bool = False
@@ -34,13 +54,15 @@ class CachedContainer:
     weighed: bool = False
     guaranteed: bool = False
     shares: int = 0
+    title: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ProxyCache:
-    """`torn`: no start can read it. `policy` is the one that the last start activated, empty if unknown.
-    `agent` is the configuration that cri-resmgr-agent has sent, YAML by section, empty if there is none.
-    `containers` are those it knows, by the runtime's ID. `version` is the format's, empty if not said."""
+    """`torn`: no start can read it, cut short or of another shape. `policy` is the one that the last start
+    activated, empty if unknown. `agent` is the configuration that cri-resmgr-agent has sent, YAML by section,
+    empty if there is none. `containers` are those it knows, by the runtime's ID. `version` is the format's,
+    empty if not said."""
 
     torn: bool = False
     version: str = ""
@@ -59,15 +81,15 @@ NO_CACHE = ProxyCache()
 
 
 def parse_cache(raw: bytes | None) -> ProxyCache:
-    """The cache from its file's content, None if there is no file. A field of another type than cri-resmgr
-    writes counts as missing."""
+    """The cache from its file's content, None if there is no file. One of another version than is known here
+    is not torn: its own proxy reads it, and what it has of the fields below is told."""
     if not raw:
         return NO_CACHE
     try:
         found = parse_json(raw.decode("utf-8", "replace"))
     except ValueError:
         return ProxyCache(torn=True)
-    if not isinstance(found, dict):
+    if not _is_readable(found):
         return ProxyCache(torn=True)
     data, policy = _mapping(found.get("Cfg")).get("Data"), found.get("PolicyName")
     return ProxyCache(
@@ -76,6 +98,34 @@ def parse_cache(raw: bytes | None) -> ProxyCache:
         agent={str(key): str(text) for key, text in _mapping(data).items()},
         containers=dict(_containers(found.get("Containers"), _mapping(found.get("Pods")))),
     )
+
+
+def _is_readable(found: object) -> bool:
+    """Whether cri-resmgr's own start takes this snapshot."""
+    if not (isinstance(found, dict) and _has(found, _SNAPSHOT)):
+        return False
+    texts = (_mapping(found.get("PolicyJSON")), _mapping(_mapping(found.get("Cfg")).get("Data")))
+    containers = _mapping(found.get("Containers")).values()
+    return (
+        bool(found.get("Version"))
+        and _has(found.get("Cfg") or {}, {"NodeName": str, "Data": dict})
+        and all(isinstance(text, str | None) for each in texts for text in each.values())
+        and all(_has(pod, _ENTRY) for pod in _mapping(found.get("Pods")).values())
+        and all(_has(one, _CONTAINER) and _has_resources(one) for one in containers)
+    )
+
+
+def _has_resources(container: Mapping[str, Any]) -> bool:
+    given = container.get("Resources")
+    return given is None or _has(given, _RESOURCES)
+
+
+def _has(found: object, fields: Mapping[str, type]) -> bool:
+    """Whether it is an object whose fields have these types, or are null or missing. True is no number."""
+    if not isinstance(found, dict):
+        return False
+    given = [(found[name], kind) for name, kind in fields.items() if found.get(name) is not None]
+    return all(isinstance(value, kind) and not isinstance(value, bool) for value, kind in given)
 
 
 def _containers(containers: object, pods: Mapping[str, object]) -> Iterator[tuple[str, CachedContainer]]:
@@ -95,8 +145,13 @@ def _containers(containers: object, pods: Mapping[str, object]) -> Iterator[tupl
                 cpus=cpus if isinstance(cpus, str) else "",
                 weighed=bool(given.get("cpu_shares")),
                 guaranteed=_is_guaranteed(pod.get("CgroupParent")),
+                title=_title(pod.get("Namespace"), pod.get("Name"), entry.get("Name")),
             ),
         )
+
+
+def _title(*words: object) -> str:
+    return "/".join(word for word in words if isinstance(word, str) and word)
 
 
 def _is_guaranteed(parent: object) -> bool:

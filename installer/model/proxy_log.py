@@ -11,7 +11,7 @@ _FATAL = re.compile(
     r"(?:^|: )((?:\?\?\? )?F(?:: |\d{4} ).*|panic: .*|fatal error: .*|flag provided but .*|"
     r'E\d{4} .*"command failed" err=.*)'
 )
-_TORN_CACHE = "failed to unmarshal snapshot data"
+_TORN_CACHE = ("failed to unmarshal snapshot data", "can't restore snapshot")
 
 
 def fatal_lines(lines: Iterable[str]) -> list[str]:
@@ -21,4 +21,4 @@ def fatal_lines(lines: Iterable[str]) -> list[str]:
 
 def says_torn_cache(line: str) -> bool:
     """Whether it has ended because it cannot read its cache, which is no version's fault."""
-    return _TORN_CACHE in line
+    return any(words in line for words in _TORN_CACHE)

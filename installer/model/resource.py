@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum, StrEnum
 from pathlib import Path
 
 from installer.model.paths import GENERATION_VARIABLE, RELAY_ENDPOINT, UNIT_VARIABLE, same_endpoint
@@ -107,6 +107,15 @@ class ExecLine:
     argv: tuple[str, ...]
 
 
+class Health(Enum):
+    """What kubelet says of itself. FOREIGN: another process holds the address, so kubelet cannot be asked:
+    any user of the node may take that port while kubelet is away."""
+
+    OK = "ok"
+    UNWELL = "unwell"
+    FOREIGN = "foreign"
+
+
 @dataclass(frozen=True, slots=True)
 class UnitState:
     """A unit as systemd has it now; the names are systemd's properties."""
@@ -160,13 +169,14 @@ class UnitDetail:
 @dataclass(frozen=True, slots=True)
 class ProcessState:
     """A running process: command line, environment, executable (as /proc names it). `age` is seconds since
-    its start."""
+    its start, `cpu` those of CPU time that it has used, all its threads together."""
 
     pid: int
     argv: tuple[str, ...]
     environ: Mapping[str, str]
     exe: str = ""
     age: float = field(default=0.0, compare=False)
+    cpu: float = field(default=0.0, compare=False)
 
     @property
     def generation(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from installer.model.kubelet_managers import NO_MANAGERS, KubeletManagers
 from installer.model.pinning import CgroupState, CpuResources, same_list
@@ -23,12 +24,19 @@ class UnitText:
 @dataclass(frozen=True, slots=True)
 class KubeletSnapshot:
     """Kubelet's unit and main process. `healthy`: the unit runs and healthz answers 200 (or no URL is
-    set). `by_config`: it has the relay from a configuration that another installer has edited."""
+    set). `by_config`: it has the relay from a configuration that another installer has edited.
+    `foreign_healthz`: it runs, and cannot be asked: another process holds the address of its healthz."""
 
     unit: UnitState
     process: ProcessState | None = None
     healthy: bool = False
+    foreign_healthz: bool = False
     by_config: bool = False
+
+    @property
+    def unwell(self) -> bool:
+        """Whether it is known not to be healthy."""
+        return not self.healthy and not self.foreign_healthz
 
     @property
     def on_relay(self) -> bool:
@@ -58,7 +66,7 @@ class KubeletBase:
     `texts` are the fragment and every drop-in except ours, in the order in which systemd reads them. `config`
     is the content of its --config file, `config_dir` the files of --config-dir in the order in which kubelet
     reads them; None if they were not read, because no running kubelet names them.
-    `script` is the program of its command line if a shell reads it; one that is too long has no text.
+    `scripted`: the program of its command line is a script, which may do anything with its arguments.
     `environment_files` has, for each EnvironmentFile= of the base as systemd names it, the files found:
     several for a pattern. `repaired`: texts are as a takeover leaves them, and the running kubelet may have
     been started from others.
@@ -69,7 +77,7 @@ class KubeletBase:
     config: UnitText | None = None
     config_dir: tuple[UnitText, ...] | None = None
     environment_files: Mapping[str, tuple[UnitText, ...]] = field(default_factory=dict)
-    script: UnitText | None = None
+    scripted: bool = False
     repaired: bool = False
 
     def configured(self) -> Iterator[UnitText]:
@@ -130,6 +138,16 @@ class RunningContainer:
         return self.cgroup is not None and not same_list(self.cgroup.cpus, self.cgroup.free_cpus)
 
 
+class UnstartedContainer(NamedTuple):
+    """A container that was created and does not run yet, or never has: where kubelet's StartContainer was cut
+    off, the runtime keeps it as long as its pod lives."""
+
+    id: str
+    pod_uid: str
+    name: str
+    title: str
+
+
 @dataclass(frozen=True, slots=True)
 class Probe:
     """What costs CRI calls or disk walks, and is asked only when something is to be changed.
@@ -143,6 +161,7 @@ class Probe:
 
     runtime_error: str = ""
     containers: tuple[RunningContainer, ...] = ()
+    unstarted: tuple[UnstartedContainer, ...] = ()
     free_bytes: Mapping[str, int] = field(default_factory=dict)
     unwritable: Mapping[str, str] = field(default_factory=dict)
     obstacles: Mapping[str, str] = field(default_factory=dict)
@@ -161,7 +180,8 @@ class HostSnapshot:
     """`files` has every path that may be desired or is owned. `hold` is why kubelet is held on its base
     endpoint, `pause` why nobody may change anything; both are empty if that is not so. `composed`: the guard
     composed a flag for kubelet's last start. `leftovers` are those directories and files of cri-resmgr itself
-    that exist, `cache` is what it keeps over restarts. `probe` is None until it is needed.
+    that exist, `cache` is what it keeps over restarts. `probe` is None until it is needed. `damaged` are the
+    digests of kept contents that are damaged or gone.
     """
 
     proxy: ProxySnapshot
@@ -175,6 +195,7 @@ class HostSnapshot:
     base: KubeletBase = _NO_BASE
     probe: Probe | None = None
     pause: str = ""
+    damaged: frozenset[str] = frozenset()
 
     @property
     def container_count(self) -> int:

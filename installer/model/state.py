@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 
+from installer.model.digest import sha256_hex
 from installer.model.resource import DesiredFile
+
+_LENGTH = 16  # characters
 
 
 class Mode(StrEnum):
@@ -62,6 +67,21 @@ class Desired:
 
     @property
     def generation(self) -> str:
-        """The whole generation, which is blamed or good: both units' together."""
-        units = (self.proxy, self.kubelet.unit if self.kubelet else None)
-        return "+".join(unit.generation for unit in units if unit)
+        """The whole generation, which is blamed, remembered or good."""
+        return generation_of(self.files)
+
+
+class _File(Protocol):
+    @property
+    def path(self) -> str: ...
+    @property
+    def mode(self) -> int: ...
+    @property
+    def digest(self) -> str: ...
+
+
+def generation_of(files: Iterable[_File]) -> str:
+    """A digest of everything that a generation puts in place, also of what restarts nothing (force.cfg, the
+    guard): each can be what fails. Empty for no files."""
+    lines = "".join(f"{file.path} {file.mode:o} {file.digest}\n" for file in files)
+    return sha256_hex(lines.encode())[:_LENGTH] if lines else ""

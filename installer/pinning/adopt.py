@@ -11,20 +11,19 @@ nor a shape of the cache is invented here.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from installer.errors import StepFailedError
 from installer.host.ports import Files, Host
 from installer.model import paths
+from installer.model.event import Event
 from installer.model.jsontext import parse_json
-from installer.model.proxy_cache import NO_CACHE, ProxyCache, parse_cache, quantity_of
-from installer.model.snapshot import RunningContainer
+from installer.model.proxy_cache import CACHE_FORMAT, NO_CACHE, ProxyCache, parse_cache, quantity_of
+from installer.model.snapshot import RunningContainer, UnstartedContainer
 from installer.pinning.restore import CACHE_LIMIT, read_cache
 from installer.pinning.weight import LOWEST, due_shares, has_own_cpus, is_known, keeps_weight
-
-CACHE_FORMAT = "1"
-"""CacheVersion of cri-resmgr v0.8 - v0.9.2."""
 
 OLD_CACHE = f"{paths.PROXY_CACHE}.before-adoption"
 
@@ -36,10 +35,28 @@ _SOME = 3  # containers that a message names
 
 class Adoption(NamedTuple):
     """`containers` are all that ran before the proxy starts; `made_known` are those of them whose entry in
-    the cache was completed."""
+    the cache was completed; `removed` are leftovers that were in the way."""
 
     containers: tuple[RunningContainer, ...]
     made_known: tuple[RunningContainer, ...] = ()
+    removed: tuple[UnstartedContainer, ...] = ()
+
+    def events(self) -> Iterator[Event]:
+        """What has been done."""
+        for leftover in self.removed:
+            yield Event("leftover.removed", f"removed {leftover.title}, which never ran", {"id": leftover.id})
+        for stranger in self.made_known:
+            yield Event("adopted", f"made known to the proxy: {stranger.title}", {"id": stranger.id})
+
+
+def find_leftovers(
+    unstarted: Iterable[UnstartedContainer], containers: Iterable[RunningContainer]
+) -> tuple[UnstartedContainer, ...]:
+    """Containers that never ran and never will: kubelet's start of them was cut off, and another one of the
+    same pod and name runs. cri-resmgr's cache has one entry for both (`podUID:containerName`), so it would
+    lose the running one, another each time."""
+    names = {(one.pod_uid, one.name) for one in containers if one.pod_uid and one.name}
+    return tuple(one for one in unstarted if (one.pod_uid, one.name) in names)
 
 
 def unadoptable(container: RunningContainer, cache: ProxyCache) -> str:
@@ -69,8 +86,11 @@ def adopt(host: Host, endpoint: str, stop_proxy: Callable[[], None], seconds: fl
     Raises StepFailedError if one of them cannot be made known, InstallerError and OSError.
     """
     containers, cache = host.cri.containers(endpoint), read_cache(host.files)
+    leftovers = find_leftovers(host.cri.unstarted(endpoint), containers)
+    for leftover in leftovers:
+        host.cri.remove(endpoint, leftover.id)
     if all(keeps_weight(one, cache) for one in containers):
-        return Adoption(containers)
+        return Adoption(containers, removed=leftovers)
     stop_proxy()
     cache = read_cache(host.files)
     _check_adoptable(containers, cache)
@@ -88,7 +108,7 @@ def adopt(host: Host, endpoint: str, stop_proxy: Callable[[], None], seconds: fl
         raise StepFailedError(message, "run again", interfered=True)
     raw, mode = host.files.read(paths.PROXY_CACHE, CACHE_LIMIT) or b"", _mode(host.files)
     host.files.write(paths.PROXY_CACHE, with_strangers(raw, strangers), mode)
-    return Adoption(containers, strangers)
+    return Adoption(containers, strangers, leftovers)
 
 
 def bring_back(host: Host) -> None:
@@ -98,7 +118,8 @@ def bring_back(host: Host) -> None:
     old = host.files.read(OLD_CACHE, CACHE_LIMIT)
     if old is None:
         return
-    if parse_cache(old).policy in ("", _TOUCHES_NOBODY):
+    kept = parse_cache(old)
+    if not kept.torn and kept.policy in ("", _TOUCHES_NOBODY):
         cache, policy = parse_json(old), read_cache(host.files).policy
         if policy:
             cache["PolicyName"] = policy
@@ -153,9 +174,27 @@ def check_lost(lost: tuple[Lost, ...]) -> None:
         raise StepFailedError(message, "install with the policy none, or set proxy.strangers: refuse")
 
 
-def forget_old(files: Files) -> None:
-    """The cache of before the adoption is not needed any more."""
+def forget_old(files: Files, *, all_known: bool = False) -> None:
+    """The cache of before the adoption is not needed any more. `all_known`: the proxy knows every container,
+    and no more can come past it."""
     files.remove(OLD_CACHE)
+    if all_known:
+        files.remove(paths.CONTAINERS_UNKNOWN)
+
+
+def announce_start(files: Files) -> None:
+    """The next start of the proxy has seen to the containers that it does not know: the guard lets it have
+    its policy. Where no file can be written it is a start like anybody's, which the next run mends."""
+    with suppress(OSError):
+        files.make_directory(paths.OUR_RUNTIME)
+        files.write(paths.PROXY_START_OURS, b"", 0o644)
+
+
+def find_reduced(containers: Iterable[RunningContainer], cache: ProxyCache) -> list[str]:
+    """The containers that have less weight than they were created with, because a start that was not ours has
+    taken it, each in words; those of which that is not certain are left out."""
+    found = (_lost(one, cache, None) for one in containers if one.id in cache.containers)
+    return [lost.how for lost in found if lost and lost.came_late]
 
 
 def with_strangers(raw: bytes, strangers: Iterable[RunningContainer]) -> bytes:
@@ -196,7 +235,11 @@ def _show_containers(host: Host, endpoint: str, seconds: float) -> None:
 
 
 def _keep_old(files: Files) -> None:
-    """Not the one of an adoption that was cut off: that one has more than the cache has now."""
+    """Not the one of an adoption that was cut off: that one has more than the cache has now. A kept one that
+    no start can read is no such thing."""
+    kept = files.read(OLD_CACHE, CACHE_LIMIT)
+    if kept is not None and parse_cache(kept).torn:
+        files.remove(OLD_CACHE)
     old = files.read(paths.PROXY_CACHE, CACHE_LIMIT)
     if old is not None and files.read(OLD_CACHE, CACHE_LIMIT) is None:
         files.write(OLD_CACHE, old, _mode(files))

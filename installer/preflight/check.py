@@ -11,12 +11,15 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from installer.header import digest_within
+from installer.inputs.policy import next_policy
 from installer.model import paths
 from installer.model.change import Changes, UnitAction
 from installer.model.finding import Finding, refusal, warning
+from installer.model.policy import Repinning
 from installer.model.resource import Part, UnitState
 from installer.model.snapshot import HostSnapshot, Machine, Probe
 from installer.model.state import Desired, Mode
+from installer.preflight.capacity import check_capacity, check_placed
 from installer.preflight.compatibility import check_versions
 from installer.preflight.configuration import check_cache, check_empty, check_repinning
 from installer.preflight.file_system import check_file_systems, check_places
@@ -60,8 +63,10 @@ def check(
     if inputs.request.mode is Mode.REMOVE:
         return (*found, *check_removal(snapshot, changes)) if changes else tuple(_check_pause(snapshot))
     found += check_host(inputs, snapshot, kubelet.refusals, clears_agent=clears_agent)
-    if snapshot.probe is None:
+    if snapshot.probe is None or (desired.files and not changes):
         return found
+    if not kubelet.cgroups_per_qos:
+        found += tuple(_check_cgroups(inputs, snapshot, changes, clears_agent=clears_agent))
     return found + check_change(
         inputs, snapshot, kubelet.policies, desired, changes, moved=moved, clears_agent=clears_agent
     )
@@ -91,6 +96,7 @@ def check_host(
         *_check_machine(machine, inputs.payload),
         *inputs.configs.warnings,
         *check_cache(inputs, snapshot.cache, clears_agent=clears_agent),
+        *check_placed(snapshot),
         *_check_neighbours(settings, machine),
     )
 
@@ -119,6 +125,7 @@ def check_change(
     repinning = check_repinning(inputs, snapshot, clears_agent=clears_agent)
     return (
         *_check_running(snapshot, moved),
+        *_check_healthz(snapshot, request.settings.kubelet.healthz_url),
         *_check_mask(snapshot.proxy.unit),
         *_check_proxy_drop_ins(probe),
         *_check_runtime(probe, "the proxy needs it, so repair it first"),
@@ -133,6 +140,7 @@ def check_change(
             moves=moves,
         ),
         *(repinning if starts_proxy else ()),
+        *(check_capacity(inputs, snapshot) if starts_proxy else ()),
         *_check_pending(
             snapshot.kubelet.unit, desired, changes, request.accept_pending or (moved and request.adopt)
         ),
@@ -185,6 +193,19 @@ def _check_kubelet_unit(settings: Settings, snapshot: HostSnapshot) -> Iterable[
         )
 
 
+def _check_healthz(snapshot: HostSnapshot, url: str) -> Iterable[Finding]:
+    """Whether a change of kubelet could be judged afterwards."""
+    if snapshot.kubelet.foreign_healthz:
+        port = url.split("/")[2].rpartition(":")[2]
+        yield refusal(
+            "healthz-foreign",
+            f"another process than {snapshot.kubelet.unit.name} listens at {url}: "
+            "kubelet's health is not known",
+            f"`ss -ltnp 'sport = :{port}'` names it: end it, and kubelet takes its port back; or set "
+            "kubelet.healthzUrl to kubelet's own address",
+        )
+
+
 def _check_platform(machine: Machine) -> Iterable[Finding]:
     if _BOTTLEROCKET in machine.services:
         yield refusal(
@@ -210,14 +231,13 @@ def _check_neighbours(settings: Settings, machine: Machine) -> Iterable[Finding]
     """Other programs that own kubelet's unit as well, and what that means."""
     services = " ".join(machine.services)
     if "gardener-node-agent" in services:
-        directory = f"/etc/systemd/system/{settings.kubelet.unit}.d"
-        if settings.kubelet.drop_in_directory == "/etc/systemd/system":
+        directory = f"{paths.USUAL_UNITS}/{settings.kubelet.unit}.d"
+        if settings.kubelet.drop_in_directory == paths.USUAL_UNITS:
             yield warning(
                 "gardener-node-agent",
                 "gardener-node-agent runs here: when it changes kubelet's unit it may delete all of "
                 f"{directory}, our drop-in included; kubelet then runs without the proxy until the repair",
-                "set kubelet.dropInDirectory: /usr/local/lib/systemd/system if /usr is writable, or keep "
-                "the installer running as a DaemonSet",
+                f"leave kubelet.dropInDirectory out, or set it to {paths.CONTROL_UNITS}",
             )
     if "nodeadm" in services:
         yield warning(
@@ -295,6 +315,24 @@ def _check_runtime(probe: Probe, why: str) -> Iterable[Finding]:
             "runtime-not-ready",
             f"the container runtime is not ready: {probe.runtime_error}",
             f"{why} (containerd: 1.6 or later, with its CRI plugin enabled); `crictl info` shows the same",
+        )
+
+
+def _check_cgroups(
+    inputs: Inputs, snapshot: HostSnapshot, changes: Changes, *, clears_agent: bool
+) -> Iterable[Finding]:
+    """cri-resmgr reads a pod's QoS class from its cgroup's name, and gives containers of a pod without one
+    the lowest weight, whatever it is told of them (seen with the real v0.9.2)."""
+    proxy = changes.unit(Part.PROXY)
+    policy = next_policy(inputs.configs, snapshot.cache, clears_agent=clears_agent)
+    starts = proxy is not None and proxy.action in (UnitAction.RELOAD, UnitAction.RESTART)
+    if starts and policy.repins is Repinning.CPUS_AND_WEIGHT:
+        yield refusal(
+            "cgroups-per-qos",
+            "kubelet has cgroupsPerQOS: false, so its pods have no cgroup of their class: the policy "
+            f"{policy.name} would cut the CPU weight of every container to the minimum",
+            "set cgroupsPerQOS: true in kubelet's configuration (and drain the node), or use a policy that "
+            "leaves weights alone: none, balloons, podpools",
         )
 
 

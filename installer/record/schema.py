@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
 from hashlib import sha256
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from installer.errors import UnservableHostError
@@ -26,14 +25,13 @@ from installer.model.resource import (
     ABSENT,
     DesiredFile,
     FileState,
-    HostPath,
     Identity,
     Kind,
     Part,
     PayloadFile,
 )
 from installer.model.snapshot import HostSnapshot
-from installer.model.state import Desired, DesiredKubelet, DesiredUnit
+from installer.model.state import Desired, DesiredKubelet, DesiredUnit, generation_of
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -132,7 +130,8 @@ class Record:
     were there before us.
     `owed` names the invocation of a unit that has to end, because it may have been started from
     an edited file; `signalled` is (invocation, digest of the force.cfg it re-read); `cleared` the digest of
-    the agent's configuration that was cleared last. Of an installation that was taken over: `taken` are paths
+    the agent's configuration that was cleared last; `checked` the invocation of the proxy after whose start
+    every container was seen to have its weight. Of an installation that was taken over: `taken` are paths
     whose originals stay away once ours is good, `trees` directories that go with ours, `replaced` kubelet's
     files as it had left them, `found` those of `directories` that a rollback leaves."""
 
@@ -150,6 +149,7 @@ class Record:
     owed: Mapping[str, str] = field(default_factory=dict)
     signalled: tuple[str, str] = ("", "")
     cleared: str = ""
+    checked: str = ""
     taken: tuple[str, ...] = ()
     trees: tuple[str, ...] = ()
     replaced: Mapping[str, Original] = field(default_factory=dict)
@@ -288,64 +288,11 @@ def _adapter() -> TypeAdapter[Record]:
     return TypeAdapter(Record)
 
 
-def object_path(digest: str) -> str:
-    return f"{paths.OBJECTS}/{digest}"
-
-
-def keep_object(files: Files, digest: str, content: bytes | Path | HostPath) -> None:
-    """Keeps content by its digest; a no-op if it is kept already.
-
-    Raises InstallerError if the file given has another digest by now.
-    """
-    if files.state(object_path(digest), lambda _path, _identity: digest).kind is Kind.ABSENT:
-        files.write(object_path(digest), content, 0o600, digest=digest)
-
-
-def drop_objects(files: Files, keep: Iterable[str]) -> None:
-    """Removes every kept object but those."""
-    wanted = set(keep)
-    for name in files.list(paths.OBJECTS):
-        if name not in wanted:
-            files.remove(object_path(name))
-
-
 def objects_of(record: Record) -> set[str]:
     """The digests of all objects the record refers to."""
     originals = {claim.before.digest for claim in record.claims.values() if claim.before.digest}
     good = {file.digest for file in record.good.files} if record.good else set()
     return originals | good | {original.digest for original in record.replaced.values()}
-
-
-def good_desired(record: Record, files: Files) -> Desired | None:
-    """The good generation as a desired state, or None if there is none or an object is missing."""
-    if record.good is None:
-        return None
-    found = []
-    for file in record.good.files:
-        path = object_path(file.digest)
-        state = files.state(path)
-        if state.digest != file.digest:
-            return None
-        content: bytes | PayloadFile = PayloadFile(HostPath(path), file.digest, file.size)
-        if state.content is not None:
-            content = state.content
-        found.append(
-            DesiredFile(file.path, content, file.mode, file.part, file.digest, file.generation_carrier)
-        )
-    return Desired(tuple(found), record.good.proxy, record.good.kubelet)
-
-
-def good_content(record: Record, files: Files, path: str) -> bytes | None:
-    """What the good generation has at `path`: a small file; None if it has none."""
-    digests = [file.digest for file in record.good.files if file.path == path] if record.good else []
-    return files.read(object_path(digests[0])) if digests else None
-
-
-def keep_contents(files: Files, desired: Desired) -> None:
-    """Keeps the content of every desired file as an object."""
-    for file in desired.files:
-        content = file.content.source if isinstance(file.content, PayloadFile) else file.content
-        keep_object(files, file.digest, content)
 
 
 def with_good(record: Record, desired: Desired) -> Record:
@@ -384,8 +331,7 @@ def claim_paths(
 
 def is_open(record: Record, desired: Desired) -> bool:
     """Whether a run was cut off after its last step: everything is installed, but not yet kept as good."""
-    good = record.good
-    return good is None or Desired((), good.proxy, good.kubelet).generation != desired.generation
+    return record.good is None or generation_of(record.good.files) != desired.generation
 
 
 def is_proven(record: Record, desired: Desired) -> bool:

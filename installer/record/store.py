@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
@@ -22,6 +22,15 @@ from installer.model.resource import ABSENT, DesiredFile, HostPath, Identity, Ki
 from installer.model.snapshot import HostSnapshot
 from installer.model.state import Desired
 from installer.model.takeover import Earlier
+from installer.record.objects import (
+    damaged_objects,
+    drop_objects,
+    heal_good,
+    keep_contents,
+    keep_object,
+    object_path,
+    without_lost_originals,
+)
 from installer.record.schema import (
     NOTHING_LOADED,
     Claim,
@@ -32,12 +41,8 @@ from installer.record.schema import (
     Record,
     RecordStatus,
     claim_paths,
-    drop_objects,
     is_earlier,
     is_ours,
-    keep_contents,
-    keep_object,
-    object_path,
     objects_of,
     save_record,
     state_below,
@@ -63,9 +68,9 @@ class RecordStore:
         self._replaced: dict[str, str] = {}
         self._repaired: dict[str, bytes] = {}
 
-    def adopt(self, drop_in: str, payload_digest: str, everything: bool) -> None:
+    def adopt(self, drop_ins: Sequence[str], payload_digest: str, everything: bool) -> None:
         """Without a record, claims what is provably ours: files with our header, and the payload's own
-        binary. With `everything`, all that lies at our paths."""
+        binary. `drop_ins` are where our drop-in may lie. With `everything`, all that lies at our paths."""
         if self.status in (RecordStatus.OK, RecordStatus.FOREIGN):
             return
         claims, unclaimed = {}, []
@@ -73,8 +78,8 @@ class RecordStore:
         unit = state_below(self._files, paths.PROXY_UNIT_FILE)
         anothers = unit.kind is Kind.FILE and not is_ours(unit, ())
         wrote = (payload_digest,) if payload_digest and not anothers else ()
-        of_kubelet = (paths.KUBELET_ENVIRONMENT, drop_in)
-        for path in (*paths.OUR_FILES, drop_in):
+        of_kubelet = (paths.KUBELET_ENVIRONMENT, *drop_ins)
+        for path in (*paths.OUR_FILES, *drop_ins):
             state = state_below(self._files, path)
             if state.kind is Kind.ABSENT:
                 continue
@@ -84,7 +89,8 @@ class RecordStore:
             else:
                 unclaimed.append(path)
         # Made by us in all likelihood; they go only if nothing is in them.
-        directories = tuple(sorted({*_DIRECTORIES_OF_OURS, posixpath.dirname(drop_in)} if claims else ()))
+        of_drop_ins = {paths.CONTROL_UNITS, *map(posixpath.dirname, drop_ins)}
+        directories = tuple(sorted({*_DIRECTORIES_OF_OURS, *of_drop_ins} if claims else ()))
         if not everything:
             unclaimed += [path for path in paths.PROXY_STATE if self._exists(path) and path not in claims]
         if not everything and (claims or self.status is not RecordStatus.MISSING):
@@ -118,6 +124,14 @@ class RecordStore:
                 found[path] = content.decode("utf-8", "surrogateescape")
         self.record = replace(self.record, claims=claims)
         return found
+
+    def with_damage(self, snapshot: HostSnapshot, *, give_up: bool) -> HostSnapshot:
+        """The snapshot, with what is damaged of the objects that the record on the disk refers to. `give_up`:
+        a person wants the removal without the originals among them."""
+        damaged = damaged_objects(self._on_disk or Record(), snapshot)
+        if give_up:
+            self.record = without_lost_originals(self.record, damaged)
+        return replace(snapshot, damaged=damaged)
 
     def _keep_taken(self) -> None:
         """What a rollback of this takeover brings back, and what a removal does."""
@@ -157,6 +171,7 @@ class RecordStore:
         """
         self._make_own_directories()
         self._keep_taken()
+        heal_good(self._files, self.record)
         writes = [step.file for step in plan.steps if isinstance(step.file, DesiredFile)]
         self._keep_originals(writes, snapshot)
         # What is to be good is kept before anything is replaced: a disk without room for it is noticed while
@@ -279,17 +294,20 @@ class RecordStore:
                 record,
                 claims=claims,
                 owed={},
+                checked=snapshot.proxy.unit.invocation_id,
                 failed=failed,
                 digests=self._identities(snapshot, digests, payload_file),
             )
         )
         drop_objects(self._files, objects_of(self.record))
 
-    @staticmethod
-    def _identities(snapshot: HostSnapshot, digests: dict[str, str], payload_file: str) -> dict[str, Digest]:
-        """Of the proxy's binary, on the host and in the payload."""
-        digest = digests[paths.BINARY]
+    def _identities(
+        self, snapshot: HostSnapshot, digests: dict[str, str], payload_file: str
+    ) -> dict[str, Digest]:
+        """Of the proxy's binary, on the host, as it is kept, and in the payload."""
+        digest, kept = digests[paths.BINARY], object_path(digests[paths.BINARY])
         found = {paths.BINARY: snapshot.files.get(paths.BINARY, ABSENT).identity}
+        found[kept] = self._files.state(kept, lambda _path, _identity: digest).identity
         with suppress(OSError):
             found[payload_file] = Identity.of(os.stat(payload_file))
         return {path: Digest(identity, digest) for path, identity in found.items() if identity}

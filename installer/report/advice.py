@@ -52,7 +52,8 @@ _BY_HEALTH = {
         f"{_FLEET}see-every-node",
     ),
     NodeHealth.DIRTY: Advice(
-        "select it again and remove it with the others, or `cri-resmgr-installer remove` on the node",
+        "`cri-resmgr-installer manifests --mode remove --nodes NODE | kubectl apply -f -`, with your "
+        "--values, cleans it; then `cri-resmgr-installer uninstall` takes the rest away",
         f"{_OPERATIONS}uninstalling",
     ),
     NodeHealth.WORKING: Advice("wait"),

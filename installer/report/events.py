@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TextIO
 
 from installer.errors import InstallerError, InvalidInputError, RolledBackError
-from installer.model.event import Emit, Event
+from installer.model.event import ERROR, WAITING, Emit, Event
 from installer.report.terminal import BOLD, RED, YELLOW, cut, escape, one_line, paint, wants_color
 from installer.report.waiting import WaitingLine
 
@@ -100,20 +100,26 @@ def build_reporter(
 def report_error(error: InstallerError, output: str, stream: TextIO, now: Now = utc_now) -> None:
     """The error and its hint: `error: ...` and `hint: ...`, or an event of the kind `error` whose
     data are {"error": the class, "exitCode", "hint", "faults"}, and of a RolledBackError "remembered" and
-    "fleetGeneration"."""
+    "fleetGeneration". A run that nobody watches adds "fleetGeneration", which it was asked for, and what is
+    "installed" all the same. One that has to wait says `waiting` instead of `error`."""
+    kind = WAITING if error.waits else ERROR
     if output == "json":
-        data = {
+        data: dict[str, object] = {
             "error": type(error).__name__,
             "exitCode": error.exit_code,
             "hint": error.hint,
             "faults": list(error.faults),
         }
         if isinstance(error, RolledBackError):
-            data |= {"remembered": error.remembered, "fleetGeneration": error.fleet_generation}
-        JsonReporter(stream, now)(Event("error", error.message, data))
+            data |= {"remembered": error.remembered}
+        if error.fleet_generation or isinstance(error, RolledBackError):
+            data |= {"fleetGeneration": error.fleet_generation}
+        if error.installed is not None:
+            data |= {"installed": dict(error.installed)}
+        JsonReporter(stream, now)(Event(kind, error.message, data))
         return
     color = wants_color(stream)
-    label = paint("error:", RED, color)
+    label = paint(f"{kind}:", YELLOW if error.waits else RED, color)
     if isinstance(error, InvalidInputError):
         text = "".join(f"{label} {one_line(fault)}\n" for fault in error.faults)
     else:

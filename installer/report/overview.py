@@ -23,7 +23,19 @@ from installer.report.terminal import BOLD, GREEN, RED, YELLOW, one_line, paint,
 _SCHEMA = 1
 _NAMED = 5  # nodes of a group
 _COLORS = {NodeHealth.WELL: GREEN, NodeHealth.TROUBLE: RED, NodeHealth.SILENT: RED, NodeHealth.DIRTY: RED}
-_COLUMNS = ("node", "state", "phase", "generation", "policy", "changed", "hold", "pause", "heard", "reason")
+_COLUMNS = (
+    "node",
+    "state",
+    "phase",
+    "generation",
+    "wanted",
+    "policy",
+    "changed",
+    "hold",
+    "pause",
+    "heard",
+    "reason",
+)
 
 
 def print_overview(seen: Overview, output: str, stream: TextIO, every_node: bool = False) -> int:
@@ -121,7 +133,7 @@ def _cells(node: NodeView) -> list[str]:
     pause = "yes" if node.paused else ""
     generation = node.generation[:12]
     heard = "" if node.heard is None else describe_age(node.heard)
-    words = [node.name, node.health.value, node.phase, generation, node.policy]
+    words = [node.name, node.health.value, node.phase, generation, node.wanted[:12], node.policy]
     return [*words, node.changed, node.hold, pause, heard, node.reason]
 
 
@@ -201,6 +213,7 @@ def _node_json(node: NodeView) -> Mapping[str, object]:
         "phase": node.phase,
         "reason": node.reason,
         "generation": node.generation,
+        "wanted": node.wanted,
         "policy": node.policy,
         "version": node.version,
         "changed": node.changed,

@@ -5,21 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TextIO
 
-from installer.model.overview import GenerationView, RolloutView
+from installer.model.overview import GenerationView, RolloutView, name_some
+from installer.model.state import Mode
 from installer.report.terminal import BOLD, RED, YELLOW, one_line, paint, wants_color, write_json
 
 _SCHEMA = 1
-_NAMED = 5
+_NAMED = 5  # failures
 
 
 def print_rollouts(seen: Sequence[RolloutView], output: str, stream: TextIO) -> int:
-    """Writes them to `stream`; returns the exit code: 0, or 3 where planned work is stopped."""
+    """Writes them to `stream`; returns the exit code: 0, or 3 where planned work is stopped, or stands still
+    until a person has been at a node."""
     if output == "json":
         write_json({"schema": _SCHEMA, "rollouts": [rollout_json(each) for each in seen]}, stream)
     else:
         color = wants_color(stream)
-        stream.write("".join(f"{line}\n" for each in seen for line in rollout_lines(each, color)))
-    return 3 if any(each.is_stopped for each in seen) else 0
+        stream.write("".join(f"{line}\n" for each in seen for line in _all_lines(each, color)))
+    return 3 if any(each.is_stopped or each.stuck for each in seen) else 0
+
+
+def _all_lines(seen: RolloutView, color: bool) -> Iterator[str]:
+    yield from rollout_lines(seen, color)
+    if seen.stuck:
+        yield paint("  it stands still: no node goes on before one of these has been put right", RED, color)
+    for group in seen.awaited:
+        phase = "" if group.phase in ("", group.health) else f", {group.phase}"
+        why = f": {one_line(group.reason)}" if group.reason else ""
+        names = name_some([one_line(name) for name in group.nodes])
+        yield f"  not done: {len(group.nodes)} {group.health}{one_line(phase)}{why} ({names})"
 
 
 def rollout_json(seen: RolloutView) -> Mapping[str, object]:
@@ -34,6 +47,9 @@ def rollout_json(seen: RolloutView) -> Mapping[str, object]:
             "soaksUntil": each.soaks_until,
             "stopped": each.stopped,
             "missing": each.missing,
+            "current": each.current,
+            "has": each.has,
+            "awaits": each.awaits,
         }
         for each in seen.generations
     ]
@@ -42,26 +58,43 @@ def rollout_json(seen: RolloutView) -> Mapping[str, object]:
         "nodes": seen.nodes,
         "waiting": seen.waiting,
         "outdated": seen.outdated,
-        "paused": seen.frozen is not None,
-        "why": seen.frozen or "",
+        "mode": seen.mode.value,
+        "stopped": seen.is_stopped,
+        "stuck": seen.stuck,
+        "paused": seen.paused is not None,
+        "why": seen.paused or "",
         "permits": [{"node": node, "since": since} for node, since in seen.permits],
         "limit": seen.limit,
         "generations": generations,
         "unreadable": list(seen.unreadable),
+        "awaited": [
+            {
+                "state": each.health.value,
+                "phase": each.phase,
+                "reason": each.reason,
+                "nodes": list(each.nodes),
+            }
+            for each in seen.awaited
+        ],
     }
 
 
 def rollout_lines(seen: RolloutView, color: bool = False) -> Iterator[str]:
     """For people."""
     ready = seen.nodes - seen.waiting
-    yield paint(f"{one_line(seen.daemon_set)}: {ready} of {seen.nodes} pods are available", BOLD, color)
-    if seen.frozen is not None:
-        what = f"  paused: {one_line(seen.frozen) or 'no reason given'} (`rollout resume` ends it)"
+    removal = ", a removal" if seen.mode is Mode.REMOVE else ""
+    head = f"{one_line(seen.daemon_set)}{removal}: {ready} of {seen.nodes} pods are available"
+    yield paint(head, BOLD, color)
+    if seen.paused is not None:
+        what = f"  paused: {one_line(seen.paused) or 'no reason given'} (`rollout resume` ends it)"
         yield paint(what, YELLOW, color)
-    held = _shorten([f"{one_line(node)} since {since}" for node, since in seen.permits])
+    held = name_some([f"{one_line(node)} since {since}" for node, since in seen.permits])
     yield f"  permits: {len(seen.permits)} of {seen.limit} in use{f': {held}' if held else ''}"
     for each in seen.generations:
-        yield from _generation_lines(each, color)
+        if each.current:
+            yield from _generation_lines(each, color)
+    if earlier := [one_line(each.generation[:12]) for each in seen.generations if not each.current]:
+        yield f"  earlier generations, which are asked for no more: {name_some(earlier)}"
     for name in seen.unreadable:
         yield paint(f"  Lease {one_line(name)} is not understood: `rollout retry` deletes it", RED, color)
 
@@ -70,15 +103,15 @@ def _generation_lines(seen: GenerationView, color: bool) -> Iterator[str]:
     canaries = f"{len(seen.succeeded)} of {len(seen.canaries)} canaries have it"
     through = f", through since {seen.passed}, watched until {seen.soaks_until}" if seen.passed else ""
     missing = f", {seen.missing} nodes with their label have not begun yet" if seen.missing else ""
-    yield f"  generation {one_line(seen.generation[:12])}, begun {seen.begun}: {canaries}{missing}{through}"
+    counts = f"; nodes that have it: {seen.has}, that wait for their turn: {seen.awaits}"
+    yield f"  asked for: generation {one_line(seen.generation[:12])}" + counts * bool(seen.has or seen.awaits)
+    if seen.begun:
+        yield f"    begun {seen.begun}: {canaries}{missing}{through}"
+    elif not seen.has:
+        yield "    no node has begun it"
     if seen.stopped:
-        yield paint(f"    stopped: {one_line(seen.stopped)} (`rollout retry` begins it again)", RED, color)
+        yield paint(f"    {one_line(seen.stopped)} (`rollout retry` begins it again)", RED, color)
     failed = [f"{one_line(node)}: {one_line(why)}" for node, why in seen.failures.items()]
     yield from (f"    failed on {line}" for line in failed[:_NAMED])
     if len(failed) > _NAMED:
         yield f"    and on {len(failed) - _NAMED} more nodes"
-
-
-def _shorten(names: Sequence[str]) -> str:
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

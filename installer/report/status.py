@@ -11,6 +11,7 @@ from installer.model.history import NO_PAST, Past
 from installer.model.paths import HOLD
 from installer.model.policy import PolicyInForce
 from installer.model.resource import ProcessState, UnitState
+from installer.model.snapshot import KubeletSnapshot
 from installer.model.state import Desired, Mode
 from installer.report.history import entry_json
 from installer.report.planned import finding_lines, findings_json, summarise_plan
@@ -50,7 +51,9 @@ def complaints(seen: Assessment) -> list[str]:
         found.append(f"{snapshot.proxy.unit.name} is not running")
     elif installed and not snapshot.proxy.relay_answers:
         found.append("the relay does not answer")
-    if not snapshot.kubelet.healthy:
+    if snapshot.kubelet.foreign_healthz:
+        found.append(f"another process than {snapshot.kubelet.unit.name} answers on its healthz")
+    elif not snapshot.kubelet.healthy:
         found.append(f"{snapshot.kubelet.unit.name} is not healthy")
     if installed and not snapshot.kubelet.on_relay:
         found.append("kubelet runs on its base endpoint, not on the relay")
@@ -70,7 +73,7 @@ def render_status(seen: Assessment, past: Past, color: bool = False) -> str:
         *_generation_lines(snapshot.proxy.process, wanted_proxy),
         _unit_line(snapshot.kubelet.unit, color),
         f"    endpoint: {'relay' if snapshot.kubelet.on_relay else 'base endpoint'}",
-        f"    health: {'ok' if snapshot.kubelet.healthy else 'not ok'}",
+        f"    health: {_health(snapshot.kubelet)}",
     ]
     if past.guard:
         earlier = "" if _decided_this_start(seen, past) else ", for an earlier start"
@@ -141,6 +144,12 @@ def _payload_version(seen: Assessment, past: Past) -> str:
     return seen.payload_version or noted
 
 
+def _health(kubelet: KubeletSnapshot) -> str:
+    if kubelet.foreign_healthz:
+        return "unknown: another process answers on its healthz"
+    return "ok" if kubelet.healthy else "not ok"
+
+
 def _unit_line(unit: UnitState, color: bool) -> str:
     name = paint(unit.name, BOLD, color)
     if not unit.exists:
@@ -168,6 +177,9 @@ def _file_lines(seen: Assessment) -> Iterator[str]:
     yield f"files: {correct} correct, {len(changes)} differ"
     for change in changes:
         yield f"    {one_line(change.path)}: {one_line(change.why)}"
+    for unit in seen.plan.changes.units:
+        for why in unit.why:
+            yield f"{one_line(unit.name)} has to change: {one_line(why)}"
 
 
 def status_json(seen: Assessment, past: Past) -> dict[str, object]:

@@ -35,6 +35,7 @@ from installer.host.protobuf import decode, encode, integer, mapping, messages, 
 from installer.host.run import run
 from installer.host.validator import BinaryValidator
 from installer.model.paths import OUR_RUNTIME
+from installer.model.resource import Health
 from tests.rules import rule
 
 HERE = Path("/")
@@ -244,14 +245,37 @@ def own_namespace(tmp_path: Path) -> Path:
     """A root whose first process is this one: no namespace has to be entered."""
     (tmp_path / "proc/1/ns").mkdir(parents=True)
     (tmp_path / "proc/1/ns/net").symlink_to("/proc/self/ns/net")
+    (tmp_path / f"proc/{os.getpid()}").symlink_to("/proc/self")
     return tmp_path
 
 
 def test_healthz(server: str, own_namespace: Path) -> None:
     healthz = HostHealthz(own_namespace)
-    assert healthz.ok("")
-    assert healthz.ok(f"{server}/healthz?x=1")
-    assert not healthz.ok(f"{server}/other")
+    assert healthz.ask("", 0) is Health.OK
+    assert healthz.ask(f"{server}/healthz?x=1", os.getpid()) is Health.OK
+    assert healthz.ask(f"{server}/other", os.getpid()) is Health.UNWELL
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "::1", "::"])
+def test_healthz_is_believed_of_the_process_that_listens_there_alone(
+    own_namespace: Path, address: str
+) -> None:
+    """Any user of a node may take the port while kubelet is away, and say anything."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    kubelet = subprocess.Popen(["/bin/sleep", "600"])
+    try:
+        (own_namespace / f"proc/{kubelet.pid}").symlink_to(f"/proc/{kubelet.pid}")
+        healthz = HostHealthz(own_namespace)
+        with socket.create_server((address, 0), family=family, dualstack_ipv6=address == "::") as held:
+            host = "[::1]" if address == "::1" else "127.0.0.1"
+            url = f"http://{host}:{held.getsockname()[1]}/healthz"
+            assert healthz.ask(url, kubelet.pid) is Health.FOREIGN
+            assert healthz.ask(url, os.getpid(), 0.2) is Health.UNWELL, "it listens, and does not answer"
+        assert healthz.ask(url, kubelet.pid) is Health.UNWELL, "nobody listens"
+    finally:
+        kubelet.kill()
+        kubelet.wait()
+    assert healthz.ask(url, kubelet.pid) is Health.UNWELL, "it has ended"
 
 
 @rule("R9")
@@ -260,9 +284,9 @@ def test_healthz_of_nobody_and_of_the_silent(own_namespace: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         started = time.monotonic()
-        assert not healthz.ok(f"http://127.0.0.1:{port}/healthz", timeout=0.2)
+        assert healthz.ask(f"http://127.0.0.1:{port}/healthz", os.getpid(), 0.2) is Health.UNWELL
         assert time.monotonic() - started < 60
-    assert not healthz.ok(f"http://127.0.0.1:{port}/healthz", timeout=0.2)
+    assert healthz.ask(f"http://127.0.0.1:{port}/healthz", os.getpid(), 0.2) is Health.UNWELL
 
 
 @pytest.mark.parametrize(
@@ -270,7 +294,7 @@ def test_healthz_of_nobody_and_of_the_silent(own_namespace: Path) -> None:
 )
 def test_healthz_of_what_is_no_address(url: str) -> None:
     with pytest.raises(InvalidInputError, match="healthzUrl"):
-        HostHealthz(HERE).ok(url)
+        HostHealthz(HERE).ask(url, os.getpid())
 
 
 # -- validator ------------------------------------------------------------------

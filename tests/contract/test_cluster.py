@@ -101,6 +101,26 @@ def test_a_proxys_page_is_no_object(server: ApiServer, api: KubeApi, code: int) 
     assert (answer.code, answer.ok, dict(answer.body)) == (code, False, {})
 
 
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [
+        ("7", 7.0),
+        ("86400", 300.0),
+        ("9" * 400, 300.0),
+        ("-5", 0.0),
+        ("Wed, 21 Oct 2099 07:28:00 GMT", 0.0),
+        ("", 0.0),
+    ],
+    ids=lambda found: str(found)[:10],
+)
+def test_a_server_is_left_alone_for_five_minutes_at_most(
+    server: ApiServer, api: KubeApi, said: str, seconds: float
+) -> None:
+    """Whatever stands in between says of a day: a pause is to be seen."""
+    server.fail("/nodes", code=429, retry_after=said)
+    assert api.call("GET", server.node_path).retry_after == seconds
+
+
 def test_a_slow_server_is_waited_for(server: ApiServer, api: KubeApi) -> None:
     server.fail("/nodes", delay=0.3)
     assert api.call("GET", server.node_path).ok

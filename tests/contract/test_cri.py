@@ -23,7 +23,7 @@ from installer.model.pinning import CgroupState, CpuResources
 from installer.model.snapshot import RunningContainer
 from tests.fakes import CONTAINERD, FakeCri
 from tests.rules import rule
-from tests.throwaway.containers import Mount, create_container
+from tests.throwaway.containers import Mount, create_container, run_pod
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.standins.http2 import (
     ACK,
@@ -229,6 +229,19 @@ def test_what_a_running_container_may_use_is_set_and_seen(which: str, throwaway:
         cri.update("unix:///run/nobody.sock", {identity: CpuResources(shares=2)})
 
 
+def test_a_container_that_was_created_and_never_started(throwaway: ThrowawayHost) -> None:
+    endpoint = throwaway.runtime_socket
+    cri, pod = SocketCri(RootedFiles(throwaway.root)), run_pod(throwaway, endpoint, "cut-off")
+    running = create_container(throwaway, endpoint, "c", pod=pod)
+    left = create_container(throwaway, endpoint, "c", pod=pod, starts=False, attempt=1)
+    ours = [one for one in cri.unstarted(endpoint) if one.pod_uid == pod.uid]
+    assert [(one.id, one.name, one.title) for one in ours] == [(left, "c", "default/cut-off/c")]
+    assert left not in {one.id for one in cri.containers(endpoint)}
+    cri.remove(endpoint, left)
+    assert not [one for one in cri.unstarted(endpoint) if one.pod_uid == pod.uid]
+    assert running in {one.id for one in cri.containers(endpoint)}
+
+
 def some_container(which: str, throwaway: ThrowawayHost) -> tuple[Cri, str]:
     """A runtime with a container that has all CPUs, and a weight of 1024 shares."""
     if which == "real":
@@ -236,7 +249,9 @@ def some_container(which: str, throwaway: ThrowawayHost) -> tuple[Cri, str]:
         return SocketCri(RootedFiles(throwaway.root)), identity
     cgroup = CgroupState("0-1", "0", "0-1", "0", shares=1024)
     container = RunningContainer("aa", "web", "web-0", "ns", False, "", 7, CpuResources(shares=1024), cgroup)
-    fake = FakeCri({throwaway.runtime_socket: CONTAINERD}, (container,), {"gone": "no such container"})
+    fake = FakeCri(
+        {throwaway.runtime_socket: CONTAINERD}, (container,), refusals={"gone": "no such container"}
+    )
     return fake, "aa"
 
 

@@ -19,7 +19,7 @@ from tests.throwaway.kubelet import UNIT, certificate, healthz, wait_healthy
 from tests.throwaway.payload import build_executable
 from tests.throwaway.pods import fetch
 from tests.throwaway.proxy import until
-from tests.throwaway.real_kubelet import LENIENT, kubeconfig
+from tests.throwaway.real_kubelet import LENIENT, PREPARE, kubeconfig
 from tests.throwaway.standins import kubelet as standin
 from tests.throwaway.standins import kubelet_api
 
@@ -70,8 +70,8 @@ def kubelet(request: pytest.FixtureRequest) -> Iterator[Kubelet]:
             assert named
             binary.write_bytes(named.read_bytes())
             binary.chmod(0o755)
-            host.run("mount", "--make-rshared", "/")
-            host.run("sh", "-c", "test -e /dev/kmsg || ln -s /dev/null /dev/kmsg")
+            for words in PREPARE:
+                host.run(*words)
         else:
             build_executable(standin.__name__, binary)
         for path, content in zip((kubelet_api.CERTIFICATE, kubelet_api.KEY), certificate(), strict=True):

@@ -51,7 +51,7 @@ def lock(root: Path) -> None:
         lambda root: RootedFiles(root).list("/etc"),
         lambda root: SocketCri(RootedFiles(root)).answers("unix:///run/x.sock"),
         lambda root: answers_version(root / "run/x.sock", 1),
-        lambda root: HostHealthz(root).ok("http://127.0.0.1:1/healthz"),
+        lambda root: HostHealthz(Path("/")).ask("http://127.0.0.1:1/healthz", os.getpid()),
         lambda root: ProcProcesses(Path("/")).get(os.getpid()),
         lambda root: host_identity(RootedFiles(root)),
         lambda root: load_settings(root / "etc/hostname"),

@@ -12,11 +12,11 @@ import pytest
 from installer.errors import BusyHostError, UnservableHostError
 from installer.host.ports import Host
 from installer.host.real import build_host
+from installer.model.resource import Health
 from tests.fakes import FakeHost
 from tests.rules import rule
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.kubelet import executable
-from tests.throwaway.standins.kubelet import VERSION
 
 
 @pytest.fixture(params=["fake", "real"])
@@ -67,7 +67,7 @@ def test_the_lock_goes_with_an_error(host: Host) -> None:
 
 
 def test_no_url_is_healthy(host: Host) -> None:
-    assert host.healthz.ok("")
+    assert host.healthz.ask("", 0) is Health.OK
 
 
 def test_a_process_that_is_not_there(host: Host) -> None:
@@ -86,7 +86,8 @@ def test_the_version_of_a_kubelet(throwaway: ThrowawayHost) -> None:
     host, place = build_host(throwaway.root), throwaway.root / "usr/bin/kubelet"
     place.write_bytes(executable())
     place.chmod(0o755)
-    assert host.kubelet_version("/usr/bin/kubelet") == VERSION
+    said = throwaway.run("/usr/bin/kubelet", "--version").stdout
+    assert said == f"Kubernetes v{host.kubelet_version('/usr/bin/kubelet')}\n"
     assert host.kubelet_version("/bin/true") == "", "it says nothing"
     assert host.kubelet_version("/usr/bin") == ""
     place.chmod(0o775)
@@ -181,7 +182,7 @@ def test_a_journal_that_cannot_be_read_has_no_end_and_no_lines(tmp_path: Path) -
 
 def test_the_healthz_and_processes_of_a_real_host(throwaway: ThrowawayHost) -> None:
     host = build_host(throwaway.root)
-    assert not host.healthz.ok("http://127.0.0.1:10248/healthz")
+    assert host.healthz.ask("http://127.0.0.1:10248/healthz", 1) is Health.UNWELL
     process = host.processes.get(1)
     assert process
     assert "systemd" in process.exe

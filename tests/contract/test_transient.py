@@ -65,6 +65,16 @@ def played(throwaway: ThrowawayHost) -> Iterator[Played]:
     assert not made.scene.failures
 
 
+@pytest.mark.parametrize(("code", "fails"), [(3, False), (75, False), (5, True)])
+def test_a_pass_that_had_to_wait_is_no_failed_unit(played: Played, code: int, fails: bool) -> None:
+    """In the node's journal, and for whoever watches for failed units."""
+    said = f"{NAME}: Failed with result"
+    before = played.host.journal(NAME).count(said)
+    played.start(f"say waiting; exit {code}")
+    assert played.until_its_end() == code
+    assert (played.host.journal(NAME).count(said) > before) is fails
+
+
 @pytest.mark.parametrize(
     ("script", "code"),
     [

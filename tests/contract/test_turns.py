@@ -12,12 +12,11 @@ import pytest
 
 from installer.daemon.cluster.pod_context import find_pod_context
 from installer.daemon.cluster.turns import Turns
-from installer.fleet.brake import BRAKE
 from installer.fleet.objects import CANARY, RING, build_lease, leases_path
 from installer.host.files import RootedFiles
 from installer.host.watch import EventLoop
 from installer.model.event import Event
-from installer.model.fleet import FLEET, FREEZE, FleetRules, PlannedWork, WorkResult
+from installer.model.fleet import BRAKE, FLEET, FREEZE, FleetRules, PlannedWork, WorkResult
 from tests.contract.scene import tidied
 from tests.host.daemon import SOON
 from tests.throwaway.apiserver import ApiServer
@@ -117,7 +116,10 @@ def test_a_failure_is_told_before_the_permit_is_given_back(server: ApiServer, tm
     other = Run(server, tmp_path / "two", "two")
     other.want()
     other.until(lambda: bool(other.turns.turn().why))
-    assert other.turns.turn().why == "the brake was tripped by node one: the relay does not answer"
+    assert (
+        other.turns.turn().why
+        == "generation one is stopped: it failed on node one: the relay does not answer"
+    )
 
 
 def test_a_run_that_starts_again_knows_its_permit(server: ApiServer, tmp_path: Path) -> None:
@@ -170,7 +172,7 @@ def test_a_freeze_is_seen_before_anything_begins(server: ApiServer, tmp_path: Pa
     server.objects[THE_FLEET] = build_lease(FLEET, NAMESPACE, FLEET, annotations={FREEZE: "we look"})
     run = Run(server, tmp_path / "one", "one")
     run.want()
-    run.until(lambda: run.turns.turn().why == "the rollout is frozen: we look")
+    run.until(lambda: run.turns.turn().why == "the rollout is paused: we look")
     assert not run.granted()
     assert not holder(server)
 

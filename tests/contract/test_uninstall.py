@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -25,7 +25,8 @@ from installer.manifests.inputs import ManifestOptions
 from installer.model.event import Event
 from installer.model.node_marks import NOT_READY_TAINT, READY_CONDITION, READY_LABEL, UNINSTALLING
 from tests.extras import EXTENSION
-from tests.throwaway.fleet import DAEMON_SETS, NODES, Fleet
+from tests.rules import rule
+from tests.throwaway.fleet import DAEMON_SETS, NODES, PODS, Fleet
 from tests.throwaway.kubeserver import Kind, Name
 
 CONFIG_MAPS, ACCOUNTS = Kind("/api/v1", "configmaps"), Kind("/api/v1", "serviceaccounts")
@@ -99,7 +100,7 @@ class World:
         with closing(api or self.api()) as client:
             uninstall(client, find(client, asked), asked, self.emit, clock)
 
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, verb: str = "uninstall") -> subprocess.CompletedProcess[str]:
         """As a process."""
         environment = {**os.environ, "PYTHONPATH": f"{EXTENSION}{os.pathsep}{Path.cwd()}"}
         kubeconfig = json.dumps(json.loads(self.server.kubeconfig()))
@@ -107,7 +108,7 @@ class World:
             sys.executable,
             "-m",
             "installer.cli",
-            "uninstall",
+            verb,
             *arguments,
             "--kubeconfig",
             "/dev/stdin",
@@ -212,16 +213,77 @@ def test_a_node_that_is_silent_is_named_and_left(begin: Begin) -> None:
     world = begin(n1="ready", n2="gone")
     with pytest.raises(RollbackFailedError, match="n2: its kubelet is not heard of"):
         world.uninstall(Asked(wait=30))
-    assert 30 <= world.virtual < 600
+    assert 30 <= world.virtual < 60  # it is not waited for a second time
     left = {name.kind.plural for name in world.everything().keys() - world.before.keys()}
     assert left == {"pods"}  # that of the silent node, which kubelet ends when it comes back
+    waits = [event.message for event in world.events if event.kind == "uninstall.waiting"]
+    assert any(
+        "nodes to be clean: n2 (its kubelet is not heard of); it goes on then, or after 30 s" in each
+        for each in waits
+    )
+
+
+@rule("R13")
+def test_a_node_that_was_left_says_so_until_it_is_clean(begin: Begin, values: Path) -> None:
+    """Its kubelet may run on with the proxy: no command calls the cluster clean meanwhile."""
+    world = begin(n1="ready", n2="gone")
+    with pytest.raises(RollbackFailedError, match="everything is deleted") as failed:
+        world.uninstall(Asked(wait=30))
+    assert "manifests --mode remove --nodes n2 | kubectl apply -f -`" in failed.value.hint
+    reported = world.run(verb="report")
+    assert (reported.returncode, "deselected, not removed, left" in reported.stdout) == (3, True)
+    assert "manifests --mode remove --nodes" in reported.stdout
+    again = world.run("--yes")
+    assert again.returncode == 6
+    left = "n2: `uninstall` has left this node as it was: its kubelet is not heard of\n"
+    assert left in again.stderr
+
+    for pod in world.server.find(PODS):  # the garbage collector's work
+        world.server.delete(Name(PODS, pod["metadata"]["namespace"], pod["metadata"]["name"]))
+    world.fleet.apply(ManifestOptions(values=values))
+    world.fleet.rest()
+    with pytest.raises(RollbackFailedError):
+        world.uninstall(Asked(wait=30))
+    assert left in world.run("--yes").stderr
+
+    world.fleet.recover("n2")
+    heard = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+    world.server.patch(node("n2"), heard)
+    world.before[node("n2")]["status"] = heard["status"]
+    world.fleet.apply(ManifestOptions(values=values, mode="remove", nodes="n2"))
+    world.uninstall()
+    assert world.fleet.removed == {"n1", "n2"}
+    assert world.everything() == world.before
+    assert world.run("--yes").stdout == "nothing of ours is in this cluster\n"
+
+
+@rule("R13")
+def test_a_namespace_that_a_finalizer_keeps_is_not_called_gone(begin: Begin) -> None:
+    world = begin(n1="ready")
+    theirs = {"metadata": {"name": "theirs", "finalizers": ["example.org/held"]}}
+    world.server.create(CONFIG_MAPS, "cri-resmgr-installer-rollout", theirs)
+    with pytest.raises(RolledBackError, match=r"namespaces cri-resmgr-installer-rollout .*example\.org/held"):
+        world.uninstall(Asked(wait=200))
+    named = [name for event in world.events for name in cast(list[str], event.data.get("objects", []))]
+    assert sorted(named) == sorted(set(named)), "each is named once"
+    waits = [event.message for event in world.events if event.kind == "uninstall.waiting"]
+    assert len([each for each in waits if "objects to be gone: namespaces" in each]) == 4  # each minute
+    again = world.run("--yes", "--wait", "1")
+    assert (again.returncode, "example.org/held" in again.stderr) == (5, True)
+    held = Name(CONFIG_MAPS, "cri-resmgr-installer-rollout", "theirs")
+    world.server.patch(held, {"metadata": {"finalizers": None}})
+    world.uninstall()
+    assert world.everything() == world.before
 
 
 def test_nodes_are_left_dirty_only_when_a_person_says_so(begin: Begin) -> None:
     world = begin(n1="stuck")
     with pytest.raises(RollbackFailedError, match="n1: the disk is full"):
         world.uninstall(Asked(wait=30, leave_nodes=True))
-    assert world.everything() == world.before
+    left = world.everything()
+    (word,) = left[node("n1")]["metadata"].pop("annotations").values()
+    assert json.loads(word)["state"] == "left"
+    assert left == world.before
 
 
 def test_without_its_daemonset_it_does_not_believe_that_nodes_are_clean(begin: Begin) -> None:

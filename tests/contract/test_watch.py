@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from installer.host.run import run
 from installer.host.watch import Child, EventLoop, WatchSpec
 from tests.contract.scene import remove_sources, sources, tidied
 from tests.rules import rule
@@ -285,3 +286,41 @@ def test_what_a_killed_child_has_started_in_its_group_goes_with_it(scene: Scene)
             return True
 
     assert scene.until(is_gone)
+
+
+LIMITED = """
+import sys
+from pathlib import Path
+from installer.host.watch import EventLoop, WatchSpec
+loop = EventLoop(print)
+loop.watch([WatchSpec(Path("/"), path) for path in sys.argv[1:]], lambda: None)
+print(loop.sees)
+"""
+
+
+@pytest.mark.parametrize(
+    ("limit", "sees"),
+    [("", True), ("max_inotify_instances", False), ("max_inotify_watches", False)],
+)
+def test_it_knows_where_the_kernel_has_no_watch_left(tmp_path: Path, limit: str, sees: bool) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "link").symlink_to("a")
+    lower = f"echo 0 > /proc/sys/user/{limit}; " if limit else ""
+    where = [str(tmp_path), str(tmp_path / "a"), str(tmp_path / "link"), str(tmp_path / "missing")]
+    argv = ["unshare", "--user", "--map-root-user", "sh", "-c", f'{lower}exec "$@"', "sh"]
+    done = run((*argv, sys.executable, "-c", LIMITED, *where), SOON)
+    if "unshare failed" in done.output:
+        pytest.skip("this machine gives nobody a user namespace of his own")
+    assert done.lines == (str(sees),)
+
+
+def test_a_directory_that_has_gone_is_not_missed(tmp_path: Path) -> None:
+    scene = Scene()
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    scene.loop.watch([WatchSpec(tmp_path, "/a"), WatchSpec(tmp_path, "/b")], scene.changed)
+    assert scene.loop.sees
+    (tmp_path / "b").rmdir()
+    assert scene.hears()
+    assert scene.loop.sees
+    scene.loop.watch((), scene.changed)

@@ -177,8 +177,8 @@ def test_a_rollout_is_seen_paused_and_begun_again(fleet: Fleet, run: Run) -> Non
     seen = run("rollout", "status")
     assert seen.returncode == 3, seen.stderr
     assert "permits: 1 of 1 in use: n1 since" in seen.stdout
-    assert "stopped: the brake was tripped by node n3: no space" in seen.stdout
-    assert "the brake was tripped by node n3" in run("report").stdout
+    assert "is stopped: it failed on node n3: no space" in seen.stdout
+    assert "it failed on node n3" in run("report").stdout
     assert run("rollout", "pause", "--why", "a Friday").returncode == 0
     paused = run("rollout", "status", "--output", "json")
     assert [(each["paused"], each["why"]) for each in json.loads(paused.stdout)["rollouts"]] == [
@@ -188,9 +188,12 @@ def test_a_rollout_is_seen_paused_and_begun_again(fleet: Fleet, run: Run) -> Non
     assert refused.returncode == 2
     assert "the rollout is paused, so that no node would begin: a Friday" in refused.stderr
     assert run("rollout", "resume").returncode == 0
-    assert "released: brake-0123456789abcdef" in run("rollout", "retry").stdout
+    said = run("rollout", "retry").stdout
+    assert "released generation 0123456789ab; n3 had failed and tries it again by" in said
+    assert "nodes that wait ask again within 60 s, and the first ones begin as canaries" in said
     assert Name(LEASES, place, "brake-0123456789abcdef") not in fleet.server.objects
     assert run("rollout", "status").returncode == 0
+    assert run("rollout", "retry").stdout == "nothing was stopped, and nothing has changed\n"
 
 
 def test_a_pause_is_no_failure_where_a_node_writes_the_lease_first(fleet: Fleet, run: Run) -> None:

@@ -5,12 +5,13 @@ import json
 from tests.host.node import PROXY, Node
 
 CACHE = "/var/lib/cri-resmgr/cache"
+RESERVED = "ReservedResources:\n  CPU: 750m\n"  # without, balloons ends at its start
 
 
 def push(node: Node, policy: str) -> None:
     """The agent has sent a configuration with this policy, and the proxy was started since."""
     content = json.loads(node.path(CACHE).read_bytes())
-    content["Cfg"] = {"NodeName": "node", "Data": {"policy": f"Active: {policy}"}}
+    content["Cfg"] = {"NodeName": "node", "Data": {"policy": f"Active: {policy}\n{RESERVED}"}}
     restart_with(node, json.dumps(content).encode())
 
 

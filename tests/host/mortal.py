@@ -181,7 +181,12 @@ class MortalCri:
         self.answers = cri.answers
         self.status = cri.status
         self.containers = cri.containers
+        self.unstarted = cri.unstarted
         self.cgroup = cri.cgroup
+
+    def remove(self, endpoint: str, identifier: str, timeout: float = 10.0) -> None:
+        with self._effect():
+            self._cri.remove(endpoint, identifier, timeout)
 
     def update(
         self, endpoint: str, resources: Mapping[str, CpuResources], timeout: float = 10.0

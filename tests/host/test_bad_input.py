@@ -65,7 +65,7 @@ def test_every_fault_of_the_settings(command: Command) -> None:
         ("proxy.startTimeoutSeconds", 5, "must be a whole number, not 'soon'"),
         ("kubelet.guardSeconds", 7, "must be at least 3"),
         ("kubelet.settle_seconds", 8, "did you mean settleSeconds?"),
-        ("kubelet.dropInDirectory", 9, "must be one that systemd reads"),
+        ("kubelet.dropInDirectory", 9, "must be auto or one that systemd reads"),
         ("kublet", 10, "did you mean kubelet?"),
     ):
         fault = next(one for one in said.splitlines() if one.startswith(f"error: {path}: "))

@@ -100,7 +100,7 @@ def test_a_frozen_fleet_begins_nothing(nodes: dict[str, Node], server: ApiServer
     lease = build_lease(FLEET, NAMESPACE, FLEET, annotations={FREEZE: "a person looks"})
     server.objects[f"{leases_path(NAMESPACE)}/{FLEET}"] = lease
     with running({"one": nodes["one"]}, server, tmp_path) as daemons:
-        within(SOON, lambda: "frozen: a person looks" in last_state(daemons["one"]))
+        within(SOON, lambda: "paused: a person looks" in last_state(daemons["one"]))
         assert daemons["one"].phase() == "waiting"
         assert daemons["one"].restarts() == 0
         assert not holders(server)
@@ -127,7 +127,7 @@ def test_one_after_the_other_installs_and_a_bad_generation_stops_at_one(
     with running(nodes, server, tmp_path) as daemons:
 
         def stopped() -> int:
-            return sum("tripped by node" in last_state(daemon) for daemon in daemons.values())
+            return sum("it failed on node" in last_state(daemon) for daemon in daemons.values())
 
         within(LONG, lambda: stopped() == 2)
         (failed,) = (daemon for daemon in daemons.values() if daemon.of("rollback.started"))

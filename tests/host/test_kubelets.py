@@ -230,8 +230,8 @@ def test_unit_of_another_name(boot: Boot) -> None:
     assert not difference(before, files(host))
 
 
-def test_script_is_refused_or_served_and_never_tried(boot: Boot) -> None:
-    """Until an operator says which variable it hands on."""
+def test_script_is_refused_until_an_operator_says_what_it_passes_on(boot: Boot) -> None:
+    """Then the restarted kubelet decides: a node goes back where that was wrong."""
     node = boot("plain-one-word")
     host, script = node.host, "/opt/start-kubelet"
     endpoint = "--container-runtime-endpoint=unix:///run/containerd/containerd.sock"
@@ -242,15 +242,18 @@ def test_script_is_refused_or_served_and_never_tried(boot: Boot) -> None:
 
     def starts(last: str) -> None:
         place = host.root / script[1:]
-        place.write_text(f"#!/bin/sh\n. /etc/site\n{last}\n")
+        place.write_text(f"#!/bin/sh\n{last}\n")
         place.chmod(0o755)
         node.restart()
 
-    (host.root / "etc/site").write_text("LEVEL=2\n")
     for last, found in (
-        (f"exec /usr/bin/kubelet {endpoint} --v=$LEVEL", "ends neither"),
+        (f"exec /usr/bin/kubelet {endpoint} --v=3", "the running kubelet has other arguments"),
         (f'/usr/bin/kubelet {endpoint} "$@"', "kubelet its child"),
-        (f"exec /usr/bin/kubelet {endpoint} --v=$LEVEL $SITE_ARGS", "may set $SITE_ARGS itself"),
+        (
+            f'set -- "$@" --v=3\nexec /usr/bin/kubelet {endpoint} "$@"',
+            "the running kubelet has other arguments",
+        ),
+        (f"exec /usr/bin/kubelet {endpoint} --v=3 $SITE_ARGS", "kubelet.variable: NAME"),
     ):
         starts(last)
         with untouched(host):
@@ -260,38 +263,41 @@ def test_script_is_refused_or_served_and_never_tried(boot: Boot) -> None:
         assert found in ended.err
 
     arguments = running_arguments(host)
+    node.command.set(kubelet={"strategy": "exec-start"})
+    ended = node.command("install")
+    assert ended.code == 5, ended.said
+    assert running_arguments(host) == arguments
+    assert healthz(host) == "ok"
+
     node.command.set(kubelet={"variable": "SITE_ARGS"})
     node.run("install")
     assert served(running_arguments(host)) == arguments
     assert served(node.restart()) == arguments
     assert "nothing to do" in node.run("install").out
-    starts(f"exec /usr/bin/kubelet {endpoint} $SITE_ARGS --v=4")
-    assert running_arguments(host)[-2:] == [RELAY_FLAG, "--v=4"]
-    assert "nothing to do" in node.run("install").out
     node.run("remove")
-    assert running_arguments(host) == [endpoint, "--v=4"]
+    assert running_arguments(host) == arguments
 
 
 def test_base_that_becomes_a_script_while_our_drop_in_repeats_its_old_line(boot: Boot) -> None:
-    """Refused by what the script does, and served as soon as it hands our flag on."""
+    """Refused, and not tried. A start without us shows what the script does."""
     node = boot("plain-one-word")
     host, script = node.host, "/opt/start-kubelet"
     endpoint = "--container-runtime-endpoint=unix:///run/containerd/containerd.sock"
     line = next(one for one in (host.root / UNIT_FILE[1:]).read_text().splitlines() if "ExecStart=" in one)
     node.run("install")
     node.edit(UNIT_FILE, line, f"ExecStart={script} --v=2")
-    (host.root / script[1:]).write_text(f"#!/bin/sh\nexec /usr/bin/kubelet {endpoint}\n")
+    (host.root / script[1:]).write_text(f'#!/bin/sh\nexec /usr/bin/kubelet {endpoint} "$@"\n')
     (host.root / script[1:]).chmod(0o755)
     host.systemctl("daemon-reload")
 
     with untouched(host):
         refused = node.command("install")
     assert refused.code == 4
-    assert f"the script {script}" in refused.err
-    assert "ends neither" in refused.err
+    assert f"the program {script}" in refused.err
     assert "our drop-in still starts kubelet by its earlier command line (/usr/bin/kubelet)" in refused.err
+    assert "`cri-resmgr-installer remove`" in refused.err
 
-    (host.root / script[1:]).write_text(f'#!/bin/sh\nexec /usr/bin/kubelet {endpoint} "$@"\n')
+    node.run("remove")
     node.run("install")
     assert served(running_arguments(host)) == [endpoint, "--v=2"]
     assert served(node.restart()) == [endpoint, "--v=2"]

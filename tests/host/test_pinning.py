@@ -14,12 +14,14 @@ from installer.model.state import Mode
 from tests.host.command import REAL_POLICY, untouched
 from tests.host.daemon import SOON, within
 from tests.host.mortal import run_apart
-from tests.host.node import PROXY, Node
+from tests.host.node import PROXY, STATE, Node
 from tests.host.workload import ALL_CPUS, POLICIES, UNSEEN, but_cpus, enforced, start
 from tests.rules import rule
 from tests.throwaway.containers import Mount, Pod, create_container, ctr, run_pod
 from tests.throwaway.host import ThrowawayHost
+from tests.throwaway.kubelet import UNIT, wait_healthy
 from tests.throwaway.pods import Assigned, pod_object
+from tests.throwaway.proxy import ready, serves
 from tests.throwaway.standins.repinning import LOWEST, SHARED
 
 CACHE = "/var/lib/cri-resmgr/cache"
@@ -251,3 +253,62 @@ def test_an_upgrade_that_fails_behind_a_real_policy_takes_nothing(node: Node) ->
     node.run("install", code=5)
     assert but_cpus(workload.usage) == before
     assert node.on_relay()
+
+
+def crash(node: Node) -> None:
+    """The proxy dies, and systemd starts it again."""
+    was = node.invocations()[1]
+    node.host.systemctl("kill", "--signal=KILL", PROXY)
+    within(SOON, lambda: node.invocations()[1] not in (was, "") and ready(node.host) and serves(node.host))
+
+
+@rule("R14", "R13")
+def test_r14_containers_that_came_past_the_proxy_keep_their_weight_when_it_crashes(node: Node) -> None:
+    """They began while kubelet was held on its base endpoint. The next run tells the proxy of them."""
+    node.fallback(REAL_POLICY)
+    node.run("install")
+    node.path(f"{STATE}/hold").write_text("a person looks into it\n")
+    node.host.systemctl("restart", UNIT)
+    wait_healthy(node.host)
+    workload = start(node, pods=1, each=2)
+    before = workload.usage
+    crash(node)
+    assert workload.usage == before
+    node.run("install")
+    assert but_cpus(workload.usage) == but_cpus(before)
+    node.expect_good()
+    crash(node)
+    assert but_cpus(workload.usage) == but_cpus(before)
+    assert node.run("install").out == "nothing to do\n"
+
+
+@rule("R14", "R13")
+def test_r14_an_empty_cache_takes_no_weight_when_the_proxy_crashes(node: Node) -> None:
+    """As a power loss leaves it."""
+    workload = start(node, pods=1, each=2)
+    before = but_cpus(workload.usage)
+    node.fallback(REAL_POLICY)
+    node.run("install")
+    node.path(CACHE).write_bytes(b"")
+    crash(node)
+    assert but_cpus(workload.usage) == before
+    node.run("install")
+    assert but_cpus(workload.usage) == before
+    node.expect_good()
+
+
+@rule("R13", "R14")
+def test_r13_converged_is_not_said_while_a_start_of_another_has_taken_weight(node: Node) -> None:
+    """Of containers that came past the proxy though kubelet was on the relay: a person's, with crictl."""
+    node.fallback(REAL_POLICY)
+    node.run("install")
+    workload = start(node, pods=1, each=2)
+    before = but_cpus(workload.usage)
+    crash(node)
+    assert but_cpus(workload.usage) != before, "nobody has spared them"
+    assert "has taken CPU weight from containers" in node.run("status", code=3).out
+    with node.restarts(kubelet=False, proxy=True):
+        node.run("install")
+    assert but_cpus(workload.usage) == before
+    node.expect_good()
+    assert node.run("install").out == "nothing to do\n"

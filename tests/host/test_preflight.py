@@ -192,7 +192,8 @@ def test_containers_that_would_be_repinned(node: Node) -> None:
         create_container(node.host, runtime, name)
     node.remember(create_container(node.host, runtime, "known-0"))
     node.real_policy()
-    assert node.findings() == {}  # they are adopted
+    # They are adopted. Each requests a whole CPU, which this policy does not have on every machine.
+    assert node.findings().keys() <= {"policy-capacity"}
 
     node.command.set(proxy={"strangers": "refuse"})
     said = node.refused("repinning")
@@ -203,7 +204,8 @@ def test_containers_that_would_be_repinned(node: Node) -> None:
     assert "proxy.strangers: adopt" in said
 
     node.command.set(proxy={"strangers": "refuse", "acceptRepinning": True})
-    assert node.findings() == {"repinning": "warn", "accept-repinning": "warn"}
+    found = {code: kind for code, kind in node.findings().items() if code != "policy-capacity"}
+    assert found == {"repinning": "warn", "accept-repinning": "warn"}
 
 
 @rule("R14")
@@ -310,6 +312,7 @@ def test_warnings(node: Node) -> None:
     for service in SERVICES:
         node.write(f"/usr/lib/systemd/system/{service}.service", "[Service]\nExecStart=/bin/true\n")
 
+    node.command.set(kubelet={"dropInDirectory": "/etc/systemd/system"})
     assert node.findings() == dict.fromkeys(
         (
             "cached-configuration",

@@ -289,6 +289,20 @@ def test_a_version_is_taken_from_the_name_if_the_release_has_none(tmp_path: Path
     assert (tmp_path / "target/VERSION").read_text() == "0.9.0\n"
 
 
+def test_no_file_of_a_payload_keeps_the_bits_that_give_another_users_rights(tmp_path: Path) -> None:
+    content = tmp_path / "content/opt/intel/bin"
+    content.mkdir(parents=True)
+    for name, mode in (("cri-resmgr", 0o4755), ("helper", 0o6711)):
+        (content / name).write_text("#!/bin/sh\n")
+        (content / name).chmod(mode)
+    content.chmod(0o2755)
+    archive = pack(tmp_path / "content", tmp_path / "cri-resource-manager-0.9.0.x86_64.tar.gz")
+    assert unpack(tmp_path / "target", payload=archive).returncode == 0
+    found = [path for path in tmp_path.joinpath("target").rglob("*") if path.stat().st_mode & 0o6000]
+    assert found == []
+    assert (tmp_path / "target/opt/intel/bin/helper").stat().st_mode & 0o7777 == 0o711
+
+
 def test_what_is_no_release_is_refused(tmp_path: Path, release: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "text").write_text("not an archive\n")

@@ -26,7 +26,8 @@ from installer.model.resource import (
 )
 from installer.model.snapshot import HostSnapshot, KubeletBase, KubeletSnapshot, Machine, Probe, ProxySnapshot
 from installer.pinning.reset import find_resets
-from installer.record.schema import Record
+from installer.record.objects import object_path
+from installer.record.schema import Record, objects_of
 from installer.systemd_syntax.environment_file import parse_environment_file
 from installer.takeover.repair import texts_of, with_texts
 from tests.fakes import updated
@@ -81,7 +82,7 @@ class MemoryHost:
         base = self.current_base()
         if self.kubelet_process is None:  # its command line says where its configuration is
             base = replace(base, config=None, config_dir=None)
-        wanted = {*paths.OUR_FILES, drop_in, *record.claims}
+        wanted = {*paths.OUR_FILES, drop_in, *record.claims, *map(object_path, objects_of(record))}
         return HostSnapshot(
             ProxySnapshot(
                 proxy, self.proxy_process, self.linked, self.answers, self.starting, self._last_start()

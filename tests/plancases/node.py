@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from installer.assess import assess, needs_probe, probed_endpoint
 from installer.inputs.load import Inputs
-from installer.model import paths
+from installer.kubelet.drop_in import place_drop_in, possible_drop_ins
 from installer.model.assessment import Assessment
 from installer.model.finding import Finding
 from installer.model.state import Mode
@@ -33,12 +33,13 @@ class Node:
         return self._look("0a1b")[1]
 
     def _look(self, nonce: str) -> tuple[RecordStore, Assessment]:
-        host, inputs = self.host, self.inputs
-        settings, known = inputs.request.settings, host.machine
+        host, known = self.host, self.host.machine
+        settings = place_drop_in(self.inputs.request.settings, known)
+        inputs = replace(self.inputs, request=replace(self.inputs.request, settings=settings))
         store = RecordStore(host.files, load_record(host.files, known.machine_id, known.hostname))
         if store.status not in (RecordStatus.OK, RecordStatus.FOREIGN):
-            drop_in = paths.drop_in(settings.kubelet.drop_in_directory, settings.kubelet.unit)
-            store.adopt(drop_in, inputs.payload_digest, inputs.request.without_record)
+            places = possible_drop_ins(settings.kubelet)
+            store.adopt(places, inputs.payload_digest, inputs.request.without_record)
         snapshot = host.snapshot(settings, store.record)
         noted: tuple[Finding, ...] = ()
         if may_be_earlier(snapshot, store.record):

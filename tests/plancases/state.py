@@ -238,7 +238,7 @@ def _by_others(case: Case, host: MemoryHost, line: str) -> None:
 def _change_unit(case: Case, host: MemoryHost, part: str, but: Mapping[str, Any]) -> None:
     given = but.get(part) or {}
     given = {"state": given} if isinstance(given, str) else given
-    own = {"answers", "starting", "took"} if part == "proxy" else {"healthy", "composed", "endpoint"}
+    own = {"answers", "starting", "took"} if part == "proxy" else {"healthy", "composed", "endpoint", "runs"}
     case.check(given, part, _UNIT | own)
     unit, process = getattr(host, part), getattr(host, f"{part}_process")
     unit = replace(unit, **_STATES[given.get("state", "running")])
@@ -252,11 +252,13 @@ def _change_unit(case: Case, host: MemoryHost, part: str, but: Mapping[str, Any]
         process = replace(
             process, environ={**process.environ, paths.GENERATION_VARIABLE: given["generation"]}
         )
+    if "runs" in given and process:  # what a script has made of the unit's command line
+        process = replace(process, argv=tuple(given["runs"].split()))
     if given.get("endpoint") == "base" and process:
         process, host.composed = replace(process, argv=process.argv[:-1]), False
     setattr(host, part, unit)
     setattr(host, f"{part}_process", process if unit.main_pid else None)
-    for name in (own & given.keys()) - {"endpoint"}:
+    for name in (own & given.keys()) - {"endpoint", "runs"}:
         setattr(host, name, given[name])
     if part == "proxy" and (not unit.main_pid or host.starting):
         host.answers = False

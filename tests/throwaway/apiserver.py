@@ -57,6 +57,7 @@ class Fault:
     delay: float = 0.0
     hang: bool = False
     page: bool = False
+    retry_after: str = ""
 
 
 class ApiServer:
@@ -183,8 +184,9 @@ class ApiServer:
         delay: float = 0.0,
         hang: bool = False,
         page: bool = False,
+        retry_after: str = "",
     ) -> None:
-        self._faults.append(Fault(part, method, code, delay, hang, page))
+        self._faults.append(Fault(part, method, code, delay, hang, page, retry_after))
 
     def forbid_ownership(self) -> None:
         """As the admission plugin OwnerReferencesPermissionEnforcement does for who may not delete."""
@@ -461,7 +463,8 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is not None and fault.code:
             code, answer = _status(fault.code, path)
             api.requests.append((self.command, path))
-            self._send(code, PROXY_PAGE if fault.page else json.dumps(answer).encode(), fault.page)
+            content = PROXY_PAGE if fault.page else json.dumps(answer).encode()
+            self._send(code, content, fault.page, fault.retry_after)
             return
         token = self.headers.get("Authorization", "").removeprefix("Bearer ")
         query = self.path.partition("?")[2]
@@ -499,8 +502,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
         self.wfile.flush()
 
-    def _send(self, code: int, content: bytes, page: bool = False) -> None:
+    def _send(self, code: int, content: bytes, page: bool = False, retry_after: str = "") -> None:
         self.send_response(code)
+        if retry_after:
+            self.send_header("Retry-After", retry_after)
         self.send_header("Content-Type", "text/html" if page else "application/json")
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.admission import judge
+from tests.admission import compile_policy, judge
+from tests.cel import CelError
 from tests.throwaway.fleet import NODES, PODS
 from tests.throwaway.kubeserver import CORE, Kind, KubeServer, Name, Refused, now
 
@@ -142,8 +143,6 @@ class StrictServer(KubeServer):
 
     def _admit(self, operation: str, key: Name, new: Object | None, old: Object | None) -> None:
         """Raises Refused for the first policy that is bound and refuses it."""
-        from celpy.evaluation import CELEvalError  # late: it takes long, and most stand-ins have no policies
-
         namespace = self.objects.get(Name(NAMESPACES, "", key.namespace))
         request = {
             "resource": {"group": key.kind.group, "resource": key.kind.plural},
@@ -163,7 +162,7 @@ class StrictServer(KubeServer):
                 continue
             try:
                 failed = judge(spec, given)
-            except CELEvalError as error:
+            except CelError as error:
                 failed = [str(error)] if spec["failurePolicy"] == "Fail" else []
             if failed:
                 what = f"ValidatingAdmissionPolicy '{name}' denied request: {failed[0]}"
@@ -181,6 +180,11 @@ class StrictServer(KubeServer):
             elif namespace and self.get(Name(NAMESPACES, "", namespace))["metadata"].get("deletionTimestamp"):
                 what = f"unable to create new content in namespace {namespace}: it is being terminated"
                 raise Refused(403, "Forbidden", what)
+            if kind == POLICIES:
+                try:
+                    compile_policy(body["spec"])
+                except CelError as error:
+                    raise Refused(422, "Invalid", f"{kind.plural}: compilation failed: {error}") from None
             return super().create(kind, namespace, body)
 
     def delete(self, key: Name) -> None:

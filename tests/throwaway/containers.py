@@ -196,12 +196,14 @@ class Pod:
     uid: str
 
 
-def run_pod(host: RuntimeHost, socket: str, name: str, cgroup_parent: str = "") -> Pod:
+def run_pod(host: RuntimeHost, socket: str, name: str, cgroup_parent: str | None = None) -> Pod:
     """Runs a sandbox, through a CRI socket of the host. `cgroup_parent` is the pod's own cgroup, as kubelet's
-    cgroup driver says it; empty: the runtime's choice."""
+    cgroup driver says it; None: a burstable pod's, of the driver cgroupfs; empty: the runtime's choice, as
+    kubelet leaves it with `cgroupsPerQOS: false`."""
     import_image(host)
     uid = str(uuid.uuid4())
-    config = _sandbox_config(name, uid, cgroup_parent)
+    parent = f"/kubepods/burstable/pod{uid}" if cgroup_parent is None else cgroup_parent
+    config = _sandbox_config(name, uid, parent)
     return Pod(name, strings(call(host, socket, "RunPodSandbox", field(1, config)))[1], config, uid)
 
 
@@ -216,14 +218,17 @@ def create_container(
     cpu_quota: int = 0,
     memory_limit: int = 0,
     pod: Pod | None = None,
+    starts: bool = True,
+    attempt: int = 0,
 ) -> str:
-    """Runs a container, in a pod of its own unless one is given, through a CRI socket of the host.
+    """Runs a container, in a pod of its own unless one is given, through a CRI socket of the host. Unless it
+    `starts`, it is created only, as where kubelet's start of it is cut off.
 
     Returns the container's id; it runs when this returns. Raises CallError when
     the runtime refuses (why, stands in the runtime's journal).
     """
     pod = pod or run_pod(host, socket, name)
-    container = field(1, field(1, name)) + field(2, field(1, IMAGE))
+    container = field(1, field(1, name) + field(2, attempt)) + field(2, field(1, IMAGE))
     container += b"".join(field(3, word) for word in command)
     for mount in mounts:
         container += field(
@@ -239,7 +244,8 @@ def create_container(
     container += b"".join(field(9, field(1, key) + field(2, value)) for key, value in _labels(pod, name))
     message = field(1, pod.identity) + field(2, container) + field(3, pod.config)
     identity = strings(call(host, socket, "CreateContainer", message))[1]
-    call(host, socket, "StartContainer", field(1, identity))
+    if starts:
+        call(host, socket, "StartContainer", field(1, identity))
     return identity
 
 

@@ -54,7 +54,8 @@ class Landscape:
     """Each Shoot has a namespace of the one API server that they share, and nothing else is seen there.
 
     `nodes`: name -> ready (its pods do what they should), stuck (they do not), silent (nobody has heard of
-    it for an hour). `story` has what became of the Shoots' DaemonSets, in order.
+    it for an hour). `story` has what became of the Shoots' DaemonSets, in order. `refuses`: name of a
+    DaemonSet -> what a Shoot's API server says of an object behind it, which it does not take.
 
     `servers` are those of the seed and of the Shoots, where they are not the usual ones."""
 
@@ -64,6 +65,7 @@ class Landscape:
         self.seed, self.shoot = servers or (KubeServer(), KubeServer())
         self.nodes = nodes
         self.story: list[str] = []
+        self.refuses: dict[str, str] = {}
         self._applied: dict[str, set[Name]] = {}
         self._settled: dict[Name, tuple[str, int, str]] = {}
         self._stop = threading.Event()
@@ -179,7 +181,7 @@ class Landscape:
 
     def seen(self) -> tuple[object, ...]:
         """As long as it is the same, nothing is to be done."""
-        return self.seed.version, self.shoot.version, str(self.nodes)
+        return self.seed.version, self.shoot.version, str(self.nodes), str(self.refuses)
 
     def _due(self) -> list[dict[str, Any]]:
         with self.seed.changed:
@@ -213,9 +215,26 @@ class Landscape:
             secret = self.seed.get(Name(SECRETS, namespace, reference["name"]))
             for text in secret["data"].values():
                 objects += [each for each in yaml.safe_load_all(b64decode(text)) if each]
+        known = self._applied.get(namespace, set())
         if not self.apply(namespace, spec.get("injectLabels", {}), objects):
             return
+        names = [each["metadata"]["name"] for each in objects if each["kind"] == "DaemonSet"]
+        if why := "".join(self.refuses.get(name, "") for name in names):
+            # What is applied until then is not written down, nor which generation it was.
+            self._applied[namespace] = known
+            self.report_failure(key, why)
+            return
         self.report(key, metadata["generation"])
+
+    def report_failure(self, key: Name, why: str) -> None:
+        """The generation that was observed stays that of the last success."""
+        failed = {"type": "ResourcesApplied", "status": "False", "reason": "ApplyFailed", "message": why}
+        others = [
+            each
+            for each in self.seed.get(key).get("status", {}).get("conditions", [])
+            if each["type"] != failed["type"]
+        ]
+        self.seed.patch(key, {"status": {"conditions": [failed, *others]}}, status=True)
 
     def report(self, key: Name, generation: int, healthy: bool = True) -> None:
         """What a ManagedResource says of its objects."""

@@ -46,6 +46,9 @@ class Kind(NamedTuple):
         return "" if self.prefix == CORE else self.prefix.split("/")[2]
 
 
+THE_NAMESPACES = Kind(CORE, "namespaces")
+
+
 class Name(NamedTuple):
     kind: Kind
     namespace: str
@@ -285,8 +288,10 @@ class KubeServer:
 
     def delete(self, key: Name) -> None:
         with self.changed:
-            found = self.get(key)
-            if not found["metadata"].get("finalizers"):
+            found = self.objects.get(key) or self.get(key)
+            if key.kind == THE_NAMESPACES:
+                self._terminate(key, found)
+            elif not found["metadata"].get("finalizers"):
                 self._remove(key)
             elif not found["metadata"].get("deletionTimestamp"):
                 found["metadata"] |= {
@@ -295,12 +300,42 @@ class KubeServer:
                 }
                 self._store("MODIFIED", key, found)
 
+    def _terminate(self, key: Name, found: dict[str, Any]) -> None:
+        """It is Terminating until its controller has found it empty (Kubernetes documentation, "Namespaces",
+        and API reference, core/v1 NamespaceStatus): somebody sees that before it is gone."""
+        if found["metadata"].get("deletionTimestamp"):
+            what = (
+                f'namespaces "{key.name}": The system is ensuring all content is removed from this namespace'
+            )
+            raise Refused(409, "Conflict", f"Operation cannot be fulfilled on {what}")
+        found["metadata"]["deletionTimestamp"] = now()
+        found["status"] = {"phase": "Terminating"}
+        self._store("MODIFIED", key, found)
+        for held in [each for each in self.objects if each.namespace == key.name]:
+            self.delete(held)
+
+    def finish_namespaces(self) -> None:
+        """What the namespace controller does when it comes round."""
+        with self.changed:
+            for key in [each for each in self.objects if each.kind == THE_NAMESPACES]:
+                found = self.objects[key]
+                if not found["metadata"].get("deletionTimestamp"):
+                    continue
+                held = [each for each in self.objects if each.namespace == key.name]
+                if not held:
+                    self._remove(key)
+                    continue
+                kinds = Counter(
+                    name for each in held for name in self.objects[each]["metadata"].get("finalizers", [])
+                )
+                said = ", ".join(f"{name} in {count} resource instances" for name, count in kinds.items())
+                message = f"Some content in the namespace has finalizers remaining: {said}"
+                condition = {"type": "NamespaceFinalizersRemaining", "status": "True", "message": message}
+                found["status"]["conditions"] = [condition]
+
     def _remove(self, key: Name) -> None:
         gone = self.objects.pop(key)
         self._record("DELETED", key, gone)
-        if key.kind == Kind(CORE, "namespaces"):
-            for held in [each for each in self.objects if each.namespace == key.name]:
-                self.delete(held)
         uid = gone["metadata"]["uid"]
         for other, each in list(self.objects.items()):
             owners = each["metadata"].get("ownerReferences", [])
@@ -402,7 +437,10 @@ class KubeServer:
         strategic: bool,
     ) -> dict[str, Any]:
         if method == "GET":
-            return self.get(key) if key.name else self.list(key.kind, key.namespace, query)
+            found = self.get(key) if key.name else self.list(key.kind, key.namespace, query)
+            if key.kind == THE_NAMESPACES:
+                self.finish_namespaces()
+            return found
         if method == "POST":
             return self.create(key.kind, key.namespace, body)
         if method == "PUT":

@@ -8,6 +8,7 @@ import base64
 import functools
 import json
 import re
+import shlex
 from pathlib import Path
 
 import trustme
@@ -17,7 +18,23 @@ from tests.throwaway.furnish import write
 #: Of this kernel, and of a host whose cgroups are those of its machine, a real kubelet would complain.
 LENIENT = {"failSwapOn": False, "failCgroupV1": False, "cgroupDriver": "cgroupfs"}
 
-#: A shared root, which it mounts volumes in, and the kernel's log, which nspawn leaves out.
+#: What it would write into the kernel, where nspawn lets it not: a file of the host is seen there,
+#: with the value that kubelet wants (pkg/util/sysctl).
+_KERNEL = {"vm/overcommit_memory": "1", "kernel/panic": "10", "kernel/panic_on_oops": "1"}
+_SETTLE = "; ".join(
+    f"echo {value} >/run/kubelet-needs.{name.replace('/', '.')} && "
+    f"mount --bind /run/kubelet-needs.{name.replace('/', '.')} /proc/sys/{name}"
+    for name, value in _KERNEL.items()
+)
+
+#: Once, before each kubelet of the host: a shared root, which it mounts volumes in, the kernel's log, which
+#: nspawn leaves out, and the kernel's settings.
+PREPARE = (
+    ("mount", "--make-rshared", "/"),
+    ("sh", "-c", f"test -e /dev/kmsg || ln -s /dev/null /dev/kmsg; {_SETTLE}"),
+)
+
+_UNIT = "kubelet-needs.service"
 _NODE = """\
 [Unit]
 Description=What kubelet expects of a node
@@ -26,11 +43,6 @@ Before=kubelet.service
 [Service]
 Type=oneshot
 RemainAfterExit=yes
-ExecStart=/bin/mount --make-rshared /
-ExecStart=/bin/sh -c 'test -e /dev/kmsg || ln -s /dev/null /dev/kmsg'
-
-[Install]
-WantedBy=multi-user.target
 """
 
 _CONFIG = re.compile(r"--config[= ](\S+?)[\"'\s\\]")
@@ -39,10 +51,11 @@ _KUBECONFIG = re.compile(r"--kubeconfig[= ](\S+?)[\"'\s\\]")
 
 def furnish(root: Path, flavour: Path) -> None:
     """Makes the node below `root`, on which the files of `flavour` are laid, fit for a real kubelet."""
-    unit = "kubelet-needs.service"
-    write(root / "etc/systemd/system" / unit, _NODE)
-    wants = root / "etc/systemd/system/multi-user.target.wants"
-    (wants / unit).symlink_to(f"/etc/systemd/system/{unit}")
+    lines = "".join(f"ExecStart=/bin/{shlex.join(words)}\n" for words in PREPARE)
+    write(root / "etc/systemd/system" / _UNIT, _NODE + lines)
+    wants = root / "etc/systemd/system/kubelet.service.wants"  # a host that runs already starts it, too
+    wants.mkdir(exist_ok=True)
+    (wants / _UNIT).symlink_to(f"/etc/systemd/system/{_UNIT}")
     texts = [path.read_text() for path in flavour.rglob("*") if path.is_file()]
     for path in {found for text in texts for found in _KUBECONFIG.findall(text)}:
         write(root / path.lstrip("/"), kubeconfig(), 0o600)

@@ -12,6 +12,7 @@ import pytest
 
 from installer.apply import Progress, apply_plan
 from installer.errors import StepFailedError
+from installer.kubelet_start import await_calm
 from installer.model import paths
 from installer.model.change import Changes
 from installer.model.limits import Limits
@@ -19,7 +20,7 @@ from installer.model.pinning import CgroupState, CpuResources
 from installer.model.plan import Plan, Step, StepKind
 from installer.model.proxy_cache import CachedContainer, parse_cache
 from installer.model.resource import Part, UnitState
-from installer.model.snapshot import RunningContainer
+from installer.model.snapshot import RunningContainer, UnstartedContainer
 from installer.model.state import Desired, Mode
 from installer.pinning.adopt import OLD_CACHE, Lost, bring_back, divide, find_lost, with_strangers
 from installer.pinning.weight import due_shares, keeps_weight
@@ -127,7 +128,6 @@ def test_who_can_be_adopted() -> None:
     assert why(cache(), replace(STRANGER, id="bb")) == ""
     assert why(b"\0" * 9) == ""  # it is set aside
     assert "not known (version 2)" in why(cache(Version="2"))
-    assert "not known (version not said)" in why(cache(Version=None))
     assert "how it was created" in why(cache(), replace(STRANGER, created=None, creation=None))
     assert why(cache(), replace(STRANGER, created=None)) == ""  # CRI-O
 
@@ -194,11 +194,14 @@ def pinned_host(root: Path, raw: bytes | None = cache()) -> FakeHost:
     return fake
 
 
-def carry_out(fake: FakeHost, *kinds: StepKind) -> None:
+def carry_out(fake: FakeHost, *kinds: StepKind) -> list[str]:
+    """Returns what it said."""
+    said: list[str] = []
     steps = tuple(Step(kind, ENDPOINT, Part.PROXY) for kind in kinds)
     plan = Plan(Mode.INSTALL, Desired(), Changes(), "kubelet.service", steps)
     limits = Limits(proxy_start=1, kubelet_start=1, settle=1, guard=1, healthz_url="")
-    apply_plan(plan, fake.host, limits, lambda _event: None, Progress())
+    apply_plan(plan, fake.host, limits, lambda event: said.append(event.message), Progress())
+    return said
 
 
 def text(root: Path, path: str) -> bytes | None:
@@ -248,6 +251,37 @@ def test_the_proxy_is_shown_whom_it_has_not_seen_under_the_policy_none(
     found = parse_cache(text(tmp_path, paths.PROXY_CACHE))
     assert (found.policy, found.containers["aa"].request) == ("none", 30)
     assert [call.method for call in fake.systemd.calls if call.target == paths.PROXY_UNIT][:1] == ["stop"]
+
+
+@rule("R14")
+def test_what_never_ran_and_stands_in_the_way_of_a_running_one_is_removed(tmp_path: Path) -> None:
+    """The proxy's cache has one entry for both, and would lose the running one. What kubelet is about to
+    start stays, and so does what belongs to another pod."""
+    fake = pinned_host(tmp_path)
+    left = UnstartedContainer("bb", STRANGER.pod_uid, STRANGER.name, "ns/web-0/web")
+    starting = UnstartedContainer("cc", STRANGER.pod_uid, "sidecar", "ns/web-0/sidecar")
+    others = UnstartedContainer("dd", "another", STRANGER.name, "ns/web-1/web")
+    fake.cri.created = (left, starting, others)
+    said = carry_out(fake, StepKind.ADOPT)
+    assert [one.id for one in fake.cri.created] == ["cc", "dd"]
+    assert "removed ns/web-0/web, which never ran" in said
+
+
+def test_a_restart_of_kubelet_waits_for_containers_that_it_is_starting(tmp_path: Path) -> None:
+    """With a bound: one that never starts does not keep it for ever."""
+    fake = pinned_host(tmp_path)
+    fake.cri.sockets[paths.RELAY_ENDPOINT] = CONTAINERD
+    said: list[str] = []
+    await_calm(fake.host, lambda event: said.append(event.message))
+    assert (said, fake.clock.time) == ([], 0.0)
+    fake.cri.created = (UnstartedContainer("cc", "uid", "sidecar", "ns/web-0/sidecar"),)
+    await_calm(fake.host, lambda event: said.append(event.message))
+    assert said == ["kubelet is starting 1 containers: its restart waits for them"]
+    assert 9.0 <= fake.clock.time <= 11.0
+    fake.cri.sockets[paths.RELAY_ENDPOINT] = "nobody answers"
+    waited = fake.clock.time
+    await_calm(fake.host, lambda event: said.append(event.message))
+    assert fake.clock.time == waited, "kubelet does not wait on a silent relay"
 
 
 def test_nobody_is_stopped_for_nothing(tmp_path: Path) -> None:
@@ -305,6 +339,17 @@ def test_a_weight_that_is_lost_is_a_failure_and_the_cache_comes_back(tmp_path: P
         carry_out(fake, StepKind.ADOPT, StepKind.CHECK_WEIGHTS)
     assert json.loads(text(tmp_path, paths.PROXY_CACHE) or b"") == json.loads(cache())
     assert text(tmp_path, OLD_CACHE) is None
+
+
+@rule("R7")
+def test_a_kept_cache_that_no_start_can_read_does_not_come_back(tmp_path: Path) -> None:
+    """An adoption that found a torn cache has kept that one: there is nothing in it to go back to."""
+    fake = pinned_host(tmp_path)
+    for torn in (b'{"Version": "1", "Conta', bytes(90), b'{"Version": "1", "Containers": []}'):
+        (tmp_path / OLD_CACHE[1:]).write_bytes(torn)
+        bring_back(fake.host)
+        assert text(tmp_path, paths.PROXY_CACHE) == cache()
+        assert text(tmp_path, OLD_CACHE) is None
 
 
 @rule("R14")

@@ -10,6 +10,7 @@ import pytest
 
 from installer.apply import Progress, apply_plan
 from installer.errors import InterruptedRunError, StepFailedError, SystemdError
+from installer.force_config import why_not_taken
 from installer.model import paths
 from installer.model.change import Changes
 from installer.model.event import Event, silent
@@ -119,6 +120,33 @@ def test_a_force_config_counts_only_when_the_proxy_says_that_it_has_taken_it(
     warnings = [event.message for event in said if event.kind == "warning"]
     assert len(warnings) == bool(restarted)
     assert all(restarted in warning for warning in warnings)
+
+
+@rule("R3")
+@pytest.mark.parametrize(("relay", "seconds"), [(True, 25.0), (False, 10.0)])
+def test_a_proxy_that_still_works_on_a_force_config_is_waited_for_while_its_relay_answers(
+    tmp_path: Path, relay: bool, seconds: float
+) -> None:
+    """With 500 containers it may take 20 s."""
+    name = paths.PROXY_UNIT
+    fake = FakeHost(tmp_path)
+    fake.systemd.units[name] = UnitState(name, "loaded", "active", "running", main_pid=7)
+    clock, began = fake.clock, fake.clock.monotonic()
+    fake.cri.answers = lambda *_: relay  # type: ignore[method-assign]
+    since = fake.journal.since
+
+    def works(unit: str, cursor: str) -> tuple[str, ...]:
+        past = clock.monotonic() - began
+        fake.processes.processes[7] = ProcessState(7, (paths.BINARY,), {}, cpu=past / 2)
+        if past >= 25 and not since(unit, cursor):
+            fake.journal.say(unit, "successfully switched to new configuration")
+        return since(unit, cursor)
+
+    fake.journal.since = works  # type: ignore[method-assign]
+    unit = fake.systemd.units[name]
+    why = why_not_taken(unit, fake.journal.cursor(), fake.host, 60.0)
+    assert (why == "") is relay
+    assert clock.monotonic() - began == pytest.approx(seconds, abs=1)
 
 
 RESTARTS = replace(LIMITS, begun_start=30)

@@ -342,18 +342,22 @@ def test_at_the_end_the_annotation_says_what_was_last(files: RootedFiles) -> Non
 
 @rule("R13")
 @pytest.mark.parametrize(
-    ("phase", "ready", "serves"),
+    ("phase", "ready", "generation", "serves"),
     [
-        (Phase.STARTING, False, None),
-        (Phase.CONVERGED, True, True),
-        (Phase.PAUSED, True, True),
-        (Phase.UNWELL, False, False),
-        (Phase.REFUSED, True, False),  # rollout.refused: ready is about the pod
+        (Phase.STARTING, False, "", None),  # no pass has told yet what is installed
+        (Phase.STARTING, False, "ab12", True),
+        (Phase.CONVERGED, True, "ab12", True),
+        (Phase.PAUSED, True, "ab12", True),
+        (Phase.WAITING, False, "ab12", True),  # the earlier generation serves it
+        (Phase.UNWELL, False, "ab12", False),
+        (Phase.REFUSED, True, "", False),  # rollout.refused: ready is about the pod
     ],
 )
-def test_whether_a_node_is_served(files: RootedFiles, phase: Phase, ready: bool, serves: bool | None) -> None:
+def test_whether_a_node_is_served(
+    files: RootedFiles, phase: Phase, ready: bool, generation: str, serves: bool | None
+) -> None:
     scene = annotating(files)
-    scene.cluster.report(DaemonState(Mode.INSTALL, phase, ready))
+    scene.cluster.report(DaemonState(Mode.INSTALL, phase, ready, generation=generation, serves=bool(serves)))
     assert scene.heartbeat(answer(parts=ANNOTATED)).serves is serves
 
 

@@ -10,20 +10,23 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given as drawn
 from hypothesis import strategies as st
+from pytest_mock import MockerFixture
 
-from installer.assets import template_text
-from installer.desired.build import build_desired
+from installer.assets import template_text, unit_text
+from installer.desired.build import build_desired, fleet_generation
 from installer.header import with_generation, with_header
 from installer.inputs.configs import Configs
-from installer.inputs.settings import KubeletSettings, ProxySettings, Settings
+from installer.inputs.load import Inputs, Request
+from installer.inputs.settings import KubeletSettings, ProxySettings, RolloutSettings, Settings
 from installer.kubelet.analysis import analyse_kubelet
+from installer.kubelet.drop_in import place_drop_in
 from installer.kubelet.effective import effective
 from installer.model import paths
 from installer.model.resource import DesiredFile, ExecLine, Part, PayloadFile, UnitDetail, UnitState
 from installer.model.snapshot import HostSnapshot, KubeletBase, KubeletSnapshot, ProxySnapshot, UnitText
-from installer.model.state import Desired, DesiredKubelet, Strategy
+from installer.model.state import Desired, DesiredKubelet, Mode, Strategy
 from installer.systemd_syntax.environment_file import parse_environment_file
 from tests.rules import rule
 
@@ -51,7 +54,8 @@ def build(
     host: HostSnapshot | None = None,
     binary: PayloadFile = BINARY,
 ) -> Desired:
-    settings, snapshot = settings or Settings(), host or kubelet()
+    snapshot = host or kubelet()
+    settings = place_drop_in(settings or Settings(), snapshot.machine)
     return build_desired(
         settings,
         configs or Configs(),
@@ -248,6 +252,48 @@ def test_generation_changes_with_what_needs_a_restart(
     assert changed == [proxy, kubelet]
 
 
+@rule("R8")
+@pytest.mark.parametrize(
+    "changed", [replace(FORCED, force=b"# new\n"), replace(FORCED, fallback=b"unread: 1\n")]
+)
+def test_r8_what_is_blamed_and_good_is_everything_that_was_put_in_place(changed: Configs) -> None:
+    """A corrected force.cfg is another generation than the one that failed, though nothing restarts."""
+    assert build(None, changed).generation != build(None, FORCED).generation
+    assert build(None, FORCED).generation == build(None, FORCED).generation
+
+
+def given(settings: Settings | None = None, configs: Configs | None = None) -> Inputs:
+    request = Request(Mode.INSTALL, settings or Settings(), Path("/payload"))
+    return Inputs(request, Payload(), configs or Configs())  # type: ignore[arg-type]
+
+
+def test_a_fleet_begins_anew_with_another_installer_that_writes_other_files(mocker: MockerFixture) -> None:
+    """Its guard, its units: each may be what fails, and canaries find it."""
+    first = fleet_generation(given())
+    assert fleet_generation(given()) == first
+    text = unit_text("cri-resmgr-kubelet-guard")
+    mocker.patch("installer.desired.proxy.unit_text", return_value=f"{text}# mended\n")
+    assert fleet_generation(given()) != first
+
+
+@pytest.mark.parametrize(
+    ("settings", "other"),
+    [
+        (Settings(), False),
+        (Settings(kubelet=KubeletSettings(guard_seconds=15)), False),
+        (Settings(kubelet=KubeletSettings(guard_seconds=14)), True),
+        (Settings(kubelet=KubeletSettings(strategy="exec-start")), True),
+        (Settings(proxy=ProxySettings(agent="disabled")), True),
+        (Settings(rollout=RolloutSettings(soak_seconds=7)), False),
+        # Nodes of Gardener have it, and all others not; to move it restarts nothing.
+        (Settings(kubelet=KubeletSettings(drop_in_directory="/etc/systemd/system.control")), False),
+    ],
+)
+def test_only_what_differs_from_a_default_makes_a_fleet_begin_anew(settings: Settings, other: bool) -> None:
+    """So a setting that a new version brings makes no new generation."""
+    assert (fleet_generation(given(settings)) != fleet_generation(given())) == other
+
+
 @rule("R3")
 def test_only_the_content_of_force_cfg_is_a_reload() -> None:
     before, after = build(None, FORCED).proxy, build(None, replace(FORCED, force=b"# new\n")).proxy
@@ -292,7 +338,7 @@ def test_with_generation_refuses_what_it_cannot_do() -> None:
         with_generation(b"CRI_RESMGR_INSTALLER_GENERATION=\n", "a\nB=1")
 
 
-@given(st.binary(max_size=200))
+@drawn(st.binary(max_size=200))
 def test_any_content_gets_a_header_with_its_digest_and_stays_as_it_is(raw: bytes) -> None:
     content, digest = with_header(raw)
     pattern = rb"\A(#!.*\n)?(# Managed by cri-resmgr-installer, .*\. Digest: ([0-9a-f]{16}))\n"
@@ -370,4 +416,6 @@ def test_unit_can_stand_beside_our_generation() -> None:
     """What is read last wins, and that is the file with the generation."""
     lines = template_text("cri-resource-manager.service.in").split("\n")
     files = [line for line in lines if line.startswith("EnvironmentFile=")]
-    assert files == [f"EnvironmentFile=-{paths.EXTRA_OPTIONS}", f"EnvironmentFile={paths.PROXY_ENVIRONMENT}"]
+    of_the_guard = "EnvironmentFile=-/run/cri-resmgr-installer/proxy.env"  # which sets CONFIG_OPTIONS alone
+    ours = [f"EnvironmentFile=-{paths.EXTRA_OPTIONS}", f"EnvironmentFile={paths.PROXY_ENVIRONMENT}"]
+    assert files == [*ours, of_the_guard]

@@ -31,7 +31,7 @@ from installer.model import paths
 from installer.model.finding import Finding
 from installer.model.resource import ExecLine, ProcessState, UnitDetail, UnitState, last_flag
 from installer.model.snapshot import HostSnapshot, KubeletBase, KubeletSnapshot, ProxySnapshot, UnitText
-from installer.snapshot import read_script
+from installer.snapshot import is_script
 from installer.systemd_syntax.environment_file import quote
 
 CASES = Path(__file__).parent.parent / "cases" / "kubelets"
@@ -56,7 +56,8 @@ def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[dict[str, Any]
 
 def settings_of(expected: dict[str, Any]) -> Settings:
     strategy, variable = expected.get("settings", "auto"), expected.get("names", "")
-    return Settings(kubelet=KubeletSettings(strategy=strategy, variable=variable))
+    kubelet = KubeletSettings(strategy=strategy, variable=variable, drop_in_directory="/etc/systemd/system")
+    return Settings(kubelet=kubelet)
 
 
 def running(expected: dict[str, Any], base: KubeletBase) -> ProcessState:
@@ -86,16 +87,16 @@ def load_base(root: Path) -> KubeletBase:
         base,
         config=text_of(root, found) if found and found.exists() else None,
         config_dir=tuple(text_of(root, root / path[1:]) for path in in_directory),
-        script=script_of(root, base),
+        scripted=is_scripted(root, base),
     )
 
 
-def script_of(root: Path, base: KubeletBase) -> UnitText | None:
+def is_scripted(root: Path, base: KubeletBase) -> bool:
     try:
         commands = parse_base(base).commands()
     except ValueError:
-        return None
-    return read_script(RootedFiles(root), launch_of(commands[0])) if len(commands) == 1 else None
+        return False
+    return len(commands) == 1 and is_script(RootedFiles(root), launch_of(commands[0]).program)
 
 
 def next_start(base: KubeletBase) -> tuple[str, ...]:
@@ -220,24 +221,24 @@ def test_a_loaded_unit_without_readable_files_is_a_refusal_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "script", "known"),
+    ("line", "scripted", "known"),
     [
-        ("/usr/bin/kubelet", None, True),
-        ("/usr/bin/nice -n 5 /usr/bin/kubelet", None, True),
-        ("/opt/start-kubelet", None, False),
-        ("/opt/kubelet", 'exec /usr/bin/kubelet --max-pods=9 "$@"', False),
-        ("/bin/sh -c 'exec /usr/bin/kubelet $X'", None, False),
+        ("/usr/bin/kubelet", False, True),
+        ("/usr/bin/nice -n 5 /usr/bin/kubelet", False, True),
+        ("/opt/start-kubelet", False, False),
+        ("/opt/kubelet", True, False),
+        ("/bin/sh -c 'exec /usr/bin/kubelet $X'", False, False),
     ],
 )
 def test_the_next_endpoint_is_known_of_kubelets_own_command_line_alone(
-    line: str, script: str | None, known: bool
+    line: str, scripted: bool, known: bool
 ) -> None:
     """Another program may give it flags of its own, which only the running process shows."""
     text = UnitText(
         f"/etc/systemd/system/{UNIT}",
         f"[Service]\nExecStart={line} --container-runtime-endpoint=unix:///run/next.sock\n",
     )
-    base = KubeletBase(texts=(text,), script=UnitText("/opt/kubelet", script) if script else None)
+    base = KubeletBase(texts=(text,), scripted=scripted)
     argv = ("/usr/bin/kubelet", "--container-runtime-endpoint=unix:///run/now.sock")
     found = analysed(base, ProcessState(7, argv, {}, argv[0]))
     assert found.next_endpoint == ("unix:///run/next.sock" if known else "")
@@ -257,6 +258,7 @@ def test_the_same_socket_in_other_words_or_no_plain_socket_is_no_other_endpoint(
     [
         ("/usr/bin/kubelet --v=4 $CRI_RESMGR_KUBELET_ARGS", "`cri-resmgr-installer remove`"),
         ("/opt/start --v=4 $CRI_RESMGR_KUBELET_ARGS", ""),
+        ("/opt/start --v=5 $CRI_RESMGR_KUBELET_ARGS", ""),
         ("/opt/start --v=4", ""),
         ("/opt/start --v=5", "restart kubelet"),
     ],

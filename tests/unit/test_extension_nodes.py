@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from installer.extension.nodes import Node, Nodes, ask_nodes, judge, name_nodes
-from installer.kube.api import Page
+from installer.extension.seen import parse_node, parse_pod
+from installer.kube.api import DAEMON_SETS, NODES, PODS, Page, Resource
+from installer.model.node_marks import STATUS
 from installer.model.state import Mode
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -44,7 +46,8 @@ def node(name: str, ready: str = "True", since: str = "", **more: Any) -> dict[s
 def judged(
     desired: int, pods: list[dict[str, Any]], nodes: list[dict[str, Any]], said: str = "", **more: Any
 ) -> Nodes:
-    return judge(daemon_set(desired, **more), pods, nodes, NOW, lambda _: said)
+    seen = map(parse_pod, pods), map(parse_node, nodes)
+    return judge(daemon_set(desired, **more), *seen, NOW, lambda _: said)
 
 
 def test_all_is_well() -> None:
@@ -138,41 +141,83 @@ def test_only_the_first_nodes_are_asked_for_their_reasons() -> None:
         asked.append(name)
         return "x"
 
-    found = judge(daemon_set(8), [pod(name) for name in names], [node(name) for name in names], NOW, said_of)
+    pods = [parse_pod(pod(name)) for name in names]
+    found = judge(daemon_set(8), pods, [parse_node(node(name)) for name in names], NOW, said_of)
     assert len(found.left) == 8
     assert asked == names[:5]
     assert name_nodes(found.left).endswith("n4 (x) and 3 more")
 
 
 class Shoot:
-    """Its DaemonSets by component, and its pods and nodes."""
+    """Its DaemonSets and pods by component, and its nodes; `asked` are the requests."""
 
-    def __init__(self, daemon_sets: dict[str, Any], pods: list[Any], nodes: list[Any]) -> None:
+    def __init__(self, daemon_sets: dict[str, Any], pods: dict[str, list[Any]], nodes: list[Any]) -> None:
         self._daemon_sets, self._pods, self._nodes = daemon_sets, pods, nodes
+        self.asked: list[str] = []
 
     def list_pages(
-        self, resource: Any, selector: str = "", namespace: str = "", limit: int = 0
+        self, resource: Resource, selector: str = "", namespace: str = "", limit: int = 0, fields: str = ""
     ) -> list[Page]:
-        found = [each for component, each in self._daemon_sets.items() if selector.endswith(f"={component}")]
-        return [Page(tuple(found), "1")]
-
-    def list_nodes(self, _selector: str) -> tuple[Any, ...]:
-        return tuple(self._nodes)
-
-    def list_pods(self, _namespace: str, _selector: str) -> tuple[Any, ...]:
-        return tuple(self._pods)
-
-    def list_events(self, _namespace: str, _selector: str) -> tuple[Any, ...]:
-        return ()
+        self.asked.append(resource.plural)
+        found = {NODES: self._nodes, DAEMON_SETS: [], PODS: []}.get(resource, [])
+        if resource == DAEMON_SETS:
+            for component, each in self._daemon_sets.items():
+                each["metadata"]["labels"] = {"app.kubernetes.io/component": component}
+                found.append(each)
+        for component, pods in self._pods.items() if resource == PODS else ():
+            found += pods if selector.endswith(f"={component}") else []
+        return [Page(tuple(found[at : at + 1]), "1") for at in range(len(found))]
 
 
 def test_before_the_removal_comes_the_pods_of_the_installation_end() -> None:
     """One on a node that is switched off does not, and is named with the reason."""
-    shoot = Shoot(
-        {"installation": daemon_set(2)}, [pod("n1"), pod("n2")], [node("n1"), node("n2", "Unknown")]
-    )
+    pods = {"installation": [pod("n1"), pod("n2")]}
+    shoot = Shoot({"installation": daemon_set(2)}, pods, [node("n1"), node("n2", "Unknown")])
     found = ask_nodes(shoot, Mode.REMOVE, NOW)
     assert not found.done
     silent = "n2 (not heard of since 2026-03-01T11:00:00Z)"
     assert found.pending == f"Not yet clean: n1 (its pod of the installation ends), {silent}."
-    assert not ask_nodes(Shoot({}, [], []), Mode.REMOVE, NOW).done
+    assert not ask_nodes(Shoot({}, {}, []), Mode.REMOVE, NOW).done
+
+
+def removed(**installed: Any) -> Shoot:
+    """The removal says that it is done on each of two nodes."""
+    done = daemon_set(2)
+    done["status"] |= dict.fromkeys(("numberAvailable", "numberReady"), 2)
+    pods = {"installation": installed.get("pods", [])}
+    sets = {"removal": done} | ({"installation": installed["set"]} if "set" in installed else {})
+    return Shoot(sets, pods, [node("n1"), node("n2", "Unknown")])
+
+
+def test_no_node_is_clean_while_an_installation_is_there() -> None:
+    """Nobody may know of it any more: its pods would bring everything back."""
+    assert ask_nodes(removed(), Mode.REMOVE, NOW).done
+    found = ask_nodes(removed(set=daemon_set(2), pods=[pod("n1", ready=True)]), Mode.REMOVE, NOW)
+    assert (found.done, found.installed) == (False, True)
+    assert found.pending == "Not yet clean: n1 (its pod of the installation ends)."
+    going = daemon_set(2)
+    going["metadata"]["deletionTimestamp"] = ago(minutes=1)
+    assert not ask_nodes(removed(set=going), Mode.REMOVE, NOW).installed
+    assert not ask_nodes(removed(set=going), Mode.REMOVE, NOW).done
+    assert not ask_nodes(removed(pods=[pod("n1")]), Mode.REMOVE, NOW).done
+    assert ask_nodes(removed(pods=[pod("n2")]), Mode.REMOVE, NOW).done  # off for an hour
+
+
+def test_a_healthy_shoot_costs_one_request() -> None:
+    done = daemon_set(1)
+    done["status"] |= dict.fromkeys(("numberAvailable", "numberReady"), 1)
+    shoot = Shoot({"installation": done}, {}, [])
+    assert ask_nodes(shoot, Mode.INSTALL, NOW).done
+    assert shoot.asked == ["daemonsets"]
+
+
+def test_words_of_a_shoot_are_short_and_can_be_seen() -> None:
+    """They come into conditions, and from there onto terminals."""
+    long, colour = "x" * 100_000, chr(27) + "[31m" + chr(0x202E)
+    bad = pod(colour + long, containerStatuses=[{"state": {"waiting": {"reason": colour, "message": long}}}])
+    annotated = node(colour + long)
+    annotated["metadata"]["annotations"] = {STATUS: json.dumps({"state": colour + long, "reason": long})}
+    for nodes in ([], [annotated]):
+        said = name_nodes(judged(1, [bad], nodes).left)
+        assert len(said) < 1000
+        assert said.isprintable()

@@ -1,4 +1,4 @@
-"""What stands between systemd and kubelet, by the command line and the text of a script."""
+"""What stands between systemd and kubelet, by the command line."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from installer.kubelet.launch import (
     Passing,
     came_through,
     find_launch,
-    is_script,
+    is_shell_script,
     judge_inline,
-    judge_script,
-    misses_variable,
 )
 from installer.model.snapshot import UnitText
 from installer.systemd_syntax.unit_file import merged, parse_exec, parse_unit
@@ -78,46 +76,49 @@ def test_containers_and_kubelets_by_name() -> None:
 
 SERVED = [
     ('exec /usr/bin/kubelet --v=2 "$@"', Passing(appended=True)),
-    ('# why\nset -eu\n\nexec kubelet \\\n  --v=2 \\\n  "$@"\n', Passing(appended=True)),
-    ('set -- --v=2 "$@"\nexec kubelet $@;', Passing(appended=True)),
-    ('mkdir -p /x\nexec 2>&1\nexec "$kubelet" ${A} "${@}"', Passing(appended=True)),
+    (" exec kubelet\t--v=2 $@; ", Passing(appended=True)),
+    ('exec nice -n -5 kubelet ${A} "${@}"', Passing(appended=True)),
     ("exec kubelet $A $B", Passing(variable="B")),
-    ("OTHER=1\nexec kubelet $A ${B}", Passing(variable="B")),
+    ("exec kubelet --node-labels='a b' $A ${B}", Passing(variable="B")),
 ]
+#: What a shell may do with a flag behind its command: each of these keeps it from kubelet, or could.
 REFUSED = [
-    ("", "last line"),
-    ("exec kubelet --v=2", "neither"),
-    ('kubelet "$@"', "last line"),
-    ('exec kubelet "$@" --v=2', "neither"),
-    ('exec kubelet "$@" # the rest', "neither"),
-    ('exec kubelet "$A"', "neither"),
-    ("exec kubelet ${A:-x}", "neither"),
-    ('exec kubelet "$@" >/log', "last line"),
-    ('exec kubelet $(cat /args) "$@"', "last line"),
-    ('exec kubelet "$@"; sleep 1', "last line"),
-    ('if a; then\n exec kubelet --x\nfi\nexec kubelet "$@"', "more than one"),
-    ('set -- --v=2\nexec kubelet "$@"', "replaces its arguments"),
-    ("B=--v=2\nexec kubelet $B", "may set $B"),
-    ("export B+=x\nexec kubelet $B", "may set $B"),
-    (': "${B:=x}"\nexec kubelet $B', "may set $B"),
-    (". /etc/default/kubelet\nexec kubelet $B", "may set $B"),
-    ("[ -f /x ] && . /x\nexec kubelet $B", "may set $B"),
-    ("read -r B </x\nexec kubelet $B", "may set $B"),
-    ("exec kubelet " + "x " * 20_000 + '"$@"', "last line"),
+    *("", "exec kubelet --v=2", 'kubelet "$@"', 'exec kubelet "$@" --v=2', 'exec kubelet "$@" # the rest'),
+    *('exec kubelet "$A"', "exec kubelet ${A:-x}", 'exec kubelet "$@" >/log', 'exec kubelet "$@" & wait'),
+    *(
+        'exec kubelet $(cat /args) "$@"',
+        'exec kubelet "$@"; sleep 1',
+        'exec echo "$@"',
+        'exec -a x kubelet "$@"',
+    ),
+    *('set -- --v=2; exec kubelet "$@"', 'set -- "$@" --x; exec kubelet "$@"', 'shift; exec kubelet "$@"'),
+    *('eval exec kubelet "$@"', 'exit; exec kubelet "$@"', 'true\nexec kubelet "$@"', "B=1; exec kubelet $B"),
+    *(
+        "unset B; exec kubelet $B",
+        "printf -v B x; exec kubelet $B",
+        "IFS=x; exec kubelet $B",
+        "B=1 exec kubelet $B",
+    ),
+    *(
+        'exec() { true; }; exec kubelet "$@"',
+        'exec kubelet <<E "$@"',
+        'exec kubelet \\\n# "$@"',
+        "exec kubelet #$B $B",
+    ),
+    *("exec kubelet 'a $B", 'exec kubelet "a $B', "exec env -i kubelet $B", "exec kubelet\\ $B"),
 ]
 
 
 @pytest.mark.parametrize(("text", "passing"), SERVED)
-def test_scripts_that_hand_on(text: str, passing: Passing) -> None:
-    assert judge_script(Launch("/x", shell=True), f"#!/bin/sh\n{text}") == passing
+def test_one_plain_exec_hands_on(text: str, passing: Passing) -> None:
+    assert judge_inline(Launch(inline=text, placed=True)) == passing
 
 
-@pytest.mark.parametrize(("text", "why"), REFUSED)
-def test_scripts_of_which_that_is_not_certain(text: str, why: str) -> None:
-    found = judge_script(Launch("/x", shell=True), f"#!/bin/sh\n{text}")
-    assert not found.appended
-    assert not found.variable
-    assert why in found.why_not
+@pytest.mark.parametrize("text", REFUSED)
+def test_anything_else_that_a_shell_is_given_is_not_judged(text: str) -> None:
+    found = judge_inline(Launch(inline=text, placed=True))
+    assert found.why_not
+    assert (found.appended, found.variable) == (False, "")
 
 
 def test_an_argument_needs_a_name_before_it() -> None:
@@ -132,28 +133,10 @@ def test_an_emptied_environment() -> None:
 
 
 def test_which_programs_are_scripts() -> None:
-    assert is_script(Launch("/x"), "#!/bin/bash -eu\n")
-    assert is_script(Launch("/x"), "#! /usr/bin/env bash\n")
-    assert is_script(Launch("/x", shell=True), "echo\n")
-    assert not is_script(Launch("/x"), "#!/usr/bin/python3\n")
-    assert not is_script(Launch("/x"), "\x7fELF")
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("exec kubelet $ARGS", ""),
-        ('exec kubelet "${ARGS:-}" --v=2', ""),
-        ("exec kubelet $ARGS_OLD", "does not use"),
-        ("# $ARGS\nexec kubelet", "does not use"),
-        (". /lib/kubelet.sh\nstart", ""),
-        ("exec kubelet $ARGS --container-runtime-endpoint=/x.sock", "behind $ARGS"),
-        ("exec kubelet --container-runtime-endpoint=/x.sock $ARGS", ""),
-    ],
-)
-def test_a_variable_that_settings_name(text: str, found: str) -> None:
-    assert found in misses_variable(text, "ARGS")
-    assert bool(found) == bool(misses_variable(text, "ARGS"))
+    assert is_shell_script("#!/bin/bash -eu\n")
+    assert is_shell_script("#! /usr/bin/env bash\n")
+    assert not is_shell_script("#!/usr/bin/python3\n")
+    assert not is_shell_script("\x7fELF")
 
 
 def test_what_a_running_process_shows() -> None:
@@ -164,3 +147,6 @@ def test_what_a_running_process_shows() -> None:
     assert not came_through(words, ("/opt/real", "--v=3"), "/opt/real")
     assert not came_through(words[:1], ("/opt/real", "--v=3"), "/opt/real")
     assert not came_through(words, (), "")
+    of_the_same_name = ("/opt/bin/kubelet",)
+    assert not came_through(of_the_same_name, ("/usr/bin/kubelet", "--v=3"), "/usr/bin/kubelet")
+    assert came_through(("kubelet-agent",), ("/usr/bin/kubelet-agent",), "/usr/bin/kubelet-agent")

@@ -41,7 +41,7 @@ DOORS = {
     "subprocess": {"installer/host/run.py"},
     "grpc": {"installer/host/cri.py"},
     "kubernetes": {"installer/kube/client.py"},
-    "urllib3": {"installer/kube/client.py"},
+    "urllib3": {"installer/kube/client.py", "installer/kube/bounded.py"},
     "ctypes": {"installer/host/netns.py"},
     "fcntl": {"installer/host/disk.py", "installer/host/lock.py"},
     "ssl": {"installer/host/kubeapi.py"},

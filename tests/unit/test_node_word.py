@@ -10,6 +10,7 @@ import pytest
 
 from installer.daemon.cluster.node_word import build_node_patch, build_word_patch, remember
 from installer.model.node_marks import LAST_FAILURE, NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
+from tests.rules import rule
 from tests.throwaway.apiserver import merge, merge_conditions
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -62,6 +63,30 @@ def test_a_daemon_that_has_changed_nothing_keeps_the_time_of_the_last_change(
     patch = build_node_patch(node, {**SAID, "changed": now}, None, {})
     assert patch is not None
     assert json.loads(patch["metadata"]["annotations"][STATUS])["changed"] == says
+
+
+@rule("R13")
+@pytest.mark.parametrize(
+    ("status", "serves", "message"),
+    [
+        ({"state": "converged", "generation": "ab12", "wanted": "one"}, True, "generation ab12"),
+        (
+            {"state": "waiting", "generation": "ab12", "wanted": "two", "reason": "other nodes go first"},
+            True,
+            "generation ab12, asked for generation two: other nodes go first",
+        ),
+        ({"state": "refused", "generation": "ab12", "reason": "no"}, True, "generation ab12: no"),
+        ({"state": "waiting", "wanted": "two"}, False, "not installed, asked for generation two"),
+        ({"state": "starting"}, True, "an earlier generation"),
+    ],
+)
+def test_the_condition_says_what_is_installed_and_what_is_asked_for(
+    status: dict[str, str], serves: bool, message: str
+) -> None:
+    patch = build_word_patch(NODE, status, serves, {}, NOON)
+    assert patch is not None
+    (condition,) = patch["status"]["conditions"]
+    assert (condition["status"], condition["message"]) == (str(serves), message)
 
 
 def test_a_node_that_is_not_served_keeps_the_taint() -> None:
@@ -150,3 +175,13 @@ def test_a_condition_goes_with_the_installation_and_is_not_guessed() -> None:
     }
     assert conditions(NODE, removed, False) is None
     assert conditions(NODE, {"state": "starting"}, None) is None
+
+
+def test_what_others_have_filled_up_is_not_remembered_whole_and_is_replaced() -> None:
+    """What is remembered goes on a command line, whose arguments have 128 KiB."""
+    filled = {"metadata": {**NODE["metadata"], "annotations": {STATUS: "x" * 250_000}}}
+    known = remember(filled)
+    assert len(json.dumps(known)) < 20_000
+    patch = build_word_patch(known, SAID, True, {}, NOON)
+    assert patch is not None
+    assert json.loads(patch["metadata"]["annotations"][STATUS]) == SAID

@@ -116,6 +116,15 @@ CONVERGED, REMOVED = {"state": "converged"}, {"state": "removed"}
         ),
         (node(CONVERGED), (), None, None, NodeHealth.DIRTY, DESELECTED),
         (node({}, {}), INSTALL, None, 10, NodeHealth.DIRTY, DESELECTED),
+        (
+            node(json.dumps({"state": "failed", "reason": "x" * 20_000})),
+            INSTALL,
+            READY,
+            10,
+            NodeHealth.WELL,
+            "",
+        ),
+        (node("[" * 16_000), INSTALL, READY, 10, NodeHealth.WELL, ""),
         (node("[not ours", {}), INSTALL, None, None, None, ""),
         (node(REMOVED, {}), INSTALL, None, 10, None, ""),
         (node({}, {}), INSTALL, None, None, None, ""),
@@ -131,6 +140,17 @@ def test_a_node_is_judged_by_its_words_its_pod_and_its_silence(
 ) -> None:
     view = judge_node(given, known(modes, pod, word))
     assert (view and view.health, view.reason if view else "") == (health, reason)
+
+
+def test_one_node_that_says_much_makes_no_line_of_the_others_longer() -> None:
+    """Its annotation may have 256 KiB; each line of a table is as wide as the widest."""
+    words = dict.fromkeys(("state", "generation", "policy", "changed", "hold", "reason"), "a b" * 5000)
+    much = [node(words), node({"state": "converged", "policy": "x" * 250_000}), node("[" * 250_000)]
+    views = [judge_node(each, known(INSTALL, READY, 10)) for each in (*much, node({"policy": "x" * 15_000}))]
+    seen = replace(SEEN, nodes=tuple(view for view in views if view))
+    assert len(seen.nodes) == 4
+    text = render_overview(seen, every_node=True)
+    assert max(map(len, text.splitlines())) < 3000
 
 
 NASTY = "</script><b>\u2028\x1b[2J"
@@ -170,7 +190,7 @@ def test_the_first_line_says_whether_all_is_well_and_each_reason_what_to_do() ->
     assert "-> repair what it names" in render_overview(SEEN)
     assert render_overview(well).startswith("WELL: 1 of 1 nodes are well\n")
     assert render_overview(replace(SEEN, nodes=(), installations=())).startswith("nothing of ours:")
-    text = render_overview(replace(well, rollouts=(rollout(frozen="a Friday"),)))
+    text = render_overview(replace(well, rollouts=(rollout(paused="a Friday"),)))
     assert text.startswith("STOPPED: planned work waits for a person; 1 of 1")
     assert "`rollout resume` ends it" in text
 
@@ -187,10 +207,10 @@ def test_whoever_needs_a_person_is_told_what_to_do_and_where_it_stands(
         assert heading in anchors(ROOT / page)
 
 
-def rollout(outdated: int = 0, passed: float = 0, frozen: str | None = None) -> RolloutView:
+def rollout(outdated: int = 0, passed: float = 0, paused: str | None = None) -> RolloutView:
     """`passed`: so many minutes ago its canaries were through."""
     when = plain_time(NOW.timestamp() - 60 * passed) if passed else ""
-    return RolloutView("a/b", 50, 0, frozen, (), 1, (GenerationView("one", passed=when),), outdated=outdated)
+    return RolloutView("a/b", 50, 0, paused, (), 1, (GenerationView("one", passed=when),), outdated=outdated)
 
 
 def changed(*minutes: float) -> list[NodeView]:
@@ -212,7 +232,7 @@ BUSY = [NodeView("b1", NodeHealth.WORKING, phase=Phase.REPAIRING)]
         (WAITING + changed(0, 10, 20, 70), (), Progress(40, 0, 0, 9, 16000)),
         (changed(0, 1, 2, 3), (rollout(outdated=8),), Progress(0, 0, 8, 80, 360)),
         (WAITING + changed(0, 1, 2, 30), (rollout(passed=10),), Progress(40, 0, 0, 90, 1600)),
-        (WAITING + changed(0, 1, 2), (rollout(frozen="a Friday"),), Progress(40, 0, 0)),
+        (WAITING + changed(0, 1, 2), (rollout(paused="a Friday"),), Progress(40, 0, 0)),
     ],
 )
 def test_the_rest_is_estimated_from_the_pace_since_the_canaries_were_through(

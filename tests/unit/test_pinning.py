@@ -436,7 +436,9 @@ def test_the_cache_and_kubelets_managers_are_read_when_the_proxy_is_stopped(tmp_
     lay(
         tmp_path,
         {
-            paths.PROXY_CACHE[1:]: json.dumps({"PolicyName": "none", "Containers": {"uid:web": entry}}),
+            paths.PROXY_CACHE[1:]: json.dumps(
+                {"Version": "1", "PolicyName": "none", "Containers": {"uid:web": entry}}
+            ),
             paths.CPU_MANAGER_STATE[1:]: json.dumps({"policyName": "static", "defaultCpuSet": "0-2"}),
         },
     )

@@ -87,15 +87,49 @@ def test_a_cache_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "raw", [None, b"", b"{}", b'{"Cfg": []}', b'{"Cfg": {"Data": null}, "PolicyName": 1}']
+    "raw", [None, b"", b'{"Version": "1", "Cfg": {"Data": null}, "Pods": null, "Containers": null}']
 )
 def test_a_cache_without_anything(raw: bytes | None) -> None:
-    assert parse_cache(raw) == NO_CACHE
+    assert replace(parse_cache(raw), version="") == NO_CACHE
 
 
-@pytest.mark.parametrize("raw", [b"\0" * 4096, json.dumps(CACHE).encode()[:-9], b"[" * 100_000, b"[]", b"\n"])
+WHOLE = json.dumps(CACHE).encode()
+
+
+@pytest.mark.parametrize("raw", [b"\0" * 4096, WHOLE[:-9], b"[" * 100_000, b"[]", b"\n"])
 def test_a_torn_cache(raw: bytes) -> None:
     assert parse_cache(raw) == ProxyCache(torn=True)
+
+
+@pytest.mark.parametrize("raw", [WHOLE[:40] + bytes(40) + WHOLE[80:], WHOLE[:60] + bytes(len(WHOLE) - 60)])
+def test_a_cache_with_a_part_full_of_zeros_is_torn(raw: bytes) -> None:
+    assert parse_cache(raw) == ProxyCache(torn=True)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"Version": None},
+        {"Version": 1},
+        {"Cfg": []},
+        {"Cfg": {"Data": {"policy": 1}}},
+        {"PolicyName": 1},
+        {"PolicyJSON": {"allocations": {}}},
+        {"NextID": "7"},
+        {"NextID": True},
+        {"Pods": []},
+        {"Pods": {"p": None}},
+        {"Containers": []},
+        {"Containers": {"c": None}},
+        {"Containers": {"c": "text"}},
+        {"Containers": {"c": {"ID": 1}}},
+        {"Containers": {"c": {"LinuxReq": []}}},
+        {"Containers": {"c": {"Resources": {"requests": []}}}},
+    ],
+    ids=str,
+)
+def test_json_that_is_not_what_the_proxy_reads_is_a_torn_cache(other: dict[str, object]) -> None:
+    assert parse_cache(json.dumps(CACHE | other).encode()) == ProxyCache(torn=True)
 
 
 @pytest.mark.parametrize(

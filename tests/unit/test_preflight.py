@@ -13,6 +13,7 @@ from installer.inputs.configs import Configs
 from installer.inputs.load import Inputs, Request
 from installer.inputs.payload import Payload
 from installer.inputs.settings import KubeletSettings, ProxySettings, Settings
+from installer.kubelet.drop_in import place_drop_in
 from installer.model import paths
 from installer.model.change import Changes, FileChange, UnitAction, UnitChange, Verb
 from installer.model.finding import Finding, Severity
@@ -53,7 +54,7 @@ FACTS = HostSnapshot(
 PAYLOAD = Payload(
     Path("/payload"), PayloadFile(Path("/payload/opt/intel/bin/cri-resmgr"), "d", 38 * MIB), "", "x86_64"
 )
-PROBE = Probe("", (), {"/opt/intel/bin": 1 << 30, paths.OUR_STATE: 1 << 30}, {}, {})
+PROBE = Probe(free_bytes={"/opt/intel/bin": 1 << 30, paths.OUR_STATE: 1 << 30})
 DROP_IN = "/etc/systemd/system/kubelet.service.d/90-cri-resmgr.conf"
 DESIRED = Desired(
     kubelet=DesiredKubelet(
@@ -204,12 +205,16 @@ def test_a_cached_configuration_that_hides_fallback_cfg_is_warned_of() -> None:
 )
 def test_programs_that_own_kubelets_unit_are_warned_of(service: str, code: str) -> None:
     facts = with_machine(services=(service,))
-    assert codes(check_host(SETTINGS, facts, Configs(), PAYLOAD), Severity.WARN) == [code]
+    settings = Settings(kubelet=KubeletSettings(drop_in_directory="/etc/systemd/system"))
+    assert codes(check_host(settings, facts, Configs(), PAYLOAD), Severity.WARN) == [code]
 
 
-def test_another_drop_in_directory_is_safe_from_gardener() -> None:
-    settings = Settings(kubelet=KubeletSettings(drop_in_directory="/usr/local/lib/systemd/system"))
+@pytest.mark.parametrize(
+    "directory", ["/usr/local/lib/systemd/system", "/etc/systemd/system.control", "auto"]
+)
+def test_another_drop_in_directory_is_safe_from_gardener(directory: str) -> None:
     facts = with_machine(services=("gardener-node-agent.service",))
+    settings = place_drop_in(Settings(kubelet=KubeletSettings(drop_in_directory=directory)), facts.machine)
     assert check_host(settings, facts, Configs(), PAYLOAD) == ()
 
 

@@ -131,6 +131,33 @@ def test_what_a_fleet_has_to_be_asked_for_is_said_and_not_begun(
     assert node.on_relay
 
 
+@rule("R13")
+def test_a_run_that_ends_otherwise_says_what_is_installed_and_what_was_asked_for(
+    node: Node, payload: Path, tmp_path: Path
+) -> None:
+    """A pod of a new generation has installed nothing itself, and its node is served all the same."""
+    said: list[Event] = []
+    (tmp_path / "configs").mkdir()
+    config = tmp_path / "configs/fallback.cfg"
+    config.write_text("policy:\n  Active: none\nlogger:\n  Debug: cri\n")
+    new = replace(request(payload, unattended=True), configs=tmp_path / "configs", ask_first=True)
+    with pytest.raises(KubeletKeptError) as waits:
+        reconcile(new, node.fake.host, silent)
+    assert (waits.value.installed, bool(waits.value.fleet_generation)) == ({}, True)
+
+    reconcile(request(payload), node.fake.host, said.append)
+    good = {key: said[-1].data[key] for key in ("generation", "policy", "policySource")}
+    assert good["policy"] == "none"
+    with pytest.raises(KubeletKeptError) as waits:
+        reconcile(new, node.fake.host, silent)
+    assert waits.value.installed == good
+    assert waits.value.fleet_generation not in ("", said[-1].data["fleetGeneration"])
+    config.write_text("policy: {Active: nonsense}\n")
+    with pytest.raises(InvalidInputError) as refused:
+        reconcile(new, node.fake.host, silent)
+    assert (refused.value.installed, refused.value.fleet_generation) == (good, "")
+
+
 def test_a_run_that_has_nothing_to_do_needs_nothing_that_changes_a_host(
     node: Node, payload: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -368,12 +395,17 @@ def held(node: Node, payload: Path) -> Node:
     return node
 
 
-def test_nobody_but_a_person_ends_a_persons_hold(held: Node, payload: Path) -> None:
+@pytest.mark.parametrize("place", paths.HOLDS)
+def test_nobody_but_a_person_ends_a_persons_hold(held: Node, payload: Path, place: str) -> None:
+    """Also one that is in /run, because the disk takes no file."""
+    held.fake.files.remove(paths.HOLD)
+    held.fake.files.make_directory(paths.OUR_RUNTIME)
+    held.fake.files.write(place, OPERATORS.encode() + b"\n", 0o644)
     with pytest.raises(KubeletKeptError, match=OPERATORS):
         install(held, payload, unattended=True)
-    assert (held.read(paths.HOLD), held.on_relay) == (OPERATORS.encode() + b"\n", False)
+    assert (held.read(place), held.on_relay) == (OPERATORS.encode() + b"\n", False)
     assert install(held, payload)
-    assert (held.read(paths.HOLD), held.on_relay) == (None, True)
+    assert (held.read(place), held.on_relay) == (None, True)
 
 
 def test_a_hold_of_our_own_is_ended_unattended(held: Node, payload: Path) -> None:
@@ -565,9 +597,11 @@ def test_what_the_daemon_did_says_what_for(node: Node, payload: Path) -> None:
     assert "kubelet restarts" in entry.summary
 
 
-def test_an_entry_of_another_user_is_not_believed(node: Node, payload: Path) -> None:
+def test_entries_of_another_user_are_not_believed_and_hide_none_of_ours(node: Node, payload: Path) -> None:
     assert install(node, payload)
-    node.fake.journal.written.append({**node.fake.journal.written[0], "_UID": "1000"})
+    node.fake.journal.uid = 1000
+    for _ in range(1000):
+        node.fake.journal.write(node.fake.journal.written[0])
     assert len(history(node)) == 1
 
 

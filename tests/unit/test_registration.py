@@ -87,6 +87,25 @@ def test_a_digest_follows_an_at_sign() -> None:
     assert objects["Deployment"]["spec"]["template"]["spec"]["containers"][0]["image"] == image
 
 
+@pytest.mark.parametrize(
+    "values",
+    [{"image": {"tag": 1}}, {"vpa": None}, {"vpa": {"resourcePolicy": None}}, {"resources": None}],
+)
+def test_values_as_people_write_them_render(values: dict[str, Any]) -> None:
+    """YAML makes a number of an unquoted tag, and Helm takes away what is null."""
+    objects = rendered(printed()["ControllerDeployment"], values)
+    (container,) = objects["Deployment"]["spec"]["template"]["spec"]["containers"]
+    tag = values.get("image", {}).get("tag", CONTROLLER.rpartition(":")[2])
+    assert container["image"] == f"{CONTROLLER.rpartition(':')[0]}:{tag}"
+    assert ("VerticalPodAutoscaler" in objects) == (values.get("vpa", {}) is not None)
+
+
+def test_no_shoot_can_take_all_memory_of_a_seed() -> None:
+    objects = rendered(printed()["ControllerDeployment"], {})
+    (container,) = objects["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert container["resources"]["limits"] == {"memory": "1Gi"}
+
+
 def test_the_values_reach_the_nodes(tmp_path: Path) -> None:
     own = tmp_path / "own.yaml"
     own.write_text("resources: {requests: {cpu: 20m}}\nsettings: {proxy: {startTimeoutSeconds: 30}}\n")

@@ -6,9 +6,10 @@ import io
 import json
 import re
 
-from installer.errors import InvalidInputError, RolledBackError
+from installer.errors import InvalidInputError, KubeletKeptError, RolledBackError
 from installer.model.event import Event
 from installer.report.events import JsonReporter, build_reporter, report_error
+from tests.rules import rule
 
 
 def test_events_are_a_line_each() -> None:
@@ -71,3 +72,15 @@ def test_an_error_as_json_is_an_event() -> None:
         "message": "a: wrong",
         "data": {"error": "InvalidInputError", "exitCode": 2, "hint": "h", "faults": ["a: wrong"]},
     }
+
+
+@rule("R13")
+def test_a_run_that_has_to_wait_is_not_called_an_error() -> None:
+    error = KubeletKeptError("planned work waits for the turn of this node", "nothing was touched")
+    stream = io.StringIO()
+    report_error(error, "text", stream)
+    assert stream.getvalue().startswith("waiting: planned work waits")
+    stream = io.StringIO()
+    report_error(error, "json", stream)
+    said = json.loads(stream.getvalue())
+    assert (said["kind"], said["data"]["exitCode"]) == ("waiting", 3)

@@ -52,7 +52,9 @@ def status(seen: HostSnapshot, shown: Plan, output: str = "text") -> tuple[int, 
     return code, stream.getvalue()
 
 
-CHANGE = HistoryEntry("2026-11-22T03:00:00Z", "alice", "install", "done", "1 to change", (), "g1", "v0.9.2")
+CHANGE = HistoryEntry(
+    "2026-11-22T03:00:00Z", "alice", "install", "done", "1 to change", (), WANTED.generation, "v0.9.2"
+)
 
 
 PAST = Past(CHANGE, "2026-11-22T03:00:01Z", "relay: ready, waited 0.10 s")

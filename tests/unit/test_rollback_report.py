@@ -25,6 +25,7 @@ DOWN = snapshot(
     UnitState("kubelet.service", "loaded", "activating", "auto-restart", result="exit-code"),
 )
 WELL = but(DOWN, kubelet_healthy=True)
+FOREIGN = replace(DOWN, kubelet=replace(DOWN.kubelet, foreign_healthz=True))
 AFTER = RollbackReport(CONTAINERD, "kubelet.service", snapshot=DOWN)
 
 
@@ -57,12 +58,17 @@ def lines(after: RollbackReport, second: Exception = FAILURE) -> list[str]:
             f"journalctl -u {paths.PROXY_UNIT} -n 50",
         ),
         (
-            replace(AFTER, snapshot=None, unreadable="nobody answers", healthz=True),
-            ("kubelet reports healthy", "nobody answers"),
+            replace(AFTER, snapshot=FOREIGN),
+            ("kubelet.service runs on its base endpoint, and another process answers on its healthz",),
+            f"journalctl -u {paths.PROXY_UNIT} -n 50",
+        ),
+        (
+            replace(AFTER, snapshot=None, unreadable="nobody answers"),
+            ("nothing else could be read", "nobody answers"),
             "systemctl restart dbus.service",
         ),
     ],
-    ids=["no runtime", "crio", "held", "no bus"],
+    ids=["no runtime", "crio", "held", "foreign healthz", "no bus"],
 )
 def test_exit_6_says_what_is_what_to_type_and_how_to_go_on(
     after: RollbackReport, now: tuple[str, ...], typed: str

@@ -34,7 +34,7 @@ def test_no_file_is_all_defaults() -> None:
     assert not settings.configs.reset_cached
     kubelet = settings.kubelet
     assert (kubelet.unit, kubelet.strategy) == ("kubelet.service", "auto")
-    assert kubelet.drop_in_directory == "/etc/systemd/system"
+    assert kubelet.drop_in_directory == "auto"
     assert kubelet.healthz_url == "http://127.0.0.1:10248/healthz"
     assert (kubelet.start_timeout_seconds, kubelet.settle_seconds) == (60, 10)
     assert (kubelet.guard_seconds, kubelet.restarts_per_hour) == (15, 3)
@@ -104,8 +104,14 @@ def test_what_a_file_sets_is_taken_and_the_rest_stays(tmp_path: Path) -> None:
         ("kubelet: {unit: kubelet}", "kubelet.unit: must be the name of a service"),
         ("kubelet: {unit: ../x.service}", "kubelet.unit: must be the name of a service"),
         ("kubelet: {unit: cri-resource-manager.service}", "kubelet.unit: is the proxy's own unit"),
-        ("kubelet: {dropInDirectory: /opt}", "kubelet.dropInDirectory: must be one that systemd reads"),
-        ("kubelet: {dropInDirectory: system}", "kubelet.dropInDirectory: must be one that systemd reads"),
+        (
+            "kubelet: {dropInDirectory: /opt}",
+            "kubelet.dropInDirectory: must be auto or one that systemd reads",
+        ),
+        (
+            "kubelet: {dropInDirectory: system}",
+            "kubelet.dropInDirectory: must be auto or one that systemd reads",
+        ),
         (
             "kubelet: {healthzUrl: 'https://127.0.0.1/'}",
             "kubelet.healthzUrl: must be http://ADDRESS:PORT/PATH",
@@ -154,8 +160,9 @@ def test_a_named_file_must_be_there(tmp_path: Path, name: str) -> None:
 
 def test_documents_that_multiply_or_contain_themselves_end_soon() -> None:
     layers = "".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]\n" for n in range(1, 30))
-    assert len(faults("l0: &l0 [x]\n" + layers)) == 30
-    assert faults("proxy: &p\n  agent: *p\n")
+    many = ("settings.yaml: has more than 50000 values or 4 MiB, its aliases (`*`) included",)
+    assert faults("l0: &l0 [x]\n" + layers) == many
+    assert faults("proxy: &p\n  agent: *p\n") == ("settings.yaml:1: an alias refers to what it is in",)
 
 
 def test_settings_cannot_be_changed() -> None:

@@ -107,7 +107,7 @@ def test_many_containers_make_a_start_longer(tmp_path: Path) -> None:
     assert not is_starting(host)
     cache = tmp_path / paths.PROXY_CACHE[1:]
     cache.parent.mkdir(parents=True)
-    cache.write_text(json.dumps({"Containers": {f"{n}": {"ID": f"{n}"} for n in range(500)}}))
+    cache.write_text(json.dumps({"Version": "1", "Containers": {f"{n}": {"ID": f"{n}"} for n in range(500)}}))
     assert is_starting(host)
 
 

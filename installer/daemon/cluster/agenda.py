@@ -106,8 +106,16 @@ class Agenda:
     @property
     def is_fresh(self) -> bool:
         """Whether the Node was looked at a moment ago, or may not be asked for."""
-        now = self._clock()
-        return now - self._looked < self._periods.fresh or now < self._quiet_until
+        return self._has_looked or self._clock() < self._quiet_until
+
+    @property
+    def is_kept_away(self) -> bool:
+        """Whether the Node was not looked at lately, and may not be asked for."""
+        return not self._has_looked and self._clock() < self._quiet_until
+
+    @property
+    def _has_looked(self) -> bool:
+        return self._clock() - self._looked < self._periods.fresh
 
     def _varied(self, seconds: float) -> float:
         return seconds * (1 + _JITTER * (2 * self._random() - 1))

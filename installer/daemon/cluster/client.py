@@ -11,6 +11,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from installer.daemon.cluster.agenda import Agenda, Due, Periods
@@ -31,6 +32,8 @@ _PERIODS = Periods()
 _FIRST_SECONDS = 3.0  # before the first pass: a dead API server must not delay it
 _GRACE = 2.0  # seconds a child gets from SIGTERM to SIGKILL
 _QUEUE = 16  # events; the oldest go first
+
+_PAUSE_UNKNOWN = "the API server does not say whether this node is paused"
 
 RunChild = Callable[[Sequence[str], float], Finished]
 
@@ -72,6 +75,8 @@ class ApiCluster:
         self._ahead = 0.0  # the API server's clock, of ours
         self._sees = False  # the child looks at the Node
         self._asking = False  # a pass waits for that
+        self._unseen = False  # the last look at the Node was in vain
+        self._busy = False  # a pass is at work
         self._turns = Turns(context, emit, files, self._program, self._see_node, clock)
 
     # -- the port -------------------------------------------------------------------------
@@ -128,11 +133,16 @@ class ApiCluster:
             return False, f"the API server could not be asked: {_how_it_ended(done.code)}"
 
     def turn(self) -> Turn:
-        """See the port."""
-        return self._turns.turn()
+        """See the port. Where the API server does not say whether the node is paused, repairs go on, and
+        planned work has time: its turn waits, too. Work that has begun in its turn is finished."""
+        turn, unknown = self._turns.turn(), self._unseen or self._agenda.is_kept_away
+        if turn.granted is None or turn.powerless or self._busy or not unknown:
+            return turn
+        return replace(turn, granted=None, why=_PAUSE_UNKNOWN)
 
     def want(self, work: PlannedWork | None, rules: FleetRules, *, busy: bool) -> None:
         """See the port."""
+        self._busy = busy
         self._turns.want(work, rules, busy=busy)
 
     def worked(self, result: WorkResult) -> None:
@@ -380,6 +390,8 @@ class ApiCluster:
         self._node.heard(said, told=all(words) if words else None)
         self._say(parts)
         before = self._kept.paused
+        vain = parts["process"][0] != "ok" or self._unseen
+        self._unseen = parts["node"][0] != "ok" if "node" in parts else vain
         self._kept.paused = before if paused is None else paused is True
         if parts.get("lease", ("", ""))[0] == "ok":
             self._kept.renewed = self._now()

@@ -12,7 +12,6 @@ import installer
 from installer.daemon.cluster.event_words import EVENTS
 from installer.model.daemon import DaemonState, Phase
 from installer.model.instant import plain_time
-from installer.model.state import Mode
 
 MESSAGE_LIMIT = 1024  # characters; one argument of a process has at most 128 KiB (execve(2))
 
@@ -42,7 +41,9 @@ class NodeSpeech:
             "version": installer.__version__,
             "state": state.phase.value,
             "reason": state.reason[:MESSAGE_LIMIT],
+            "ready": str(state.serves).lower(),
             "generation": state.generation,
+            "wanted": state.wanted,
             "policy": state.policy,
             "policySource": state.policy_source,
             "hold": state.hold[:MESSAGE_LIMIT],
@@ -60,8 +61,8 @@ class NodeSpeech:
         """Whether cri-resmgr serves the node, and what went wrong last. A failure that is met again and again
         has the time when it began."""
         phase = state.phase
-        if phase is not Phase.STARTING:  # nothing is known yet
-            self.serves = state.ready and state.mode is Mode.INSTALL and phase is not Phase.REFUSED
+        if phase is not Phase.STARTING or state.generation:  # else nothing is known yet
+            self.serves = state.serves
         if EVENTS.get(phase, ("", ""))[0] == "Warning":
             failing = {"state": phase.value, "reason": state.reason[:MESSAGE_LIMIT]}
             if failing != self._failing:

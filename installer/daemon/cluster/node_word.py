@@ -15,6 +15,9 @@ from installer.model.node_marks import LAST_FAILURE, NOT_READY_TAINT, READY_COND
 
 _REASON_LIMIT = 1024  # bytes of ours in an annotation: all annotations of a node share 256 KiB
 
+_NOT_AS_WANTED = (Phase.STARTING, Phase.WAITING, Phase.FAILED, Phase.REFUSED, Phase.LIMITED, Phase.HELD)
+_KNOWN_LIMIT = 16_384  # characters: it goes on a command line. What is longer is not ours, and is replaced
+
 Node = Mapping[str, Any]
 
 
@@ -60,7 +63,9 @@ def remember(node: Node) -> dict[str, Any]:
     metadata = _mapping(node, "metadata")
     names = {"annotations": (STATUS, LAST_FAILURE), "labels": (READY_LABEL,)}
     ours = {
-        part: {key: text for key, text in _mapping(metadata, part).items() if key in wanted}
+        part: {
+            key: str(text)[:_KNOWN_LIMIT] for key, text in _mapping(metadata, part).items() if key in wanted
+        }
         for part, wanted in names.items()
     }
     return {"metadata": ours, "status": {"conditions": [found] if (found := _condition_of(node)) else []}}
@@ -94,8 +99,7 @@ def _condition_changes(
         return [{"type": READY_CONDITION, "$patch": "delete"}] if old else []
     if serves is None:
         return []
-    generation = f"generation {status['generation']}" if status.get("generation") else "not installed"
-    message = ": ".join(text for text in (generation, status.get("reason", "")) if text)
+    message = ": ".join(text for text in (_installed(status, serves), status.get("reason", "")) if text)
     wanted = {
         "type": READY_CONDITION,
         "status": str(serves),
@@ -107,6 +111,16 @@ def _condition_changes(
     when = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     since = old.get("lastTransitionTime", when) if old.get("status") == wanted["status"] else when
     return [wanted | {"lastHeartbeatTime": when, "lastTransitionTime": since}]
+
+
+def _installed(status: Mapping[str, str], serves: bool) -> str:
+    """What is there, and what is asked for where that is another matter."""
+    generation = status.get("generation")
+    there = (
+        f"generation {generation}" if generation else "an earlier generation" if serves else "not installed"
+    )
+    wanted = status.get("wanted") if status.get("state") in _NOT_AS_WANTED else ""
+    return there + (f", asked for generation {wanted[:12]}" if wanted else "")
 
 
 def _condition_of(node: Node) -> Mapping[str, Any]:
@@ -131,7 +145,7 @@ def _with_last_change(status: Mapping[str, str], metadata: Mapping[str, Any]) ->
     try:
         before = json.loads(_mapping(metadata, "annotations").get(STATUS) or "{}")
         return {**status, "changed": str(before.get("changed", ""))}
-    except (ValueError, TypeError, AttributeError):  # edited by hand
+    except (ValueError, TypeError, AttributeError, RecursionError):  # edited by hand
         return status
 
 

@@ -62,5 +62,5 @@ def talk(context: PodContext, request: FleetRequest, api: Api, clock: Callable[[
 
 
 def _stopped(answer: FleetAnswer, now: float) -> Mapping[str, Any]:
-    message = f"no other node begins this generation: {answer.tripped}"
+    message = f"{answer.tripped}; no other node begins it"
     return {"type": "Warning", "reason": "RolloutStopped", "message": message, "time": now}

@@ -117,7 +117,7 @@ class Turns:
         stale = self._granted is not None and not busy and self._clock() - self._granted_at >= _FRESH
         if work != self._work or stale:
             self._work, self._granted, self._failures = work, None, 0
-            self._in_vain = stale
+            self._in_vain, self._shown = stale, self.turn()  # the next grant is news, also of the same work
             if self.awaits_node:
                 self._see_node()
             self._next(0.0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,8 @@ from installer.extension.controller import Setup
 from installer.extension.desired import Renderer
 from installer.extension.health import Pulses
 from installer.extension.service import serve
+from installer.kube.api import LEASE, Limits
+from installer.kube.api import SHOOT as SHOOT_LIMITS
 from installer.kube.client import connect_with
 from tests.throwaway.gardener import (
     RESOURCE,
@@ -28,17 +32,26 @@ class Replica:
     """The controller in a thread."""
 
     def __init__(
-        self, world: Landscape, name: str = "replica-1", seed: Any = None, pulses: Pulses | None = None
+        self,
+        world: Landscape,
+        name: str = "replica-1",
+        seed: Any = None,
+        pulses: Pulses | None = None,
+        leases: Any = None,
+        shoot: Limits = SHOOT_LIMITS,
     ) -> None:
-        seed = seed or connect_with(world.seed.kubeconfig().encode())
+        kubeconfig = world.seed.kubeconfig().encode()
+        seed = seed or connect_with(kubeconfig)
+        leases = leases or connect_with(kubeconfig, replace(LEASE, seconds=LEASE.seconds * LEASE_PACE))
         renderer = Renderer(CASES / "values.yaml", (CASES / "deployment.yaml",))
-        setup = Setup(renderer, renderer.check()[0], name, connect_with, pulses or Pulses(), PACE, LEASE_PACE)
+        connect = partial(connect_with, limits=shoot)
+        setup = Setup(renderer, renderer.check()[0], name, connect, pulses or Pulses(), PACE, LEASE_PACE)
         self.lines: list[str] = []
         self._stop = threading.Event()
         self.ended_well: bool | None = None
 
         def run() -> None:
-            self.ended_well = serve(seed, seed, setup, "extension", self._stop, self.lines.append)
+            self.ended_well = serve(seed, leases, setup, "extension", self._stop, self.lines.append)
 
         self._thread = threading.Thread(target=run)
         self._thread.start()

@@ -14,11 +14,13 @@ from typing import Any
 
 import pytest
 
+from installer.extension.leases import LEADER
 from installer.kube.api import LEASES as LEASE_RESOURCE
 from installer.kube.api import ApiError
 from installer.kube.client import connect_with
 from tests.contract.extension.replica import (
     CASES,
+    CHANGED,
     INSTALLED,
     REMOVED,
     SHOOT,
@@ -151,3 +153,59 @@ def test_the_verb_works_until_it_is_told_to_end(world: Landscape, tmp_path: Path
     )
     lease = world.seed.get(Name(LEASES, "extension", "cri-resmgr-extension-leader-election"))
     assert lease["spec"]["holderIdentity"] == ""  # nobody has to wait for it
+
+
+class Hanging:
+    """A connection whose requests for the Lease get no answer from `hangs` on."""
+
+    def __init__(self, kubeconfig: str) -> None:
+        self._client = connect_with(kubeconfig.encode())
+        self.hangs, self.lifted = threading.Event(), threading.Event()
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            if self.hangs.is_set() and LEADER in arguments:
+                self.lifted.wait()
+                raise ApiError(0, "no answer")
+            return getattr(self._client, name)(*arguments, **options)
+
+        return call
+
+
+class Recorded:
+    """A connection that notes each write, and holds one until it is let go."""
+
+    def __init__(self, kubeconfig: str) -> None:
+        self._client = connect_with(kubeconfig.encode())
+        self.writes = 0
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            self.writes += name in ("create", "create_secret", "merge", "delete")
+            return getattr(self._client, name)(*arguments, **options)
+
+        return call
+
+
+def test_a_replica_that_cannot_know_whether_it_leads_writes_nothing(world: Landscape, start: Start) -> None:
+    """Its request for the Lease hangs, and does not come back: it ends before another one begins."""
+    leases, seed = Hanging(world.seed.kubeconfig()), Recorded(world.seed.kubeconfig())
+    first = Replica(world, "replica-1", seed=seed, leases=leases)
+    try:
+        world.seed.wait(lambda: "replica-1 leads" in first.lines)
+        world.add_shoot(SHOOT)
+        world.enable(SHOOT)
+        world.rest(SHOOT, "Create Succeeded")
+        second = start("replica-2")
+        leases.hangs.set()
+        world.seed.wait(lambda: "replica-2 leads" in second.lines)
+        written = seed.writes
+        world.ask(SHOOT, config=CHANGED)
+        world.rest(SHOOT, "Reconcile Succeeded")
+        world.disable(SHOOT)
+        world.gone(SHOOT)
+        assert seed.writes == written
+        world.seed.wait(lambda: first.ended_well is False)
+    finally:
+        leases.lifted.set()
+        first.join()

@@ -114,6 +114,39 @@ def test_a_node_that_is_not_well_is_named(enabled: Landscape) -> None:
     world.rest(SHOOT, "Create Succeeded")
 
 
+REFUSED = "could not apply ValidatingAdmissionPolicy own-lease: expected type 'dyn' but found 'string'"
+
+
+def test_what_a_shoot_does_not_take_is_said(enabled: Landscape) -> None:
+    """Whatever generation gardener-resource-manager has observed, as gardenlet reads it."""
+    world = enabled
+    world.refuses = {RESOURCE: REFUSED, f"{RESOURCE}-removal": REFUSED}
+    world.ask(SHOOT, config=CHANGED)
+    world.says(SHOOT, "False", REFUSED)
+    world.refuses = {}
+    world.rest(SHOOT, "Reconcile Succeeded")
+    world.refuses = {f"{RESOURCE}-removal": REFUSED}
+    world.disable(SHOOT)
+    world.says(SHOOT, "False", f"The removal cannot be applied in the Shoot: {REFUSED}")
+    assert REFUSED in world.extension(SHOOT)["status"]["lastError"]["description"]
+    world.refuses = {}
+    world.gone(SHOOT)
+
+
+def test_an_installation_that_nobody_knows_of_does_not_run_on(world: Landscape, start: Start) -> None:
+    """Its first apply failed behind the DaemonSet, so gardener-resource-manager does not delete that."""
+    world.refuses = {RESOURCE: REFUSED}
+    start()
+    world.add_shoot(SHOOT)
+    world.enable(SHOOT)
+    world.says(SHOOT, "False", REFUSED)
+    world.disable(SHOOT)
+    world.gone(SHOOT)
+    assert f"{INSTALLED} deleted" not in world.story
+    assert not world.shoot.find(DAEMON_SETS)
+    assert not world.shoot.find(PODS)
+
+
 def test_a_deletion_waits_for_the_node_that_is_left(enabled: Landscape) -> None:
     world = enabled
     world.nodes["n2"] = "stuck"
@@ -159,6 +192,7 @@ def test_what_the_pods_needed_goes_with_them(enabled: Landscape) -> None:
     world.seed.wait(lambda: "cannot be asked for what is left" in world.health(SHOOT)[1])
     world.shoot.heal()
     world.gone(SHOOT)
+    world.shoot.finish_namespaces()  # they are Terminating until their controller comes round
     assert set(world.shoot.objects) == {name for name in before if name.kind not in (DAEMON_SETS, PODS)}
     assert world.shoot.get(Name(NODES, "", "n1"))["metadata"]["annotations"] == {"theirs": "x"}
     assert "Left in the Shoot: 1 Adjustment of people's" in notes(world)

@@ -6,7 +6,9 @@ import threading
 import time
 
 import pytest
+import yaml
 
+from installer.systemd_syntax.environment_file import parse_environment_file
 from tests.contract.guard.node import SOON, Node, elapsed, uptime
 from tests.rules import rule
 
@@ -18,6 +20,60 @@ def test_mark_start(node: Node) -> None:
     assert not node.pid_file.exists()
     noted = int((node.run / "proxy-start").read_text()) / 100
     assert before - 0.02 <= noted <= uptime()
+
+
+def cached(node: Node, content: str = '{"PolicyName":"balloons"}') -> None:
+    cache = node.root / "var/lib/cri-resmgr/cache"
+    cache.parent.mkdir(parents=True, exist_ok=True)
+    cache.write_text(content)
+
+
+def spares(node: Node) -> bool:
+    """Whether the start that comes now activates the policy none, as systemd reads what the guard wrote."""
+    done = node.guard("mark-start")
+    file = node.run / "proxy.env"
+    assert done.returncode == 0
+    assert ("policy none" in done.stdout) == file.exists()
+    if not file.exists():
+        return False
+    options = parse_environment_file(file.read_text())
+    assert options == {"CONFIG_OPTIONS": f"--force-config {node.run}/none.cfg"}
+    assert yaml.safe_load((node.run / "none.cfg").read_text()) == {"policy": {"Active": "none"}}
+    return True
+
+
+@rule("R14")
+def test_r14_a_start_that_is_not_ours_spares_containers_that_came_past_the_proxy(node: Node) -> None:
+    """They came while kubelet was on its base endpoint."""
+    cached(node)
+    assert not spares(node), "the first start since boot: no container runs"
+    assert not spares(node), "kubelet has been on the relay all the time"
+    node.hold.write_text("held\n")
+    node.guard("compose")
+    assert spares(node)
+    node.hold.unlink()
+    node.serve()
+    assert "relay: ready" in node.guard("compose").stdout
+    assert spares(node), "kubelet is on the relay again, and still nobody has told the proxy of them"
+    (node.run / "proxy-start-ours").touch()
+    assert not spares(node), "the installer begins this start, and has told it"
+    assert spares(node), "and no other one"
+    (node.run / "containers-unknown").unlink()
+    assert not spares(node)
+
+
+@rule("R14")
+@pytest.mark.parametrize("content", ["", None])
+def test_r14_a_start_that_is_not_ours_spares_all_containers_where_the_cache_is_empty(
+    node: Node, content: str | None
+) -> None:
+    cached(node)
+    assert not spares(node)
+    if content is None:
+        (node.root / "var/lib/cri-resmgr/cache").unlink()
+    else:
+        cached(node, content)
+    assert spares(node)
 
 
 def test_await_relay_returns_as_soon_as_it_serves(dash: Node) -> None:
@@ -91,8 +147,15 @@ CACHE = b'{"Version":"1","Containers":{"0":{"Id":"aa"}},"PolicyJSON":{}}'
 @rule("R12")
 @pytest.mark.parametrize(
     ("content", "torn"),
-    [(CACHE, False), (CACHE + b"\n", False), (b"", False), (CACHE[:-9], True), (b"\0" * 4096, True)],
-    ids=["whole", "with-a-newline", "empty", "cut-short", "zeros"],
+    [
+        (CACHE, False),
+        (CACHE + b"\n", False),
+        (b"", False),
+        (CACHE[:-9], True),
+        (b"\0" * 4096, True),
+        (CACHE[:20] + bytes(20) + CACHE[40:], True),
+    ],
+    ids=["whole", "with-a-newline", "empty", "cut-short", "zeros", "zeros-within"],
 )
 def test_a_cache_that_no_start_can_read_is_set_aside_at_the_first_start_since_boot(
     node: Node, content: bytes, torn: bool

@@ -125,9 +125,12 @@ def test_compose_has_the_whole_budget_otherwise(dash: Node, start: str) -> None:
 
 
 @rule("R12")
-def test_compose_goes_without_at_once_on_hold(node: Node) -> None:
+@pytest.mark.parametrize("place", ["var/lib/cri-resmgr-installer/hold", "run/cri-resmgr-installer/hold"])
+def test_compose_goes_without_at_once_on_hold(node: Node, place: str) -> None:
+    """The second place is for a disk that takes no file any more."""
     node.serve()
-    node.hold.write_text("paused by the operator\nmore\n")
+    (node.root / place).parent.mkdir(parents=True, exist_ok=True)
+    (node.root / place).write_text("paused by the operator\nmore\n")
     began = time.monotonic()
     done = node.guard("compose", "--v=2")
     assert elapsed(began) < SOON

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 import pytest
+from gi.repository import Gio, GLib
 
 from installer.model import paths
 from installer.model.daemon import Loop, NoCluster
 from installer.model.fleet import FleetRules, PlannedWork, Turn, WorkResult
+from installer.model.pause import PAUSE_FILE
 from installer.model.state import Mode
 from tests.contract.scene import Scene
 
@@ -129,5 +131,29 @@ def test_where_nobody_is_asked_the_first_pass_waits_for_its_part_of_the_window(
         scene.reaches("waiting")
         scene.looks()
         assert not scene.of("pass.started")
+
+    scene.play(body)
+
+
+def test_a_pause_file_is_seen_where_the_kernel_has_no_watch_left(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing but the kernel's limit makes GIO fail so (test_watch.py has both of its ways)."""
+
+    def full(*_: object) -> None:
+        raise GLib.Error("Too many open files")
+
+    monkeypatch.setattr(Gio.File, "monitor_directory", full)
+
+    def body() -> None:
+        scene.reaches("converged")
+        scene.until(lambda: any("inotify" in event.message for event in scene.of("warning")))
+        pause = scene.path(PAUSE_FILE)
+        pause.parent.mkdir(parents=True, exist_ok=True)
+        pause.touch()
+        scene.reaches("paused")
+        pause.unlink()
+        scene.reaches("converged")
+        assert len([event for event in scene.of("warning") if "inotify" in event.message]) == 1
 
     scene.play(body)

@@ -117,6 +117,9 @@ def node_after_takeover() -> Tree:
     }
 
 
+CACHE = b'{"Version": "1"}'  # what the proxy writes into its own
+
+
 class _Files(FakeFiles):
     """Whoever runs the test is root on the node."""
 
@@ -292,10 +295,10 @@ class _Systemd(FakeSystemd):
         state = f"{self._node.fake.root}{paths.PROXY_STATE[0]}"
         if not os.path.isdir(state):
             self._kernel.mkdir(state, 0o755)
-        if self._node.read(paths.PROXY_CACHE) != b"{}":
+        if self._node.read(paths.PROXY_CACHE) != CACHE:
             self._node.fake.files.remove(paths.PROXY_CACHE)
             with self._kernel.create(f"{state}/cache") as file:
-                file.write(b"{}")
+                file.write(CACHE)
                 file.flush()
                 self._kernel.sync(file.fileno())
             sync_directory(state, self._kernel)  # but not its parent, which would help us, too
@@ -316,7 +319,7 @@ class _Systemd(FakeSystemd):
         guard = (node.read(paths.GUARD) or b"").startswith(b"#!/bin/sh\n")
         pre = self.detail(KUBELET).exec_start_pre
         flag = variables.get("CRI_RESMGR_GUARD_FLAG", "")
-        held = node.read(paths.HOLD) is not None
+        held = any(node.read(path) is not None for path in paths.HOLDS)
         if flag and guard and pre and not held and node.proxy_runs:
             argv = (*argv, flag)
         node.fake.processes.processes[unit.main_pid] = ProcessState(unit.main_pid, argv, variables)

@@ -59,7 +59,6 @@ spec:
             - name: cri-resmgr-installer
               repository: registry.example.org/installer
               tag: "1"
-              targetVersion: ">= 1.27 < 2 || ~1.20, != 1.20.x"
               architectures: [amd64, arm64]
             - name: cri-resmgr-installer
               repository: registry.example.org/installer

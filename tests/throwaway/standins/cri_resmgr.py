@@ -136,7 +136,8 @@ class Cache:
         try:
             with open(self.path, encoding="utf-8") as file:
                 text = file.read()
-            self.data.update(json.loads(text) if text else {})
+            if text:
+                self.restore(json.loads(text))
         except FileNotFoundError:
             pass
         except ValueError as error:
@@ -144,6 +145,19 @@ class Cache:
                 f"failed to create cache: cache: failed to load cache from {self.path}: "
                 f"cache: failed to unmarshal snapshot data: {error}"
             )
+
+    def restore(self, found: Any) -> None:
+        """As Go reads the snapshot: another type of a field, or another version, ends the start."""
+        kinds = {"Pods": dict, "Containers": dict, "Cfg": dict, "PolicyName": str, "PolicyJSON": dict}
+        if not isinstance(found, dict):
+            raise ValueError("cannot unmarshal into Go value of type cache.snapshot")
+        for name, kind in kinds.items():
+            if not isinstance(found.get(name), kind | None):
+                raise ValueError(f"cannot unmarshal into Go struct field snapshot.{name}")
+        if (version := found.get("Version", "")) != "1":
+            running = f"version '{version}' != running version 1"
+            fatal(f"failed to create cache: cache: can't restore snapshot, {running}")
+        self.data.update(found)
 
     def agent_config(self) -> str | None:
         """The last configuration accepted from the agent, as YAML."""

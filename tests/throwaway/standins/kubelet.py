@@ -31,7 +31,7 @@ from typing import Any, NoReturn
 
 from tests.throwaway.standins import faults
 from tests.throwaway.standins.http2 import CallError, strings, unary
-from tests.throwaway.standins.kubelet_api import HEALTHZ, READ_ONLY, SECURE, UNKNOWN, serve
+from tests.throwaway.standins.kubelet_api import READ_ONLY, SECURE, UNKNOWN, serve, serve_healthz
 from tests.throwaway.standins.pods import RESTART_GRACE, WORKER_SECONDS, Pods, load
 
 FAULTS = "/etc/standin-kubelet.json"
@@ -261,7 +261,7 @@ def main() -> NoReturn:
     manifests = config.get("staticPodPath", "")
     pods = Pods(partial(call, address), log, float(worker), float(grace), manifests)
     pages = Pages(address, pods)
-    serve(HEALTHZ, pages.healthz)
+    serve_healthz(pages.healthz, log)
     serve(SECURE, pages.secure, secure=True)
     port = read_only_port(sys.argv[1:], config)
     if port:

@@ -5,6 +5,7 @@ where the configuration opens one, and on 10250 with TLS to whoever has a token 
 """
 
 import socket
+import time
 from _thread import start_new_thread
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,6 +21,24 @@ CERTIFICATE, KEY = "/var/lib/kubelet/pki/kubelet.crt", "/var/lib/kubelet/pki/kub
 Answer = Callable[[str, str], tuple[str, str]]
 
 UNKNOWN = "404 Not Found", "404 page not found"
+
+
+#: Seconds between two tries at a port that another process has taken: kubelet runs on without its healthz.
+AGAIN = 5
+
+
+def serve_healthz(answer: Answer, say: Callable[[str, str], None]) -> None:
+    """As kubelet does: where the port is taken, it says so, runs on, and tries it again."""
+    try:
+        serve(HEALTHZ, answer)
+    except OSError as error:
+        say("E", f'"Failed to start healthz server" err="listen tcp {HEALTHZ[0]}:{HEALTHZ[1]}: {error}"')
+        start_new_thread(_serve_later, (answer, say))
+
+
+def _serve_later(answer: Answer, say: Callable[[str, str], None]) -> None:
+    time.sleep(AGAIN)
+    serve_healthz(answer, say)
 
 
 def serve(address: tuple[str, int], answer: Answer, secure: bool = False) -> None:

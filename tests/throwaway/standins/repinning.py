@@ -2,10 +2,13 @@
 
 One that its cache does not know is put there without a word about its requests, under any policy. It goes to
 the shared CPUs, and topology-aware, memtier and static-plus give it the lowest weight. One whose requests the
-cache knows gets the weight that they say. Where the policy is the one of the start before, those that the
-cache knows keep what they were given then, whatever the cache says of their requests meanwhile.
+cache knows gets the weight that they say, if its pod has a cgroup of its own: from that cri-resmgr reads the
+QoS class, and one without gets the lowest weight, whatever its requests. Where the policy is the one of the
+start before, those that the cache knows keep what they were given then, whatever the cache says of their
+requests meanwhile.
 """
 
+import json
 from contextlib import suppress
 from typing import Any
 
@@ -30,6 +33,7 @@ def repin(
     pins = (config.get("policy") or {}).get(policy) or {}
     touches = policy not in TOUCH_NOBODY and pins.get("PinCPU") is not False
     known = {entry["ID"]: entry for entry in cached.values()}
+    parents: dict[str, bool] = {}
     for container in running(runtime):
         entry = known.get(container["ID"])
         if entry is not None and not switched:
@@ -39,9 +43,26 @@ def repin(
         if entry is None:
             entry = cached[container["CacheID"]] = {**container, "Resources": {}, "LinuxReq": None}
         if touches:
-            weight = {"cpu_shares": weight_of(entry)} if policy in CUT_WEIGHTS else {}
+            shares = weight_of(entry) if has_cgroup(container["PodID"], runtime, parents) else LOWEST
+            weight = {"cpu_shares": shares} if policy in CUT_WEIGHTS else {}
             entry["LinuxReq"] = {**(entry.get("LinuxReq") or {}), "cpuset_cpus": SHARED, **weight}
             apply(entry, runtime)
+
+
+def has_cgroup(pod: str, runtime: str, parents: dict[str, bool]) -> bool:
+    """Whether kubelet has given a pod a cgroup of its own; what was asked is kept in `parents`. One that has
+    gone meanwhile has none."""
+    if pod not in parents:
+        try:
+            status = unary(
+                runtime, SERVICE + "PodSandboxStatus", field(1, pod) + field(2, True), CALL_SECONDS
+            )
+        except (OSError, CallError):
+            return False
+        entries = [strings(value) for number, value in fields(status) if number == 2]
+        info = json.loads(next(entry[2] for entry in entries if entry[1] == "info"))
+        parents[pod] = bool(info["config"].get("linux", {}).get("cgroup_parent"))
+    return parents[pod]
 
 
 def weight_of(entry: dict[str, Any]) -> int:

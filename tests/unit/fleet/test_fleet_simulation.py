@@ -35,7 +35,7 @@ def taken(made: dict[str, float]) -> float:
     return made.pop("POST all Leases of the rollout", 0.0) + made.pop("PUT permit", 0.0)
 
 
-def test_a_node_makes_five_requests_for_an_upgrade_whose_turn_comes_at_once() -> None:
+def test_a_node_makes_six_requests_for_an_upgrade_whose_turn_comes_at_once() -> None:
     """docs/fleet.md says what each is for."""
     fleet = SimFleet([Nature()] * 40, replace(RULES, order="any", concurrent_restarts="100%"))
     fleet.install("one")
@@ -47,10 +47,15 @@ def test_a_node_makes_five_requests_for_an_upgrade_whose_turn_comes_at_once() ->
     assert 1.0 <= taken(made) <= 1.2  # sometimes two take the same one
     assert made.pop("PATCH own Lease") <= 2  # those of a node at rest in the time that it took
     assert made.pop("GET Node") <= 1.5  # one, and those of a node at rest
-    assert made == {"GET all Leases of the rollout": 1.0, "PATCH Node": 1.0, "PATCH permit": 1.0}
+    assert made == {
+        "GET DaemonSet": 1.0,
+        "GET all Leases of the rollout": 1.0,
+        "PATCH Node": 1.0,
+        "PATCH permit": 1.0,
+    }
 
 
-def test_a_first_installation_whose_turn_comes_at_once_is_five_requests() -> None:
+def test_a_first_installation_whose_turn_comes_at_once_is_six_requests() -> None:
     fleet = SimFleet([Nature()] * 40, replace(RULES, order="any", concurrent_restarts="100%"))
     fleet.controller.apply("one")
     assert not arrives(fleet, "one")
@@ -59,6 +64,7 @@ def test_a_first_installation_whose_turn_comes_at_once_is_five_requests() -> Non
         made.pop(own, 0.0)
     assert taken(made) <= 1.2
     assert made == {
+        "GET DaemonSet": 1.0,
         "GET Node": 1.0,
         "GET all Leases of the rollout": 1.0,
         "PATCH Node": 1.0,
@@ -75,7 +81,8 @@ def test_a_node_that_waits_for_its_turn_says_so_and_looks_once_more_before_it_be
     assert made.pop("GET all Leases of the rollout") <= 4.0  # two or three questions
     assert made.pop("GET Node") <= 1.4  # one, and those of a node at rest
     assert 0.9 <= taken(made) <= 1.2
-    assert made == pytest.approx({"POST own Lease": 1.0, "PATCH Node": 3.0, "PATCH permit": 1.0}, abs=0.15)
+    wanted = {"GET DaemonSet": 1.0, "POST own Lease": 1.0, "PATCH Node": 3.0, "PATCH permit": 1.0}
+    assert made == pytest.approx(wanted, abs=0.15)
 
 
 def test_a_node_that_stays_not_ready_after_its_work_asks_ever_more_seldom() -> None:

@@ -26,7 +26,7 @@ def test_a_freeze_stops_what_has_not_begun(store: Store) -> None:
     store.freeze("a disk is slow")
     a.end()
     answer = b.begin(REPAIR)
-    assert (answer.granted, answer.why) == (False, "the rollout is frozen: a disk is slow")
+    assert (answer.granted, answer.why) == (False, "the rollout is paused: a disk is slow")
     assert 20 <= answer.wait <= 60
     store.freeze(None)
     assert b.begin(REPAIR).granted
@@ -73,7 +73,7 @@ def test_a_freeze_stays_where_nodes_leave_the_size(store: Store) -> None:
     store.freeze("lunch")
     store.now += 301
     a.end(work=REPAIR)
-    assert a.begin(REPAIR).why == "the rollout is frozen: lunch"
+    assert a.begin(REPAIR).why == "the rollout is paused: lunch"
 
 
 def without_label(store: Store, **annotations: str) -> None:
@@ -85,13 +85,13 @@ def test_a_pause_stops_nodes_also_where_the_lease_has_lost_its_label(store: Stor
     without_label(store)
     store.call("PATCH", THE_FLEET, build_pause("a Friday"))
     store.size(0)  # whatever nodes do to that Lease themselves
-    assert trio(store)[0].begin(REPAIR).why == "the rollout is frozen: a Friday"
+    assert trio(store)[0].begin(REPAIR).why == "the rollout is paused: a Friday"
 
 
 def test_a_node_finds_a_freeze_that_is_not_listed_and_shows_it_to_the_others(store: Store) -> None:
     without_label(store, **{FREEZE: "a Friday"})
     a, b, _ = trio(store)
-    assert a.begin(REPAIR).why == "the rollout is frozen: a Friday"
+    assert a.begin(REPAIR).why == "the rollout is paused: a Friday"
     assert store.objects[THE_FLEET]["metadata"]["labels"]
     assert requests_of(store, b, REPAIR) == ["GET leases"]
     assert store.holders() == []
@@ -103,4 +103,4 @@ def test_a_failure_is_told_while_a_freeze_is_not_listed(store: Store) -> None:
     without_label(store, **{FREEZE: "a Friday"})
     assert a.end(ok=False).tripped
     store.freeze(None)
-    assert "tripped by node a" in b.begin().why
+    assert "it failed on node a" in b.begin().why

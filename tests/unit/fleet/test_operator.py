@@ -8,7 +8,7 @@ from installer.fleet.objects import (
     brake_name,
     read_permits,
 )
-from installer.fleet.overview import build_pause, build_resume, build_rollout, to_retry
+from installer.fleet.overview import Released, build_pause, build_resume, build_rollout, to_retry
 from installer.model.fleet import FleetRules
 from tests.fleet_bench import (
     DAEMONSET,
@@ -36,16 +36,16 @@ def test_a_rollout_is_seen_paused_resumed_and_retried(store: Store) -> None:
     a.begin()
     seen = see(store)
     assert [permit.node for permit in seen.permits] == ["a"]
-    assert (seen.nodes, seen.waiting, seen.limit, seen.frozen) == (3, 2, 1, None)
+    assert (seen.nodes, seen.waiting, seen.limit, seen.paused) == (3, 2, 1, None)
     assert [each.at_work for each in seen.generations] == [("a",)]
     store.put(THE_FLEET, merge(store.objects[THE_FLEET], build_pause("lunch")))
-    assert see(store).frozen == "lunch"
+    assert see(store).paused == "lunch"
     assert not b.begin().granted
     store.put(THE_FLEET, merge(store.objects[THE_FLEET], build_resume()))
-    assert see(store).frozen is None
+    assert see(store).paused is None
     a.end(ok=False)
     assert see(store).generations[0].stopped
-    assert to_retry(see(store)) == ("brake-one",)
+    assert to_retry(see(store)) == (Released("brake-one", "one", ("a",)),)
     del store.objects[THE_BRAKE]
     assert b.begin().granted
 

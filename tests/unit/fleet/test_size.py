@@ -7,7 +7,8 @@ import json
 import pytest
 
 from installer.fleet.objects import build_lease
-from installer.fleet.size import SIZE, FleetSize, build_size
+from installer.fleet.size import FleetSize, build_size
+from installer.model.fleet import SIZE
 from tests.fleet_bench import (
     DAEMONSET,
     NAMESPACE,

@@ -8,7 +8,7 @@ from installer.daemon.child_run import ChildOutcome
 from installer.daemon.cluster.turn_memory import MEMORY
 from installer.daemon.configuration import Configuration
 from installer.daemon.decision import Action
-from installer.daemon.fleet_side import tell_fleet
+from installer.daemon.fleet_side import build_result, tell_fleet
 from installer.daemon.policy import Policy
 from installer.host.kubeapi import Answer
 from installer.model.fleet import NO_WORK, PlannedWork, WorkResult
@@ -104,7 +104,7 @@ def test_while_a_freeze_stops_its_next_work_a_node_gives_its_permit_back(
     store.freeze("a Friday")
     node.wants = OTHER
     node.goes_on()
-    assert node.turns.turn().why == "the rollout is frozen: a Friday"
+    assert node.turns.turn().why == "the rollout is paused: a Friday"
     assert store.holders()
     node.sees()
     node.goes_on()
@@ -318,3 +318,49 @@ def test_a_permit_is_not_given_back_while_an_earlier_daemon_may_be_at_work(
     removal.busy = False
     removal.goes_on()
     assert not store.holders()
+
+
+@pytest.mark.parametrize(
+    "away", [Answer(503, failure="503"), Answer(429, failure="429: TooManyRequests", retry_after=300.0)]
+)
+def test_planned_work_does_not_begin_while_nobody_says_whether_the_node_is_paused(
+    node: TurnsOfANode, store: SimStore, clock: Clock, away: Answer
+) -> None:
+    """The API server grants permits, and does not show the Node. Repairs go on: they ask for no turn."""
+
+    def looks(seconds: float) -> list[PlannedWork | None]:
+        granted = []
+        for _ in range(round(seconds / 5)):
+            if not cluster.asked():
+                cluster.ask()
+            cluster.want(ONE, node.rules, busy=False)
+            clock.run(clock.now + 5)
+            granted.append(cluster.turn().granted if cluster.asked() else None)
+        return granted
+
+    cluster = node.talk()
+    clock.run(clock.now + 5)
+    store.away, store.away_for = away, "/nodes/"
+    clock.run(clock.now + 15)
+    cluster.ask()
+    assert set(looks(120)) == {None}
+    assert "whether this node is paused" in cluster.turn().why or not cluster.asked()
+    store.away = None
+    assert ONE in looks(700)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "ok"),
+    [
+        (ChildOutcome(0, changed=True), True),
+        (ChildOutcome(5, rolled_back=True, remembered=True), False),
+        (ChildOutcome(6, rolled_back=True), False),
+        (ChildOutcome(5, rolled_back=True, restarts=1), None),
+        (ChildOutcome(4), None),
+    ],
+)
+def test_a_fault_of_the_nodes_environment_stops_no_generation(outcome: ChildOutcome, ok: bool | None) -> None:
+    """What was rolled back and blamed on nothing gives its permit back, and says no more."""
+    result = build_result(Action.INSTALL, outcome, ONE)
+    assert result
+    assert result.ok is ok

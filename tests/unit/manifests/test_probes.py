@@ -5,16 +5,23 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
-from installer.daemon.configuration import Command
+from installer.daemon.child_run import ChildOutcome
+from installer.daemon.configuration import Command, Configuration
+from installer.daemon.policy import Policy
+from installer.daemon.poller import PollSnapshot
+from installer.daemon.probe_files import ProbeFiles
 from installer.inputs.deadlines import build_deadlines
 from installer.inputs.settings import KubeletSettings, ProxySettings, RolloutSettings, Settings
 from installer.manifests.probes import FRESH, build_min_ready, build_probes
 from installer.model.daemon import ALIVE_FILE, EXCUSED_FILE, READY_FILE
+from installer.model.fleet import PlannedWork, Turn
+from tests.policy_bench import BARE, Bench
 from tests.rules import rule
 
 SLOW = Settings(
@@ -80,16 +87,26 @@ class Liveness:
         self._programs = directory / "bin"
         self._programs.mkdir()
 
-    def run(self, status: int) -> tuple[int, str]:
+    def run(self, status: int, probe: str = "livenessProbe") -> tuple[int, str]:
         chroot = self._programs / "chroot"
         chroot.write_text(f'#!/bin/sh\necho "$*" >"{self._said}"\nexit {status}\n')
         chroot.chmod(0o755)
-        shell, option, script = build_probes(Settings())["livenessProbe"]["exec"]["command"]
+        shell, option, script = build_probes(Settings())[probe]["exec"]["command"]
         script = script.replace(ALIVE_FILE, str(self.alive))
         script = script.replace("/host", str(self.host)).replace(EXCUSED_FILE, str(self.excused))
         environment = {"PATH": f"{self._programs}:/usr/bin:/bin"}
         done = subprocess.run([shell, option, script], env=environment, timeout=20, check=False)
         return done.returncode, self._said.read_text() if self._said.exists() else ""
+
+    def unready(self) -> str:
+        """What kubelet says of a pod that is not ready: all that the probe has written."""
+        shell, option, script = build_probes(Settings())["readinessProbe"]["exec"]["command"]
+        script = script.replace(ALIVE_FILE, str(self.alive))
+        script = script.replace(READY_FILE, str(self.alive.with_name("ready")))
+        probe = [shell, option, script]
+        done = subprocess.run(probe, timeout=20, check=False, text=True, capture_output=True)
+        assert done.returncode == 1
+        return done.stdout + done.stderr
 
 
 @pytest.fixture
@@ -156,3 +173,79 @@ def test_run_leaves_its_files_where_the_probes_look() -> None:
 def test_alive_while_the_node_is_paused_or_refused(liveness: Liveness) -> None:
     liveness.excused.touch()
     assert liveness.run(3) == (0, "")
+
+
+class Kubelet:
+    """Kubelet's prober of one container on a simulated clock: the startup probe until it succeeds once, then
+    the liveness probe (Kubernetes documentation, "Liveness, Readiness, and Startup Probes"). `kills` are the
+    times at which it would have restarted the container."""
+
+    def __init__(self, liveness: Liveness) -> None:
+        self._liveness, self._probes = liveness, build_probes(Settings())
+        self._name, self._failures, self._next = "startupProbe", 0, 0.0
+        self.kills = list[float]()
+
+    def at(self, now: float, status: int) -> None:
+        if now < self._next:
+            return
+        probe = self._probes[self._name]
+        self._next = now + probe["periodSeconds"]
+        if self._liveness.run(status, self._name)[0] == 0:
+            self._name, self._failures = "livenessProbe", 0
+            return
+        self._failures += 1
+        if self._failures >= probe["failureThreshold"]:
+            self._name, self._failures = "startupProbe", 0
+            self.kills.append(now)
+
+
+WORK = PlannedWork("one", begins=True)
+NO_UNIT, INACTIVE = 4, 3  # systemctl's exit codes for a unit that is not there, and for one that does not run
+
+
+@rule("R13")
+@pytest.mark.parametrize(
+    ("seen", "first", "status"),
+    [
+        (replace(BARE, turn=Turn(True, None, "others first")), ChildOutcome(3, planned=WORK), NO_UNIT),
+        (replace(BARE, superseded=True), None, INACTIVE),
+        (replace(BARE, paused=True), ChildOutcome(3), NO_UNIT),
+        (replace(BARE, hold="a person looks"), None, INACTIVE),
+        (BARE, ChildOutcome(4, reason="kubelet.service is masked"), NO_UNIT),
+        (BARE, ChildOutcome(5, remembered=True, rolled_back=True, reason="it exits at once"), NO_UNIT),
+        (BARE, ChildOutcome(3, would_restart=True), INACTIVE),
+    ],
+    ids=["waits for its turn", "has yielded", "is paused", "is held", "is refused", "failed", "is limited"],
+)
+def test_a_pod_that_waits_longer_than_any_probe_is_patient_is_not_restarted(
+    liveness: Liveness, seen: PollSnapshot, first: ChildOutcome | None, status: int
+) -> None:
+    """The container's own files, asked by the probes' own words, while the daemon's own policy waits."""
+    limited = first is not None and first.would_restart
+    settings = Configuration(restarts_per_hour=0 if limited else 3)
+    bench, kubelet = Bench(Policy(settings, lambda: 0.5, 1000.0)), Kubelet(liveness)
+    names = (liveness.alive.with_name("ready"), liveness.alive, liveness.excused)
+    command = Command(Path("/host"), Path("/payload"), None, None, names[0])
+    assert (command.alive_file, command.excused_file) == names[1:]
+    files = ProbeFiles(command, pytest.fail)
+    longest = max(patience(build_probes(Settings())[name]) for name in ("startupProbe", "livenessProbe"))
+    for _second in range(0, longest + 60, 5):
+        if bench.look(seen, after=5.0):
+            assert first is not None
+            bench.end(first, took=0.0)
+        state = bench.policy.state
+        files.show(state.word, alive=True, ready=state.ready, excused=state.stands_back)
+        kubelet.at(bench.now, status)
+    assert not kubelet.kills
+    assert liveness.unready() == f"{bench.policy.state.word}\n"
+    assert ": " in bench.policy.state.word
+
+
+@rule("R13")
+def test_a_proxy_that_does_not_run_though_it_is_said_to_is_a_reason_to_restart_the_pod(
+    liveness: Liveness,
+) -> None:
+    kubelet = Kubelet(liveness)
+    for second in range(0, patience(build_probes(Settings())["startupProbe"]) + 60, 5):
+        kubelet.at(float(second), INACTIVE)
+    assert kubelet.kills

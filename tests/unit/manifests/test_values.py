@@ -94,7 +94,7 @@ def test_without_an_image_there_is_nothing_to_run(tmp_path: Path) -> None:
         ("name: a\nname: b\n", "name: already given in line 1 (values.yaml:2)"),
         ("- a\n", "values.yaml: must be a mapping, not a list"),
         ("a: [\n", "values.yaml:2: not YAML"),
-        ("affinity: &a {nodeAffinity: *a}\n", "values.yaml: its aliases refer to themselves"),
+        ("affinity: &a {nodeAffinity: *a}\n", "values.yaml:1: an alias refers to what it is in"),
         ("configs: {fallback: {policy: {}}}\n", "configs.fallback: must be a string (values.yaml:1)"),
         ("settings: [a]\n", "settings: must be a mapping"),
         ("affinity: {when: 2026-01-01}\n", "affinity: must have only what JSON can carry (no dates)"),

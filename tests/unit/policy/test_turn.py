@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -47,6 +48,51 @@ def test_a_pass_that_may_not_restart_kubelet_waits_and_says_for_what(make: Make)
     assert bench.policy.planned is None
     bench.look()
     assert bench.phase is Phase.CONVERGED
+
+
+@rule("R13")
+def test_what_is_installed_is_said_while_something_else_is_asked_for(make: Make) -> None:
+    """By a daemon that has just come, with the new generation's pod: it has installed nothing itself."""
+    told: dict[str, Any] = {
+        "generation": "good",
+        "policy": "balloons",
+        "policy_source": "fallback.cfg",
+        "tells": True,
+    }
+    for outcome, phase in (
+        (ChildOutcome(3, planned=WORK, fleet_generation="one", **told), Phase.WAITING),
+        (ChildOutcome(4, reason="masked", fleet_generation="one", **told), Phase.REFUSED),
+        (ChildOutcome(2, reason="fallback.cfg: no policy", **told), Phase.FAILED),
+    ):
+        bench = make()
+        assert bench.look(of(GOOD)) is Action.INSTALL
+        bench.end(outcome, of(GOOD))
+        bench.look(after=1.0)
+        state = bench.policy.state
+        assert (state.phase, state.ready) == (phase, False)
+        assert (state.serves, state.generation, state.policy) == (True, "good", "balloons")
+        assert state.wanted == outcome.fleet_generation
+        bench.look(of(replace(GOOD, on_relay=False)), after=1.0)
+        assert not bench.policy.state.serves
+
+
+@rule("R13")
+def test_a_removal_that_waits_asks_for_no_generation_and_the_node_is_served(make: Make) -> None:
+    bench = make(mode=Mode.REMOVE)
+    work = PlannedWork("removal", removes=True)
+    bench.look(of(GOOD))
+    bench.end(ChildOutcome(3, planned=work, fleet_generation="one", generation="good", tells=True), of(GOOD))
+    state = bench.policy.state
+    assert (state.phase, state.serves, state.generation, state.wanted) == (Phase.WAITING, True, "good", "")
+
+
+@rule("R13")
+def test_a_first_installation_that_waits_serves_nothing(make: Make) -> None:
+    bench = make()
+    assert bench.look(of(BARE)) is Action.INSTALL
+    bench.end(replace(KEPT, tells=True, fleet_generation="one"), of(BARE))
+    state = bench.policy.state
+    assert (state.serves, state.generation, state.wanted) == (False, "", "one")
 
 
 def test_the_turn_of_other_work_is_not_taken(make: Make) -> None:

@@ -1,0 +1,130 @@
+"""What one answer may cost: connections that read it only as far as its time and its size allow.
+
+A timeout of a socket bounds the silence between two pieces. Who sends one byte now and then, as a header or
+as content, is never silent. So each read asks the clock, and what it brought is counted as it came: what is
+packed stays packed (`Accept-Encoding` is never sent), and cannot become larger here.
+"""
+
+from __future__ import annotations
+
+import io
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.connection import HTTPConnection, HTTPSConnection
+
+
+@dataclass(slots=True)
+class Bounds:
+    """Of the answer that is being read. `end` is monotonic."""
+
+    end: float
+    size: int
+
+    def left(self) -> float:
+        """Seconds. Raises TimeoutError when there are none."""
+        found = self.end - time.monotonic()
+        if found <= 0:
+            raise TimeoutError("it did not end in time")
+        return found
+
+
+_BOUNDS: ContextVar[Bounds | None] = ContextVar("bounds", default=None)
+_END: ContextVar[float] = ContextVar("end", default=float("inf"))
+
+
+@contextmanager
+def bounded(bounds: Bounds) -> Iterator[None]:
+    """What this thread receives in the block."""
+    token = _BOUNDS.set(bounds)
+    try:
+        yield
+    finally:
+        _BOUNDS.reset(token)
+
+
+@contextmanager
+def ending(end: float) -> Iterator[None]:
+    """All requests of this thread in the block, together; `end` is monotonic."""
+    token = _END.set(min(end, _END.get()))
+    try:
+        yield
+    finally:
+        _END.reset(token)
+
+
+def end_of(seconds: float) -> float:
+    """When a request that begins now and may last so many seconds has to end."""
+    return min(_END.get(), time.monotonic() + seconds)
+
+
+class _Source(io.RawIOBase):
+    """The bytes of a socket. Raises TimeoutError and OSError."""
+
+    def __init__(self, connection: Any, bounds: Bounds) -> None:
+        super().__init__()
+        self._connection, self._bounds = connection, bounds
+        self._raw = connection.makefile("rb", buffering=0)  # the socket stays open for it
+        self._silence = connection.gettimeout()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left = self._bounds.left()
+        self._connection.settimeout(min(left, self._silence or left))
+        count: int | None = self._raw.readinto(buffer)
+        self._bounds.size -= count or 0
+        if self._bounds.size < 0:
+            raise OSError("it is larger than what is read of one")
+        return count
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _BoundedSocket:
+    """As much of a socket as http.client's response uses."""
+
+    def __init__(self, connection: socket.socket, bounds: Bounds) -> None:
+        self._connection, self._bounds = connection, bounds
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        return io.BufferedReader(_Source(self._connection, self._bounds))
+
+
+_Response: Any = HTTPConnection.response_class
+
+
+class _BoundedResponse(_Response):  # type: ignore[misc]
+    def __init__(self, sock: Any, *arguments: Any, **options: Any) -> None:
+        bounds = _BOUNDS.get()
+        super().__init__(_BoundedSocket(sock, bounds) if bounds else sock, *arguments, **options)
+
+
+class _Connection(HTTPConnection):  # type: ignore[misc]
+    response_class = _BoundedResponse
+
+
+class _SecureConnection(HTTPSConnection):  # type: ignore[misc]
+    response_class = _BoundedResponse
+
+
+class _Pool(HTTPConnectionPool):  # type: ignore[misc]
+    ConnectionCls = _Connection
+
+
+class _SecurePool(HTTPSConnectionPool):  # type: ignore[misc]
+    ConnectionCls = _SecureConnection
+
+
+def bind(pool_manager: Any) -> None:
+    """From now on its connections are bounded."""
+    pool_manager.pool_classes_by_scheme = {"http": _Pool, "https": _SecurePool}

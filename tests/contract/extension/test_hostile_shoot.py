@@ -1,0 +1,106 @@
+"""A Shoot whose API server is hostile or very sick costs the others nothing."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from installer.extension.health import Pulses
+from installer.kube.api import DAEMON_SETS, ApiError, Limits
+from installer.kube.client import connect_with
+from tests.contract.extension.replica import SHOOT, Replica
+from tests.throwaway.gardener import SECRETS, Landscape
+from tests.throwaway.hostile import (
+    WAYS,
+    HostileServer,
+    bomb,
+    deep,
+    drip_content,
+    drip_headers,
+    endless_list,
+    flood,
+    redirect,
+)
+from tests.throwaway.kubeserver import Name
+
+SMALL = Limits(seconds=0.3, size=256 << 10, pages=5, list_seconds=1.0)
+SAID = {
+    drip_content: "did not end in time",
+    drip_headers: "did not end in time",
+    flood: "larger than what is read",
+    bomb: "not the API's",
+    endless_list: "does not end after 5 pages",
+    deep: "not the API's",
+    redirect: "302",
+}
+MORE_THAN_WORKERS = 12
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_answer_without_end_is_an_error(way: Callable[[], Iterator[bytes]]) -> None:
+    with HostileServer(way) as server:
+        client = connect_with(server.kubeconfig().encode(), SMALL)
+        with pytest.raises(ApiError, match=SAID[way]):
+            list(client.list_pages(DAEMON_SETS))
+        assert server.requests == (SMALL.pages if way is endless_list else 1)
+
+
+def test_many_questions_have_one_end() -> None:
+    """Each page would be in time, and all of them for ever."""
+    with HostileServer(endless_list) as server:
+        client = connect_with(server.kubeconfig().encode(), Limits(pages=1_000_000, list_seconds=0.5))
+        with pytest.raises(ApiError, match="in time"):
+            list(client.list_pages(DAEMON_SETS))
+        patient = connect_with(server.kubeconfig().encode(), Limits(pages=1_000_000))
+        with pytest.raises(ApiError, match="in time"), patient.within(0.5):
+            list(patient.list_pages(DAEMON_SETS))
+
+
+@pytest.mark.parametrize("way", [drip_headers, flood, endless_list])
+def test_hostile_shoots_take_nothing_from_the_others(
+    world: Landscape, way: Callable[[], Iterator[bytes]]
+) -> None:
+    """More of them than there are threads; the pod is not restarted for it, either."""
+    pulses = Pulses()
+    with ExitStack() as stack:
+        server = stack.enter_context(HostileServer(way))
+        data = {"kubeconfig": b64encode(server.kubeconfig().encode()).decode()}
+        hostile = [f"shoot--hostile--s{number}" for number in range(MORE_THAN_WORKERS)]
+        for namespace in hostile:
+            world.add_shoot(namespace)
+            world.seed.patch(Name(SECRETS, namespace, "gardener-internal"), {"data": data})
+            world.enable(namespace)
+        replica = Replica(world, pulses=pulses, shoot=SMALL)
+        stack.callback(replica.stop)
+        world.seed.wait(lambda: server.requests > MORE_THAN_WORKERS)
+        world.add_shoot(SHOOT)
+        world.enable(SHOOT)
+        world.rest(SHOOT, "Create Succeeded")
+        world.disable(SHOOT)
+        world.gone(SHOOT)
+        assert not pulses.overdue()
+        world.disable(hostile[0])
+        world.says(hostile[0], "Progressing", "cannot be asked for its nodes")
+        assert world.resource(hostile[0])
+
+
+@pytest.mark.parametrize(
+    ("part", "content"),
+    [
+        ("users", {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "/bin/touch"}}),
+        ("users", {"auth-provider": {"name": "gcp", "config": {"cmd-path": "/bin/touch"}}}),
+        ("users", {"tokenFile": "/etc/hostname"}),
+        ("clusters", {"certificate-authority": "/etc/hostname"}),
+    ],
+)
+def test_no_program_is_run_and_no_file_read_for_a_kubeconfig(part: str, content: dict[str, object]) -> None:
+    with HostileServer(redirect) as server:
+        given = json.loads(server.kubeconfig())
+        given[part][0][part.removesuffix("s")] |= content
+        with pytest.raises(ApiError, match="everything must be in it"):
+            connect_with(json.dumps(given).encode())
+        assert not server.requests

@@ -1,0 +1,518 @@
+"""What one pod's token can do to a cluster, at an API server with our manifests: the stand-in that enforces
+their RBAC and their admission policies, and a real one (`--kubernetes DIR`). What the pods themselves write
+is taken, and nothing else.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+import ssl
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+import yaml
+
+from installer.daemon.cluster.heartbeat import Heartbeat, HeartbeatRequest
+from installer.daemon.cluster.pod_context import PodContext, lease_name
+from installer.fleet.ask import Ask, FleetContext
+from installer.fleet.objects import Permit, build_lease, build_permit
+from installer.host.kubeapi import KubeApi
+from installer.manifests import ManifestOptions, render_objects
+from installer.model.fleet import (
+    BRAKE,
+    FREEZE,
+    ROLLOUT,
+    SIZE,
+    FleetRequest,
+    FleetRules,
+    PlannedWork,
+    WorkResult,
+)
+from installer.model.node_marks import LAST_FAILURE, READY_CONDITION, READY_LABEL, STATUS
+from tests.throwaway.authority import StrictServer
+from tests.throwaway.controlplane import Answer, Caller, ControlPlane, find_programs
+from tests.throwaway.fleet import kind_of
+
+NAMESPACE, NAME, AGENT = "kube-system", "cri-resmgr-installer", "cri-resmgr-agent"
+PLACE = f"{NAME}-rollout"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
+THERE = LEASES.format(PLACE)
+NODES = "/api/v1/nodes"
+OURS, OTHER = "worker-1", "worker-2"
+WORK = PlannedWork("0a1b", begins=True, soaks=True)
+RULES = FleetRules(order="any")
+Object = dict[str, Any]
+
+
+class Cluster(Protocol):
+    """`token_of` and `account_of` are what a pod has of its ServiceAccount."""
+
+    port: int
+    authority: Path
+
+    @property
+    def admin(self) -> Caller: ...
+    def bearer(self, token: str) -> Caller: ...
+    def token_of(self, pod: Mapping[str, Any]) -> str: ...
+
+
+class StandIn:
+    """The stand-in, asked as the real one is."""
+
+    def __init__(self, directory: Path) -> None:
+        self._server = StrictServer(directory)
+        self.authority = directory / "authority/ca.crt"
+
+    def __enter__(self) -> StandIn:
+        self._server.__enter__()
+        self.port = self._server.port
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.__exit__()
+
+    @property
+    def admin(self) -> Caller:
+        return self.bearer(self._server.token)
+
+    def bearer(self, token: str) -> Caller:
+        return Caller(self._server.url, ssl.create_default_context(cafile=str(self.authority)), token)
+
+    def token_of(self, pod: Mapping[str, Any]) -> str:
+        return (self._server.account_of(dict(pod)) / "token").read_text()
+
+
+class Scene:
+    """Two nodes with a pod of ours and of the agent each, in the middle of a rollout that a person has
+    paused."""
+
+    def __init__(self, cluster: Cluster, directory: Path) -> None:
+        self.admin, self._cluster, self._directory = cluster.admin, cluster, directory
+        self.uids = dict[str, str]()
+        self.callers = dict[tuple[str, str], Caller]()
+        values = directory / "values.yaml"
+        given = {"images": {"installer": "image:1"}, "annotateNode": True, "agent": {"enabled": True}}
+        values.write_text(yaml.safe_dump(given))
+        self.objects = render_objects(ManifestOptions(values=values), lambda _: None)
+
+    def make(self, path: str, body: Mapping[str, Any]) -> Object:
+        answer = self.admin.call("POST", path, body)
+        assert answer.ok or answer.code == 409, answer
+        return answer.body
+
+    def furnish(self) -> None:
+        for each in self.objects:
+            if each["kind"] not in ("DaemonSet", "ConfigMap"):
+                kind, namespace = kind_of(each), each["metadata"].get("namespace", "")
+                place = f"/namespaces/{namespace}" if namespace else ""
+                self.make(f"{kind.prefix}{place}/{kind.plural}", each)
+        for node in (OURS, OTHER):
+            self._add_node(node)
+        there = {"metadata": {"name": "kube-controller-manager"}, "spec": {"holderIdentity": "theirs"}}
+        self.make(LEASES.format(NAMESPACE), _lease(there))
+        self.make(THERE, build_lease("fleet", PLACE, "fleet", annotations={FREEZE: "a Friday"}))
+        self.make(THERE, build_lease("brake-0a1b", PLACE, "0a1b", annotations={BRAKE: "{}"}))
+        self._await_policies()
+
+    def _add_node(self, name: str) -> None:
+        taints = [{"key": "dedicated", "effect": "NoSchedule"}]
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": {"taints": taints}}
+        self.uids[name] = self.make(NODES, node)["metadata"]["uid"]
+        status = {"capacity": {"cpu": "4"}, "conditions": [{"type": "Ready", "status": "True"}]}
+        self.admin.call("PATCH", f"{NODES}/{name}/status", {"status": status})
+        for account in (NAME, AGENT):
+            metadata = {"name": f"{account}-{name}", "namespace": NAMESPACE}
+            spec = {
+                "nodeName": name,
+                "serviceAccountName": account,
+                "containers": [{"name": "c", "image": "i"}],
+            }
+            spec |= {"tolerations": [{"operator": "Exists"}]}
+            pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+            token = self._cluster.token_of(self.make(f"/api/v1/namespaces/{NAMESPACE}/pods", pod))
+            place = self._directory / account / name
+            place.mkdir(parents=True)
+            (place / "token").write_text(token)
+            (place / "ca.crt").write_bytes(self._cluster.authority.read_bytes())
+            self.callers[account, name] = self._cluster.bearer(token)
+
+    def _await_policies(self) -> None:
+        """They are in force a moment after they were created."""
+        deadline, probe = time.monotonic() + 120, {"metadata": {"name": "permit-x"}}
+        for policy, account, method, path, body in (
+            ("own-lease", NAME, "POST", THERE, _lease(probe)),
+            ("own-node", NAME, "PATCH", f"{NODES}/{OTHER}", {"metadata": {"labels": {"probe": "x"}}}),
+            ("agent-own-node", AGENT, "PATCH", f"{NODES}/{OTHER}", {"metadata": {"labels": {"probe": "x"}}}),
+        ):
+            while policy not in (answer := self.callers[account, OURS].call(method, path, body)).says:
+                assert time.monotonic() < deadline, (policy, answer)
+                if method == "POST" and answer.ok:
+                    self.admin.call("DELETE", f"{path}/permit-x")
+                body["metadata"]["labels"] = {"probe": str(random.random())}
+                time.sleep(0.1)
+        for name in (OURS, OTHER):
+            self.admin.call("PATCH", f"{NODES}/{name}", {"metadata": {"labels": {"probe": None}}})
+
+    # -- what is done ---------------------------------------------------------------------------
+
+    @property
+    def thief(self) -> Caller:
+        """With the token of our pod on worker-1."""
+        return self.callers[NAME, OURS]
+
+    def api(self, node: str) -> KubeApi:
+        """What our pod on this node asks with."""
+        account = self._directory / NAME / node
+        return KubeApi("127.0.0.1", self._cluster.port, account, time.monotonic() + 120)
+
+    def ask(self, node: str, **request: Any) -> Ask:
+        context = FleetContext(node, PLACE, f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/{NAME}")
+        return Ask(
+            context, FleetRequest(self.uids[node], RULES, **request), self.api(node), time.time, lambda: 0.0
+        )
+
+    def identity(self, node: str) -> str:
+        return f"{node}/{self.uids[node]}"
+
+    def state(self) -> Object:
+        """All that a thief could be after, without what the API server writes by itself."""
+        paths = [f"{NODES}/{name}" for name in (OURS, OTHER)]
+        listed = self.admin.call("GET", THERE).body["items"]
+        found = {each["metadata"]["name"]: each for each in listed}
+        found |= {path: self.admin.call("GET", path).body for path in paths}
+        master = f"{LEASES.format(NAMESPACE)}/kube-controller-manager"
+        return {
+            key: _plain(each) for key, each in (found | {"": self.admin.call("GET", master).body}).items()
+        }
+
+
+def _lease(found: Mapping[str, Any]) -> Object:
+    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", **found}
+
+
+def _plain(found: Object) -> Object:
+    plain = copy.deepcopy(found)
+    for name in ("managedFields", "resourceVersion", "generation"):
+        plain.get("metadata", {}).pop(name, None)
+    return plain
+
+
+@pytest.fixture(scope="module", params=["stand-in", "real"])
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    directory = tmp_path_factory.mktemp("cluster")
+    if request.param == "stand-in":
+        with StandIn(directory) as found:
+            yield found
+        return
+    programs = request.config.getoption("--kubernetes")
+    if programs is None:
+        pytest.skip("needs a real API server: --kubernetes DIR")
+    with ControlPlane(find_programs(programs), directory) as plane:
+        yield plane
+
+
+@pytest.fixture(scope="module")
+def scene(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Scene:
+    found = Scene(cluster, tmp_path_factory.mktemp("scene"))
+    found.furnish()
+    return found
+
+
+@pytest.fixture
+def held(scene: Scene) -> str:
+    """A permit that worker-2 has taken a moment ago."""
+    permit = build_permit(Permit("permit-0"), PLACE, scene.identity(OTHER), time.time(), 814)
+    scene.admin.call("DELETE", f"{THERE}/permit-0")
+    answer = scene.callers[NAME, OTHER].call("POST", THERE, permit)
+    assert answer.ok, answer
+    return f"{THERE}/permit-0"
+
+
+ABSENT = {
+    "apiVersion": "v1",
+    "kind": "ConfigMap",
+    "name": "gone",
+    "uid": "00000000-0000-0000-0000-000000000001",
+}
+FLEET, A_BRAKE = f"{THERE}/fleet", f"{THERE}/brake-0a1b"
+MUCH = "x" * 250_000
+
+
+def annotated(key: str, text: str | None) -> Object:
+    return {"metadata": {"annotations": {key: text}}}
+
+
+PATCHES: dict[str, tuple[str, Object]] = {
+    "delete the pause by an owner that is not there": (FLEET, {"metadata": {"ownerReferences": [ABSENT]}}),
+    "delete a brake so": (A_BRAKE, {"metadata": {"ownerReferences": [ABSENT]}}),
+    "keep the namespace for ever": (FLEET, {"metadata": {"finalizers": ["example.org/never"]}}),
+    "resume": (FLEET, annotated(FREEZE, None)),
+    "pause for another reason": (FLEET, annotated(FREEZE, "mine")),
+    "hide the pause": (FLEET, {"metadata": {"labels": {ROLLOUT: "permit"}}}),
+    "hide a brake": (A_BRAKE, {"metadata": {"labels": {ROLLOUT: None}}}),
+    "fill the Lease of the fleet": (FLEET, annotated("x", MUCH)),
+    "fill the size of the fleet": (FLEET, annotated(SIZE, MUCH)),
+    "fill labels": (FLEET, {"metadata": {"labels": {f"l{number}": "x" for number in range(100)}}}),
+    "hold the Lease of the fleet": (FLEET, {"spec": {"holderIdentity": "x"}}),
+    "become the controller manager": (
+        f"{LEASES.format(NAMESPACE)}/kube-controller-manager",
+        {"spec": {"holderIdentity": "x"}},
+    ),
+    "annotate another Node": (f"{NODES}/{OTHER}", annotated(STATUS, "{}")),
+    "cordon its Node": (f"{NODES}/{OURS}", {"spec": {"unschedulable": True}}),
+    "untaint its Node": (f"{NODES}/{OURS}", {"spec": {"taints": []}}),
+    "label its Node": (f"{NODES}/{OURS}", {"metadata": {"labels": {"pool": "secret"}}}),
+    "unpause its Node": (f"{NODES}/{OURS}", annotated("cri-resource-manager.intel.com/pause", "false")),
+    "fill its own annotation": (f"{NODES}/{OURS}", annotated(STATUS, MUCH)),
+    "delete its Node by an owner": (f"{NODES}/{OURS}", {"metadata": {"ownerReferences": [ABSENT]}}),
+    "keep its Node for ever": (f"{NODES}/{OURS}", {"metadata": {"finalizers": ["example.org/never"]}}),
+    "change its phase": (f"{NODES}/{OURS}/status", {"status": {"phase": "Terminated"}}),
+    "change its features": (
+        f"{NODES}/{OURS}/status",
+        {"status": {"features": {"supplementalGroupsPolicy": True}}},
+    ),
+    "change its runtime handlers": (
+        f"{NODES}/{OURS}/status",
+        {"status": {"runtimeHandlers": [{"name": "x"}]}},
+    ),
+    "change its capacity": (f"{NODES}/{OURS}/status", {"status": {"capacity": {"cpu": "400"}}}),
+    "change its addresses": (
+        f"{NODES}/{OURS}/status",
+        {"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.9"}]}},
+    ),
+}
+
+
+def refused(scene: Scene, method: str, path: str, body: Object, kind: str = "") -> Answer:
+    """By a policy, or by RBAC; and nothing is another than before, also when garbage was collected."""
+    before = scene.state()
+    answer = scene.thief.call(method, path, body, kind)
+    assert not answer.ok, answer
+    assert scene.state() == before
+    return answer
+
+
+@pytest.mark.parametrize("what", PATCHES)
+def test_a_patch_that_is_not_a_pods_own_is_refused(scene: Scene, what: str) -> None:
+    path, body = PATCHES[what]
+    answer = refused(scene, "PATCH", path, body)
+    assert "ValidatingAdmissionPolicy" in answer.says
+
+
+def test_others_conditions_are_refused(scene: Scene) -> None:
+    conditions = [{"type": "Ready", "status": "False"}]
+    path = f"{NODES}/{OURS}/status"
+    answer = refused(scene, "PATCH", path, {"status": {"conditions": conditions}}, "strategic-merge")
+    assert "its own condition" in answer.says
+
+
+@pytest.mark.parametrize("name", ["permit-x", "permit-1000", "permit-00", "fleets", "brake-x", "brake-"])
+def test_a_lease_of_another_name_is_refused(scene: Scene, name: str) -> None:
+    label = name.removeprefix("brake-") if name.startswith("brake") else "permit"
+    refused(scene, "POST", THERE, build_lease(name, PLACE, label))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"annotations": {"x": MUCH}},
+        {"ownerReferences": [ABSENT]},
+        {"finalizers": ["example.org/never"]},
+    ],
+    ids=lambda more: next(iter(more)),
+)
+def test_a_new_permit_with_more_than_a_permit_has_is_refused(scene: Scene, more: Object) -> None:
+    permit = build_permit(Permit("permit-7"), PLACE, scene.identity(OURS), time.time(), 814)
+    permit["metadata"] |= more
+    refused(scene, "POST", THERE, permit)
+
+
+@pytest.mark.parametrize("kind", ["Update", "Apply"])
+def test_a_lease_is_not_filled_with_what_manages_it(scene: Scene, kind: str) -> None:
+    """The API server keeps the fields that a client says it manages, whether there are such or not."""
+    permit = build_permit(Permit("permit-7"), PLACE, scene.identity(OURS), time.time(), 814)
+    managed = {
+        "manager": "x",
+        "operation": kind,
+        "apiVersion": "coordination.k8s.io/v1",
+        "time": "2030-01-01T00:00:00Z",
+        "fieldsType": "FieldsV1",
+    }
+    filled: tuple[Object, ...] = (
+        {"f:metadata": {"f:annotations": {f"f:{MUCH}": {}}}},
+        {"f:spec": {f"f:{MUCH}": {}}},
+        {"f:metadata": {"f:labels": {f"f:{ROLLOUT}": {f"f:{MUCH}": {}}}}},
+    )
+    for fields in filled:
+        permit["metadata"]["managedFields"] = [managed | {"fieldsV1": fields}]
+        assert "managedFields" in refused(scene, "POST", THERE, permit).says
+
+
+def test_a_lease_is_not_filled_by_many_managers(scene: Scene, held: str) -> None:
+    """Each of a server-side apply has an entry of its own."""
+    permit = build_permit(Permit("permit-0"), PLACE, scene.identity(OTHER), time.time(), 814)
+    applied = [
+        scene.callers[NAME, OTHER].call("PATCH", f"{held}?fieldManager=m{at}&force=true", permit, "apply").ok
+        for at in range(12)
+    ]
+    there = scene.admin.call("GET", held).body["metadata"].get("managedFields", ())
+    assert len(there) <= 3
+    assert not (there and all(applied))
+
+
+def test_the_lease_of_another_node_is_refused(scene: Scene) -> None:
+    there = {"metadata": {"name": lease_name(OTHER)}, "spec": {"holderIdentity": OTHER}}
+    refused(scene, "POST", LEASES.format(NAMESPACE), _lease(there))
+
+
+def test_nothing_is_deleted_by_name(scene: Scene) -> None:
+    for path in (FLEET, A_BRAKE, f"{NODES}/{OURS}", f"{NODES}/{OTHER}"):
+        assert refused(scene, "DELETE", path, {}).code == 403
+
+
+def test_another_nodes_permit_is_neither_given_back_nor_taken(scene: Scene, held: str) -> None:
+    mine, now = scene.identity(OURS), time.time()
+    taken = build_permit(Permit("permit-0"), PLACE, mine, now, 814)["spec"]
+    later = build_permit(Permit("permit-0"), PLACE, mine, now + 700, 814)["spec"]
+    for spec in (
+        {"holderIdentity": None, "leaseDurationSeconds": 1},
+        {"holderIdentity": None, "leaseDurationSeconds": 1, "renewTime": later["renewTime"]},
+        {"leaseDurationSeconds": 1},
+        {"renewTime": "2020-01-01T00:00:00.000000Z"},
+        taken,
+        later,
+    ):
+        answer = refused(scene, "PATCH", held, {"spec": spec})
+        assert "another node's permit" in answer.says or "only for the node" in answer.says
+
+
+def test_a_permit_that_is_claimed_for_later_does_not_come_free_before(scene: Scene, held: str) -> None:
+    """What is allowed of another's permit: to be the next. It cannot be handed on before the other's time is
+    over, and who reads it takes it for held until then."""
+    now = time.time()
+    claim = build_permit(Permit("permit-0"), PLACE, scene.identity(OURS), now + 900, 814)["spec"]
+    assert scene.thief.call("PATCH", held, {"spec": claim}).ok
+    back = {
+        "holderIdentity": None,
+        "renewTime": build_permit(Permit("x"), PLACE, "", now, 1)["spec"]["renewTime"],
+    }
+    assert not scene.thief.call("PATCH", held, {"spec": back}).ok
+    assert scene.thief.call("PATCH", held, {"spec": {"holderIdentity": None}}).ok
+    assert not scene.callers[NAME, OTHER].call("PATCH", held, {"spec": back}).ok
+    scene.admin.call("DELETE", held)
+
+
+def test_a_forgotten_permit_is_taken_over_when_it_has_expired(scene: Scene, held: str) -> None:
+    old = build_permit(Permit("permit-0"), PLACE, scene.identity(OTHER), time.time() - 900, 814)["spec"]
+    assert scene.admin.call("PATCH", held, {"spec": old}).ok
+    spec = build_permit(Permit("permit-0"), PLACE, scene.identity(OURS), time.time(), 814)["spec"]
+    assert scene.thief.call("PATCH", held, {"spec": spec}).ok
+
+
+# -- what pods do ---------------------------------------------------------------------------------
+
+
+def test_a_pod_says_of_its_node_what_is_its_to_say(scene: Scene) -> None:
+    context = PodContext("127.0.0.1", 0, "", OURS, f"{NAME}-{OURS}", NAMESPACE, NAME, annotate=True)
+    status = {"state": "failed", "reason": "no space", "generation": "0a1b", "hold": "x" * 1024}
+    for serves, creates in ((True, True), (False, False)):
+        request = HeartbeatRequest(
+            context,
+            status=status,
+            serves=serves,
+            failure={"reason": "y" * 1024},
+            node_uid=scene.uids[OURS],
+            creates=creates,
+        )
+        said = Heartbeat(request, scene.api(OURS)).run()
+        assert {part: result for part, (result, _) in said["parts"].items()} == dict.fromkeys(
+            ("node", "lease", "condition", "annotation"), "ok"
+        ), said["parts"]
+        status = {**status, "state": "converged"}
+    node = scene.admin.call("GET", f"{NODES}/{OURS}").body
+    assert {STATUS, LAST_FAILURE} <= node["metadata"]["annotations"].keys()
+    assert node["metadata"]["labels"][READY_LABEL] == "false"
+    assert {each["type"] for each in node["status"]["conditions"]} == {"Ready", READY_CONDITION}
+    lease = scene.admin.call("GET", f"{LEASES.format(NAMESPACE)}/{lease_name(OURS)}").body
+    assert [each["uid"] for each in lease["metadata"]["ownerReferences"]] == [scene.uids[OURS]]
+
+
+def test_nodes_take_their_turns_one_after_the_other(scene: Scene) -> None:
+    """From the first permit to a result that stops the generation; with a pause meanwhile."""
+    path = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets"
+    daemonset = next(
+        each for each in scene.objects if each["kind"] == "DaemonSet" and each["metadata"]["name"] == NAME
+    )
+    scene.make(path, daemonset)
+    for lease in scene.admin.call("GET", THERE).body["items"]:
+        name = lease["metadata"]["name"]
+        if name != "fleet":
+            scene.admin.call("DELETE", f"{THERE}/{name}")
+    assert "a Friday" in scene.ask(OURS).begin(WORK).why
+    scene.admin.call("PATCH", FLEET, annotated(FREEZE, None))
+    mine = scene.ask(OURS).begin(WORK)
+    assert mine.granted, mine
+    waiting = scene.ask(OTHER).begin(WORK)
+    assert (waiting.granted, waiting.failed) == (False, False), waiting
+    result = WorkResult(WORK, False, "it is broken")
+    ended = scene.ask(OURS, result=result, permit=mine.permit, version=mine.version).end()
+    assert (ended.told, ended.released) == (True, True), ended
+    stopped = scene.ask(OTHER).begin(WORK)
+    assert "it is broken" in stopped.why
+    other = scene.ask(OTHER).begin(PlannedWork("0a1b"))
+    assert other.granted, other
+    assert scene.ask(OTHER, permit=other.permit, version=other.version).end().released
+    scene.admin.call("PATCH", FLEET, annotated(FREEZE, "a Friday"))
+    scene.admin.call("DELETE", f"{path}/{daemonset['metadata']['name']}")
+
+
+# -- the agent ------------------------------------------------------------------------------------
+
+
+def test_an_agent_says_of_an_adjustment_how_its_node_takes_it(scene: Scene) -> None:
+    namespace = next(
+        each["metadata"]["name"] for each in scene.objects if each["metadata"]["name"].endswith("-agent")
+    )
+    path = f"/apis/criresmgr.intel.com/v1alpha1/namespaces/{namespace}/adjustments"
+    made = {
+        "apiVersion": "criresmgr.intel.com/v1alpha1",
+        "kind": "Adjustment",
+        "metadata": {"name": "a"},
+        "spec": {"scope": []},
+    }
+    deadline = time.monotonic() + 60
+    while not (answer := scene.admin.call("POST", path, made)).ok:  # the CRD has just been created
+        assert time.monotonic() < deadline, answer
+        time.sleep(0.1)
+    agent = scene.callers[AGENT, OURS]
+
+    def says(node: str) -> Object:
+        return {"status": {"nodes": {node: {"errors": {"request": "no"}}}}}
+
+    while "agent-adjustments" not in (answer := agent.call("PATCH", f"{path}/a", says(OTHER))).says:
+        assert time.monotonic() < deadline, answer
+        scene.admin.call("PATCH", f"{path}/a", {"status": None})
+        time.sleep(0.1)
+    assert agent.call("PATCH", f"{path}/a", says(OURS)).ok
+    assert scene.callers[AGENT, OTHER].call("PATCH", f"{path}/a", says(OTHER)).ok
+    for body in (
+        {"status": {"nodes": {OTHER: None}}},
+        {"spec": {"scope": [{"nodes": ["*"]}]}},
+        {"metadata": {"finalizers": ["example.org/never"]}},
+        {"metadata": {"labels": {"x": "y"}}},
+    ):
+        assert not agent.call("PATCH", f"{path}/a", body).ok
+    assert agent.call("PATCH", f"{path}/a", {"status": {"nodes": {OURS: None}}}).ok
+
+
+def test_an_agent_labels_and_taints_its_own_node(scene: Scene) -> None:
+    agent, own = scene.callers[AGENT, OURS], f"{NODES}/{OURS}"
+    assert agent.call("PATCH", own, {"metadata": {"labels": {"cmk": "yes"}}}).ok
+    assert agent.call("PATCH", own, {"metadata": {"labels": {"cmk": None}}}).ok
+    for body in ({"spec": {"unschedulable": True}}, {"metadata": {"ownerReferences": [ABSENT]}}):
+        assert not agent.call("PATCH", own, body).ok
+    assert not agent.call("PATCH", f"{NODES}/{OTHER}", {"metadata": {"labels": {"cmk": "yes"}}}).ok

@@ -1,0 +1,166 @@
+"""What one node's token may have written: nobody waits for ever, nobody is asked for more than there is, and
+the commands of an operator read it and undo it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from installer.fleet.brake import Brake, build_brake
+from installer.fleet.objects import (
+    Permit,
+    brake_name,
+    build_lease,
+    build_permit,
+    permit_name,
+)
+from installer.fleet.overview import Rollout, build_rollout, to_retry
+from installer.fleet.size import FleetSize, build_size
+from installer.model.fleet import BRAKE, SIZE
+from tests.fleet_bench import DAEMONSET, LEASES, NAMESPACE, NEW, REPAIR, RULES, Node, Store, anywhere, trio
+
+TIMES = ["9999-12-31T23:59:59Z", "9999-12-31T23:59:59.999999-14:00", "0001-01-01T00:00:00+14:00", "30 days"]
+THE_FLEET = f"{LEASES}/fleet"
+THE_BRAKE = f"{LEASES}/{brake_name('one')}"
+
+
+def see(store: Store) -> Rollout:
+    leases = [found for path, found in store.objects.items() if path.startswith(LEASES)]
+    return build_rollout(store.objects[DAEMONSET], leases, RULES, store.now)
+
+
+def put_permit(store: Store, index: int, **spec: Any) -> None:
+    name = permit_name(index)
+    store.put(f"{LEASES}/{name}", build_lease(name, NAMESPACE, "permit") | {"spec": spec})
+
+
+def spec_of(store: Store, index: int) -> dict[str, Any]:
+    found: dict[str, Any] = store.objects[f"{LEASES}/{permit_name(index)}"]["spec"]
+    return found
+
+
+def later(store: Store, seconds: float) -> str:
+    """A time that is so many seconds ahead, as a permit has it."""
+    made = build_permit(Permit("permit-0"), NAMESPACE, "", store.now + seconds, 1)
+    return str(made["spec"]["renewTime"])
+
+
+@pytest.mark.parametrize("field", ["passed", "begun"])
+@pytest.mark.parametrize("time", TIMES)
+def test_nobody_waits_for_a_time_that_a_brake_has_not_seen_yet(store: Store, field: str, time: str) -> None:
+    store.size(3)
+    time = later(store, 30 * 86_400) if time == "30 days" else time
+    brake = Brake("one", "first", store.now, {"x": store.now}, frozenset({"x"}), passed=store.now)
+    lease = build_brake(brake, NAMESPACE, RULES, 3)
+    said = json.loads(lease["metadata"]["annotations"][BRAKE])
+    said[field] = time
+    said["canaries"]["x"]["begun"] = time
+    said["failures"] = {"y": {"time": time, "why": "z" * 100_000}} if field == "begun" else {}
+    lease["metadata"]["annotations"][BRAKE] = json.dumps(said)
+    store.put(THE_BRAKE, lease)
+    (seen,) = see(store).generations
+    assert all(len(failure.why) == 300 for failure in seen.brake.failures.values())
+    if field == "passed":
+        node = Node(store, "a", RULES)
+        waits = node.begin().wait
+        assert waits <= RULES.soak_seconds + 10
+        store.now += RULES.soak_seconds + 1
+        assert node.begin().granted
+
+
+@pytest.mark.parametrize("time", TIMES[:2])
+def test_a_permit_that_is_dated_years_ahead_is_nobodys(store: Store, time: str) -> None:
+    """Who took it could not be told to give it back: another one is there for the others."""
+    store.size(3)
+    put_permit(store, 0, holderIdentity="x/uid-x", renewTime=time, leaseDurationSeconds=1 << 31)
+    seen = see(store)
+    assert seen.permits == ()
+    assert [each.lease for each in to_retry(seen)] == ["permit-0"]
+    assert Node(store, "a", RULES).begin(REPAIR).granted
+    assert spec_of(store, 1)["holderIdentity"] == "a/uid-a"
+
+
+def test_where_every_permit_is_lost_a_node_says_who_can_help(store: Store) -> None:
+    store.size(3)
+    for index in range(1000):
+        put_permit(store, index, renewTime=TIMES[0], leaseDurationSeconds=1)
+    answer = Node(store, "a", RULES).begin(REPAIR)
+    assert not answer.granted
+    assert "rollout retry" in answer.why
+    assert len(to_retry(see(store))) == 1000
+
+
+@pytest.mark.parametrize("holder", ["", "x/uid-x"])
+def test_a_term_that_is_yet_to_begin_counts_as_held(store: Store, holder: str) -> None:
+    """Who took the permit says so: until then another node had it, and may be at work."""
+    store.size(3)
+    node = Node(store, "a", RULES)
+    put_permit(store, 0, holderIdentity=holder, renewTime=later(store, 600), leaseDurationSeconds=1)
+    assert len(see(store).permits) == 1
+    assert not node.begin(REPAIR).granted
+    store.now += 602
+    assert node.begin(REPAIR).granted
+
+
+def test_who_takes_over_a_permit_lets_its_term_begin_when_the_other_ends(store: Store) -> None:
+    """Also where the other's Node is gone: the API server refuses an earlier time."""
+    store.size(3)
+    put_permit(store, 0, holderIdentity="gone/uid", renewTime=later(store, -200), leaseDurationSeconds=814)
+    a, b, _ = trio(store)
+    assert a.begin(REPAIR).granted
+    assert spec_of(store, 0) | {"renewTime": later(store, 614)} == spec_of(store, 0)
+    a.end(work=REPAIR)
+    assert spec_of(store, 0)["renewTime"] == later(store, 614)
+    assert not b.begin(REPAIR).granted
+    store.now += 620
+    assert b.begin(REPAIR).granted
+
+
+def test_a_permit_that_was_taken_very_often_can_be_taken_again(store: Store) -> None:
+    """The API knows no number above 2^31 - 1."""
+    store.size(3)
+    put_permit(store, 0, leaseTransitions=(1 << 31) - 1)
+    assert Node(store, "a", RULES).begin(REPAIR).granted
+    assert spec_of(store, 0)["leaseTransitions"] < 1 << 31
+
+
+def test_a_node_that_holds_several_permits_loses_all_but_one_by_a_retry(store: Store) -> None:
+    store.size(3)
+    for index in range(3):
+        put_permit(store, index, holderIdentity="x/u", renewTime=later(store, 0), leaseDurationSeconds=800)
+    assert [each.lease for each in to_retry(see(store))] == ["permit-1", "permit-2"]
+
+
+def test_no_node_begins_by_a_size_that_another_one_made_up(store: Store) -> None:
+    store.size(3)
+    a, b, _ = trio(store)
+    assert a.begin(REPAIR).granted
+    says = build_size(FleetSize(DAEMONSET, 100_000, at=store.now))
+    store.objects[THE_FLEET]["metadata"]["annotations"] |= says
+    assert not b.begin(REPAIR).granted
+    left = json.loads(store.objects[THE_FLEET]["metadata"]["annotations"][SIZE])
+    assert left["nodes"] == 3
+
+
+def test_a_made_up_size_trips_no_brake_later(store: Store) -> None:
+    store.size(200)
+    rules = anywhere(replace(RULES, max_failures="1%"))
+    nodes = [Node(store, name, rules) for name in "abc"]
+    for node in nodes[:2]:
+        assert node.begin().granted
+        node.end(ok=False)
+    says = build_size(FleetSize(DAEMONSET, 100_000, at=store.now))
+    store.objects[THE_FLEET]["metadata"]["annotations"] |= says
+    assert not nodes[2].begin(NEW).granted
+
+
+def test_a_made_up_queue_lets_nobody_wait_for_days(store: Store) -> None:
+    store.size(3)
+    a, b, _ = trio(store)
+    a.begin(REPAIR)
+    says = build_size(FleetSize(DAEMONSET, 3, waiting=(1 << 20) - 1, at=store.now))
+    store.objects[THE_FLEET]["metadata"]["annotations"] |= says
+    assert b.begin(REPAIR).wait <= 4 * 3600

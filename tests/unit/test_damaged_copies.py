@@ -1,0 +1,189 @@
+"""What is kept for a way back may be damaged: it is kept anew or named, and never taken for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from installer.errors import InvalidInputError, RollbackFailedError, RolledBackError, UnservableHostError
+from installer.host.ports import Files
+from installer.inputs.load import Request
+from installer.inputs.settings import KubeletSettings, Settings
+from installer.model import paths
+from installer.model.event import Event, silent
+from installer.model.state import Mode
+from installer.reconcile import look, reconcile
+from installer.record.objects import object_path
+from tests.faults.disks.crash import build
+from tests.faults.disks.node import Node, bare_node, program
+from tests.faults.disks.recorder import Careless
+from tests.rules import rule
+
+SETTINGS = Settings(kubelet=KubeletSettings(settle_seconds=1))
+THEIRS = b"policy:\n  Active: topology-aware\n"  # what the node has at our path before us
+ONE = program("one")
+
+
+@pytest.fixture
+def payload(tmp_path: Path) -> Path:
+    binary = tmp_path / "payload" / paths.BINARY[1:]
+    binary.parent.mkdir(parents=True)
+    binary.write_bytes(ONE)
+    binary.chmod(0o755)
+    return tmp_path / "payload"
+
+
+@pytest.fixture
+def node(tmp_path: Path, payload: Path) -> Node:
+    """One that has been installed."""
+    root = tmp_path / "node"
+    root.mkdir()
+    build(bare_node(), root)
+    node = Node(root, Careless())
+    assert run(node, payload)
+    return node
+
+
+def run(node: Node, payload: Path, mode: Mode = Mode.INSTALL, **more: object) -> bool:
+    return reconcile(replace(Request(mode, SETTINGS, payload), **more), node.fake.host, silent)  # type: ignore[arg-type]
+
+
+def warned(node: Node, payload: Path) -> list[str]:
+    return [one.code for one in look(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host).plan.findings]
+
+
+def offer(payload: Path, content: bytes) -> None:
+    (payload / paths.BINARY[1:]).write_bytes(content)
+
+
+def kept(content: bytes) -> str:
+    return object_path(sha256(content).hexdigest())
+
+
+def torn(files: Files, path: str) -> None:
+    content = files.read(path) or b""
+    files.write(path, bytes(len(content)), 0o600)
+
+
+def gone(files: Files, path: str) -> None:
+    files.remove(path)
+
+
+damages = pytest.mark.parametrize("damage", [torn, gone])
+Damage = Callable[[Files, str], None]
+
+
+@rule("R2", "R8")
+@damages
+def test_r8_a_run_that_has_nothing_to_do_keeps_a_damaged_copy_anew(
+    node: Node, payload: Path, damage: Damage
+) -> None:
+    assert warned(node, payload) == []
+    damage(node.fake.files, kept(ONE))
+    assert warned(node, payload) == ["copy-damaged"]
+    assert not run(node, payload)
+    assert node.read(kept(ONE)) == ONE
+    assert warned(node, payload) == []
+
+
+@rule("R8")
+@damages
+def test_r8_a_rollback_goes_back_though_its_copy_was_damaged_before(
+    node: Node, payload: Path, damage: Damage
+) -> None:
+    """The host still had the good file when the change began."""
+    damage(node.fake.files, kept(ONE))
+    offer(payload, program("two", works=False))
+    with pytest.raises(RolledBackError, match="cri-resource-manager") as failed:
+        run(node, payload)
+    assert "the last good generation is in place again" in failed.value.hint
+    assert node.read(paths.BINARY) == ONE
+    assert node.on_relay
+
+
+@rule("R4", "R8", "R13")
+@damages
+def test_r8_where_the_good_generation_is_lost_kubelet_is_held_and_nothing_is_uninstalled(
+    node: Node, payload: Path, damage: Damage
+) -> None:
+    """Its copy is damaged, and the host has an edit in its place."""
+    damage(node.fake.files, kept(ONE))
+    node.fake.files.write(paths.BINARY, b"edited\n", 0o755)
+    offer(payload, program("two", works=False))
+    assert "copy-damaged" in warned(node, payload)
+    with pytest.raises(RollbackFailedError) as failed:
+        run(node, payload)
+    assert kept(ONE) in failed.value.message
+    assert "the host is as it was before" not in failed.value.hint
+    assert node.read(paths.HOLD) is not None
+    assert not node.on_relay
+    assert node.kubelet_healthy()
+    assert node.read(paths.PROXY_UNIT_FILE) is not None, "not uninstalled"
+    offer(payload, ONE)
+    assert run(node, payload, retry=True)
+    assert node.on_relay
+    assert warned(node, payload) == []
+
+
+@damages
+def test_a_generation_that_is_not_tried_again_is_not_replaced_by_one_that_is_lost(
+    node: Node, payload: Path, damage: Damage
+) -> None:
+    offer(payload, program("two", works=False))
+    with pytest.raises(RolledBackError):
+        run(node, payload)
+    damage(node.fake.files, kept(ONE))
+    node.fake.files.write(paths.BINARY, b"edited\n", 0o755)
+    with pytest.raises(RolledBackError, match="not tried again"):
+        run(node, payload)
+    assert node.read(paths.BINARY) == b"edited\n"
+    assert node.on_relay
+
+
+@damages
+def test_configs_whose_copy_is_damaged_are_not_forgotten(
+    node: Node, payload: Path, tmp_path: Path, damage: Damage
+) -> None:
+    """The policy would become none."""
+    configs = tmp_path / "configs"
+    configs.mkdir()
+    (configs / "fallback.cfg").write_text("policy: {Active: none}\n")
+    assert run(node, payload, configs=configs)
+    damage(node.fake.files, kept(node.read(paths.FALLBACK_CONFIG) or b""))
+    for edit in (None, b"edited\n"):
+        if edit:
+            node.fake.files.write(paths.FALLBACK_CONFIG, edit, 0o644)
+        with pytest.raises(InvalidInputError, match="--configs is missing"):
+            run(node, payload)
+
+
+@rule("R6")
+@damages
+def test_r6_a_removal_that_cannot_give_an_original_back_is_refused_until_a_person_gives_it_up(
+    node: Node, payload: Path, damage: Damage
+) -> None:
+    said: list[Event] = []
+    damage(node.fake.files, kept(THEIRS))
+    assert warned(node, payload) == ["original-lost"]
+    with pytest.raises(UnservableHostError, match=paths.FALLBACK_CONFIG) as refused:
+        run(node, payload, Mode.REMOVE)
+    assert "--without-record" in refused.value.message
+    assert node.on_relay
+    reconcile(
+        replace(Request(Mode.REMOVE, SETTINGS, payload), without_record=True), node.fake.host, said.append
+    )
+    assert not node.on_relay
+    assert node.read(paths.FALLBACK_CONFIG) is None
+    assert node.read(paths.RECORD) is None
+
+
+@rule("R6")
+def test_r6_an_original_that_is_put_back_returns(node: Node, payload: Path) -> None:
+    gone(node.fake.files, kept(THEIRS))
+    node.fake.files.write(kept(THEIRS), THEIRS, 0o600)
+    run(node, payload, Mode.REMOVE)
+    assert node.read(paths.FALLBACK_CONFIG) == THEIRS

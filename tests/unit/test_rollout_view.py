@@ -1,0 +1,176 @@
+"""What `rollout status` and `report` say of a rollout: of the generation that is asked for, and of whom it
+waits for. What became of earlier ones is history."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from installer.admin.find import Installed
+from installer.admin.look import look
+from installer.admin.rollout import build_view, see_rollouts
+from installer.fleet.brake import Brake, Failure, build_brake
+from installer.fleet.overview import build_rollout
+from installer.kube.api import DAEMON_SETS, LEASES, NODES, PODS, Page, Resource
+from installer.model.daemon import Phase
+from installer.model.fleet import FleetRules
+from installer.model.labels import COMPONENTS
+from installer.model.node_marks import STATUS
+from installer.model.overview import FleetInstallation, NodeHealth, NodeView, RolloutView
+from installer.model.state import Mode
+from installer.report.rollout import print_rollouts
+from tests.rules import rule
+
+NOW = 1_800_000_000.0
+RULES = FleetRules()
+PLACE = "installer-rollout"
+GOOD = Brake("good", begun=NOW - 9000, canaries={"n1": NOW - 9000}, succeeded=frozenset({"n1"}), passed=NOW)
+BAD = Brake("bad", begun=NOW - 5000, failures={"n2": Failure(NOW - 4900, "it exits at once")})
+
+
+def installed(mode: Mode = Mode.INSTALL, nodes: int = 3, updated: int = 3) -> Installed:
+    name = "installer" if mode is Mode.INSTALL else "installer-removal"
+    status = {"desiredNumberScheduled": nodes, "numberUnavailable": 1, "updatedNumberScheduled": updated}
+    daemon_set = {"metadata": {"name": name, "namespace": "ours"}, "status": status}
+    return Installed(FleetInstallation("ours", name, "installer", mode, "image:1"), daemon_set)
+
+
+def view(*brakes: Brake, nodes: tuple[NodeView, ...] = (), what: Installed | None = None) -> RolloutView:
+    what = what or installed()
+    leases = [build_brake(brake, PLACE, RULES, 3) for brake in brakes]
+    return build_view(what, build_rollout(what.daemon_set, leases, RULES, NOW), nodes)
+
+
+def node(name: str, wanted: str, health: NodeHealth = NodeHealth.WELL, **more: Any) -> NodeView:
+    given: dict[str, Any] = {"mode": Mode.INSTALL, "ready": True} | more
+    return NodeView(name, health, wanted=wanted, **given)
+
+
+def said(*seen: RolloutView) -> tuple[int, str]:
+    stream = io.StringIO()
+    code = print_rollouts(seen, "text", stream)
+    return code, stream.getvalue()
+
+
+@rule("R13")
+def test_a_stopped_generation_that_nobody_asks_for_is_history() -> None:
+    """The corrected one has converged everywhere: a pipeline that looks goes on."""
+    code, text = said(view(BAD, GOOD, nodes=(node("n1", "good"), node("n2", "good"))))
+    assert (code, "stopped" in text) == (0, False)
+    assert "asked for: generation good; nodes that have it: 2, that wait for their turn: 0" in text
+    assert "earlier generations, which are asked for no more: bad" in text
+
+
+@rule("R13")
+def test_a_stopped_generation_that_is_asked_for_needs_a_person() -> None:
+    waits = node("n3", "bad", NodeHealth.WORKING, phase=Phase.WAITING, ready=False)
+    code, text = said(view(BAD, GOOD, nodes=(node("n1", "good", outdated=True), waits)))
+    assert code == 3
+    assert "asked for: generation bad; nodes that have it: 0, that wait for their turn: 1" in text
+    assert "generation bad is stopped: it failed on node n2: it exits at once" in text
+    assert "not done: 1 working, waiting (n3)" in text
+    assert "no more: good" in text
+
+
+def test_where_nodes_say_nothing_the_last_one_that_was_begun_is_asked_for() -> None:
+    assert [each.generation for each in view(GOOD, BAD).generations if each.current] == ["bad"]
+    assert view(GOOD, BAD).is_stopped
+
+
+@rule("R13")
+def test_a_generation_that_the_first_node_has_refused_is_named_and_stands_still() -> None:
+    refused = node("n1", "new", NodeHealth.TROUBLE, phase=Phase.REFUSED, reason="masked", ready=False)
+    old = node("n2", "good", outdated=True)
+    code, text = said(view(GOOD, nodes=(refused, old), what=installed(updated=1)))
+    assert code == 3
+    assert "asked for: generation new\n    no node has begun it" in text
+    assert "it stands still" in text
+    assert "not done: 1 not ready, refused: masked (n1)" in text
+    at_work = node("n3", "new", NodeHealth.WORKING, phase=Phase.CONVERGING)
+    assert not view(nodes=(refused, at_work), what=installed(updated=1)).stuck
+
+
+class Objects:
+    """An API server's lists."""
+
+    def __init__(self, found: Mapping[Resource, list[dict[str, Any]]]) -> None:
+        self._found = found
+
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(NOW, UTC)
+
+    def list_pages(
+        self, resource: Resource, selector: str = "", namespace: str = "", limit: int = 0, fields: str = ""
+    ) -> Iterator[Page]:
+        found = [each for each in self._found.get(resource, ()) if self._is_in(each, namespace)]
+        yield Page(tuple(found), "")
+
+    @staticmethod
+    def _is_in(found: dict[str, Any], namespace: str) -> bool:
+        return not namespace or found["metadata"].get("namespace") == namespace
+
+    def get(self, *_: object) -> Any:
+        raise AssertionError
+
+    create = delete = merge = get
+
+
+def pod(mode: Mode, created: int, ready: bool, revision: str = "", **more: Any) -> dict[str, Any]:
+    labels = {"app.kubernetes.io/component": COMPONENTS[mode], "controller-revision-hash": revision}
+    times = {"creationTimestamp": f"2027-01-0{created}T00:00:00Z"}
+    conditions = [{"type": "Ready", "status": str(ready)}]
+    return {
+        "metadata": {"name": f"p{created}", "namespace": "ours", "labels": labels} | times | more,
+        "spec": {"nodeName": "n1"},
+        "status": {"phase": "Running", "conditions": conditions},
+    }
+
+
+def daemon_set(mode: Mode) -> dict[str, Any]:
+    labels = {"app.kubernetes.io/instance": "installer", "app.kubernetes.io/component": COMPONENTS[mode]}
+    name = {"name": f"i-{mode}", "namespace": "ours", "labels": labels}
+    return {"metadata": name, "spec": {"template": {"spec": {}}}, "status": {"desiredNumberScheduled": 1}}
+
+
+THE_NODE = {
+    "metadata": {"name": "n1", "labels": {"a": "b"}, "annotations": {STATUS: '{"state": "converged"}'}},
+    "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+}
+ENDS = {"deletionTimestamp": "2027-01-09T00:00:00Z"}
+
+
+@rule("R13")
+@pytest.mark.parametrize(
+    ("pods", "ready"),
+    [
+        ([pod(Mode.INSTALL, 1, True), pod(Mode.INSTALL, 2, False)], False),
+        ([pod(Mode.INSTALL, 2, False), pod(Mode.INSTALL, 1, True)], False),
+        ([pod(Mode.INSTALL, 1, True), pod(Mode.INSTALL, 2, False, **ENDS)], True),
+        ([pod(Mode.INSTALL, 2, False) | {"status": {"phase": "Failed"}}, pod(Mode.INSTALL, 1, True)], True),
+    ],
+    ids=["the newer one", "in any order", "not one that ends", "not one that was evicted"],
+)
+def test_of_two_pods_of_a_node_the_one_that_is_there_now_counts(
+    pods: list[dict[str, Any]], ready: bool
+) -> None:
+    found = {DAEMON_SETS: [daemon_set(Mode.INSTALL)], PODS: pods, NODES: [THE_NODE]}
+    (seen,) = look(Objects(found)).nodes
+    assert seen.ready is ready
+
+
+def test_a_rollout_is_one_whichever_daemonsets_work_on_it() -> None:
+    """While `uninstall` works there are two, and the removal is what nodes do."""
+    sets = [daemon_set(Mode.INSTALL), daemon_set(Mode.REMOVE)]
+    bad = build_brake(BAD, PLACE, RULES, 1)
+    api = Objects({DAEMON_SETS: sets, LEASES: [bad], NODES: [THE_NODE]})
+    both = (installed(), installed(Mode.REMOVE, nodes=2))
+    awaited = node("n9", "", NodeHealth.SILENT, mode=Mode.REMOVE, reason="its kubelet is not heard of")
+    (seen,) = see_rollouts(api, both, (awaited, node("n1", "", mode=Mode.REMOVE)))
+    code, text = said(seen)
+    assert code == 0  # which generation was stopped is no matter any more
+    assert text.startswith("ours/installer-removal, a removal: 1 of 2 pods are available\n")
+    assert "not done: 1 silent: its kubelet is not heard of (n9)" in text
