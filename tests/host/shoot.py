@@ -138,7 +138,8 @@ class LiveShoot(Landscape):
 
     def collect_garbage(self) -> None:
         """What is named by its content, and nobody refers to any more: gardener-resource-manager does it once
-        an hour."""
+        an hour. And namespaces that are deleted and empty."""
+        self.shoot.finish_namespaces()
         resources = self.seed.find(RESOURCES)
         named = {each["name"] for resource in resources for each in resource["spec"]["secretRefs"]}
         users = [*self.shoot.find(DAEMON_SETS), *self.shoot.find(PODS)]

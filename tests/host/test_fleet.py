@@ -110,8 +110,8 @@ def test_a_frozen_fleet_begins_nothing(nodes: dict[str, Node], server: ApiServer
 def test_one_after_the_other_installs_and_a_bad_generation_stops_at_one(
     nodes: dict[str, Node], server: ApiServer, tmp_path: Path
 ) -> None:
-    """The only permit is with a node that is gone, which is no reason to wait for its end."""
-    gone = build_permit(Permit("permit-0"), NAMESPACE, "zero/its-uid", time() - 1800, 3600)
+    """The only permit is with a node that is gone: the first one does not wait for its end, the others do."""
+    gone = build_permit(Permit("permit-0"), NAMESPACE, "zero/its-uid", time() - 800, 830)
     server.objects[PERMIT] = gone
     with running(nodes, server, tmp_path) as daemons:
         for daemon in daemons.values():

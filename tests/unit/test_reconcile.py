@@ -481,6 +481,7 @@ def test_a_disk_that_takes_no_hold_does_not_keep_kubelet_on_a_dead_relay(node: N
     hold_kubelet(SETTINGS, node.fake.host, said.append, "run: the relay is silent", restart=True)
     assert not node.on_relay
     assert [event.data["code"] for event in said if event.kind == "warning"] == ["hold-unwritten"]
+    assert node.read(paths.HOLDS[1]) == b"run: the relay is silent\n"
     with pytest.raises(RollbackFailedError, match="No space left"):
         hold_kubelet(SETTINGS, node.fake.host, silent, "run: not now", restart=False)
 

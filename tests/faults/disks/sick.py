@@ -53,7 +53,7 @@ SICKNESSES = (
 
 
 class SickKernel(Kernel):
-    """Works until operation number `first`; `count` says how many there were."""
+    """Works until operation number `first`; `count` says how many there were. /run is another file system."""
 
     def __init__(self, sickness: Sickness, first: int) -> None:
         self._sickness = sickness
@@ -66,6 +66,8 @@ class SickKernel(Kernel):
     def check(self, place: str | int, *, grows: bool = False) -> None:
         """Raises OSError if the operation that begins now is one that fails."""
         if self._sickness.only_growth and not grows:
+            return
+        if "/run/" in os.path.realpath(f"/proc/self/fd/{place}" if isinstance(place, int) else place):
             return
         self.count += 1
         late = self.count >= self._first if self._sickness.lasts else self.count == self._first
