@@ -16,13 +16,13 @@ from installer.fleet.objects import CANARY, RING, build_lease, leases_path
 from installer.host.kubeapi import NO_OBJECTS, Answer
 from installer.model.fleet import (
     FLEET,
-    FREEZE,
     FleetAnswer,
     FleetRequest,
     FleetRules,
     PlannedWork,
     WorkResult,
 )
+from installer.model.pause import PAUSE_ANNOTATION
 from tests.throwaway.apiserver import as_table, merge, merge_conditions
 from tests.throwaway.selectors import matches
 
@@ -126,10 +126,10 @@ class Store:
         daemonset = self.objects[DAEMONSET]
         daemonset["status"] = {"desiredNumberScheduled": nodes, "numberUnavailable": waiting}
 
-    def freeze(self, why: str | None) -> None:
+    def pause(self, why: str | None) -> None:
         """A person's word; None takes it back."""
         body = self.objects.get(THE_FLEET) or build_lease(FLEET, NAMESPACE, FLEET)
-        self.put(THE_FLEET, merge(body, {"metadata": {"annotations": {FREEZE: why}}}))
+        self.put(THE_FLEET, merge(body, {"metadata": {"annotations": {PAUSE_ANNOTATION: why}}}))
 
     def node(self, name: str, *, canary: bool = False, uid: str = "") -> None:
         labels = {RING: CANARY} if canary else {}

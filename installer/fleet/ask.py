@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from installer.fleet import brake as brakes
-from installer.fleet.board import Board, read_board, read_freeze
+from installer.fleet.board import Board, read_board, read_pause
 from installer.fleet.brake import Brake, build_brake, read_brake
 from installer.fleet.objects import (
     CANARY,
@@ -102,9 +102,9 @@ class Ask:
             board = self._read_board(work)
             if board.fault and work.begins:
                 raise self._not_understood(board.fault)
-            self._await_people(board.frozen)
-            size, frozen = self._size(board, may_be_gone=work.removes)
-            self._await_people(frozen)
+            self._await_people(board.paused)
+            size, paused = self._size(board, may_be_gone=work.removes)
+            self._await_people(paused)
             self._count(size, board, work)
             if work.begins and board.brake is not None:
                 self._await(board.brake, work)
@@ -138,7 +138,7 @@ class Ask:
         return self._for_people(f"{fault}; `cri-resmgr-installer rollout retry` deletes it")
 
     def _size(self, board: Board, *, may_be_gone: bool) -> tuple[FleetSize, str | None]:
-        """How large the fleet is, and a freeze that is found meanwhile. A size that is not known any more is
+        """How large the fleet is, and a pause that is found meanwhile. A size that is not known any more is
         asked for, and left to the next nodes; if that fails, they ask. Raises _Wait."""
         if board.size is not None and board.size.is_fresh(self._context.daemonset_path, self._now):
             return board.size, None
@@ -169,18 +169,18 @@ class Ask:
 
     def _leave(self, size: FleetSize) -> str | None:
         """In the Lease of the fleet, which gets its label back: without it, it is not listed, and no node
-        sees a freeze that it has. Returns that."""
+        sees a pause that it has. Returns that."""
         lease = build_lease(FLEET, self._context.namespace, FLEET, annotations=build_size(size))
         patch = {"metadata": {key: lease["metadata"][key] for key in ("labels", "annotations")}}
         left = self._call("PATCH", f"{self._leases}/{FLEET}", patch)
         if left.code == _GONE:
             self._call("POST", self._leases, lease)
-        return read_freeze(left.body) if left.ok else None
+        return read_pause(left.body) if left.ok else None
 
-    def _await_people(self, frozen: str | None) -> None:
+    def _await_people(self, paused: str | None) -> None:
         """Raises _Wait, if it is."""
-        if frozen is not None:
-            raise self._for_people("the rollout is paused" + (f": {frozen}" if frozen else ""))
+        if paused is not None:
+            raise self._for_people("the rollout is paused" + (f": {paused}" if paused else ""))
 
     def _for_people(self, why: str, detail: str = "") -> _Wait:
         """What ends at any moment: when people say so, or when a canary has ended. A node with their label

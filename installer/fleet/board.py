@@ -15,17 +15,18 @@ from installer.fleet.objects import (
     read_permits,
 )
 from installer.fleet.size import FleetSize, read_size
-from installer.model.fleet import FLEET, FREEZE
+from installer.model.fleet import FLEET
+from installer.model.pause import PAUSE_ANNOTATION
 
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """`frozen`: why planned work is stopped, None if it is not. `brake` is that of the generation that was
+    """`paused`: why planned work is stopped, None if it is not. `brake` is that of the generation that was
     asked for, None if nobody has begun it; `fault` says why it cannot be read. `size` is the last one that a
     node has written down, None if there is none."""
 
     permits: tuple[Permit, ...] = ()
-    frozen: str | None = None
+    paused: str | None = None
     brake: Brake | None = None
     fault: str = ""
     size: FleetSize | None = None
@@ -49,14 +50,14 @@ def read_board(leases: object, generation: str, now: float) -> Board:
         brake = _read(found.get(brake_name(generation)), generation, now)
     except ValueError as error:
         fault = str(error)
-    return Board(read_permits(leases), read_freeze(fleet), brake, fault, read_size(fleet))
+    return Board(read_permits(leases), read_pause(fleet), brake, fault, read_size(fleet))
 
 
 def _read(lease: Mapping[str, Any] | None, generation: str, now: float) -> Brake | None:
     return None if lease is None else read_brake(generation, lease, now)
 
 
-def read_freeze(lease: Mapping[str, Any]) -> str | None:
+def read_pause(lease: Mapping[str, Any]) -> str | None:
     """Of the Lease `fleet`."""
-    why = annotations_of(lease).get(FREEZE)
+    why = annotations_of(lease).get(PAUSE_ANNOTATION)
     return None if why is None else str(why)

@@ -9,11 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from installer.fleet.board import read_freeze
+from installer.fleet.board import read_pause
 from installer.fleet.brake import Brake, read_brake, stopped
 from installer.fleet.objects import Permit, build_lease, metadata_of, permits_of, read_permits
 from installer.fleet.size import measure
-from installer.model.fleet import FLEET, FREEZE, ROLLOUT, FleetRules
+from installer.model.fleet import FLEET, ROLLOUT, FleetRules
+from installer.model.pause import PAUSE_ANNOTATION
 
 _BRAKE = "brake-"
 
@@ -88,23 +89,23 @@ def build_rollout(
 
 def find_pause(leases: Iterable[Mapping[str, Any]]) -> str | None:
     """Why planned work is stopped, None if it is not. Of the Leases of the rollout's namespace."""
-    return next((read_freeze(each) for each in leases if metadata_of(each).get("name") == FLEET), None)
+    return next((read_pause(each) for each in leases if metadata_of(each).get("name") == FLEET), None)
 
 
 def build_pause(why: str) -> dict[str, Any]:
     """A merge patch of the Lease `fleet`: planned work begins nowhere until `build_resume`. Nodes find the
     Lease by its label, which it may have lost."""
-    return {"metadata": {"labels": {ROLLOUT: FLEET}, "annotations": {FREEZE: why}}}
+    return {"metadata": {"labels": {ROLLOUT: FLEET}, "annotations": {PAUSE_ANNOTATION: why}}}
 
 
 def build_paused_fleet(namespace: str, why: str) -> dict[str, Any]:
     """The Lease, where no node has written it yet."""
-    return build_lease(FLEET, namespace, FLEET, annotations={FREEZE: why})
+    return build_lease(FLEET, namespace, FLEET, annotations={PAUSE_ANNOTATION: why})
 
 
 def build_resume() -> dict[str, Any]:
     """A merge patch of the Lease."""
-    return {"metadata": {"annotations": {FREEZE: None}}}
+    return {"metadata": {"annotations": {PAUSE_ANNOTATION: None}}}
 
 
 def to_retry(rollout: Rollout) -> tuple[Released, ...]:

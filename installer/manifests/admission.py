@@ -257,7 +257,7 @@ def _names_of_leases() -> tuple[Rule, ...]:
             "!variables.ofRollout || variables.isPermit || variables.isFleet || variables.isBrake",
             f"{_POD} may write permits, brakes and the size of the fleet, and nothing else",
         ),
-        # By this label nodes find them: without it, a freeze or a brake would not be seen.
+        # By this label nodes find them: without it, a pause or a brake would not be seen.
         Rule(
             "!variables.ofRollout || (variables.isPermit ? variables.label == 'permit'"
             f" : variables.isFleet ? variables.label == {cel.text(FLEET)}"

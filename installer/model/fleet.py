@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 FLEET = "fleet"
 """The Lease of the whole fleet, in the rollout's namespace."""
-FREEZE = "cri-resource-manager.intel.com/freeze"
-"""Annotation of that Lease: no planned work begins anywhere. Its value says why."""
 SIZE = "cri-resource-manager.intel.com/size"
 """Annotation of that Lease: how large the fleet is (FleetSize)."""
 BRAKE = "cri-resource-manager.intel.com/brake"

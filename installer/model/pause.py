@@ -1,4 +1,5 @@
 """A pause: nobody changes the node while a person is at work there, neither the daemon nor a command by hand.
+Of a fleet: no planned work begins anywhere.
 
 It is a file on the node or an annotation of the node. The annotation is known to the daemon, which keeps what
 the API server has last said in a file below /run: a command by hand reads it there.
@@ -11,6 +12,7 @@ from installer.model.jsontext import parse_json
 
 PAUSE_FILE = "/etc/cri-resmgr/pause"
 PAUSE_ANNOTATION = "cri-resource-manager.intel.com/pause"
+"""Of a Node; and of the Lease of a fleet, whatever its value, which says why."""
 CLUSTER_MEMORY = f"{paths.OUR_RUNTIME}/cluster.json"
 
 

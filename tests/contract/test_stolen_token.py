@@ -24,7 +24,6 @@ from installer.host.kubeapi import KubeApi
 from installer.manifests import ManifestOptions, render_objects
 from installer.model.fleet import (
     BRAKE,
-    FREEZE,
     ROLLOUT,
     SIZE,
     FleetRequest,
@@ -33,6 +32,7 @@ from installer.model.fleet import (
     WorkResult,
 )
 from installer.model.node_marks import LAST_FAILURE, READY_CONDITION, READY_LABEL, STATUS
+from installer.model.pause import PAUSE_ANNOTATION
 from tests.throwaway.authority import StrictServer
 from tests.throwaway.controlplane import Answer, Caller, ControlPlane, find_programs
 from tests.throwaway.fleet import kind_of
@@ -114,7 +114,7 @@ class Scene:
             self._add_node(node)
         there = {"metadata": {"name": "kube-controller-manager"}, "spec": {"holderIdentity": "theirs"}}
         self.make(LEASES.format(NAMESPACE), _lease(there))
-        self.make(THERE, build_lease("fleet", PLACE, "fleet", annotations={FREEZE: "a Friday"}))
+        self.make(THERE, build_lease("fleet", PLACE, "fleet", annotations={PAUSE_ANNOTATION: "a Friday"}))
         self.make(THERE, build_lease("brake-0a1b", PLACE, "0a1b", annotations={BRAKE: "{}"}))
         self._await_policies()
 
@@ -250,8 +250,8 @@ PATCHES: dict[str, tuple[str, Object]] = {
     "delete the pause by an owner that is not there": (FLEET, {"metadata": {"ownerReferences": [ABSENT]}}),
     "delete a brake so": (A_BRAKE, {"metadata": {"ownerReferences": [ABSENT]}}),
     "keep the namespace for ever": (FLEET, {"metadata": {"finalizers": ["example.org/never"]}}),
-    "resume": (FLEET, annotated(FREEZE, None)),
-    "pause for another reason": (FLEET, annotated(FREEZE, "mine")),
+    "resume": (FLEET, annotated(PAUSE_ANNOTATION, None)),
+    "pause for another reason": (FLEET, annotated(PAUSE_ANNOTATION, "mine")),
     "hide the pause": (FLEET, {"metadata": {"labels": {ROLLOUT: "permit"}}}),
     "hide a brake": (A_BRAKE, {"metadata": {"labels": {ROLLOUT: None}}}),
     "fill the Lease of the fleet": (FLEET, annotated("x", MUCH)),
@@ -453,7 +453,7 @@ def test_nodes_take_their_turns_one_after_the_other(scene: Scene) -> None:
         if name != "fleet":
             scene.admin.call("DELETE", f"{THERE}/{name}")
     assert "a Friday" in scene.ask(OURS).begin(WORK).why
-    scene.admin.call("PATCH", FLEET, annotated(FREEZE, None))
+    scene.admin.call("PATCH", FLEET, annotated(PAUSE_ANNOTATION, None))
     mine = scene.ask(OURS).begin(WORK)
     assert mine.granted, mine
     waiting = scene.ask(OTHER).begin(WORK)
@@ -466,7 +466,7 @@ def test_nodes_take_their_turns_one_after_the_other(scene: Scene) -> None:
     other = scene.ask(OTHER).begin(PlannedWork("0a1b"))
     assert other.granted, other
     assert scene.ask(OTHER, permit=other.permit, version=other.version).end().released
-    scene.admin.call("PATCH", FLEET, annotated(FREEZE, "a Friday"))
+    scene.admin.call("PATCH", FLEET, annotated(PAUSE_ANNOTATION, "a Friday"))
     scene.admin.call("DELETE", f"{path}/{daemonset['metadata']['name']}")
 
 

@@ -16,7 +16,8 @@ from installer.fleet.objects import CANARY, RING, build_lease, leases_path
 from installer.host.files import RootedFiles
 from installer.host.watch import EventLoop
 from installer.model.event import Event
-from installer.model.fleet import BRAKE, FLEET, FREEZE, FleetRules, PlannedWork, WorkResult
+from installer.model.fleet import BRAKE, FLEET, FleetRules, PlannedWork, WorkResult
+from installer.model.pause import PAUSE_ANNOTATION
 from tests.contract.scene import tidied
 from tests.host.daemon import SOON
 from tests.throwaway.apiserver import ApiServer
@@ -168,8 +169,10 @@ def test_an_end_that_cannot_be_told_is_why_nothing_begins(server: ApiServer, tmp
     run.until(run.granted)
 
 
-def test_a_freeze_is_seen_before_anything_begins(server: ApiServer, tmp_path: Path) -> None:
-    server.objects[THE_FLEET] = build_lease(FLEET, NAMESPACE, FLEET, annotations={FREEZE: "we look"})
+def test_a_pause_is_seen_before_anything_begins(server: ApiServer, tmp_path: Path) -> None:
+    server.objects[THE_FLEET] = build_lease(
+        FLEET, NAMESPACE, FLEET, annotations={PAUSE_ANNOTATION: "we look"}
+    )
     run = Run(server, tmp_path / "one", "one")
     run.want()
     run.until(lambda: run.turns.turn().why == "the rollout is paused: we look")

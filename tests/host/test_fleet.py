@@ -12,7 +12,8 @@ from time import time
 import pytest
 
 from installer.fleet.objects import Permit, build_lease, build_permit, leases_path
-from installer.model.fleet import FLEET, FREEZE
+from installer.model.fleet import FLEET
+from installer.model.pause import PAUSE_ANNOTATION
 from tests.host.daemon import SOON, Daemon, within
 from tests.host.node import Node
 from tests.rules import rule
@@ -96,8 +97,8 @@ def last_state(daemon: Daemon) -> str:
     return str(daemon.messages("state")[-1:])
 
 
-def test_a_frozen_fleet_begins_nothing(nodes: dict[str, Node], server: ApiServer, tmp_path: Path) -> None:
-    lease = build_lease(FLEET, NAMESPACE, FLEET, annotations={FREEZE: "a person looks"})
+def test_a_paused_fleet_begins_nothing(nodes: dict[str, Node], server: ApiServer, tmp_path: Path) -> None:
+    lease = build_lease(FLEET, NAMESPACE, FLEET, annotations={PAUSE_ANNOTATION: "a person looks"})
     server.objects[f"{leases_path(NAMESPACE)}/{FLEET}"] = lease
     with running({"one": nodes["one"]}, server, tmp_path) as daemons:
         within(SOON, lambda: "paused: a person looks" in last_state(daemons["one"]))

@@ -35,7 +35,7 @@ TURN_SECONDS = 10.0  # the deadline of one question
 _GRACE = 2.0
 _END_SECONDS = 3.0  # for giving the permit back when `run` ends
 _FRESH = 45.0  # seconds in which granted work has to begin: less than the minute within which nothing more
-# begins anywhere after a freeze. Else others come first for as long
+# begins anywhere after a pause. Else others come first for as long
 _BACKOFF = (5.0, 300.0)  # the first and the longest
 _READY_RETRY = 5.0
 _POWERLESS_SECONDS = 60.0  # from then on nobody is waited for who cannot be asked

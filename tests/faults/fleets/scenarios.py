@@ -249,11 +249,11 @@ def half_dead(chance: Chance, seed: int) -> list[str]:
     return arrives(fleet, "one")
 
 
-def frozen(chance: Chance, seed: int) -> list[str]:
+def paused(chance: Chance, seed: int) -> list[str]:
     """A person stops a rollout for an hour: what has begun is finished, and within a minute nothing more
     begins anywhere: not in the queue, not to repair a drift, not for another generation."""
     fleet = upgrading(chance, seed)
-    fleet.store.freeze("a person looks")
+    fleet.store.pause("a person looks")
     at = fleet.clock.now
     for number in chance.some(fleet, 0.3):
         fleet.clock.after(chance.random.uniform(0, HOUR / 2), fleet.nodes[number].drift)
@@ -262,7 +262,7 @@ def frozen(chance: Chance, seed: int) -> list[str]:
     fleet.run(HOUR / 2)
     late = fleet.begun_at - at - MINUTE
     bad = [f"work began {late:.0f} s after the minute in which all had to stop"] if late > 0 else []
-    fleet.store.freeze(None)
+    fleet.store.pause(None)
     return bad + arrives(fleet, "three")
 
 
@@ -296,7 +296,7 @@ def random_schedule(chance: Chance, seed: int) -> list[str]:
         fleet.controller.apply("one")
     for _ in range(draw.randint(3, 10)):
         fleet.run(draw.expovariate(1 / 300))
-        what = draw.choice(("drift", "reboot", "replace", "die", "away", "busy", "freeze", "apply"))
+        what = draw.choice(("drift", "reboot", "replace", "die", "away", "busy", "pause", "apply"))
         nodes = [fleet.nodes[number] for number in chance.some(fleet, draw.choice((0.02, 0.2, 1.0)))]
         for node in nodes if what in ("drift", "reboot", "replace") else nodes[: chance.size // 50]:
             wait = draw.uniform(0, 60)
@@ -312,10 +312,10 @@ def random_schedule(chance: Chance, seed: int) -> list[str]:
             fleet.store.away = AWAY if what == "away" else BUSY
             fleet.run(draw.uniform(10, HOUR))
             fleet.store.away = None
-        elif what == "freeze":
-            fleet.store.freeze("")
+        elif what == "pause":
+            fleet.store.pause("")
             fleet.run(draw.uniform(10, HOUR))
-            fleet.store.freeze(None)
+            fleet.store.pause(None)
         elif what == "apply":
             fleet.controller.apply(draw.choice(("one", "two", "three")))
     fleet.run(300)
@@ -340,7 +340,7 @@ SCENARIOS: dict[str, Scenario] = {
     "API server away for an hour": api_away,
     "API server wants to be left alone": api_busy,
     "half of the nodes dead": half_dead,
-    "frozen for an hour": frozen,
+    "paused for an hour": paused,
 }
 
 

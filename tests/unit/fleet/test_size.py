@@ -56,7 +56,7 @@ def test_the_longer_the_queue_the_longer_a_node_waits(store: Store) -> None:
 
 def test_another_fleets_size_is_not_believed(store: Store) -> None:
     """Of a DaemonSet that has the same namespace for its rollout."""
-    store.freeze(None)
+    store.pause(None)
     says = build_size(FleetSize("/somebody/elses", 10_000, at=store.now))
     store.objects[THE_FLEET]["metadata"]["annotations"] |= says
     a, b, _ = trio(store)

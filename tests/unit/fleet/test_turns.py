@@ -96,12 +96,12 @@ def test_a_permit_that_was_used_waits_until_the_node_is_ready(node: TurnsOfANode
     assert not store.holders()
 
 
-def test_while_a_freeze_stops_its_next_work_a_node_gives_its_permit_back(
+def test_while_a_pause_stops_its_next_work_a_node_gives_its_permit_back(
     node: TurnsOfANode, store: SimStore
 ) -> None:
     node.gets_turn()
     node.works()
-    store.freeze("a Friday")
+    store.pause("a Friday")
     node.wants = OTHER
     node.goes_on()
     assert node.turns.turn().why == "the rollout is paused: a Friday"

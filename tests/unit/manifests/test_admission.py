@@ -341,13 +341,13 @@ def fleet(**annotations: str) -> dict[str, Any]:
     ("before", "after", "allowed"),
     [
         (None, fleet(size="3"), True),
-        (None, fleet(freeze=""), False),
+        (None, fleet(pause=""), False),
         (fleet(), fleet(size="3"), True),
-        (fleet(), fleet(freeze=""), False),
-        (fleet(freeze="lunch"), fleet(freeze="lunch", size="4"), True),
-        (fleet(freeze="lunch"), fleet(freeze="dinner"), False),
-        (fleet(freeze="lunch"), fleet(size="4"), False),
-        (fleet(freeze=""), fleet(), False),
+        (fleet(), fleet(pause=""), False),
+        (fleet(pause="lunch"), fleet(pause="lunch", size="4"), True),
+        (fleet(pause="lunch"), fleet(pause="dinner"), False),
+        (fleet(pause="lunch"), fleet(size="4"), False),
+        (fleet(pause=""), fleet(), False),
         (fleet(), fleet(size="9" * 1025), False),
         (fleet(), fleet(brake="{}"), False),
     ],
@@ -377,7 +377,7 @@ def test_nodes_neither_pause_nor_resume_a_rollout(
         ("brake-0123", {}, False),
     ],
 )
-def test_no_node_hides_a_freeze_or_a_brake_from_the_others(
+def test_no_node_hides_a_pause_or_a_brake_from_the_others(
     name: str, labels: dict[str, str] | None, allowed: bool
 ) -> None:
     there = lease(name, "")

@@ -1,4 +1,4 @@
-"""A freeze, and an API server that does not serve."""
+"""A pause, and an API server that does not serve."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from installer.fleet.overview import build_pause
 from installer.host.kubeapi import Answer
-from installer.model.fleet import FREEZE
+from installer.model.pause import PAUSE_ANNOTATION
 from tests.fleet_bench import (
     DAEMONSET,
     REPAIR,
@@ -20,15 +20,15 @@ from tests.fleet_bench import (
 )
 
 
-def test_a_freeze_stops_what_has_not_begun(store: Store) -> None:
+def test_a_pause_stops_what_has_not_begun(store: Store) -> None:
     a, b, _ = trio(store)
     a.begin(REPAIR)
-    store.freeze("a disk is slow")
+    store.pause("a disk is slow")
     a.end()
     answer = b.begin(REPAIR)
     assert (answer.granted, answer.why) == (False, "the rollout is paused: a disk is slow")
     assert 20 <= answer.wait <= 60
-    store.freeze(None)
+    store.pause(None)
     assert b.begin(REPAIR).granted
 
 
@@ -64,13 +64,13 @@ def test_a_removal_goes_on_when_the_daemonset_is_gone(store: Store) -> None:
     assert not b.begin(replace(REPAIR, removes=True)).granted
 
 
-def test_a_freeze_stays_where_nodes_leave_the_size(store: Store) -> None:
-    store.freeze("lunch")
+def test_a_pause_stays_where_nodes_leave_the_size(store: Store) -> None:
+    store.pause("lunch")
     a, _, _ = trio(store)
     assert not a.begin(REPAIR).granted
-    store.freeze(None)
+    store.pause(None)
     assert a.begin(REPAIR).granted
-    store.freeze("lunch")
+    store.pause("lunch")
     store.now += 301
     a.end(work=REPAIR)
     assert a.begin(REPAIR).why == "the rollout is paused: lunch"
@@ -88,8 +88,8 @@ def test_a_pause_stops_nodes_also_where_the_lease_has_lost_its_label(store: Stor
     assert trio(store)[0].begin(REPAIR).why == "the rollout is paused: a Friday"
 
 
-def test_a_node_finds_a_freeze_that_is_not_listed_and_shows_it_to_the_others(store: Store) -> None:
-    without_label(store, **{FREEZE: "a Friday"})
+def test_a_node_finds_a_pause_that_is_not_listed_and_shows_it_to_the_others(store: Store) -> None:
+    without_label(store, **{PAUSE_ANNOTATION: "a Friday"})
     a, b, _ = trio(store)
     assert a.begin(REPAIR).why == "the rollout is paused: a Friday"
     assert store.objects[THE_FLEET]["metadata"]["labels"]
@@ -97,10 +97,10 @@ def test_a_node_finds_a_freeze_that_is_not_listed_and_shows_it_to_the_others(sto
     assert store.holders() == []
 
 
-def test_a_failure_is_told_while_a_freeze_is_not_listed(store: Store) -> None:
+def test_a_failure_is_told_while_a_pause_is_not_listed(store: Store) -> None:
     a, b, _ = trio(store, anywhere())
     a.begin()
-    without_label(store, **{FREEZE: "a Friday"})
+    without_label(store, **{PAUSE_ANNOTATION: "a Friday"})
     assert a.end(ok=False).tripped
-    store.freeze(None)
+    store.pause(None)
     assert "it failed on node a" in b.begin().why
