@@ -106,14 +106,14 @@ def retry(api: RolloutApi, installations: Sequence[Installed]) -> tuple[str, ...
             said.append(_describe(each))
         if released:
             seconds = max(60, math.ceil(heard_by(rollout.nodes)))
-            said.append(f"nodes that wait ask again within {seconds} s, and the first ones begin as canaries")
+            said.append(f"nodes that wait ask again within {seconds} s")
     return tuple(said)
 
 
 def _describe(released: Released) -> str:
     if not released.generation:
-        return f"deleted Lease {released.lease}, which was not understood"
-    said = f"released generation {released.generation[:12]}"
+        return f"deleted Lease {released.lease}: {released.why}"
+    said = f"released generation {released.generation[:12]}, which begins again with canaries"
     if not released.failed:
         return said
     remembered = name_some(released.failed)

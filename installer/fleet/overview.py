@@ -6,7 +6,7 @@ Objects as the API returns them and a time go in; values, and patches or names f
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from installer.fleet.board import read_pause
@@ -17,6 +17,8 @@ from installer.model.fleet import FLEET, ROLLOUT, FleetRules
 from installer.model.pause import PAUSE_ANNOTATION
 
 _BRAKE = "brake-"
+_EDITED = "no node could read it, and no other node began its generation, which canaries begin again"
+_LOST = "it was dated so far ahead that no node could take this permit, which is free now"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +38,13 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The Lease of a brake that is to go. `failed` are the nodes that have learnt that its generation fails;
-    both are empty where the Lease is not understood."""
+    """A Lease that is to go: the brake of `generation`, with the nodes that have learnt that it `failed`; or
+    one with which something else is wrong: `why`, and what follows from its end."""
 
     lease: str
     generation: str = ""
     failed: tuple[str, ...] = ()
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,8 @@ class Rollout:
     """`nodes`, `waiting` and `outdated`: those that the DaemonSet selects, those whose pod is not available,
     and those whose pod is not of the present template. `paused` says why planned work is stopped, None if it
     is not. `permits` are those in use, of `limit` there may be. `generations`: the last begun first.
-    `unreadable`: brakes that were edited by hand. `void`: permits that no node can have come by honestly."""
+    `unreadable`: brakes that were edited by hand. `void`: permits that no node can have come by honestly, and
+    why."""
 
     nodes: int
     waiting: int
@@ -59,7 +63,7 @@ class Rollout:
     generations: tuple[Generation, ...]
     unreadable: tuple[str, ...] = ()
     outdated: int = 0
-    void: tuple[str, ...] = ()
+    void: Mapping[str, str] = field(default_factory=dict)
 
 
 def build_rollout(
@@ -74,7 +78,8 @@ def build_rollout(
     outdated = max(0, nodes - (status.get("updatedNumberScheduled") or 0))
     every_permit = read_permits(leases)
     permits = tuple(permit for permit in every_permit if permit.is_held(now))
-    void = (*(permit.name for permit in every_permit if permit.is_lost(now)), *_more_than_one(permits))
+    void = dict.fromkeys((permit.name for permit in every_permit if permit.is_lost(now)), _LOST)
+    void |= _more_than_one(permits)
     brakes, unreadable = _read_brakes(leases, now)
     generations = tuple(
         Generation(
@@ -115,15 +120,19 @@ def to_retry(rollout: Rollout) -> tuple[Released, ...]:
     found = [
         Released(_BRAKE + each.generation, each.generation, tuple(sorted(each.failures))) for each in stopped
     ]
-    return (*found, *(Released(name) for name in (*rollout.unreadable, *rollout.void)))
+    wrong = {**dict.fromkeys(rollout.unreadable, _EDITED), **rollout.void}
+    return (*found, *(Released(name, why=why) for name, why in wrong.items()))
 
 
-def _more_than_one(permits: Iterable[Permit]) -> Iterator[str]:
+def _more_than_one(permits: Iterable[Permit]) -> Iterator[tuple[str, str]]:
     """A node needs one."""
     seen = set[str]()
     for permit in sorted(permits, key=lambda permit: permit.index):
         if permit.holder in seen - {""}:
-            yield permit.name
+            yield (
+                permit.name,
+                f"node {permit.node} holds another permit and needs one, so that this is free now",
+            )
         seen.add(permit.holder)
 
 

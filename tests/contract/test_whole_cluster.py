@@ -20,7 +20,7 @@ import pytest
 from installer.fleet.brake import Brake, Failure, build_brake
 from installer.fleet.objects import Permit, build_lease, build_permit
 from installer.manifests.inputs import ManifestOptions
-from installer.model.fleet import FleetRules
+from installer.model.fleet import BRAKE, FleetRules
 from installer.model.instant import parse_time
 from tests.extras import EXTENSION
 from tests.throwaway.fleet import LEASES, NODES, Fleet, build_node
@@ -189,11 +189,31 @@ def test_a_rollout_is_seen_paused_and_begun_again(fleet: Fleet, run: Run) -> Non
     assert "the rollout is paused, so that no node would begin: a Friday" in refused.stderr
     assert run("rollout", "resume").returncode == 0
     said = run("rollout", "retry").stdout
-    assert "released generation 0123456789ab; n3 had failed and tries it again by" in said
-    assert "nodes that wait ask again within 60 s, and the first ones begin as canaries" in said
+    assert "released generation 0123456789ab, which begins again with canaries; n3 had failed" in said
+    assert "nodes that wait ask again within 60 s" in said
     assert Name(LEASES, place, "brake-0123456789abcdef") not in fleet.server.objects
     assert run("rollout", "status").returncode == 0
     assert run("rollout", "retry").stdout == "nothing was stopped, and nothing has changed\n"
+
+
+def test_a_retry_says_of_each_lease_why_it_goes(fleet: Fleet, run: Run) -> None:
+    place, now = "cri-resmgr-installer-rollout", time.time()
+    brake = build_lease("brake-edited", place, "edited", annotations={BRAKE: "{"})
+    fleet.server.create(LEASES, place, brake)
+    for name, holder, begins in (
+        ("permit-0", "n1/uid-1", now),
+        ("permit-1", "n1/uid-1", now),
+        ("permit-2", "n2/uid-2", now + 10 * 86400),
+    ):
+        fleet.server.create(LEASES, place, build_permit(Permit(name), place, holder, begins, 600))
+    assert run("rollout", "retry").stdout.strip().split("; ") == [
+        "deleted Lease brake-edited: no node could read it, and no other node began its generation, "
+        "which canaries begin again",
+        "deleted Lease permit-2: it was dated so far ahead that no node could take this permit, which is "
+        "free now",
+        "deleted Lease permit-1: node n1 holds another permit and needs one, so that this is free now",
+        "nodes that wait ask again within 60 s",
+    ]
 
 
 def test_a_pause_is_no_failure_where_a_node_writes_the_lease_first(fleet: Fleet, run: Run) -> None:
