@@ -76,9 +76,10 @@ def reconcile(request: Request, host: Host, emit: Emit) -> bool:
             after = carry_out(assessment, inputs, run)
         _warn_unlabelled(run)
         _warn_unknown_health(after, emit)
+        unplaced = tuple(check_placed(after))
         if plan.steps:
-            _say(check_placed(after), emit)
-        emit(_converged(assessment, after, inputs))
+            _say(unplaced, emit)
+        emit(_converged(assessment, after, inputs, unplaced))
         return bool(plan.steps)
 
 
@@ -342,13 +343,16 @@ def _warn_unknown_health(after: HostSnapshot, emit: Emit) -> None:
         emit(Event("warning", message, {"code": "healthz-foreign", "hint": hint}))
 
 
-def _converged(assessment: Assessment, after: HostSnapshot, inputs: Inputs) -> Event:
+def _converged(
+    assessment: Assessment, after: HostSnapshot, inputs: Inputs, unplaced: Iterable[Finding]
+) -> Event:
     changed = bool(assessment.plan.steps)
     data = {
         "changed": changed,
         "generation": assessment.plan.desired.generation,
         "payloadVersion": assessment.payload_version,
         "fleetGeneration": fleet_generation(inputs),
+        "unplaced": "; ".join(f"{each.message}: {each.hint}" for each in unplaced),
         **_named(policy_in_force(after)),
     }
     return Event("converged", "done" if changed else "nothing to do", data)

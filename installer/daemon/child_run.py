@@ -32,7 +32,8 @@ class ChildOutcome:
     `restarts`: those of kubelet. `would_restart`: a plan with a restart of kubelet. `generation` and
     `payload_version`, `policy` and `policy_source` are of what is installed, where the pass `tells` of it;
     `fleet_generation` is what was asked for, if that is known. `planned` is what the pass has left undone,
-    because it has to be asked for."""
+    because it has to be asked for. `unplaced`: which containers the policy does not
+    serve on a host that is converged, and what to do."""
 
     code: int
     changed: bool = False
@@ -49,6 +50,7 @@ class ChildOutcome:
     fleet_generation: str = ""
     planned: PlannedWork | None = None
     tells: bool = False
+    unplaced: str = ""
 
     @property
     def touched(self) -> bool:
@@ -131,6 +133,7 @@ class ChildRun:
             seconds=round(time.monotonic() - self._started, 3),
             fleet_generation=str((self._converged or self._error).get("fleetGeneration", "")),
             planned=planned,
+            unplaced=str(self._converged.get("unplaced", "")),
             **self._installed(),
         )
 

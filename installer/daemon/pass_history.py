@@ -34,7 +34,8 @@ class PassHistory:
 
     `tried` are the inputs of the last pass, None before it. `well`: it found or left everything correct.
     `failures` since one did, in a row, and `said` is what the last one said that did not end well. `refused`:
-    that was a refusal (exit 4). `retry_at`: no pass before that time, unless something changes.
+    that was a refusal (exit 4). `unplaced`: what the last one that did end well has said of containers that
+    the policy does not serve. `retry_at`: no pass before that time, unless something changes.
     `locked_until`: the same, because another run held the host's lock.
     """
 
@@ -42,7 +43,7 @@ class PassHistory:
         self.tried: Token | None = None
         self.well = self.removed = False
         self.failures = 0
-        self.said = ""
+        self.said = self.unplaced = ""
         self.retry_at = self.locked_until = 0.0
         self.counts: dict[str, Any] = dict.fromkeys(_COUNTED, 0)
         self.last = (-1, 0.0)  # exit code and seconds of the last pass
@@ -104,7 +105,7 @@ class PassHistory:
         self._resync_at = now + self._spread(RESYNC)
         self.counts["repairs"] += outcome.changed and self._settled is not None
         if outcome.code == 0:
-            self.well = True
+            self.well, self.unplaced = True, outcome.unplaced
             self.counts["changes"] += outcome.changed
             # Others may have changed something while we changed the host: a verification pass follows.
             self._settled = after if outcome.changed else before

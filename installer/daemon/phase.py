@@ -26,7 +26,8 @@ class Standing:
     since one ended well, and `refused` whether that was a refusal (exit 4). `limited`: how often kubelet was
     restarted, if one more restart is not allowed now. `awaits`: why planned work may not begin now. `sick`:
     what is not healthy. `difference`: what differs from the host that the last pass has verified. `at_work`:
-    a child runs. `well`: the last look found everything correct.
+    a child runs. `well`: the last look found everything correct. `unplaced`: which containers the policy does
+    not serve all the same.
     """
 
     superseded: bool
@@ -43,6 +44,7 @@ class Standing:
     new_inputs: bool
     at_work: bool
     well: bool
+    unplaced: str
 
 
 def judge(now: Standing, seen: PollSnapshot, configuration: Configuration) -> tuple[Phase, str, bool]:
@@ -84,4 +86,4 @@ def _phase(now: Standing, seen: PollSnapshot, installs: bool) -> tuple[Phase, st
         return Phase.UNWELL, now.sick
     if now.difference:
         return Phase.CONVERGING if now.new_inputs else Phase.REPAIRING, now.difference
-    return Phase.CHECKING if now.at_work else Phase.CONVERGED, ""
+    return Phase.CHECKING if now.at_work else Phase.CONVERGED, now.unplaced

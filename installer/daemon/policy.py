@@ -351,6 +351,7 @@ class Policy:
             new_inputs=snapshot.inputs != self._passes.tried,
             at_work=self.working is not Action.NOTHING,
             well=self._passes.well,
+            unplaced=self._passes.unplaced,
         )
         self._phase, self._reason, self._ready = judge(standing, snapshot, self.configuration)
 

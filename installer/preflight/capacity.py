@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from installer.inputs.policy import policy_in_force
 from installer.model.finding import Finding, warning
+from installer.model.overview import name_some
 from installer.model.pinning import parse_list
 from installer.model.policy import Repinning
 from installer.model.proxy_cache import nano_of
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from installer.inputs.load import Inputs
 
 _WHOLE_CPUS = ("topology-aware", "memtier")  # what is reserved is taken from whole CPUs
-_NAMED = 5
+_NAMED, _LONGEST = 5, 120  # containers, and letters of each name
 _DOCS = 'docs/operations.md, "A policy\'s capacity"'
 
 
@@ -35,11 +36,14 @@ def check_placed(snapshot: HostSnapshot) -> Iterable[Finding]:
         return
     left = sorted(one.title or identity for identity, one in cached.items() if not one.cpus)
     if left:
-        more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
+        named = name_some(
+            [one if len(one) <= _LONGEST else one[: _LONGEST - 3] + "..." for one in left], _NAMED
+        )
+        count = f"{len(left)} container{'s' * (len(left) > 1)}"
         yield warning(
             "unplaced",
-            f"the policy {policy.name} had no CPUs for {', '.join(left[:_NAMED])}{more}: they use all CPUs, "
-            "and fail with CreateContainerError when they are created again",
+            f"the policy {policy.name} had no CPUs for {count} ({named}), which use all CPUs, and fail with "
+            "CreateContainerError when they are created again",
             f"give the policy more CPUs, or the node fewer pods ({_DOCS})",
         )
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from installer.model.instant import parse_time
-from installer.model.node_marks import STATUS
+from installer.model.node_marks import READY_CONDITION, STATUS
 from installer.model.pause import PAUSE_ANNOTATION
-from tests.host.command import PROGRAM
+from tests.host.command import PROGRAM, REAL_POLICY
 from tests.host.daemon import SOON, Daemon, within
 from tests.host.node import BINARY, GUARD, Node
 from tests.rules import rule
@@ -116,6 +116,34 @@ def test_it_tells_what_it_does(node: Node, server: ApiServer, tmp_path: Path) ->
         assert parse_time(said["changed"]) > 0
         assert running.end() == 0
     node.expect_good()
+
+
+@rule("R13")
+@pytest.mark.usefixtures("removed")
+def test_containers_that_the_policy_has_no_cpus_for_are_named_on_the_node(
+    node: Node, server: ApiServer, tmp_path: Path
+) -> None:
+    """It serves the others, and those until they are created again."""
+    node.fallback(REAL_POLICY)
+    node.run("install")
+    cache = node.path("/var/lib/cri-resmgr/cache")
+    found = json.loads(cache.read_text())
+    for name, given in (("web", {"cpuset_cpus": "0"}), ("db", {}), ("batch", {})):
+        entry = {"ID": name, "CacheID": name, "Name": name, "Resources": {}, "LinuxReq": given}
+        found.setdefault("Containers", {})[name] = entry
+    cache.write_text(json.dumps(found))
+    named = "the policy topology-aware had no CPUs for 2 containers (batch, db)"
+    with pod(node, server, tmp_path, CRI_RESMGR_INSTALLER_ANNOTATE_NODE="true") as running:
+        running.reach("converged")
+        within(SOON, lambda: reasons(server) == ["Unplaced"])
+        (event,) = server.events
+        assert (event["type"], named in event["message"]) == ("Warning", True)
+        (ours,) = (each for each in server.node["status"]["conditions"] if each["type"] == READY_CONDITION)
+        assert (ours["status"], ours["reason"]) == ("True", "Converged")
+        assert f": {named}, which use all CPUs" in ours["message"]
+        assert running.ready_file.exists()
+        assert running.end() == 0
+    node.fallback("policy:\n  Active: none\n")
 
 
 @pytest.mark.usefixtures("removed")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from installer.daemon.cluster.node_speech import MESSAGE_LIMIT
 from installer.inputs.configs import load_configs
 from installer.inputs.load import Inputs, Request
 from installer.inputs.settings import Settings
@@ -66,7 +67,16 @@ def test_who_the_policy_has_not_placed_is_named() -> None:
     cache = ProxyCache(policy="topology-aware", containers=cached)
     (found,) = check_placed(replace(NODE, cache=cache))
     assert found.code == "unplaced"
-    assert "topology-aware had no CPUs for cc, ns/db-0/db:" in found.message
+    assert "topology-aware had no CPUs for 2 containers (cc, ns/db-0/db), which" in found.message
     assert not list(check_placed(replace(NODE, cache=replace(cache, policy="none"))))
     placed = {"aa": cached["aa"]}
     assert not list(check_placed(replace(NODE, cache=replace(cache, containers=placed))))
+
+
+def test_however_many_are_not_placed_the_remedy_is_read() -> None:
+    many = {str(index): CachedContainer(500, title=f"{index:02}/{'x' * 400}") for index in range(40)}
+    cache = ProxyCache(policy="topology-aware", containers=many | {"aa": CachedContainer(500, cpus="1")})
+    (found,) = check_placed(replace(NODE, cache=cache))
+    assert "for 40 containers (00/xxx" in found.message
+    assert "x... and 35 more), which use all CPUs" in found.message
+    assert len(found.message) + len(found.hint) < MESSAGE_LIMIT

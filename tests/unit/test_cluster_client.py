@@ -197,6 +197,23 @@ def test_the_reasons_of_events(scene: Scene) -> None:
     assert events[3]["message"] == "disk is full"
 
 
+def test_containers_that_are_not_served_are_a_warning_until_all_are(scene: Scene) -> None:
+    scene.begin()
+    for reason in ("no CPUs for web", "no CPUs for web", "no CPUs for db", ""):
+        scene.cluster.report(state(Phase.CHECKING, reason))
+        scene.cluster.report(state(Phase.CONVERGED, reason))
+    events = scene.heartbeat(answer(sent=3)).events
+    assert [(event["type"], event["reason"]) for event in events] == [
+        *[("Warning", "Unplaced")] * 2,
+        ("Normal", "Converged"),
+    ]
+    assert [event["message"].partition(": ")[2] for event in events] == [
+        "no CPUs for web",
+        "no CPUs for db",
+        "",
+    ]
+
+
 @pytest.mark.parametrize("phase", [Phase.FAILED, Phase.REFUSED])
 def test_a_failure_that_repeats_is_one_event_until_another_comes(scene: Scene, phase: Phase) -> None:
     scene.begin()

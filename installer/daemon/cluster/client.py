@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from installer.daemon.cluster.agenda import Agenda, Due, Periods
-from installer.daemon.cluster.event_words import EVENTS, message_of, policy_of
+from installer.daemon.cluster.event_words import EVENTS, kind_of, message_of, policy_of
 from installer.daemon.cluster.heartbeat import HEARTBEAT_SECONDS, HeartbeatRequest
 from installer.daemon.cluster.memory import ClusterMemory
 from installer.daemon.cluster.node_speech import MESSAGE_LIMIT, NodeSpeech
@@ -32,6 +32,7 @@ _PERIODS = Periods()
 _FIRST_SECONDS = 3.0  # before the first pass: a dead API server must not delay it
 _GRACE = 2.0  # seconds a child gets from SIGTERM to SIGKILL
 _QUEUE = 16  # events; the oldest go first
+_REASONED = (Phase.FAILED, Phase.REFUSED, Phase.CONVERGED)  # another reason is another Event
 
 _PAUSE_UNKNOWN = "the API server does not say whether this node is paused"
 
@@ -159,7 +160,7 @@ class ApiCluster:
         if not self._speaks:
             self._turns.yields()
         self._node.take(state)
-        what = state.reason if phase in (Phase.FAILED, Phase.REFUSED) else policy_of(state)
+        what = (state.reason if phase in _REASONED else "") or policy_of(state)
         told = (phase, state.hold, what)
         if phase is Phase.CONVERGING:
             self._told = ()  # the result of new inputs is told, also where it is the same as before
@@ -169,7 +170,7 @@ class ApiCluster:
             self._wait(state)
         elif phase in EVENTS and told != self._told:
             self._told = told
-            if not self._goes_without_event(phase):
+            if not self._goes_without_event(state):
                 self._queue.append(self._event(state))
             self._agenda.soon(Due.WORD)
         elif phase in EVENTS and self._owes_state:
@@ -178,15 +179,15 @@ class ApiCluster:
             self._agenda.want(Due.WORD, self._periods.word)
         self._schedule()
 
-    def _goes_without_event(self, phase: Phase) -> bool:
+    def _goes_without_event(self, state: DaemonState) -> bool:
         """Whether the Node itself says that all is well, and no warning has to be taken back by an Event."""
-        warned, warns = self._warned, EVENTS[phase][0] == "Warning"
-        good = phase in (Phase.CONVERGED, Phase.REMOVED)
+        warned, warns = self._warned, kind_of(state)[0] == "Warning"
+        good = state.phase in (Phase.CONVERGED, Phase.REMOVED) and not warns
         self._warned = warns or (warned and not good)
         return good and not warned and self._says
 
     def _event(self, state: DaemonState) -> Mapping[str, Any]:
-        kind, reason = EVENTS[state.phase]
+        kind, reason = kind_of(state)
         message = message_of(state)[:MESSAGE_LIMIT]
         return {"type": kind, "reason": reason, "message": message, "time": self._now()}
 

@@ -21,6 +21,12 @@ EVENTS = {
 would have two events for each attempt."""
 
 
+def kind_of(state: DaemonState) -> tuple[str, str]:
+    """Type and reason of the Event of a state whose phase has one."""
+    warns = state.phase is Phase.CONVERGED and state.reason
+    return ("Warning", "Unplaced") if warns else EVENTS[state.phase]
+
+
 def message_of(state: DaemonState) -> str:
     """What people read in the Event."""
     words = {

@@ -45,6 +45,16 @@ def test_whatever_changes_is_converged_at_once(settled: Bench, what: str) -> Non
     assert settled.look(replace(GOOD, **other)) is Action.INSTALL
 
 
+def test_who_is_not_served_is_the_reason_until_a_pass_finds_all_served(settled: Bench) -> None:
+    assert settled.look(after=RESYNC + 1) is Action.INSTALL
+    settled.end(ChildOutcome(0, unplaced="no CPUs for web"))
+    state = settled.policy.state
+    assert (state.phase, state.ready, state.reason) == (Phase.CONVERGED, True, "no CPUs for web")
+    assert settled.look(after=RESYNC + 1) is Action.INSTALL
+    settled.end()
+    assert settled.policy.state.reason == ""
+
+
 @rule("R13")
 def test_new_inputs_are_not_ready_until_they_are_converged(settled: Bench) -> None:
     settled.look(replace(GOOD, inputs=("other",)))
