@@ -400,7 +400,7 @@ class Daemon:
             self._loop.after(_RETRY, self._serve_pages)
 
     def _page(self, path: str) -> Page | None:
-        return render_page(path, self._policy.state, __version__, self._succeeded)
+        return render_page(path, self._policy.state, __version__, self._succeeded, self._snapshot.answered_in)
 
     def _show(self, *, alive: bool = False) -> None:
         published = self._published

@@ -28,12 +28,15 @@ _COUNTERS = {
 }
 
 
-def render_page(path: str, state: DaemonState, version: str, succeeded: float = 0.0) -> Page | None:
+def render_page(
+    path: str, state: DaemonState, version: str, succeeded: float = 0.0, answered_in: float = 0.0
+) -> Page | None:
     """The page at `path`: /healthz answers 200 as long as the program runs, /readyz 200 only where the
     host is converged and healthy, else 503; both tell the state as JSON. None where there is no page.
-    `succeeded` is when the last pass converged, in seconds of the epoch; 0 before the first one."""
+    `succeeded` is when the last pass converged, in seconds of the epoch, `answered_in` how many seconds the
+    relay has last taken for an answer; both are 0 before the first one."""
     if path == "/metrics":
-        return Page(200, _METRICS, "".join(_metrics(state, version, succeeded)))
+        return Page(200, _METRICS, "".join(_metrics(state, version, succeeded, answered_in)))
     if path in ("/healthz", "/readyz"):
         status = 200 if path == "/healthz" or state.ready else 503
         return Page(status, "application/json", json.dumps(state_json(state)) + "\n")
@@ -46,7 +49,7 @@ def state_json(state: DaemonState) -> dict[str, object]:
     return {first + "".join(word.capitalize() for word in rest): value for (first, *rest), value in words}
 
 
-def _metrics(state: DaemonState, version: str, succeeded: float) -> Iterator[str]:
+def _metrics(state: DaemonState, version: str, succeeded: float, answered_in: float) -> Iterator[str]:
     labels = {
         "version": version,
         "mode": state.mode.value,
@@ -68,6 +71,11 @@ def _metrics(state: DaemonState, version: str, succeeded: float) -> Iterator[str
         ("last_exit_code", state.last_exit, "Exit code of the last pass, -1 before the first one has ended."),
         ("last_pass_seconds", state.last_seconds, "How long the last pass took."),
         ("last_success_timestamp_seconds", succeeded, "When a pass last converged; 0 before the first one."),
+        (
+            "relay_answer_seconds",
+            round(answered_in, 6),
+            "How long the relay took for its last answer to a CRI call.",
+        ),
     ):
         yield from _metric(name, "gauge", what, f" {value}")
     for field, (name, what) in _COUNTERS.items():

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -41,6 +42,7 @@ _WRITTEN: Callable[[os.stat_result], Token] = attrgetter(
     "st_ino", "st_mode", "st_uid", "st_gid", "st_size", "st_mtime_ns", "st_ctime_ns"
 )
 _SHORT_SILENCE = 2.0  # seconds: a restart of the proxy, not yet worth a word
+_SLOW = 0.5  # seconds; answers that take so long may soon come too late. A relay at rest needs 5 ms
 _RUNTIME_FLAG = re.compile(rb"--runtime-socket=([^\s\"']+)")
 _NO_PROXY, _NO_KUBELET = UnitState(paths.PROXY_UNIT), UnitState("kubelet.service")
 
@@ -53,7 +55,9 @@ class PollSnapshot:
     itself.
     `blind` is why the units could not be looked at; `unservable`: because this is not a host that we can
     serve. `runtime` is only asked while the relay is silent, and taken for answering otherwise.
-    `asked`: whether the cluster has said a moment ago if the node is `paused`.
+    `asked`: whether the cluster has said a moment ago if the node is `paused`. `answered_in`: the seconds
+    that the relay has last taken for an answer, 0 before the first one; `late`: it has used up the time for
+    one.
     """
 
     inputs: Token = ()
@@ -61,6 +65,8 @@ class PollSnapshot:
     units: Token = ()
     agent: str = ""
     relay: bool = True
+    answered_in: float = 0.0
+    late: bool = False
     runtime: bool = True
     proxy: UnitState = _NO_PROXY
     kubelet: UnitState = _NO_KUBELET
@@ -106,7 +112,9 @@ class PollSnapshot:
             if not unit.running and not (unit is self.proxy and silent < _SHORT_SILENCE):
                 return f"{unit.name} is {unit.active_state}"
         if silent >= _SHORT_SILENCE:
-            return "the relay does not answer" + ("" if self.runtime else ", nor does the runtime")
+            slow = self.late and self.answered_in >= _SLOW
+            how = f" in time (its last answer took {self.answered_in:.1f} s)" if slow else ""
+            return f"the relay does not answer{how}" + ("" if self.runtime else ", nor does the runtime")
         return "" if self.on_relay else "kubelet runs on its base endpoint"
 
 
@@ -121,8 +129,9 @@ class Poller:
         configuration: Configuration,
         inputs: Iterable[Path],
         answers: Callable[[Path, float], bool],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._is_answered = answers
+        self._is_answered, self._clock = answers, clock
         self._files = files
         self._systemd = systemd
         self._inputs = tuple(inputs)
@@ -135,9 +144,13 @@ class Poller:
     def heartbeat(self, seconds: float = ANSWER_SECONDS) -> PollSnapshot:
         """The last snapshot, with the relay asked again, which has `seconds` for its answer, and the agent's
         configuration looked at."""
+        began = self._clock()
         relay = self._answers(paths.RELAY_SOCKET, seconds)
+        took = self._clock() - began
         runtime = relay or self._runtime_answers()
-        self._seen = replace(self._seen, relay=relay, runtime=runtime, agent=self._agent.look())
+        answered_in, late = (took, False) if relay else (self._seen.answered_in, took >= seconds)
+        answer = replace(self._seen, relay=relay, answered_in=answered_in, late=late, runtime=runtime)
+        self._seen = replace(answer, agent=self._agent.look())
         return self._seen
 
     def look(self, seconds: float = ANSWER_SECONDS) -> PollSnapshot:
@@ -157,6 +170,7 @@ class Poller:
             units=(*_OF_UNIT(proxy), *_OF_UNIT(kubelet), on_relay),
             proxy=proxy,
             kubelet=kubelet,
+            answered_in=self._seen.answered_in,
             on_relay=on_relay,
             hold=self._hold(),
             paused=self._files.status(PAUSE_FILE) is not None,

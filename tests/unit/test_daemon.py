@@ -7,6 +7,7 @@ import json
 import os
 import subprocess  # the subject of one test is a process: what it has imported
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -255,6 +256,37 @@ def test_the_runtime_is_asked_only_while_the_relay_is_silent(files: RootedFiles)
     seen = Poller(files, FakeSystemd(), Configuration(), (), answers).look()
     assert (seen.relay, seen.runtime) == (False, True)
     assert asked == ["cri-resmgr.sock", "containerd.sock"]
+
+
+@pytest.mark.parametrize(
+    ("usual", "last", "said"),
+    [
+        (3.24, 5.0, "the relay does not answer in time (its last answer took 3.2 s)"),
+        (3.24, 0.001, "the relay does not answer"),  # it hangs up, or is not there
+        (0.004, 5.0, "the relay does not answer"),  # it hangs
+    ],
+)
+def test_a_relay_that_has_become_too_slow_is_told_from_a_dead_one(
+    files: RootedFiles, usual: float, last: float, said: str
+) -> None:
+    now, durations = [0.0], [usual, last]
+
+    def answers(path: Path, _seconds: float) -> bool:
+        if path.readlink().name == "containerd.sock":
+            return True
+        now[0] += durations.pop(0)
+        return bool(durations)
+
+    for socket in (paths.RELAY_SOCKET, "/run/containerd.sock"):
+        write(files.root, socket)
+    write(files.root, paths.PROXY_ENVIRONMENT, 'RUNTIME_OPTIONS="--runtime-socket=/run/containerd.sock -x"')
+    poller = Poller(files, FakeSystemd(), Configuration(), (), answers, lambda: now[0])
+    assert poller.heartbeat(5.0).answered_in == pytest.approx(usual)
+    running = UnitState(paths.PROXY_UNIT, active_state="active", sub_state="running", main_pid=6)
+    seen = replace(poller.look(5.0), proxy=running, kubelet=running)
+    assert not seen.relay
+    assert seen.answered_in == pytest.approx(usual)
+    assert seen.complaint(2.0) == said
 
 
 def test_a_shortage_of_descriptors_is_not_a_silent_relay(files: RootedFiles) -> None:

@@ -68,9 +68,15 @@ def test_names_and_help_are_by_convention() -> None:
         assert re.fullmatch(r"[a-z][a-z_]*[a-z]", name)
         assert name.endswith("_total") is (family.type == "counter")
         assert not re.search("milli|minute|hours|_count$|_sum$|_bucket$", name)
-        assert ("time" in name or "_pass_s" in name) is name.endswith("_seconds")
+        assert bool(re.search("time|_pass_s|_answer_s", name)) is name.endswith("_seconds")
         assert re.fullmatch(r"[A-Z0-9].{20,}\.", family.documentation), family.documentation
     assert "last_success_timestamp_seconds 1767355200.0" in page.text
+
+
+def test_the_time_of_a_cri_call_is_told() -> None:
+    page = render_page("/metrics", STATE, "1.2", answered_in=0.0042)
+    assert page is not None
+    assert "\ncri_resmgr_installer_relay_answer_seconds 0.0042\n" in page.text
 
 
 @pytest.mark.parametrize("phase", Phase)
