@@ -112,9 +112,10 @@ class PollSnapshot:
             if not unit.running and not (unit is self.proxy and silent < _SHORT_SILENCE):
                 return f"{unit.name} is {unit.active_state}"
         if silent >= _SHORT_SILENCE:
-            slow = self.late and self.answered_in >= _SLOW
-            how = f" in time (its last answer took {self.answered_in:.1f} s)" if slow else ""
-            return f"the relay does not answer{how}" + ("" if self.runtime else ", nor does the runtime")
+            said = "the relay does not answer"
+            if self.late and self.answered_in >= _SLOW:
+                said = f"the relay does not answer in time (its last answer took {self.answered_in:.1f} s)"
+            return said + ("" if self.runtime else ", nor does the runtime")
         return "" if self.on_relay else "kubelet runs on its base endpoint"
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,17 @@ OPERATIONS = (ROOT / "docs/operations.md").read_text()
 ARCHITECTURE = (ROOT / "docs/architecture.md").read_text()
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 SOURCES = "\n".join(path.read_text() for path in sorted((ROOT / "installer").rglob("*.py")))
+GUARD = ROOT / "units/cri-resmgr-kubelet-guard"
+NO_QUOTE = re.compile(
+    r"(cri|cri-resmgr-installer|docker|fuser|hack/\w+|history|journalctl|kill|kubectl|manifests|plan|ps|restorecon"
+    r"|sh|ss|status|systemctl|systemd-analyze) |.*[{|]"
+)
+QUOTED_OF_OTHERS = (
+    "CreateContainerError ... not enough ... sharable CPU",
+    "failed to unmarshal snapshot data",
+    "hostPath type check failed",
+    'no matches for kind "ValidatingAdmissionPolicy"',
+)
 
 
 def section(title: str, page: str = OPERATIONS) -> str:
@@ -150,6 +163,46 @@ def test_every_room_is_described_and_no_other() -> None:
     rooms = {entry.name + "/" * entry.is_dir() for entry in (ROOT / "installer").glob("[a-z]*")}
     beside = {"units/", "templates/", "tests/", "daemon/cluster/"}
     assert set(first_cells(section("The rooms", ARCHITECTURE))) == rooms | beside
+
+
+@cache
+def said() -> str:
+    """Every text of the program and of the guard, a line each, without docstrings and what is filled in."""
+    found = re.findall(r"[\"']([^\"'\n]*)[\"']", re.sub(r"\$\{?\w+\}?", "\0", GUARD.read_text()))
+    for path in (ROOT / "installer").rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        passed = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            texts = [str(part.value) if isinstance(part, ast.Constant) else "\0" for part in parts]
+            found += ["".join(texts)] if id(node) not in passed and texts != ["\0"] else []
+    return "\n".join(" ".join(text.split()) for text in found)
+
+
+def quotes(page: str) -> list[str]:
+    """What stands in backquotes and is neither a command nor an excerpt of a file: at least three words."""
+    spans = re.findall(r"`([^`]+)`", re.sub(r"(?ms)^```.*?^```|^    .*?$", "", page))
+    texts = [" ".join(span.replace("\\|", "|").split()) for span in spans]
+    return [text for text in texts if text.count(" ") > 1 and not NO_QUOTE.match(text)]
+
+
+def made_up(quote: str) -> list[str]:
+    """The parts of a quote that the program never says, between what it fills in: names, numbers, paths."""
+    filled = r"\.\.\.|[:;,()]|\S*(?:[A-Z]{2}|\d|\w[./=]\w)\S*"
+    parts = [part.strip() for part in re.split(filled, quote) if part.strip()]
+    return [part for part in parts if not re.search(rf"(?<![\w-]){re.escape(part)}(?![\w-])", said())]
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/operations.md", "docs/fleet.md", "docs/gardener.md"])
+def test_every_message_that_is_quoted_is_one_of_ours(name: str) -> None:
+    found = [each for each in quotes((ROOT / name).read_text()) if each not in QUOTED_OF_OTHERS]
+    assert len(found) > 20 or name != "docs/operations.md"
+    assert {each: parts for each in found if (parts := made_up(each))} == {}
+
+
+def test_a_quote_that_was_made_up_is_found() -> None:
+    (quote,) = quotes("| `unwell: the relay\nhas gone fishing for 12 s` | `kubectl get pods -A` |")
+    assert made_up(quote) == ["the relay has gone fishing for"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])

@@ -1,6 +1,7 @@
 """`run`, from outside, on a real host: what it repairs, and what it leaves alone."""
 
 import json
+import re
 import socket
 import urllib.error
 import urllib.request
@@ -259,7 +260,9 @@ def test_its_pages_tell_how_the_host_is(node: Node, tmp_path: Path) -> None:
         node.path(HOLD).write_text("somebody's reason\n")
         within(SOON, lambda: page(listen, "/readyz")[0] == 503)
         assert json.loads(page(listen, "/readyz")[1])["hold"] == "somebody's reason"
-        assert "cri_resmgr_installer_hold 1\n" in page(listen, "/metrics")[1]
+        metrics = page(listen, "/metrics")[1]
+        assert "cri_resmgr_installer_hold 1\n" in metrics
+        assert re.search(r"\ncri_resmgr_installer_relay_answer_seconds (?!0\.0\n)0\.\d+\n", metrics)
         assert page(listen, "/healthz")[0] == 200
     finally:
         node.path(HOLD).unlink(missing_ok=True)
