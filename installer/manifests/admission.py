@@ -98,11 +98,14 @@ _NAMES_NODE = Rule(
 
 
 def _resources(group: str, version: str, operations: str, *names: str) -> dict[str, Any]:
+    """With the default of the API: kubectl compares such a list as a whole with what the API server has made
+    of it, and would find it changed by each apply."""
     return {
         "apiGroups": [group],
         "apiVersions": [version],
         "operations": operations.split(),
         "resources": list(names),
+        "scope": "*",
     }
 
 

@@ -128,6 +128,11 @@ class ControlPlane:
         context.load_cert_chain(self._directory / "admin.crt", self._directory / "admin.key")
         return Caller(self.url, context)
 
+    @property
+    def kubeconfig(self) -> Path:
+        """Of `admin`."""
+        return self._kubeconfig("admin")
+
     def bearer(self, token: str) -> Caller:
         return Caller(self.url, ssl.create_default_context(cafile=str(self.authority)), token)
 
