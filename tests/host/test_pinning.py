@@ -312,3 +312,28 @@ def test_r13_converged_is_not_said_while_a_start_of_another_has_taken_weight(nod
     assert but_cpus(workload.usage) == before
     node.expect_good()
     assert node.run("install").out == "nothing to do\n"
+
+
+@rule("R14")
+def test_a_start_that_was_cut_off_costs_no_container_of_its_name_anything(node: Node) -> None:
+    """The proxy's cache has one entry for all containers of a pod that have the same name, and reads those
+    that never ran, too: it would know one of them, and each time another one."""
+    socket, made, left = node.host.runtime_socket, dict[str, str](), list[str]()
+    for number in range(4):
+        pod = run_pod(node.host, socket, f"pod-{number}")
+        for index in range(3):
+            name, shares = f"c{index}", 20 + 4 * len(made)
+            left.append(create_container(node.host, socket, name, pod=pod, starts=False))
+            made[f"{pod.name}/{name}"] = create_container(
+                node.host, socket, name, cpu_shares=shares, pod=pod, attempt=1
+            )
+            left.append(create_container(node.host, socket, name, pod=pod, starts=False, attempt=2))
+    before = {name: enforced(node.host, identity) for name, identity in made.items()}
+    node.fallback(REAL_POLICY)
+    said = node.run("install").said
+    assert said.count("which never ran") == len(left)
+    assert but_cpus({name: enforced(node.host, one) for name, one in made.items()}) == but_cpus(before)
+    assert not {one for one in left if one in ctr(node.host, "containers", "list")}
+    assert node.run("install").out == "nothing to do\n"
+    node.run("remove")
+    assert {name: enforced(node.host, one) for name, one in made.items()} == before

@@ -12,10 +12,10 @@ import json
 from contextlib import suppress
 from typing import Any
 
-from tests.throwaway.standins.http2 import CallError, field, fields, strings, unary
+from tests.throwaway.standins.http2 import CallError, field, fields, numbers, strings, unary
 
 SERVICE = "/runtime.v1.RuntimeService/"
-RUNNING = 1
+CREATED, RUNNING = 0, 1
 CALL_SECONDS = 60.0
 TOUCH_NOBODY = ("none", "static")
 CUT_WEIGHTS = ("topology-aware", "memtier", "static-plus")
@@ -34,7 +34,7 @@ def repin(
     touches = policy not in TOUCH_NOBODY and pins.get("PinCPU") is not False
     known = {entry["ID"]: entry for entry in cached.values()}
     parents: dict[str, bool] = {}
-    for container in running(runtime):
+    for container in listed(runtime):
         entry = known.get(container["ID"])
         if entry is not None and not switched:
             if touches:
@@ -73,16 +73,17 @@ def weight_of(entry: dict[str, Any]) -> int:
     return max(LOWEST, milli * 1024 // 1000)
 
 
-def running(runtime: str) -> list[dict[str, Any]]:
-    """The running containers, as far as the cache has them from a list."""
-    listed = unary(runtime, SERVICE + "ListContainers", field(1, field(2, field(1, RUNNING))), CALL_SECONDS)
+def listed(runtime: str) -> list[dict[str, Any]]:
+    """The containers that have not ended, as far as the cache has them from a list. It has one entry for all
+    of a pod that have the same name: the last one's."""
     found = []
-    for number, message in fields(listed):
-        if number == 1:
-            words = strings(message)
-            found.append(
-                {"ID": words[1], "PodID": words[2], "CacheID": f"cache:{words[1]}", "State": RUNNING}
-            )
+    for number, message in fields(unary(runtime, SERVICE + "ListContainers", b"", CALL_SECONDS)):
+        if number == 1 and (state := numbers(message).get(6, CREATED)) in (CREATED, RUNNING):
+            words, pairs = strings(message), [strings(each) for at, each in fields(message) if at == 8]
+            labels = {pair[1]: pair[2] for pair in pairs if len(pair) == 2}
+            named = [labels.get(f"io.kubernetes.{what}") for what in ("pod.uid", "container.name")]
+            key = ":".join(name for name in named if name) or words[1]
+            found.append({"ID": words[1], "PodID": words[2], "CacheID": key, "State": state})
     return found
 
 
