@@ -144,6 +144,8 @@ def find_lost(
     cache = read_cache(host.files)
     found = (
         _lost(one, cache, before.get(one.id))
+        if one.id in cache.containers
+        else Lost(f"{one.title} is not known to the proxy", came_late=True)
         for one in host.cri.containers(endpoint)
         if unknown_too or one.id in cache.containers
     )
@@ -151,10 +153,8 @@ def find_lost(
 
 
 def _lost(container: RunningContainer, cache: ProxyCache, before: RunningContainer | None) -> Lost | None:
-    now, known = container.cgroup, cache.containers.get(container.id)
-    if known is None:
-        return Lost(f"{container.title} is not known to the proxy", came_late=True)
-    if now is None or has_own_cpus(known):
+    now = container.cgroup
+    if now is None or has_own_cpus(cache.containers.get(container.id)):
         return None
     due = due_shares(before or container)
     # Where the runtime tells only what it has now, the lowest weight of one that has come is no evidence.
@@ -192,8 +192,14 @@ def announce_start(files: Files) -> None:
 
 def find_reduced(containers: Iterable[RunningContainer], cache: ProxyCache) -> list[str]:
     """The containers that have less weight than they were created with, because a start that was not ours has
-    taken it, each in words; those of which that is not certain are left out."""
-    found = (_lost(one, cache, None) for one in containers if one.id in cache.containers)
+    taken it, each in words; those of which that is not certain are left out. One that the cache does not know
+    may have come past the proxy, or have lost its place there to a leftover of its name, and only the lowest
+    weight is certain then."""
+    found = (
+        _lost(one, cache, None)
+        for one in containers
+        if one.id in cache.containers or (one.cgroup is not None and one.cgroup.is_lowest)
+    )
     return [lost.how for lost in found if lost and lost.came_late]
 
 

@@ -21,7 +21,7 @@ from tests.throwaway.containers import Mount, Pod, create_container, ctr, run_po
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.kubelet import UNIT, wait_healthy
 from tests.throwaway.pods import Assigned, pod_object
-from tests.throwaway.proxy import ready, serves
+from tests.throwaway.proxy import RELAY, ready, serves
 from tests.throwaway.standins.repinning import LOWEST, SHARED
 
 CACHE = "/var/lib/cri-resmgr/cache"
@@ -337,3 +337,24 @@ def test_a_start_that_was_cut_off_costs_no_container_of_its_name_anything(node: 
     assert node.run("install").out == "nothing to do\n"
     node.run("remove")
     assert {name: enforced(node.host, one) for name, one in made.items()} == before
+
+
+@rule("R13", "R14")
+def test_who_has_lost_the_place_in_the_cache_and_the_weight_is_seen_and_gets_it_back(node: Node) -> None:
+    """Starts of the proxy that are not ours: one writes the cache with the leftover, and to the next one the
+    container that runs is unknown, or the other way round."""
+    node.fallback(REAL_POLICY)
+    node.run("install")
+    pod = run_pod(node.host, RELAY, "web-0")
+    identity = create_container(node.host, RELAY, "web", cpu_shares=512, pod=pod)
+    create_container(node.host, RELAY, "web", cpu_shares=512, pod=pod, starts=False, attempt=1)
+    for _ in range(2):
+        node.host.systemctl("restart", PROXY)
+        within(SOON, lambda: serves(node.host))
+        taken = enforced(node.host, identity)["cpu.shares"] == str(LOWEST)
+        assert ("not converged" in node.command("status").out) is taken
+    assert taken
+    assert "removed default/web-0/web, which never ran" in node.run("install").said
+    assert enforced(node.host, identity)["cpu.shares"] == "512"
+    assert node.run("install").out == "nothing to do\n"
+    node.run("status")

@@ -22,7 +22,15 @@ from installer.model.proxy_cache import CachedContainer, parse_cache
 from installer.model.resource import Part, UnitState
 from installer.model.snapshot import RunningContainer, UnstartedContainer
 from installer.model.state import Desired, Mode
-from installer.pinning.adopt import OLD_CACHE, Lost, bring_back, divide, find_lost, with_strangers
+from installer.pinning.adopt import (
+    OLD_CACHE,
+    Lost,
+    bring_back,
+    divide,
+    find_lost,
+    find_reduced,
+    with_strangers,
+)
 from installer.pinning.weight import due_shares, keeps_weight
 from tests.fakes import CONTAINERD, FakeHost
 from tests.rules import rule
@@ -405,6 +413,14 @@ def test_who_only_is_not_known_waits_until_kubelet_has_moved(tmp_path: Path) -> 
     assert find_lost(fake.host, ENDPOINT, before, unknown_too=False) == ()
     (lost,) = find_lost(fake.host, ENDPOINT, before, unknown_too=True)
     assert lost == Lost("ns/web-0/new is not known to the proxy", came_late=True)
+
+
+@pytest.mark.parametrize(("shares", "found"), [(2, True), (20, False), (30, False)])
+def test_of_who_is_not_in_the_cache_only_the_lowest_weight_is_certain(shares: int, found: bool) -> None:
+    """Kubelet may have resized one that came past the proxy."""
+    unknown = replace(STRANGER, id="bb", cgroup=replace(FREE, shares=shares))
+    said = find_reduced([unknown], parse_cache(cache(PolicyName="topology-aware")))
+    assert said == ["ns/web-0/web has 2 shares, not 30 shares"] * found
 
 
 @rule("R14")
