@@ -47,11 +47,15 @@ class Fleet(NoCluster):
         self.results.append(result)
 
 
+ROLLED_BACK = "say('rollback.started')"
+
+
 @pytest.mark.parametrize(
     ("then", "ok"),
     [
         ("say('converged', changed=True)", True),
-        ("say('rollback.started'); sys.exit(5)", False),
+        (f"{ROLLED_BACK}; say('error', 'it is broken', exitCode=5, remembered=True); sys.exit(5)", False),
+        (f"{ROLLED_BACK}; sys.exit(5)", None),  # it was the node's environment
         ("sys.exit(4)", None),
     ],
 )
