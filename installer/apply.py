@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from installer.aside import come_back, leave_relay
+from installer.aside import check_way_back, come_back, leave_relay
 from installer.begun_start import TOO_LONG, why_not_started
 from installer.errors import (
     InstallerError,
@@ -32,15 +32,7 @@ from installer.model import paths
 from installer.model.event import Emit, Event
 from installer.model.limits import ANSWER_SECONDS, Limits, answer_seconds
 from installer.model.plan import JOB_SLACK, PROXY_SETTLE, RELOAD, Plan, Step, StepKind
-from installer.model.resource import (
-    DesiredFile,
-    FileState,
-    HostPath,
-    Kind,
-    Part,
-    PayloadFile,
-    UnitState,
-)
+from installer.model.resource import DesiredFile, FileState, HostPath, Kind, Part, PayloadFile, UnitState
 from installer.model.snapshot import RunningContainer
 from installer.pinning.adopt import adopt, announce_start, bring_back, check_lost, find_lost, forget_old
 from installer.pinning.restore import restore_and_tell
@@ -55,7 +47,8 @@ _STOP_TIMEOUT = 20.0  # seconds; the unit's own TimeoutStopSec is far below
 
 @dataclass(slots=True)
 class Progress:
-    """What a plan has already done, so that a rollback moves no more than that."""
+    """What a plan has already done, so that a rollback moves no more than that. `restarts_left`: how often it
+    may restart kubelet; the way off a relay is always open, the way back to it is not."""
 
     touched: set[Part] = field(default_factory=set)
     moved_kubelet: bool = False
@@ -64,13 +57,14 @@ class Progress:
     cut_short: bool = False  # a start that was silent when its time was over, which it had less of than usual
     failed_unit: str = ""
     journal_from: str = ""  # where the journal ended before the last start of a unit
+    restarts_left: float = math.inf
 
 
 def apply_plan(plan: Plan, host: Host, limits: Limits, emit: Emit, progress: Progress) -> None:
     """Carries out every step in order.
 
     Raises StepFailedError naming what failed (`progress.failed_unit` is the unit
-    whose journal tells more), InterruptedRunError between two steps.
+    whose journal tells more), InterruptedRunError and KubeletKeptError between two steps.
     """
     worker = _Worker(plan, host, limits, emit, progress)
     if plan.parts and plan.desired.proxy is None:
@@ -80,6 +74,7 @@ def apply_plan(plan: Plan, host: Host, limits: Limits, emit: Emit, progress: Pro
         while steps:
             if not worker.gap.is_open:
                 host.clock.check()
+            check_way_back(steps, plan.kubelet_unit, progress.restarts_left)
             had_left = progress.left_relay
             worker.carry_out(steps[0])
             steps = steps[1:]
@@ -288,6 +283,7 @@ class _Worker:
             if not at_once:
                 await_calm(self._host, self._emit)
             self._progress.moved_kubelet = True
+            self._progress.restarts_left -= 1
             self._host.files.remove(paths.RELAY_FAILURES)  # the relay has answered: the guard counts anew
         else:
             self._progress.moved_proxy = True

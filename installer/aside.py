@@ -5,13 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from hashlib import sha256
 
+from installer.errors import KubeletKeptError
 from installer.model import paths
 from installer.model.hold import BY_RUN
 from installer.model.plan import Step, StepKind
 from installer.model.proxy_start import ExpectedStart
 from installer.model.resource import DesiredFile, Part
 
-WAITS_THERE = f"{BY_RUN}kubelet waits there while the proxy starts"
+WAITS_THERE = f"{BY_RUN}kubelet waits there until the proxy has started, and another restart is allowed"
+
+KEPT_ON_BASE = (
+    "kubelet waits on its base endpoint: another restart of it is not allowed now",
+    "the proxy runs; `run` takes kubelet back to it as soon as that is allowed",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,14 @@ def leave_relay(unit: str, reason: str = WAITS_THERE) -> tuple[Step, ...]:
 def restart_kubelet(unit: str) -> tuple[Step, ...]:
     """The steps of a restart: it counts only when kubelet is healthy again."""
     return tuple(Step(kind, unit, Part.KUBELET) for kind in (StepKind.RESTART, StepKind.AWAIT_KUBELET))
+
+
+def check_way_back(rest: tuple[Step, ...], unit: str, restarts_left: float) -> None:
+    """Raises KubeletKeptError where the rest of a plan begins with kubelet's way back to the relay, and no
+    restart is left for it."""
+    kinds = [step.kind for step in rest[:2] if step.target in (paths.HOLD, unit)]
+    if kinds == [StepKind.CLEAR_HOLD, StepKind.RESTART] and restarts_left < 1:
+        raise KubeletKeptError(*KEPT_ON_BASE)
 
 
 def come_back(rest: tuple[Step, ...], unit: str) -> tuple[Step, ...]:

@@ -48,8 +48,7 @@ def check_run(inputs: Inputs, assessment: Assessment, run: Run) -> None:
     plan = assessment.plan
     proven = is_proven(run.store.record, plan.desired)
     check_inputs(inputs, plan.changes, run.host.validator, proven=proven)
-    if inputs.request.ask_first:
-        _check_turn(_planned_work(inputs, assessment, run), run.emit)
+    _check_turn(inputs.request, _planned_work(inputs, assessment, run), run.emit)
 
 
 def _check_allowed(request: Request, assessment: Assessment) -> None:
@@ -61,29 +60,36 @@ def _check_allowed(request: Request, assessment: Assessment) -> None:
             f"`cri-resmgr-installer install` by hand ends the hold, or `rm {paths.HOLD}`; nothing was touched"
         )
         raise KubeletKeptError(f"an operator holds kubelet on its base endpoint: {reason}", hint)
-    if request.keep_kubelet and plan.restarts_kubelet:
-        message = "kubelet would have to restart: not allowed now: hourly restart limit reached"
-        raise KubeletKeptError(message, "nothing was touched")
+    needs = min(_most_restarts(assessment), request.settings.kubelet.restarts_per_hour)
+    if needs > request.restarts_left:
+        times = f"{'would' if plan.restarts_kubelet else 'may'} have to restart{' twice' * (needs > 1)}"
+        raise KubeletKeptError(f"kubelet {times}: not allowed now: hourly restart limit", _UNTOUCHED)
+
+
+def _most_restarts(assessment: Assessment) -> int:
+    """Of kubelet, by its plan."""
+    return assessment.plan.most_restarts(relay_answers=assessment.snapshot.proxy.relay_answers)
 
 
 def _planned_work(inputs: Inputs, assessment: Assessment, run: Run) -> PlannedWork:
     """What the plan means for a fleet: a kubelet that restarts, and the first of a generation."""
     plan, snapshot = assessment.plan, assessment.snapshot
+    restarts = _most_restarts(assessment) > 0
     if plan.mode is Mode.REMOVE:
-        return PlannedWork("removal", restarts_kubelet=plan.restarts_kubelet, removes=True)
+        return PlannedWork("removal", restarts_kubelet=restarts, removes=True)
     in_force, record = policy_in_force(snapshot), run.store.record
     repolicies = policy_of(plan.desired, snapshot.cache) != (in_force.name if in_force else "")
     return PlannedWork(
         fleet_generation(inputs),
-        restarts_kubelet=plan.restarts_kubelet,
+        restarts_kubelet=restarts,
         begins=is_open(record, plan.desired),
         soaks=plan.restarts_kubelet or repolicies,
     )
 
 
-def _check_turn(work: PlannedWork, emit: Emit) -> None:
+def _check_turn(request: Request, work: PlannedWork, emit: Emit) -> None:
     """Says what is planned, and raises KubeletKeptError if it has to be asked for."""
-    if work.restarts_kubelet or work.begins:
+    if (work.restarts_kubelet and request.ask_first) or (work.begins and request.ask_first == "all"):
         emit(Event("planned", "this pass has to wait for the turn of this node", asdict(work)))
         raise KubeletKeptError("planned work waits for the turn of this node", _UNTOUCHED)
 
@@ -104,9 +110,7 @@ def carry_out(assessment: Assessment, inputs: Inputs, run: Run) -> HostSnapshot:
 def repair(request: Request, keeping: Assessment, run: Run) -> None:
     """The same for the last good generation. Raises KubeletKeptError."""
     _check_allowed(request, keeping)
-    if request.ask_first:
-        work = PlannedWork("good", restarts_kubelet=keeping.plan.restarts_kubelet)
-        _check_turn(work, run.emit)
+    _check_turn(request, PlannedWork("good", restarts_kubelet=_most_restarts(keeping) > 0), run.emit)
     after = _change(keeping, run)
     _close_installed(keeping.plan, after, None, run)
     run.emit(Event("good.repaired", "the last good generation was repaired"))
@@ -116,7 +120,7 @@ def _change(assessment: Assessment, run: Run) -> HostSnapshot:
     """The plan, or the rollback. Returns the host as it is then."""
     plan, snapshot = assessment.plan, assessment.snapshot
     limits = limits_of(plan, snapshot, run.settings)
-    progress, outcome = Progress(), "cut off"
+    progress, outcome = Progress(restarts_left=run.restarts_left), "cut off"
     try:
         after = converge(plan, snapshot, run, limits, progress, healthy=snapshot.sound)
         outcome = "done"
@@ -127,7 +131,7 @@ def _change(assessment: Assessment, run: Run) -> HostSnapshot:
         outcome = describe_end(error)
         run.emit(diagnose(failure.message, found, run.host, plan.kubelet_unit, plan))
         raise error from failure
-    except InterruptedRunError as error:
+    except (InterruptedRunError, KubeletKeptError) as error:
         outcome = describe_end(error)
         raise
     finally:

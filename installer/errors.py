@@ -95,8 +95,8 @@ class RollbackFailedError(InstallerError):
 
 
 class KubeletKeptError(InstallerError):
-    """The plan would restart kubelet or end its hold, and this run may not do that (exit 3). Nothing was
-    touched. That is no failure: it begins when it may."""
+    """The plan would restart kubelet or end its hold, and this run may not do that (exit 3). That is no
+    failure: another run does it when it may. Nothing was touched, or kubelet waits on its base endpoint."""
 
     exit_code = 3
     waits = True

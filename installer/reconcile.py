@@ -141,7 +141,8 @@ def _look(request: Request, host: Host, emit: Emit) -> tuple[Run, Inputs, Assess
     except OSError as error:
         failure = failed_on_disk("the host could not be read", error)
         raise UnservableHostError(failure.message, f"{failure.hint}; nothing was touched") from error
-    return Run(host, store, request.settings, emit, request.who, request.because), inputs, assessment
+    left = 0.0 if request.ask_first else request.restarts_left
+    return Run(host, store, request.settings, emit, request.who, request.because, left), inputs, assessment
 
 
 def _consider_earlier(

@@ -16,7 +16,13 @@ from installer.apply import Progress
 from installer.aside import Aside, restart_kubelet
 from installer.converge import converge, limits_of
 from installer.diff import diff
-from installer.errors import InstallerError, InterruptedRunError, StepFailedError, failed_on_disk
+from installer.errors import (
+    InstallerError,
+    InterruptedRunError,
+    KubeletKeptError,
+    StepFailedError,
+    failed_on_disk,
+)
 from installer.host.ports import Clock
 from installer.inputs.policy import policy_of
 from installer.model import hold, paths
@@ -82,13 +88,16 @@ def roll_back(
     journal = journal_lines(unit, run.host.journal.tail(unit, _JOURNAL_LINES) if unit else ())
     message = f"failed: {failure.message}; rolling back"
     run.emit(Event("rollback.started", message, {"reason": failure.message}))
-    target, back, slow = Desired(), Progress(), False
+    target, back, slow, kept = Desired(), Progress(restarts_left=progress.restarts_left), False, ""
     try:
         target = good_desired(run.store.record, run.host.files) or Desired()
         if progress.touched or target.proxy is not None or not is_earlier(run.store.record):
             plan, snapshot = _plan_back(assessment, progress, target, run)
             limits = limits_of(plan, snapshot, run.settings)
-            converge(plan, snapshot, run, limits, back)
+            try:
+                converge(plan, snapshot, run, limits, back)
+            except KubeletKeptError as error:  # it is healthy there
+                kept = f", but {error.message}"
             slow = plan.steps_aside or back.left_relay
         # else not even the claim of a takeover was written: that installation is as it was
     except (InstallerError, OSError) as error:
@@ -105,7 +114,7 @@ def roll_back(
         failure = StepFailedError(failure.message, _SLOW, interfered=True)
     blamed = _blame(assessment, failure, run)
     unsaved = _close(target, run)
-    return rolled_back(failure, target, blamed and unsaved is None, journal, unsaved)
+    return rolled_back(failure, target, blamed and unsaved is None, journal, unsaved, kept)
 
 
 def _with_runtime(failure: StepFailedError, assessment: Assessment, run: Run) -> StepFailedError:

@@ -96,8 +96,10 @@ def rolled_back(
     blamed: bool,
     journal: str,
     unsaved: StepFailedError | None = None,
+    kept: str = "",
 ) -> RolledBackError:
-    """Exit 5. `unsaved` is why the record could not be written, if it could not."""
+    """Exit 5. `unsaved` is why the record could not be written, if it could not; `kept` that kubelet waits on
+    its base endpoint, if it does."""
     where = "the host is as it was before"
     if target.proxy:
         what = "last good generation" if target.proxy.generation else "earlier installation"
@@ -114,7 +116,7 @@ def rolled_back(
     else:
         remedy = f"{failure.hint}. Then" if failure.hint else "Later"
         what_next = f"{_NOT_BLAMED}. {remedy} run the same command again."
-    return RolledBackError(_story(message, journal), f"{where}. {what_next}", remembered=blamed)
+    return RolledBackError(_story(message, journal), f"{where}{kept}. {what_next}", remembered=blamed)
 
 
 def runtime_away(

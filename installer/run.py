@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from installer.host.ports import Host
@@ -15,7 +16,7 @@ DAEMON = "the daemon"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The host's lock is held. `who` asked for it, and `because` of what."""
+    """The host's lock is held. `who` asked for it, and `because` of what. `restarts_left`: see Progress."""
 
     host: Host
     store: RecordStore
@@ -23,3 +24,4 @@ class Run:
     emit: Emit
     who: str = "root"
     because: str = ""
+    restarts_left: float = math.inf

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Mapping
@@ -73,8 +74,8 @@ def _request(arguments: argparse.Namespace, options: Options, settings: Settings
         without_record=getattr(arguments, "without_record", False),
         despite_pause=getattr(arguments, "despite_pause", False),
         adopt=options.adopt or settings.adopt,
-        keep_kubelet=getattr(arguments, "keep_kubelet", False),
-        ask_first=getattr(arguments, "ask_first", False),
+        restarts_left=getattr(arguments, "restarts_left", math.inf),
+        ask_first=getattr(arguments, "ask_first", ""),
         unattended=getattr(arguments, "unattended", False),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -159,7 +160,6 @@ def _add_host_verbs(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
             default=argparse.SUPPRESS,
             help="take an installation of cri-resmgr over that another installer has made",
         )
-    install.add_argument("--keep-kubelet", action="store_true", help=argparse.SUPPRESS)
     remove = add("remove", "converge the host to removed, once")
     for verb in (plan, remove):
         verb.add_argument(
@@ -169,10 +169,11 @@ def _add_host_verbs(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
         )
     for verb in (plan, install, remove):
         _add_despite_pause(verb)
+    install.add_argument("--restarts-left", type=int, default=math.inf, help=argparse.SUPPRESS)
     for verb in (install, remove):  # what the daemon starts them with
         verb.add_argument("--unattended", action="store_true", help=argparse.SUPPRESS)
         verb.add_argument("--because", default="", help=argparse.SUPPRESS)
-        verb.add_argument("--ask-first", action="store_true", help=argparse.SUPPRESS)
+        verb.add_argument("--ask-first", choices=("restarts", "all"), default="", help=argparse.SUPPRESS)
     add("run", "daemon: converge, then watch (settings' mode)")
     history = add("history", "what changed on this host, when, by whom and why, from its journal")
     history.add_argument("-n", "--lines", type=_count, default=20, metavar="COUNT", help="default 20")

@@ -10,16 +10,17 @@ _PROXY_SLACK = 15.0  # seconds, on top of what a restart of the proxy waits itse
 GRACE = 10.0  # seconds from SIGTERM to SIGKILL for a child that changes little
 
 
-def verb_of(decision: Decision, *, spent: bool, asks: bool = False) -> tuple[str, ...]:
-    """The verb of the command line with its options; the policy has looked for a pause itself. `spent`:
-    kubelet may not be restarted now. `asks`: planned work has to be asked for first."""
+def verb_of(decision: Decision, restarts_left: int, asks: str = "") -> tuple[str, ...]:
+    """The verb of the command line with its options; the policy has looked for a pause itself.
+    `restarts_left`: how often kubelet may be restarted now. `asks`: what has to be asked for first."""
     if decision.action is Action.RESTART_PROXY:
         return ("rescue", "--restart-proxy")
     if decision.action in (Action.RESCUE, Action.HOLD):
         return ("rescue", f"--reason={decision.why}", *(["--hold-only"] * (decision.action is Action.HOLD)))
     if decision.action is Action.PLAN:
         return ("plan", "--despite-pause")
-    bounds = ["--keep-kubelet"] * (spent and decision.action is Action.INSTALL) + ["--ask-first"] * asks
+    bounds = [f"--restarts-left={restarts_left}"] if decision.action is Action.INSTALL else []
+    bounds += [f"--ask-first={asks}"] if asks else []
     return (decision.action.value, "--unattended", "--despite-pause", f"--because={decision.why}", *bounds)
 
 

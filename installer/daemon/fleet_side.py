@@ -29,7 +29,7 @@ def ask_fleet(cluster: Cluster, policy: Policy, snapshot: PollSnapshot) -> None:
 
 def tell_fleet(cluster: Cluster, policy: Policy, action: Action, outcome: ChildOutcome) -> None:
     """How a child has ended, before the policy knows of it."""
-    permitted, begun = None if policy.asks else policy.planned, cluster.turn().begun
+    permitted, begun = None if policy.asks == "all" else policy.planned, cluster.turn().begun
     known_bad = begun is not None and outcome.remembered and outcome.fleet_generation == begun.generation
     if policy.follows or (permitted is None and known_bad):
         permitted = begun  # by an earlier daemon, and its end was not told

@@ -315,8 +315,8 @@ class Daemon:
         self._policy.begun(action, snapshot)
         unit = self._policy.configuration.kubelet_unit
         child_run = ChildRun(action, snapshot, unit, self._log, self._policy.moved)
-        asks = self._policy.asks and not self._removing
-        argv = self._command.argv(*verb_of(decision, spent=self._policy.spent, asks=asks))
+        asks = "" if self._removing else self._policy.asks
+        argv = self._command.argv(*verb_of(decision, self._policy.restarts_left, asks))
         bounds = bounds_of(action, self._policy.configuration)
         ended = partial(self._ended, child_run, bounds[0])
         try:

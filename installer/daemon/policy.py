@@ -78,14 +78,15 @@ class Policy:
         self._starting_since: float | None = None
         self._forward_at = -HOUR
         self._yielded = self._was_paused = self._stopped = False
-        self._checked: Token | None = None  # for which the plan has said whether kubelet restarts
-        self._would_restart = False
+        self._checked: Token | None = None  # for which a look has said how many restarts are too few
+        self._too_few = -1
+        self._had = 0  # of them, when the action began
         self._hold = ""
         self._planned: PlannedWork | None = None  # which has to be asked for, on the host of this token
         self._planned_for: Token | None = None
         self._wanted: PlannedWork | None = None
         self.had_lock = False  # a pass of this daemon has had the host's lock
-        self.asks = False  # the pass that was decided on may not do planned work
+        self.asks = ""  # what the pass that was decided on may not do unasked: "all" planned work, "restarts"
         self.wonders = False  # a pass waits for what the cluster says of a pause, or soon will need it
 
     # -- what is told -------------------------------------------------------------
@@ -124,20 +125,22 @@ class Policy:
         return self._by_another
 
     @property
-    def spent(self) -> bool:
-        """Whether we may not restart kubelet now. The pass is told, too: what an earlier plan has found may
+    def restarts_left(self) -> int:
+        """How often we may restart kubelet now. The pass is told, too: what an earlier plan has found may
         have changed since."""
-        return self._used() >= self.configuration.restarts_per_hour
+        return max(0, self.configuration.restarts_per_hour - self._used())
 
     def begun(self, action: Action, snapshot: PollSnapshot, *, by_another: bool = False) -> None:
         """The action begins, on what was seen. `ended` follows, also where no child could be started.
         `by_another`: an earlier daemon has begun it, on inputs that nobody knows any more."""
         self.working, self._before, self._by_another = action, snapshot, by_another
-        self._moved, self._begun_at = False, self._now
+        # What a repair that had to wait was about is repaired when kubelet is safe.
+        self._stopped |= action is Action.RESCUE and (self._is_limited(snapshot) or self._planned is not None)
+        self._moved, self._begun_at, self._had = False, self._now, self.restarts_left
         if action is Action.RESTART_PROXY:
             self._relay.restarts_proxy(self._now, self.configuration.dead_seconds)
         if action in (Action.INSTALL, Action.REMOVE, Action.PLAN) and not by_another:
-            self._stopped = False
+            self._stopped &= action is Action.PLAN
             self._passes.begun(self._now)
         self._judge(self._now, snapshot)
 
@@ -166,7 +169,8 @@ class Policy:
                 self._planned = self._wanted = outcome.planned
                 self._planned_for = before.everything
             if passes.planned(now, outcome, before, after):
-                self._checked, self._would_restart = before.everything, outcome.would_restart
+                refused = self._had if action is not Action.PLAN and outcome.planned is None else 0
+                self._checked, self._too_few = before.everything, refused if outcome.would_restart else -1
         elif action in (Action.INSTALL, Action.REMOVE):
             self._planned = self._wanted = None
             passes.ended(now, outcome, before, after, removes=self.configuration.mode is Mode.REMOVE)
@@ -286,10 +290,15 @@ class Policy:
     def _may_begin(self, snapshot: PollSnapshot, *, planned: bool = True) -> bool:
         """Whether a pass may begin now. One that has not got its turn does only what needs none; the end of a
         rescue is not `planned`. Before each one the cluster is asked whether the node is paused."""
-        turn = snapshot.turn
-        self.asks = planned and turn.asks and (self._planned is None or not turn.allows(self._planned))
+        turn, work = snapshot.turn, self._planned
+        if not (planned and turn.asks):
+            self.asks = ""
+        elif work is None or not turn.allows(work):
+            self.asks = "all"
+        else:
+            self.asks = "" if work.restarts_kubelet else "restarts"
         self._wanted = self._planned if planned else None
-        return not (self.asks and self._waits(snapshot)) and self._is_asked(snapshot)
+        return not (self.asks == "all" and self._waits(snapshot)) and self._is_asked(snapshot)
 
     def _is_asked(self, snapshot: PollSnapshot) -> bool:
         """Whether the cluster was asked if the node is paused."""
@@ -303,20 +312,25 @@ class Policy:
         return known and planned is not None and not snapshot.turn.allows(planned)
 
     def _allowed(self, now: float, snapshot: PollSnapshot, why: str, *, planned: bool = True) -> _Choice:
-        """A pass, unless it would restart kubelet once too often: a plan says first whether it would."""
-        looked = self._checked == snapshot.everything
-        if not self.spent or (looked and not self._would_restart):
+        """A pass, unless it would restart kubelet once too often: where no restart is left, a plan says first
+        whether it would."""
+        limited = self._is_limited(snapshot)
+        if not limited and (self.restarts_left or self._checked == snapshot.everything):
             if not self._may_begin(snapshot, planned=planned):
                 return _NOTHING
-            self._checked = None if self.spent else self._checked
+            self._checked = self._checked if self.restarts_left else None
             return Action.INSTALL, why
         if not self._is_asked(snapshot):
             return _NOTHING
-        if not looked:
+        if not limited:
             return Action.PLAN, f"{why}; not allowed now: hourly restart limit reached"
         if not snapshot.hold and not snapshot.on_relay and now >= self._rescue_at:
             return Action.HOLD, f"{BY_DAEMON}kubelet was restarted {self._used()} times within an hour"
         return _NOTHING
+
+    def _is_limited(self, snapshot: PollSnapshot) -> bool:
+        """Whether a look at this host has found that so many restarts of kubelet are too few."""
+        return self._checked == snapshot.everything and self.restarts_left <= self._too_few
 
     def _why(self, now: float, snapshot: PollSnapshot) -> str:
         return self._passes.why(now, snapshot, busy=self._systemd_is_busy(now, snapshot))
@@ -333,7 +347,6 @@ class Policy:
         """Sets phase, reason and readiness."""
         sick = snapshot.complaint(self._relay.silence(now))
         self._serves = bool(self._passes.installed.get("generation")) and not (snapshot.blind or sick)
-        limited = self.spent and self._would_restart and self._checked == snapshot.everything
         standing = Standing(
             superseded=self._yielded,
             waiting=now < self._not_before,
@@ -342,7 +355,7 @@ class Policy:
             said=self._passes.said,
             failed=self._passes.failures > 0,
             refused=self._passes.refused,
-            limited=f"restarted {self._used()} times within an hour" if limited else "",
+            limited=f"restarted {self._used()} times within an hour" if self._is_limited(snapshot) else "",
             awaits=(snapshot.turn.why or "the fleet is asked")
             if self._wanted is not None and self._waits(snapshot)
             else "",

@@ -5,6 +5,7 @@ Asks the host nothing and writes nothing.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,9 +29,9 @@ class Request:
     `despite_pause`: act on a paused node, too.
     `adopt`: an installation of cri-resmgr that another installer has made is taken over.
     `inspect`: the host is only looked at; inputs that are not given are those that were installed.
-    `keep_kubelet`: begin nothing that would restart kubelet. `ask_first`: nor a generation that was not
-    verified on this host yet; what is not begun is said, so that it can be asked for. `unattended`: nobody
-    is watching, so a person's hold is not ended.
+    `restarts_left`: begin nothing that would restart kubelet more often. `ask_first`: nothing that restarts
+    it ("restarts"), nor a generation that was not verified on this host yet ("all"); what is not begun is
+    said, so that it can be asked for. `unattended`: nobody is watching, so a person's hold is not ended.
     """
 
     mode: Mode
@@ -46,8 +47,8 @@ class Request:
     without_record: bool = False
     despite_pause: bool = False
     adopt: bool = False
-    keep_kubelet: bool = False
-    ask_first: bool = False
+    restarts_left: float = math.inf
+    ask_first: str = ""
     unattended: bool = False
 
 

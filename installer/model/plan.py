@@ -114,7 +114,17 @@ class Plan:
 
     @property
     def restarts_kubelet(self) -> bool:
-        return any(step.kind is StepKind.RESTART and step.target == self.kubelet_unit for step in self.steps)
+        return self._kubelet_restarts > 0
+
+    @property
+    def _kubelet_restarts(self) -> int:
+        restarts = (step for step in self.steps if step.kind is StepKind.RESTART)
+        return sum(step.target == self.kubelet_unit for step in restarts)
+
+    def most_restarts(self, *, relay_answers: bool) -> int:
+        """How often it may have to restart kubelet. A start that turns out slow takes kubelet away and back;
+        where the relay is silent already, that is no part of the plan, but what saves kubelet."""
+        return 2 if self.leaves_if_slow and relay_answers else self._kubelet_restarts
 
     @property
     def rescues(self) -> bool:

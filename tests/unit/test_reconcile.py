@@ -95,7 +95,7 @@ def planned(ask: Request, node: Node) -> PlannedWork | None:
     """What a run that has to ask first does not begin; None if it did all there was."""
     said: list[Event] = []
     try:
-        reconcile(replace(ask, ask_first=True, unattended=True), node.fake.host, said.append)
+        reconcile(replace(ask, ask_first="all", unattended=True), node.fake.host, said.append)
     except KubeletKeptError:
         (event,) = (event for event in said if event.kind == "planned")
         data: dict[str, Any] = dict(event.data)
@@ -140,7 +140,7 @@ def test_a_run_that_ends_otherwise_says_what_is_installed_and_what_was_asked_for
     (tmp_path / "configs").mkdir()
     config = tmp_path / "configs/fallback.cfg"
     config.write_text("policy:\n  Active: none\nlogger:\n  Debug: cri\n")
-    new = replace(request(payload, unattended=True), configs=tmp_path / "configs", ask_first=True)
+    new = replace(request(payload, unattended=True), configs=tmp_path / "configs", ask_first="all")
     with pytest.raises(KubeletKeptError) as waits:
         reconcile(new, node.fake.host, silent)
     assert (waits.value.installed, bool(waits.value.fleet_generation)) == ({}, True)

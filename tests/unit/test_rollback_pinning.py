@@ -24,7 +24,7 @@ from tests.faults.disks.crash import build
 from tests.faults.disks.node import Node, bare_node
 from tests.faults.disks.recorder import Careless
 from tests.rules import rule
-from tests.unit.test_slow_node import release
+from tests.slownode import release
 
 # Nobody is adopted: that takes a real socket.
 SETTINGS = Settings(

@@ -18,7 +18,7 @@ from tests.contract.scene import Scene
 
 WORK = PlannedWork("one", begins=True)
 ASKED = f"""
-if "--ask-first" in sys.argv:
+if "--ask-first=all" in sys.argv:
     say("planned", **json.loads('{json.dumps(asdict(WORK))}'))
     sys.exit(3)
 """

@@ -203,8 +203,8 @@ class SimNode:
             blind=self.blind,
         )
 
-    def work(self, generation: str, *, asks: bool) -> tuple[float, ChildOutcome]:
-        """Seconds and end of a pass."""
+    def work(self, generation: str, asks: str) -> tuple[float, ChildOutcome]:
+        """Seconds and end of a pass. `asks`: what it may not do unasked."""
         if self.busy:
             return 0.1, ChildOutcome(BUSY)
         if self.installed == generation and not self.drifted:

@@ -105,8 +105,8 @@ class Watcher:
 
     def _begin(self, action: Action, snapshot: PollSnapshot) -> None:
         self.policy.begun(action, snapshot)
-        permitted = self.policy.planned if not self.policy.asks else None
-        seconds, outcome = self.node.work(self.generation, asks=self.policy.asks)
+        permitted = self.policy.planned if self.policy.asks != "all" else None
+        seconds, outcome = self.node.work(self.generation, self.policy.asks)
         if outcome.restarts:
             self.node.fleet.began(self.node, permitted, self.generation)
         boots = self.node.boots

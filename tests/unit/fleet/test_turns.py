@@ -246,7 +246,7 @@ def test_a_failure_that_only_the_host_remembers_is_told(
     node.ends()
     later = TurnsOfANode(store, clock, "node", node.files).talk()
     policy = Policy(Configuration(), lambda: 0.5, 0.0)
-    policy.asks = True
+    policy.asks = "all"
     reason = "it is not tried again"
     tell_fleet(later, policy, Action.INSTALL, ChildOutcome(5, remembered=True, reason=reason))
     outcome = ChildOutcome(5, remembered=True, reason=reason, fleet_generation=generation)

@@ -1,0 +1,161 @@
+"""How often kubelet is restarted: the daemon's policy and the program's own passes on one simulated node."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from installer.daemon.child_command import verb_of
+from installer.daemon.configuration import Configuration
+from installer.daemon.decision import Action, Decision
+from installer.daemon.policy import HOUR, Policy
+from installer.model import paths
+from tests.faults.disks.node import KUBELET
+from tests.passes import LONG, UNSURE, WatchedNode
+from tests.rules import rule
+
+
+class Daemon(WatchedNode):
+    """A node with a daemon's policy."""
+
+    def __init__(self, root: Path, restarts_per_hour: int = 3) -> None:
+        super().__init__(root, restarts_per_hour)
+        configuration = Configuration(restarts_per_hour=restarts_per_hour)
+        self.policy = Policy(configuration, lambda: 0.5, self.now)
+
+    def live(self, seconds: float) -> None:
+        """It does what it decides for so long."""
+        until = self.now + seconds
+        while self.now < until:
+            before = self.see()
+            decision = self.policy.step(self.now, before)
+            if decision.action in (Action.NOTHING, Action.STOP):
+                self.node.fake.clock.sleep(max(0.1, min(decision.due, until) - self.now))
+                continue
+            self.policy.begun(decision.action, before)
+            outcome = self.begin(decision, self.policy.asks, self.policy.restarts_left)
+            self.policy.ended(self.now, outcome, self.see())
+
+
+def change(watched: Daemon, reserved: int, last: float, *, slow: bool) -> None:
+    """Another configuration, on a node whose proxy took so long to start."""
+    watched.starts_take(last, slow=slow)
+    watched.configure(reserved)
+
+
+def test_a_pass_is_told_how_often_it_may_restart_kubelet() -> None:
+    assert "--restarts-left=2" in verb_of(Decision(Action.INSTALL), 2)
+    assert "--ask-first=restarts" in verb_of(Decision(Action.INSTALL), 2, "restarts")
+    assert not [word for word in verb_of(Decision(Action.REMOVE), 2) if "restarts" in word]
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Daemon:
+    made = Daemon(tmp_path)
+    made.live(60)
+    return made
+
+
+def spend(watched: Daemon, count: int) -> None:
+    watched.policy.stamps = [watched.now] * count
+
+
+@pytest.mark.parametrize("took", [UNSURE, LONG])
+def test_a_start_that_may_be_slow_waits_until_both_restarts_are_left(watched: Daemon, took: float) -> None:
+    spend(watched, 2)
+    change(watched, 500, took, slow=True)
+    watched.live(HOUR - 120)
+    assert watched.restarts == []
+    assert watched.node.on_relay
+    assert watched.policy.state.phase == "limited"
+    watched.live(HOUR)
+    assert watched.moves == [False, True]
+    assert b"500m" in (watched.node.read(paths.FALLBACK_CONFIG) or b"")
+    assert watched.policy.state.phase == "converged"
+
+
+def test_what_is_sure_to_be_quick_needs_none(watched: Daemon) -> None:
+    spend(watched, 3)
+    change(watched, 500, 1.0, slow=False)
+    watched.live(60)
+    assert watched.restarts == []
+    assert watched.policy.state.phase == "converged"
+
+
+@pytest.mark.parametrize("took", [UNSURE, LONG])
+def test_where_an_hour_has_one_restart_kubelet_comes_back_with_the_next(tmp_path: Path, took: float) -> None:
+    watched = Daemon(tmp_path, restarts_per_hour=1)
+    watched.live(60)
+    change(watched, 500, took, slow=True)
+    watched.live(HOUR - 60)
+    assert watched.moves == [False]
+    assert watched.node.kubelet_healthy()
+    assert watched.policy.state.phase == "held"
+    watched.live(300)
+    assert watched.moves == [False, True]
+    assert watched.policy.state.phase == "converged"
+    assert watched.restarts[1][0] - watched.restarts[0][0] >= HOUR
+
+
+@rule("R4")
+@pytest.mark.parametrize("unwell", [True, False])
+def test_a_kubelet_that_hangs_leaves_though_no_restart_is_left(watched: Daemon, unwell: bool) -> None:
+    """Somebody has stopped the proxy, and its start is slow."""
+    spend(watched, 3)
+    watched.starts_take(UNSURE, slow=True)
+    watched.node.seconds = 14.0 if unwell else 26.0
+    watched.node.fake.healthz.healthy = watched.node.kubelet_healthy if unwell else True
+    watched.node.systemd.stop(paths.PROXY_UNIT, 0)
+    watched.live(HOUR / 2)
+    assert watched.moves == [False]
+    assert not watched.restarts[0][2]
+    assert watched.node.kubelet_healthy()
+    watched.live(HOUR)
+    assert watched.moves == [False, True]
+    assert watched.policy.state.phase == "converged"
+
+
+@rule("R8")
+def test_a_good_proxy_that_is_slow_to_come_back_does_not_bring_kubelet_back_once_too_often(
+    watched: Daemon,
+) -> None:
+    """The attempt was sure to be quick, and fails: both are silent for as long as kubelet may hang."""
+    spend(watched, 3)
+    change(watched, 500, 1.0, slow=True)
+    watched.live(HOUR / 2)
+    assert watched.moves == [False]
+    assert watched.node.kubelet_healthy()
+    (failure,) = (event for event in watched.said if event.kind == "error")
+    assert "is in place again, but kubelet waits on its base endpoint" in str(failure.data["hint"])
+    watched.live(HOUR)
+    assert watched.moves[:2] == [False, True]
+    assert watched.policy.state.phase == "converged"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_kubelet_comes_to_the_relay_no_more_often_than_the_limit_allows(tmp_path: Path, seed: int) -> None:
+    """Whatever happens: what exceeds it takes kubelet from a relay that is silent."""
+    draw = random.Random(seed)
+    limit = draw.randint(1, 3)
+    watched = Daemon(tmp_path, restarts_per_hour=limit)
+    for _event in range(6):
+        what = draw.choice(("change", "change", "change", "drift", "stop"))
+        if what == "change":
+            change(
+                watched, draw.randint(100, 900), draw.choice((1.0, UNSURE, LONG)), slow=draw.random() < 0.7
+            )
+        elif what == "stop":
+            watched.node.systemd.stop(paths.PROXY_UNIT, 0)
+        else:
+            (watched.node.fake.root / paths.GUARD[1:]).unlink(missing_ok=True)
+            watched.node.systemd.restart(KUBELET, 0)
+            watched.restarts.pop()  # not by us
+        watched.live(draw.choice((30, 400, 2000)))
+    watched.live(2 * HOUR)
+    for number, (at, on_relay, answered) in enumerate(watched.restarts):
+        before = [each for each, _relay, _answered in watched.restarts[:number] if at - each < HOUR]
+        assert len(before) < limit or (not on_relay and not answered)
+    assert watched.node.on_relay
+    assert watched.policy.state.phase == "converged"
