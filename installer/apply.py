@@ -16,7 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from installer.aside import check_way_back, come_back, leave_relay
-from installer.begun_start import TOO_LONG, why_not_started
+from installer.at_work import AtWork, Patience
+from installer.begun_start import TOO_LONG, why_not_ready, why_not_started
 from installer.errors import (
     InstallerError,
     InterruptedRunError,
@@ -30,7 +31,7 @@ from installer.host.ports import Host
 from installer.kubelet_start import KubeletStart, await_calm, check_steady
 from installer.model import paths
 from installer.model.event import Emit, Event
-from installer.model.limits import ANSWER_SECONDS, Limits, answer_seconds
+from installer.model.limits import Limits, answer_seconds
 from installer.model.plan import JOB_SLACK, PROXY_SETTLE, RELOAD, Plan, Step, StepKind
 from installer.model.resource import DesiredFile, FileState, HostPath, Kind, Part, PayloadFile, UnitState
 from installer.model.snapshot import RunningContainer
@@ -359,9 +360,10 @@ class _Worker:
         limits = self._limits
         longest = self._proxy_bound(limits.proxy_start) if limits.hanging else limits.begun_start
         self._progress.journal_from = self._host.journal.cursor()
-        why = why_not_started(self._host, limits.begun_start, longest)
+        furthest = 0.0 if limits.hanging else limits.furthest
+        why = why_not_started(self._host, limits.begun_start, longest, furthest)
         if why == TOO_LONG and self._is_given_more_time():
-            why = why_not_started(self._host, limits.begun_start, limits.begun_start)
+            why = why_not_started(self._host, limits.begun_start, limits.begun_start, limits.furthest)
             self._relay_deadline = 0.0
         if why:
             message = f"{step.target} did not finish starting, restarting it: {why}"
@@ -374,8 +376,11 @@ class _Worker:
 
     def _restart_if_refused(self, step: Step) -> None:
         """Nothing but its journal says whether it has taken the new force.cfg."""
-        why = why_not_taken(*self._signalled, self._host, self._limits.begun_start)
+        limits, hangs = self._limits, self._limits.hanging
+        silence = limits.proxy_start / 2 if hangs else math.inf
+        why, answered = why_not_taken(*self._signalled, self._host, limits.begun_start, silence)
         if why:
+            self._relay_deadline = answered + limits.proxy_start if hangs else 0.0
             message = f"cri-resmgr has not taken the new force.cfg, and is restarted: {why}"
             self._emit(Event("warning", message, {"code": "force-refused", "hint": ""}))
             self._restart(step)
@@ -424,20 +429,17 @@ class _Worker:
 
     def _await_status(self, step: Step) -> UnitState:
         # The start itself is part of the time that the relay may take.
-        deadline = self._relay_deadline or self._host.clock.monotonic() + self._limits.proxy_start
+        now, limits = self._host.clock.monotonic(), self._limits
+        deadline = self._relay_deadline or now + limits.proxy_start
+        furthest = 0.0 if limits.hanging else (self._start_began or now) + limits.furthest
         unit = self._host.systemd.unit(paths.PROXY_UNIT)
-        reason = "it did not answer"
-        while (left := deadline - self._host.clock.monotonic()) > 0:
-            try:
-                status = self._host.cri.status(step.target, min(ANSWER_SECONDS, left / 2))  # two calls
-            except StepFailedError as error:
-                reason = error.message
-            else:
-                if status.ready:
-                    return unit
-                reason = status.reason
-            check_steady(unit, self._host.systemd.unit(unit.name), self._failure)
-            self._host.clock.sleep(_POLL)
+        work = AtWork(unit, self._progress.journal_from, self._host)
+        patience = Patience(work, deadline, furthest, self._host)
+        reason = why_not_ready(
+            self._host, step.target, patience, lambda now: check_steady(unit, now, self._failure)
+        )
+        if not reason:
+            return unit
         self._progress.cut_short = self._limits.cuts_short
         raise self._failure(paths.PROXY_UNIT, f"the relay is not ready: {reason}")
 

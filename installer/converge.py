@@ -20,6 +20,8 @@ from installer.model.snapshot import HostSnapshot
 from installer.run import Run
 from installer.snapshot import refresh
 
+_GETS_ON = 3.0  # times what a start is expected to take, while it is seen to get on
+
 
 def limits_of(plan: Plan, snapshot: HostSnapshot, settings: Settings) -> Limits:
     """The deadlines of a plan that is made from `snapshot`."""
@@ -41,6 +43,7 @@ def build_limits(settings: Settings, *, hanging: bool, containers: int = 0, seen
         begun_start=begun_start,
         hanging=hanging,
         unhurried=unhurried,
+        furthest=_GETS_ON * unhurried,
         kubelet_start=float(settings.kubelet.start_timeout_seconds),
         settle=float(settings.kubelet.settle_seconds),
         guard=float(settings.kubelet.guard_seconds),

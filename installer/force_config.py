@@ -6,47 +6,47 @@ until it is restarted.
 
 from __future__ import annotations
 
+import math
+
+from installer.at_work import STILL, AtWork
 from installer.host.ports import Host
 from installer.model import paths
 from installer.model.limits import HURRIED_SECONDS
 from installer.model.resource import UnitState
 
-_STILL = 10.0  # seconds without a sign of work, after which nothing more is expected
-_WORKS = 0.1  # seconds of CPU time in these, which answering kubelet alone does not take
+_ASK_EACH = 1.0  # seconds: whether the relay answers
 _POLL = 0.1
 # What cri-resmgr v0.8 - v0.9.2 says at the end (pkg/cri/resource-manager).
 _TAKEN, _REFUSED = "successfully switched", "failed to reload"
 
 
-def why_not_taken(unit: UnitState, cursor: str, host: Host, longest: float) -> str:
-    """Waits for its answer to a signal; empty if it has taken the file. `unit` is the proxy's unit as it was
-    before the signal, `cursor` where the journal ended then.
+def why_not_taken(
+    unit: UnitState, cursor: str, host: Host, longest: float, silence: float = math.inf
+) -> tuple[str, float]:
+    """Waits for its answer to a signal: why it has not taken the file, empty if it has; and when its relay
+    was last seen to answer. `unit` is the proxy's unit as it was before the signal, `cursor` where the
+    journal ended then.
 
-    It places each container anew (up to 40 ms for each): the wait goes on while its journal grows or it uses
-    the CPU, and its relay answers, for kubelet must not hang; at most `longest` seconds."""
-    began = moved = host.clock.monotonic()
-    lines, used = 0, _used(unit, host)
+    It places each container anew (up to 40 ms for each): the wait goes on while it gets on, at most `longest`
+    seconds, and its relay is not silent for more than `silence` seconds, for kubelet may hang on it."""
+    began = answered = asked = host.clock.monotonic()
+    work = AtWork(unit, cursor, host)
     while True:
-        said = host.journal.since(unit.name, cursor)
-        for line in said:
+        for line in work.said:
             if _TAKEN in line:
-                return ""
+                return "", answered
             if _REFUSED in line:
-                return line[line.index(_REFUSED) :]
+                return line[line.index(_REFUSED) :], answered
         if host.systemd.unit(unit.name).main_pid != unit.main_pid:
-            return "it has ended instead"
+            return "it has ended instead", answered
         now = host.clock.monotonic()
-        if now - moved >= _STILL:
-            works = len(said) > lines or _used(unit, host) - used >= _WORKS
-            if not works or now - began >= longest:
-                break
-            if not host.cri.answers(paths.RELAY_ENDPOINT, HURRIED_SECONDS):
-                return f"its relay does not answer, {now - began:.0f} s after the signal"
-            moved, lines, used = now, len(said), _used(unit, host)
+        if now - began >= STILL and (not work.gets_on or now - began >= longest):
+            return f"its journal says nothing about it within {now - began:.0f} s", answered
+        if silence < math.inf and now - asked >= _ASK_EACH:
+            answers = host.cri.answers(paths.RELAY_ENDPOINT, HURRIED_SECONDS)
+            asked = host.clock.monotonic()
+            answered = asked if answers else answered
+            if asked - answered >= silence:
+                return f"its relay does not answer, {asked - began:.0f} s after the signal", answered
         host.clock.sleep(_POLL)
-    return f"its journal says nothing about it within {now - began:.0f} s"
-
-
-def _used(unit: UnitState, host: Host) -> float:
-    process = host.processes.get(unit.main_pid)
-    return process.cpu if process else 0.0
+        work.look()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,7 @@ class SlowNode(Node):
         self._serves_at = 0.0
         self.slow: tuple[str, ...] = ()
         self.seconds = SECONDS
+        self._is_busy = False
         self.said: list[Event] = []
         self.off_relay_at: float | None = None
         start = self.systemd.on_job[paths.PROXY_UNIT]
@@ -55,7 +57,14 @@ class SlowNode(Node):
         pid_file.parent.mkdir(exist_ok=True)
         pid_file.write_text(f"{pid}\n")
 
+    def be_silent(self) -> None:
+        """The proxy, from now on, and busy: at whatever it is."""
+        self._serves_at, self._is_busy = math.inf, True
+
     def _watch(self, time: float) -> None:
+        processes, pid = self.fake.processes.processes, self.systemd.unit(paths.PROXY_UNIT).main_pid
+        if self._is_busy and pid in processes:
+            processes[pid] = replace(processes[pid], cpu=time)
         if self.off_relay_at is None and not self.on_relay:
             self.off_relay_at = time
 

@@ -21,7 +21,7 @@ class Limits:
     """Deadlines in seconds, from the settings and from what hangs on the proxy right now. `begun_start` is
     the age of a proxy at which a start that is under way has failed. `hanging`: all waiting for the proxy
     together takes no longer than one `proxy_start`. `unhurried` is what that would be if kubelet did not
-    hang."""
+    hang, `furthest` how long a start that gets on is waited for then."""
 
     proxy_start: float
     kubelet_start: float
@@ -31,6 +31,7 @@ class Limits:
     begun_start: float = 0.0
     hanging: bool = False
     unhurried: float = 0.0
+    furthest: float = 0.0
 
     @property
     def cuts_short(self) -> bool:

@@ -105,3 +105,21 @@ def test_a_good_proxy_that_starts_slowly_gets_its_time_and_nothing_is_blamed(nod
     ended = node.run("--output", "json", "install")
     assert moves(ended) == AWAY_AND_BACK
     node.expect_good()
+
+
+@rule("R9")
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [({"containers": FEW, "secondsPerContainer": 11.0 / FEW}, 0), ({"serveDelaySeconds": 11.0}, 5)],
+    ids=["gets-on", "silent"],
+)
+def test_a_start_that_nobody_hangs_on_lasts_as_long_as_it_gets_on(
+    node: Node, fault: dict[str, float], code: int
+) -> None:
+    """A first installation, on a node that starts the proxy more slowly than it should."""
+    node.command.set(proxy={"startTimeoutSeconds": 6}, kubelet={"guardSeconds": 3})
+    node.fault("cri-resmgr", json.dumps(fault))
+    node.fallback(REAL_POLICY)
+    ended = node.run("install", code=code)
+    assert ("the relay is not ready" in ended.err) is (code == 5)
+    assert node.on_relay() is (code == 0)

@@ -16,6 +16,7 @@ from installer.model.change import Changes
 from installer.model.event import Event, silent
 from installer.model.limits import Limits
 from installer.model.plan import Plan, Step, StepKind
+from installer.model.proxy_start import WHILE_HANGING
 from installer.model.resource import DesiredFile, Part, ProcessState, UnitState
 from installer.model.state import Desired, DesiredKubelet, DesiredUnit, Mode, Strategy
 from tests.fakes import CONTAINERD, FakeHost
@@ -123,7 +124,7 @@ def test_a_force_config_counts_only_when_the_proxy_says_that_it_has_taken_it(
 
 
 @rule("R3")
-@pytest.mark.parametrize(("relay", "seconds"), [(True, 25.0), (False, 10.0)])
+@pytest.mark.parametrize(("relay", "seconds"), [(True, 25.0), (False, 6.0)])
 def test_a_proxy_that_still_works_on_a_force_config_is_waited_for_while_its_relay_answers(
     tmp_path: Path, relay: bool, seconds: float
 ) -> None:
@@ -144,9 +145,10 @@ def test_a_proxy_that_still_works_on_a_force_config_is_waited_for_while_its_rela
 
     fake.journal.since = works  # type: ignore[method-assign]
     unit = fake.systemd.units[name]
-    why = why_not_taken(unit, fake.journal.cursor(), fake.host, 60.0)
+    why, answered = why_not_taken(unit, fake.journal.cursor(), fake.host, 60.0, silence=5.5)
     assert (why == "") is relay
     assert clock.monotonic() - began == pytest.approx(seconds, abs=1)
+    assert clock.monotonic() - answered == pytest.approx(1.0 if relay else seconds, abs=1)
 
 
 RESTARTS = replace(LIMITS, begun_start=30)
@@ -322,3 +324,103 @@ def test_a_systemd_that_takes_no_timer_is_no_reason_not_to_go_on(tmp_path: Path)
     fake.systemd.errors["arm_start", paths.PROXY_UNIT] = SystemdError("no")
     switch(fake)
     assert fake.systemd.unit(paths.PROXY_UNIT).running
+
+
+# -- a start that gets on ------------------------------------------------------------------------
+
+PATIENT = replace(LIMITS, proxy_start=20, begun_start=20, unhurried=20, furthest=60)
+RESTARTED = (
+    Step(StepKind.RESTART, paths.PROXY_UNIT, Part.PROXY),
+    Step(StepKind.AWAIT_RELAY, paths.RELAY_ENDPOINT, Part.PROXY),
+)
+UNDER_WAY = (Step(StepKind.AWAIT_START, paths.PROXY_UNIT, Part.PROXY), RESTARTED[1])
+
+
+def move(fake: FakeHost, how: str, until: float) -> None:
+    """The proxy says a line each three seconds, or uses the CPU, until then."""
+
+    def on_sleep(time: float) -> None:
+        unit = fake.systemd.units[paths.PROXY_UNIT]
+        process = fake.processes.processes[unit.main_pid]
+        if how == "cpu":
+            fake.processes.processes[unit.main_pid] = replace(process, cpu=min(time, until) / 2)
+        elif how == "journal" and time < until and int(time / 3) > len(fake.journal.lines.get(unit.name, ())):
+            fake.journal.say(unit.name, "placing containers")
+
+    fake.clock.on_sleep = on_sleep
+
+
+def start(fake: FakeHost, limits: Limits, steps: tuple[Step, ...]) -> None:
+    def restart(_method: str, unit: UnitState) -> tuple[str, UnitState]:
+        started = fake.systemd.started(unit)
+        fake.processes.processes[started.main_pid] = ProcessState(started.main_pid, (paths.BINARY,), {})
+        return "done", started
+
+    fake.systemd.on_job = {paths.PROXY_UNIT: restart}
+    plan = Plan(Mode.INSTALL, Desired(), Changes(), "kubelet.service", steps)
+    apply_plan(plan, fake.host, limits, lambda _event: None, Progress())
+
+
+def starts_at(fake: FakeHost, seconds: float) -> None:
+    fake.cri.sockets[paths.RELAY_ENDPOINT] = lambda: CONTAINERD if fake.clock.time > seconds else "no answer"
+
+
+@rule("R9")
+@pytest.mark.parametrize("steps", [RESTARTED, UNDER_WAY])
+@pytest.mark.parametrize("how", ["cpu", "journal"])
+def test_a_start_that_gets_on_is_waited_for(tmp_path: Path, how: str, steps: tuple[Step, ...]) -> None:
+    fake = begin(tmp_path, age=0)
+    starts_at(fake, 45)
+    move(fake, how, until=40)
+    start(fake, PATIENT, steps)
+    assert 45 <= fake.clock.time < 49
+    assert [call.method for call in fake.calls].count("restart") == (steps is RESTARTED)
+
+
+@rule("R9")
+@pytest.mark.parametrize(
+    ("how", "until", "given_up"),
+    [
+        ("", 0.0, 20),  # at once
+        ("cpu", 5.0, 20),
+        ("cpu", 25.0, 35),  # ten seconds after it has last moved
+        ("journal", 25.0, 34),
+        ("cpu", 999.0, 60),  # for ever busy
+    ],
+)
+def test_a_start_is_given_up_when_nothing_moves_any_more(
+    tmp_path: Path, how: str, until: float, given_up: float
+) -> None:
+    fake = begin(tmp_path, age=0)
+    starts_at(fake, 999)
+    move(fake, how, until)
+    with pytest.raises(StepFailedError, match="the relay is not ready"):
+        start(fake, PATIENT, RESTARTED)
+    assert given_up <= fake.clock.time < given_up + 2
+
+
+@rule("R8")
+def test_kubelet_hangs_on_no_start_for_longer_because_it_gets_on(tmp_path: Path) -> None:
+    fake = begin(tmp_path, age=0)
+    starts_at(fake, 999)
+    move(fake, "cpu", 999.0)
+    with pytest.raises(StepFailedError, match="the relay is not ready"):
+        start(fake, replace(PATIENT, proxy_start=11, hanging=True), RESTARTED)
+    assert 11 <= fake.clock.time < 12
+
+
+@rule("R8")
+@pytest.mark.parametrize("since", [0.0, 30.0])
+def test_the_wait_for_an_answer_to_the_signal_counts_while_the_relay_is_silent(
+    tmp_path: Path, since: float
+) -> None:
+    """It works on the new force.cfg, then its relay falls silent, and so it is after its restart."""
+    fake = begin(tmp_path, age=100)
+    fake.cri.sockets[paths.RELAY_ENDPOINT] = lambda: CONTAINERD if fake.clock.time < since else "no answer"
+    move(fake, "cpu", 999.0)
+    kinds = (StepKind.SIGNAL, StepKind.RESTART_IF_REFUSED)
+    signalled = tuple(Step(kind, paths.PROXY_UNIT, Part.PROXY) for kind in kinds)
+    limits = replace(PATIENT, proxy_start=WHILE_HANGING, begun_start=60, hanging=True)
+    with pytest.raises(StepFailedError, match="the relay is not ready"):
+        start(fake, limits, (*signalled, RESTARTED[1]))
+    assert WHILE_HANGING - 1 <= fake.clock.time - since < WHILE_HANGING + 2

@@ -25,7 +25,7 @@ LAYERS = (
     {"assess", "takeover"},
     {"preflight", "snapshot", "diff", "plan", "apply", "manifests", "report", "run"},
     {"desired", "record", "force_config", "begun_start", "gap", "aside", "kubelet_start"},
-    {"kubelet", "pinning"},
+    {"kubelet", "pinning", "at_work"},
     {"inputs"},
     {"render", "header"},
     {"assets", "systemd_syntax"},

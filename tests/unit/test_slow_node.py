@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from installer.errors import RolledBackError
+from installer.errors import RollbackFailedError, RolledBackError
 from installer.inputs.load import Request
 from installer.model import paths
 from installer.model.proxy_start import WHILE_HANGING
@@ -114,3 +114,25 @@ def test_where_the_good_proxy_is_quick_what_was_silent_is_blamed_and_kubelet_sta
         node.install(payload)
     assert ended.value.remembered
     assert node.off_relay_at is None
+
+
+@rule("R8")
+def test_a_relay_that_a_signal_leaves_silent_is_left_in_time(
+    tmp_path: Path, node: SlowNode, payload: Path
+) -> None:
+    """It works on the new force.cfg for ever; restarted, it is silent, and so is the good one."""
+    configs = tmp_path / "configs"
+    configs.mkdir()
+    (configs / "force.cfg").write_text("policy:\n  Active: none\n")
+    node.slow = ()
+    node.install(payload, configs)
+    node.slow, node.seconds = ("one",), 1000.0
+    node.systemd.on_kill = lambda _name, _number: node.be_silent()
+    node.said.clear()
+    (configs / "force.cfg").write_text("policy:\n  Active: none\nlogger:\n  Debug: all\n")
+    began = node.fake.clock.time
+    with pytest.raises(RollbackFailedError):
+        node.install(payload, configs)
+    assert "force-refused" in [event.data.get("code") for event in node.said]
+    assert node.off_relay_at is not None
+    assert node.off_relay_at - began < BOUND

@@ -193,7 +193,8 @@ def test_what_a_start_of_50_containers_may_take(
 def test_a_start_gets_the_time_that_this_node_was_seen_to_need() -> None:
     assert build_limits(SETTINGS, hanging=False, containers=50).proxy_start == 22.5
     limits = build_limits(SETTINGS, hanging=True, containers=50, seen=45)
-    assert (limits.proxy_start, limits.unhurried) == (WHILE_HANGING, 65)
+    assert (limits.proxy_start, limits.unhurried, limits.furthest) == (WHILE_HANGING, 65, 195)
+    assert build_limits(SETTINGS, hanging=False, containers=500).furthest == 135
 
 
 @pytest.mark.parametrize(("seconds", "ready"), [(9.0, True), (11.0, False)])

@@ -288,6 +288,7 @@ class Resmgr:
             log("I", "synchronizing cache with runtime...")
             self.sleep_for_ever()
         self.activate(config)
+        self.place(listening)
         self.sleep_until("serveDelaySeconds", listening + self.placing_seconds(), 0.05)
         start_new_thread(self.serve, (relay,))
         if not self.options.values["force-config"]:
@@ -322,6 +323,13 @@ class Resmgr:
         each = 0.003 if self.policy in QUICK else 0.018
         count = self.faults.get("containers", self.link.containers())
         return float(self.faults.get("secondsPerContainer", each)) * int(count)
+
+    def place(self, began: float) -> None:
+        """Takes its time, and says now and then what it is at."""
+        end = began + self.placing_seconds()
+        while end - time.monotonic() > 1.0:
+            time.sleep(1.0)
+            log("I", "placing containers...")
 
     def sleep_until(self, fault: str, since: float, default: float) -> None:
         """Sleeps the rest of a delay, signals in between notwithstanding."""
