@@ -365,9 +365,7 @@ def test_a_payload_may_be_broken_by_itself(host: ThrowawayHost, tmp_path: Path, 
         until(lambda: host.systemctl("is-failed", PROXY, check=False) == "failed")
         assert host.show(PROXY, "ExecMainStatus") == "1"
         return
-    if fault == "listen-only":
-        until(lambda: listens(host, RELAY))
-    time.sleep(0.5)
+    until(lambda: "synchronizing cache with runtime" in host.journal(PROXY))
     assert host.systemctl("is-active", PROXY) == "active"
     assert listens(host, RELAY) == (fault == "listen-only")
     assert not serves(host)

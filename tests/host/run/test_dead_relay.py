@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,8 +21,13 @@ from tests.host.watched import (
 from tests.rules import rule
 from tests.throwaway.kubelet import UNIT, wait_healthy
 
+#: The default deadSeconds, where the proxy has to be back before kubelet leaves it: on a busy machine a
+#: program takes seconds to start.
+UNHURRIED: dict[str, Any] = {"proxy": {}}
+
 
 def test_a_killed_proxy_is_systemds_to_restart(node: Node, tmp_path: Path) -> None:
+    settings(node, **UNHURRIED)
     node.run("install")
     with daemon(node, tmp_path) as running, node.restarts(kubelet=False, proxy=True):
         running.settle()
@@ -33,6 +39,7 @@ def test_a_killed_proxy_is_systemds_to_restart(node: Node, tmp_path: Path) -> No
 
 
 def test_a_silent_proxy_is_restarted_once_first(node: Node, tmp_path: Path) -> None:
+    settings(node, **UNHURRIED)
     node.run("install")
     with daemon(node, tmp_path) as running, node.restarts(kubelet=False, proxy=True):
         running.settle()
@@ -45,6 +52,7 @@ def test_a_silent_proxy_is_restarted_once_first(node: Node, tmp_path: Path) -> N
 @rule("R4", "R13")
 def test_a_proxy_that_does_not_find_its_runtime_again_is_restarted(node: Node, tmp_path: Path) -> None:
     """While the runtime is away nothing would be better, and nobody says that all is well."""
+    settings(node, **UNHURRIED)
     node.run("install")
     node.fault("cri-resmgr", '{"backoffSeconds": 60}')
     node.host.systemctl("restart", PROXY)
@@ -53,12 +61,11 @@ def test_a_proxy_that_does_not_find_its_runtime_again_is_restarted(node: Node, t
         with node.restarts(kubelet=False, proxy=False):
             node.host.systemctl("stop", "containerd")
             running.reach("unwell")
-            assert "nor does the runtime" in running.messages("state")[-1]
+            within(SOON, lambda: "nor does the runtime" in running.messages("state")[-1])
             within(SOON, lambda: not running.ready_file.exists())
             status = node.run("status", code=3).out
             assert "relay: does not answer" in status
-            time.sleep(6)  # longer than deadSeconds
-            assert not running.looks()["running"]
+            running.rests()  # for as long as a silence may mean anything
         with node.restarts(kubelet=False, proxy=True):
             node.host.systemctl("start", "containerd")
             within(SOON, lambda: "restart-proxy" in [data["verb"] for data in running.ended()])
@@ -139,7 +146,7 @@ def test_a_repair_that_hangs_does_not_keep_kubelet_on_a_dead_relay(node: Node, t
         node.fault("cri-resmgr", '{"startup": "exit"}')
         node.host.systemctl("kill", "--signal=KILL", PROXY)
         within(SOON, lambda: off_relay(node))
-        assert running.messages("pass.stopped")
+        within(SOON, lambda: bool(running.messages("pass.stopped")))
         wait_healthy(node.host)
         node.fault("cri-resmgr", "")
         within(SOON, lambda: on_relay(node))

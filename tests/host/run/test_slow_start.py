@@ -54,13 +54,18 @@ def test_kubelet_is_moved_when_a_slow_proxy_answers(crowded: Node, tmp_path: Pat
     node = crowded
     with daemon(node, tmp_path) as running:
         running.settle()
-        node.fault("cri-resmgr", slow(6))
+        node.fault("cri-resmgr", slow())
+        before = node.host.show(PROXY, "MainPID")
         node.host.systemctl("restart", "--no-block", PROXY)
+        within(SOON, lambda: node.host.show(PROXY, "MainPID") not in (before, "0"))
+        # However busy this machine is: it is at it until everybody has looked.
+        node.host.systemctl("kill", "--signal=STOP", "--kill-whom=main", PROXY)
         node.host.systemctl("restart", UNIT)
         within(SOON, lambda: off_relay(node))
         wait_healthy(node.host)
         process = node.host.show(PROXY, "MainPID")
         assert running.restarts() == 0
+        node.host.systemctl("kill", "--signal=CONT", "--kill-whom=main", PROXY)
         within(SOON, lambda: on_relay(node))
         running.settle()
         assert running.restarts() == 1
