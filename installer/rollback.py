@@ -32,10 +32,11 @@ from installer.model.event import Event
 from installer.model.limits import ANSWER_SECONDS, HURRIED_SECONDS, Limits
 from installer.model.plan import Plan, Step, StepKind
 from installer.model.policy import PolicyInForce, PolicySource, Repinning
-from installer.model.proxy_log import fatal_lines, says_torn_cache
+from installer.model.proxy_log import fatal_lines
 from installer.model.resource import Health, Part
 from installer.model.snapshot import HostSnapshot
 from installer.model.state import Desired
+from installer.pinning.restore import read_cache
 from installer.plan import build_hold_plan, build_plan, cache_step, step_aside
 from installer.record.objects import good_desired
 from installer.record.schema import is_earlier, leftovers_of_ours
@@ -84,7 +85,7 @@ def roll_back(
     if unit:
         run.host.journal.sync()
     failure = _with_runtime(failure, assessment, run)
-    failure = _with_cause(failure, run.host.journal.since(unit, progress.journal_from) if unit else ())
+    failure = _with_cause(failure, run, unit, progress.journal_from)
     journal = journal_lines(unit, run.host.journal.tail(unit, _JOURNAL_LINES) if unit else ())
     message = f"failed: {failure.message}; rolling back"
     run.emit(Event("rollback.started", message, {"reason": failure.message}))
@@ -129,13 +130,20 @@ def _with_runtime(failure: StepFailedError, assessment: Assessment, run: Run) ->
     return StepFailedError(message, f"Look at `systemctl status {runtime_unit(endpoint)}`", interfered=True)
 
 
-def _with_cause(failure: StepFailedError, said: tuple[str, ...]) -> StepFailedError:
-    """The failure with the last words of the unit that failed, since its start: they say why."""
-    cause = next(reversed(fatal_lines(said)), "")
-    if not cause:
-        return failure
-    blameless = failure.interfered or says_torn_cache(cause)
-    return StepFailedError(f"{failure.message}: {cause}", failure.hint, blameless)
+def _with_cause(failure: StepFailedError, run: Run, unit: str, since: str) -> StepFailedError:
+    """The failure with the last words of the unit that failed, since its start: they say why. A cache that
+    the proxy cannot read is no version's fault."""
+    cause = next(reversed(fatal_lines(run.host.journal.since(unit, since))), "") if unit else ""
+    blameless = failure.interfered or (unit == paths.PROXY_UNIT and _is_cache_unreadable(run))
+    message = f"{failure.message}: {cause}" if cause else failure.message
+    return StepFailedError(message, failure.hint, blameless)
+
+
+def _is_cache_unreadable(run: Run) -> bool:
+    with suppress(OSError):
+        cache = read_cache(run.host.files)
+        return cache.torn or cache.foreign
+    return False
 
 
 def _plan_back(

@@ -23,21 +23,37 @@ _NANO = {"": 10**9, "m": 10**6, "u": 10**3, "n": 1}
 CACHE_FORMAT = "1"
 """CacheVersion of cri-resmgr v0.8 - v0.9.2."""
 
-# The fields that cri-resmgr reads, as Go's JSON takes them: null and a missing field are the zero value, and
-# another type ends the start (`snapshot`, `pod` and `container` in cache.go). An entry that is null makes it
-# panic.
-_SNAPSHOT = {
-    "Version": str,
-    "Pods": dict,
-    "Containers": dict,
-    "NextID": int,
-    "Cfg": dict,
-    "PolicyName": str,
-    "PolicyJSON": dict,
+_Shape = type | Mapping[str, "_Shape"]
+_ANY = "*"  # any name
+_TEXTS: _Shape = {_ANY: str}
+_ENTRY: dict[str, _Shape] = {
+    "ID": str,
+    "PodID": str,
+    "CacheID": str,
+    "Name": str,
+    "Namespace": str,
+    "State": int,
+    "CgroupParent": str,
+    "Labels": _TEXTS,
+    "Annotations": _TEXTS,
 }
-_ENTRY = {"ID": str, "PodID": str, "CacheID": str, "CgroupParent": str, "Labels": dict, "Annotations": dict}
-_CONTAINER = _ENTRY | {"State": int, "LinuxReq": dict}
-_RESOURCES = {"requests": dict, "limits": dict}
+_LINUX: _Shape = {"cpu_shares": int, "cpuset_cpus": str, "cpuset_mems": str}
+_CONTAINER: dict[str, _Shape] = {
+    "Command": list,
+    "LinuxReq": _LINUX,
+    "Resources": {"requests": dict, "limits": dict},
+}
+_SNAPSHOT: _Shape = {
+    "Version": str,
+    "Pods": {_ANY: _ENTRY | {"Resources": dict}},
+    "Containers": {_ANY: _ENTRY | _CONTAINER},
+    "NextID": int,
+    "Cfg": {"NodeName": str, "Data": _TEXTS},
+    "PolicyName": str,
+    "PolicyJSON": _TEXTS,
+}
+"""The fields that cri-resmgr reads, as Go's JSON takes them: null and a missing field are the zero value, and
+another type ends the start (`snapshot`, `pod` and `container` in cache.go)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +87,11 @@ class ProxyCache:
     containers: Mapping[str, CachedContainer] = field(default_factory=dict)
 
     @property
+    def foreign(self) -> bool:
+        """Whether it is of another version than is known here: its own proxy reads it, and maybe no other."""
+        return self.version != CACHE_FORMAT and not self.torn and self != NO_CACHE
+
+    @property
     def agent_digest(self) -> str:
         """Tells one configuration of the agent from another; empty if there is none."""
         text = "\0".join(f"{section}\0{self.agent[section]}" for section in sorted(self.agent))
@@ -101,31 +122,21 @@ def parse_cache(raw: bytes | None) -> ProxyCache:
 
 
 def _is_readable(found: object) -> bool:
-    """Whether cri-resmgr's own start takes this snapshot."""
-    if not (isinstance(found, dict) and _has(found, _SNAPSHOT)):
+    """Whether cri-resmgr's own start takes this snapshot. A null pod or container makes it panic."""
+    if not (isinstance(found, dict) and found.get("Version") and _fits(found, _SNAPSHOT)):
         return False
-    texts = (_mapping(found.get("PolicyJSON")), _mapping(_mapping(found.get("Cfg")).get("Data")))
-    containers = _mapping(found.get("Containers")).values()
-    return (
-        bool(found.get("Version"))
-        and _has(found.get("Cfg") or {}, {"NodeName": str, "Data": dict})
-        and all(isinstance(text, str | None) for each in texts for text in each.values())
-        and all(_has(pod, _ENTRY) for pod in _mapping(found.get("Pods")).values())
-        and all(_has(one, _CONTAINER) and _has_resources(one) for one in containers)
+    return all(None not in _mapping(found.get(name)).values() for name in ("Pods", "Containers"))
+
+
+def _fits(found: object, shape: _Shape) -> bool:
+    """Whether it is of this type, or an object whose fields are. True is no number."""
+    if isinstance(shape, type):
+        return isinstance(found, shape) and not isinstance(found, bool)
+    return isinstance(found, dict) and all(
+        value is None or _fits(value, kind)
+        for name, value in found.items()
+        if (kind := shape.get(name) or shape.get(_ANY))
     )
-
-
-def _has_resources(container: Mapping[str, Any]) -> bool:
-    given = container.get("Resources")
-    return given is None or _has(given, _RESOURCES)
-
-
-def _has(found: object, fields: Mapping[str, type]) -> bool:
-    """Whether it is an object whose fields have these types, or are null or missing. True is no number."""
-    if not isinstance(found, dict):
-        return False
-    given = [(found[name], kind) for name, kind in fields.items() if found.get(name) is not None]
-    return all(isinstance(value, kind) and not isinstance(value, bool) for value, kind in given)
 
 
 def _containers(containers: object, pods: Mapping[str, object]) -> Iterator[tuple[str, CachedContainer]]:

@@ -11,14 +11,8 @@ _FATAL = re.compile(
     r"(?:^|: )((?:\?\?\? )?F(?:: |\d{4} ).*|panic: .*|fatal error: .*|flag provided but .*|"
     r'E\d{4} .*"command failed" err=.*)'
 )
-_TORN_CACHE = ("failed to unmarshal snapshot data", "can't restore snapshot")
 
 
 def fatal_lines(lines: Iterable[str]) -> list[str]:
     """Why a process has ended, in its own words, without what the journal writes before them."""
     return [found[1] for line in lines if (found := _FATAL.search(line.strip()))]
-
-
-def says_torn_cache(line: str) -> bool:
-    """Whether it has ended because it cannot read its cache, which is no version's fault."""
-    return any(words in line for words in _TORN_CACHE)

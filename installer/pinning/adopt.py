@@ -20,7 +20,7 @@ from installer.host.ports import Files, Host
 from installer.model import paths
 from installer.model.event import Event
 from installer.model.jsontext import parse_json
-from installer.model.proxy_cache import CACHE_FORMAT, NO_CACHE, ProxyCache, parse_cache, quantity_of
+from installer.model.proxy_cache import ProxyCache, parse_cache, quantity_of
 from installer.model.snapshot import RunningContainer, UnstartedContainer
 from installer.pinning.restore import CACHE_LIMIT, read_cache
 from installer.pinning.weight import LOWEST, due_shares, has_own_cpus, is_known, keeps_weight
@@ -62,7 +62,7 @@ def find_leftovers(
 def unadoptable(container: RunningContainer, cache: ProxyCache) -> str:
     """Why the proxy cannot be told of this stranger; empty if it can. A cache that is torn is set aside, and
     the proxy begins a new one."""
-    if not cache.torn and cache != NO_CACHE and cache.version != CACHE_FORMAT:
+    if cache.foreign:
         return f"the proxy's cache has a format that is not known (version {cache.version or 'not said'})"
     if container.creation is None:
         return "the runtime does not say, in a shape that is known, how it was created"

@@ -1,7 +1,7 @@
 """What we rely on of cri-resmgr: of the stand-in, and of the real one where `--real-cri-resmgr` names it."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TypedDict
 
 import pytest
@@ -259,21 +259,87 @@ def test_no_agent_is_heard_beside_a_forced_configuration(proxy: Proxy) -> None:
         push_config(proxy.host, AGENTS["Data"])
 
 
-@pytest.mark.parametrize("damage", ["zeros", "cut-short", "empty"])
-def test_a_torn_cache_ends_each_start_and_an_empty_one_is_none(proxy: Proxy, damage: str) -> None:
+def test_an_empty_cache_is_none(proxy: Proxy) -> None:
     proxy.serve()
+    proxy.set_cache(b"")
+    proxy.serve()
+
+
+@pytest.fixture(scope="module")
+def whole(proxy: Proxy) -> bytes:
+    """A cache with a container, as the proxy leaves it."""
+    proxy.serve()
+    create_container(proxy.host, RELAY, "cached")
+    proxy.serve(f"{BALLOONS}  ReservedResources:\n    CPU: 1\n")
     proxy.host.systemctl("stop", PROXY)
-    whole = (proxy.host.root / CACHE).read_bytes()
-    assert whole[:1] + whole.rstrip()[-1:] == b"{}"  # by which the guard tells a whole one
-    torn = {"zeros": bytes(len(whole)), "cut-short": whole[:-5], "empty": b""}[damage]
+    content = (proxy.host.root / CACHE).read_bytes()
+    assert parse_cache(content).containers
+    return content
+
+
+def with_fields(whole: bytes, **other: object) -> bytes:
+    return json.dumps(json.loads(whole) | other).encode()
+
+
+UNMARSHAL, VERSION, PANIC = "failed to unmarshal snapshot data", "can't restore snapshot", "nil pointer"
+
+#: What may have become of a cache: the damage, and how the proxy says so at each start.
+DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "zeros": (lambda whole: bytes(len(whole)), UNMARSHAL),
+    "half zeros": (lambda whole: whole[: len(whole) // 2] + bytes(len(whole) // 2), UNMARSHAL),
+    "zeros inside": (lambda whole: whole[:40] + bytes(40) + whole[80:], UNMARSHAL),
+    "zeros behind": (lambda whole: whole + bytes(9), UNMARSHAL),
+    "cut short": (lambda whole: whole[:-5], UNMARSHAL),
+    "blank": (lambda _whole: b"\n", UNMARSHAL),
+    "a list": (lambda _whole: b"[]", UNMARSHAL),
+    "null": (lambda _whole: b"null", VERSION),
+    "an object": (lambda _whole: b"{}", VERSION),
+    "a version that is a number": (lambda whole: with_fields(whole, Version=1), UNMARSHAL),
+    "pods that are a list": (lambda whole: with_fields(whole, Pods=[]), UNMARSHAL),
+    "data that are a list": (lambda whole: with_fields(whole, Cfg={"Data": []}), UNMARSHAL),
+    "a pod of text": (lambda whole: with_fields(whole, Pods={"p": "t"}), UNMARSHAL),
+    "a label that is a number": (
+        lambda whole: with_fields(whole, Pods={"p": {"Labels": {"a": 1}}}),
+        UNMARSHAL,
+    ),
+    "no ID": (lambda whole: with_fields(whole, Containers={"c": {"ID": 1}}), UNMARSHAL),
+    "weight of text": (
+        lambda whole: with_fields(whole, Containers={"c": {"LinuxReq": {"cpu_shares": "2"}}}),
+        UNMARSHAL,
+    ),
+    "a null pod": (lambda whole: with_fields(whole, Pods={"p": None}), PANIC),
+    "a null container": (lambda whole: with_fields(whole, Containers={"c": None}), PANIC),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_what_we_take_for_torn_ends_each_start(proxy: Proxy, whole: bytes, damage: str) -> None:
+    spoil, says = DAMAGES[damage]
+    torn = spoil(whole)
+    assert parse_cache(torn).torn
     proxy.set_cache(torn)
-    if damage == "empty":
-        proxy.serve()
-        return
     proxy.start()
-    proxy.says("failed to unmarshal snapshot data")
+    proxy.says(says)
     proxy.gives_up()
     proxy.set_cache(whole)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"Unknown": 1}, {"NextID": None}, {"Cfg": {}}, {"Pods": {"p": {}}}, {"Containers": {"c": {}}}],
+    ids=str,
+)
+def test_what_we_take_for_whole_is_read(proxy: Proxy, whole: bytes, other: dict[str, object]) -> None:
+    content = with_fields(whole, **other)
+    assert not parse_cache(content).torn
+    proxy.set_cache(content)
+    proxy.serve()
+    proxy.set_cache(whole)
+
+
+def test_a_whole_cache_begins_and_ends_with_a_brace(whole: bytes) -> None:
+    """By which the guard tells one."""
+    assert whole[:1] + whole.rstrip()[-1:] == b"{}"
 
 
 def forced(proxy: Proxy, text: str) -> None:

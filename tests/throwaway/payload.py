@@ -16,6 +16,7 @@ from tests.throwaway.furnish import write
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.standins import (
     agent,
+    cri_cache,
     cri_config,
     cri_resmgr,
     faults,
@@ -25,6 +26,7 @@ from tests.throwaway.standins import (
     pods,
     repinning,
     runtime_link,
+    words,
 )
 
 #: ELF's e_machine.
@@ -34,7 +36,20 @@ PYTHON = b"/usr/bin/python3"
 ITSELF = b"/proc/self/exe"
 
 #: What is in each archive; one of them is its program.
-PARTS = (agent, cri_config, cri_resmgr, faults, http2, kubelet, kubelet_api, pods, repinning, runtime_link)
+PARTS = (
+    agent,
+    cri_cache,
+    cri_config,
+    cri_resmgr,
+    faults,
+    http2,
+    kubelet,
+    kubelet_api,
+    pods,
+    repinning,
+    runtime_link,
+    words,
+)
 
 PACKAGES = ("tests", "tests/throwaway", "tests/throwaway/standins")
 

@@ -112,3 +112,31 @@ def test_pinned_containers_get_their_cpus_back_though_systemd_starts_the_proxy_d
     with pytest.raises(RolledBackError):
         node.install(payload, configs)
     assert node.cpus == "0-3"
+
+
+@rule("R8")
+@pytest.mark.parametrize(("containers", "blamed"), [({"0": None}, False), ({}, True)])
+def test_r8_a_version_is_not_blamed_for_a_cache_that_no_start_can_read(
+    tmp_path: Path, containers: dict[str, object], blamed: bool
+) -> None:
+    """It ends in a panic then, whose words say nothing of a cache."""
+    payload, root = tmp_path / "payload", tmp_path / "node"
+    release(payload, "one")
+    root.mkdir()
+    build(bare_node(), root)
+    node = PinningNode(root)
+    request = Request(Mode.INSTALL, SETTINGS, payload, default_configs=True)
+    reconcile(request, node.fake.host, lambda _: None)
+    release(payload, "two", works=False)
+    cache = json.dumps({"Version": "1", "Containers": containers})
+    start = node.systemd.on_job[paths.PROXY_UNIT]
+
+    def spoil(method: str, unit: UnitState) -> tuple[str, UnitState]:
+        found = start(method, unit)
+        (root / paths.PROXY_CACHE[1:]).write_text(cache)
+        return found
+
+    node.systemd.on_job[paths.PROXY_UNIT] = spoil
+    with pytest.raises(RolledBackError) as ended:
+        reconcile(request, node.fake.host, lambda _: None)
+    assert ended.value.remembered == blamed

@@ -28,7 +28,6 @@ Beside what the real one says it logs the checksum of each file that it has
 read, its own first: `read_line`.
 """
 
-import json
 import os
 import signal
 import socket
@@ -40,9 +39,11 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from tests.throwaway.standins import cri_config, faults, repinning
+from tests.throwaway.standins.cri_cache import Cache, as_yaml
 from tests.throwaway.standins.cri_config import ConfigError
 from tests.throwaway.standins.http2 import answer_calls, field, fields, refuse_calls, strings
 from tests.throwaway.standins.runtime_link import RuntimeLink
+from tests.throwaway.standins.words import fatal, log
 
 FAULTS = "/etc/standin-cri-resmgr.json"
 
@@ -77,17 +78,6 @@ SWITCHES = (
 )
 
 
-def log(level: str, text: str) -> None:
-    head = f"{level}:" if "JOURNAL_STREAM" in os.environ else f"??? {level}1121 23:00:00.000000 1 main.go:7]"
-    # os.write: one line at once, threads or not.
-    os.write(2, f"{head} [ resource-manager ] {text}\n".encode())
-
-
-def fatal(text: str, code: int = 1) -> NoReturn:
-    log("F", text)
-    os._exit(code)
-
-
 class Options:
     """The command line, as Go's flag package reads it."""
 
@@ -117,59 +107,6 @@ class Options:
 
     def path(self, name: str) -> str:
         return self.values[name].removeprefix("unix://")
-
-
-def as_yaml(sections: dict[str, str]) -> str:
-    """A ConfigMap's data, one key per section, as one configuration."""
-    return "".join(
-        f"{name}:\n" + "".join(f"  {line}\n" for line in text.splitlines()) for name, text in sections.items()
-    )
-
-
-class Cache:
-    """The state kept over restarts: the agent's last configuration and the policy."""
-
-    def __init__(self, directory: str) -> None:
-        self.directory = directory
-        self.path = directory + "/cache"
-        self.data: dict[str, Any] = {"Version": "1", "Cfg": None, "PolicyName": "", "PolicyJSON": {}}
-        try:
-            with open(self.path, encoding="utf-8") as file:
-                text = file.read()
-            if text:
-                self.restore(json.loads(text))
-        except FileNotFoundError:
-            pass
-        except ValueError as error:
-            fatal(
-                f"failed to create cache: cache: failed to load cache from {self.path}: "
-                f"cache: failed to unmarshal snapshot data: {error}"
-            )
-
-    def restore(self, found: Any) -> None:
-        """As Go reads the snapshot: another type of a field, or another version, ends the start."""
-        kinds = {"Pods": dict, "Containers": dict, "Cfg": dict, "PolicyName": str, "PolicyJSON": dict}
-        if not isinstance(found, dict):
-            raise ValueError("cannot unmarshal into Go value of type cache.snapshot")
-        for name, kind in kinds.items():
-            if not isinstance(found.get(name), kind | None):
-                raise ValueError(f"cannot unmarshal into Go struct field snapshot.{name}")
-        if (version := found.get("Version", "")) != "1":
-            running = f"version '{version}' != running version 1"
-            fatal(f"failed to create cache: cache: can't restore snapshot, {running}")
-        self.data.update(found)
-
-    def agent_config(self) -> str | None:
-        """The last configuration accepted from the agent, as YAML."""
-        if not self.data["Cfg"]:
-            return None
-        return as_yaml(self.data["Cfg"].get("Data", {}))
-
-    def save(self) -> None:
-        os.makedirs(self.directory, mode=0o710, exist_ok=True)
-        with open(self.path + ".saving", "w", encoding="utf-8") as file:
-            json.dump(self.data, file, separators=(",", ":"))
-        os.rename(self.path + ".saving", self.path)
 
 
 def answers(path: str) -> bool:
