@@ -67,6 +67,7 @@ def read_machine(host: Host) -> Machine:
         architecture=identity["machine"],
         machine_id=identity["machine_id"],
         hostname=identity["hostname"],
+        cpus=identity["cpus"],
         services=_services(host),
     )
 

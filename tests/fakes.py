@@ -444,6 +444,7 @@ IDENTITY: Mapping[str, str] = {
     "machine": "x86_64",
     "machine_id": "0123456789abcdef0123456789abcdef",
     "hostname": "node-1",
+    "cpus": "0-1",
 }
 
 

@@ -27,13 +27,14 @@ _MACHINES = {
 
 
 def host_identity(files: RootedFiles) -> Mapping[str, str]:
-    """`machine`, `machine_id` (empty if it has none yet) and `hostname`. Raises OSError."""
+    """`machine`, `machine_id` (empty if it has none yet), `hostname` and `cpus`, a list. Raises OSError."""
     machine_id = _line(files, "/etc/machine-id")
     kernel_name = _line(files, "/proc/sys/kernel/hostname")
     return {
         "machine": _machine(files),
         "machine_id": machine_id if len(machine_id) == 32 else "",
         "hostname": _line(files, "/etc/hostname") or kernel_name or os.uname().nodename,
+        "cpus": _line(files, "/sys/devices/system/cpu/present"),
     }
 
 

@@ -326,8 +326,8 @@ class Validator(Protocol):
 class Host:
     """All doors of one host. `lock` is held for a whole converging run; it raises BusyHostError.
 
-    `identity` returns machine (uname -m), machine-id and hostname of the host. `kubelet_version` returns what
-    a kubelet at a host path says of itself (`1.36.2`), or an empty string: it is run for that.
+    `identity` returns machine (uname -m), machine-id, hostname and CPUs of the host. `kubelet_version`
+    returns what a kubelet at a host path says of itself (`1.36.2`), or an empty string: it is run for that.
     """
 
     files: Files

@@ -20,6 +20,8 @@ from installer.inputs.file import read_if_present
 from installer.inputs.wording import kind, nearest, shown, suggest
 from installer.inputs.yaml_document import Document, parse_document
 from installer.model.finding import Finding, Severity
+from installer.model.pinning import format_list, parse_list
+from installer.model.proxy_cache import nano_of
 from installer.systemd_syntax.environment_file import parse_environment_file
 from installer.systemd_syntax.unit_file import split_words
 
@@ -60,13 +62,15 @@ _OUR_FLAGS = (
 # A start without the CPUs kept for the system is refused. Of static, only a real start says so.
 _RESERVING = ("topology-aware", "memtier", "static")
 _NEEDS_AGENT = "static-pools"
+_POOLS, _OLD_POOLS = ("pools", "ConfDirPath", "ConfFilePath"), "/etc/cmk"
 _HINT = "correct the configs (the ConfigMap's keys, or the files of --configs); nothing was touched"
 
 
 @dataclass(frozen=True, slots=True)
 class Configs:
     """The files as they came, None where not given. `policy` is what cri-resmgr would activate, `pins`
-    whether its PinCPU is not false, `reserved` the CPU that it keeps for the system (`750m`), or empty.
+    whether its PinCPU is not false, `reserved` the CPU that it keeps for the system (`750m`, `cpuset:0`), and
+    `available` what it may use at all; either may be empty.
 
     `extra_options` is the text of EXTRA_OPTIONS.cfg. `warnings` name what works but has
     side effects that an operator should know.
@@ -78,6 +82,7 @@ class Configs:
     policy: str = "none"
     pins: bool = True
     reserved: str = ""
+    available: str = ""
     warnings: tuple[Finding, ...] = ()
 
 
@@ -101,14 +106,15 @@ def load_configs(directory: Path | None) -> Configs:
     options = None if extra is None else _check_extra_options(extra, faults)
     if faults:
         raise InvalidInputError(faults, _HINT)
-    effective = documents.get(FORCE) or documents.get(FALLBACK)
+    effective = documents.get(FORCE) or documents.get(FALLBACK) or Document(None)
     return Configs(
         fallback=contents[FALLBACK],
         force=contents[FORCE],
         extra_options=options,
-        policy=policy_in(effective.data) if effective else "none",
-        pins=pins_in(effective.data) if effective else True,
-        reserved=reserved_in(effective.data) if effective else "",
+        policy=policy_in(effective.data),
+        pins=pins_in(effective.data),
+        reserved=_cpus_in(effective.data, "ReservedResources"),
+        available=_cpus_in(effective.data, "AvailableResources"),
         warnings=tuple(finding for name in documents for finding in _warnings(documents[name], name)),
     )
 
@@ -218,6 +224,12 @@ def _check_policy(data: dict[object, object], document: Document, name: str) -> 
             f"{name}:{line}: policy.Active: {active} needs policy.ReservedResources.CPU, "
             "the CPUs kept for the system, such as 750m"
         )
+    pools = _unfold(policy).get(_NEEDS_AGENT)
+    if active == _NEEDS_AGENT and not (isinstance(pools, dict) and any(pools.get(key) for key in _POOLS)):
+        yield (
+            f"{name}:{line}: policy.Active: {active} has no pools and would end at its start; name them in "
+            f"policy.{active}.pools, or in ConfDirPath where the nodes have them in {_OLD_POOLS}"
+        )
     for key in policy:
         if key not in POLICIES and (close := _case_slip(str(key))):
             where = _line(document, ("policy", str(key)))
@@ -239,6 +251,38 @@ def find_agent_faults(configs: Configs) -> list[str]:
         f"{name}: policy.Active: {_NEEDS_AGENT} needs cri-resmgr-agent, but the settings have "
         "proxy.agent: disabled"
     ]
+
+
+def find_cpu_faults(configs: Configs, has: str) -> list[str]:
+    """What only a real start says of the CPUs that a policy is given on a node that `has` these: with some
+    of them podpools and static end in a panic. What others say, the payload's binary tells by itself."""
+    name = FALLBACK if configs.force is None else FORCE
+    node, available, reserved = (
+        _named(each) for each in (f"cpuset:{has}", configs.available, configs.reserved)
+    )
+    here = f"this node has the CPUs {has}"
+    if not node or configs.policy not in ("podpools", "static"):
+        return []
+    if configs.policy == "podpools":
+        away = format_list((available or node) - node)
+        return [f"{name}: policy.AvailableResources.CPU: podpools panics on CPUs {away}: {here}"] * bool(away)
+    usable = node & (available or node)
+    nano, reserved = nano_of(configs.reserved) or 0, _named(configs.reserved) or frozenset()
+    if reserved <= usable and -(-nano // 10**9) <= len(usable):
+        return []
+    return [
+        f"{name}: policy.ReservedResources.CPU: static cannot reserve {configs.reserved} of the CPUs "
+        f"{format_list(usable) or 'that are left, none'}: {here}"
+    ]
+
+
+def _named(cpus: str) -> frozenset[int] | None:
+    """The CPUs of a `cpuset:0-3`; None for a quantity. What is not a list, the binary refuses."""
+    prefix, colon, listed = cpus.partition(":")
+    try:
+        return parse_list(listed) if colon and prefix == "cpuset" else None
+    except ValueError:
+        return None
 
 
 def _case_slip(key: str) -> str:
@@ -276,10 +320,10 @@ def policy_in(data: object) -> str:
     return active if isinstance(active, str) else "none"
 
 
-def reserved_in(data: object) -> str:
-    """The CPU quantity that a parsed configuration keeps for the system; empty if there is none."""
+def _cpus_in(data: object, field: str) -> str:
+    """The CPUs that a parsed configuration has in this field of its policy; empty if there are none."""
     policy = _unfold(data).get("policy")
-    return (_cpu_in(policy.get("ReservedResources")) if isinstance(policy, dict) else None) or ""
+    return (_cpu_in(policy.get(field)) if isinstance(policy, dict) else None) or ""
 
 
 def pins_in(data: object) -> bool:

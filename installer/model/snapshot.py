@@ -94,12 +94,14 @@ class KubeletBase:
 class Machine:
     """What stays the same during a run. `architecture` is as `uname -m` prints it for the host (`x86_64`).
     `services` are those units, of the few whose presence matters, that exist (gardener-node-agent and the
-    like)."""
+    like). `cpus` are those that it has, offline or not, as the kernel lists them (`0-3`); empty if it does
+    not say."""
 
     architecture: str
     machine_id: str
     hostname: str
     services: tuple[str, ...] = ()
+    cpus: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,9 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from installer.inputs.configs import Configs, find_cpu_faults
 from installer.inputs.policy import policy_in_force
-from installer.model.finding import Finding, warning
+from installer.model.finding import Finding, refusal, warning
 from installer.model.overview import name_some
 from installer.model.pinning import parse_list
 from installer.model.policy import Repinning
@@ -26,6 +27,12 @@ if TYPE_CHECKING:
 _WHOLE_CPUS = ("topology-aware", "memtier")  # what is reserved is taken from whole CPUs
 _NAMED, _LONGEST = 5, 120  # containers, and letters of each name
 _DOCS = 'docs/operations.md, "A policy\'s capacity"'
+
+
+def check_cpus(configs: Configs, cpus: str) -> Iterable[Finding]:
+    """Whether the policy that starts now is given CPUs that the node does not have, which ends its start."""
+    for fault in find_cpu_faults(configs, cpus):
+        yield refusal("cpus", fault, "name CPUs that each node with these configs has, or exclude the node")
 
 
 def check_placed(snapshot: HostSnapshot) -> Iterable[Finding]:

@@ -19,7 +19,7 @@ from installer.model.policy import Repinning
 from installer.model.resource import Part, UnitState
 from installer.model.snapshot import HostSnapshot, Machine, Probe
 from installer.model.state import Desired, Mode
-from installer.preflight.capacity import check_capacity, check_placed
+from installer.preflight.capacity import check_capacity, check_cpus, check_placed
 from installer.preflight.compatibility import check_versions
 from installer.preflight.configuration import check_cache, check_empty, check_repinning
 from installer.preflight.file_system import check_file_systems, check_places
@@ -141,6 +141,7 @@ def check_change(
         ),
         *(repinning if starts_proxy else ()),
         *(check_capacity(inputs, snapshot) if starts_proxy else ()),
+        *(check_cpus(inputs.configs, snapshot.machine.cpus) if starts_proxy else ()),
         *_check_pending(
             snapshot.kubelet.unit, desired, changes, request.accept_pending or (moved and request.adopt)
         ),

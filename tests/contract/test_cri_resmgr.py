@@ -1,11 +1,14 @@
 """What we rely on of cri-resmgr: of the stand-in, and of the real one where `--real-cri-resmgr` names it."""
 
 import json
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TypedDict
 
 import pytest
 
+from installer.inputs.configs import find_cpu_faults, load_configs
 from installer.model.proxy_cache import parse_cache
 from installer.model.proxy_log import fatal_lines
 from tests.throwaway import real
@@ -22,6 +25,8 @@ SOCKET = "run/cri-resmgr/cri-resmgr.sock"
 NONE = "policy:\n  Active: none\n"
 BALLOONS = "policy:\n  Active: balloons\n"
 BROKEN = "policy:\n  broken: true\n"
+STATIC_POOLS = "policy:\n  Active: static-pools\n"
+BEYOND = os.cpu_count() or 1  # the first CPU that is not there
 STARTED = 20.0  # seconds
 
 
@@ -127,6 +132,13 @@ CONFIGS = {
     "policy:\n  Active: topology-aware\n  ReservedResources:\n    CPU: 500m\n": True,
     "policy:\n  Active: memtier\n  ReservedResources:\n    cpu: 500m\n": True,
     "policy:\n  Active: static\n": True,  # only a real start refuses it
+    "policy:\n  Active: static\n  ReservedResources:\n    CPU: 999\n": True,  # this too
+    "policy:\n  Active: static-plus\n": False,
+    "policy:\n  Active: podpools\n": False,
+    "policy:\n  Active: dynamic-pools\n": False,
+    BALLOONS: False,
+    "policy:\n  Active: balloons\n  ReservedResources:\n    CPU: 999\n": False,
+    "policy:\n  Active: topology-aware\n  ReservedResources:\n    CPU: 999\n": False,
     "policy.topology-aware:\n  PinCPU: true\n": True,
     "policy.topology-aware:\n  pinCPU: true\n": False,
     "apiVersion: v1\nkind: ConfigMap\ndata: {}\n": False,
@@ -186,14 +198,42 @@ def test_the_files_of_a_start_tell_how_long_it_took(proxy: Proxy) -> None:
     ("config", "options"),
     [
         ("policy:\n  Active: static\n", ""),
-        ("policy:\n  Active: static-pools\n", " --agent-socket=disabled"),
-        ("policy:\n  Active: static-pools\n", ""),  # it has no pools
+        (STATIC_POOLS, " --agent-socket=disabled"),
+        (STATIC_POOLS, ""),  # it has no pools
+        (STATIC_POOLS + "  static-pools: {LabelNode: true, pools: {}}\n", ""),
+        (STATIC_POOLS + "  static-pools: {ConfDirPath: /none}\n", ""),
     ],
 )
 def test_what_only_a_real_start_refuses(proxy: Proxy, config: str, options: str) -> None:
     proxy.start(config, f"--fallback-config={FALLBACK}{options}")
     proxy.gives_up()
     assert proxy.host.show(PROXY, "ExecMainStatus") == "1"
+
+
+@pytest.mark.parametrize(
+    ("policy", "available", "reserved"),
+    [
+        ("podpools", f"cpuset:{BEYOND}-{BEYOND + 13}", f"cpuset:{BEYOND}"),  # as in upstream's own sample
+        ("podpools", f"cpuset:0-{BEYOND}", "1"),
+        ("podpools", "", "1"),
+        ("static", "", str(BEYOND + 1)),
+        ("static", "", "1"),
+        ("static", "", str(BEYOND)),
+    ],
+)
+def test_cpus_that_are_not_there_end_a_start_that_we_refuse(
+    proxy: Proxy, tmp_path: Path, policy: str, available: str, reserved: str
+) -> None:
+    config = f"policy:\n  Active: {policy}\n  ReservedResources: {{CPU: {reserved!r}}}\n"
+    config += f"  AvailableResources: {{CPU: {available!r}}}\n" if available else ""
+    (tmp_path / "fallback.cfg").write_text(config)
+    if not find_cpu_faults(load_configs(tmp_path), f"0-{BEYOND - 1}"):
+        proxy.serve(config)
+        return
+    proxy.start(config)
+    proxy.says("panic: ")
+    proxy.gives_up()
+    assert proxy.host.show(PROXY, "ExecMainStatus") == "2"
 
 
 def test_a_container_that_runs_is_known_by_its_id_in_the_cache(proxy: Proxy) -> None:
@@ -251,6 +291,16 @@ def test_the_agent_is_told_what_of_its_configuration_is_refused(proxy: Proxy) ->
     proxy.says("rejected")
     assert proxy.cache["Cfg"] == before
     assert serves(proxy.host)
+
+
+@pytest.mark.parametrize("policy", ["nonsense", "balloons", "topology-aware"])
+def test_the_agent_is_not_told_what_the_next_start_refuses(proxy: Proxy, policy: str) -> None:
+    """Of its policy neither the name nor the CPUs are looked at."""
+    proxy.serve()
+    assert push_config(proxy.host, {"policy": f"Active: {policy}\n"}) == ""
+    proxy.start()
+    proxy.gives_up()
+    proxy.set_cache(b"")
 
 
 def test_no_agent_is_heard_beside_a_forced_configuration(proxy: Proxy) -> None:
@@ -356,6 +406,7 @@ def forced(proxy: Proxy, text: str) -> None:
         (BROKEN, "failed to reload"),
         (BALLOONS, "successfully switched"),  # and nothing switches
         ("policy:\n  Active: nonsense\n", "successfully switched"),
+        ("policy:\n  Active: topology-aware\n  ReservedResources: {CPU: 999}\n", "successfully switched"),
     ],
 )
 def test_what_becomes_of_a_signal_is_in_the_journal_alone(proxy: Proxy, text: str, says: str) -> None:

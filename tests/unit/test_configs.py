@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from installer.errors import InvalidInputError
 from installer.inputs.configs import (
     Configs,
+    find_cpu_faults,
     load_configs,
     parse_extra_options,
     validate_with_binary,
@@ -150,6 +151,11 @@ def test_a_configmap_volume_is_made_of_links(tmp_path: Path) -> None:
             "fallback.cfg:2: policy.Active: memtier needs policy.ReservedResources.CPU",
         ),
         (b"policy:\n  Active: static\n", "fallback.cfg:2: policy.Active: static needs policy.ReservedRes"),
+        (
+            b"policy:\n  Active: static-pools\n  static-pools: {LabelNode: true, pools: {}}\n",
+            "fallback.cfg:2: policy.Active: static-pools has no pools and would end at its start; name "
+            "them in policy.static-pools.pools",
+        ),
         (b"policy: {}\npolicy: {}\n", "policy: already given in line 1 (fallback.cfg:2)"),
         (b"apiVersion: v1\nkind: ConfigMap\ndata: {}\n", "fallback.cfg:1: is a whole ConfigMap"),
     ],
@@ -166,6 +172,48 @@ def test_what_cri_resmgr_takes_is_taken(tmp_path: Path, policy: str, key: str) -
     assert load_configs(write(tmp_path, {"fallback.cfg": content})).policy == policy
 
 
+STATIC_POOLS = b"policy.Active: static-pools\npolicy.static-pools.pools: {one: {}}\n"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [STATIC_POOLS, b"policy: {Active: static-pools, static-pools: {ConfDirPath: /etc/cmk}}\n"],
+)
+def test_pools_are_pools_wherever_they_stand(tmp_path: Path, content: bytes) -> None:
+    assert load_configs(write(tmp_path, {"fallback.cfg": content})).policy == "static-pools"
+
+
+@pytest.mark.parametrize(
+    ("policy", "available", "reserved", "says"),
+    [
+        (
+            "podpools",
+            "cpuset:2-15",
+            "cpuset:15",
+            "AvailableResources.CPU: podpools panics on CPUs 4-15: ",
+        ),
+        ("podpools", "cpuset:0-4", "1", "podpools panics on CPUs 4: this node has the CPUs 0-3"),
+        ("podpools", "cpuset:1-3", "1", ""),
+        ("podpools", "", "99", ""),  # the binary says so
+        ("static", "", "5", "policy.ReservedResources.CPU: static cannot reserve 5 of the CPUs 0-3: "),
+        ("static", "", "4", ""),
+        ("static", "cpuset:0-1", "2100m", "static cannot reserve 2100m of the CPUs 0-1: "),
+        ("static", "cpuset:0", "cpuset:1", "static cannot reserve cpuset:1 of the CPUs 0: "),
+        ("static", "cpuset:8-9", "1", "of the CPUs that are left, none: this node has the CPUs 0-3"),
+        ("static", "cpuset:0-9", "cpuset:0,3", ""),
+        ("static", "cpuset:x", "1", ""),  # the binary says so
+        ("balloons", "cpuset:8-9", "1", ""),
+    ],
+)
+def test_cpus_that_the_node_does_not_have(policy: str, available: str, reserved: str, says: str) -> None:
+    """Which neither the schema nor the private run sees: a real start ends in a panic."""
+    configs = Configs(b"", policy=policy, available=available, reserved=reserved)
+    found = find_cpu_faults(configs, "0-3")
+    assert len(found) == bool(says)
+    assert all(fault.startswith("fallback.cfg: policy.") and says in fault for fault in found)
+    assert find_cpu_faults(configs, "") == []  # the kernel does not say
+
+
 @pytest.mark.parametrize("agent", ["enabled", "disabled"])
 def test_static_pools_need_the_agent(tmp_path: Path, agent: Literal["enabled", "disabled"]) -> None:
     """Which neither the schema nor the private run sees: a real start refuses it."""
@@ -174,7 +222,7 @@ def test_static_pools_need_the_agent(tmp_path: Path, agent: Literal["enabled", "
     binary.write_text("#!/bin/sh\n")
     binary.chmod(0o755)
     (tmp_path / "configs").mkdir()
-    write(tmp_path / "configs", {"force.cfg": b"policy.Active: static-pools\n"})
+    write(tmp_path / "configs", {"force.cfg": STATIC_POOLS})
     settings = Settings(proxy=ProxySettings(agent=agent))
     request = Request(Mode.INSTALL, settings, tmp_path / "payload", tmp_path / "configs")
     if agent == "enabled":

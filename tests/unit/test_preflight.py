@@ -128,6 +128,12 @@ def codes(findings: list[Finding] | tuple[Finding, ...], severity: Severity = Se
     return [finding.code for finding in findings if finding.severity is severity]
 
 
+def test_a_policy_that_would_panic_on_cpus_that_are_not_there_is_not_started() -> None:
+    sample = Configs(b"", policy="podpools", available="cpuset:2-15", reserved="cpuset:15")
+    assert codes(change(with_machine(cpus="0-1"), configs=sample)) == ["cpus"]
+    assert not codes(change(with_machine(cpus="0-15"), configs=sample))
+
+
 def test_a_sound_host_has_no_findings() -> None:
     assert check_host(SETTINGS, FACTS, Configs(), PAYLOAD) == ()
     assert change() == []

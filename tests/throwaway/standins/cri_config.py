@@ -8,6 +8,8 @@ import os
 import sys
 from typing import Any
 
+from tests.throwaway.standins.words import panic
+
 POLICIES = (
     "none",
     "topology-aware",
@@ -40,9 +42,6 @@ SECTIONS: dict[str, frozenset[str] | None] = {
     "rdt": None,
     "blockio": None,
 }
-
-#: Where the pools of static-pools stand.
-POOLS = ("ConfDirPath", "ConfFilePath", "pools")
 
 POLICY_FIELDS = frozenset(
     {
@@ -124,15 +123,10 @@ def check(data: dict[str, Any]) -> dict[str, Any]:
                 raise ConfigError(f'module "{name}": unknown field "{field}"')
             elif isinstance(value, dict) != (field in ("AvailableResources", "ReservedResources", "Prefix")):
                 raise ConfigError(f'module "{name}": wrong type of field "{field}"')
-    policy = data.get("policy", {})
-    active = policy.get("Active")
+    active = data.get("policy", {}).get("Active")
     if active is not None and not isinstance(active, str):
         raise ConfigError('module "policy": wrong type of field "Active"')
-    if active is not None and active not in POLICIES:
-        raise ConfigError(f'can\'t activate unknown policy "{active}"')
-    reserved = reserved_cpus(data)
-    if active in ("topology-aware", "memtier") and reserved is None:
-        raise ConfigError("topology-aware policy: cannot start without CPU reservation")
+    reserved_cpus(data)
     return data
 
 
@@ -168,21 +162,55 @@ def reserved_cpus(data: dict[str, Any]) -> float | None:
         raise ConfigError(f'module "policy": invalid CPU quantity "{text}"') from None
 
 
+def check_creation(data: dict[str, Any]) -> None:
+    """What a start refuses before it looks for the runtime, and neither a signal nor the agent's call: its
+    policy is made then."""
+    active, reserved = active_policy(data), reserved_cpus(data)
+    if active not in POLICIES:
+        raise ConfigError(f'cannot activate unknown policy "{active}"')
+    if active in ("topology-aware", "memtier") and reserved is None:
+        raise ConfigError("topology-aware policy: cannot start without CPU reservation")
+    if active in ("balloons", "podpools", "dynamic-pools", "static-plus") and reserved is None:
+        raise ConfigError(f"{active} cannot run without reserved CPUs that are also AvailableResources")
+    if active not in ("none", "static", "static-pools"):
+        check_fits(data)
+
+
 def check_start(data: dict[str, Any], agent: bool) -> None:
     """What only a real start refuses, when its policy has met the machine and the agent."""
-    active = active_policy(data)
-    if active == "static" and reserved_cpus(data) is None:
+    active, reserved = active_policy(data), reserved_cpus(data)
+    if active == "static" and reserved is None:
         raise ConfigError("failed to start policy static: cannot start without CPU reservation")
+    if active == "static" and reserved and reserved > cpu_count():
+        panic("interface conversion: policy.Constraint is resource.Quantity, not int")
+    if active == "podpools" and (named := highest_cpu(data, "AvailableResources")) >= cpu_count():
+        panic(f"runtime error: index out of range [{named}] with length {cpu_count()}")
     if active == "static-pools" and not agent:
         raise ConfigError("failed to start policy static-pools: agent connection required")
     pools = data.get("policy", {}).get("static-pools") or {}
-    if active == "static-pools" and not any(pools.get(key) for key in POOLS):
-        raise ConfigError("failed to start policy static-pools: no pools are configured")
+    files = [pools.get("ConfDirPath", "/etc/cmk"), pools.get("ConfFilePath")]
+    if (
+        active == "static-pools"
+        and not pools.get("pools")
+        and not any(map(os.path.exists, filter(None, files)))
+    ):
+        raise ConfigError("failed to start policy static-pools: invalid config, no pools configured")
 
 
 def check_fits(data: dict[str, Any]) -> None:
-    """Refuses more reserved CPUs than there are, as a policy does when it starts."""
+    """Refuses more reserved CPUs than there are."""
     reserved = reserved_cpus(data)
-    cpus = len(os.sched_getaffinity(0))
-    if active_policy(data) != "none" and reserved is not None and reserved > cpus:
-        raise ConfigError(f"cannot reserve {reserved:g} CPUs, only {cpus} available")
+    if reserved is not None and reserved > cpu_count():
+        raise ConfigError(f"cannot reserve {reserved:g} CPUs, only {cpu_count()} available")
+
+
+def cpu_count() -> int:
+    return os.cpu_count() or 1
+
+
+def highest_cpu(data: dict[str, Any], field: str) -> int:
+    """The highest CPU that is named; -1 if none is."""
+    resources = data.get("policy", {}).get(field) or {}
+    text = next((str(value) for key, value in resources.items() if key.lower() == "cpu"), "")
+    numbers = text.removeprefix("cpuset:").replace("-", ",").split(",") if text.startswith("cpuset:") else []
+    return max(map(int, numbers), default=-1)

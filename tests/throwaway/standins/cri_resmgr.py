@@ -172,7 +172,7 @@ def load_config(options: Options, cache: Cache) -> dict[str, Any]:
         else:
             log("W", "no initial configuration, running with built-in defaults")
             config = {}
-        cri_config.check_fits(config)
+        cri_config.check_creation(config)
     except ConfigError as error:
         fatal(str(error))
     if options.switches["disable-policy-switch"]:
@@ -325,7 +325,7 @@ class Resmgr:
         data = {entry[1]: entry.get(2, "") for entry in entries}
         log("I", "applying new configuration from agent...")
         try:
-            cri_config.check_fits(cri_config.parse(as_yaml(data)))
+            cri_config.parse(as_yaml(data))
         except ConfigError as error:
             log("E", f"configuration rejected: {error}")
             return field(1, f"failed to apply configuration: configuration rejected: {error}")
@@ -352,18 +352,17 @@ class Resmgr:
             return
         try:
             config = cri_config.parse(read(path))
-            cri_config.check_fits(config)
+            if self.policy in ("topology-aware", "memtier"):
+                cri_config.check_fits(config)
             if how == "refuse" or self.stuck or self.is_bound_otherwise(config):
                 self.stuck = True  # until it is restarted
                 raise ConfigError("failed to reallocate resources for containers")
         except (OSError, ConfigError) as error:
             if "cannot reserve" in str(error):
                 fatal(str(error))
-            if "unknown policy" not in str(error) and "without CPU reservation" not in str(error):
-                log("E", f"failed to reload forced configuration {path}: {error}")
-                return
-        else:
-            self.config = config
+            log("E", f"failed to reload forced configuration {path}: {error}")
+            return
+        self.config = config
         log("I", "successfully switched to new configuration")
 
     def is_bound_otherwise(self, config: dict[str, Any]) -> bool:
