@@ -181,10 +181,13 @@ def test_identity_is_the_hosts(tmp_path: Path, header: bytes, machine: str) -> N
     (tmp_path / "usr/bin/dash").write_bytes(header + b"\0" * 100)
     (tmp_path / "etc/machine-id").write_text("0123456789abcdef0123456789abcdef\n")
     (tmp_path / "etc/hostname").write_text("# a name\nnode-7\n")
+    (tmp_path / "sys/devices/system/cpu").mkdir(parents=True)
+    (tmp_path / "sys/devices/system/cpu/present").write_text("0-3\n")
     assert host_identity(RootedFiles(tmp_path)) == {
         "machine": machine,
         "machine_id": "0123456789abcdef0123456789abcdef",
         "hostname": "node-7",
+        "cpus": "0-3",
     }
 
 

@@ -2,10 +2,10 @@
 
 One that its cache does not know is put there without a word about its requests, under any policy. It goes to
 the shared CPUs, and topology-aware, memtier and static-plus give it the lowest weight. One whose requests the
-cache knows gets the weight that they say, if its pod has a cgroup of its own: from that cri-resmgr reads the
-QoS class, and one without gets the lowest weight, whatever its requests. Where the policy is the one of the
-start before, those that the cache knows keep what they were given then, whatever the cache says of their
-requests meanwhile.
+cache knows gets the weight that they say, unless its pod is taken for one of best effort: cri-resmgr reads
+the QoS class from the cgroup that kubelet has given the pod, and a pod without one is of best effort. Where
+the policy is the one of the start before, those that the cache knows keep what they were given then, whatever
+the cache says of their requests meanwhile.
 """
 
 import json
@@ -20,6 +20,8 @@ CALL_SECONDS = 60.0
 TOUCH_NOBODY = ("none", "static")
 CUT_WEIGHTS = ("topology-aware", "memtier", "static-plus")
 LOWEST = 2
+BEST_EFFORT = "besteffort"
+ROOTS = ("kubepods", "kubepods.slice")
 
 #: The CPU that is shared; on a real machine all that no container has to itself.
 SHARED = "0"
@@ -32,8 +34,8 @@ def repin(
     the start before had another policy."""
     pins = (config.get("policy") or {}).get(policy) or {}
     touches = policy not in TOUCH_NOBODY and pins.get("PinCPU") is not False
-    known = {entry["ID"]: entry for entry in cached.values()}
-    parents: dict[str, bool] = {}
+    known = {entry.get("ID"): entry for entry in cached.values()}
+    classes: dict[str, str] = {}
     for container in listed(runtime):
         entry = known.get(container["ID"])
         if entry is not None and not switched:
@@ -43,26 +45,38 @@ def repin(
         if entry is None:
             entry = cached[container["CacheID"]] = {**container, "Resources": {}, "LinuxReq": None}
         if touches:
-            shares = weight_of(entry) if has_cgroup(container["PodID"], runtime, parents) else LOWEST
+            best_effort = class_of_pod(container["PodID"], runtime, classes) == BEST_EFFORT
+            shares = LOWEST if best_effort else weight_of(entry)
             weight = {"cpu_shares": shares} if policy in CUT_WEIGHTS else {}
             entry["LinuxReq"] = {**(entry.get("LinuxReq") or {}), "cpuset_cpus": SHARED, **weight}
             apply(entry, runtime)
 
 
-def has_cgroup(pod: str, runtime: str, parents: dict[str, bool]) -> bool:
-    """Whether kubelet has given a pod a cgroup of its own; what was asked is kept in `parents`. One that has
-    gone meanwhile has none."""
-    if pod not in parents:
+def class_of_pod(pod: str, runtime: str, classes: dict[str, str]) -> str:
+    """The QoS class of a pod; what was asked is kept in `classes`. One that has gone meanwhile has none."""
+    if pod not in classes:
         try:
             status = unary(
                 runtime, SERVICE + "PodSandboxStatus", field(1, pod) + field(2, True), CALL_SECONDS
             )
         except (OSError, CallError):
-            return False
+            return BEST_EFFORT
         entries = [strings(value) for number, value in fields(status) if number == 2]
         info = json.loads(next(entry[2] for entry in entries if entry[1] == "info"))
-        parents[pod] = bool(info["config"].get("linux", {}).get("cgroup_parent"))
-    return parents[pod]
+        classes[pod] = class_of(info["config"].get("linux", {}).get("cgroup_parent") or "")
+    return classes[pod]
+
+
+def class_of(parent: str) -> str:
+    """As cri-resmgr reads it (discoverQOSClass in pod.go): with or without a --cgroup-root before it, of
+    either cgroup driver. What it cannot read is of no class, and treated as guaranteed."""
+    names = parent[1:].split("/")
+    if names[0] not in ROOTS:
+        names = names[1:]
+    name = next(iter(names[1:] if names[:1] and names[0] in ROOTS else names), "")
+    if not parent or name in ("besteffort", "kubepods-besteffort.slice"):
+        return BEST_EFFORT
+    return "burstable" if name in ("burstable", "kubepods-burstable.slice") else "guaranteed"
 
 
 def weight_of(entry: dict[str, Any]) -> int:
