@@ -11,9 +11,11 @@ from tests.host.agent import CACHE, push, restart_with
 from tests.host.daemon import SOON, within
 from tests.host.mortal import DieAfter, converge
 from tests.host.node import PROXY, Node
+from tests.host.workload import POLICIES
 from tests.rules import rule
 from tests.throwaway.host import ThrowawayHost
-from tests.throwaway.proxy import push_config
+from tests.throwaway.kubelet import wait_healthy
+from tests.throwaway.proxy import push_config, serves
 
 NONE = "policy:\n  Active: none\n"
 
@@ -60,6 +62,39 @@ def test_a_force_config_that_the_signal_does_not_bring_is_brought_by_a_restart(
     forced.expect_good()
 
 
+def static(cpus: int) -> str:
+    return f"policy:\n  Active: static\n  ReservedResources:\n    CPU: {cpus}\n"
+
+
+@rule("R8")
+@pytest.mark.parametrize(
+    ("bad", "code", "why", "good"),
+    [
+        (
+            "policy:\n  Active: static-pools\n  static-pools:\n    ConfDirPath: /none\n",
+            5,
+            "no pools configured",
+            POLICIES["static-pools"],
+        ),
+        (static(999), 4, "static cannot reserve 999 of the CPUs", static(1)),
+    ],
+    ids=["fails-at-the-start", "asks-for-more-cpus-than-there-are"],
+)
+def test_a_force_config_that_was_corrected_needs_no_retry(
+    forced: Node, bad: str, code: int, why: str, good: str
+) -> None:
+    """Also with the same policy. Only what has failed is not tried again."""
+    force(forced, bad)
+    kubelet = forced.invocations()[0]
+    assert why in forced.run("install", code=code).err
+    again = forced.run("install", code=code).err
+    assert ("is not tried again" in again) == (code == 5)
+    force(forced, good)
+    forced.run("install")
+    forced.expect_good()
+    assert forced.invocations()[0] == kubelet
+
+
 @rule("R8", "R12")
 @pytest.mark.parametrize("zeros", [True, False], ids=["zeros", "cut-short"])
 def test_a_torn_cache_is_set_aside_and_no_generation_is_blamed(node: Node, zeros: bool) -> None:
@@ -73,6 +108,30 @@ def test_a_torn_cache_is_set_aside_and_no_generation_is_blamed(node: Node, zeros
     assert node.path(f"{CACHE}.torn").read_bytes() == torn
     node.expect_good()
     assert node.run("install").out == "nothing to do\n"
+
+
+@rule("R8", "R12")
+@pytest.mark.parametrize("damage", ["zeros", "cut-short", "null-container"])
+def test_a_torn_cache_is_mended_though_a_failure_is_remembered(node: Node, damage: str) -> None:
+    whole = node.path(CACHE).read_bytes()
+    null = json.dumps(json.loads(whole) | {"Containers": {"c": None}}).encode()
+    torn = {"zeros": bytes(len(whole)), "cut-short": whole[:-5], "null-container": null}[damage]
+    node.upgrade(fault={"exitAfterSeconds": 0.5})
+    node.run("install", code=5)
+    restart_with(node, torn)
+    assert f"set the torn {CACHE} aside" in node.run("plan", code=5).out
+    kept = node.run("install", code=5)
+    assert "is not tried again" in kept.err
+    assert node.path(f"{CACHE}.torn").read_bytes() == torn
+    wait_healthy(node.host)
+    assert serves(node.host)
+    assert node.on_relay()
+    restart_with(node, torn)
+    assert "the last good generation is in place again" in node.run("install", "--retry", code=5).err
+    assert serves(node.host)
+    node.upgrade(version="v0.9.2")
+    node.run("install")
+    node.expect_good()
 
 
 @rule("R13")
