@@ -20,6 +20,7 @@ from installer.host.ports import Files, Host
 from installer.model import paths
 from installer.model.event import Event
 from installer.model.jsontext import parse_json
+from installer.model.pinning import CpuResources
 from installer.model.proxy_cache import ProxyCache, parse_cache, quantity_of
 from installer.model.snapshot import RunningContainer, UnstartedContainer
 from installer.pinning.restore import CACHE_LIMIT, read_cache
@@ -106,6 +107,7 @@ def adopt(host: Host, endpoint: str, stop_proxy: Callable[[], None], seconds: fl
     if unseen := [one.title for one in strangers if one.id not in cache.containers]:
         message = f"the proxy has not seen {_named(unseen)}, though it was started for that"
         raise StepFailedError(message, "run again", interfered=True)
+    _give_back(host, endpoint, strangers)
     raw, mode = host.files.read(paths.PROXY_CACHE, CACHE_LIMIT) or b"", _mode(host.files)
     host.files.write(paths.PROXY_CACHE, with_strangers(raw, strangers), mode)
     return Adoption(containers, strangers, leftovers)
@@ -220,6 +222,16 @@ def _check_adoptable(containers: Iterable[RunningContainer], cache: ProxyCache) 
     for stranger, why in divide(containers, cache)[1]:
         message = f"{stranger.title} has come meanwhile and cannot be adopted: {why}"
         raise StepFailedError(message, "run again", interfered=True)
+
+
+def _give_back(host: Host, endpoint: str, strangers: tuple[RunningContainer, ...]) -> None:
+    """The weight that a start of somebody else has taken. A policy that has no room for what a container
+    requests leaves it as it is, whatever the cache says. What cannot be given is found when weights are
+    checked."""
+    due = {one.id: due_shares(one) for one in strangers}
+    low = [one.id for one in strangers if one.cgroup and one.cgroup.is_lower_than(due[one.id])]
+    if low:
+        host.cri.update(endpoint, {each: CpuResources(shares=due[each]) for each in low})
 
 
 def _has_seen(cache: ProxyCache, containers: Iterable[RunningContainer]) -> bool:

@@ -32,7 +32,7 @@ from installer.pinning.adopt import (
     with_strangers,
 )
 from installer.pinning.weight import due_shares, keeps_weight
-from tests.fakes import CONTAINERD, FakeHost
+from tests.fakes import CONTAINERD, Call, FakeHost
 from tests.rules import rule
 
 ENDPOINT = "unix:///run/containerd/containerd.sock"
@@ -259,6 +259,18 @@ def test_the_proxy_is_shown_whom_it_has_not_seen_under_the_policy_none(
     found = parse_cache(text(tmp_path, paths.PROXY_CACHE))
     assert (found.policy, found.containers["aa"].request) == ("none", 30)
     assert [call.method for call in fake.systemd.calls if call.target == paths.PROXY_UNIT][:1] == ["stop"]
+
+
+@rule("R14")
+def test_weight_that_a_start_of_somebody_else_has_taken_is_given_back_at_the_runtime(tmp_path: Path) -> None:
+    """A policy that has no room for a container leaves it as it is, whatever the cache says."""
+    fake = pinned_host(tmp_path)
+    fake.cri.running = (replace(STRANGER, cgroup=replace(FREE, shares=2)),)
+    carry_out(fake, StepKind.ADOPT)
+    (given,) = [call for call in fake.cri.calls if call.method == "update"]
+    assert given == Call("update", ENDPOINT, {"aa": CpuResources(shares=30)})
+    assert adopted(tmp_path)["aa"].request == 30
+    carry_out(fake, StepKind.CHECK_WEIGHTS)
 
 
 @rule("R14")
