@@ -8,6 +8,7 @@ real one, where it is named: see real_kubelet for what that one needs.
 import functools
 import math
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -128,10 +129,19 @@ def running_arguments(host: ThrowawayHost, unit: str = UNIT) -> list[str]:
     return words[3:] if words[1:2] == ["-IS"] else words[1:]
 
 
+BUILT_IN = "unix:///run/containerd/containerd.sock"  # since kubelet 1.27
+
+
 def running_endpoint(host: ThrowawayHost) -> str:
-    """The endpoint that kubelet said it uses, at its last start; of a real one, that of its flag."""
+    """The endpoint that kubelet said it uses, at its last start. A real one does not say it: that is of its
+    flag, else of the file that it is configured with."""
     if real.named("kubelet"):
-        return standin.flag(running_arguments(host), "container-runtime-endpoint") or "as configured"
+        arguments = running_arguments(host)
+        config = Path(f"{host.root}{standin.flag(arguments, 'config') or '/none'}")
+        text = config.read_text() if config.is_file() else ""
+        found = re.search(r"^containerRuntimeEndpoint: *[\"']?([^\s\"']*)", text, re.MULTILINE)
+        configured = found[1] if found else ""
+        return standin.flag(arguments, "container-runtime-endpoint") or configured or BUILT_IN
     marker = 'endpoint="'
     lines = [line for line in host.journal(UNIT).splitlines() if "Using container runtime" in line]
     if not lines:
