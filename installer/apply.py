@@ -266,18 +266,15 @@ class _Worker:
 
     def _set_aside_cache(self, step: Step) -> None:
         """One that no start can read. It is kept, because nobody else has what it says."""
-        files = self._host.files
-        files.write(paths.TORN_CACHE, HostPath(step.target), 0o600)
+        files, kept = self._host.files, paths.TORN_CACHE
+        files.write(kept, HostPath(step.target), 0o600)
         files.remove(step.target)
-        message = (
-            f"the cache of cri-resmgr was torn: restarting the proxy; the cache is kept as {paths.TORN_CACHE}"
-        )
-        self._emit(Event("cache.kept", message, {"kept": paths.TORN_CACHE}))
+        message = f"the cache of cri-resmgr was torn: restarting the proxy; the cache is kept as {kept}"
+        self._emit(Event("cache.kept", message, {"kept": kept}))
 
     def _restart(self, step: Step) -> None:
         kubelet = step.part is Part.KUBELET
         bound = self._limits.guard + self._limits.kubelet_start if kubelet else self._limits.proxy_start
-        self._host.systemd.reset_failed(step.target)
         self._progress.journal_from = self._host.journal.cursor()
         at_once = self._plan.rescues or self._leaving
         if kubelet:
@@ -288,11 +285,14 @@ class _Worker:
             self._host.files.remove(paths.RELAY_FAILURES)  # the relay has answered: the guard counts anew
         else:
             self._progress.moved_proxy = True
+            if self._host.systemd.unit(step.target).restarts_itself:
+                self._stop(step)  # else a start of systemd's own takes what is announced now
             announce_start(self._host.files)
             self._start_began = now = self._host.clock.monotonic()
             away = now - self._proxy_away if self._proxy_away else 0.0
             bound, self._proxy_away = self._proxy_bound(max(1.0, bound - away)), 0.0
         try:
+            self._host.systemd.reset_failed(step.target)
             slack = JOB_SLACK if kubelet else 0.0
             result = self._host.systemd.restart(step.target, bound + slack, at_once=at_once)
             if not kubelet:

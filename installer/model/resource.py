@@ -148,6 +148,11 @@ class UnitState:
         return self.active_state == "failed" or self.sub_state == "auto-restart"
 
     @property
+    def restarts_itself(self) -> bool:
+        """Whether systemd has started it again since somebody has, or is about to."""
+        return self.n_restarts > 0 or self.sub_state == "auto-restart"
+
+    @property
     def loaded_digest(self) -> str:
         """The digest of our text that systemd itself has loaded, or an empty string."""
         return dict(pair.partition("=")[::2] for pair in self.environment).get(UNIT_VARIABLE, "")

@@ -70,6 +70,35 @@ def test_a_daemon_reload_has_the_time_that_systemctl_would_give_it(
 
 
 @rule("R8")
+@pytest.mark.parametrize(
+    ("sub_state", "restarts", "jobs"),
+    [
+        ("auto-restart", 0, ["stop", "restart"]),
+        ("running", 3, ["stop", "restart"]),
+        ("running", 0, ["restart"]),
+    ],
+)
+def test_no_start_of_systemds_own_takes_what_is_announced_for_ours(
+    tmp_path: Path, sub_state: str, restarts: int, jobs: list[str]
+) -> None:
+    """The guard spares the containers at every start but an announced one, and the first takes the word."""
+    fake = FakeHost(tmp_path)
+    unit = UnitState(paths.PROXY_UNIT, "loaded", "active", sub_state, n_restarts=restarts, main_pid=7)
+    fake.systemd.units[paths.PROXY_UNIT] = unit
+    announced = tmp_path / paths.PROXY_START_OURS[1:]
+
+    def job(method: str, unit: UnitState) -> tuple[str, UnitState]:
+        assert announced.exists() == (method == "restart")
+        return "done", unit
+
+    fake.systemd.on_job[paths.PROXY_UNIT] = job
+    step = Step(StepKind.RESTART, paths.PROXY_UNIT, Part.PROXY)
+    plan = Plan(Mode.INSTALL, Desired(), Changes(), "kubelet.service", (step,))
+    apply_plan(plan, fake.host, LIMITS, silent, Progress())
+    assert [call.method for call in fake.systemd.calls if call.method in ("stop", "restart")] == jobs
+
+
+@rule("R8")
 @pytest.mark.parametrize(("state", "interfered"), [("deactivating", True), ("activating", False)])
 def test_kubelet_that_does_not_stop_in_time_is_no_fault_of_what_was_to_be_started(
     tmp_path: Path, state: str, interfered: bool
