@@ -23,14 +23,15 @@ MEMORY = f"{paths.OUR_RUNTIME}/turn.json"
 @dataclass(frozen=True, slots=True)
 class TurnMemory:
     """`permit` and the resourceVersion that it was taken with. `failed` is the generation that this node has
-    told to have failed, `leads` the one that it has begun as a canary. `begun` is the work that has begun in
-    its turn, and whose end is not known yet, `untold` are the ends that are still to be told. `soaking` is
-    what ended well and is watched until then, on the monotonic clock, which all processes of a boot share."""
+    told to have failed, `leads` the one that it has begun as a canary; None: after a boot, when nobody knows
+    whether it has begun one. `begun` is the work that has begun in its turn, and whose end is not known yet,
+    `untold` are the ends that are still to be told. `soaking` is what ended well and is watched until then,
+    on the monotonic clock, which all processes of a boot share."""
 
     permit: str = ""
     version: str = ""
     failed: str = ""
-    leads: str = ""
+    leads: str | None = None
     begun: PlannedWork | None = None
     untold: tuple[WorkResult, ...] = ()
     soaking: tuple[PlannedWork, float] | None = None
@@ -40,10 +41,11 @@ def recall(files: Files) -> TurnMemory:
     """A file that is not understood is as good as none."""
     with contextlib.suppress(InstallerError, OSError, ValueError, LookupError, TypeError, AttributeError):
         found = parse_json(files.read(MEMORY) or b"{}")
-        texts = {name: str(found.get(name, "")) for name in ("permit", "version", "failed", "leads")}
+        texts = {name: str(found.get(name, "")) for name in ("permit", "version", "failed")}
         begun, untold, soaking = found.get("begun"), found.get("untold", ()), found.get("soaking")
         return TurnMemory(
             **texts,
+            leads=None if found.get("leads") is None else str(found["leads"]),
             begun=PlannedWork(**begun) if begun else None,
             untold=tuple(read_result(result) for result in untold),
             soaking=(PlannedWork(**soaking[0]), float(soaking[1])) if soaking else None,
@@ -52,7 +54,7 @@ def recall(files: Files) -> TurnMemory:
 
 
 def keep(files: Files, memory: TurnMemory) -> None:
-    """Best effort. Nothing is written for a node that has nothing to remember."""
+    """Best effort. Nothing is written for a node that has nothing to remember, not even of its boot."""
     with contextlib.suppress(InstallerError, OSError):
         if memory != TurnMemory() or files.status(MEMORY) is not None:
             files.make_directory(paths.OUR_RUNTIME)

@@ -78,7 +78,7 @@ class Turns:
         self._in_vain = False  # the work that waits does not begin, and so the permit is given back
         self._returns = ""  # the permit that the child gives back
         self._failed = ""  # the generation that this node has told to have failed
-        self._leads = ""  # the generation that this node has begun as a canary
+        self._leads: str | None = None  # the generation that it has begun as a canary, if that is known
         self._soaking: tuple[PlannedWork, float] | None = None  # what ended well, and is watched until then
         self._shown = FREE
         self._child: RunningChild | None = None
@@ -125,18 +125,19 @@ class Turns:
             self._next(0.0)
 
     def worked(self, result: WorkResult) -> None:
-        """What others have to know of is told, and the permit is given back when the node is Ready."""
+        """What others have to know of is told, and the permit is given back when the node is Ready. The first
+        success after a boot is told, too: others may wait for a canary whose power was cut."""
         if not self._context.rollout_namespace:
             return
         work = result.work
         if not work.generation and self._soaking is not None and self._clock() < self._soaking[1]:
             result = WorkResult(self._soaking[0], ok=False, why=result.why)
         generation = result.work.generation
-        known = generation in (self._failed, self._leads)
+        known = generation in (self._failed, self._leads) or (result.ok and self._leads is None)
         if generation and result.work.begins and (result.ok is False or known):
             self._results.append(result)
             self._failed = generation if result.ok is False else "" if result.ok else self._failed
-            self._leads = "" if generation == self._leads else self._leads
+            self._leads = "" if self._leads in (generation, None) else self._leads
         if self._begun is not None and self._begun.generation == generation:
             if result.ok and work == self._begun and work.begins:
                 self._soaking = (work, self._clock() + self._rules.soak_seconds)
@@ -295,7 +296,8 @@ class Turns:
             self._in_vain = False
             if self._asked == self._work:
                 self._granted, self._granted_at = self._asked, now
-                self._leads = self._asked.generation if self._asked and answer.canary else self._leads
+                leads = self._asked.generation if self._asked and answer.canary else self._leads
+                self._leads = leads or ""
             self._say("turn.granted", f"the turn of this node has come{_with(answer.permit)}")
             self._answer = answer
             return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from installer.daemon.child_run import ChildOutcome
@@ -19,6 +21,7 @@ from tests.turns_bench import ANY, ONE, TurnsOfANode
 OTHER = PlannedWork("other", begins=True)
 FILES = PlannedWork("files", restarts_kubelet=False, begins=True)
 REMOVAL = PlannedWork("removal", removes=True)
+CANARIES = replace(ANY, order="canary", soak_seconds=0.0)
 
 
 @pytest.fixture
@@ -233,6 +236,28 @@ def test_a_relay_that_dies_while_it_is_watched_is_a_failure_also_for_the_next_da
     later.turns.worked(WorkResult(NO_WORK, False, "its relay died soon after"))
     later.goes_on()
     assert ("its relay died" in the_brake(store)) is trips
+
+
+def test_a_canary_whose_power_was_cut_says_that_it_has_what_others_wait_for(
+    store: SimStore, clock: Clock
+) -> None:
+    """The boot has taken what it remembered, and its first look finds everything as it should be."""
+    node, other = (TurnsOfANode(store, clock, name, rules=CANARIES) for name in ("node", "other"))
+    for each in (node, other):
+        each.sees()
+    node.gets_turn(FILES)
+    node.busy = True
+    node.goes_on()
+    other.wants = FILES
+    other.goes_on(60)
+    assert not other.granted
+    node.ends()
+    later = TurnsOfANode(store, clock, "node", rules=CANARIES)
+    later.sees()
+    later.turns.worked(WorkResult(FILES, True))
+    later.goes_on()
+    other.goes_on(60)
+    assert other.granted == FILES
 
 
 @pytest.mark.parametrize(("generation", "told"), [("one", True), ("another", False)])
