@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from installer.model.paths import PROXY_PID_FILE
 from tests import extras, rules
 from tests.throwaway import real
-from tests.throwaway.controlplane import PROGRAMS, find_programs
+from tests.throwaway.controlplane import CLUSTER_PROGRAMS, PROGRAMS, find_programs
 
 _KUBERNETES = f"test_stolen_token.py and test_applied_again.py run on it; DIR has {', '.join(PROGRAMS)}"
 
@@ -26,6 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rules", action="store_true", help="print each rule with its tests, and run none")
     real.add_options(parser.addoption)
     parser.addoption("--kubernetes", type=Path, metavar="DIR", help=f"a real API server: {_KUBERNETES}")
+    parser.addoption("--nodes", type=int, default=3, metavar="N", help="of the cluster in tests/cluster")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -33,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
     try:
         real.take_options(vars(config.option))
         if directory := config.getoption("--kubernetes"):
-            find_programs(directory)
+            find_programs(directory, {*PROGRAMS} - {"etcd"})  # a cluster brings its own
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None
 
@@ -69,6 +70,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for program, what in real.PROGRAMS.items() if contract else ():
         if real.named(program) is None:
             terminalreporter.write_line(f"skipped: the real {program} (--real-{program} PATH: {what})")
+    paths = " ".join(map(str, config.args))
+    if "tests/cluster" in paths and not config.getoption("--kubernetes"):
+        programs = ", ".join(CLUSTER_PROGRAMS)
+        terminalreporter.write_line(f"skipped: a cluster (--kubernetes DIR: it has {programs})")
     if contract and not config.getoption("--kubernetes"):
         terminalreporter.write_line(f"skipped: a real API server (--kubernetes DIR: {_KUBERNETES})")
     for report in terminalreporter.getreports("passed"):

@@ -36,9 +36,10 @@ depmod "$(ls /usr/lib/modules)"
 
 
 @functools.cache
-def tree(selinux: bool = False) -> Path:
-    """Its root directory, which nobody is to write to; made if it is not there yet, in one to two minutes."""
-    system = Bootstrap(PACKAGES + (SELINUX_PACKAGES if selinux else ()), [ADD_KERNEL])
+def tree(selinux: bool = False, more: tuple[str, ...] = ()) -> Path:
+    """Its root directory, which nobody is to write to; made if it is not there yet, in one to two minutes.
+    `more` are packages besides."""
+    system = Bootstrap((*PACKAGES, *(SELINUX_PACKAGES if selinux else ()), *more), [ADD_KERNEL])
     place = PLACE / f"tree-{system.digest}"
     with locked(LOCK):
         if not place.exists():

@@ -38,7 +38,7 @@ def apply(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     with ControlPlane(find_programs(programs), tmp_path_factory.mktemp("plane")) as plane:
 
         def run(manifests: Path) -> list[str]:
-            argv = [kubectl, f"--kubeconfig={plane.kubeconfig}", "apply", "-f", str(manifests)]
+            argv = [kubectl, f"--kubeconfig={plane.kubeconfig('admin')}", "apply", "-f", str(manifests)]
             done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
             assert done.returncode == 0, done.stderr
             return done.stdout.splitlines()

@@ -101,9 +101,9 @@ def pack(directory: Path, archive: Path) -> Path:
 
 
 @functools.cache
-def image(version: str) -> Path:
+def image(version: str, **faults_of_it: object) -> Path:
     """The image with a release of that version, as an archive that a runtime imports."""
-    release = payload(version)
+    release = payload(version, **faults_of_it)
 
     def make(base: str, archive: Path, builder: Mapping[str, str]) -> None:
         build(version, base, pack(release, CACHE / "payload.tar.gz"), archive, builder)

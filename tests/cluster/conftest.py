@@ -1,0 +1,31 @@
+"""One cluster for all of these tests, of the programs that `--kubernetes DIR` names; without them each is
+skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.world import Cluster, system
+from tests.image.images import missing_builders
+from tests.throwaway import real
+from tests.throwaway.controlplane import CLUSTER_PROGRAMS, find_programs
+from tests.throwaway.host import missing_needs
+
+
+@pytest.fixture(scope="session")
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    directory = request.config.getoption("--kubernetes")
+    if directory is None:
+        pytest.skip(f"no cluster: --kubernetes DIR names a directory with {', '.join(CLUSTER_PROGRAMS)}")
+    if missing := [*missing_needs(), *missing_builders()]:
+        pytest.skip(f"no cluster: {', '.join(missing)}: run hack/setup --image")
+    programs = find_programs(directory, (*CLUSTER_PROGRAMS, "etcd"), str(system() / "usr/bin/etcd"))
+    if real.named("kubelet") is None:
+        real.name("kubelet", programs["kubelet"])
+    place: Path = tmp_path_factory.mktemp("cluster")
+    with Cluster(programs, place, request.config.getoption("--nodes")) as made:
+        yield made

@@ -1,0 +1,247 @@
+"""What an operator does with the program on a cluster of real programs, and what they are told meanwhile.
+
+The tests are one story, in this order: each begins with the cluster that the one before has left.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from installer.fleet.objects import leases_path
+from installer.model.instant import parse_time
+from installer.model.node_marks import LAST_FAILURE, READY_LABEL, STATUS
+from tests.cluster.watch import Watch
+from tests.cluster.world import BROKEN, NAME, NAMESPACE, NEW, NONE, OLD, Cluster, KubeNode
+from tests.host.node import BINARY, FALLBACK, PROXY
+from tests.throwaway.furnish import IMAGE
+
+#: A fleet of a few nodes, and nobody wants to wait for five minutes.
+SETTINGS = {
+    "kubelet": {"settleSeconds": 1, "restartsPerHour": 100},
+    "rollout": {"concurrentRestarts": 1, "soakSeconds": 5},
+}
+DEBUG = "policy:\n  Active: none\nlogger:\n  Debug: cache\n"
+#: Nobody has so many CPUs.
+REFUSED = "policy:\n  Active: balloons\n  ReservedResources:\n    CPU: 4000\n"
+WORKLOAD = "workload"
+
+
+@pytest.fixture(autouse=True)
+def watched(cluster: Cluster) -> Iterator[None]:
+    """Whatever is done: no Node says for long what its host is not."""
+    with Watch(cluster) as watch:
+        yield
+    assert not watch.lies()
+
+
+def apply(cluster: Cluster, fallback: str = NONE, version: str = OLD) -> None:
+    cluster.apply(cluster.manifests(version, fallback, **SETTINGS))
+
+
+def has_fallback(cluster: Cluster, text: str) -> bool:
+    return all((node.host.root / FALLBACK[1:]).read_text().endswith(text) for node in cluster.nodes)
+
+
+def is_served(cluster: Cluster, node: KubeNode) -> bool:
+    return node.on_relay() and cluster.is_ready(node) and cluster.condition(node).get("status") == "True"
+
+
+def are_served(cluster: Cluster) -> bool:
+    return all(is_served(cluster, node) for node in cluster.nodes)
+
+
+def status(cluster: Cluster, code: int | None = 0) -> str:
+    return cluster.ours("rollout", "status", code=code)
+
+
+def test_the_manifests_are_applied_and_each_node_is_served(cluster: Cluster) -> None:
+    apply(cluster)
+    cluster.kubectl("rollout", "status", f"daemonset/{NAME}", "--namespace", NAMESPACE, "--timeout=240s")
+    cluster.wait(lambda: are_served(cluster), "each node is served")
+    for node in cluster.nodes:
+        assert node.host.systemctl("is-active", PROXY) == "active"
+        assert cluster.node(node)["metadata"]["labels"][READY_LABEL] == "true"
+    assert restarts(cluster) == {0}
+    assert f"nodes that have it: {len(cluster.nodes)}" in status(cluster)
+
+
+def test_a_second_apply_changes_nothing(cluster: Cluster) -> None:
+    before = [node.invocations() for node in cluster.nodes]
+    pods = {pod["metadata"]["uid"] for pod in cluster.pods()}
+    apply(cluster)
+    assert {pod["metadata"]["uid"] for pod in cluster.pods()} == pods
+    assert [node.invocations() for node in cluster.nodes] == before
+
+
+def test_report_says_what_the_hosts_are(cluster: Cluster) -> None:
+    report = json.loads(cluster.ours("report", "--output", "json"))
+    assert report["well"]
+    assert {each["name"] for each in report["nodes"]} == {node.name for node in cluster.nodes}
+    assert {each["state"] for each in report["nodes"]} == {"well"}
+
+
+def test_other_configs_restart_each_proxy_and_no_kubelet(cluster: Cluster) -> None:
+    run_workload(cluster)
+    weights = {node.name: node.weights() for node in cluster.nodes}
+    before = [node.invocations() for node in cluster.nodes]
+    apply(cluster, DEBUG)
+    cluster.wait(lambda: has_fallback(cluster, DEBUG) and are_served(cluster), "the new configuration")
+    after = [node.invocations() for node in cluster.nodes]
+    assert [new[0] for new in after] == [old[0] for old in before]
+    assert all(new[1] != old[1] for new, old in zip(after, before, strict=True))
+    assert {node.name: node.weights() for node in cluster.nodes} == weights
+
+
+def run_workload(cluster: Cluster) -> None:
+    """A few containers on each node, each with a weight."""
+    container = {
+        "name": "idle",
+        "image": IMAGE,
+        "imagePullPolicy": "Never",
+        "resources": {"requests": {"cpu": "50m"}},
+    }
+    labels = {"app": WORKLOAD}
+    pod = {
+        "metadata": {"labels": labels},
+        "spec": {"containers": [container], "terminationGracePeriodSeconds": 1},
+    }
+    daemonset = {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": WORKLOAD, "namespace": "default"},
+        "spec": {"selector": {"matchLabels": labels}, "template": pod},
+    }
+    cluster.apply(json.dumps(daemonset))
+    cluster.kubectl("rollout", "status", f"daemonset/{WORKLOAD}", "--timeout=240s")
+
+
+def test_configs_that_the_proxy_refuses_touch_nothing_and_are_named(cluster: Cluster) -> None:
+    before = [node.invocations() for node in cluster.nodes]
+    apply(cluster, REFUSED)
+    cluster.wait(lambda: "it stands still" in status(cluster, code=None), "it stands still")
+    assert "failed to allocate reserved CPUs" in status(cluster, code=3)
+    (named,) = (node for node in cluster.nodes if node.name in status(cluster, code=3))
+    assert "4000 CPUs" in cluster.word(named)["reason"]
+    assert cluster.condition(named)["reason"] == "Failed"
+    assert [node.invocations() for node in cluster.nodes] == before
+    apply(cluster, DEBUG)
+    cluster.wait(lambda: are_well(cluster), "the good ones again")
+    assert [node.invocations() for node in cluster.nodes] == before
+
+
+def are_well(cluster: Cluster) -> bool:
+    """As the program itself says, of the pods that are asked for now."""
+    report = cluster.ours("report", "--output", "json", code=None)
+    return bool(json.JSONDecoder().raw_decode(report)[0]["well"])
+
+
+def test_a_bad_generation_stops_at_its_canary_and_the_good_one_goes_on(cluster: Cluster) -> None:
+    before = [node.invocations()[0] for node in cluster.nodes]
+    apply(cluster, DEBUG, BROKEN)
+    cluster.wait(lambda: "stopped" in status(cluster, code=None), "the generation is stopped")
+    said = status(cluster, code=3)
+    assert sum(node.name in said for node in cluster.nodes) == 1, said
+    events = json.loads(cluster.kubectl("get", "events", "--all-namespaces", "--output=json"))["items"]
+    assert "RolloutStopped" in {each["reason"] for each in events}
+    assert all(cluster.is_ready(node) for node in cluster.nodes)
+    apply(cluster, DEBUG, OLD)
+    cluster.wait(lambda: are_served(cluster) and are_well(cluster), "the good one again")
+    restarted = [
+        node for node, old in zip(cluster.nodes, before, strict=True) if node.invocations()[0] != old
+    ]
+    assert len(restarted) <= 1
+
+
+def test_a_paused_fleet_waits_longer_than_any_probe_and_goes_on(cluster: Cluster) -> None:
+    cluster.ours("rollout", "pause", "--why", "a Friday")
+    before = [node.invocations() for node in cluster.nodes]
+    apply(cluster, NONE, NEW)
+    # One pod after the other is replaced, and the first one waits.
+    paused = "the rollout is paused: a Friday"
+    cluster.wait(lambda: bool(waiting(cluster, paused)), "a node says that it is paused")
+    (node,) = waiting(cluster, paused)
+    assert cluster.condition(node)["reason"] == "Waiting"
+    assert "a Friday" in status(cluster, code=3)
+    cluster.wait(lambda: pod_age(cluster, node) > probe_limit(cluster) + 20, "it has waited for long", 1200.0)
+    assert [each.invocations() for each in cluster.nodes] == before
+    assert restarts(cluster) == {0}
+    cluster.ours("rollout", "resume")
+    cluster.wait(lambda: has_fallback(cluster, NONE) and are_well(cluster), "the new version")
+    assert are_served(cluster)
+    assert restarts(cluster) == {0}
+
+
+def waiting(cluster: Cluster, why: str) -> list[KubeNode]:
+    return [node for node in cluster.nodes if why in cluster.word(node).get("reason", "")]
+
+
+def restarts(cluster: Cluster) -> set[int]:
+    """Of the installer's containers."""
+    return {each["restartCount"] for pod in cluster.pods() for each in pod["status"]["containerStatuses"]}
+
+
+def pod_age(cluster: Cluster, node: KubeNode) -> float:
+    (pod,) = (each for each in cluster.pods() if each["spec"]["nodeName"] == node.name)
+    return time.time() - (parse_time(pod["status"]["startTime"]) or time.time())
+
+
+def probe_limit(cluster: Cluster) -> float:
+    """The seconds after which kubelet kills a container whose probe never succeeds."""
+    (container,) = cluster.pods()[0]["spec"]["containers"]
+    probes = [container[kind] for kind in ("startupProbe", "livenessProbe")]
+    return float(max(probe["failureThreshold"] * probe["periodSeconds"] for probe in probes))
+
+
+def test_a_power_cut_in_the_middle_of_a_pass(cluster: Cluster) -> None:
+    node = cluster.nodes[0]
+    _kubelet, before = node.invocations()
+    apply(cluster, DEBUG)
+    cluster.wait(lambda: node.invocations()[1] != before, "its proxy restarts")
+    node.host.kill()
+    cluster.boot(node)
+    cluster.wait(lambda: has_fallback(cluster, DEBUG) and are_served(cluster), "it is served again")
+
+
+def test_a_drained_node_is_served_all_the_time(cluster: Cluster) -> None:
+    node = cluster.nodes[-1]
+    before = node.invocations()
+    cluster.kubectl("drain", node.name, "--ignore-daemonsets", "--timeout=120s")
+    for pod in cluster.pods():
+        if pod["spec"]["nodeName"] == node.name:
+            cluster.kubectl("delete", "pod", pod["metadata"]["name"], "--namespace", NAMESPACE)
+    cluster.wait(lambda: is_served(cluster, node), "its new pod says so")
+    cluster.kubectl("uncordon", node.name)
+    assert node.invocations() == before
+
+
+def test_uninstall_leaves_no_trace(cluster: Cluster) -> None:
+    cluster.kubectl("delete", "daemonset", WORKLOAD, "--ignore-not-found")
+    cluster.wait(lambda: not any(node.weights() for node in cluster.nodes), "the workload is gone")
+    assert f"{len(cluster.nodes)} nodes" in cluster.ours("uninstall", "--dry-run", code=3)
+    said = cluster.ours("uninstall", "--yes")
+    for node in cluster.nodes:
+        assert node.name in said
+        assert not node.on_relay()
+        assert not (node.host.root / BINARY[1:]).exists()
+        metadata = cluster.node(node)["metadata"]
+        assert not {STATUS, LAST_FAILURE} & metadata.get("annotations", {}).keys()
+        assert READY_LABEL not in metadata["labels"]
+        assert not cluster.condition(node)
+        assert not node.traces()
+    assert not cluster.pods()
+    assert cluster.plane.admin.call("GET", leases_path(f"{NAME}-rollout")).body["items"] == []
+
+
+def test_the_api_server_has_denied_the_pods_nothing(cluster: Cluster) -> None:
+    """By its own log, of all that they have asked in this story."""
+    account = f"system:serviceaccount:{NAMESPACE}:{NAME}"
+    denied = [
+        f"{each['verb']} {each['requestURI']}: {each['responseStatus'].get('message', '')}"
+        for each in cluster.requests(account)
+        if each["responseStatus"]["code"] in (401, 403, 422)
+    ]
+    assert not denied

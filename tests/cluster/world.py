@@ -1,0 +1,281 @@
+"""A whole cluster of real programs: a control plane, and kubelets with their containerd on throwaway hosts.
+
+What an operator would do is done with kubectl and with the program's own commands; what is true is asked of
+the hosts' systemd and of /proc.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+
+from installer.model.node_marks import READY_CONDITION, STATUS
+from tests.extras import EXTENSION
+from tests.host.node import PROXY
+from tests.image.container import import_archive
+from tests.image.images import image
+from tests.throwaway.containers import ctr, import_image
+from tests.throwaway.controlplane import ControlPlane
+from tests.throwaway.furnish import write
+from tests.throwaway.host import HostError, ThrowawayHost
+from tests.throwaway.kubelet import UNIT, lay_kubelet, running_arguments, wait_healthy
+from tests.throwaway.network import PODS, Network, address
+from tests.throwaway.real_kubelet import LENIENT
+from tests.throwaway.snapshot import difference, snapshot
+from tests.tree import tree
+
+NAMESPACE, NAME = "kube-system", "cri-resmgr-installer"
+OLD, NEW, BROKEN = "v0.9.2", "v0.9.3", "v0.9.4"
+NONE = "policy:\n  Active: none\n"
+RELAY = "unix:///var/run/cri-resmgr/cri-resmgr.sock"
+
+SECONDS = 240.0  # for anything, on a machine that has much else to do: what holds sooner ends the wait sooner
+_PACKAGES = ("containernetworking-plugins", "etcd-server")
+_TOP = Path(__file__).parents[2]
+
+Object = dict[str, Any]
+
+
+def system() -> Path:
+    """That of a throwaway host, with what pods need of a network, and with etcd."""
+    return tree(more=_PACKAGES)
+
+
+class KubeNode:
+    """One node: its host, and what its API object says of it."""
+
+    def __init__(self, number: int, host: ThrowawayHost) -> None:
+        self.number, self.host, self.name = number, host, f"node-{number}"
+
+    def lay(self, kubeconfig: str, authority: str) -> None:
+        """Its kubelet, joined to the control plane, and the network of its pods. The host is off."""
+        lay_kubelet(self.host, "kubeadm-136")
+        disk = self.host.disk
+        write(disk / "etc/kubernetes/kubelet.conf", kubeconfig, 0o600)
+        write(disk / "etc/kubernetes/pki/ca.crt", authority)
+        write(
+            disk / "etc/default/kubelet",
+            f'KUBELET_EXTRA_ARGS="--hostname-override={self.name} --node-ip={address(self.number)}"\n',
+        )
+        write(disk / "var/lib/kubelet/config.yaml", yaml.safe_dump(_kubelet_configuration()))
+        write(disk / "etc/cni/net.d/10-pods.conflist", json.dumps(_pod_network(self.number)))
+        place = disk / "opt/cni/bin"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to("/usr/lib/cni")
+
+    def on_relay(self) -> bool:
+        """Whether kubelet runs and uses the relay."""
+        try:
+            return any(RELAY in word for word in running_arguments(self.host))
+        except (HostError, OSError):
+            return False
+
+    def invocations(self) -> tuple[str, str]:
+        """Which start of kubelet and of the proxy runs now."""
+        kubelet, proxy = (self.host.show(unit, "InvocationID") for unit in (UNIT, PROXY))
+        return kubelet, proxy
+
+    def weights(self) -> dict[str, int]:
+        """Container ID -> its CPU shares (cgroup v1), of the pods that are not ours."""
+        found = {}
+        for task in ctr(self.host, "tasks", "list").splitlines()[1:]:
+            identity, pid, state = task.split()[:3]
+            labels = ctr(self.host, "containers", "info", identity)
+            if state == "RUNNING" and '"io.kubernetes.container.name": "idle"' in labels:
+                found[identity] = self._shares(int(pid))
+        return found
+
+    def _shares(self, pid: int) -> int:
+        """The path is that on the machine, of which the host's cgroups are."""
+        lines = (self.host.root / f"proc/{pid}/cgroup").read_text().splitlines()
+        (place,) = (line.split(":", 2)[2] for line in lines if "cpu" in line.split(":")[1].split(","))
+        return int(Path(f"/sys/fs/cgroup/cpu{place}/cpu.shares").read_text())
+
+    def remember(self) -> None:
+        self._before = snapshot(self.host)
+
+    def traces(self) -> list[str]:
+        """What is on the host now and was not when it was remembered, or the other way round; without what
+        pods have logged, which kubelet removes in its own time."""
+        wait_healthy(self.host, SECONDS)
+        found = difference(self._before, snapshot(self.host))
+        return [line for line in found if not line.split()[1].startswith("/var/log/pods/")]
+
+
+class Cluster:
+    """`with Cluster(programs, directory, 3) as cluster:` all of its nodes are Ready."""
+
+    def __init__(self, programs: Mapping[str, Path], directory: Path, nodes: int) -> None:
+        self._programs, self._directory, self._count = programs, directory, nodes
+        self._stack = ExitStack()
+        self.nodes: list[KubeNode] = []
+        self._images: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self.network = stack.enter_context(Network())
+            for number in range(self._count):
+                host = stack.enter_context(ThrowawayHost(boot=False, image=system()))
+                self.nodes.append(KubeNode(number, host))
+            self.plane = ControlPlane(self._programs, self._directory / "plane", self.network)
+            stack.enter_context(self.plane)
+            with ThreadPoolExecutor() as pool:
+                list(pool.map(self._join, self.nodes))
+            self.wait(lambda: all(map(self.is_ready, self.nodes)), "all nodes Ready")
+            for node in self.nodes:
+                node.remember()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _join(self, node: KubeNode) -> None:
+        node.lay(self.plane.join(node.name), self.plane.authority.read_text())
+        self.boot(node)
+
+    def boot(self, node: KubeNode) -> None:
+        """A host that is off."""
+        node.host.boot()
+        self.network.join(node.host, node.number)
+        import_image(node.host)
+
+    # -- an operator --------------------------------------------------------------------------------
+
+    def kubectl(self, *argv: str, stdin: str = "", code: int | None = 0) -> str:
+        """Its output. `code` is what it has to exit with; None: whatever."""
+        return self._run([str(self._programs["kubectl"]), *argv], stdin, code)
+
+    def ours(self, *argv: str, stdin: str = "", code: int | None = 0) -> str:
+        """The output of one of the program's commands for a whole cluster."""
+        return self._run([sys.executable, "-m", "installer.cli", *argv], stdin, code)
+
+    def _run(self, argv: Sequence[str], stdin: str, code: int | None) -> str:
+        done = subprocess.run(
+            [*self.network.prefix, *argv],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+            cwd=_TOP,
+            env=os.environ
+            | {"KUBECONFIG": str(self.plane.kubeconfig("admin")), "PYTHONPATH": str(EXTENSION)},
+        )
+        said = done.stdout + done.stderr
+        assert code is None or done.returncode == code, f"{' '.join(argv)}: {done.returncode}\n{said}"
+        return said if code != 0 else done.stdout
+
+    def get(self, kind: str, name: str = "", namespace: str = "") -> Object:
+        words = [*([name] if name else []), *(["--namespace", namespace] if namespace else [])]
+        found: Object = json.loads(self.kubectl("get", kind, *words, "--output=json"))
+        return found
+
+    def manifests(self, version: str = OLD, fallback: str = NONE, *options: str, **settings: Any) -> str:
+        """What an operator would apply. `settings` are sections of the settings file; the version BROKEN ends
+        soon after each start."""
+        values = {
+            "images": {"installer": self.image(version)},
+            "settings": settings,
+            "configs": {"fallback": fallback},
+        }
+        return self.ours("manifests", "--values=/dev/stdin", *options, stdin=json.dumps(values))
+
+    def apply(self, manifests: str) -> str:
+        return self.kubectl("apply", "--filename=-", stdin=manifests)
+
+    def image(self, version: str) -> str:
+        """The name of the image with this payload, which all nodes have from then on."""
+        if version not in self._images:
+            archive = image(version, **({"exitAfterSeconds": 0.3} if version == BROKEN else {}))
+            names = {import_archive(node.host, archive) for node in self.nodes}
+            (self._images[version],) = names
+        return self._images[version]
+
+    # -- what is said ---------------------------------------------------------------------------------
+
+    def node(self, node: KubeNode) -> Object:
+        return self.get("node", node.name)
+
+    def condition(self, node: KubeNode, kind: str = READY_CONDITION) -> Object:
+        """Empty, if its Node has none of the kind."""
+        found = self.node(node).get("status", {}).get("conditions", [])
+        return next((each for each in found if each["type"] == kind), {})
+
+    def is_ready(self, node: KubeNode) -> bool:
+        return self._has(node, "Ready")
+
+    def says_served(self, node: KubeNode) -> bool:
+        return self._has(node, READY_CONDITION)
+
+    def _has(self, node: KubeNode, kind: str) -> bool:
+        answer = self.plane.admin.call("GET", f"/api/v1/nodes/{node.name}")
+        found = answer.body["status"].get("conditions", []) if answer.ok else []
+        return any(each["type"] == kind and each["status"] == "True" for each in found)
+
+    def word(self, node: KubeNode) -> Object:
+        """What our annotation of its Node says."""
+        text = self.node(node)["metadata"].get("annotations", {}).get(STATUS, "{}")
+        found: Object = json.loads(text)
+        return found
+
+    def requests(self, who: str) -> list[Object]:
+        """Of one user, as the API server has logged them."""
+        lines = self.plane.audit.read_text().rpartition("\n")[0].splitlines()
+        return [each for each in map(json.loads, lines) if each["user"].get("username") == who]
+
+    def pods(self) -> list[Object]:
+        """Of the installer."""
+        found: list[Object] = self.get("pods", namespace=NAMESPACE)["items"]
+        return [each for each in found if each["metadata"]["name"].startswith(NAME)]
+
+    def wait(self, true: Callable[[], bool], what: str, seconds: float = SECONDS) -> None:
+        deadline = time.monotonic() + seconds
+        while not true():
+            assert time.monotonic() < deadline, f"not within {seconds} s: {what}\n{self.story()}"
+            time.sleep(0.3)
+
+    def story(self) -> str:
+        """For whoever has to find out why it did not come."""
+        listed = self.kubectl("get", "nodes,pods", "--all-namespaces", "--output=wide", code=None)
+        logs = [
+            self.kubectl("logs", "--namespace", NAMESPACE, each["metadata"]["name"], "--tail=15", code=None)
+            for each in self.pods()
+        ]
+        kubelets = [node.host.journal(UNIT)[-1500:] for node in self.nodes]
+        return "\n".join((listed, *logs, *kubelets))
+
+
+def _kubelet_configuration() -> Object:
+    return {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
+        "authentication": {
+            "anonymous": {"enabled": False},
+            "webhook": {"enabled": True},
+            "x509": {"clientCAFile": "/etc/kubernetes/pki/ca.crt"},
+        },
+        "authorization": {"mode": "Webhook"},
+        "resolvConf": "",
+        "evictionHard": {"memory.available": "100Mi"},  # the disk is the machine's
+        "imageGCHighThresholdPercent": 100,
+        **LENIENT,
+    }
+
+
+def _pod_network(number: int) -> Object:
+    ranges = [[{"subnet": PODS.format(number)}]]
+    ipam = {"type": "host-local", "ranges": ranges, "routes": [{"dst": "0.0.0.0/0"}]}
+    plugins = [{"type": "ptp", "ipam": ipam}]
+    return {"cniVersion": "0.4.0", "name": "pods", "plugins": plugins}
