@@ -164,9 +164,7 @@ def describe(found: Found, asked: Asked) -> Iterator[Event]:
     chosen = f"app.kubernetes.io/instance={found.instance}"
     yield Event("uninstall.plan", f"2. deletes what has the label {chosen} and the name of our programs:")
     for kind, names in _by_kind(found.owned).items():
-        yield Event(
-            "uninstall.plan", f"     {kind}: {name_some(names, _NAMED)}", {"kind": kind, "objects": names}
-        )
+        yield Event("uninstall.plan", f"     {kind}: {_some(names)}", {"kind": kind, "objects": names})
     yield Event("uninstall.plan", "3. takes our annotations, label, condition and taint off every Node")
     if found.adjustments:
         yield Event(
@@ -298,13 +296,7 @@ def _mark(api: UninstallApi, owned: Sequence[Owned]) -> None:
 
 def _tell(owned: Sequence[Owned], emit: Emit) -> None:
     for kind, names in _by_kind(owned).items():
-        emit(
-            Event(
-                "uninstall.deleted",
-                f"deleted {kind}: {name_some(names, _NAMED)}",
-                {"kind": kind, "objects": names},
-            )
-        )
+        emit(Event("uninstall.deleted", f"deleted {kind}: {_some(names)}", {"kind": kind, "objects": names}))
 
 
 def _is_installation(owned: Owned, installed: Installed) -> bool:
@@ -320,6 +312,11 @@ def _by_kind(owned: Sequence[Owned]) -> Mapping[str, list[str]]:
     for each in owned:
         found.setdefault(each.resource.plural, []).append(each.path)
     return found
+
+
+def _some(paths: Sequence[str]) -> str:
+    """Of objects whose kind was said."""
+    return name_some([path.partition(" ")[2] for path in paths], _NAMED)
 
 
 def _lines(nodes: Sequence[NodeView]) -> str:

@@ -10,12 +10,13 @@ import time
 from collections.abc import Iterator
 
 import pytest
+import yaml
 
 from installer.fleet.objects import leases_path
 from installer.model.instant import parse_time
 from installer.model.node_marks import LAST_FAILURE, READY_LABEL, STATUS
 from tests.cluster.watch import Watch
-from tests.cluster.world import BROKEN, NAME, NAMESPACE, NEW, NONE, OLD, Cluster, KubeNode
+from tests.cluster.world import BROKEN, NAME, NAMESPACE, NEW, NONE, OLD, Cluster, KubeNode, Object
 from tests.host.node import BINARY, FALLBACK, PROXY
 from tests.throwaway.furnish import IMAGE
 
@@ -245,3 +246,27 @@ def test_the_api_server_has_denied_the_pods_nothing(cluster: Cluster) -> None:
         if each["responseStatus"]["code"] in (401, 403, 422)
     ]
     assert not denied
+
+
+def test_each_right_that_the_pods_have_was_used(cluster: Cluster) -> None:
+    """So that none is granted that nothing needs."""
+    account = f"system:serviceaccount:{NAMESPACE}:{NAME}"
+    used = {right_of(each) for each in cluster.requests(account)}
+    documents = yaml.safe_load_all(cluster.manifests(OLD, NONE, **SETTINGS))
+    granted = {
+        (group, resource, verb)
+        for role in documents
+        if role and role["kind"] in ("Role", "ClusterRole")
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert granted == used & granted, granted - used
+
+
+def right_of(request: Object) -> tuple[str, str, str]:
+    """Group, resource and verb, as a role names them."""
+    asked = request.get("objectRef", {})
+    resource = "/".join(part for part in (asked.get("resource", ""), asked.get("subresource", "")) if part)
+    return asked.get("apiGroup", ""), resource, request["verb"]

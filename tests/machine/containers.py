@@ -50,10 +50,16 @@ def create(pods: int, each: int) -> dict[str, str]:
 
 
 def create_pod(number: int) -> Pod:
-    parent = f"kubepods-{'' if number % 2 else 'burstable-'}pod{uuid.uuid4().hex}.slice"
-    pod = run_pod(HERE, HERE.runtime_socket, f"pod-{number}", parent)
+    pod = run_pod(HERE, HERE.runtime_socket, f"pod-{number}", parent_of(number))
     say(pod.name)
     return pod
+
+
+def parent_of(number: int) -> str:
+    """As kubelet's driver for systemd names it (ToSystemd in pkg/kubelet/cm): one is guaranteed, the next one
+    burstable."""
+    parts = ["kubepods", *([] if number % 2 else ["burstable"]), f"pod{uuid.uuid4().hex}"]
+    return "".join(f"/{'-'.join(parts[: count + 1])}.slice" for count in range(len(parts)))
 
 
 def create_one(number: int, pod: Pod, each: int) -> tuple[str, str]:
