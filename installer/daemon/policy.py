@@ -263,7 +263,8 @@ class Policy:
             return Action.RESCUE, f"{BY_DAEMON}the relay has been silent for {silent:.0f} s"
         wanted = (untried and snapshot.on_relay) if persons else (untried or not snapshot.on_relay)
         if wanted and self._relay.wants_restart(now, snapshot, self.configuration.dead_seconds):
-            return Action.RESTART_PROXY, f"it runs, and its relay has been silent for {silent:.0f} s"
+            is_ = "it runs" if snapshot.proxy.running else f"it is {snapshot.proxy.active_state}"
+            return Action.RESTART_PROXY, f"{is_}, and its relay has been silent for {silent:.0f} s"
         return _NOTHING
 
     def _held(self, now: float, snapshot: PollSnapshot) -> _Choice:

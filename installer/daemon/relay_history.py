@@ -63,8 +63,10 @@ class RelayHistory:
         return snapshot.proxy.running and not self._restarts and (served or unknown)
 
     def wants_restart(self, now: float, snapshot: PollSnapshot, dead_seconds: float) -> bool:
-        """Whether a proxy that runs has been silent for so long that a restart is worth it."""
-        if not snapshot.proxy.running or self.silent_since is None or now < self._restart_at:
+        """Whether the relay has been silent for so long that a restart is worth it: of a proxy that runs, or
+        of one that is down while kubelet is held. Without a hold a pass starts that."""
+        down = bool(snapshot.hold) and snapshot.proxy.active_state in ("inactive", "failed")
+        if not (snapshot.proxy.running or down) or self.silent_since is None or now < self._restart_at:
             return False
         slow = not self.is_untried(snapshot) and now - self._invocation_since < dead_seconds * _SLOW_SHARE
         return not slow and now - self._dead_since >= dead_seconds * _RESTART_SHARE

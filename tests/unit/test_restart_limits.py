@@ -134,6 +134,18 @@ def test_a_good_proxy_that_is_slow_to_come_back_does_not_bring_kubelet_back_once
     assert watched.policy.state.phase == "converged"
 
 
+def test_a_proxy_that_is_stopped_while_kubelet_is_held_is_started_for_it(watched: Daemon) -> None:
+    spend(watched, 3)
+    (watched.node.fake.root / paths.GUARD[1:]).unlink()
+    watched.node.systemd.restart(KUBELET, 0)  # by somebody, and without its guard: it leaves the relay
+    watched.live(60)
+    assert watched.policy.state.hold
+    watched.node.systemd.stop(paths.PROXY_UNIT, 0)
+    watched.live(2 * HOUR)
+    assert watched.moves == [False, True]
+    assert watched.policy.state.phase == "converged"
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_kubelet_comes_to_the_relay_no_more_often_than_the_limit_allows(tmp_path: Path, seed: int) -> None:
     """Whatever happens: what exceeds it takes kubelet from a relay that is silent."""

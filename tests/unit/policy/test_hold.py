@@ -151,6 +151,20 @@ def test_a_silent_proxy_under_a_hold_is_restarted_ever_more_seldom(settled: Benc
     assert gaps == [61, 61, 61, 80, 160]
 
 
+@pytest.mark.parametrize("state", ["inactive", "failed"])
+@pytest.mark.parametrize("hold", [HELD.hold, f"{BY_ROLLBACK}it did not come back"])
+def test_a_proxy_that_somebody_stops_under_a_hold_of_ours_is_started(
+    settled: Bench, state: str, hold: str
+) -> None:
+    """The hold would else last for ever: it waits for the relay, and no pass puts anything right under it."""
+    held(settled, replace(HELD, hold=hold))
+    settled.look(after=HEARTBEAT)
+    stopped = replace(PROXY, active_state=state, main_pid=0)
+    assert settled.look(replace(HELD, hold=hold, relay=False, proxy=stopped)) is Action.NOTHING
+    assert settled.look(after=61.0) is Action.RESTART_PROXY
+    assert f"it is {state}" in settled.last.why
+
+
 @rule("R4")
 def test_dead_seconds_count_from_the_last_answer_as_far_as_it_is_known(settled: Bench) -> None:
     assert settled.look(DEAD, after=HEARTBEAT) is Action.NOTHING
