@@ -30,7 +30,7 @@ from installer.gap import Gap
 from installer.host.ports import Host
 from installer.kubelet_start import KubeletStart, await_calm, check_steady
 from installer.model import paths
-from installer.model.event import Emit, Event
+from installer.model.event import KUBELET_RESTART, Emit, Event
 from installer.model.limits import Limits, answer_seconds
 from installer.model.plan import JOB_SLACK, PROXY_SETTLE, RELOAD, Plan, Step, StepKind
 from installer.model.resource import DesiredFile, FileState, HostPath, Kind, Part, PayloadFile, UnitState
@@ -283,6 +283,7 @@ class _Worker:
             self._progress.moved_kubelet = True
             self._progress.restarts_left -= 1
             self._host.files.remove(paths.RELAY_FAILURES)  # the relay has answered: the guard counts anew
+            self._emit(Event(KUBELET_RESTART, f"{step.target} is restarted now"))
         else:
             self._progress.moved_proxy = True
             if self._host.systemd.unit(step.target).restarts_itself:

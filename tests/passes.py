@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import json
+import io
 from pathlib import Path
 
 from installer.daemon.child_run import ChildOutcome, ChildRun
 from installer.daemon.decision import Action, Decision
 from installer.daemon.poller import PollSnapshot
 from installer.daemon.rescue import hold_kubelet, restart_proxy
-from installer.errors import InstallerError, RolledBackError
+from installer.errors import InstallerError
 from installer.inputs.load import Request
 from installer.inputs.settings import KubeletSettings, Settings
 from installer.model import paths
-from installer.model.event import ERROR, WAITING, Event
+from installer.model.event import Event
 from installer.model.resource import UnitState
 from installer.model.state import Mode
 from installer.reconcile import look, reconcile
+from installer.report.events import JsonReporter, report_error
+from tests.fakes import failed
 from tests.faults.disks.node import KUBELET
 from tests.slownode import SlowNode, build_slow_node, release
 
@@ -28,7 +30,7 @@ _PLACES = "policy:\n  Active: topology-aware\n  ReservedResources:\n    CPU: {}m
 
 class WatchedNode:
     """`restarts` are those of kubelet: when, whether it came to the relay, and whether its relay answered
-    just before. `said` is what passes have said."""
+    just before; the next `failing` ones fail. `said` is what passes have said."""
 
     def __init__(self, root: Path, restarts_per_hour: int = 3) -> None:
         self.payload, self.configs = root / "payload", root / "configs"
@@ -40,11 +42,16 @@ class WatchedNode:
         self.configure(750)
         self.node.install(self.payload, self.configs)
         self.restarts: list[tuple[float, bool, bool]] = []
+        self.failing = 0
         self.said: list[Event] = []
         job = self.node.systemd.on_job[KUBELET]
 
         def restart(method: str, unit: UnitState) -> tuple[str, UnitState]:
             answered = self.answers
+            if self.failing:
+                self.failing -= 1
+                self.restarts.append((self.now, False, answered))
+                return "failed", failed(unit)
             done = job(method, unit)
             process = self.node.fake.processes.processes[done[1].main_pid]
             self.restarts.append((self.now, process.uses_relay, answered))
@@ -89,7 +96,7 @@ class WatchedNode:
 
     def begin(self, decision: Decision, asks: str, restarts_left: int) -> ChildOutcome:
         """The child run of a decision, from its begin to its end."""
-        host, action, before = self.node.fake.host, decision.action, self.see()
+        host, action = self.node.fake.host, decision.action
         asked = Request(
             Mode.INSTALL,
             self.settings,
@@ -102,11 +109,9 @@ class WatchedNode:
         if action is Action.PLAN:
             plan = look(asked, host).plan
             return ChildOutcome(3 if plan.steps else 0, would_restart=plan.restarts_kubelet)
-        child, code = ChildRun(action, before, KUBELET, self.said.append, lambda: None), 0
-
-        def emit(event: Event) -> None:
-            child.line(json.dumps({"kind": event.kind, "message": event.message, "data": dict(event.data)}))
-
+        child, code = ChildRun(action, KUBELET, self.said.append, lambda: None), 0
+        written = io.StringIO()
+        emit = JsonReporter(written)
         try:
             if action is Action.RESTART_PROXY:
                 restart_proxy(self.settings, host, emit)
@@ -116,7 +121,7 @@ class WatchedNode:
                 reconcile(asked, host, emit)
         except InstallerError as error:
             code = error.exit_code
-            remembered = isinstance(error, RolledBackError) and error.remembered
-            data = {"exitCode": code, "remembered": remembered, "hint": error.hint}
-            emit(Event(WAITING if error.waits else ERROR, error.message, data))
-        return child.outcome(code, self.see())
+            report_error(error, "json", written)
+        for line in written.getvalue().splitlines():
+            child.line(line)
+        return child.outcome(code)

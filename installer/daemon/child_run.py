@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from installer.daemon.decision import Action
-from installer.daemon.poller import PollSnapshot
 from installer.errors import KubeletKeptError
-from installer.model.event import ERROR, WAITING, Emit, Event
+from installer.model.event import ERROR, KUBELET_RESTART, WAITING, Emit, Event
 from installer.model.fleet import PlannedWork
 
 _OUTPUT_LIMIT = 1 << 22  # characters of a plan
@@ -23,7 +22,7 @@ _INSTALLED = {
     "policy": "policy",
     "policy_source": "policySource",
 }
-_TOUCHED_NOTHING = (0, 2, _KEPT, 4, 75)  # or told of each restart
+_TOUCHED_NOTHING = (0, 2, _KEPT, 4, 75)  # or has come to its end
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +60,11 @@ class ChildOutcome:
 
 
 class ChildRun:
-    """`before` is what was seen when it began. `moved` is called whenever it has changed something on the
-    host."""
+    """`moved` is called whenever it has changed something on the host."""
 
-    def __init__(
-        self, action: Action, before: PollSnapshot, kubelet_unit: str, emit: Emit, moved: Callable[[], None]
-    ) -> None:
-        self.action, self.before = action, before
+    def __init__(self, action: Action, kubelet_unit: str, emit: Emit, moved: Callable[[], None]) -> None:
+        self.action = action
         self._emit, self._moved = emit, moved
-        self._restart = f"restart {kubelet_unit}"
         self._unit = kubelet_unit
         self._started = time.monotonic()
         self._changed = False
@@ -108,17 +103,13 @@ class ChildRun:
         elif kind == "rollback.started":
             self._rolled_back = True
             self._moved()
-        elif kind == "step.done":
-            self._restarts += data.get("step") == "restart" and message == self._restart
+        elif kind in (KUBELET_RESTART, "step.done"):
+            self._restarts += kind == KUBELET_RESTART
             self._moved()
         self._emit(Event(kind, message, data))
 
-    def outcome(self, code: int, after: PollSnapshot, failure: str = "") -> ChildOutcome:
-        """When it has ended. `failure` is why we ended it, or could not start it. A restart that failed has
-        no event: a new start of kubelet tells it."""
-        started_anew = after.kubelet.invocation_id != self.before.kubelet.invocation_id
-        if code not in _TOUCHED_NOTHING and not self._restarts and started_anew:
-            self._restarts = 1
+    def outcome(self, code: int, failure: str = "") -> ChildOutcome:
+        """When it has ended. `failure` is why we ended it, or could not start it."""
         planned = self._planned_work if code == _KEPT else None
         kept = code == _KEPT and (planned is None or planned.restarts_kubelet)
         would_restart, reason = self._planned() if self.action is Action.PLAN else (kept, "")

@@ -314,7 +314,7 @@ class Daemon:
         self._say("pass.started", f"{action.value}: {decision.why}", verb=action.value, why=decision.why)
         self._policy.begun(action, snapshot)
         unit = self._policy.configuration.kubelet_unit
-        child_run = ChildRun(action, snapshot, unit, self._log, self._policy.moved)
+        child_run = ChildRun(action, unit, self._log, self._policy.moved)
         asks = "" if self._removing else self._policy.asks
         argv = self._command.argv(*verb_of(decision, self._policy.restarts_left, asks))
         bounds = bounds_of(action, self._policy.configuration)
@@ -338,7 +338,7 @@ class Daemon:
         self._say("pass.started", f"{action.value}: {why}", verb=action.value, why=why)
         self._policy.begun(action, snapshot, by_another=True)
         unit = self._policy.configuration.kubelet_unit
-        child_run = ChildRun(action, snapshot, unit, self._log, self._policy.moved)
+        child_run = ChildRun(action, unit, self._log, self._policy.moved)
         bounds = bounds_of(action, self._policy.configuration)
         ended = partial(self._ended, child_run, bounds[0])
         self._child = self._passes.follow(found, child_run.line, ended, bounds)
@@ -360,7 +360,7 @@ class Daemon:
     def _settle(self, child_run: ChildRun, code: int, failure: str) -> None:
         """Tells the log, the stamps and the policy how a child has ended, or that it could not be started."""
         action = child_run.action
-        outcome = child_run.outcome(code, self._snapshot, failure)
+        outcome = child_run.outcome(code, failure)
         message = failure or f"{action.value}: {describe_exit(code)}"
         data = {"exitCode": code, "seconds": outcome.seconds, "changed": outcome.changed}
         self._say("pass.ended", message, verb=action.value, kubeletRestarts=outcome.restarts, **data)

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 ERROR, WAITING = "error", "waiting"
 """The last event of a run that failed, and of one that has to wait: they have the same data."""
 
+KUBELET_RESTART = "kubelet.restart"
+"""Said of each restart of kubelet when it is asked for, however it ends: it counts for restartsPerHour."""
+
 
 @dataclass(frozen=True, slots=True)
 class Event:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TextIO
 
 from installer.errors import InstallerError, InvalidInputError, RolledBackError
-from installer.model.event import ERROR, WAITING, Emit, Event
+from installer.model.event import ERROR, KUBELET_RESTART, WAITING, Emit, Event
 from installer.report.terminal import BOLD, RED, YELLOW, cut, escape, one_line, paint, wants_color
 from installer.report.waiting import WaitingLine
 
@@ -24,7 +24,7 @@ def utc_now() -> str:
 class TextReporter:
     """One line for each event; `verbose` adds the event's kind and data. Diagnostics are a block, for
     `verbose` only: the error that follows says what a person needs first. A step that has begun is for
-    `waiting`."""
+    `waiting`; that kubelet is restarted is a step, too."""
 
     def __init__(self, stream: TextIO, verbose: bool = False, waiting: WaitingLine | None = None) -> None:
         self._stream = stream
@@ -36,6 +36,8 @@ class TextReporter:
         if event.kind == STEP_STARTED:
             if self._waiting is not None:
                 self._waiting.begin(event.message)
+            return
+        if event.kind == KUBELET_RESTART:
             return
         if self._waiting is not None:
             self._waiting.clear()

@@ -16,6 +16,7 @@ def test_events_are_a_line_each() -> None:
     stream = io.StringIO()
     emit = build_reporter("text", stream)
     emit(Event("step.done", "write /etc/x", {"seconds": 0.004}))
+    emit(Event("kubelet.restart", "kubelet.service is restarted now"))
     emit(Event("step.done", "restart kubelet.service", {"seconds": 1.26}))
     emit(Event("warning", "mind\nthis", {"code": "c", "hint": "do that"}))
     emit(Event("converged", "done\x1b[2J", {}))

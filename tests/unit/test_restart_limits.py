@@ -146,6 +146,17 @@ def test_a_proxy_that_is_stopped_while_kubelet_is_held_is_started_for_it(watched
     assert watched.policy.state.phase == "converged"
 
 
+def test_a_restart_that_fails_counts_though_another_one_of_its_pass_succeeds(watched: Daemon) -> None:
+    (watched.node.fake.root / paths.GUARD[1:]).unlink()
+    watched.node.systemd.restart(KUBELET, 0)  # by somebody, and without its guard: it leaves the relay
+    watched.restarts.clear()
+    watched.failing = 1
+    watched.live(60)
+    assert watched.moves[:2] == [False, True]
+    assert watched.policy.state.rollbacks == 1
+    assert watched.policy.state.restarts == len(watched.restarts)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_kubelet_comes_to_the_relay_no_more_often_than_the_limit_allows(tmp_path: Path, seed: int) -> None:
     """Whatever happens: what exceeds it takes kubelet from a relay that is silent."""
@@ -169,5 +180,6 @@ def test_kubelet_comes_to_the_relay_no_more_often_than_the_limit_allows(tmp_path
     for number, (at, on_relay, answered) in enumerate(watched.restarts):
         before = [each for each, _relay, _answered in watched.restarts[:number] if at - each < HOUR]
         assert len(before) < limit or (not on_relay and not answered)
+    assert watched.policy.state.all_restarts == len(watched.restarts)
     assert watched.node.on_relay
     assert watched.policy.state.phase == "converged"

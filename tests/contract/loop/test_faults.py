@@ -25,7 +25,7 @@ from tests.rules import rule
 def test_runtime_state_that_cannot_be_written_is_said_once(scene: Scene) -> None:
     for path in (MODE_FILE, STAMPS):
         scene.path(path).mkdir(parents=True)
-    restart = f"say('step.done', 'restart {KUBELET}', step='restart')\n"
+    restart = f"say('kubelet.restart', '{KUBELET} is restarted now')\n"
     scene.does("install", restart + "say('converged', changed=True)")
 
     def body() -> None:
