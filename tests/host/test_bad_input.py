@@ -429,7 +429,8 @@ def test_environment_stands_for_options_and_a_flag_beats_it(command: Command, tm
         "CRI_RESMGR_INSTALLER_CONFIG": str(command.config),
         "CRI_RESMGR_INSTALLER_OUTPUT": "json",
     }
-    (command.configs / "fallback.cfg").write_text("policy:\n  Active: balloons\n")
+    fallback = "policy:\n  Active: balloons\n  ReservedResources: {CPU: 750m}\n"
+    (command.configs / "fallback.cfg").write_text(fallback)
     ended = execute("plan", environment=environment)
     assert ended.code == 3, ended.said
     diff = next(f["diff"] for f in ended.document["files"] if f["path"] == "/etc/cri-resmgr/fallback.cfg")

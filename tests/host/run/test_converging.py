@@ -71,7 +71,7 @@ def test_a_whole_directory_that_goes_comes_back_and_is_watched_again(node: Node,
 
 def test_a_configmap_that_swaps_its_link_is_converged(node: Node, tmp_path: Path) -> None:
     configs = node.command.configs
-    for name, text in (("..1", "policy:\n  Active: none\n"), ("..2", "policy:\n  Active: podpools\n")):
+    for name, text in (("..1", "policy:\n  Active: none\n"), ("..2", "policy:\n  Active: none\n# swapped\n")):
         (configs / name).mkdir()
         (configs / name / "fallback.cfg").write_text(text)
     (configs / "fallback.cfg").unlink(missing_ok=True)
@@ -82,7 +82,7 @@ def test_a_configmap_that_swaps_its_link_is_converged(node: Node, tmp_path: Path
         with node.restarts(kubelet=False, proxy=True):
             (configs / "..data_tmp").symlink_to("..2")
             (configs / "..data_tmp").rename(configs / "..data")
-            within(SOON, lambda: b"podpools" in node.path(FALLBACK).read_bytes())
+            within(SOON, lambda: b"swapped" in node.path(FALLBACK).read_bytes())
             running.settle()
         assert running.phase() == "converged"
     (configs / "fallback.cfg").unlink()
