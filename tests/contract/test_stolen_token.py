@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import copy
 import random
-import ssl
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 import yaml
@@ -33,8 +32,8 @@ from installer.model.fleet import (
 )
 from installer.model.node_marks import LAST_FAILURE, READY_CONDITION, READY_LABEL, STATUS
 from installer.model.pause import PAUSE_ANNOTATION
-from tests.throwaway.authority import StrictServer
-from tests.throwaway.controlplane import Answer, Caller, ControlPlane, find_programs
+from tests.contract.api_servers import ApiServer, serve
+from tests.throwaway.controlplane import Answer, Caller
 from tests.throwaway.fleet import kind_of
 
 NAMESPACE, NAME, AGENT = "kube-system", "cri-resmgr-installer", "cri-resmgr-agent"
@@ -48,49 +47,11 @@ RULES = FleetRules(order="any")
 Object = dict[str, Any]
 
 
-class Cluster(Protocol):
-    """`token_of` and `account_of` are what a pod has of its ServiceAccount."""
-
-    port: int
-    authority: Path
-
-    @property
-    def admin(self) -> Caller: ...
-    def bearer(self, token: str) -> Caller: ...
-    def token_of(self, pod: Mapping[str, Any]) -> str: ...
-
-
-class StandIn:
-    """The stand-in, asked as the real one is."""
-
-    def __init__(self, directory: Path) -> None:
-        self._server = StrictServer(directory)
-        self.authority = directory / "authority/ca.crt"
-
-    def __enter__(self) -> StandIn:
-        self._server.__enter__()
-        self.port = self._server.port
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.__exit__()
-
-    @property
-    def admin(self) -> Caller:
-        return self.bearer(self._server.token)
-
-    def bearer(self, token: str) -> Caller:
-        return Caller(self._server.url, ssl.create_default_context(cafile=str(self.authority)), token)
-
-    def token_of(self, pod: Mapping[str, Any]) -> str:
-        return (self._server.account_of(dict(pod)) / "token").read_text()
-
-
 class Scene:
     """Two nodes with a pod of ours and of the agent each, in the middle of a rollout that a person has
     paused."""
 
-    def __init__(self, cluster: Cluster, directory: Path) -> None:
+    def __init__(self, cluster: ApiServer, directory: Path) -> None:
         self.admin, self._cluster, self._directory = cluster.admin, cluster, directory
         self.uids = dict[str, str]()
         self.callers = dict[tuple[str, str], Caller]()
@@ -202,21 +163,13 @@ def _plain(found: Object) -> Object:
 
 
 @pytest.fixture(scope="module", params=["stand-in", "real"])
-def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    directory = tmp_path_factory.mktemp("cluster")
-    if request.param == "stand-in":
-        with StandIn(directory) as found:
-            yield found
-        return
-    programs = request.config.getoption("--kubernetes")
-    if programs is None:
-        pytest.skip("needs a real API server: --kubernetes DIR")
-    with ControlPlane(find_programs(programs), directory) as plane:
-        yield plane
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    with serve(str(request.param), request.config, tmp_path_factory.mktemp("cluster")) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
-def scene(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Scene:
+def scene(cluster: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Scene:
     found = Scene(cluster, tmp_path_factory.mktemp("scene"))
     found.furnish()
     return found

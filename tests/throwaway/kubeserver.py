@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from tests.throwaway.apiserver import as_table, inside, merge, merge_conditions, secure
+from tests.throwaway.kubevalidation import SERVERS, InvalidError, tidy, validate, validate_replacement
 from tests.throwaway.selectors import matches
 
 CORE, NAMESPACES = "/api/v1", "/namespaces/"
@@ -75,9 +76,11 @@ class Fault:
 
 
 class Refused(Exception):
-    def __init__(self, code: int, reason: str, message: str) -> None:
+    """`about`: the object that it is about, if that is another than was asked for."""
+
+    def __init__(self, code: int, reason: str, message: str, about: Name | None = None) -> None:
         super().__init__(message)
-        self.code, self.reason = code, reason
+        self.code, self.reason, self.about = code, reason, about
 
 
 class KubeServer:
@@ -199,7 +202,7 @@ class KubeServer:
     def get(self, name: Name) -> dict[str, Any]:
         with self.changed:
             if name not in self.objects:
-                raise Refused(404, "NotFound", f'{name.kind.plural} "{name.name}" not found')
+                raise Refused(404, "NotFound", f'{name.kind.plural} "{name.name}" not found', name)
             return copy.deepcopy(self.objects[name])
 
     def find(self, kind: Kind, namespace: str = "") -> list[dict[str, Any]]:
@@ -230,6 +233,8 @@ class KubeServer:
             }
             if namespace:
                 metadata["namespace"] = namespace
+            validate(kind.plural, kind.group, body)
+            tidy(body)
             if "gardener.cloud" in kind.prefix:
                 body.pop("status", None)
             self._store("ADDED", key, body)
@@ -242,6 +247,7 @@ class KubeServer:
         with self.changed:
             old = self._get_version(key, body)
             new = merge(old, body)
+            new["metadata"] |= {part: old["metadata"][part] for part in SERVERS if part in old["metadata"]}
             if strategic and "conditions" in body.get("status", {}):
                 there = old.get("status", {}).get("conditions", [])
                 new["status"]["conditions"] = merge_conditions(there, body["status"]["conditions"])
@@ -251,8 +257,7 @@ class KubeServer:
         """All but the metadata that the server gives."""
         with self.changed:
             old = self._get_version(key, body)
-            servers = "uid", "creationTimestamp", "generation", "deletionTimestamp", "resourceVersion"
-            kept = {name: old["metadata"][name] for name in servers if name in old["metadata"]}
+            kept = {name: old["metadata"][name] for name in SERVERS if name in old["metadata"]}
             new = {**copy.deepcopy(body), "metadata": {**copy.deepcopy(body["metadata"]), **kept}}
             return self._update(key, old, new)
 
@@ -270,6 +275,8 @@ class KubeServer:
     ) -> dict[str, Any]:
         if old.get("immutable") is True and any(new.get(part) != old[part] for part in ("data", "immutable")):
             raise Refused(422, "Invalid", "field is immutable when `immutable` is set")
+        validate(key.kind.plural, key.kind.group, new)
+        tidy(new)
         if "gardener.cloud" in key.kind.prefix:
             kept = "metadata", "spec"
             if status:
@@ -444,8 +451,12 @@ class KubeServer:
         if method == "POST":
             return self.create(key.kind, key.namespace, body)
         if method == "PUT":
+            validate_replacement(key.kind.plural, body)
             return self.replace(key, body)
         if method == "PATCH":
+            # Who writes a Node leaves its status alone, and the other way round.
+            other = ("spec" if status else "status") if key.kind.plural == "nodes" else ""
+            body = {part: content for part, content in body.items() if part != other}
             return self.patch(key, body, status, strategic)
         if method == "DELETE":
             self.delete(key)
@@ -562,10 +573,12 @@ class _Handler(BaseHTTPRequestHandler):
                 return
             table = "as=Table" in (self.headers.get("Accept") or "")
             self._send(201 if self.command == "POST" else 200, as_table(found, text) if table else found)
+        except InvalidError as error:
+            self._refuse(Refused(error.code, error.reason, str(error)), name)
+        except ValueError as error:  # of a query
+            self._refuse(Refused(400, "BadRequest", str(error)), name)
         except Refused as error:
-            what = {"kind": "Status", "status": "Failure", "message": str(error)}
-            details = {"details": name.details()} if error.code != 401 else {}
-            self._send(error.code, what | details | {"reason": error.reason, "code": error.code})
+            self._refuse(error, name)
         except OSError:
             self.close_connection = True
 
@@ -590,6 +603,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
+
+    def _refuse(self, error: Refused, name: Name) -> None:
+        what = {"kind": "Status", "status": "Failure", "message": str(error)}
+        details = {"details": (error.about or name).details()} if error.code != 401 else {}
+        self._send(error.code, what | details | {"reason": error.reason, "code": error.code})
 
     def _send_text(self, code: int, text: str) -> None:
         self.send_response(code)
