@@ -15,7 +15,7 @@ from tests import extras, rules
 from tests.throwaway import real
 from tests.throwaway.controlplane import CLUSTER_PROGRAMS, PROGRAMS, find_programs
 
-_KUBERNETES = f"test_stolen_token.py and test_applied_again.py run on it; DIR has {', '.join(PROGRAMS)}"
+_KUBERNETES = f"test_kubeserver.py, test_stolen_token.py, test_applied_again.py; DIR has {', '.join(PROGRAMS)}"
 
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
