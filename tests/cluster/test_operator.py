@@ -14,7 +14,7 @@ import yaml
 
 from installer.fleet.objects import leases_path
 from installer.model.instant import parse_time
-from installer.model.node_marks import LAST_FAILURE, READY_LABEL, STATUS
+from installer.model.node_marks import LAST_FAILURE, NOT_READY_TAINT, READY_LABEL, STATUS
 from tests.cluster.watch import Watch
 from tests.cluster.world import BROKEN, NAME, NAMESPACE, NEW, NONE, OLD, Cluster, KubeNode, Object
 from tests.host.node import BINARY, FALLBACK, PROXY
@@ -26,6 +26,7 @@ SETTINGS = {
     "rollout": {"concurrentRestarts": 1, "soakSeconds": 5},
 }
 DEBUG = "policy:\n  Active: none\nlogger:\n  Debug: cache\n"
+OTHER = f"{NONE}# the same, in other words\n"
 #: Nobody has so many CPUs.
 REFUSED = "policy:\n  Active: balloons\n  ReservedResources:\n    CPU: 4000\n"
 WORKLOAD = "workload"
@@ -60,9 +61,13 @@ def status(cluster: Cluster, code: int | None = 0) -> str:
 
 
 def test_the_manifests_are_applied_and_each_node_is_served(cluster: Cluster) -> None:
+    """One of the nodes has come with the taint that keeps pods away until then."""
+    tainted = cluster.nodes[0]
+    cluster.kubectl("taint", "node", tainted.name, f"{NOT_READY_TAINT}:NoSchedule")
     apply(cluster)
     cluster.kubectl("rollout", "status", f"daemonset/{NAME}", "--namespace", NAMESPACE, "--timeout=240s")
     cluster.wait(lambda: are_served(cluster), "each node is served")
+    cluster.wait(lambda: NOT_READY_TAINT not in json.dumps(cluster.node(tainted)["spec"]), "no taint")
     for node in cluster.nodes:
         assert node.host.systemctl("is-active", PROXY) == "active"
         assert cluster.node(node)["metadata"]["labels"][READY_LABEL] == "true"
@@ -200,11 +205,11 @@ def probe_limit(cluster: Cluster) -> float:
 def test_a_power_cut_in_the_middle_of_a_pass(cluster: Cluster) -> None:
     node = cluster.nodes[0]
     _kubelet, before = node.invocations()
-    apply(cluster, DEBUG)
+    apply(cluster, OTHER)
     cluster.wait(lambda: node.invocations()[1] != before, "its proxy restarts")
     node.host.kill()
     cluster.boot(node)
-    cluster.wait(lambda: has_fallback(cluster, DEBUG) and are_served(cluster), "it is served again")
+    cluster.wait(lambda: has_fallback(cluster, OTHER) and are_served(cluster), "it is served again")
 
 
 def test_a_drained_node_is_served_all_the_time(cluster: Cluster) -> None:

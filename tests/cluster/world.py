@@ -6,6 +6,7 @@ the hosts' systemd and of /proc.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -40,6 +41,7 @@ NONE = "policy:\n  Active: none\n"
 RELAY = "unix:///var/run/cri-resmgr/cri-resmgr.sock"
 
 SECONDS = 240.0  # for anything, on a machine that has much else to do: what holds sooner ends the wait sooner
+_OF_PODS = ("/var/log/pods/", "/var/lib/cni")
 _PACKAGES = ("containernetworking-plugins", "etcd-server")
 _TOP = Path(__file__).parents[2]
 
@@ -86,13 +88,14 @@ class KubeNode:
         return kubelet, proxy
 
     def weights(self) -> dict[str, int]:
-        """Container ID -> its CPU shares (cgroup v1), of the pods that are not ours."""
+        """Container ID -> its CPU shares (cgroup v1), of the pods that are not ours and go on."""
         found = {}
         for task in ctr(self.host, "tasks", "list").splitlines()[1:]:
             identity, pid, state = task.split()[:3]
-            labels = ctr(self.host, "containers", "info", identity)
-            if state == "RUNNING" and '"io.kubernetes.container.name": "idle"' in labels:
-                found[identity] = self._shares(int(pid))
+            with contextlib.suppress(HostError, FileNotFoundError):
+                labels = ctr(self.host, "containers", "info", identity)
+                if state == "RUNNING" and '"io.kubernetes.container.name": "idle"' in labels:
+                    found[identity] = self._shares(int(pid))
         return found
 
     def _shares(self, pid: int) -> int:
@@ -106,10 +109,10 @@ class KubeNode:
 
     def traces(self) -> list[str]:
         """What is on the host now and was not when it was remembered, or the other way round; without what
-        pods have logged, which kubelet removes in its own time."""
+        pods have logged, which kubelet removes in its own time, and what their network has left."""
         wait_healthy(self.host, SECONDS)
         found = difference(self._before, snapshot(self.host))
-        return [line for line in found if not line.split()[1].startswith("/var/log/pods/")]
+        return [line for line in found if not line.split()[1].startswith(_OF_PODS)]
 
 
 class Cluster:
