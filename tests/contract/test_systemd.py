@@ -123,9 +123,10 @@ class RealWorld:
         return name
 
     def await_start(self, name: str) -> None:
-        """As long as a timer of it waits, and then as long as the start that it asked for works."""
-        deadline = time.monotonic() + 60
-        while self.host.show(name.replace(".service", ".timer"), "SubState") == "waiting":
+        """As long as a timer of it is started or waits, and then as long as the start that it asked for
+        works."""
+        deadline, timer = time.monotonic() + 60, name.replace(".service", ".timer")
+        while self.host.show(timer, "Job") or self.host.show(timer, "SubState") == "waiting":
             assert time.monotonic() < deadline
         while self.host.show(name, "ActiveState") == "activating" or self.host.show(name, "Job"):
             assert time.monotonic() < deadline
