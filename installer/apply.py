@@ -168,7 +168,7 @@ class _Worker:
             self._host.files.remove(path)
 
     def _set_hold(self, step: Step) -> None:
-        """A disk that takes no hold must not keep kubelet on a dead relay: /run takes it, until a boot."""
+        """A disk that takes no hold must not keep kubelet on a dead relay: /run does, or else the guard."""
         file = step.file
         assert isinstance(file, DesiredFile)
         assert isinstance(file.content, bytes)
@@ -179,12 +179,14 @@ class _Worker:
         except OSError as error:
             if not (self._plan.rescues and self._plan.restarts_kubelet):
                 raise
-            failure = failed_on_disk("the hold could not be written, and ends with a reboot", error)
+            failure = failed_on_disk("the hold could not be written", error)
             self._emit(Event("warning", failure.message, {"code": "hold-unwritten", "hint": failure.hint}))
-            self._host.files.make_directory(paths.OUR_RUNTIME)
-            self._host.files.write(paths.HOLDS[1], file.content, file.mode)
-        message = f"kubelet is held on its base endpoint: {reason}"
-        self._emit(Event("hold.set", message, {"reason": reason}))
+            try:
+                self._host.files.make_directory(paths.OUR_RUNTIME)
+                self._host.files.write(paths.HOLDS[1], file.content, file.mode)
+            except (InstallerError, OSError):
+                return
+        self._emit(Event("hold.set", f"kubelet is held on its base endpoint: {reason}", {"reason": reason}))
 
     def _restore(self, step: Step) -> None:
         original = step.file

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from tests.throwaway.apiserver import as_table, inside, merge, merge_conditions, secure
-from tests.throwaway.kubevalidation import SERVERS, InvalidError, tidy, validate, validate_replacement
+from tests.throwaway.kubevalidation import SERVERS, tidy, validate, validate_replacement
 from tests.throwaway.selectors import matches
 
 CORE, NAMESPACES = "/api/v1", "/namespaces/"
@@ -573,10 +573,9 @@ class _Handler(BaseHTTPRequestHandler):
                 return
             table = "as=Table" in (self.headers.get("Accept") or "")
             self._send(201 if self.command == "POST" else 200, as_table(found, text) if table else found)
-        except InvalidError as error:
-            self._refuse(Refused(error.code, error.reason, str(error)), name)
-        except ValueError as error:  # of a query
-            self._refuse(Refused(400, "BadRequest", str(error)), name)
+        except ValueError as error:  # of a query, unless it says otherwise
+            code, reason = getattr(error, "code", 400), getattr(error, "reason", "BadRequest")
+            self._refuse(Refused(code, reason, str(error)), name)
         except Refused as error:
             self._refuse(error, name)
         except OSError:

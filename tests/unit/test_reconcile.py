@@ -466,11 +466,14 @@ def test_a_rescue_holds_kubelet_and_takes_it_off_the_relay(node: Node, payload: 
 
 
 @rule("R4")
-def test_a_disk_that_takes_no_hold_does_not_keep_kubelet_on_a_dead_relay(node: Node, payload: Path) -> None:
+@pytest.mark.parametrize("taken", [paths.HOLDS[1:], ()], ids=["below /run", "nowhere"])
+def test_a_disk_that_takes_no_hold_does_not_keep_kubelet_on_a_dead_relay(
+    node: Node, payload: Path, taken: tuple[str, ...]
+) -> None:
     assert install(node, payload)
 
     def full(method: str, path: str) -> None:
-        if (method, path) == ("write", paths.HOLD):
+        if method == "write" and path in paths.HOLDS and path not in taken:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
     node.fake.files.fail = full
@@ -481,7 +484,8 @@ def test_a_disk_that_takes_no_hold_does_not_keep_kubelet_on_a_dead_relay(node: N
     hold_kubelet(SETTINGS, node.fake.host, said.append, "run: the relay is silent", restart=True)
     assert not node.on_relay
     assert [event.data["code"] for event in said if event.kind == "warning"] == ["hold-unwritten"]
-    assert node.read(paths.HOLDS[1]) == b"run: the relay is silent\n"
+    assert node.read(paths.HOLDS[1]) == (b"run: the relay is silent\n" if taken else None)
+    assert ("hold.set" in [event.kind for event in said]) is bool(taken)
     with pytest.raises(RollbackFailedError, match="No space left"):
         hold_kubelet(SETTINGS, node.fake.host, silent, "run: not now", restart=False)
 
