@@ -23,9 +23,9 @@ from installer.host.real import build_host
 from installer.inputs.load import Request
 from installer.inputs.settings import Settings
 from installer.model import paths
-from installer.model.resource import Health
-from installer.model.state import Mode
-from installer.reconcile import look
+from installer.model.host import Health
+from installer.model.names import Mode
+from installer.node.reconcile import look
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.kubelet import install_kubelet, wait_healthy
 from tests.throwaway.payload import build_payload

@@ -18,7 +18,7 @@ from typing import Any
 
 from installer.manifests.build import build_objects
 from installer.manifests.inputs import ManifestOptions, load_inputs
-from installer.model.node_marks import STATUS
+from installer.model.names import STATUS
 from tests.extras import EXTENSION
 from tests.throwaway.fleet import (
     DAEMON_SETS,

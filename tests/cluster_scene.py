@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from installer.daemon.cluster.client import ApiCluster
-from installer.daemon.cluster.heartbeat import HeartbeatRequest, parse_request
-from installer.daemon.cluster.pod_context import PodContext
+from installer.cluster.client import ApiCluster
+from installer.cluster.heartbeat import HeartbeatRequest, parse_request
+from installer.cluster.pod_context import PodContext
 from installer.host.files import RootedFiles
 from installer.host.run import Finished
 from installer.model.daemon import DaemonState, Phase
 from installer.model.event import Event
-from installer.model.state import Mode
+from installer.model.names import Mode
 
 CONTEXT = PodContext("10.0.0.1", 443, "/account", "worker-7", "ours-x7k2p", "kube-system", "ours")
 SEEN = {"node": ("ok", "")}

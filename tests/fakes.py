@@ -17,11 +17,18 @@ from installer.errors import BusyHostError, InterruptedRunError, StepFailedError
 from installer.host.disk import Kernel
 from installer.host.files import RootedFiles
 from installer.host.ports import Host, JournalEntries, RuntimeStatus
+from installer.model.containers import CgroupState, CpuResources, weights_of
+from installer.model.host import (
+    Health,
+    HostPath,
+    ProcessState,
+    RunningContainer,
+    UnitDetail,
+    UnitState,
+    UnstartedContainer,
+)
 from installer.model.limits import ANSWER_SECONDS
 from installer.model.paths import normalise_endpoint
-from installer.model.pinning import CgroupState, CpuResources, weights_of
-from installer.model.resource import Health, HostPath, ProcessState, UnitDetail, UnitState
-from installer.model.snapshot import RunningContainer, UnstartedContainer
 
 NO_SUCH_UNIT = "org.freedesktop.systemd1.NoSuchUnit"
 UNIT_MASKED = "org.freedesktop.systemd1.UnitMasked"

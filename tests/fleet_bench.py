@@ -10,19 +10,12 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from installer.daemon.cluster.objects import EVENTS_PATH
-from installer.fleet.ask import Ask, FleetContext
-from installer.fleet.objects import CANARY, RING, build_lease, leases_path
-from installer.host.kubeapi import NO_OBJECTS, Answer
-from installer.model.fleet import (
-    FLEET,
-    FleetAnswer,
-    FleetRequest,
-    FleetRules,
-    PlannedWork,
-    WorkResult,
-)
-from installer.model.pause import PAUSE_ANNOTATION
+from installer.cluster.ask import Ask, FleetContext
+from installer.cluster.kubeapi import NO_OBJECTS, Answer
+from installer.cluster.leases import CANARY, RING, build_lease, leases_path
+from installer.cluster.node_objects import EVENTS_PATH
+from installer.model.fleet import FLEET, FleetAnswer, FleetRequest, FleetRules, PlannedWork, WorkResult
+from installer.model.hold import PAUSE_ANNOTATION
 from tests.throwaway.apiserver import as_table, merge, merge_conditions
 from tests.throwaway.selectors import matches
 

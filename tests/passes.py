@@ -8,15 +8,15 @@ from pathlib import Path
 from installer.daemon.child_run import ChildOutcome, ChildRun
 from installer.daemon.decision import Action, Decision
 from installer.daemon.poller import PollSnapshot
-from installer.daemon.rescue import hold_kubelet, restart_proxy
 from installer.errors import InstallerError
 from installer.inputs.load import Request
 from installer.inputs.settings import KubeletSettings, Settings
 from installer.model import paths
 from installer.model.event import Event
-from installer.model.resource import UnitState
-from installer.model.state import Mode
-from installer.reconcile import look, reconcile
+from installer.model.host import UnitState
+from installer.model.names import Mode
+from installer.node.reconcile import look, reconcile
+from installer.node.rescue import hold_kubelet, restart_proxy
 from installer.report.events import JsonReporter, report_error
 from tests.fakes import failed
 from tests.faults.disks.node import KUBELET

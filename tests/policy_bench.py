@@ -11,7 +11,7 @@ from installer.daemon.policy import Policy
 from installer.daemon.poller import PollSnapshot
 from installer.model.daemon import Phase
 from installer.model.hold import BY_DAEMON
-from installer.model.resource import UnitState
+from installer.model.host import UnitState
 
 OURS = ("CRI_RESMGR_INSTALLER_UNIT=digest",)
 

@@ -6,17 +6,20 @@ import re
 from hashlib import sha256
 
 from installer.model import paths
-from installer.model.change import Changes, FileChange, UnitAction, UnitChange, Verb
-from installer.model.finding import Finding
-from installer.model.plan import Plan, Step, StepKind
-from installer.model.resource import (
-    DesiredFile,
-    FileState,
-    Kind,
-    Part,
-    PayloadFile,
+from installer.model.host import DesiredFile, FileState, Kind, Part, PayloadFile
+from installer.model.names import Mode
+from installer.model.plan import (
+    Changes,
+    Desired,
+    FileChange,
+    Finding,
+    Plan,
+    Step,
+    StepKind,
+    UnitAction,
+    UnitChange,
+    Verb,
 )
-from installer.model.state import Desired, Mode
 
 FALLBACK = paths.FALLBACK_CONFIG
 

@@ -11,9 +11,9 @@ from installer.inputs.load import Request
 from installer.inputs.settings import KubeletSettings, Settings
 from installer.model import paths
 from installer.model.event import Event
-from installer.model.resource import UnitState
-from installer.model.state import Mode
-from installer.reconcile import reconcile
+from installer.model.host import UnitState
+from installer.model.names import Mode
+from installer.node.reconcile import reconcile
 from tests.fakes import CONTAINERD
 from tests.faults.disks.crash import build
 from tests.faults.disks.node import Node, bare_node, program

@@ -7,8 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from installer.model import paths
-from installer.model.resource import FileState, ProcessState, UnitState
-from installer.model.snapshot import HostSnapshot, KubeletSnapshot, ProxySnapshot
+from installer.model.host import (
+    FileState,
+    HostSnapshot,
+    KubeletSnapshot,
+    ProcessState,
+    ProxySnapshot,
+    UnitState,
+)
 
 ON_RELAY = ("/usr/bin/kubelet", f"--container-runtime-endpoint={paths.RELAY_ENDPOINT}")
 ON_BASE = ("/usr/bin/kubelet",)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from installer.daemon.cluster.client import ApiCluster
-from installer.daemon.cluster.pod_context import PodContext
-from installer.daemon.cluster.turns import Turns
+from installer.cluster.client import ApiCluster
+from installer.cluster.pod_context import PodContext
+from installer.cluster.turns import Turns
 from installer.model.event import Event
 from installer.model.fleet import FleetRules, PlannedWork, WorkResult
 from tests.faults.fleets.sim import Clock, MemoryFiles, SimStore

@@ -1,6 +1,6 @@
 """The command line: verbs and exit codes. The only place that builds the real host and exits.
 
-Decides nothing about the host: `installer.reconcile` does.
+Decides nothing about the host: `node.reconcile` does.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def _pass_log(arguments: argparse.Namespace, options: Options) -> Iterator[TextI
     if not hasattr(arguments, "pass_log"):
         yield None
         return
+    from installer.daemon.pass_log import open_pass_log
     from installer.host.files import RootedFiles
-    from installer.host.pass_log import open_pass_log
 
     log = cast(TextIO, SteadyStream(open_pass_log(RootedFiles(options.host_root))))
     yield log
@@ -98,7 +98,8 @@ def _fail(error: InstallerError, output: str, log: TextIO | None = None) -> int:
 
 
 def _print_manifests(arguments: argparse.Namespace) -> int:
-    from installer.manifests import ManifestOptions, render_manifests, render_registration
+    from installer.gardener.registration import render_registration
+    from installer.manifests import ManifestOptions, render_manifests
     from installer.model.event import Event
     from installer.report.events import TextReporter
 
@@ -127,13 +128,17 @@ def _run(arguments: argparse.Namespace, options: Options) -> int:
     if arguments.command == "manifests":
         return _print_manifests(arguments)
     if arguments.command == "extension":
-        from installer.cli.extension import run_extension
+        from installer.cli.gardener import run_extension
 
         return run_extension(arguments, options)
     if arguments.command in ("report", "rollout", "uninstall"):
-        from installer.cli import admin
+        from installer.cli import operator
 
-        run = {"report": admin.run_report, "rollout": admin.run_rollout, "uninstall": admin.run_uninstall}
+        run = {
+            "report": operator.run_report,
+            "rollout": operator.run_rollout,
+            "uninstall": operator.run_uninstall,
+        }
         return run[arguments.command](arguments, options)
 
     from installer.cli.host import run_host_verb

@@ -22,8 +22,8 @@ def run_daemon_verb(arguments: argparse.Namespace, options: Options) -> int:
 
 def _run_daemon(options: Options) -> int:
     """Stays until a signal comes, and so loads no library that it does not need all the time."""
-    from installer.daemon.cluster.client import ApiCluster
-    from installer.daemon.cluster.pod_context import find_pod_context
+    from installer.cluster.client import ApiCluster
+    from installer.cluster.pod_context import find_pod_context
     from installer.daemon.configuration import Command
     from installer.daemon.loop import Daemon
     from installer.host.files import RootedFiles
@@ -54,8 +54,8 @@ def _run_daemon(options: Options) -> int:
 
 
 def _talk_to_cluster(arguments: argparse.Namespace) -> int:
-    from installer.daemon.cluster import decommission, heartbeat
-    from installer.daemon.cluster.turn_child import turn
+    from installer.cluster.heartbeat import decommission, heartbeat
+    from installer.cluster.turn_child import turn
 
     talks = {"cluster-heartbeat": heartbeat, "cluster-decommission": decommission, "cluster-turn": turn}
     print(talks[arguments.command](arguments.request))
@@ -73,9 +73,9 @@ def _run_child(arguments: argparse.Namespace, options: Options) -> int:
         print(print_configuration(build_configuration(settings)))
         return 0
 
-    from installer.daemon.rescue import hold_kubelet, restart_proxy
     from installer.host.clock import install_signal_handlers
     from installer.host.real import build_host
+    from installer.node.rescue import hold_kubelet, restart_proxy
     from installer.report.events import build_reporter
 
     install_signal_handlers()

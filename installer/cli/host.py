@@ -17,9 +17,9 @@ from installer.host.real import build_host
 from installer.host.validator import BinaryValidator
 from installer.inputs.load import Request
 from installer.inputs.settings import Settings, load_settings
-from installer.model.state import Mode
-from installer.reconcile import look, reconcile, rehearse
-from installer.run import DAEMON
+from installer.model.names import Mode
+from installer.node.reconcile import look, reconcile, rehearse
+from installer.node.run import DAEMON
 
 _WAIT_PAUSE = 1.0  # seconds between two looks of status --wait
 
@@ -90,7 +90,7 @@ def _who(environment: Mapping[str, str], *, unattended: bool) -> str:
 
 
 def _history(arguments: argparse.Namespace, options: Options) -> int:
-    from installer.history import read_history
+    from installer.node.history import read_history
     from installer.report.history import print_history
 
     require_root()
@@ -105,7 +105,7 @@ def _history(arguments: argparse.Namespace, options: Options) -> int:
 
 
 def _status(request: Request, host: Host, wait: int | None, options: Options) -> int:
-    from installer.history import read_past
+    from installer.node.history import read_past
     from installer.report.status import is_well, print_status, verdict
     from installer.report.waiting import WaitingLine
 

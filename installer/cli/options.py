@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TextIO
 
 from installer import __version__
 from installer.errors import InvalidInputError, UnservableHostError
-from installer.inputs.wording import suggest
+from installer.inputs.reading import suggest
 
 ENVIRONMENT_PREFIX = "CRI_RESMGR_INSTALLER_"
 INTERNAL_VERBS = ("settings", "rescue", "cluster-heartbeat", "cluster-decommission", "cluster-turn")
@@ -63,7 +63,7 @@ class Options:
     adopt: bool
     output: str
     verbose: bool
-    pass_log: TextIO | None = None  # for each event as JSON, too; see host/pass_log.py
+    pass_log: TextIO | None = None  # for each event as JSON, too; see daemon/pass_log.py
 
 
 class UsageError(InvalidInputError):

@@ -13,7 +13,7 @@ from typing import BinaryIO
 from installer.errors import InstallerError
 from installer.host.ports import Files
 from installer.model import paths
-from installer.model.digest import sha256_hex
+from installer.model.jsontext import sha256_hex
 
 # The cache is the JSON of a Go struct, without spaces, in this order: Version, Pods, Containers, NextID, Cfg,
 # PolicyName, PolicyJSON (pkg/cri/resource-manager/cache of cri-resmgr v0.8 - v0.9.2). A quote within a text

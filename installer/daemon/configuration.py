@@ -14,8 +14,8 @@ from installer.errors import InstallerError, InvalidInputError
 from installer.host.run import OURSELVES, Finished, run
 from installer.model.daemon import ALIVE_FILE, EXCUSED_FILE, READY_FILE
 from installer.model.fleet import DEFAULT_RULES, FleetRules
+from installer.model.names import Mode
 from installer.model.paths import AUTO
-from installer.model.state import Mode
 
 if TYPE_CHECKING:
     from installer.inputs.settings import Settings

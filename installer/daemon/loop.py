@@ -35,27 +35,27 @@ from installer.daemon.configuration import (
 )
 from installer.daemon.decision import Action, Decision
 from installer.daemon.fleet_side import ask_fleet, leave_seconds, may_leave, spread, tell_fleet
+from installer.daemon.httpd import Page, PageServer
 from installer.daemon.pages import render_page
 from installer.daemon.pass_starter import Begun, Pass, PassStarter
 from installer.daemon.policy import HEARTBEAT, HOUR, Policy
 from installer.daemon.poller import Poller, PollSnapshot, file_token
 from installer.daemon.probe_files import ProbeFiles
 from installer.daemon.runtime_state import RuntimeState
+from installer.daemon.transient import TransientService
+from installer.daemon.watch import NO_WATCH_LEFT, EventLoop
 from installer.errors import BusyHostError, InstallerError, InvalidInputError
 from installer.host.bus import SystemBus, require_bus
 from installer.host.clock import since_boot
 from installer.host.files import RootedFiles
-from installer.host.httpd import Page, PageServer
 from installer.host.ports import WatchedSystemd
 from installer.host.run import Finished, describe_exit
 from installer.host.systemd import BusSystemd
-from installer.host.transient import TransientService
 from installer.host.version_call import answers_version
-from installer.host.watch import NO_WATCH_LEFT, EventLoop
 from installer.model import paths
 from installer.model.daemon import Cluster, DaemonState, Phase
 from installer.model.event import Emit, Event
-from installer.model.state import Mode
+from installer.model.names import Mode
 
 _DEBOUNCE = 0.05  # seconds; what comes together is looked at once
 _RETRY = 10.0  # seconds until the port of the pages, or the settings, are tried again

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from installer.host.httpd import Page
+from installer.daemon.httpd import Page
 from installer.model.daemon import DaemonState, Phase
 
 _PREFIX = "cri_resmgr_installer_"

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Protocol
 
 from installer.daemon.decision import Action
+from installer.daemon.pass_log import PassLogReader, begin_pass_log
+from installer.daemon.transient import UNIT_EXISTS, UNKNOWN_END, TransientService
 from installer.daemon.unit_run import UnitRun
+from installer.daemon.watch import EventLoop
 from installer.errors import BusyHostError, InstallerError, SystemdError
-from installer.host.pass_log import PassLogReader, begin_pass_log
 from installer.host.ports import Files
 from installer.host.run import ENVIRONMENT
-from installer.host.transient import UNIT_EXISTS, UNKNOWN_END, TransientService
-from installer.host.watch import EventLoop
 from installer.model.event import ERROR, WAITING
 from installer.model.paths import PASS_UNIT
 

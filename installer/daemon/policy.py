@@ -25,7 +25,7 @@ from installer.model.daemon import DaemonState, Phase
 from installer.model.fleet import PlannedWork
 from installer.model.hold import BY_DAEMON, is_of_a_run, is_operators
 from installer.model.limits import HURRIED_SECONDS, answer_seconds
-from installer.model.state import Mode
+from installer.model.names import Mode
 
 if TYPE_CHECKING:
     from installer.daemon.child_run import ChildOutcome

@@ -18,18 +18,16 @@ from pathlib import Path
 
 from installer.daemon.agent_watch import AgentWatch
 from installer.daemon.configuration import Configuration
+from installer.daemon.watch import WatchSpec
 from installer.errors import InstallerError, UnservableHostError, is_shortage
 from installer.host.chase import components
-from installer.host.config_directory import configuration_files
-from installer.host.globbing import matching
+from installer.host.kubelet_files import configuration_files, matching
 from installer.host.ports import Files, Systemd
-from installer.host.watch import WatchSpec
 from installer.model import paths
 from installer.model.fleet import FREE, Turn
-from installer.model.hold import read_hold
+from installer.model.hold import PAUSE_FILE, read_hold
+from installer.model.host import ProcessState, UnitDetail, UnitState
 from installer.model.limits import ANSWER_SECONDS
-from installer.model.pause import PAUSE_FILE
-from installer.model.resource import ProcessState, UnitDetail, UnitState
 
 Token = tuple[object, ...]
 _OURS = (*paths.OUR_FILES, paths.PROXY_WANTED)

@@ -19,7 +19,7 @@ from installer.host.ports import Files
 from installer.model import paths
 from installer.model.event import Emit, Event
 from installer.model.jsontext import parse_json
-from installer.model.state import Mode
+from installer.model.names import Mode
 
 MODE_FILE = f"{paths.OUR_RUNTIME}/mode.json"
 STAMPS = f"{paths.OUR_RUNTIME}/restarts.json"

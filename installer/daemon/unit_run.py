@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
+from installer.daemon.pass_log import PassLogReader
+from installer.daemon.transient import TransientService
+from installer.daemon.watch import Bounded, EventLoop
 from installer.errors import InstallerError
-from installer.host.pass_log import PassLogReader
-from installer.host.transient import TransientService
-from installer.host.watch import Bounded, EventLoop
 
 _READ_SECONDS = 0.05  # between two looks into the log, while a pass is at work
 _LOOKS = 40  # of them until systemd is asked, should its signal be lost with the bus daemon

@@ -15,7 +15,7 @@ import posixpath
 from functools import cached_property
 
 from installer.host.files import RootedFiles
-from installer.model.pinning import CgroupState, format_list, parse_list
+from installer.model.containers import CgroupState, format_list, parse_list
 
 _UNIFIED = ""  # the name of cgroup v2 in /proc/PID/cgroup
 

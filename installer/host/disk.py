@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from installer.model.digest import sha256_hex
+from installer.model.jsontext import sha256_hex
 
 _CHUNK = 1 << 20
 _MARK = ".cri-resmgr-installer."

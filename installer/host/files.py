@@ -21,8 +21,8 @@ from installer.host import disk, selinux
 from installer.host.chase import components, link_target, opened, parent_of
 from installer.host.ports import KnownDigest
 from installer.host.selinux import FilePolicy
-from installer.model.digest import sha256_hex
-from installer.model.resource import ABSENT, FileState, HostPath, Identity, Kind
+from installer.model.host import ABSENT, FileState, HostPath, Identity, Kind
+from installer.model.jsontext import sha256_hex
 
 KEPT_BYTES = 1 << 20  # content of files up to this size is part of their state
 _NO_EMPTY_DIRECTORY = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.ENOENT, errno.EBUSY)

@@ -14,18 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from installer.model.limits import ANSWER_SECONDS
-from installer.model.pinning import CgroupState, CpuResources
-from installer.model.resource import (
+from installer.model.containers import CgroupState, CpuResources
+from installer.model.host import (
     FileState,
     Health,
     HostPath,
     Identity,
     ProcessState,
+    RunningContainer,
     UnitDetail,
     UnitState,
+    UnstartedContainer,
 )
-from installer.model.snapshot import RunningContainer, UnstartedContainer
+from installer.model.limits import ANSWER_SECONDS
 
 KnownDigest = Callable[[str, Identity], str | None]
 """(path, identity) -> the digest of a file that need not be read again, or None."""

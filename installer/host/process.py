@@ -11,7 +11,7 @@ from pathlib import Path
 
 from installer.errors import UnservableHostError
 from installer.host.chase import opened
-from installer.model.resource import ProcessState
+from installer.model.host import ProcessState
 
 
 class ProcProcesses:

@@ -11,10 +11,9 @@ from installer.host.clock import SystemClock
 from installer.host.cri import SocketCri
 from installer.host.files import RootedFiles
 from installer.host.healthz import HostHealthz
-from installer.host.identity import host_identity
 from installer.host.journal import HostJournal
-from installer.host.kubelet_version import kubelet_version
 from installer.host.lock import host_lock
+from installer.host.machine import host_identity, kubelet_version
 from installer.host.ports import Host
 from installer.host.process import ProcProcesses
 from installer.host.systemd import BusSystemd

@@ -14,7 +14,7 @@ from typing import Any
 from installer.errors import SystemdError, UnservableHostError
 from installer.host.bus import CALL_SECONDS, SERVICE, TIMEOUT, UNIT, SystemBus
 from installer.host.files import RootedFiles
-from installer.model.resource import ExecLine, UnitDetail, UnitState
+from installer.model.host import ExecLine, UnitDetail, UnitState
 
 _NO_UNIT = "cri-resmgr-installer-looks-for-nothing.service"  # does not exist
 _CANCEL_SECONDS = 2.0

@@ -20,7 +20,7 @@ from installer.errors import RolledBackError, StepFailedError, UnservableHostErr
 from installer.host.files import RootedFiles
 from installer.host.run import Finished, run
 from installer.model.paths import OUR_RUNTIME
-from installer.model.proxy_log import fatal_lines
+from installer.model.proxy import fatal_lines
 
 _SECONDS = 30.0  # it answers within 30 ms; a starved machine has needed more than 5 s
 _PRIVATE = f"{OUR_RUNTIME}/check"

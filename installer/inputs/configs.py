@@ -16,14 +16,12 @@ from pathlib import Path
 
 from installer.errors import InvalidInputError
 from installer.host.ports import Validator
-from installer.inputs.file import read_if_present
-from installer.inputs.wording import kind, nearest, shown, suggest
+from installer.inputs.reading import kind, nearest, read_if_present, shown, suggest
+from installer.inputs.systemd_syntax import parse_environment_file, split_words
 from installer.inputs.yaml_document import Document, parse_document
-from installer.model.finding import Finding, Severity
-from installer.model.pinning import format_list, parse_list
-from installer.model.proxy_cache import nano_of
-from installer.systemd_syntax.environment_file import parse_environment_file
-from installer.systemd_syntax.unit_file import split_words
+from installer.model.containers import format_list, parse_list
+from installer.model.plan import Finding, Severity
+from installer.model.proxy import nano_of
 
 FALLBACK = "fallback.cfg"
 FORCE = "force.cfg"

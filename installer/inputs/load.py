@@ -14,9 +14,9 @@ from installer.host.ports import KnownDigest, Validator
 from installer.inputs.configs import Configs, find_agent_faults, load_configs, validate_with_binary
 from installer.inputs.payload import Payload, load_payload, verify_payload
 from installer.inputs.settings import Settings
-from installer.model.change import Changes
+from installer.model.names import Mode
 from installer.model.paths import BINARY
-from installer.model.state import Mode
+from installer.model.plan import Changes
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,11 @@ from io import BufferedReader
 from pathlib import Path
 
 from installer.errors import InvalidInputError, remedy_for
-from installer.host.identity import machine_of_elf
+from installer.host.machine import machine_of_elf
 from installer.host.ports import KnownDigest
-from installer.inputs.file import open_regular, read_if_present
-from installer.inputs.wording import nearest
+from installer.inputs.reading import nearest, open_regular, read_if_present
 from installer.model import paths
-from installer.model.resource import Identity, PayloadFile
+from installer.model.host import Identity, PayloadFile
 
 DIGESTS = "SHA256SUMS"
 BINARY = paths.BINARY.removeprefix("/")

@@ -12,11 +12,9 @@ from installer.errors import InvalidInputError
 from installer.inputs.configs import pins_in, policy_in
 from installer.inputs.yaml_document import parse_document
 from installer.model import paths
-from installer.model.policy import PolicyInForce, PolicySource
-from installer.model.proxy_cache import ProxyCache
-from installer.model.resource import ABSENT
-from installer.model.snapshot import HostSnapshot
-from installer.model.state import Desired
+from installer.model.host import ABSENT, HostSnapshot
+from installer.model.plan import Desired
+from installer.model.proxy import PolicyInForce, PolicySource, ProxyCache
 
 if TYPE_CHECKING:
     from installer.inputs.configs import Configs

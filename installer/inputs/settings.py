@@ -20,8 +20,7 @@ os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # they read the me
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from installer.errors import InvalidInputError
-from installer.inputs.file import read_input
-from installer.inputs.wording import kind, reword, shown, suggest
+from installer.inputs.reading import kind, read_input, reword, shown, suggest
 from installer.inputs.yaml_document import Document, KeyPath, parse_document
 from installer.model import paths
 

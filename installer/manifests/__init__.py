@@ -15,7 +15,7 @@ from installer.manifests.build import build_objects
 from installer.manifests.inputs import ManifestOptions, load_inputs
 from installer.manifests.text import dump_objects
 
-__all__ = ["ManifestOptions", "render_manifests", "render_objects", "render_registration"]
+__all__ = ["ManifestOptions", "render_manifests", "render_objects"]
 
 
 def render_manifests(options: ManifestOptions, warn: Callable[[str], None] = lambda _: None) -> str:
@@ -25,13 +25,6 @@ def render_manifests(options: ManifestOptions, warn: Callable[[str], None] = lam
     Raises InvalidInputError with every fault of the input.
     """
     return dump_objects(render_objects(options, warn))
-
-
-def render_registration(options: ManifestOptions, warn: Callable[[str], None] = lambda _: None) -> str:
-    """What registers the extension with Gardener, see registration.py. Raises InvalidInputError."""
-    from installer.manifests.registration import build_registration
-
-    return dump_objects(build_registration(options, warn))
 
 
 def render_objects(options: ManifestOptions, warn: Callable[[str], None]) -> list[dict[str, Any]]:

@@ -18,9 +18,9 @@ from typing import Any
 from installer.manifests import cel
 from installer.manifests.values import Values
 from installer.model.fleet import BRAKE, FLEET, LONGEST_HOLD, ROLLOUT, SIZE
-from installer.model.labels import NAME_LABEL
-from installer.model.node_marks import (
+from installer.model.names import (
     LAST_FAILURE,
+    NAME_LABEL,
     NOT_READY_TAINT,
     READY_CONDITION,
     READY_LABEL,

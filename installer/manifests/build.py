@@ -22,8 +22,8 @@ from installer.manifests.scheduling import build_affinity, build_node_selector
 from installer.manifests.text import dump, dump_objects, parse_objects, quote
 from installer.manifests.values import STATIC_CONFIGS
 from installer.model import paths
-from installer.model.labels import COMPONENT_LABEL, INSTANCE_LABEL, NAME_LABEL
-from installer.render import render
+from installer.model.names import COMPONENT_LABEL, INSTANCE_LABEL, NAME_LABEL
+from installer.rendering import render
 
 Objects = Iterable[dict[str, Any]]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from installer.errors import InvalidInputError
-from installer.inputs.wording import kind, shown, suggest
+from installer.inputs.reading import kind, shown, suggest
 from installer.inputs.yaml_document import KeyPath, parse_document
 from installer.manifests.sources import Fault
 

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from installer.errors import InvalidInputError
+from installer.inputs.reading import reword, shown, suggest
 from installer.inputs.settings import Settings
-from installer.inputs.wording import reword, shown, suggest
 from installer.manifests import embedded
 from installer.manifests.provider import Provided, load_provider_configs
 from installer.manifests.scheduling import affinity_faults
 from installer.manifests.sources import Fault, Source, parse_mapping, read_file
 from installer.manifests.values import STATIC_CONFIGS, Values, is_config_key
-from installer.model.labels import COMPONENT_LABEL, INSTANCE_LABEL, NAME_LABEL
+from installer.model.names import COMPONENT_LABEL, INSTANCE_LABEL, NAME_LABEL
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails

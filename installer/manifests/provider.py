@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from installer.errors import InvalidInputError
-from installer.inputs.wording import kind, shown, suggest
+from installer.inputs.reading import kind, shown, suggest
 from installer.inputs.yaml_document import KeyPath
 from installer.manifests.image_vector import read_vector
 from installer.manifests.sources import Source, parse_mapping, read_file

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from installer.errors import InvalidInputError
-from installer.inputs.wording import kind
+from installer.inputs.reading import kind
 from installer.inputs.yaml_document import KeyPath, parse_document
 
 _SIZE_LIMIT = 1 << 20  # bytes

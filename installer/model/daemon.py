@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from installer.model.fleet import FREE, FleetRules, PlannedWork, Turn, WorkResult
-from installer.model.state import Mode
+from installer.model.names import Mode
 
 # In the daemon's own file system, for the probes of its container: the age of the first two counts.
 READY_FILE = "/run/cri-resmgr-installer/ready"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from installer.model.state import Mode
+from installer.model.names import Mode
 
 
 class NodeHealth(StrEnum):

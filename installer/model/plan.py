@@ -1,15 +1,192 @@
-"""The ordered steps that remove all changes, and what a person should know about them."""
+"""What should be, what differs, and the ordered steps that remove each difference."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from enum import StrEnum
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
+from enum import IntEnum, StrEnum
+from typing import Protocol
 
-from installer.model.change import Changes
-from installer.model.finding import Finding, Severity
-from installer.model.proxy_start import ExpectedStart
-from installer.model.resource import DesiredFile, FileState, Part
-from installer.model.state import Desired, Mode
+from installer.model.host import DesiredFile, FileState, HostSnapshot, Part
+from installer.model.jsontext import sha256_hex
+from installer.model.names import Mode
+from installer.model.proxy import ExpectedStart, PolicyInForce
+
+
+class Severity(StrEnum):
+    REFUSE = "refuse"
+    WARN = "warn"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`code` is stable and for machines (`kubelet-masked`); the rest is for people."""
+
+    severity: Severity
+    code: str
+    message: str
+    hint: str = ""
+
+
+def refusal(code: str, message: str, hint: str = "") -> Finding:
+    """A reason not to serve this host."""
+    return Finding(Severity.REFUSE, code, message, hint)
+
+
+def warning(code: str, message: str, hint: str = "") -> Finding:
+    """What an operator should know, and what does not stop a run."""
+    return Finding(Severity.WARN, code, message, hint)
+
+
+class UnitAction(IntEnum):
+    """What a unit needs, mildest first: a harsher one includes the milder."""
+
+    NOTHING = 0
+    RELOAD = 1  # SIGHUP to the proxy
+    RESTART = 2  # includes a first start
+    STOP = 3  # removal of the proxy
+
+
+class Verb(StrEnum):
+    CREATE = "create"
+    CHANGE = "change"
+    DELETE = "delete"
+    RESTORE = "restore"  # the original that was there before us comes back
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """One file that differs. `after` is None for a deletion, a FileState for an original."""
+
+    path: str
+    part: Part
+    verb: Verb
+    before: FileState
+    after: DesiredFile | FileState | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnitChange:
+    """What a unit needs and every reason for it. `daemon_reload`: systemd has to re-read first. `awaited`:
+    its start is under way and has to come to its end before the action."""
+
+    name: str
+    part: Part
+    action: UnitAction
+    why: tuple[str, ...]
+    daemon_reload: bool = False
+    enable: bool = False
+    disable: bool = False
+    awaited: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Everything that differs; empty means converged."""
+
+    files: tuple[FileChange, ...] = ()
+    units: tuple[UnitChange, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.files or self.units)
+
+    @property
+    def disturb(self) -> bool:
+        """Whether a unit is to be restarted, signalled or waited for: not all is done by writing."""
+        return any(change.action > UnitAction.NOTHING or change.awaited for change in self.units)
+
+    def within(self, parts: Collection[Part]) -> Changes:
+        """Those of some parts only."""
+        files = tuple(change for change in self.files if change.part in parts)
+        return Changes(files, tuple(change for change in self.units if change.part in parts))
+
+    def with_restart(self, name: str, part: Part, why: str) -> Changes:
+        """The same, and this unit restarts."""
+        unit = self.unit(part) or UnitChange(name, part, UnitAction.NOTHING, ())
+        unit = replace(unit, action=max(unit.action, UnitAction.RESTART), why=(*unit.why, why))
+        return replace(self, units=(unit, *(change for change in self.units if change.part is not part)))
+
+    def describe(self) -> tuple[str, ...]:
+        """What differs and why, a line each."""
+        files = (f"{change.path}: {change.why}" for change in self.files)
+        return (*files, *(f"{change.name}: {', '.join(change.why)}" for change in self.units))
+
+    def unit(self, part: Part) -> UnitChange | None:
+        return next((change for change in self.units if change.part is part), None)
+
+
+_LENGTH = 16  # characters
+
+
+class Strategy(StrEnum):
+    """How kubelet's command line gets our endpoint."""
+
+    ENVIRONMENT = "environment"
+    EXEC_START = "exec-start"
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredUnit:
+    """A unit that should run from `generation`, with our text of `unit_digest` loaded.
+
+    `reload_digest` is the digest of a file that the running unit re-reads on
+    SIGHUP (the proxy's force.cfg), or empty.
+    """
+
+    name: str
+    unit_file: str
+    unit_digest: str
+    generation: str
+    reload_digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredKubelet:
+    """Kubelet as it should be: `variable` ends its command line and brings our endpoint.
+
+    `why` is the reason for the strategy, for people. `environment_files` are
+    ours, in order, and must be the last to define the variable. `passed_on`: a script
+    or a shell hands the variable on, so it does not end the command line of the unit.
+    """
+
+    unit: DesiredUnit
+    strategy: Strategy
+    why: str
+    variable: str
+    environment_files: tuple[str, ...]
+    passed_on: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """What should be there. Both units None and no files: nothing of ours (removal)."""
+
+    files: tuple[DesiredFile, ...] = ()
+    proxy: DesiredUnit | None = None
+    kubelet: DesiredKubelet | None = None
+
+    @property
+    def generation(self) -> str:
+        """The whole generation, which is blamed, remembered or good."""
+        return generation_of(self.files)
+
+
+class _File(Protocol):
+    @property
+    def path(self) -> str: ...
+    @property
+    def mode(self) -> int: ...
+    @property
+    def digest(self) -> str: ...
+
+
+def generation_of(files: Iterable[_File]) -> str:
+    """A digest of everything that a generation puts in place, also of what restarts nothing (force.cfg, the
+    guard): each can be what fails. Empty for no files."""
+    lines = "".join(f"{file.path} {file.mode:o} {file.digest}\n" for file in files)
+    return sha256_hex(lines.encode())[:_LENGTH] if lines else ""
+
 
 JOB_SLACK = 30.0
 """Seconds that a job of systemd may take beyond what its own unit bounds."""
@@ -148,3 +325,21 @@ class Plan:
     @property
     def warnings(self) -> tuple[Finding, ...]:
         return tuple(finding for finding in self.findings if finding.severity is Severity.WARN)
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """`base_endpoint` is where the runtime is asked, empty if it is not known. `payload_version` is what the
+    payload calls itself. `remembered_failure` is why this generation is not tried again on this host, empty
+    if it may be tried. `policy` is the one in force, None while no proxy runs.
+    `as_installed`: the host was compared with what was installed, as payload or configs were not given.
+    `unchecked`: nobody has looked at the containers since the proxy's start, which was not ours."""
+
+    plan: Plan
+    snapshot: HostSnapshot
+    base_endpoint: str = ""
+    payload_version: str = ""
+    remembered_failure: str = ""
+    policy: PolicyInForce | None = None
+    as_installed: bool = False
+    unchecked: bool = False

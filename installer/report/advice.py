@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from installer.model.daemon import Phase
+from installer.model.hold import PAUSE_ANNOTATION
 from installer.model.overview import NodeHealth
-from installer.model.pause import PAUSE_ANNOTATION
 
 _OPERATIONS, _FLEET = "docs/operations.md#", "docs/fleet.md#"
 

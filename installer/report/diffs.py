@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from installer.model import paths
-from installer.model.change import FileChange, Verb
-from installer.model.resource import DesiredFile, FileState, Kind, PayloadFile
+from installer.model.host import DesiredFile, FileState, Kind, PayloadFile
+from installer.model.plan import FileChange, Verb
 from installer.report.terminal import BOLD, CYAN, GREEN, RED, YELLOW, cut, one_line, paint
 
 _DIFF_LINES = 200  # shown of one file

@@ -15,7 +15,7 @@ from installer.model.overview import (
     Progress,
     group_nodes,
 )
-from installer.render import render
+from installer.rendering import render
 from installer.report.advice import advise
 from installer.report.rollout import rollout_json, rollout_lines
 from installer.report.terminal import BOLD, GREEN, RED, YELLOW, one_line, paint, wants_color, write_json

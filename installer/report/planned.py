@@ -7,10 +7,18 @@ from typing import TextIO
 
 from installer.errors import InstallerError, RolledBackError
 from installer.model import paths
-from installer.model.change import Changes, FileChange, UnitAction, UnitChange, Verb
-from installer.model.finding import Finding
-from installer.model.plan import Plan, Step, StepKind
-from installer.model.resource import DesiredFile, FileState, Kind, Part
+from installer.model.host import DesiredFile, FileState, Kind, Part
+from installer.model.plan import (
+    Changes,
+    FileChange,
+    Finding,
+    Plan,
+    Step,
+    StepKind,
+    UnitAction,
+    UnitChange,
+    Verb,
+)
 from installer.report.diffs import diff_lines, file_diff, file_line, size_and_digest
 from installer.report.terminal import BOLD, RED, YELLOW, one_line, paint, wants_color, write_json
 

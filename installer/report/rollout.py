@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TextIO
 
+from installer.model.names import Mode
 from installer.model.overview import GenerationView, RolloutView, name_some
-from installer.model.state import Mode
 from installer.report.terminal import BOLD, RED, YELLOW, one_line, paint, wants_color, write_json
 
 _SCHEMA = 1

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TextIO
 
-from installer.model.assessment import Assessment
-from installer.model.change import FileChange
 from installer.model.history import NO_PAST, Past
+from installer.model.host import KubeletSnapshot, ProcessState, UnitState
+from installer.model.names import Mode
 from installer.model.paths import HOLD
-from installer.model.policy import PolicyInForce
-from installer.model.resource import ProcessState, UnitState
-from installer.model.snapshot import KubeletSnapshot
-from installer.model.state import Desired, Mode
+from installer.model.plan import Assessment, Desired, FileChange
+from installer.model.proxy import PolicyInForce
 from installer.report.history import entry_json
 from installer.report.planned import finding_lines, findings_json, summarise_plan
 from installer.report.terminal import BOLD, GREEN, RED, YELLOW, one_line, paint, wants_color, write_json

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from installer.fleet.objects import leases_path
+from installer.cluster.leases import leases_path
 from installer.model.instant import parse_time
-from installer.model.node_marks import LAST_FAILURE, NOT_READY_TAINT, READY_LABEL, STATUS
+from installer.model.names import LAST_FAILURE, NOT_READY_TAINT, READY_LABEL, STATUS
 from tests.cluster.watch import Watch
 from tests.cluster.world import BROKEN, NAME, NAMESPACE, NEW, NONE, OLD, Cluster, KubeNode, Object
 from tests.host.node import BINARY, FALLBACK, PROXY

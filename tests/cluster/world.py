@@ -20,7 +20,7 @@ from typing import Any, Self
 
 import yaml
 
-from installer.model.node_marks import READY_CONDITION, STATUS
+from installer.model.names import READY_CONDITION, STATUS
 from tests.extras import EXTENSION
 from tests.host.node import PROXY
 from tests.image.container import import_archive

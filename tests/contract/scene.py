@@ -23,7 +23,7 @@ from installer.daemon.loop import Daemon
 from installer.model import paths
 from installer.model.daemon import Cluster, NoCluster
 from installer.model.event import Event
-from installer.model.resource import UnitState
+from installer.model.host import UnitState
 from tests.fakes import FakeSystemd
 
 SOON = 60.0

@@ -29,13 +29,13 @@ from installer.host import clock as clock_module
 from installer.host.clock import SystemClock
 from installer.host.files import RootedFiles
 from installer.host.healthz import HostHealthz
-from installer.host.identity import host_identity
+from installer.host.machine import host_identity
 from installer.host.process import ProcProcesses
 from installer.host.protobuf import decode, encode, integer, mapping, messages, text
 from installer.host.run import run
 from installer.host.validator import BinaryValidator
+from installer.model.host import Health
 from installer.model.paths import OUR_RUNTIME
-from installer.model.resource import Health
 from tests.rules import rule
 
 HERE = Path("/")

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from installer.cli import main
-from installer.model.state import Mode
+from installer.model.names import Mode
 from tests.throwaway.controlplane import ControlPlane, find_programs
 
 VALUES: dict[str, dict[str, Any]] = {

@@ -13,26 +13,24 @@ from typing import Any
 import pytest
 import trustme
 
-from installer.daemon.cluster import decommission, heartbeat
-from installer.daemon.cluster.agenda import Periods
-from installer.daemon.cluster.client import ApiCluster
-from installer.daemon.cluster.heartbeat import Heartbeat, HeartbeatRequest
-from installer.daemon.cluster.pod_context import PodContext, find_pod_context
+from installer.cluster.agenda import Periods
+from installer.cluster.client import ApiCluster
+from installer.cluster.heartbeat import Heartbeat, HeartbeatRequest, decommission, heartbeat
+from installer.cluster.kubeapi import Answer, KubeApi
+from installer.cluster.pod_context import PodContext, find_pod_context
+from installer.daemon.watch import EventLoop
 from installer.host.files import RootedFiles
-from installer.host.kubeapi import Answer, KubeApi
-from installer.host.watch import EventLoop
 from installer.model.daemon import DaemonState, Phase
 from installer.model.event import Event
-from installer.model.node_marks import NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
-from installer.model.pause import PAUSE_ANNOTATION
-from installer.model.state import Mode
+from installer.model.hold import PAUSE_ANNOTATION
+from installer.model.names import NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS, Mode
 from tests.contract.scene import tidied
 from tests.rules import rule
 from tests.throwaway.apiserver import ApiServer
 
 CHILD = """
 import sys
-from installer.daemon.cluster import heartbeat, decommission
+from installer.cluster.heartbeat import decommission, heartbeat
 print({"cluster-heartbeat": heartbeat, "cluster-decommission": decommission}[sys.argv[1]](sys.argv[2]))
 """
 PROGRAM = (sys.executable, "-P", "-c", CHILD)

@@ -19,8 +19,8 @@ from installer.errors import StepFailedError
 from installer.host.cri import SocketCri
 from installer.host.files import RootedFiles
 from installer.host.ports import Cri
-from installer.model.pinning import CgroupState, CpuResources
-from installer.model.snapshot import RunningContainer
+from installer.model.containers import CgroupState, CpuResources
+from installer.model.host import RunningContainer
 from tests.fakes import CONTAINERD, FakeCri
 from tests.rules import rule
 from tests.throwaway.containers import Mount, create_container, run_pod

@@ -9,8 +9,7 @@ from typing import TypedDict
 import pytest
 
 from installer.inputs.configs import find_cpu_faults, load_configs
-from installer.model.proxy_cache import parse_cache
-from installer.model.proxy_log import fatal_lines
+from installer.model.proxy import fatal_lines, parse_cache
 from tests.throwaway import real
 from tests.throwaway.containers import create_container
 from tests.throwaway.furnish import write

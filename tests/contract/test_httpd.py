@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from gi.repository import GLib
 
+from installer.daemon.httpd import Page, PageServer
 from installer.errors import InstallerError
-from installer.host.httpd import Page, PageServer
 
 LONG = "x" * 3_000_000
 

@@ -11,9 +11,9 @@ import pytest
 
 from installer.daemon.decision import Action
 from installer.daemon.pass_starter import Pass, PassStarter
+from installer.daemon.transient import TransientService
 from installer.host.bus import SystemBus
 from installer.host.files import RootedFiles
-from installer.host.transient import TransientService
 from installer.model.paths import PASS_UNIT
 from tests.contract.test_watch import Scene
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from installer.model.instant import plain_time
+from installer.model.names import Mode
 from installer.model.overview import (
     FleetInstallation,
     GenerationView,
@@ -17,7 +18,6 @@ from installer.model.overview import (
     Progress,
     RolloutView,
 )
-from installer.model.state import Mode
 from installer.report.overview import render_page
 from tests.browser import PROGRAM, Browser
 

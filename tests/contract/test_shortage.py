@@ -19,8 +19,8 @@ from installer.host.bus import SystemBus
 from installer.host.cri import SocketCri
 from installer.host.files import RootedFiles
 from installer.host.healthz import HostHealthz
-from installer.host.identity import host_identity
 from installer.host.lock import host_lock
+from installer.host.machine import host_identity
 from installer.host.process import ProcProcesses
 from installer.host.systemd import BusSystemd
 from installer.host.validator import BinaryValidator

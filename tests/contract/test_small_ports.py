@@ -12,7 +12,7 @@ import pytest
 from installer.errors import BusyHostError, UnservableHostError
 from installer.host.ports import Host
 from installer.host.real import build_host
-from installer.model.resource import Health
+from installer.model.host import Health
 from tests.fakes import FakeHost
 from tests.rules import rule
 from tests.throwaway.host import ThrowawayHost

@@ -15,23 +15,15 @@ from typing import Any
 import pytest
 import yaml
 
-from installer.daemon.cluster.heartbeat import Heartbeat, HeartbeatRequest
-from installer.daemon.cluster.pod_context import PodContext, lease_name
-from installer.fleet.ask import Ask, FleetContext
-from installer.fleet.objects import Permit, build_lease, build_permit
-from installer.host.kubeapi import KubeApi
+from installer.cluster.ask import Ask, FleetContext
+from installer.cluster.heartbeat import Heartbeat, HeartbeatRequest
+from installer.cluster.kubeapi import KubeApi
+from installer.cluster.leases import Permit, build_lease, build_permit
+from installer.cluster.pod_context import PodContext, lease_name
 from installer.manifests import ManifestOptions, render_objects
-from installer.model.fleet import (
-    BRAKE,
-    ROLLOUT,
-    SIZE,
-    FleetRequest,
-    FleetRules,
-    PlannedWork,
-    WorkResult,
-)
-from installer.model.node_marks import LAST_FAILURE, READY_CONDITION, READY_LABEL, STATUS
-from installer.model.pause import PAUSE_ANNOTATION
+from installer.model.fleet import BRAKE, ROLLOUT, SIZE, FleetRequest, FleetRules, PlannedWork, WorkResult
+from installer.model.hold import PAUSE_ANNOTATION
+from installer.model.names import LAST_FAILURE, READY_CONDITION, READY_LABEL, STATUS
 from tests.contract.api_servers import ApiServer, serve
 from tests.throwaway.controlplane import Answer, Caller
 from tests.throwaway.fleet import kind_of

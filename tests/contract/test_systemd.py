@@ -14,8 +14,8 @@ from installer.errors import SystemdError
 from installer.host.files import RootedFiles
 from installer.host.ports import Systemd
 from installer.host.systemd import BusSystemd
+from installer.model.host import ExecLine, UnitDetail, UnitState
 from installer.model.paths import UNIT_VARIABLE
-from installer.model.resource import ExecLine, UnitDetail, UnitState
 from tests.fakes import NO_SUCH_UNIT, TIMEOUT, UNIT_MASKED, FakeSystemd, failed, timed_out
 from tests.rules import rule
 from tests.throwaway.host import ThrowawayHost

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from installer.daemon.pass_log import PassLogReader, begin_pass_log
+from installer.daemon.transient import UNIT_EXISTS, TransientService
 from installer.daemon.unit_run import UnitRun
 from installer.errors import SystemdError
 from installer.host.bus import SystemBus
 from installer.host.files import RootedFiles
-from installer.host.pass_log import PassLogReader, begin_pass_log
-from installer.host.transient import UNIT_EXISTS, TransientService
 from installer.model.paths import OUR_RUNTIME, PASS_LOG
 from tests.contract.test_watch import Scene
 from tests.rules import rule

@@ -10,21 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from installer.daemon.cluster.pod_context import find_pod_context
-from installer.daemon.cluster.turns import Turns
-from installer.fleet.objects import CANARY, RING, build_lease, leases_path
+from installer.cluster.leases import CANARY, RING, build_lease, leases_path
+from installer.cluster.pod_context import find_pod_context
+from installer.cluster.turns import Turns
+from installer.daemon.watch import EventLoop
 from installer.host.files import RootedFiles
-from installer.host.watch import EventLoop
 from installer.model.event import Event
 from installer.model.fleet import BRAKE, FLEET, FleetRules, PlannedWork, WorkResult
-from installer.model.pause import PAUSE_ANNOTATION
+from installer.model.hold import PAUSE_ANNOTATION
 from tests.contract.scene import tidied
 from tests.host.daemon import SOON
 from tests.throwaway.apiserver import ApiServer
 
 CHILD = """
 import sys
-from installer.daemon.cluster.turn_child import turn
+from installer.cluster.turn_child import turn
 print(turn(sys.argv[2]))
 """
 PROGRAM = (sys.executable, "-P", "-c", CHILD)

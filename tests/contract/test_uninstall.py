@@ -16,14 +16,14 @@ from typing import Any, cast
 
 import pytest
 
-from installer.admin.uninstall import Asked, find, uninstall
-from installer.admin.wait import Clock
 from installer.errors import InvalidInputError, RollbackFailedError, RolledBackError
-from installer.kube.api import ApiError
-from installer.kube.client import KubeClient, connect_with
 from installer.manifests.inputs import ManifestOptions
 from installer.model.event import Event
-from installer.model.node_marks import NOT_READY_TAINT, READY_CONDITION, READY_LABEL, UNINSTALLING
+from installer.model.names import NOT_READY_TAINT, READY_CONDITION, READY_LABEL, UNINSTALLING
+from installer.operator.api import ApiError
+from installer.operator.kube import KubeClient, connect_with
+from installer.operator.uninstall import Asked, find, uninstall
+from installer.operator.wait import Clock
 from tests.extras import EXTENSION
 from tests.rules import rule
 from tests.throwaway.fleet import DAEMON_SETS, NODES, PODS, Fleet

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from installer.daemon.watch import Child, EventLoop, WatchSpec
 from installer.host.run import run
-from installer.host.watch import Child, EventLoop, WatchSpec
 from tests.contract.scene import remove_sources, sources, tidied
 from tests.rules import rule
 
@@ -291,7 +291,7 @@ def test_what_a_killed_child_has_started_in_its_group_goes_with_it(scene: Scene)
 LIMITED = """
 import sys
 from pathlib import Path
-from installer.host.watch import EventLoop, WatchSpec
+from installer.daemon.watch import EventLoop, WatchSpec
 loop = EventLoop(print)
 loop.watch([WatchSpec(Path("/"), path) for path in sys.argv[1:]], lambda: None)
 print(loop.sees)

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from installer.fleet.brake import Brake, Failure, build_brake
-from installer.fleet.objects import Permit, build_lease, build_permit
+from installer.cluster.brake import Brake, Failure, build_brake
+from installer.cluster.leases import Permit, build_lease, build_permit
 from installer.manifests.inputs import ManifestOptions
 from installer.model.fleet import BRAKE, FleetRules
 from installer.model.instant import parse_time

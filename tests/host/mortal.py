@@ -28,10 +28,10 @@ from installer.host.ports import Clock, Cri, Host, Systemd, Validator
 from installer.host.real import build_host
 from installer.inputs.load import Request
 from installer.inputs.settings import load_settings
+from installer.model.containers import CpuResources
 from installer.model.event import Event
-from installer.model.pinning import CpuResources
-from installer.model.state import Mode
-from installer.reconcile import look, reconcile
+from installer.model.names import Mode
+from installer.node.reconcile import look, reconcile
 from tests.host.node import Node
 
 #: Longer than any run of a test takes.

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from installer.model.node_marks import STATUS
+from installer.model.names import STATUS
 from tests.host.node import Node
 from tests.host.nodes import Nodes, pod_name
 from tests.throwaway.fleet import CONFIG_MAPS

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from installer.model.hold import PAUSE_ANNOTATION
 from installer.model.instant import parse_time
-from installer.model.node_marks import READY_CONDITION, STATUS
-from installer.model.pause import PAUSE_ANNOTATION
+from installer.model.names import READY_CONDITION, STATUS
 from tests.host.command import PROGRAM, REAL_POLICY
 from tests.host.daemon import SOON, Daemon, within
 from tests.host.node import BINARY, GUARD, Node

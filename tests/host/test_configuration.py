@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from installer.model import paths
-from installer.model.state import Mode
+from installer.model.names import Mode
 from tests.host.agent import CACHE, push, restart_with
 from tests.host.daemon import SOON, within
 from tests.host.mortal import DieAfter, converge

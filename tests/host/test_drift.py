@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from installer.model.state import Mode
+from installer.model.names import Mode
 from tests.host.command import untouched
 from tests.host.mortal import DieAfter, converge
 from tests.host.node import DROP_IN, FALLBACK, OURS, PROXY, PROXY_ENVIRONMENT, PROXY_UNIT, STATE, Node

@@ -11,9 +11,9 @@ from time import time
 
 import pytest
 
-from installer.fleet.objects import Permit, build_lease, build_permit, leases_path
+from installer.cluster.leases import Permit, build_lease, build_permit, leases_path
 from installer.model.fleet import FLEET
-from installer.model.pause import PAUSE_ANNOTATION
+from installer.model.hold import PAUSE_ANNOTATION
 from tests.host.daemon import SOON, Daemon, within
 from tests.host.node import Node
 from tests.rules import rule

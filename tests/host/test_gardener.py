@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from installer.admin.clean_nodes import build_patches
+from installer.operator.clean_nodes import build_patches
 from tests.extras import EXTENSION
 from tests.host.command import PROGRAM
 from tests.host.node import FALLBACK, PROXY, Node

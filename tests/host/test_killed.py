@@ -10,7 +10,7 @@ import pytest
 
 from installer.host.disk import Kernel
 from installer.host.ports import Cri, Systemd, Validator
-from installer.model.state import Mode
+from installer.model.names import Mode
 from tests.faults.hosts import killed, reboots
 from tests.faults.hosts.bench import Bench
 from tests.faults.hosts.ways import (

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from installer.record.schema import SCHEMA
+from installer.node.record import SCHEMA
 from tests.host.command import PROGRAM
 from tests.host.node import BINARY, GUARD, PROXY, PROXY_ENVIRONMENT, STATE, Node
 from tests.rules import rule

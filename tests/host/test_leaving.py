@@ -14,10 +14,10 @@ from typing import Any, Self
 
 import pytest
 
-from installer.daemon.cluster.turn_memory import MEMORY
+from installer.cluster.turn_memory import MEMORY
 from installer.manifests.build import build_objects
 from installer.manifests.inputs import ManifestOptions, load_inputs
-from installer.model.node_marks import READY_LABEL, STATUS, UNINSTALLING
+from installer.model.names import READY_LABEL, STATUS, UNINSTALLING
 from tests.host.daemon import SOON, Daemon, within
 from tests.host.node import PROXY, Node
 from tests.host.nodes import Nodes

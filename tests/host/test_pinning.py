@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from installer.model.event import Event
-from installer.model.state import Mode
+from installer.model.names import Mode
 from tests.host.command import REAL_POLICY, untouched
 from tests.host.daemon import SOON, within
 from tests.host.mortal import run_apart

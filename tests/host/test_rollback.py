@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from installer.model.state import Mode
+from installer.model.names import Mode
 from tests.host.command import REAL_POLICY
 from tests.host.daemon import BUSY
 from tests.host.mortal import Instant, PowerCut, StopRuntime, converge

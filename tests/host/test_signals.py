@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from installer.model.state import Mode
+from installer.model.names import Mode
 from tests.faults.hosts import signals
 from tests.faults.hosts.bench import Bench
 from tests.faults.hosts.command import start_command

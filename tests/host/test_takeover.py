@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from installer.model.state import Mode
+from installer.model.names import Mode
 from tests.host.command import REAL_POLICY, untouched
 from tests.host.mortal import Instant, run_apart
 from tests.host.node import BINARY, FALLBACK, PROXY, STATE, Node

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from installer.model.node_marks import STATUS
+from installer.model.names import STATUS
 from tests.host.daemon import SOON, within
 from tests.host.node import BINARY, DROP_IN, FALLBACK, GUARD, PROXY
 from tests.image.world import NEW, OLD, World, idle

@@ -18,11 +18,9 @@ from installer.inputs.configs import load_configs
 from installer.inputs.load import Inputs, Request
 from installer.inputs.payload import Payload
 from installer.inputs.settings import parse_settings
-from installer.model.assessment import Assessment
-from installer.model.change import UnitChange
-from installer.model.plan import Step
-from installer.model.resource import PayloadFile
-from installer.model.state import Mode
+from installer.model.host import PayloadFile
+from installer.model.names import Mode
+from installer.model.plan import Assessment, Step, UnitChange
 
 CASES = Path(__file__).parent.parent / "cases" / "plans"
 

@@ -10,7 +10,7 @@ from os import stat_result
 from pathlib import Path
 
 from installer.host.ports import KnownDigest
-from installer.model.resource import ABSENT, FileState, HostPath, Kind
+from installer.model.host import ABSENT, FileState, HostPath, Kind
 
 
 def file_state(content: bytes, mode: int = 0o644, uid: int = 0, gid: int = 0) -> FileState:

@@ -10,26 +10,30 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from installer.inputs.settings import Settings
-from installer.kubelet.command import next_command_line, parse_base
+from installer.inputs.systemd_syntax import parse_environment_file
 from installer.model import paths
-from installer.model.plan import Step, StepKind
-from installer.model.proxy_cache import NO_CACHE, ProxyCache
-from installer.model.proxy_start import LastStart
-from installer.model.resource import (
+from installer.model.host import (
     ABSENT,
     DesiredFile,
     FileState,
+    HostSnapshot,
     Kind,
+    KubeletBase,
+    KubeletSnapshot,
+    Machine,
     PayloadFile,
+    Probe,
     ProcessState,
+    ProxySnapshot,
     UnitState,
 )
-from installer.model.snapshot import HostSnapshot, KubeletBase, KubeletSnapshot, Machine, Probe, ProxySnapshot
-from installer.pinning.reset import find_resets
-from installer.record.objects import object_path
-from installer.record.schema import Record, objects_of
-from installer.systemd_syntax.environment_file import parse_environment_file
-from installer.takeover.repair import texts_of, with_texts
+from installer.model.plan import Step, StepKind
+from installer.model.proxy import NO_CACHE, LastStart, ProxyCache
+from installer.node.kept import object_path
+from installer.node.kubelet_command import next_command_line, parse_base
+from installer.node.pinning import find_resets
+from installer.node.record import Record, objects_of
+from installer.node.takeover import texts_of, with_texts
 from tests.fakes import updated
 from tests.plancases.files import MemoryFiles, file_state
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from installer.assess import assess, needs_probe, probed_endpoint
 from installer.inputs.load import Inputs
-from installer.kubelet.drop_in import place_drop_in, possible_drop_ins
-from installer.model.assessment import Assessment
-from installer.model.finding import Finding
-from installer.model.state import Mode
-from installer.record.schema import RecordStatus, load_record
-from installer.record.store import RecordStore
-from installer.takeover import may_be_earlier
-from installer.takeover.consider import consider
+from installer.model.names import Mode
+from installer.model.plan import Assessment, Finding
+from installer.node.assess import assess, needs_probe, probed_endpoint
+from installer.node.earlier import may_be_earlier
+from installer.node.kubelet_strategy import place_drop_in, possible_drop_ins
+from installer.node.ownership import RecordStore
+from installer.node.record import RecordStatus, load_record
+from installer.node.takeover import consider
 from tests.plancases.case import CaseError, line_of
 from tests.plancases.host import MemoryHost
 

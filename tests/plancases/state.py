@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from installer.model import paths
-from installer.model.pinning import CgroupState, CpuResources
-from installer.model.proxy_cache import CachedContainer, ProxyCache
-from installer.model.resource import FileState, Kind
-from installer.model.snapshot import KubeletBase, Probe, RunningContainer, UnitText
-from installer.model.state import Mode
-from installer.record.schema import Failure, RecordStatus, dump_record, load_record
+from installer.model.containers import CgroupState, CpuResources
+from installer.model.host import FileState, Kind, KubeletBase, Probe, RunningContainer, UnitText
+from installer.model.names import Mode
+from installer.model.proxy import CachedContainer, ProxyCache
+from installer.node.record import Failure, RecordStatus, dump_record, load_record
 from tests.plancases.case import ASKED, Case, CaseError, inputs_of
 from tests.plancases.files import file_state
 from tests.plancases.host import KUBELET, LAST_START, MemoryHost

@@ -12,11 +12,11 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
-from installer.daemon.cluster.selection import selects
+from installer.cluster.selection import selects
 from installer.manifests.build import build_objects
 from installer.manifests.inputs import ManifestOptions, load_inputs
 from installer.model.instant import plain_time
-from installer.model.node_marks import STATUS
+from installer.model.names import STATUS
 from tests.throwaway.kubeserver import Kind, KubeServer, Name
 
 NODES, PODS = Kind("/api/v1", "nodes"), Kind("/api/v1", "pods")

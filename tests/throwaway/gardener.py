@@ -16,7 +16,8 @@ from typing import Any, Self
 
 import yaml
 
-from installer.manifests import ManifestOptions, render_registration
+from installer.gardener.registration import render_registration
+from installer.manifests import ManifestOptions
 from tests.gochart import render_chart
 from tests.throwaway.kubeserver import Kind, KubeServer, Name, Refused
 

@@ -10,19 +10,15 @@ from typing import Any
 
 import pytest
 
-from installer.apply import Progress, apply_plan
 from installer.errors import StepFailedError
-from installer.kubelet_start import await_calm
 from installer.model import paths
-from installer.model.change import Changes
+from installer.model.containers import CgroupState, CpuResources
+from installer.model.host import Part, RunningContainer, UnitState, UnstartedContainer
 from installer.model.limits import Limits
-from installer.model.pinning import CgroupState, CpuResources
-from installer.model.plan import Plan, Step, StepKind
-from installer.model.proxy_cache import CachedContainer, parse_cache
-from installer.model.resource import Part, UnitState
-from installer.model.snapshot import RunningContainer, UnstartedContainer
-from installer.model.state import Desired, Mode
-from installer.pinning.adopt import (
+from installer.model.names import Mode
+from installer.model.plan import Changes, Desired, Plan, Step, StepKind
+from installer.model.proxy import CachedContainer, parse_cache
+from installer.node.adoption import (
     OLD_CACHE,
     Lost,
     bring_back,
@@ -31,7 +27,10 @@ from installer.pinning.adopt import (
     find_reduced,
     with_strangers,
 )
-from installer.pinning.weight import due_shares, keeps_weight
+from installer.node.apply import apply_plan
+from installer.node.kubelet_start import await_calm
+from installer.node.pinning import due_shares, keeps_weight
+from installer.node.run import Progress
 from tests.fakes import CONTAINERD, Call, FakeHost
 from tests.rules import rule
 

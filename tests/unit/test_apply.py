@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from installer.apply import Progress, apply_plan
 from installer.errors import InterruptedRunError, StepFailedError, SystemdError
-from installer.force_config import why_not_taken
 from installer.model import paths
-from installer.model.change import Changes
 from installer.model.event import Event, silent
+from installer.model.host import DesiredFile, Part, ProcessState, UnitState
 from installer.model.limits import Limits
-from installer.model.plan import Plan, Step, StepKind
-from installer.model.proxy_start import WHILE_HANGING
-from installer.model.resource import DesiredFile, Part, ProcessState, UnitState
-from installer.model.state import Desired, DesiredKubelet, DesiredUnit, Mode, Strategy
+from installer.model.names import Mode
+from installer.model.plan import Changes, Desired, DesiredKubelet, DesiredUnit, Plan, Step, StepKind, Strategy
+from installer.model.proxy import WHILE_HANGING
+from installer.node.apply import apply_plan
+from installer.node.proxy_start import why_not_taken
+from installer.node.run import Progress
 from tests.fakes import CONTAINERD, FakeHost
 from tests.rules import rule
 

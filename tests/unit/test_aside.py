@@ -7,22 +7,32 @@ from pathlib import Path
 
 import pytest
 
-from installer.apply import Progress, apply_plan
-from installer.aside import come_back, leave_relay, restart_kubelet
-from installer.converge import limits_of
 from installer.errors import StepFailedError, SystemdError
 from installer.inputs.settings import Settings
 from installer.model import paths
-from installer.model.change import Changes, UnitAction, UnitChange
 from installer.model.event import Event
 from installer.model.hold import BY_RUN
+from installer.model.host import HostSnapshot, KubeletSnapshot, Part, ProcessState, ProxySnapshot, UnitState
 from installer.model.limits import Limits
-from installer.model.plan import Plan, Step, StepKind
-from installer.model.proxy_start import WHILE_HANGING
-from installer.model.resource import Part, ProcessState, UnitState
-from installer.model.snapshot import HostSnapshot, KubeletSnapshot, ProxySnapshot
-from installer.model.state import Desired, DesiredKubelet, DesiredUnit, Mode, Strategy
-from installer.plan import step_aside
+from installer.model.names import Mode
+from installer.model.plan import (
+    Changes,
+    Desired,
+    DesiredKubelet,
+    DesiredUnit,
+    Plan,
+    Step,
+    StepKind,
+    Strategy,
+    UnitAction,
+    UnitChange,
+)
+from installer.model.proxy import WHILE_HANGING
+from installer.node.apply import apply_plan
+from installer.node.converge import limits_of
+from installer.node.off_relay import come_back, leave_relay, restart_kubelet
+from installer.node.plan import step_aside
+from installer.node.run import Progress
 from tests.fakes import CONTAINERD, FakeHost, timed_out
 from tests.rules import rule
 

@@ -7,17 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from installer.daemon.cluster.node_speech import MESSAGE_LIMIT
+from installer.cluster.events import MESSAGE_LIMIT
 from installer.inputs.configs import load_configs
 from installer.inputs.load import Inputs, Request
 from installer.inputs.settings import Settings
 from installer.model import paths
-from installer.model.pinning import CgroupState, CpuResources
-from installer.model.proxy_cache import CachedContainer, ProxyCache
-from installer.model.resource import ProcessState, UnitState
-from installer.model.snapshot import HostSnapshot, KubeletSnapshot, Probe, ProxySnapshot, RunningContainer
-from installer.model.state import Mode
-from installer.preflight.capacity import check_capacity, check_placed
+from installer.model.containers import CgroupState, CpuResources
+from installer.model.host import (
+    HostSnapshot,
+    KubeletSnapshot,
+    Probe,
+    ProcessState,
+    ProxySnapshot,
+    RunningContainer,
+    UnitState,
+)
+from installer.model.names import Mode
+from installer.model.proxy import CachedContainer, ProxyCache
+from installer.node.preflight_proxy import check_capacity, check_placed
 
 PROXY = ProcessState(7, ("cri-resmgr", f"--fallback-config={paths.FALLBACK_CONFIG}"), {})
 NODE = HostSnapshot(

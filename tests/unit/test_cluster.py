@@ -10,20 +10,16 @@ from typing import Any
 
 import pytest
 
-from installer.daemon.cluster.decommission import decide
-from installer.daemon.cluster.heartbeat import Heartbeat, HeartbeatRequest, check_decommission, parse_request
-from installer.daemon.cluster.node_word import cut
-from installer.daemon.cluster.objects import (
-    build_event,
-    build_lease,
-    is_paused,
-)
-from installer.daemon.cluster.pod_context import PodContext, find_pod_context, lease_name
-from installer.daemon.cluster.selection import selects
+from installer.cluster.decommission import decide
+from installer.cluster.heartbeat import Heartbeat, HeartbeatRequest, check_decommission, parse_request
+from installer.cluster.kubeapi import Answer
+from installer.cluster.node_objects import build_event, build_lease, is_paused
+from installer.cluster.node_word import cut
+from installer.cluster.pod_context import PodContext, find_pod_context, lease_name
+from installer.cluster.selection import selects
 from installer.errors import InvalidInputError
-from installer.host.kubeapi import Answer
+from installer.model.hold import PAUSE_ANNOTATION
 from installer.model.instant import micro_time, parse_time
-from installer.model.pause import PAUSE_ANNOTATION
 
 NODE = "worker-7"
 UID = "5f1c-first"

@@ -11,8 +11,8 @@ from installer.host.files import RootedFiles
 from installer.host.run import Finished
 from installer.model.daemon import DaemonState, Phase
 from installer.model.event import Event
-from installer.model.pause import CLUSTER_MEMORY
-from installer.model.state import Mode
+from installer.model.hold import CLUSTER_MEMORY
+from installer.model.names import Mode
 from tests.cluster_scene import ALL_OK, Scene, answer, state
 from tests.rules import rule
 

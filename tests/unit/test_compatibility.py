@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from installer.kubelet.launch import kubelet_program
-from installer.model.finding import Severity
-from installer.preflight.compatibility import check_versions, differences
+from installer.model.plan import Severity
+from installer.node.kubelet_command import kubelet_program
+from installer.node.preflight_proxy import check_versions, differences
 from tests.fakes import CONTAINERD
 
 

@@ -22,7 +22,7 @@ from installer.inputs.configs import (
 from installer.inputs.load import Request, load_inputs
 from installer.inputs.payload import BINARY
 from installer.inputs.settings import ProxySettings, Settings
-from installer.model.state import Mode
+from installer.model.names import Mode
 
 NONE = b"policy:\n  Active: none\n"
 BALLOONS = b"policy:\n  Active: balloons\n  balloons: {}\n"

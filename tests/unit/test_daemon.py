@@ -28,9 +28,9 @@ from installer.host.files import RootedFiles
 from installer.inputs.settings import Settings
 from installer.model import paths
 from installer.model.event import Emit, Event, silent
-from installer.model.pause import PAUSE_FILE
-from installer.model.resource import UnitDetail, UnitState
-from installer.model.state import Mode
+from installer.model.hold import PAUSE_FILE
+from installer.model.host import UnitDetail, UnitState
+from installer.model.names import Mode
 from tests.fakes import FakeSystemd
 from tests.rules import rule
 
@@ -445,7 +445,7 @@ def test_the_configuration_is_that_of_the_settings() -> None:
 
 
 def test_at_rest_no_heavy_library_is_loaded() -> None:
-    ours = "installer.cli, installer.daemon.cluster.client, installer.daemon.loop, installer.report.events"
+    ours = "installer.cli, installer.cluster.client, installer.daemon.loop, installer.report.events"
     code = f"import sys, {ours}; print([m for m in {HEAVY!r} if m in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", code],

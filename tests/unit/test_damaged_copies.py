@@ -15,9 +15,9 @@ from installer.inputs.load import Request
 from installer.inputs.settings import KubeletSettings, Settings
 from installer.model import paths
 from installer.model.event import Event, silent
-from installer.model.state import Mode
-from installer.reconcile import look, reconcile
-from installer.record.objects import object_path
+from installer.model.names import Mode
+from installer.node.kept import object_path
+from installer.node.reconcile import look, reconcile
 from tests.faults.disks.crash import build
 from tests.faults.disks.node import Node, bare_node, program
 from tests.faults.disks.recorder import Careless

@@ -14,20 +14,30 @@ from hypothesis import given as drawn
 from hypothesis import strategies as st
 from pytest_mock import MockerFixture
 
-from installer.assets import template_text, unit_text
-from installer.desired.build import build_desired, fleet_generation
-from installer.header import with_generation, with_header
 from installer.inputs.configs import Configs
 from installer.inputs.load import Inputs, Request
 from installer.inputs.settings import KubeletSettings, ProxySettings, RolloutSettings, Settings
-from installer.kubelet.analysis import analyse_kubelet
-from installer.kubelet.drop_in import place_drop_in
-from installer.kubelet.effective import effective
+from installer.inputs.systemd_syntax import parse_environment_file
 from installer.model import paths
-from installer.model.resource import DesiredFile, ExecLine, Part, PayloadFile, UnitDetail, UnitState
-from installer.model.snapshot import HostSnapshot, KubeletBase, KubeletSnapshot, ProxySnapshot, UnitText
-from installer.model.state import Desired, DesiredKubelet, Mode, Strategy
-from installer.systemd_syntax.environment_file import parse_environment_file
+from installer.model.host import (
+    DesiredFile,
+    ExecLine,
+    HostSnapshot,
+    KubeletBase,
+    KubeletSnapshot,
+    Part,
+    PayloadFile,
+    ProxySnapshot,
+    UnitDetail,
+    UnitState,
+    UnitText,
+)
+from installer.model.names import Mode
+from installer.model.plan import Desired, DesiredKubelet, Strategy
+from installer.node.desired import build_desired, fleet_generation
+from installer.node.header import with_generation, with_header
+from installer.node.kubelet_strategy import analyse_kubelet, effective, place_drop_in
+from installer.rendering import template_text, unit_text
 from tests.rules import rule
 
 BINARY = PayloadFile(Path("/payload/opt/intel/bin/cri-resmgr"), "ab" * 32, 38_000_000)
@@ -272,7 +282,7 @@ def test_a_fleet_begins_anew_with_another_installer_that_writes_other_files(mock
     first = fleet_generation(given())
     assert fleet_generation(given()) == first
     text = unit_text("cri-resmgr-kubelet-guard")
-    mocker.patch("installer.desired.proxy.unit_text", return_value=f"{text}# mended\n")
+    mocker.patch("installer.node.desired.unit_text", return_value=f"{text}# mended\n")
     assert fleet_generation(given()) != first
 
 

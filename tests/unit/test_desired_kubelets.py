@@ -18,21 +18,29 @@ from typing import Any
 import pytest
 import yaml
 
-from installer.desired.kubelet import kubelet_resources
-from installer.host.config_directory import configuration_files
 from installer.host.files import RootedFiles
-from installer.host.globbing import matching
+from installer.host.kubelet_files import configuration_files, matching
 from installer.inputs.settings import KubeletSettings, Settings
-from installer.kubelet.analysis import KubeletAnalysis, analyse_kubelet
-from installer.kubelet.command import launch_of, next_command_line, parse_base
-from installer.kubelet.endpoint import base_endpoint
-from installer.kubelet.strategy import Choice, choose_strategy
+from installer.inputs.systemd_syntax import quote
 from installer.model import paths
-from installer.model.finding import Finding
-from installer.model.resource import ExecLine, ProcessState, UnitDetail, UnitState, last_flag
-from installer.model.snapshot import HostSnapshot, KubeletBase, KubeletSnapshot, ProxySnapshot, UnitText
-from installer.snapshot import is_script
-from installer.systemd_syntax.environment_file import quote
+from installer.model.host import (
+    ExecLine,
+    HostSnapshot,
+    KubeletBase,
+    KubeletSnapshot,
+    ProcessState,
+    ProxySnapshot,
+    UnitDetail,
+    UnitState,
+    UnitText,
+    last_flag,
+)
+from installer.model.plan import Finding
+from installer.node.desired import kubelet_resources
+from installer.node.kubelet_command import launch_of, next_command_line, parse_base
+from installer.node.kubelet_endpoint import base_endpoint
+from installer.node.kubelet_strategy import Choice, KubeletAnalysis, analyse_kubelet, choose_strategy
+from installer.node.snapshot import is_script
 
 CASES = Path(__file__).parent.parent / "cases" / "kubelets"
 FLAVOURS = Path(__file__).parent.parent / "throwaway" / "kubelets"

@@ -7,21 +7,20 @@ from hashlib import sha256
 
 import pytest
 
-from installer.diff import diff
 from installer.model import paths
-from installer.model.change import UnitAction, Verb
-from installer.model.resource import (
+from installer.model.host import (
     ABSENT,
     DesiredFile,
     FileState,
+    HostSnapshot,
     Kind,
     Part,
     ProcessState,
     UnitState,
 )
-from installer.model.snapshot import HostSnapshot
-from installer.model.state import Desired, DesiredKubelet, DesiredUnit, Strategy
-from installer.record.schema import Claim, Original, Record
+from installer.model.plan import Desired, DesiredKubelet, DesiredUnit, Strategy, UnitAction, Verb
+from installer.node.diff import diff
+from installer.node.record import Claim, Original, Record
 from tests.rules import rule
 from tests.snapshots import but, snapshot
 

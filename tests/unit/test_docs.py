@@ -12,16 +12,15 @@ import pytest
 import yaml
 
 from installer.cli import main
-from installer.daemon.cluster.objects import build_lease
-from installer.daemon.cluster.pod_context import PodContext
+from installer.cluster.node_objects import build_lease
+from installer.cluster.pod_context import PodContext
 from installer.daemon.pages import render_page
 from installer.errors import InstallerError
 from installer.inputs.settings import Settings, parse_settings
 from installer.manifests.values import Values
 from installer.model.daemon import DaemonState, Phase
-from installer.model.node_marks import LAST_FAILURE, NOT_READY_TAINT, READY_LABEL, STATUS
-from installer.model.pause import PAUSE_ANNOTATION
-from installer.model.state import Mode
+from installer.model.hold import PAUSE_ANNOTATION
+from installer.model.names import LAST_FAILURE, NOT_READY_TAINT, READY_LABEL, STATUS, Mode
 
 ROOT = Path(__file__).parents[2]
 OPERATIONS = (ROOT / "docs/operations.md").read_text()
@@ -159,10 +158,13 @@ def test_every_kind_of_event_is_listed() -> None:
     assert kinds <= set(first_cells(section("Logs")))
 
 
-def test_every_room_is_described_and_no_other() -> None:
-    rooms = {entry.name + "/" * entry.is_dir() for entry in (ROOT / "installer").glob("[a-z]*")}
-    beside = {"units/", "templates/", "tests/", "daemon/cluster/"}
-    assert set(first_cells(section("The rooms", ARCHITECTURE))) == rooms | beside
+def test_every_package_is_described_and_no_other() -> None:
+    program = ROOT / "installer"
+    found = (entry for entry in program.glob("[a-z]*") if entry.is_file() or (entry / "__init__.py").exists())
+    packages = {entry.name + "/" * entry.is_dir() for entry in found}
+    node = {entry.name for entry in (program / "node").glob("[a-z]*.py")}
+    beside = {"units/", "templates/", "tests/"}
+    assert set(first_cells(section("The packages", ARCHITECTURE))) == packages | node | beside
 
 
 @cache

@@ -21,13 +21,13 @@ import yaml
 
 from installer.cli import main
 from installer.errors import InvalidInputError
-from installer.extension.decide import Situation, decide
-from installer.extension.desired import Renderer
-from installer.extension.nodes import Node, Nodes
-from installer.extension.objects import parse_cluster, parse_extension, parse_managed_resource
-from installer.extension.status import build_patch
+from installer.gardener.decide import Situation, decide
+from installer.gardener.desired import Renderer
+from installer.gardener.nodes import Node, Nodes
+from installer.gardener.resources import parse_cluster, parse_extension, parse_managed_resource
+from installer.gardener.status import build_patch
 from installer.manifests.text import dump
-from installer.model.state import Mode
+from installer.model.names import Mode
 
 CASES = Path(__file__).parents[1] / "cases" / "extension"
 NAMES = sorted(path.stem for path in (CASES / "situations").iterdir())
@@ -182,7 +182,7 @@ def test_a_thousand_faults_are_told_in_a_few_words() -> None:
 @pytest.fixture(scope="module")
 def library() -> None:
     """The client of Kubernetes, which tries a socket when it is first imported, and takes long."""
-    import installer.kube.client  # noqa: F401
+    import installer.operator.kube  # noqa: F401
 
 
 @pytest.mark.usefixtures("library")

@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from installer.extension.leases import LEADER, Leadership
-from installer.kube.api import MERGE, ApiError, Resource
+from installer.gardener.leases import LEADER, Leadership
+from installer.operator.api import MERGE, ApiError, Resource
 from tests.throwaway.apiserver import merge
 
 

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from installer.extension.nodes import Node, Nodes, ask_nodes, judge, name_nodes
-from installer.extension.seen import parse_node, parse_pod
-from installer.kube.api import DAEMON_SETS, NODES, PODS, Page, Resource
-from installer.model.node_marks import STATUS
-from installer.model.state import Mode
+from installer.gardener.nodes import Node, Nodes, ask_nodes, judge, name_nodes
+from installer.gardener.seen import parse_node, parse_pod
+from installer.model.names import STATUS, Mode
+from installer.operator.api import DAEMON_SETS, NODES, PODS, Page, Resource
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

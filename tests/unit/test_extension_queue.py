@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from installer.extension.health import Pulses
-from installer.extension.work_queue import WorkQueue
+from installer.gardener.health import Pulses
+from installer.gardener.work_queue import WorkQueue
 
 
 class Clock:

@@ -13,7 +13,7 @@ import pytest
 from installer.errors import InstallerError, UnservableHostError
 from installer.host.disk import Kernel
 from installer.host.files import KEPT_BYTES, RootedFiles
-from installer.model.resource import ABSENT, HostPath, Identity, Kind
+from installer.model.host import ABSENT, HostPath, Identity, Kind
 from tests.rules import rule
 
 UID, GID = os.geteuid(), os.getegid()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from installer.host.files import RootedFiles
-from installer.host.globbing import matching
+from installer.host.kubelet_files import matching
 
 NAMES = ("a.env", "b.env", "10.env", "2.env", ".hidden.env", "[x]", "d/a.env", "é.env")
 

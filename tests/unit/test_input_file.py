@@ -13,8 +13,8 @@ from pytest_mock import MockerFixture
 
 from installer.errors import InvalidInputError
 from installer.inputs.configs import EXTRA_OPTIONS, FALLBACK, FORCE, load_configs
-from installer.inputs.file import read_if_present, read_input
 from installer.inputs.payload import BINARY, DIGESTS, load_payload
+from installer.inputs.reading import read_if_present, read_input
 from installer.inputs.settings import load_settings
 from tests.unit.test_payload import elf, unpack
 
@@ -85,7 +85,7 @@ def test_an_error_of_the_host_comes_with_its_remedy(
     tmp_path: Path, mocker: MockerFixture, number: int, remedy: str
 ) -> None:
     (tmp_path / "settings").touch()
-    mocker.patch("installer.inputs.file.open_regular", side_effect=OSError(number, os.strerror(number)))
+    mocker.patch("installer.inputs.reading.open_regular", side_effect=OSError(number, os.strerror(number)))
     with pytest.raises(InvalidInputError, match=f"settings: {os.strerror(number)}") as caught:
         load_settings(tmp_path / "settings")
     assert remedy in caught.value.hint

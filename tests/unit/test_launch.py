@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from installer.kubelet.launch import (
+from installer.inputs.systemd_syntax import merged, parse_exec, parse_unit
+from installer.model.host import UnitText
+from installer.node.kubelet_command import (
     Launch,
     Passing,
     came_through,
@@ -12,8 +14,6 @@ from installer.kubelet.launch import (
     is_shell_script,
     judge_inline,
 )
-from installer.model.snapshot import UnitText
-from installer.systemd_syntax.unit_file import merged, parse_exec, parse_unit
 
 
 def launch(line: str) -> Launch:

@@ -13,7 +13,7 @@ import yaml
 from installer.daemon.pages import render_page
 from installer.manifests.monitoring import build_alerts, build_monitoring
 from installer.model.daemon import DaemonState, Phase
-from installer.model.state import Mode
+from installer.model.names import Mode
 
 pytestmark = pytest.mark.skipif(not shutil.which("promtool"), reason="needs promtool")
 

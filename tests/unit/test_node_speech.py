@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from installer.daemon.cluster.heartbeat import Heartbeat, HeartbeatRequest
-from installer.daemon.cluster.node_word import remember
+from installer.cluster.heartbeat import Heartbeat, HeartbeatRequest
+from installer.cluster.kubeapi import Answer
+from installer.cluster.node_word import remember
 from installer.host.files import RootedFiles
-from installer.host.kubeapi import Answer
 from installer.model.daemon import Phase
-from installer.model.node_marks import NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
-from installer.model.pause import PAUSE_ANNOTATION
+from installer.model.hold import PAUSE_ANNOTATION
+from installer.model.names import NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
 from tests.cluster_scene import ALL_OK, CONTEXT, SEEN, Scene, answer, state
 from tests.fleet_bench import Store
 from tests.rules import rule

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from installer.daemon.cluster.node_word import build_node_patch, build_word_patch, remember
-from installer.model.node_marks import LAST_FAILURE, NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
+from installer.cluster.node_word import build_node_patch, build_word_patch, remember
+from installer.model.names import LAST_FAILURE, NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
 from tests.rules import rule
 from tests.throwaway.apiserver import merge, merge_conditions
 

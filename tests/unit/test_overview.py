@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 
-from installer.admin.find import Installed
-from installer.admin.look import Known, PodView, judge_node
-from installer.admin.progress import see_progress
 from installer.cli import main
 from installer.model.daemon import Phase
 from installer.model.instant import plain_time
+from installer.model.names import Mode
 from installer.model.overview import (
     NEED_A_PERSON,
     FleetInstallation,
@@ -28,7 +26,9 @@ from installer.model.overview import (
     RolloutView,
     group_nodes,
 )
-from installer.model.state import Mode
+from installer.operator.find import Installed
+from installer.operator.look import Known, PodView, judge_node
+from installer.operator.progress import see_progress
 from installer.report.advice import advise
 from installer.report.overview import (
     describe_age,

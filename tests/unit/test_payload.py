@@ -10,7 +10,7 @@ import pytest
 
 from installer.errors import InvalidInputError
 from installer.inputs.payload import BINARY, load_payload, verify_payload
-from installer.model.resource import Identity
+from installer.model.host import Identity
 
 
 def elf(machine: int = 62, wide: bool = True, little: bool = True, segment: int = 40) -> bytes:

@@ -8,24 +8,31 @@ from pathlib import Path
 
 import pytest
 
-from installer.apply import Progress, apply_plan
 from installer.host.cgroups import Cgroups
-from installer.host.containers import encode_update
+from installer.host.cri import encode_update
 from installer.host.files import RootedFiles
 from installer.host.protobuf import encode
 from installer.model import paths
-from installer.model.change import Changes
+from installer.model.containers import (
+    NO_MANAGERS,
+    CgroupState,
+    CpuResources,
+    KubeletManagers,
+    parse_list,
+    parse_managers,
+    parse_requests,
+    same_list,
+    weights_of,
+)
 from installer.model.event import Event
-from installer.model.kubelet_managers import NO_MANAGERS, KubeletManagers, parse_managers
-from installer.model.kubelet_requests import parse_requests
+from installer.model.host import Part, RunningContainer
 from installer.model.limits import Limits
-from installer.model.pinning import CgroupState, CpuResources, parse_list, same_list, weights_of
-from installer.model.plan import Plan, Step, StepKind
-from installer.model.proxy_cache import NO_CACHE, CachedContainer, ProxyCache
-from installer.model.resource import Part
-from installer.model.snapshot import RunningContainer
-from installer.model.state import Desired, Mode
-from installer.pinning.reset import find_resets
+from installer.model.names import Mode
+from installer.model.plan import Changes, Desired, Plan, Step, StepKind
+from installer.model.proxy import NO_CACHE, CachedContainer, ProxyCache
+from installer.node.apply import apply_plan
+from installer.node.pinning import find_resets
+from installer.node.run import Progress
 from tests.fakes import CONTAINERD, FakeHost
 from tests.rules import rule
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from installer.diff import diff
 from installer.model import paths
-from installer.model.plan import Plan, StepKind
-from installer.model.resource import DesiredFile, Part, UnitState
-from installer.model.snapshot import HostSnapshot
-from installer.model.state import Desired, Mode
-from installer.plan import build_plan
-from installer.record.schema import Record
+from installer.model.host import DesiredFile, HostSnapshot, Part, UnitState
+from installer.model.names import Mode
+from installer.model.plan import Desired, Plan, StepKind
+from installer.node.diff import diff
+from installer.node.plan import build_plan
+from installer.node.record import Record
 from tests.rules import rule
 from tests.snapshots import but
 from tests.unit.test_diff import CONVERGED, DESIRED, DROP_IN, RECORD, process

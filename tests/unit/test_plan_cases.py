@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from installer.model.assessment import Assessment
-from installer.model.plan import Plan, Step, StepKind
-from installer.model.resource import DesiredFile, Part
+from installer.model.host import DesiredFile, Part
+from installer.model.plan import Assessment, Plan, Step, StepKind
 from tests.plancases.case import CASES, Case, CaseError, as_yaml, describe, line_of, read_case
 from tests.plancases.node import Node
 from tests.plancases.state import make_node

@@ -11,10 +11,16 @@ import pytest
 from installer.inputs.configs import Configs, load_configs
 from installer.inputs.policy import next_policy, policy_in_force
 from installer.model import paths
-from installer.model.policy import PolicySource
-from installer.model.proxy_cache import NO_CACHE, CachedContainer, ProxyCache, parse_cache
-from installer.model.resource import FileState, Kind, ProcessState, UnitState
-from installer.model.snapshot import HostSnapshot, KubeletSnapshot, ProxySnapshot
+from installer.model.host import (
+    FileState,
+    HostSnapshot,
+    Kind,
+    KubeletSnapshot,
+    ProcessState,
+    ProxySnapshot,
+    UnitState,
+)
+from installer.model.proxy import NO_CACHE, CachedContainer, PolicySource, ProxyCache, parse_cache
 from tests.rules import rule
 
 FALLBACK = ("cri-resmgr", "--fallback-config", paths.FALLBACK_CONFIG)

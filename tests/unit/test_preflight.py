@@ -8,38 +8,47 @@ from typing import Any
 
 import pytest
 
-from installer.header import with_header
 from installer.inputs.configs import Configs
 from installer.inputs.load import Inputs, Request
 from installer.inputs.payload import Payload
 from installer.inputs.settings import KubeletSettings, ProxySettings, Settings
-from installer.kubelet.drop_in import place_drop_in
 from installer.model import paths
-from installer.model.change import Changes, FileChange, UnitAction, UnitChange, Verb
-from installer.model.finding import Finding, Severity
-from installer.model.proxy_cache import CachedContainer, ProxyCache
-from installer.model.resource import (
+from installer.model.host import (
     ABSENT,
     DesiredFile,
     FileState,
-    Kind,
-    Part,
-    PayloadFile,
-    UnitState,
-)
-from installer.model.snapshot import (
     HostSnapshot,
+    Kind,
     KubeletSnapshot,
     Machine,
+    Part,
+    PayloadFile,
     Probe,
     ProxySnapshot,
     RunningContainer,
+    UnitState,
     UnitText,
 )
-from installer.model.state import Desired, DesiredKubelet, DesiredUnit, Mode, Strategy
-from installer.preflight import check as preflight
-from installer.preflight.check import check_change
-from installer.preflight.file_system import check_places
+from installer.model.names import Mode
+from installer.model.plan import (
+    Changes,
+    Desired,
+    DesiredKubelet,
+    DesiredUnit,
+    FileChange,
+    Finding,
+    Severity,
+    Strategy,
+    UnitAction,
+    UnitChange,
+    Verb,
+)
+from installer.model.proxy import CachedContainer, ProxyCache
+from installer.node import preflight
+from installer.node.header import with_header
+from installer.node.kubelet_strategy import place_drop_in
+from installer.node.preflight import check_change
+from installer.node.preflight_files import check_places
 from tests.rules import rule
 
 MIB = 1 << 20

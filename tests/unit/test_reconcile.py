@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from installer.daemon.rescue import hold_kubelet, restart_proxy
 from installer.errors import (
     InvalidInputError,
     KubeletKeptError,
@@ -21,7 +20,6 @@ from installer.errors import (
     SystemdError,
     UnservableHostError,
 )
-from installer.history import read_history
 from installer.host.ports import KnownDigest
 from installer.inputs.load import Request
 from installer.inputs.settings import KubeletSettings, Settings
@@ -29,11 +27,13 @@ from installer.model import hold, paths
 from installer.model.event import Event, silent
 from installer.model.fleet import PlannedWork
 from installer.model.history import HistoryEntry
-from installer.model.pause import CLUSTER_MEMORY, PAUSE_FILE, why_paused
-from installer.model.resource import FileState, Part
-from installer.model.state import Mode
-from installer.reconcile import look, reconcile, rehearse
-from installer.run import DAEMON
+from installer.model.hold import CLUSTER_MEMORY, PAUSE_FILE, why_paused
+from installer.model.host import FileState, Part
+from installer.model.names import Mode
+from installer.node.history import read_history
+from installer.node.reconcile import look, reconcile, rehearse
+from installer.node.rescue import hold_kubelet, restart_proxy
+from installer.node.run import DAEMON
 from tests.faults.disks.crash import build
 from tests.faults.disks.node import KUBELET, Node, bare_node, program
 from tests.faults.disks.recorder import Careless
@@ -162,7 +162,7 @@ def test_a_run_that_has_nothing_to_do_needs_nothing_that_changes_a_host(
     node: Node, payload: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert install(node, payload)
-    monkeypatch.setitem(sys.modules, "installer.carry_out", None)
+    monkeypatch.setitem(sys.modules, "installer.node.carry_out", None)
     assert not install(node, payload)
     assert not look(request(payload), node.fake.host).plan.steps
 

@@ -12,11 +12,11 @@ import yaml
 from kubernetes_validate import validate
 
 from installer.errors import InvalidInputError
-from installer.extension.desired import Renderer
-from installer.extension.objects import Shoot, parse_extension
-from installer.manifests import ManifestOptions, render_registration
-from installer.manifests.registration import build_chart
-from installer.model.state import Mode
+from installer.gardener.desired import Renderer
+from installer.gardener.registration import build_chart, render_registration
+from installer.gardener.resources import Shoot, parse_extension
+from installer.manifests import ManifestOptions
+from installer.model.names import Mode
 from tests.gochart import merge, render_chart
 
 NODES, CONTROLLER = "registry.example.org/cri-resmgr-installer:1", "registry.example.org/extension:1"

@@ -15,16 +15,19 @@ from hypothesis import strategies as st
 
 from installer.errors import InvalidInputError, RolledBackError
 from installer.model import paths
-from installer.model.change import Changes, FileChange, UnitAction, UnitChange, Verb
 from installer.model.event import Event
-from installer.model.finding import Finding, Severity
-from installer.model.plan import Plan, Step, StepKind
-from installer.model.resource import (
-    ABSENT,
-    FileState,
-    Kind,
-    Part,
-    PayloadFile,
+from installer.model.host import ABSENT, FileState, Kind, Part, PayloadFile
+from installer.model.plan import (
+    Changes,
+    FileChange,
+    Finding,
+    Plan,
+    Severity,
+    Step,
+    StepKind,
+    UnitAction,
+    UnitChange,
+    Verb,
 )
 from installer.report.events import build_reporter
 from installer.report.planned import plan_json, print_plan, render_plan, summarise

@@ -9,18 +9,11 @@ from dataclasses import replace
 import pytest
 
 from installer.model import paths
-from installer.model.assessment import Assessment
-from installer.model.change import UnitAction
-from installer.model.finding import Finding, Severity
 from installer.model.history import History, HistoryEntry, Past
-from installer.model.plan import Plan
-from installer.model.policy import PolicyInForce, PolicySource
-from installer.model.resource import (
-    ProcessState,
-    UnitState,
-)
-from installer.model.snapshot import HostSnapshot
-from installer.model.state import Desired, DesiredUnit, Mode
+from installer.model.host import HostSnapshot, ProcessState, UnitState
+from installer.model.names import Mode
+from installer.model.plan import Assessment, Desired, DesiredUnit, Finding, Plan, Severity, UnitAction
+from installer.model.proxy import PolicyInForce, PolicySource
 from installer.report.history import print_history
 from installer.report.status import print_status
 from tests.reported import FALLBACK, HARMFUL, desired, file, plan, there, unit

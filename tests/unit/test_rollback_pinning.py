@@ -12,14 +12,12 @@ from installer.errors import RolledBackError
 from installer.inputs.load import Request
 from installer.inputs.settings import KubeletSettings, ProxySettings, Settings
 from installer.model import paths
-from installer.model.kubelet_managers import NO_MANAGERS
-from installer.model.pinning import CgroupState, CpuResources
-from installer.model.proxy_cache import ProxyCache
-from installer.model.resource import UnitState
-from installer.model.snapshot import RunningContainer
-from installer.model.state import Mode
-from installer.pinning.reset import find_resets
-from installer.reconcile import reconcile
+from installer.model.containers import NO_MANAGERS, CgroupState, CpuResources
+from installer.model.host import RunningContainer, UnitState
+from installer.model.names import Mode
+from installer.model.proxy import ProxyCache
+from installer.node.pinning import find_resets
+from installer.node.reconcile import reconcile
 from tests.faults.disks.crash import build
 from tests.faults.disks.node import Node, bare_node
 from tests.faults.disks.recorder import Careless

@@ -10,9 +10,9 @@ import pytest
 
 from installer.errors import StepFailedError, failed_on_disk
 from installer.model import paths
-from installer.model.resource import UnitState
-from installer.model.state import Desired
-from installer.rollback_report import RollbackReport, failed_twice, rolled_back
+from installer.model.host import UnitState
+from installer.model.plan import Desired
+from installer.node.failure_report import RollbackReport, failed_twice, rolled_back
 from tests.rules import rule
 from tests.snapshots import but, snapshot
 

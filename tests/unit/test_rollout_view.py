@@ -10,18 +10,16 @@ from typing import Any
 
 import pytest
 
-from installer.admin.find import Installed
-from installer.admin.look import look
-from installer.admin.rollout import build_view, see_rollouts
-from installer.fleet.brake import Brake, Failure, build_brake
-from installer.fleet.overview import build_rollout
-from installer.kube.api import DAEMON_SETS, LEASES, NODES, PODS, Page, Resource
+from installer.cluster.brake import Brake, Failure, build_brake
+from installer.cluster.overview import build_rollout
 from installer.model.daemon import Phase
 from installer.model.fleet import FleetRules
-from installer.model.labels import COMPONENTS
-from installer.model.node_marks import STATUS
+from installer.model.names import COMPONENTS, STATUS, Mode
 from installer.model.overview import FleetInstallation, NodeHealth, NodeView, RolloutView
-from installer.model.state import Mode
+from installer.operator.api import DAEMON_SETS, LEASES, NODES, PODS, Page, Resource
+from installer.operator.find import Installed
+from installer.operator.look import look
+from installer.operator.rollout import build_view, see_rollouts
 from installer.report.rollout import print_rollouts
 from tests.rules import rule
 

@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 from installer.host.cgroups import Cgroups
-from installer.host.containers import build_container
+from installer.host.cri import build_container
 from installer.host.files import RootedFiles
 from installer.host.protobuf import decode, encode
-from installer.model.pinning import CpuResources
-from installer.model.snapshot import RunningContainer
+from installer.model.containers import CpuResources
+from installer.model.host import RunningContainer
 
 CASES = sorted((Path(__file__).parents[1] / "cases/runtimes").glob("*.yaml"))
 

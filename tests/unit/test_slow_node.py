@@ -9,9 +9,9 @@ import pytest
 from installer.errors import RollbackFailedError, RolledBackError
 from installer.inputs.load import Request
 from installer.model import paths
-from installer.model.proxy_start import WHILE_HANGING
-from installer.model.state import Mode
-from installer.reconcile import look
+from installer.model.names import Mode
+from installer.model.proxy import WHILE_HANGING
+from installer.node.reconcile import look
 from tests.faults.disks.crash import build
 from tests.faults.disks.node import bare_node, program
 from tests.rules import rule

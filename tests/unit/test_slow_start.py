@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from installer.converge import build_limits
 from installer.inputs.settings import ProxySettings, Settings
 from installer.model import paths
-from installer.model.proxy_start import BELIEVED, WHILE_HANGING, LastStart, expect_start, longest_start
-from installer.model.resource import ProcessState, UnitState
-from installer.record.schema import Record
-from installer.snapshot import read_machine, refresh, take_snapshot, with_probe
+from installer.model.host import ProcessState, UnitState
+from installer.model.proxy import BELIEVED, WHILE_HANGING, LastStart, expect_start, longest_start
+from installer.node.converge import build_limits
+from installer.node.record import Record
+from installer.node.snapshot import read_machine, refresh, take_snapshot, with_probe
 from tests.fakes import CONTAINERD, FakeHost
 from tests.rules import rule
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from installer.model.snapshot import KubeletBase, UnitText
-from installer.takeover.repair import Repaired, names_relay, repair_base
+from installer.model.host import KubeletBase, UnitText
+from installer.node.takeover import Repaired, names_relay, repair_base
 from tests.throwaway.earlier import cut
 
 RUNTIME = "unix:///run/containerd/containerd.sock"

@@ -9,19 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from installer.kubelet.command import BaseUnit, last_variable, next_command_line, parse_base
-from installer.model.snapshot import KubeletBase, UnitText
-from installer.systemd_syntax.environment_file import parse_environment_file, quote
-from installer.systemd_syntax.unit_file import (
+from installer.inputs.systemd_syntax import (
     Assignment,
     ExecCommand,
     bare_variable,
     expand,
     merged,
+    parse_environment_file,
     parse_exec,
     parse_unit,
+    quote,
     split_words,
 )
+from installer.model.host import KubeletBase, UnitText
+from installer.node.kubelet_command import BaseUnit, last_variable, next_command_line, parse_base
 
 PATH = "/etc/systemd/system/kubelet.service"
 

@@ -9,13 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from installer.extension.controller import Setup
-from installer.extension.desired import Renderer
-from installer.extension.health import Pulses
-from installer.extension.service import serve
-from installer.kube.api import LEASE, Limits
-from installer.kube.api import SHOOT as SHOOT_LIMITS
-from installer.kube.client import connect_with
+from installer.gardener.controller import Setup
+from installer.gardener.desired import Renderer
+from installer.gardener.health import Pulses
+from installer.gardener.service import serve
+from installer.operator.api import LEASE, Limits
+from installer.operator.api import SHOOT as SHOOT_LIMITS
+from installer.operator.kube import connect_with
 from tests.throwaway.gardener import (
     RESOURCE,
     Landscape,

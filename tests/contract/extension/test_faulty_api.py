@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from installer.extension.decide import FINALIZER
-from installer.extension.health import HealthServer, Pulses
-from installer.kube.client import connect_with
+from installer.gardener.decide import FINALIZER
+from installer.gardener.health import HealthServer, Pulses
+from installer.operator.kube import connect_with
 from tests.contract.extension.replica import (
     CHANGED,
     REMOVED,

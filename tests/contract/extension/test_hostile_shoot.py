@@ -9,9 +9,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from installer.extension.health import Pulses
-from installer.kube.api import DAEMON_SETS, ApiError, Limits
-from installer.kube.client import connect_with
+from installer.gardener.health import Pulses
+from installer.operator.api import DAEMON_SETS, ApiError, Limits
+from installer.operator.kube import connect_with
 from tests.contract.extension.replica import SHOOT, Replica
 from tests.throwaway.gardener import SECRETS, Landscape
 from tests.throwaway.hostile import (

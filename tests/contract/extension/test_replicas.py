@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from installer.extension.leases import LEADER
-from installer.kube.api import LEASES as LEASE_RESOURCE
-from installer.kube.api import ApiError
-from installer.kube.client import connect_with
+from installer.gardener.leases import LEADER
+from installer.operator.api import LEASES as LEASE_RESOURCE
+from installer.operator.api import ApiError
+from installer.operator.kube import connect_with
 from tests.contract.extension.replica import (
     CASES,
     CHANGED,

@@ -3,9 +3,9 @@ moves."""
 
 from __future__ import annotations
 
-from installer.extension.decide import FINALIZER
-from installer.manifests.registration import build_chart
-from installer.model.node_marks import STATUS
+from installer.gardener.decide import FINALIZER
+from installer.gardener.registration import build_chart
+from installer.model.names import STATUS
 from tests.contract.extension.replica import CHANGED, INSTALLED, REMOVED, SHOOT, Start, secrets
 from tests.gochart import render_chart
 from tests.throwaway.gardener import (

@@ -8,8 +8,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from installer.assets import unit_text
-from installer.systemd_syntax.environment_file import parse_environment_file
+from installer.inputs.systemd_syntax import parse_environment_file
+from installer.rendering import unit_text
 
 SOON = 10  # seconds: what does not wait is done by then, also on a machine with much else to do
 BUDGET = "30"  # of what must not use it up

@@ -8,7 +8,7 @@ import time
 import pytest
 import yaml
 
-from installer.systemd_syntax.environment_file import parse_environment_file
+from installer.inputs.systemd_syntax import parse_environment_file
 from tests.contract.guard.node import SOON, Node, elapsed, uptime
 from tests.rules import rule
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from installer.assets import unit_text
+from installer.rendering import unit_text
 from tests.contract.guard.node import FLAG, LISTENS, NAME, SOON, Node, elapsed, uptime
 from tests.rules import rule
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import settings as limits
 
-from installer.systemd_syntax.unit_file import split_words
+from installer.inputs.systemd_syntax import split_words
 from tests.contract.guard.node import FLAG, NAME, Node
 from tests.faults.inputs.texts import hostile_text
 from tests.rules import rule

@@ -16,7 +16,7 @@ from installer.daemon.configuration import Configuration, print_configuration
 from installer.daemon.runtime_state import MODE_FILE, STAMPS
 from installer.model import paths
 from installer.model.event import Event
-from installer.model.state import Mode
+from installer.model.names import Mode
 from tests.contract.scene import KUBELET, Scene, refuse
 from tests.rules import rule
 

@@ -12,8 +12,8 @@ from gi.repository import Gio, GLib
 from installer.model import paths
 from installer.model.daemon import Loop, NoCluster
 from installer.model.fleet import FleetRules, PlannedWork, Turn, WorkResult
-from installer.model.pause import PAUSE_FILE
-from installer.model.state import Mode
+from installer.model.hold import PAUSE_FILE
+from installer.model.names import Mode
 from tests.contract.scene import Scene
 
 WORK = PlannedWork("one", begins=True)

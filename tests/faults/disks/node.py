@@ -16,9 +16,9 @@ from pathlib import Path
 
 from installer.host.disk import Kernel, sync_directory
 from installer.host.ports import KnownDigest, RuntimeStatus
+from installer.inputs.systemd_syntax import parse_environment_file
 from installer.model import paths
-from installer.model.resource import ExecLine, FileState, ProcessState, UnitDetail, UnitState
-from installer.systemd_syntax.environment_file import parse_environment_file
+from installer.model.host import ExecLine, FileState, ProcessState, UnitDetail, UnitState
 from tests.fakes import CONTAINERD, FakeFiles, FakeHost, FakeSystemd, failed
 from tests.faults.disks.crash import Entry, Tree
 from tests.throwaway.payload import ENVIRONMENT, UNIT

@@ -20,8 +20,8 @@ from installer.inputs.load import Request
 from installer.inputs.settings import KubeletSettings, Settings
 from installer.model import paths
 from installer.model.event import silent
-from installer.model.state import Mode
-from installer.reconcile import reconcile
+from installer.model.names import Mode
+from installer.node.reconcile import reconcile
 from tests.faults import Report
 from tests.faults.disks.crash import Disk, Tree, build, read_tree
 from tests.faults.disks.node import Node, bare_node, earlier_node, node_after_takeover, program

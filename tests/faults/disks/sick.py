@@ -21,8 +21,8 @@ from installer.host.disk import Kernel
 from installer.inputs.load import Request
 from installer.inputs.settings import KubeletSettings, Settings
 from installer.model.event import silent
-from installer.model.state import Mode
-from installer.reconcile import reconcile
+from installer.model.names import Mode
+from installer.node.reconcile import reconcile
 from tests.faults import Report
 from tests.faults.disks.crash import Tree, read_tree
 from tests.faults.disks.node import Node

@@ -12,16 +12,16 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from installer.daemon.watch import EventLoop, WatchSpec
 from installer.errors import InstallerError
 from installer.host.cri import SocketCri
 from installer.host.files import RootedFiles
+from installer.host.healthz import host_socket
 from installer.host.lock import host_lock
-from installer.host.netns import host_socket
 from installer.host.process import ProcProcesses
 from installer.host.systemd import BusSystemd
-from installer.host.watch import EventLoop, WatchSpec
+from installer.model.host import HostPath
 from installer.model.paths import LOCK, SYSTEM_BUS
-from installer.model.resource import HostPath
 from tests.faults import Report
 from tests.faults.disks.crash import read_tree
 from tests.faults.disks.recorder import Careless

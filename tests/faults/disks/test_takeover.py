@@ -13,10 +13,9 @@ from installer.inputs.load import Request
 from installer.inputs.settings import KubeletSettings, Settings
 from installer.model import paths
 from installer.model.event import Event, silent
-from installer.model.resource import UnitState
-from installer.model.snapshot import RunningContainer
-from installer.model.state import Mode
-from installer.reconcile import reconcile, rehearse
+from installer.model.host import RunningContainer, UnitState
+from installer.model.names import Mode
+from installer.node.reconcile import reconcile, rehearse
 from tests.fakes import failed
 from tests.faults.disks.crash import Entry, Tree, build
 from tests.faults.disks.node import KUBELET, Node, bare_node, earlier_node, packaged_node, program

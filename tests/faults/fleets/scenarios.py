@@ -11,8 +11,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from installer.fleet.objects import share_of
-from installer.host.kubeapi import Answer
+from installer.cluster.kubeapi import Answer
+from installer.cluster.leases import share_of
 from installer.model.fleet import FleetRules
 from tests.faults.fleets.sim import Nature, SimFleet
 from tests.fleet_bench import LEASES

@@ -14,15 +14,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from installer.cluster.kubeapi import Answer
+from installer.cluster.leases import permits_of, read_permits
+from installer.cluster.node_objects import EVENTS_PATH
 from installer.daemon.child_run import ChildOutcome
-from installer.daemon.cluster.objects import EVENTS_PATH
 from installer.daemon.decision import Action
 from installer.daemon.policy import BUSY
 from installer.daemon.poller import PollSnapshot
-from installer.fleet.objects import permits_of, read_permits
-from installer.host.kubeapi import Answer
 from installer.model.fleet import FleetRules, PlannedWork
-from installer.model.resource import UnitState
+from installer.model.host import UnitState
 from tests.faults.fleets.watcher import Watcher
 from tests.fleet_bench import DAEMONSET, LEASES, Store
 from tests.policy_bench import KUBELET, PROXY

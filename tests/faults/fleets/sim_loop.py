@@ -6,11 +6,11 @@ import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from installer.daemon.cluster.heartbeat import Heartbeat
-from installer.daemon.cluster.heartbeat import parse_request as parse_heartbeat
-from installer.daemon.cluster.turn_child import parse_request as parse_turn
-from installer.daemon.cluster.turn_child import talk
-from installer.host.kubeapi import Api
+from installer.cluster.heartbeat import Heartbeat
+from installer.cluster.heartbeat import parse_request as parse_heartbeat
+from installer.cluster.kubeapi import Api
+from installer.cluster.turn_child import parse_request as parse_turn
+from installer.cluster.turn_child import talk
 from installer.host.run import Finished
 from installer.model.jsontext import to_json
 

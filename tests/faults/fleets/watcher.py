@@ -6,9 +6,9 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from installer.cluster.client import ApiCluster
+from installer.cluster.pod_context import PodContext
 from installer.daemon.child_run import ChildOutcome
-from installer.daemon.cluster.client import ApiCluster
-from installer.daemon.cluster.pod_context import PodContext
 from installer.daemon.configuration import Configuration
 from installer.daemon.decision import Action
 from installer.daemon.fleet_side import ask_fleet, tell_fleet

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from installer.model.state import Mode
+from installer.model.names import Mode
 from tests.host.mortal import converge, temporary_directory
 from tests.host.node import Node
 from tests.host.product import put_right

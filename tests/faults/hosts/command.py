@@ -6,7 +6,7 @@ import json
 import subprocess
 from collections.abc import Iterator
 
-from installer.model.state import Mode
+from installer.model.names import Mode
 from tests.host.command import PROGRAM
 from tests.host.mortal import STARTED, DieSoon, temporary_directory
 from tests.host.node import Node

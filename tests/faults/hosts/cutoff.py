@@ -11,8 +11,8 @@ from typing import Any
 
 from installer.host.cri import SocketCri
 from installer.host.files import RootedFiles
+from installer.model.names import Mode
 from installer.model.paths import RELAY_ENDPOINT
-from installer.model.state import Mode
 from tests.faults.hosts.ways import SETTINGS, Starts, Way
 from tests.host.mortal import converge, temporary_directory
 from tests.host.node import PROXY, STATE, Node

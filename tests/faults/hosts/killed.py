@@ -13,7 +13,7 @@ import subprocess
 from dataclasses import dataclass
 from functools import partial
 
-from installer.model.state import Mode
+from installer.model.names import Mode
 from tests.faults import Report
 from tests.faults.hosts.abreast import share_on_bench, share_out, try_abreast
 from tests.faults.hosts.bench import Bench, Tried

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from installer.model.state import Mode
+from installer.model.names import Mode
 from tests.faults.hosts.ground import Ground
 from tests.faults.hosts.lifemodel import (
     BROKEN,

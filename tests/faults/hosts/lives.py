@@ -27,7 +27,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from installer.model.state import Mode
+from installer.model.names import Mode
 from tests.faults import Report
 from tests.faults.hosts.abreast import Share, try_abreast
 from tests.faults.hosts.bench import Tried

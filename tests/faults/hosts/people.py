@@ -6,8 +6,8 @@ import json
 import posixpath
 from pathlib import Path
 
+from installer.model.names import Mode
 from installer.model.paths import PROXY_WANTED
-from installer.model.state import Mode
 from tests.faults.hosts.ground import Edit
 from tests.faults.hosts.life import Life
 from tests.faults.hosts.lifemodel import (

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
-from installer.model.state import Mode
+from installer.model.names import Mode
 from tests.faults import Report
 from tests.faults.hosts.abreast import share_on_bench, try_abreast
 from tests.faults.hosts.bench import Bench, Tried

@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from installer.model.state import Mode
+from installer.model.names import Mode
 from tests.faults import Report
 from tests.faults.hosts.abreast import Share, try_abreast
 from tests.faults.hosts.bench import Tried

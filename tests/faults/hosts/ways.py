@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from installer.model.state import Mode
+from installer.model.names import Mode
 from tests.host.agent import push
 from tests.host.node import BINARY, FALLBACK, Node
 from tests.host.product import offer_good, put_right

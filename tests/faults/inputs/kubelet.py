@@ -11,26 +11,28 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from installer.assess import assess
 from installer.inputs.configs import load_configs, parse_extra_options
 from installer.inputs.load import Request, load_inputs
 from installer.inputs.settings import Settings, parse_settings
-from installer.kubelet.command import parse_base
+from installer.inputs.systemd_syntax import parse_environment_file, parse_exec, parse_unit, split_words
 from installer.model import paths
-from installer.model.assessment import Assessment
-from installer.model.resource import DesiredFile, ProcessState, UnitDetail, UnitState
-from installer.model.snapshot import (
+from installer.model.host import (
+    DesiredFile,
     HostSnapshot,
     KubeletBase,
     KubeletSnapshot,
     Machine,
+    ProcessState,
     ProxySnapshot,
+    UnitDetail,
+    UnitState,
     UnitText,
 )
-from installer.model.state import Mode, Strategy
-from installer.record.schema import Record, RecordStatus
-from installer.systemd_syntax.environment_file import parse_environment_file
-from installer.systemd_syntax.unit_file import parse_exec, parse_unit, split_words
+from installer.model.names import Mode
+from installer.model.plan import Assessment, Strategy
+from installer.node.assess import assess
+from installer.node.kubelet_command import parse_base
+from installer.node.record import Record, RecordStatus
 from tests.faults.disks.node import program
 from tests.faults.inputs.texts import every_value, hostile_text, spoilt
 from tests.faults.inputs.trial import Trial, end_of

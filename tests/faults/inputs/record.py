@@ -17,10 +17,10 @@ from installer.inputs.load import Request
 from installer.inputs.settings import KubeletSettings, Settings
 from installer.model import paths
 from installer.model.event import silent
-from installer.model.resource import Kind, Part
-from installer.model.state import Mode
-from installer.reconcile import reconcile
-from installer.record.schema import (
+from installer.model.host import Kind, Part
+from installer.model.names import Mode
+from installer.node.reconcile import reconcile
+from installer.node.record import (
     Claim,
     LoadedRecord,
     Original,

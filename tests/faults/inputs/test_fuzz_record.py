@@ -10,8 +10,8 @@ from installer.errors import UnservableHostError
 from installer.inputs.load import Request
 from installer.inputs.settings import KubeletSettings, Settings
 from installer.model.event import Event, silent
-from installer.model.state import Mode
-from installer.reconcile import reconcile
+from installer.model.names import Mode
+from installer.node.reconcile import reconcile
 from tests.faults.inputs.record import TRIALS, install
 from tests.faults.inputs.trial import Trial, try_some
 from tests.rules import rule

@@ -12,20 +12,17 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from installer.desired.kubelet import kubelet_resources
 from installer.errors import UnservableHostError
 from installer.host.files import RootedFiles
-from installer.host.globbing import matching
+from installer.host.kubelet_files import matching
 from installer.host.systemd import BusSystemd
 from installer.inputs.settings import KubeletSettings, Settings
-from installer.kubelet.command import parse_base
-from installer.kubelet.effective import effective
-from installer.kubelet.strategy import Choice, choose_strategy
-from installer.model.resource import UnitDetail, UnitState
-from installer.model.snapshot import KubeletBase, UnitText
-from installer.snapshot import read_environment_files
-from installer.systemd_syntax.environment_file import parse_environment_file
-from installer.systemd_syntax.unit_file import ExecCommand
+from installer.inputs.systemd_syntax import ExecCommand, parse_environment_file
+from installer.model.host import KubeletBase, UnitDetail, UnitState, UnitText
+from installer.node.desired import kubelet_resources
+from installer.node.kubelet_command import parse_base
+from installer.node.kubelet_strategy import Choice, choose_strategy, effective
+from installer.node.snapshot import read_environment_files
 from tests.faults import Report
 from tests.throwaway.host import ThrowawayHost
 

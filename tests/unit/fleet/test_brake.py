@@ -9,18 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from installer.fleet.brake import (
-    Brake,
-    build_brake,
-    read_brake,
-    stopped,
-    with_failure,
-    with_success,
-)
-from installer.fleet.objects import (
-    brake_name,
-    build_lease,
-)
+from installer.cluster.brake import Brake, build_brake, read_brake, stopped, with_failure, with_success
+from installer.cluster.leases import brake_name, build_lease
 from installer.model.fleet import BRAKE, FleetRules
 from tests.fleet_bench import (
     LEASES,

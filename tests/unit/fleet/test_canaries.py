@@ -6,11 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from installer.fleet.brake import (
-    Brake,
-    may_be_canary,
-)
-from installer.fleet.objects import brake_name
+from installer.cluster.brake import Brake, may_be_canary
+from installer.cluster.leases import brake_name
 from tests.fleet_bench import (
     LEASES,
     NEW,

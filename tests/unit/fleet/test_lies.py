@@ -9,16 +9,10 @@ from typing import Any
 
 import pytest
 
-from installer.fleet.brake import Brake, build_brake
-from installer.fleet.objects import (
-    Permit,
-    brake_name,
-    build_lease,
-    build_permit,
-    permit_name,
-)
-from installer.fleet.overview import Rollout, build_rollout, to_retry
-from installer.fleet.size import FleetSize, build_size
+from installer.cluster.brake import Brake, build_brake
+from installer.cluster.leases import Permit, brake_name, build_lease, build_permit, permit_name
+from installer.cluster.overview import Rollout, build_rollout, to_retry
+from installer.cluster.size import FleetSize, build_size
 from installer.model.fleet import BRAKE, SIZE
 from tests.fleet_bench import DAEMONSET, LEASES, NAMESPACE, NEW, REPAIR, RULES, Node, Store, anywhere, trio
 

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from installer.fleet.objects import (
-    brake_name,
-    read_permits,
-)
-from installer.fleet.overview import Released, build_pause, build_resume, build_rollout, to_retry
+from installer.cluster.leases import brake_name, read_permits
+from installer.cluster.overview import Released, build_pause, build_resume, build_rollout, to_retry
 from installer.model.fleet import FleetRules
 from tests.fleet_bench import (
     DAEMONSET,

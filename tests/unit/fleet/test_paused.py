@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from installer.fleet.overview import build_pause
-from installer.host.kubeapi import Answer
-from installer.model.pause import PAUSE_ANNOTATION
+from installer.cluster.kubeapi import Answer
+from installer.cluster.overview import build_pause
+from installer.model.hold import PAUSE_ANNOTATION
 from tests.fleet_bench import (
     DAEMONSET,
     REPAIR,

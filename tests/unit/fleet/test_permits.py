@@ -8,14 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from installer.fleet.objects import (
-    Member,
-    Permit,
-    permit_name,
-    permits_of,
-    share_of,
-)
-from installer.fleet.permits import choose
+from installer.cluster.leases import Member, Permit, permit_name, permits_of, share_of
+from installer.cluster.permits import choose
 from tests.fleet_bench import (
     LEASES,
     NEW,

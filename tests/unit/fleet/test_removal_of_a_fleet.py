@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import yaml
 
-from installer.admin.clean_nodes import build_patches, clean_nodes
-from installer.admin.find import read_installed
-from installer.admin.removal import build_removal, parse_settings_map, settings_map_of, wait_seconds_of
-from installer.kube.api import ApiError, Page
 from installer.manifests.build import build_objects
 from installer.manifests.inputs import ManifestOptions, load_inputs
-from installer.model.node_marks import LAST_FAILURE, NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
-from installer.model.pause import PAUSE_ANNOTATION
+from installer.model.hold import PAUSE_ANNOTATION
+from installer.model.names import LAST_FAILURE, NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
+from installer.operator.api import ApiError, Page
+from installer.operator.clean_nodes import build_patches, clean_nodes
+from installer.operator.find import read_installed
+from installer.operator.removal import build_removal, parse_settings_map, settings_map_of, wait_seconds_of
 
 CASES = Path(__file__).parents[2] / "cases" / "manifests"
 OF_THE_SERVER: dict[str, Any] = {"uid": "1", "resourceVersion": "2", "generation": 3, "managedFields": []}

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from installer.fleet.objects import build_lease
-from installer.fleet.size import FleetSize, build_size
+from installer.cluster.leases import build_lease
+from installer.cluster.size import FleetSize, build_size
 from installer.model.fleet import SIZE
 from tests.fleet_bench import (
     DAEMONSET,

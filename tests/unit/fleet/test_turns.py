@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from installer.cluster.kubeapi import Answer
+from installer.cluster.turn_memory import MEMORY
 from installer.daemon.child_run import ChildOutcome
-from installer.daemon.cluster.turn_memory import MEMORY
 from installer.daemon.configuration import Configuration
 from installer.daemon.decision import Action
 from installer.daemon.fleet_side import build_result, tell_fleet
 from installer.daemon.policy import Policy
-from installer.host.kubeapi import Answer
 from installer.model.fleet import NO_WORK, PlannedWork, WorkResult
 from tests.faults.fleets.sim import Clock, MemoryFiles, SimStore
 from tests.fleet_bench import LEASES, RULES

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from installer.daemon.cluster.pod_context import lease_name
+from installer.cluster.pod_context import lease_name
 from installer.model.fleet import ROLLOUT
-from installer.model.node_marks import READY_CONDITION
+from installer.model.names import READY_CONDITION
 from tests.admission import compile_policy, judge, unknown_fields
 from tests.cel import CelError
 from tests.unit.manifests.rendering import CASES, NAMES, Maker, objects, rendered, the

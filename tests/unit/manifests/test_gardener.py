@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from installer.manifests import ManifestOptions, render_registration
+from installer.gardener.registration import render_registration
+from installer.manifests import ManifestOptions
 from tests.unit.manifests.gardener_files import NONE, READ, SHOOT, Given, managed
 from tests.unit.manifests.rendering import IMAGE, objects, pod_of, rendered, the
 

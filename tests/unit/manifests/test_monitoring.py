@@ -12,7 +12,7 @@ import pytest
 from installer.daemon.pages import render_page
 from installer.manifests.monitoring import anchor, build_alerts
 from installer.model.daemon import DaemonState, Phase
-from installer.model.state import Mode
+from installer.model.names import Mode
 from tests.unit.manifests.rendering import Maker, pod_of, the
 from tests.unit.test_docs import OPERATIONS, section
 

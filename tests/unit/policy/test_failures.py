@@ -12,7 +12,7 @@ from installer.daemon.decision import Action
 from installer.daemon.pass_history import RESYNC
 from installer.daemon.policy import HEARTBEAT
 from installer.model.daemon import Phase
-from installer.model.state import Mode
+from installer.model.names import Mode
 from tests.policy_bench import (
     BARE,
     CHANGED,

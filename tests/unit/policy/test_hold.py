@@ -13,7 +13,7 @@ from installer.daemon.decision import Action
 from installer.daemon.policy import HEARTBEAT
 from installer.model.daemon import Phase
 from installer.model.hold import BY_ROLLBACK, BY_RUN
-from installer.model.state import Mode
+from installer.model.names import Mode
 from tests.policy_bench import (
     DEAD,
     GOOD,

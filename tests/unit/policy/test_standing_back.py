@@ -13,7 +13,7 @@ from installer.daemon.policy import HEARTBEAT, HOUR
 from installer.model.daemon import Phase
 from installer.model.fleet import PlannedWork, Turn
 from installer.model.hold import BY_DAEMON
-from installer.model.state import Mode
+from installer.model.names import Mode
 from tests.policy_bench import (
     BARE,
     CHANGED,

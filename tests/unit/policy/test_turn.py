@@ -13,7 +13,7 @@ from installer.daemon.policy import BUSY
 from installer.daemon.poller import PollSnapshot
 from installer.model.daemon import Phase
 from installer.model.fleet import PlannedWork, Turn
-from installer.model.state import Mode
+from installer.model.names import Mode
 from tests.policy_bench import BARE, CHANGED, DEAD, GOOD, HELD, KUBELET, OK, Bench, Make, held
 from tests.rules import rule
 

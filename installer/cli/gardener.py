@@ -1,0 +1,61 @@
+"""The verb `extension`: Gardener's controller. Its library is an extra that no node has."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import os
+import signal
+import sys
+import threading
+from functools import partial
+
+from installer.cli.options import Options
+from installer.errors import InstallerError, InvalidInputError
+from installer.model.event import Event
+
+
+def run_extension(arguments: argparse.Namespace, options: Options) -> int:
+    """Stays until a signal comes; the exit code says which. Raises InstallerError."""
+    if importlib.util.find_spec("kubernetes") is None:
+        raise InvalidInputError(
+            ["the Python package kubernetes is missing"],
+            "install cri-resmgr-installer[extension], or use the image of the extension",
+        )
+    from installer.gardener.controller import Setup
+    from installer.gardener.desired import Renderer
+    from installer.gardener.health import HealthServer, Pulses
+    from installer.gardener.service import serve
+    from installer.operator.api import LEASE, SHOOT
+    from installer.operator.kube import connect, connect_with
+    from installer.report.events import build_reporter
+
+    emit = build_reporter(options.output, sys.stdout, options.verbose)
+    renderer = Renderer(arguments.values, tuple(arguments.provider_config))
+    name, warnings = renderer.check()
+    for warning in warnings:
+        emit(Event("warning", warning))
+    namespace, pod = os.environ.get("POD_NAMESPACE", ""), os.environ.get("POD_NAME", "")
+    if not namespace or not pod:
+        raise InvalidInputError(
+            ["POD_NAMESPACE and POD_NAME: must both be set"], "they name the Lease's place and holder"
+        )
+    stop, received = threading.Event(), list[int]()
+
+    def end(number: int, _frame: object) -> None:
+        received.append(number)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+    seed, pulses = connect(), Pulses()
+    setup = Setup(renderer, name, pod, partial(connect_with, limits=SHOOT), pulses)
+    health = HealthServer(arguments.listen, pulses) if arguments.listen else contextlib.nullcontext()
+    with health:
+        led = serve(seed, connect(LEASE), setup, namespace, stop, lambda line: emit(Event("extension", line)))
+    if not led:
+        raise InstallerError(
+            "this replica does not lead any more", "it is started again, and waits for its turn"
+        )
+    return 128 + received[0] if received else 0

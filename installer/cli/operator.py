@@ -1,0 +1,162 @@
+"""The verbs for a whole cluster, with a person's kubeconfig. Their library is an extra that no node has."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from installer.cli.options import Options
+from installer.errors import InstallerError, InterruptedRunError, InvalidInputError
+from installer.model.event import Event
+
+if TYPE_CHECKING:
+    from installer.model.overview import Overview
+    from installer.operator.kube import KubeClient
+
+_PENDING = 3
+_CLEAR_SCREEN = "\x1b[H\x1b[2J"
+
+
+def run_report(arguments: argparse.Namespace, options: Options) -> int:
+    """One look, or one each few seconds until Ctrl-C. Raises InstallerError."""
+    with _cluster(arguments) as api:
+        from installer.operator.find import find_installations
+        from installer.operator.look import look
+        from installer.operator.progress import see_progress
+        from installer.operator.rollout import see_rollouts
+        from installer.report.overview import print_overview
+
+        def see() -> Overview:
+            found = find_installations(api, arguments.namespace, arguments.name)
+            seen = look(api, arguments.namespace, arguments.name)
+            rollouts = see_rollouts(api, found, seen.nodes)
+            progress = see_progress(seen.nodes, rollouts, api.now().timestamp())
+            return replace(seen, rollouts=rollouts, progress=progress)
+
+        if arguments.watch is None:
+            return print_overview(see(), options.output, sys.stdout, arguments.nodes)
+        if options.output != "text" or not sys.stdout.isatty():
+            raise InvalidInputError(["--watch: needs a terminal, and --output text"])
+        return _watch(see, arguments.watch, arguments.nodes)
+
+
+def _watch(see: Callable[[], Overview], seconds: float, every_node: bool) -> int:
+    """Looks again and again until Ctrl-C, and returns the exit code for what was seen last. An API server
+    that goes away meanwhile is waited for. Raises ApiError for the first look."""
+    from installer.operator.api import ApiError
+    from installer.report.overview import render_overview
+    from installer.report.terminal import crop, wants_color
+
+    seen = see()
+    try:
+        failure = ""
+        while True:
+            page = failure + render_overview(seen, wants_color(sys.stdout), every_node)
+            columns, lines = shutil.get_terminal_size()
+            sys.stdout.write(_CLEAR_SCREEN + crop(page, columns, lines - 1))
+            sys.stdout.flush()
+            time.sleep(seconds)
+            try:
+                seen, failure = see(), ""
+            except ApiError as error:
+                failure = f"the API server: {error}; tried again. What follows is old.\n"
+    except KeyboardInterrupt:
+        return 0 if seen.well else _PENDING
+
+
+def run_rollout(arguments: argparse.Namespace, options: Options) -> int:
+    """Raises InstallerError."""
+    with _cluster(arguments) as api:
+        from installer.operator import rollout
+        from installer.operator.find import find_installations
+        from installer.operator.look import look
+        from installer.report.events import build_reporter
+        from installer.report.rollout import print_rollouts
+
+        found = find_installations(api, arguments.namespace, arguments.name)
+        if not found:
+            missing = "no DaemonSet of cri-resmgr-installer was found"
+            raise InvalidInputError([missing], "--context chooses another cluster")
+        if arguments.action == "status":
+            nodes = look(api, arguments.namespace, arguments.name).nodes
+            seen = rollout.see_rollouts(api, found, nodes)
+            return print_rollouts(seen, options.output, sys.stdout)
+        if arguments.action == "pause":
+            rollout.pause(api, found, arguments.why)
+            said = "paused: nodes finish what they have begun, and begin no planned work"
+        elif arguments.action == "resume":
+            rollout.resume(api, found)
+            said = "resumed: nodes begin planned work again when their turn comes"
+        else:
+            said = "; ".join(rollout.retry(api, found)) or "nothing was stopped, and nothing has changed"
+        emit = build_reporter(options.output, sys.stdout, options.verbose)
+        names = [f"{each.what.namespace}/{each.what.name}" for each in found]
+        emit(Event("rollout", said, {"daemonSets": names}))
+    return 0
+
+
+def run_uninstall(arguments: argparse.Namespace, options: Options) -> int:
+    """Raises InstallerError."""
+    with _cluster(arguments) as api:
+        from installer.operator.uninstall import Asked, describe, find, left_behind, uninstall
+        from installer.report.events import build_reporter
+
+        emit = build_reporter(options.output, sys.stdout, options.verbose)
+        asked = Asked(arguments.namespace, arguments.name, arguments.wait, arguments.leave_nodes)
+        found = find(api, asked)
+        for line in describe(found, asked):
+            emit(line)
+        if not found.owned and found.dirty:
+            raise left_behind(found.dirty, "nothing of ours is left in the API server")
+        if not found.owned:
+            return 0
+        if arguments.dry_run:
+            return _PENDING
+        if not arguments.yes:
+            _confirm()
+        uninstall(api, found, asked, emit)
+        emit(Event("uninstall.done", "uninstalled: every node is clean, and nothing of ours is left"))
+    return 0
+
+
+def _confirm() -> None:
+    """Raises InvalidInputError."""
+    if not sys.stdin.isatty():
+        raise InvalidInputError(["nobody can be asked here: --yes does it, --dry-run only shows it"])
+    try:
+        answer = input("Do all of this? [y/N] ")
+    except EOFError:  # Ctrl-D
+        answer = ""
+    if answer.strip().lower() not in ("y", "yes"):
+        raise InvalidInputError(["not confirmed; nothing was touched"])
+
+
+@contextmanager
+def _cluster(arguments: argparse.Namespace) -> Iterator[KubeClient]:
+    """The API server that kubectl would ask. What it refuses is an InstallerError, and so is Ctrl-C."""
+    if importlib.util.find_spec("kubernetes") is None:
+        raise InvalidInputError(
+            ["the Python package kubernetes is missing"],
+            "install it beside this program: pip install 'cri-resmgr-installer[operator]', in a checkout "
+            "pip install '.[operator]'",
+        )
+    from installer.operator.api import ApiError
+    from installer.operator.kube import connect_as_kubectl
+
+    with closing(connect_as_kubectl(arguments.kubeconfig, arguments.context)) as api:
+        try:
+            yield api
+        except KeyboardInterrupt:
+            raise InterruptedRunError(signal.SIGINT) from None
+        except ApiError as error:
+            raise InstallerError(
+                f"the API server: {error}", "check the cluster with `kubectl version`, then run it again"
+            ) from None

@@ -1,0 +1,89 @@
+"""Whether it is certain that a node is no longer to be served. Pure.
+
+Taking the proxy off a node by mistake restarts its kubelet, on all nodes at once if the mistake is the API
+server's. So only the explicit word of an API server counts; every doubt keeps the node as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from installer.cluster.kubeapi import Answer
+from installer.cluster.pod_context import PodContext
+from installer.cluster.selection import selects
+
+
+@dataclass(frozen=True, slots=True)
+class Decommission:
+    """Whether the node is `certain` to be decommissioned. `why` is for people, and says what was found or
+    what was missing."""
+
+    certain: bool
+    why: str
+
+
+def decide(context: PodContext, daemonset: Answer, node: Answer) -> Decommission:
+    """Judges what the API says of our DaemonSet and of our node.
+
+    A DaemonSet of our name with another UID has taken the place of ours: it is asked what ours would be
+    asked, for its pod is about to come.
+    """
+    name = f"DaemonSet {context.namespace}/{context.daemonset}"
+    if not context.namespace or not context.daemonset:
+        return Decommission(False, "the name or namespace of our DaemonSet is not known")
+    if daemonset.code == 404:
+        return _judge_absence(context, name, daemonset)
+    if not daemonset.ok:
+        return Decommission(False, f"{name} could not be read: {daemonset.failure}")
+    metadata = daemonset.metadata
+    if not _is(daemonset, "DaemonSet", context.daemonset) or metadata.get("namespace") != context.namespace:
+        return Decommission(False, f"{name} was asked for, and another object came")
+    if metadata.get("deletionTimestamp"):
+        return Decommission(True, f"{name} is being deleted, since {metadata['deletionTimestamp']}")
+    return _judge_selection(context, name, daemonset, node)
+
+
+def _judge_absence(context: PodContext, name: str, answer: Answer) -> Decommission:
+    """Whether a 404 is the API server's own word on our DaemonSet: `details` names the object that is missing
+    (Kubernetes API reference, meta/v1 StatusDetails). A server that lacks the namespace or the API says
+    404, too. And the name has to be right: the pod's own tells, which has it from there."""
+    found = answer.body.get("details")
+    details = found if isinstance(found, dict) else {}
+    missing = (details.get("group"), details.get("kind"), details.get("name"))
+    word = (answer.body.get("kind"), answer.body.get("reason"))
+    if word != ("Status", "NotFound") or missing != ("apps", "daemonsets", context.daemonset):
+        return Decommission(False, f"a 404 that does not come from an API server that knows {name}")
+    if not context.is_of_daemonset:
+        return Decommission(
+            False,
+            f"{name} does not exist, and pod {context.pod} is not one of its pods: the name may be wrong",
+        )
+    return Decommission(True, f"{name} is gone")
+
+
+def _judge_selection(context: PodContext, name: str, daemonset: Answer, node: Answer) -> Decommission:
+    """Whether a DaemonSet that exists still selects this node."""
+    if not node.ok:
+        return Decommission(False, f"{name} exists; node {context.node} could not be read: {node.failure}")
+    if not _is(node, "Node", context.node):
+        return Decommission(
+            False, f"{name} exists; node {context.node} was asked for, and another object came"
+        )
+    labels = node.metadata.get("labels")
+    if not isinstance(labels, dict) or not labels:  # kubelet sets some, so this is not all of it
+        return Decommission(False, f"{name} exists; node {context.node} came without labels")
+    spec = daemonset.body.get("spec")
+    template = spec.get("template") if isinstance(spec, dict) else None
+    try:
+        if not isinstance(template, dict):
+            raise ValueError("no pod template")
+        wanted = selects(template, context.node, labels)
+    except ValueError as error:
+        return Decommission(False, f"{name} exists; its node selection is not understood: {error}")
+    if wanted:
+        return Decommission(False, f"{name} exists and selects this node")
+    return Decommission(True, f"{name} no longer selects node {context.node}")
+
+
+def _is(answer: Answer, kind: str, name: str) -> bool:
+    return answer.body.get("kind") == kind and answer.metadata.get("name") == name

@@ -1,0 +1,195 @@
+"""Names and shapes of what a fleet keeps in the API. Pure.
+
+All of it is Leases of one namespace, so that one LIST tells a node everything: the permits, the brake of each
+generation, and one Lease of the whole fleet. A label says which is which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
+from urllib.parse import urlencode
+
+from installer.model.fleet import FLEET, LONGEST_HOLD, ROLLOUT
+from installer.model.instant import CLOCKS_DIFFER, micro_time, parse_time
+from installer.model.names import NAME_LABEL
+
+PREFIX = "cri-resource-manager.intel.com"
+RING = f"{PREFIX}/ring"
+"""Label of a node; with the value `canary` it goes first."""
+CANARY = "canary"
+PROGRAM = "cri-resmgr-installer"
+
+_PERMIT, _PERMIT_LABEL = "permit-", "permit"  # how the names begin, and the value of ROLLOUT
+MOST_PERMITS = 1000  # each question reads all of them, 1 KB each, and they are never deleted
+_MOST_HOLDERS = 1 << 30  # that are counted: the API takes twice as many
+_RELEASED_SECONDS = 1  # a Lease's duration has to be above 0
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A node as the holder of a permit: another node of the same name has another UID."""
+
+    node: str
+    uid: str
+
+    @property
+    def identity(self) -> str:
+        return f"{self.node}/{self.uid}"
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """A Lease that permits one restart of kubelet. `holder` is empty while it is free; `taken` and `expires`
+    are times of the epoch, and so is `begins`, the begin of its term. `version` is the resourceVersion that
+    it was read with, empty if it does not exist yet. `holders`: how many had it so far.
+
+    Who takes over another node's permit lets its own term begin when the other's is over, and no term is put
+    back (manifests/admission.py). So a term that is still to come is another node's until then."""
+
+    name: str
+    holder: str = ""
+    taken: float = 0.0
+    begins: float = 0.0
+    expires: float = 0.0
+    version: str = ""
+    holders: int = 0
+
+    @property
+    def index(self) -> int:
+        return int(self.name.removeprefix(_PERMIT))
+
+    def is_held(self, now: float) -> bool:
+        """Whether a node may be at work with it."""
+        at_work = self.is_ahead(now) or (bool(self.holder) and now < self.expires)
+        return at_work and not self.is_lost(now)
+
+    def is_ahead(self, now: float) -> bool:
+        """Whether its term is still to come: until then it is another's than its holder's."""
+        return self.begins > now + CLOCKS_DIFFER
+
+    def is_lost(self, now: float) -> bool:
+        """Whether its term begins so late that nobody can have it before: nobody is at work with it, and
+        nobody can take it."""
+        return self.begins > now + CLOCKS_DIFFER + LONGEST_HOLD
+
+    @property
+    def node(self) -> str:
+        return self.holder.rpartition("/")[0]
+
+
+def permit_name(index: int) -> str:
+    return f"{_PERMIT}{index}"
+
+
+def brake_name(generation: str) -> str:
+    return f"brake-{generation}"
+
+
+def leases_path(namespace: str) -> str:
+    return f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+
+
+def rollout_query(generation: str) -> str:
+    """Of a LIST: what a node has to know that is to begin this generation. Brakes of others are left out:
+    they stay for ever."""
+    return "?" + urlencode({"labelSelector": f"{ROLLOUT} in ({FLEET},{_PERMIT_LABEL},{generation})"})
+
+
+def share_of(text: str, nodes: int) -> int:
+    """A number, or a percentage of so many nodes rounded down; at least 1."""
+    if text.endswith("%"):
+        return max(1, nodes * int(text[:-1]) // 100)
+    return max(1, int(text))
+
+
+def permits_of(concurrent_restarts: str, nodes: int) -> int:
+    """How many nodes may restart kubelet at once."""
+    return min(MOST_PERMITS, share_of(concurrent_restarts, nodes))
+
+
+def metadata_of(found: Mapping[str, Any]) -> Mapping[str, Any]:
+    metadata = found.get("metadata")
+    return metadata if isinstance(metadata, dict) else {}
+
+
+def annotations_of(found: Mapping[str, Any]) -> Mapping[str, Any]:
+    annotations = metadata_of(found).get("annotations")
+    return annotations if isinstance(annotations, dict) else {}
+
+
+def read_permits(leases: object) -> tuple[Permit, ...]:
+    """Of the items of a LeaseList; other Leases are passed over."""
+    found = (_read_permit(lease) for lease in (leases if isinstance(leases, list) else ()))
+    return tuple(permit for permit in found if permit is not None)
+
+
+def _read_permit(lease: object) -> Permit | None:
+    if not isinstance(lease, dict):
+        return None
+    metadata, spec = metadata_of(lease), lease.get("spec")
+    name = str(metadata.get("name", ""))
+    if not name.startswith(_PERMIT) or not name.removeprefix(_PERMIT).isdecimal():
+        return None
+    spec = spec if isinstance(spec, dict) else {}
+    begins = _seconds_of(str(spec.get("renewTime")))
+    return Permit(
+        name,
+        str(spec.get("holderIdentity") or ""),
+        _seconds_of(str(spec.get("acquireTime"))),
+        begins,
+        begins + _number(spec.get("leaseDurationSeconds"), LONGEST_HOLD),
+        str(metadata.get("resourceVersion", "")),
+        _number(spec.get("leaseTransitions"), _MOST_HOLDERS),
+    )
+
+
+def _number(found: object, most: int) -> int:
+    return min(max(0, found), most) if isinstance(found, int) else 0
+
+
+@lru_cache(1024)
+def _seconds_of(text: str) -> float:
+    """Many permits are read many times where many nodes are simulated in one process."""
+    return parse_time(text)
+
+
+def build_lease(
+    name: str, namespace: str, label: str, version: str = "", annotations: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """One of the rollout's. `version` is the resourceVersion that it rests on, empty for a new one."""
+    metadata: dict[str, Any] = {
+        "name": name,
+        "namespace": namespace,
+        "labels": {NAME_LABEL: PROGRAM, ROLLOUT: label},
+    }
+    metadata |= {"resourceVersion": version} if version else {}
+    metadata |= {"annotations": dict(annotations)} if annotations else {}
+    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata}
+
+
+def build_permit(permit: Permit, namespace: str, holder: str, now: float, seconds: float) -> dict[str, Any]:
+    """The Lease with another holder. For a holder that has it already it is renewed."""
+    renews = holder == permit.holder
+    begins = max(now, permit.begins, permit.expires if permit.holder and not renews else 0.0)
+    spec: dict[str, Any] = {
+        "holderIdentity": holder,
+        "leaseDurationSeconds": round(seconds),
+        "leaseTransitions": permit.holders + (not renews),
+        "renewTime": _time(begins),
+        "acquireTime": _time(permit.taken if renews else now),
+    }
+    return build_lease(permit.name, namespace, _PERMIT_LABEL, permit.version) | {"spec": spec}
+
+
+def build_release(version: str) -> dict[str, Any]:
+    """A merge patch of the Lease that this resourceVersion has: without a holder."""
+    spec = {"holderIdentity": None, "leaseDurationSeconds": _RELEASED_SECONDS}
+    return {"metadata": {"resourceVersion": version}, "spec": spec}
+
+
+def _time(seconds: float) -> str:
+    return micro_time(datetime.fromtimestamp(seconds, UTC))

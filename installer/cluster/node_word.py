@@ -1,0 +1,160 @@
+"""What is said about a node on its Node object: annotations, label, condition, and the startup taint. Pure.
+
+Every patch is None where the Node says all of it already: a Node is read by every controller of a cluster.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from installer.model.daemon import Phase
+from installer.model.names import LAST_FAILURE, NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
+
+_REASON_LIMIT = 1024  # bytes of ours in an annotation: all annotations of a node share 256 KiB
+
+_NOT_AS_WANTED = (Phase.STARTING, Phase.WAITING, Phase.FAILED, Phase.REFUSED, Phase.LIMITED, Phase.HELD)
+_KNOWN_LIMIT = 16_384  # characters: it goes on a command line. What is longer is not ours, and is replaced
+
+Node = Mapping[str, Any]
+
+
+def build_word_patch(
+    node: Node, status: Mapping[str, str], serves: bool | None, failure: Mapping[str, str], now: datetime
+) -> dict[str, Any] | None:
+    """A strategic merge patch of the status of the Node that was read, with all that is said of it but the
+    taint: annotations, label, and one condition beside kubelet's. `status` is the daemon's state, `failure`
+    its last failure, empty if there was none. `serves`: whether cri-resmgr serves the node; None: not known,
+    and what was said stays. After a removal only the annotation that says so is left.
+
+    Of a Node, whoever writes the status may write annotations and labels with it: kubelet itself does
+    (PatchNodeStatus of k8s.io/component-helpers/node/util: "some component does use this to update node
+    annotations"; nodeStatusStrategy of the API server keeps the spec alone).
+    """
+    changes = _metadata_changes(node, status, serves, failure)
+    conditions = _condition_changes(node, status, serves, now)
+    patch: dict[str, Any] = {"metadata": changes} if changes else {}
+    return patch | ({"status": {"conditions": conditions}} if conditions else {}) or None
+
+
+def build_node_patch(
+    node: Node, status: Mapping[str, str], serves: bool | None, failure: Mapping[str, str]
+) -> dict[str, Any] | None:
+    """A merge patch (RFC 7386) of the whole Node that was read: the startup taint, and what of annotations
+    and label the Node does not say yet.
+
+    Taints are one list for everybody: the patch has the version of the Node that it rests on, so that
+    another's taint is never lost (409 then).
+    """
+    changes = _metadata_changes(node, status, serves, failure)
+    patch: dict[str, Any] = {"metadata": changes} if changes else {}
+    taints = _mapping(node, "spec").get("taints") or []
+    others = [taint for taint in taints if taint.get("key") != NOT_READY_TAINT]
+    if serves and others != taints:
+        patch["spec"] = {"taints": others}
+        patch["metadata"] = changes | {"resourceVersion": _mapping(node, "metadata").get("resourceVersion")}
+    return patch or None
+
+
+def remember(node: Node) -> dict[str, Any]:
+    """What the Node says of us: enough for `build_word_patch` to say the next thing without another look."""
+    metadata = _mapping(node, "metadata")
+    names = {"annotations": (STATUS, LAST_FAILURE), "labels": (READY_LABEL,)}
+    ours = {
+        part: {
+            key: str(text)[:_KNOWN_LIMIT] for key, text in _mapping(metadata, part).items() if key in wanted
+        }
+        for part, wanted in names.items()
+    }
+    return {"metadata": ours, "status": {"conditions": [found] if (found := _condition_of(node)) else []}}
+
+
+def _metadata_changes(
+    node: Node, status: Mapping[str, str], serves: bool | None, failure: Mapping[str, str]
+) -> dict[str, Any]:
+    """The annotations and labels that differ; None for one that goes."""
+    metadata, removed = _mapping(node, "metadata"), _is_removed(status)
+    annotations: dict[str, str | None] = {STATUS: _worded(_with_last_change(status, metadata))}
+    if removed or failure:
+        annotations[LAST_FAILURE] = None if removed else _worded(failure)
+    labels: dict[str, str | None] = {}
+    if removed or serves is not None:
+        labels[READY_LABEL] = None if removed else str(serves).lower()
+    changes: dict[str, Any] = {}
+    for key, wanted in (("annotations", annotations), ("labels", labels)):
+        there = _mapping(metadata, key)
+        if differing := {name: text for name, text in wanted.items() if there.get(name) != text}:
+            changes[key] = differing
+    return changes
+
+
+def _condition_changes(
+    node: Node, status: Mapping[str, str], serves: bool | None, now: datetime
+) -> list[dict[str, Any]]:
+    """Our condition, as a strategic merge patch changes it; nothing where the Node says it already."""
+    old = _condition_of(node)
+    if _is_removed(status):
+        return [{"type": READY_CONDITION, "$patch": "delete"}] if old else []
+    if serves is None:
+        return []
+    message = ": ".join(text for text in (_installed(status, serves), status.get("reason", "")) if text)
+    wanted = {
+        "type": READY_CONDITION,
+        "status": str(serves),
+        "reason": status.get("state", "unknown").capitalize(),
+        "message": cut(message, _REASON_LIMIT),
+    }
+    if all(old.get(key) == value for key, value in wanted.items()):
+        return []
+    when = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    since = old.get("lastTransitionTime", when) if old.get("status") == wanted["status"] else when
+    return [wanted | {"lastHeartbeatTime": when, "lastTransitionTime": since}]
+
+
+def _installed(status: Mapping[str, str], serves: bool) -> str:
+    """What is there, and what is asked for where that is another matter."""
+    generation = status.get("generation")
+    there = (
+        f"generation {generation}" if generation else "an earlier generation" if serves else "not installed"
+    )
+    wanted = status.get("wanted") if status.get("state") in _NOT_AS_WANTED else ""
+    return there + (f", asked for generation {wanted[:12]}" if wanted else "")
+
+
+def _condition_of(node: Node) -> Mapping[str, Any]:
+    found = _mapping(node, "status").get("conditions") or []
+    return next((each for each in found if each.get("type") == READY_CONDITION), {})
+
+
+def cut(text: str, limit: int) -> str:
+    """At most `limit` bytes of it; what was longer ends in three dots."""
+    raw = text.encode("utf-8", "replace")
+    return text if len(raw) <= limit else raw[: limit - 3].decode("utf-8", "ignore") + "..."
+
+
+def _is_removed(status: Mapping[str, str]) -> bool:
+    return status.get("state") == Phase.REMOVED.value
+
+
+def _with_last_change(status: Mapping[str, str], metadata: Mapping[str, Any]) -> Mapping[str, str]:
+    """A daemon that has changed nothing keeps what an earlier one has said of the last change."""
+    if status.get("changed", "no word of it"):
+        return status
+    try:
+        before = json.loads(_mapping(metadata, "annotations").get(STATUS) or "{}")
+        return {**status, "changed": str(before.get("changed", ""))}
+    except (ValueError, TypeError, AttributeError, RecursionError):  # edited by hand
+        return status
+
+
+def _worded(values: Mapping[str, str]) -> str:
+    long = {key: cut(values[key], _REASON_LIMIT) for key in ("reason", "hold") if key in values}
+    whole = {**values, **long}
+    return json.dumps(whole, separators=(",", ":"), ensure_ascii=False)
+
+
+def _mapping(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = values.get(key)
+    return found if isinstance(found, dict) else {}

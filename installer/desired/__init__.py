@@ -1,1 +1,0 @@
-"""The desired state: a pure function of settings, configs, payload and what kubelet's base is."""

@@ -1,0 +1,279 @@
+"""What is to be done for one Extension now. Pure; docs/architecture.md has the reasons.
+
+An operation of gardenlet's ends with `Succeeded` when everything that it asked for is written; whether it
+works on the nodes is the condition's to say. A deletion ends when the nodes are clean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from installer.errors import InvalidInputError
+from installer.gardener.desired import EXTENSION_TYPE, OperatorFaultError, Wanted
+from installer.gardener.nodes import Node, Nodes, name_nodes
+from installer.gardener.resources import Extension, ManagedResource, Shoot
+from installer.gardener.status import CONFIGURATION_PROBLEM, Condition, Operation, Report, build_health
+from installer.gardener.sweep import Swept
+from installer.model.names import Mode
+from installer.operator.kube_objects import cut_line, parse_time
+
+FINALIZER = "extensions.gardener.cloud/cri-resmgr-extension"
+
+_CLEANING = timedelta(minutes=30)  # until a node that is not clean is an error; nothing is given up then
+_TOLD = timedelta(minutes=2)  # until it stands in lastError, all that gardenlet shows after 3 minutes
+_WARNINGS = 20  # of a configuration
+_SOON, _HEALTH, _LATER = 5.0, 60.0, 600.0
+"""Seconds until the next look: while we wait, to see whether the nodes are well, and at what only people can
+correct."""
+
+
+class Render(Protocol):
+    """See Renderer.render."""
+
+    def render(self, extension: Extension, shoot: Shoot, mode: Mode) -> Wanted: ...
+
+
+class Ask(Protocol):
+    """What the Shoot says of its nodes, for the installation or the removal; None as long as it is asked. A
+    question, and no effect."""
+
+    def __call__(self, mode: Mode) -> Nodes | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """`shoot` is None where the namespace has no Cluster; `resource` is our ManagedResource there, in the
+    form of the installation or of the removal."""
+
+    extension: Extension
+    shoot: Shoot | None
+    resource: ManagedResource | None
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """To be done in the order of the fields. `again` seconds later it is looked at again, else at the next
+    change."""
+
+    ensure_finalizer: bool = False
+    write: Wanted | None = None
+    keep_objects: bool = False  # the deletion of the ManagedResource is to leave its objects
+    delete: bool = False  # the ManagedResource
+    uninstall: bool = False  # the DaemonSet of the installation in the Shoot, which nobody deletes
+    sweep: bool = False  # what is left in the Shoot; see `after_sweep`
+    report: Report = field(default_factory=Report)
+    remove_operation: bool = False
+    remove_finalizer: bool = False
+    again: float | None = None
+
+
+def decide(situation: Situation, renderer: Render, ask: Ask) -> Decision:
+    extension, shoot = situation.extension, situation.shoot
+    ours = extension.type == EXTENSION_TYPE and extension.class_ == "shoot"
+    if not ours or (shoot is not None and shoot.failed) or extension.operation == "wait-for-state":
+        return Decision()
+    if extension.operation == "migrate":
+        return _migrate(situation)
+    if extension.last_type == "Migrate" and extension.last_state == "Succeeded" and not extension.operation:
+        return Decision(remove_finalizer=True)  # another seed has it
+    if extension.deleting:
+        return _delete(situation, renderer, ask)
+    if shoot is None:
+        return _failed(situation, _kind(extension), "The namespace has no Cluster.", _SOON)
+    if _is_due(extension):
+        return _reconcile(situation, shoot, renderer)
+    return _look_at_health(situation, shoot, ask)
+
+
+def _look_at_health(situation: Situation, shoot: Shoot, ask: Ask) -> Decision:
+    resource, nodes = situation.resource, None
+    if resource is not None and resource.status_of("ResourcesApplied") == "True" and not shoot.hibernated:
+        nodes = ask(Mode.INSTALL)
+        if nodes is None:
+            return Decision(again=_HEALTH)  # what was said of them stays
+    health = build_health(resource, nodes, shoot.hibernated)
+    return Decision(report=Report(health=health), again=_SOON if health.status == "Progressing" else _HEALTH)
+
+
+def _is_due(extension: Extension) -> bool:
+    """Not what has changed on the seed meanwhile: gardenlet says when, often in a maintenance window."""
+    return (
+        extension.operation in ("reconcile", "restore")
+        or extension.observed_generation != extension.generation
+        or extension.last_state != "Succeeded"
+    )
+
+
+def _kind(extension: Extension) -> str:
+    """The type of the operation, as Gardener's ComputeOperationType has it."""
+    if extension.operation == "restore":
+        return "Restore"
+    unfinished = extension.last_state != "Succeeded"
+    if not extension.last_type or (extension.last_type == "Create" and unfinished):
+        return "Create"
+    return extension.last_type if extension.last_type == "Restore" and unfinished else "Reconcile"
+
+
+def _reconcile(situation: Situation, shoot: Shoot, renderer: Render) -> Decision:
+    """What was applied earlier stays as it is where the new configuration is wrong."""
+    extension, kind = situation.extension, _kind(situation.extension)
+    if situation.resource is not None and situation.resource.deleting:
+        what = "An earlier ManagedResource of cri-resmgr is still being deleted."
+        return Decision(report=Report(operation=Operation(kind, "Processing", 10, what)), again=_SOON)
+    try:
+        wanted = renderer.render(extension, shoot, Mode.INSTALL)
+    except OperatorFaultError as error:
+        return _failed(situation, kind, _operators_fault(error), _LATER)
+    except InvalidInputError as error:
+        what = "The configuration is wrong, and the nodes keep what they have: " + "; ".join(error.faults)
+        return _failed(situation, kind, what, _LATER, CONFIGURATION_PROBLEM)
+    unchanged = situation.resource is not None and situation.resource.secrets == (wanted.secret_name,)
+    health = build_health(situation.resource if unchanged else None, None, shoot.hibernated)
+    return Decision(
+        ensure_finalizer=True,
+        write=wanted,
+        report=Report(
+            operation=Operation(kind, "Succeeded", 100, "The ManagedResource of cri-resmgr is written."),
+            observed=True,
+            # Whether the nodes are well is not asked now; what was said of them stays.
+            health=None if unchanged else health,
+            provider_status=_provider_status(wanted),
+        ),
+        remove_operation=True,
+        again=_SOON,
+    )
+
+
+def _provider_status(wanted: Wanted) -> Mapping[str, object]:
+    warnings = [cut_line(each, 500) for each in wanted.warnings[:_WARNINGS]]
+    return {"managedResource": wanted.name, "secret": wanted.secret_name, "warnings": warnings}
+
+
+def _operators_fault(error: OperatorFaultError) -> str:
+    """It is said in every Shoot, and only people of the landscape can correct it."""
+    faults = "; ".join(error.faults)
+    return f"The ControllerDeployment of the extension is wrong, and the nodes keep what they have: {faults}"
+
+
+def _failed(situation: Situation, kind: str, what: str, again: float, *codes: str) -> Decision:
+    extension = situation.extension
+    health = Condition("False", "ConfigurationWrong", what, codes) if codes else None
+    return Decision(
+        ensure_finalizer=not extension.deleting and situation.resource is not None,
+        report=Report(operation=Operation(kind, "Error", 50, what, codes), observed=True, health=health),
+        remove_operation=bool(extension.operation),
+        again=again,
+    )
+
+
+def _migrate(situation: Situation) -> Decision:
+    """The ManagedResource goes from this seed; everything in the Shoot stays as it is for the next one."""
+    resource = situation.resource
+    if resource is not None:
+        what = "The ManagedResource goes from this seed; the nodes keep what they have."
+        return Decision(
+            keep_objects=not resource.keep_objects,
+            # Not before the other is known to be written: else the nodes would be cleaned.
+            delete=resource.keep_objects and not resource.deleting,
+            report=Report(operation=Operation("Migrate", "Processing", 50, what)),
+            again=_SOON,
+        )
+    what = "This seed has nothing of the Shoot any more; the nodes keep what they have."
+    return Decision(
+        report=Report(operation=Operation("Migrate", "Succeeded", 100, what), observed=True),
+        remove_operation=True,
+        remove_finalizer=True,
+    )
+
+
+def _delete(situation: Situation, renderer: Render, ask: Ask) -> Decision:
+    """The nodes are cleaned first, and only then goes what could clean them."""
+    extension, shoot, resource = situation.extension, situation.shoot, situation.resource
+    if FINALIZER not in extension.finalizers:
+        return Decision()
+    if shoot is None or shoot.force_deletion:
+        return _deleted(situation, "Deleted by force: the nodes are as they are.")
+    if resource is None:
+        reachable = not (shoot.hibernated or shoot.deleting)
+        return replace(_deleted(situation, "Nothing of cri-resmgr is left."), sweep=reachable)
+    # Without nodes, or where all of them are about to be destroyed, nothing is cleaned.
+    if shoot.hibernated or shoot.deleting or resource.deleting:
+        return _delete_resource(resource, "The ManagedResource of cri-resmgr is deleted.")
+    try:
+        wanted = renderer.render(extension, shoot, Mode.REMOVE)
+    except InvalidInputError as error:  # of what holds for all Shoots: their owners' is not read for it
+        what = "The nodes cannot be cleaned: " + "; ".join(error.faults)
+        return _failed(situation, "Delete", what, _LATER)
+    if resource.secrets != (wanted.secret_name,):
+        return _cleaning(situation, "The nodes are cleaned before anything else goes.", wanted)
+    if resource.failure:
+        what = f"The removal cannot be applied in the Shoot: {resource.failure}"
+        return _cleaning(situation, what, failed=True)
+    nodes = ask(Mode.REMOVE)
+    if nodes is None:
+        return Decision(again=_SOON)
+    applied = resource.status_of("ResourcesApplied") == "True"
+    if not nodes.done:
+        # What a failed installation has left is not known to gardener-resource-manager.
+        return replace(_cleaning(situation, _what_is_awaited(nodes)), uninstall=applied and nodes.installed)
+    if not applied:
+        return _cleaning(
+            situation, resource.message_of("ResourcesApplied") or "The removal is being applied."
+        )
+    left = f" Left as they are: {name_nodes(nodes.given_up)}." if nodes.given_up else ""
+    return _delete_resource(resource, f"{_clean(nodes)}{left}")
+
+
+def _clean(nodes: Nodes) -> str:
+    clean = nodes.count - len(nodes.given_up)
+    return "One node is clean." if clean == 1 else f"{clean} nodes are clean."
+
+
+def _what_is_awaited(nodes: Nodes) -> str:
+    left: list[Node] = [*nodes.left, *nodes.silent]
+    if left:
+        return f"Not yet clean: {name_nodes(left)}."
+    return nodes.unknown or nodes.pending
+
+
+def _cleaning(situation: Situation, what: str, write: Wanted | None = None, failed: bool = False) -> Decision:
+    since = situation.now - parse_time(situation.extension.deleted)
+    late = write is None and since > _CLEANING
+    told = write is None and (failed or since > _TOLD)
+    operation = Operation("Delete", "Error" if late else "Processing", 50 if late else 20, what, late=told)
+    health = Condition("False" if late or failed else "Progressing", "Removing", what)
+    return Decision(write=write, report=Report(operation=operation, health=health), again=_SOON)
+
+
+def _delete_resource(resource: ManagedResource, what: str) -> Decision:
+    """What was said of the nodes stays, until nothing is left."""
+    if resource.deleting:
+        return Decision(again=_SOON)
+    return Decision(
+        delete=True,
+        report=Report(operation=Operation("Delete", "Processing", 80, what)),
+        again=_SOON,
+    )
+
+
+def after_sweep(situation: Situation, decision: Decision, swept: Swept | None) -> Decision:
+    """What remains to be done of a decision when the Shoot was swept; None as long as that is under way."""
+    if swept is None:
+        return Decision(again=_SOON)
+    if swept.waits:
+        return _cleaning(situation, swept.waits)
+    return _deleted(situation, f"Left in the Shoot: {swept.left}.") if swept.left else decision
+
+
+def _deleted(situation: Situation, what: str) -> Decision:
+    resource = situation.resource
+    return Decision(
+        delete=resource is not None and not resource.deleting,
+        report=Report(operation=Operation("Delete", "Succeeded", 100, what), observed=True),
+        remove_operation=bool(situation.extension.operation),
+        remove_finalizer=True,
+    )

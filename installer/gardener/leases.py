@@ -1,0 +1,153 @@
+"""The two Leases of the controller: who of its replicas acts, and that one does, which gardenlet looks
+at (docs/extensions/heartbeat.md of gardener/gardener).
+
+The client library has a leader election too; it ends at the first request that gets no answer, and writes
+times of the local time zone.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from installer.operator.api import LEASES, ApiError, ObjectApi
+from installer.operator.kube_objects import Object, mapping_at, text_at
+
+HEARTBEAT = "gardener-extension-heartbeat"
+LEADER = "cri-resmgr-extension-leader-election"
+_HEARTBEAT_SECONDS = 30
+_LEASE_SECONDS, _RENEW_SECONDS, _RETRY_SECONDS = 15, 10.0, 2.0
+"""As client-go has them. Whoever could not renew for _RENEW_SECONDS stops before another one may begin."""
+
+
+class Leadership:
+    """`held()` is whether `me` is the leader now. `clock` (seconds, only moves on) decides when the Lease of
+    another one is over: since it was seen to change, whatever the clocks of others say. `pace` stretches all
+    its times: tests are in a hurry."""
+
+    def __init__(
+        self,
+        api: ObjectApi,
+        namespace: str,
+        me: str,
+        log: Callable[[str], None] = lambda _: None,
+        pace: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api, self._namespace, self._me = api, namespace, me
+        self._length = max(1, round(_LEASE_SECONDS * pace))
+        self._renew, self._retry = _RENEW_SECONDS * pace, _RETRY_SECONDS * pace
+        self._log, self._clock = log, clock
+        self._renewed: float | None = None
+        self._seen: tuple[str, float] = ("", 0.0)  # resource version of another's Lease, and since when
+
+    def held(self) -> bool:
+        renewed = self._renewed
+        return renewed is not None and self._clock() - renewed < self._renew
+
+    def acquire(self, stop: threading.Event, alive: Callable[[], None] = lambda: None) -> bool:
+        """Waits until it is held; False when stopped. Says before each attempt that it is `alive`."""
+        while not stop.is_set():
+            alive()
+            self.attempt()
+            if self.held():
+                return True
+            stop.wait(self._retry)
+        return False
+
+    def keep(self, stop: threading.Event) -> None:
+        """Renews until it is lost, or until `stop`; then gives it up, so that another one need not wait."""
+        while self.held() and not stop.wait(self._retry):
+            self.attempt()
+        if self.held():
+            self._write({"spec": {"holderIdentity": "", "leaseDurationSeconds": 1}})
+        self._renewed = None
+
+    def attempt(self) -> None:
+        """Takes or renews it, if it can."""
+        begun = self._clock()
+        try:
+            lease = self._api.get(LEASES, self._namespace, LEADER)
+        except ApiError as error:
+            if error.missing:
+                self._create(begun)
+            else:
+                self._log(f"the Lease {LEADER} cannot be read: {error}")
+            return
+        holder, version = (
+            text_at(lease, "spec", "holderIdentity"),
+            text_at(lease, "metadata", "resourceVersion"),
+        )
+        if holder not in ("", self._me) and not self._is_over(lease, version):
+            self._renewed = None
+            return
+        spec: dict[str, Any] = {
+            "holderIdentity": self._me,
+            "leaseDurationSeconds": self._length,
+            "renewTime": micro_time(),
+        }
+        if holder != self._me:
+            transitions = mapping_at(lease, "spec").get("leaseTransitions")
+            spec |= {"acquireTime": spec["renewTime"], "leaseTransitions": int(transitions or 0) + 1}
+        if self._write({"metadata": {"resourceVersion": version}, "spec": spec}):
+            self._renewed = begun
+
+    def _is_over(self, lease: Object, version: str) -> bool:
+        if version != self._seen[0]:
+            self._seen = (version, self._clock())
+        length = mapping_at(lease, "spec").get("leaseDurationSeconds")
+        return self._clock() - self._seen[1] > (length if isinstance(length, int) else _LEASE_SECONDS)
+
+    def _create(self, begun: float) -> None:
+        now = micro_time()
+        spec = {
+            "holderIdentity": self._me,
+            "leaseDurationSeconds": self._length,
+            "acquireTime": now,
+            "renewTime": now,
+        }
+        try:
+            self._api.create(LEASES, self._namespace, _lease(LEADER, self._namespace, spec))
+            self._renewed = begun
+        except ApiError as error:
+            self._log(f"the Lease {LEADER} cannot be made: {error}")
+
+    def _write(self, patch: Mapping[str, Any]) -> bool:
+        try:
+            self._api.merge(LEASES, self._namespace, LEADER, patch)
+        except ApiError as error:
+            self._log(f"the Lease {LEADER} cannot be written: {error}")
+            return False
+        return True
+
+
+def beat(api: ObjectApi, namespace: str, name: str) -> None:
+    """Renews the heartbeat of the extension `name`. Raises ApiError."""
+    spec = {
+        "holderIdentity": name,
+        "leaseDurationSeconds": _HEARTBEAT_SECONDS,
+        "renewTime": micro_time(),
+    }
+    try:
+        api.merge(LEASES, namespace, HEARTBEAT, {"spec": spec})
+    except ApiError as error:
+        if not error.missing:
+            raise
+        api.create(LEASES, namespace, _lease(HEARTBEAT, namespace, spec))
+
+
+def micro_time() -> str:
+    """Now, as the API's MicroTime has it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _lease(name: str, namespace: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": dict(spec),
+    }

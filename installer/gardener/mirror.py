@@ -1,0 +1,130 @@
+"""What the seed has of one kind of object, kept up to date by a watch. Only what is parsed of an object is
+kept: a Cluster has the whole Shoot, CloudProfile and Seed in it."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, Protocol, TypeVar
+
+from installer.gardener.health import Pulses
+from installer.operator.api import ApiError, Page, Resource
+from installer.operator.kube_objects import Object
+
+T = TypeVar("T")
+Key = tuple[str, str]
+"""Namespace (empty for what has none) and name."""
+
+_FIRST, _LONGEST = 0.5, 30.0  # seconds of the back-off
+PULSE_SECONDS = 300.0
+"""Within which it does something: longer than a request, the silence of a watch or a back-off may last."""
+
+
+class Source(Protocol):
+    """See KubeClient."""
+
+    def list_pages(self, resource: Resource, selector: str = "") -> Iterable[Page]: ...
+    def watch(self, resource: Resource, version: str, selector: str = "") -> Iterable[tuple[str, Object]]: ...
+
+
+class Mirror(Generic[T]):
+    """`changed` is called with the key of each object that is new, other or gone, from the thread of `run`.
+    An outage leaves everything as it was last known."""
+
+    def __init__(
+        self,
+        source: Source,
+        resource: Resource,
+        parse: Callable[[Object], T | None],
+        changed: Callable[[Key], None],
+        selector: str = "",
+        log: Callable[[str], None] = lambda _: None,
+        pulses: Pulses | None = None,
+    ) -> None:
+        self._pulses = pulses or Pulses()
+        self._source, self._resource, self._selector = source, resource, selector
+        self._parse, self._changed, self._log = parse, changed, log
+        self._known: dict[Key, tuple[str, T | None]] = {}
+        self._lock = threading.Lock()
+        self.complete = threading.Event()
+
+    def get(self, namespace: str, name: str) -> T | None:
+        with self._lock:
+            return self._known.get((namespace, name), ("", None))[1]
+
+    def keys_of(self, namespace: str) -> list[Key]:
+        with self._lock:
+            return [
+                key for key, (_, value) in self._known.items() if key[0] == namespace and value is not None
+            ]
+
+    def run(self, stop: threading.Event) -> None:
+        """Until `stop`."""
+        version, failures = "", 0
+        while not stop.is_set():
+            self._pulses.expect(self._resource.plural, PULSE_SECONDS)
+            try:
+                if not version:
+                    version = self._list()
+                for seen in self._follow(version):
+                    self._pulses.expect(self._resource.plural, PULSE_SECONDS)
+                    version, failures = seen, 0
+                    if stop.is_set():
+                        return
+                stop.wait(_FIRST)  # the server has ended it, which must not become a race
+            except ApiError as error:
+                if error.expired:
+                    version = ""
+                    continue
+                failures += 1
+                self._log(f"{self._resource.plural}: {error}; tried again")
+                stop.wait(backoff(failures))
+
+    def _list(self) -> str:
+        """The version that it shows."""
+        found: dict[Key, tuple[str, T | None]] = {}
+        version = ""
+        for page in self._source.list_pages(self._resource, self._selector):
+            self._pulses.expect(self._resource.plural, PULSE_SECONDS)
+            version = page.version
+            found |= {_key(each): (_version(each), self._parse(each)) for each in page.items}
+        with self._lock:
+            before, self._known = self._known, found
+        for key in before.keys() | found.keys():
+            if before.get(key, ("", None))[0] != found.get(key, ("", None))[0]:
+                self._changed(key)
+        self.complete.set()
+        return version
+
+    def _follow(self, version: str) -> Iterable[str]:
+        """The version after each event."""
+        for kind, given in self._source.watch(self._resource, version, self._selector):
+            version = _version(given) or version
+            if kind in ("ADDED", "MODIFIED", "DELETED"):
+                key = _key(given)
+                with self._lock:
+                    if kind == "DELETED":
+                        self._known.pop(key, None)
+                    else:
+                        self._known[key] = (version, self._parse(given))
+                self._changed(key)
+            yield version
+
+
+def backoff(failures: int, first: float = _FIRST) -> float:
+    """Seconds; not the same for all, so that they do not come back together."""
+    return min(_LONGEST, first * 2.0 ** min(failures - 1, 10)) * random.uniform(0.8, 1.2)
+
+
+def _metadata(given: Object) -> Mapping[str, Any]:
+    found = given.get("metadata")
+    return found if isinstance(found, dict) else {}
+
+
+def _key(given: Object) -> Key:
+    return str(_metadata(given).get("namespace") or ""), str(_metadata(given).get("name") or "")
+
+
+def _version(given: Object) -> str:
+    return str(_metadata(given).get("resourceVersion") or "")

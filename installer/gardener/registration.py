@@ -1,0 +1,127 @@
+"""What registers the extension with Gardener: ControllerRegistration and ControllerDeployment, with the chart
+in it that each gardenlet renders and applies to its seed (docs/extensions/registration.md of
+gardener/gardener).
+
+The chart is templates/chart/. It is text for Helm: nothing is filled in here but the ControllerDeployment's
+values.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+from base64 import b64encode
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from installer.errors import InvalidInputError
+from installer.manifests.inputs import ManifestOptions, load_inputs
+from installer.manifests.provider import EXTENSION_TYPE
+from installer.manifests.sources import parse_mapping, read_file
+from installer.manifests.text import dump_objects
+from installer.rendering import template_text
+
+CHART = (
+    "Chart.yaml",
+    "values.yaml",
+    "templates/config.yaml",
+    "templates/deployment.yaml",
+    "templates/disruption-budget.yaml",
+    "templates/rbac.yaml",
+    "templates/service-account.yaml",
+    "templates/vpa.yaml",
+)
+_ELSEWHERE = {
+    "--mode": "`disabled` in the Shoot",
+    "--profile": "`profile` in --values",
+    "--nodes": "`nodes` in --values",
+    "--agent": "`agent.enabled` in --values",
+    "--managed-resource": "nothing: each Shoot has one",
+    "--monitoring": "the output of `manifests --monitoring`, in each Shoot that has the Prometheus operator",
+}
+"""Options that shape what a Shoot gets, and where the same is said for all of them."""
+_NAME = "gardener-extension-cri-resmgr"
+
+
+def render_registration(options: ManifestOptions, warn: Callable[[str], None] = lambda _: None) -> str:
+    """The YAML stream; `warn` as for `render_manifests`. `images` also has `extension=REFERENCE`, of the
+    controller. `values` become those of every Shoot.
+
+    Raises InvalidInputError with every fault of them that no Shoot could correct.
+    """
+    own = [each for each in options.images if not each.startswith("extension=")]
+    controllers = [each.partition("=")[2] for each in options.images if each.startswith("extension=")]
+    faults = [
+        f"{option}: is not read here; give it as {where}"
+        for option, where in _ELSEWHERE.items()
+        if getattr(options, option.removeprefix("--").replace("-", "_"))
+    ]
+    if options.provider_configs:
+        faults.append(
+            "--provider-config: is not read here; add its values to those of the ControllerDeployment"
+        )
+    if len(controllers) != 1:
+        faults.append("--image extension=REFERENCE: must be given once: the image of the controller")
+    if faults:
+        raise InvalidInputError(faults, "docs/gardener.md shows the command")
+    checked = replace(options, images=tuple(own), managed_resource=True)
+    inputs = load_inputs(checked, warn)
+    installer = (
+        dict(parse_mapping(read_file(options.values), str(options.values)).data) if options.values else {}
+    )
+    images = {"installer": inputs.values.images.installer, "agent": inputs.values.images.agent}
+    installer["images"] = {**installer.get("images", {}), **images}
+    repository, tag = _split(controllers[0])
+    values = {"image": {"repository": repository, "tag": tag}, "installer": installer}
+    return dump_objects([_deployment(values), _registration()])
+
+
+def _deployment(values: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "apiVersion": "core.gardener.cloud/v1beta1",
+        "kind": "ControllerDeployment",
+        "metadata": {"name": EXTENSION_TYPE},
+        "type": "helm",
+        "providerConfig": {"chart": b64encode(build_chart()).decode(), "values": values},
+    }
+
+
+def _registration() -> dict[str, Any]:
+    return {
+        "apiVersion": "core.gardener.cloud/v1beta1",
+        "kind": "ControllerRegistration",
+        "metadata": {"name": EXTENSION_TYPE},
+        "spec": {
+            "deployment": {"deploymentRefs": [{"name": EXTENSION_TYPE}]},
+            "resources": [{"kind": "Extension", "type": EXTENSION_TYPE}],
+        },
+    }
+
+
+def _split(reference: str) -> tuple[str, str]:
+    """Repository, and tag or digest. Raises InvalidInputError."""
+    repository, at, digest = reference.partition("@")
+    if at and digest.startswith("sha256:"):
+        return repository, digest
+    repository, _, tag = reference.rpartition(":")
+    if at or not repository or "/" in tag:
+        raise InvalidInputError([f"--image extension={reference}: needs a tag or a digest"])
+    return repository, tag
+
+
+def build_chart() -> bytes:
+    """The archive, as `helm package` makes one. The same files are the same bytes on every machine: without
+    times, and not compressed, which is not done alike everywhere."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for name in CHART:
+            text = template_text(f"chart/{name}").encode()
+            member = tarfile.TarInfo(f"{_NAME}/{name}")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text))
+    packed = io.BytesIO()
+    with gzip.GzipFile(filename="", mode="wb", compresslevel=0, fileobj=packed, mtime=0) as stream:
+        stream.write(content.getvalue())
+    return packed.getvalue()

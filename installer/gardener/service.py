@@ -1,0 +1,79 @@
+"""One replica of the controller: waits until it leads, acts, and ends when it is told to or leads no more."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from installer.gardener.controller import Controller, Setup
+from installer.gardener.desired import EXTENSION_TYPE
+from installer.gardener.fenced import FencedSeed, FencedShoot, Seed
+from installer.gardener.health import Pulses
+from installer.gardener.leases import Leadership, beat
+from installer.operator.api import ApiError, ObjectApi
+
+_LOOK_SECONDS = 0.2
+_BEAT_SECONDS = 7.5  # a quarter of what the Lease is good for
+_PULSE_SECONDS = 120.0  # longer than two requests for a Lease may last
+
+
+def serve(
+    seed: Seed,
+    leases: ObjectApi,
+    setup: Setup,
+    namespace: str,
+    stop: threading.Event,
+    log: Callable[[str], None],
+) -> bool:
+    """Until `stop`; False where it ended because another replica leads now, or may. `namespace` is where the
+    Leases are. Requests for `leases` end in far less than the length of a Lease."""
+    leadership = Leadership(leases, namespace, setup.instance, log, setup.lease_pace)
+    log(f"{setup.instance} waits until it leads")
+    if not leadership.acquire(stop, lambda: setup.pulses.expect("the replica", _PULSE_SECONDS)):
+        return True
+    log(f"{setup.instance} leads")
+    ended, quiet = threading.Event(), threading.Event()
+
+    def say(line: str) -> None:
+        if not quiet.is_set():  # a thread that is cut off must not hold the output when the process ends
+            log(line)
+
+    held = leadership.held
+    fenced = setup._replace(connect=lambda kubeconfig: FencedShoot(setup.connect(kubeconfig), held))
+    acting = Controller(FencedSeed(seed, held), fenced, say)
+    controller = threading.Thread(target=acting.run, args=(ended,), daemon=True)
+    heart = threading.Thread(target=_beat, args=(leases, namespace, ended, say, setup.pulses), daemon=True)
+    controller.start()
+    heart.start()
+    # The Lease is given up only after the last write.
+    keeper_stop = threading.Event()
+    keeper = threading.Thread(target=leadership.keep, args=(keeper_stop,), daemon=True)
+    keeper.start()
+    # Not as long as the keeper lives: it may be waiting for an answer, while the Lease runs out.
+    while held() and controller.is_alive() and not stop.wait(_LOOK_SECONDS * setup.lease_pace):
+        setup.pulses.expect("the replica", _PULSE_SECONDS)
+    ended.set()
+    lost = not held() or not controller.is_alive()
+    if lost:
+        quiet.set()
+    controller.join(1 if lost else 60)
+    quiet.set()
+    keeper_stop.set()
+    keeper.join(10)
+    return not lost
+
+
+def _beat(
+    leases: ObjectApi,
+    namespace: str,
+    ended: threading.Event,
+    log: Callable[[str], None],
+    pulses: Pulses,
+) -> None:
+    while not ended.is_set():
+        pulses.expect("the heartbeat", _PULSE_SECONDS)
+        try:
+            beat(leases, namespace, EXTENSION_TYPE)
+        except ApiError as error:
+            log(f"the heartbeat cannot be written: {error}")
+        ended.wait(_BEAT_SECONDS)

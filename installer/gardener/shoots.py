@@ -1,0 +1,225 @@
+"""The API servers of the Shoots, asked by threads of their own: one of them may be slow, sick or hostile, and
+must cost the other Shoots nothing. Who wants an answer gets it when it is there, and is told then.
+
+A Shoot is asked by one thread at a time, and has a tenth of that at most: who took long is asked again only
+after ten times as long. Credentials are replaced now and then: the Secret is read again whenever a Shoot
+cannot be asked.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from installer.gardener.health import Pulses
+from installer.gardener.nodes import Nodes, ask_nodes
+from installer.gardener.sweep import SweepApi, Swept, sweep
+from installer.gardener.work_queue import WorkQueue
+from installer.model.names import Mode
+from installer.operator.api import ApiError
+from installer.operator.inventory import delete_installation
+
+_ACCESS = ("gardener-internal", "gardener")
+"""Secrets of a Shoot's namespace with a kubeconfig of its API server, the nearer address first
+(NewClientForShoot of gardener/gardener)."""
+_ASKERS = 4
+_ASK_SECONDS = 60.0  # all requests of a question
+_SWEEP_SECONDS = 120.0  # after it, what is left is for the next time
+_PULSE_SECONDS = 300.0
+_SHARE = 10.0
+_FRESH = 20.0  # seconds: who is looked at for another reason does not ask a healthy Shoot again for so long
+
+
+class ShootClient(SweepApi, Protocol):
+    """See KubeClient."""
+
+    def within(self, seconds: float) -> AbstractContextManager[None]: ...
+    def close(self) -> None: ...
+
+
+class SecretReader(Protocol):
+    """See KubeClient."""
+
+    def read_secret(self, namespace: str, name: str) -> Mapping[str, bytes]: ...
+
+
+class _What(Enum):
+    NODES = "nodes"
+    SWEEP = "sweep"
+    UNINSTALL = "uninstall"
+
+
+class _Question(NamedTuple):
+    """`about` is what the answer is good for: the resource version of the ManagedResource."""
+
+    what: _What
+    mode: Mode
+    about: str
+
+
+class _Answer(NamedTuple):
+    """`time` is monotonic, `took` seconds. `taken`: somebody has had it."""
+
+    question: _Question
+    time: float
+    took: float
+    said: Nodes | Swept
+    taken: bool = False
+
+
+class Shoots:
+    """`instance` is the name of our installation in each Shoot. `answered` is called with the namespace, from
+    any thread. `pace` stretches the times between two questions."""
+
+    def __init__(
+        self,
+        seed: SecretReader,
+        instance: str,
+        connect: Callable[[bytes], ShootClient],
+        answered: Callable[[str], None],
+        log: Callable[[str], None],
+        pulses: Pulses,
+        pace: float = 1.0,
+    ) -> None:
+        self._seed, self._instance, self._connect = seed, instance, connect
+        self._answered, self._log, self._pulses, self._pace = answered, log, pulses, pace
+        self._queue: WorkQueue[str] = WorkQueue()
+        self._lock = threading.Lock()
+        self._clients: dict[str, ShootClient] = {}
+        self._questions: dict[str, _Question] = {}
+        self._answers: dict[str, _Answer] = {}
+
+    def threads(self) -> list[threading.Thread]:
+        """Which ask, and end after `close`."""
+        return [threading.Thread(target=self._work, daemon=True) for _ in range(_ASKERS)]
+
+    def ask(self, namespace: str, mode: Mode, about: str) -> Nodes | None:
+        """None until there is an answer. It is given once; that a Shoot is healthy, as long as it is fresh
+        and the ManagedResource has the resource version `about`."""
+        found = self._answer(namespace, _Question(_What.NODES, mode, about))
+        return found if isinstance(found, Nodes) else None
+
+    def sweep(self, namespace: str) -> Swept | None:
+        """None until there is an answer, which is given once."""
+        found = self._answer(namespace, _Question(_What.SWEEP, Mode.REMOVE, ""))
+        return found if isinstance(found, Swept) else None
+
+    def uninstall(self, namespace: str) -> None:
+        """Deletes the DaemonSet of our installation. Whether it is gone, `ask` says."""
+        self._answer(namespace, _Question(_What.UNINSTALL, Mode.REMOVE, ""))
+
+    def _answer(self, namespace: str, question: _Question) -> Nodes | Swept | None:
+        with self._lock:
+            last, pending = self._answers.get(namespace), self._questions.get(namespace)
+            now, wait = time.monotonic(), 0.0
+            if pending is not None and pending.what is not _What.NODES:
+                return None  # what is to be done there comes before the next question
+            if last is not None:
+                if last.question == question and (not last.taken or self._is_fresh(last, now)):
+                    self._answers[namespace] = last._replace(taken=True)
+                    return last.said
+                wait = last.time + _SHARE * last.took - now
+            self._questions[namespace] = question
+        self._queue.add(namespace, max(0.0, wait))
+        return None
+
+    def _is_fresh(self, last: _Answer, now: float) -> bool:
+        healthy = isinstance(last.said, Nodes) and last.said.done and last.question.mode is Mode.INSTALL
+        return healthy and now - last.time <= _FRESH * self._pace
+
+    def _work(self) -> None:
+        while (namespace := self._queue.take()) is not None:
+            with self._lock:
+                question = self._questions.get(namespace)
+            who = f"the question to {namespace}"
+            try:
+                if question is not None:
+                    self._pulses.expect(who, _PULSE_SECONDS)
+                    self._put(namespace, question)
+            except Exception as error:
+                self._log(f"{namespace}: {type(error).__name__}: {error}; this is a bug")
+            finally:
+                self._pulses.rest(who)
+                self._queue.done(namespace)
+
+    def _put(self, namespace: str, question: _Question) -> None:
+        begun = time.monotonic()
+        said = self._say(namespace, question)
+        now = time.monotonic()
+        with self._lock:
+            forgotten = namespace not in self._questions
+            if self._questions.get(namespace) == question:
+                del self._questions[namespace]
+                self._answers[namespace] = _Answer(question, now, now - begun, said)
+        if forgotten:
+            self._disconnect(namespace)
+        else:
+            self._answered(namespace)
+
+    def _say(self, namespace: str, question: _Question) -> Nodes | Swept:
+        sweeps = question.what is _What.SWEEP
+        try:
+            client = self._client_of(namespace)
+            with client.within(_SWEEP_SECONDS if sweeps else _ASK_SECONDS):
+                if question.what is _What.UNINSTALL:
+                    delete_installation(client, self._instance)
+                    return Nodes(pending="The DaemonSet of the installation is being deleted.")
+                if sweeps:
+                    swept = sweep(client, self._instance, datetime.now(UTC))
+                    failed = swept.waits
+                else:
+                    nodes = ask_nodes(client, question.mode, datetime.now(UTC))
+                    failed = nodes.unknown
+        except ApiError as error:
+            self._disconnect(namespace)
+            what = f"The Shoot's API server cannot be asked for its nodes: {error}"
+            left = f"The Shoot's API server cannot be asked for what is left there: {error}"
+            return Swept(waits=left) if sweeps else Nodes(unknown=what)
+        if failed:
+            self._disconnect(namespace)
+        return swept if sweeps else nodes
+
+    def _client_of(self, namespace: str) -> ShootClient:
+        """Raises ApiError."""
+        with self._lock:
+            found = self._clients.get(namespace)
+        if found is None:
+            found = self._open(namespace)
+            with self._lock:
+                self._clients[namespace] = found
+        return found
+
+    def _open(self, namespace: str) -> ShootClient:
+        """Raises ApiError."""
+        for name in _ACCESS:
+            try:
+                secret = self._seed.read_secret(namespace, name)
+            except ApiError as error:
+                if not error.missing:
+                    raise
+                continue
+            if "kubeconfig" in secret:
+                return self._connect(secret["kubeconfig"])
+        raise ApiError(0, f"there is no Secret {' or '.join(_ACCESS)} with a kubeconfig in {namespace}")
+
+    def forget(self, namespace: str) -> None:
+        with self._lock:
+            self._answers.pop(namespace, None)
+            self._questions.pop(namespace, None)
+        self._disconnect(namespace)
+
+    def _disconnect(self, namespace: str) -> None:
+        with self._lock:
+            client = self._clients.pop(namespace, None)
+        if client is not None:
+            client.close()
+
+    def close(self) -> None:
+        self._queue.close()
+        for namespace in list(self._clients):
+            self._disconnect(namespace)

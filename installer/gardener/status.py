@@ -1,0 +1,163 @@
+"""What Gardener is told of an Extension: lastOperation, lastError, observedGeneration, conditions and
+providerStatus, as a merge patch of its status. Empty where nothing is new: gardenlet waits for changes, and a
+patch without any would wake everybody who watches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from installer.gardener.nodes import Nodes, name_nodes
+from installer.gardener.resources import Extension, ManagedResource
+from installer.operator.kube_objects import parse_time, text_at
+
+SYSTEM_COMPONENTS = "SystemComponentsHealthy"
+CONFIGURATION_PROBLEM = "ERR_CONFIGURATION_PROBLEM"
+"""Gardener's error code for what only the Shoot's owner can correct: it is not tried again, and the Shoot is
+Failed until somebody says `gardener.cloud/operation=retry`."""
+_TEXT = 4000  # characters of a description or a message
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """`kind` is Create, Reconcile, Delete, Migrate or Restore; `state` Processing, Succeeded or Error.
+    `done` is the share in percent. `late`: it is told as an error, although it goes on."""
+
+    kind: str
+    state: str
+    done: int
+    description: str
+    codes: tuple[str, ...] = ()
+    late: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """`status` is True, False, Progressing or Unknown. `codes` are Gardener's, of a problem."""
+
+    status: str
+    reason: str
+    message: str
+    codes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What is to be told. No `operation`: what was told of the last one stays. `observed`: this generation is
+    dealt with."""
+
+    operation: Operation | None = None
+    observed: bool = False
+    health: Condition | None = None
+    provider_status: Mapping[str, Any] = field(default_factory=dict)
+
+
+def build_health(installed: ManagedResource | None, nodes: Nodes | None, hibernated: bool) -> Condition:
+    """From what gardener-resource-manager says of our objects, and from the pods in the Shoot, which say
+    more; without `nodes` from the first alone."""
+    if hibernated:
+        return Condition("True", "Hibernated", "The Shoot is hibernated: there are no nodes.")
+    if installed is not None and installed.failure:
+        return Condition("False", "ApplyFailed", installed.failure)
+    if installed is None or not installed.conditions:
+        return Condition("Progressing", "NotYetApplied", "The objects are about to be applied in the Shoot.")
+    asked = nodes is not None and not nodes.unknown
+    for name in ("ResourcesApplied",) if asked else ("ResourcesApplied", "ResourcesHealthy"):
+        if installed.status_of(name) != "True":
+            status = "False" if installed.status_of(name) == "False" else "Progressing"
+            return Condition(status, f"No{name}", installed.message_of(name) or f"{name} is not known yet.")
+    if nodes is not None and asked:
+        return _build_node_health(nodes)
+    if installed.status_of("ResourcesProgressing") == "True":
+        return Condition("Progressing", "RollingOut", installed.message_of("ResourcesProgressing"))
+    return Condition("True", "Healthy", "cri-resmgr is installed on every node that is selected.")
+
+
+def _build_node_health(nodes: Nodes) -> Condition:
+    unwell = [*nodes.left, *nodes.silent]
+    if unwell:
+        nouns = "node" if nodes.count == 1 else "nodes"
+        verb = "is" if len(unwell) == 1 else "are"
+        message = f"{len(unwell)} of {nodes.count} {nouns} {verb} not well: {name_nodes(unwell)}."
+        return Condition("False", "NodesNotWell", message)
+    if nodes.pending:
+        return Condition("Progressing", "RollingOut", nodes.pending)
+    what = "cri-resmgr is installed on every node that is selected."
+    return Condition("True", "Healthy", what if nodes.count else "No node is selected.")
+
+
+def build_patch(extension: Extension, report: Report, now: datetime) -> dict[str, Any]:
+    """The merge patch of the status (RFC 7386): None deletes a key."""
+    told, time = extension.status, now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    patch: dict[str, Any] = {}
+    if report.operation is not None:
+        patch |= _operation(told, report.operation, time, report.observed and _is_awaited(extension))
+    if report.observed and extension.observed_generation != extension.generation:
+        patch["observedGeneration"] = extension.generation
+    if report.health is not None:
+        conditions = _conditions(told.get("conditions"), report.health, time)
+        if conditions != told.get("conditions"):
+            patch["conditions"] = conditions
+    if report.provider_status and told.get("providerStatus") != dict(report.provider_status):
+        # A merge would keep what is no longer said.
+        old = told.get("providerStatus")
+        gone = dict.fromkeys(old, None) if isinstance(old, Mapping) else {}
+        patch["providerStatus"] = {**gone, **report.provider_status}
+    return patch
+
+
+def _operation(told: Mapping[str, Any], operation: Operation, time: str, awaited: bool) -> dict[str, Any]:
+    last = {
+        "type": operation.kind,
+        "state": operation.state,
+        "progress": operation.done,
+        "description": _cut(operation.description),
+    }
+    failed = operation.state == "Error" or operation.late
+    error = {"description": last["description"], "codes": list(operation.codes)} if failed else None
+    if not awaited and _same(told.get("lastOperation"), last) and _same(told.get("lastError"), error):
+        return {}
+    return {
+        "lastOperation": {**last, "lastUpdateTime": time},
+        "lastError": {**error, "lastUpdateTime": time} if error else None,
+    }
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _TEXT else text[: _TEXT - 3] + "..."
+
+
+def _is_awaited(extension: Extension) -> bool:
+    """Who has asked for an operation waits for a time of it that is later than that of the question."""
+    told = text_at(extension.status, "lastOperation", "lastUpdateTime")
+    return bool(extension.operation) and parse_time(told) <= parse_time(extension.asked or None)
+
+
+def _same(told: object, wanted: Mapping[str, Any] | None) -> bool:
+    """Whether it says the same, whenever that was."""
+    if wanted is None or not isinstance(told, Mapping):
+        return told is None and wanted is None
+    return {key: value for key, value in told.items() if key != "lastUpdateTime"} == dict(wanted)
+
+
+def _conditions(told: object, health: Condition, time: str) -> Sequence[Mapping[str, Any]]:
+    """Those of others stay as they are; a patch replaces the whole list."""
+    listed = [each for each in told if isinstance(each, Mapping)] if isinstance(told, list) else []
+    old = next((each for each in listed if each.get("type") == SYSTEM_COMPONENTS), None)
+    wanted: dict[str, Any] = {
+        "type": SYSTEM_COMPONENTS,
+        "status": health.status,
+        "reason": health.reason,
+        "message": _cut(health.message),
+    }
+    if health.codes:
+        wanted["codes"] = list(health.codes)
+    times = ("lastTransitionTime", "lastUpdateTime")
+    if old is not None and {key: value for key, value in old.items() if key not in times} == wanted:
+        return listed
+    since = old.get("lastTransitionTime", time) if old and old.get("status") == health.status else time
+    new = {**wanted, "lastTransitionTime": since, "lastUpdateTime": time}
+    return [new if each is old else each for each in listed] if old is not None else [*listed, new]

@@ -1,0 +1,89 @@
+"""What a ManagedResource leaves in a Shoot, taken out of it: what its pods needed to decide whether they have
+to clean up, what they wrote, and our marks on the Nodes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from installer.gardener.nodes import SILENCE, Node, name_nodes, silent_words
+from installer.model.names import INSTANCE_LABEL, OURS
+from installer.operator.api import DAEMON_SETS, NODES, PODS, ApiError
+from installer.operator.clean_nodes import NodesApi, clean_nodes
+from installer.operator.inventory import (
+    DEFINITIONS,
+    NAMESPACES,
+    Deletes,
+    Owned,
+    delete_owned,
+    find_adjustments,
+    find_owned,
+)
+from installer.operator.kube_objects import Object, silent_since, text_at
+
+
+class SweepApi(Deletes, NodesApi, Protocol):
+    """See KubeClient."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """`waits`: why nothing has been deleted yet. `left`: what stays, and why."""
+
+    waits: str = ""
+    left: str = ""
+
+
+def sweep(api: SweepApi, instance: str, now: datetime) -> Swept:
+    """Deletes everything of the instance, if nothing of it runs any more. A pod on a node that is off asks,
+    when that comes back, whether it has to clean up: as long as there is one, all stays. People's Adjustments
+    stay, with their definition. May be done again after any part of it."""
+    try:
+        _, owned = find_owned(api, instance)
+        if sets := [each.path for each in owned if each.resource == DAEMON_SETS]:
+            return Swept(left=f"{', '.join(sets)} still in the Shoot, and so is all that its pods need")
+        ending, silent = _find_pods(api, instance, now)
+        if ending:
+            return Swept(waits=f"The nodes are clean; awaited is {name_nodes(ending)}.")
+        if silent:
+            return Swept(left=f"what the pods need that have not ended on {name_nodes(silent)}")
+        has_definition = any(each.resource == DEFINITIONS for each in owned)
+        adjustments = find_adjustments(api) if has_definition else ()
+        clean_nodes(api)
+        delete_owned(api, [each for each in owned if not _holds(each, adjustments)])
+        few = "1 Adjustment" if len(adjustments) == 1 else f"{len(adjustments)} Adjustments"
+        return Swept(left=f"{few} of people's, with the definition" if adjustments else "")
+    except ApiError as error:
+        return Swept(waits=f"The Shoot's API server cannot be asked for what is left there: {error}")
+
+
+def _holds(owned: Owned, adjustments: tuple[str, ...]) -> bool:
+    """Whether people's Adjustments, of which these are the namespaces, would go with it."""
+    if owned.resource == DEFINITIONS:
+        return bool(adjustments)
+    return owned.resource == NAMESPACES and owned.name in adjustments
+
+
+def _find_pods(api: SweepApi, instance: str, now: datetime) -> tuple[list[Node], list[Node]]:
+    """The nodes that have some and are awaited, and those that nobody waits for. Raises ApiError."""
+    ending, silent = list[Node](), list[Node]()
+    pages = api.list_pages(PODS, f"{OURS},{INSTANCE_LABEL}={instance}")
+    for name in sorted({text_at(pod, "spec", "nodeName") for page in pages for pod in page.items}):
+        since = silent_since(_find_node(api, name))
+        if since is not None and now - since > SILENCE:
+            silent.append(Node(name, silent_words(since)))
+        else:
+            ending.append(Node(name, "its pod ends"))
+    return ending, silent
+
+
+def _find_node(api: SweepApi, name: str) -> Object:
+    """Empty if there is none; its pods are about to be deleted. Raises ApiError."""
+    try:
+        return api.get(NODES, "", name)
+    except ApiError as error:
+        if error.missing:
+            return {}
+        raise

@@ -1,0 +1,95 @@
+"""What the machine is: its identity, and the version of its kubelet."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Mapping
+
+from installer.errors import InstallerError, UnservableHostError
+from installer.host.files import RootedFiles
+from installer.host.run import run
+
+# Which machine the host is: its architecture, machine-id and name, from its own files.
+#
+# The architecture is that of the host's programs: this process may run under emulation.
+
+_PROGRAMS = ("/bin/sh", "/sbin/init", "/usr/bin/env")
+# e_machine, little-endian? -> as `uname -m` says it (elf.h)
+_MACHINES = {
+    (3, True): "i686",
+    (21, False): "ppc64",
+    (21, True): "ppc64le",
+    (22, False): "s390x",
+    (40, True): "armv7l",
+    (62, True): "x86_64",
+    (183, True): "aarch64",
+    (243, True): "riscv64",
+    (258, True): "loongarch64",
+}
+
+
+def host_identity(files: RootedFiles) -> Mapping[str, str]:
+    """`machine`, `machine_id` (empty if it has none yet), `hostname` and `cpus`, a list. Raises OSError."""
+    machine_id = _line(files, "/etc/machine-id")
+    kernel_name = _line(files, "/proc/sys/kernel/hostname")
+    return {
+        "machine": _machine(files),
+        "machine_id": machine_id if len(machine_id) == 32 else "",
+        "hostname": _line(files, "/etc/hostname") or kernel_name or os.uname().nodename,
+        "cpus": _line(files, "/sys/devices/system/cpu/present"),
+    }
+
+
+def machine_of_elf(header: bytes) -> str:
+    """The architecture of an ELF file by its first 20 bytes; empty if it is not one."""
+    if len(header) < 20 or header[:4] != b"\x7fELF":
+        return ""
+    little = header[5] == 1
+    number = int.from_bytes(header[18:20], "little" if little else "big")
+    return _MACHINES.get((number, little), f"ELF machine {number}")
+
+
+def _machine(files: RootedFiles) -> str:
+    for program in _PROGRAMS:
+        if machine := machine_of_elf(files.read(program, 20) or b""):
+            return machine
+    return os.uname().machine
+
+
+def _line(files: RootedFiles, path: str) -> str:
+    """The first line that is not a comment."""
+    try:
+        text = (files.read(path) or b"").decode("utf-8", "replace")
+    except UnservableHostError:  # a symlink that leads out of the root
+        return ""
+    lines = (line.strip() for line in text.splitlines())
+    return next((line for line in lines if line and not line.startswith("#")), "")
+
+
+# Which version a kubelet is, by its own word.
+#
+# The files of a node do not say it, its healthz does not, and the API server knows it only of a node that has
+# joined and only for those who may ask. So the program is run once with --version, by itself, and only when
+# something is to be changed: it prints one line and ends (k8s.io/component-base/version/verflag). A program
+# that anybody but root could have written is not run.
+
+_SECONDS = 5.0  # it takes 0.1 s; one that takes longer is not asked again
+_SAID = re.compile(r"Kubernetes v([0-9]+\.[0-9]+\.[0-9]+\S*)")
+_ELF = b"\x7fELF"
+
+
+def kubelet_version(files: RootedFiles, path: str) -> str:
+    """`1.36.2` of the kubelet at a host path; empty if it does not say so, or is not a program of root's."""
+    try:
+        status = files.status(path, follow=True)
+        if status is None or not stat.S_ISREG(status.st_mode) or status.st_uid != 0 or status.st_mode & 0o022:
+            return ""
+        if files.read(path, len(_ELF)) != _ELF:
+            return ""  # a script may do more than say its version
+    except (InstallerError, OSError):
+        return ""
+    finished = run(("chroot", str(files.root), path, "--version"), _SECONDS)
+    found = next((match for line in finished.lines if (match := _SAID.match(line))), None)
+    return found[1] if found and finished.code == 0 else ""

@@ -1,0 +1,42 @@
+"""The names that the installer shares with a cluster: its modes, labels, and what it writes on a Node.
+
+Labels follow the Kubernetes documentation, "Recommended Labels".
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Mode(StrEnum):
+    INSTALL = "install"
+    REMOVE = "remove"
+
+
+NAME_LABEL = "app.kubernetes.io/name"
+INSTANCE_LABEL = "app.kubernetes.io/instance"
+COMPONENT_LABEL = "app.kubernetes.io/component"
+OURS = f"{NAME_LABEL}=cri-resmgr-installer"
+COMPONENTS = {Mode.INSTALL: "installation", Mode.REMOVE: "removal"}
+"""What the DaemonSet of each mode has as its component."""
+
+
+def mode_of(component: object) -> Mode | None:
+    """The mode of the DaemonSet with this component; None for another one."""
+    return next((mode for mode, name in COMPONENTS.items() if name == component), None)
+
+
+_PREFIX = "cri-resource-manager.intel.com"
+STATUS = f"{_PREFIX}/installer"
+"""Annotation: the daemon's state as JSON."""
+LEFT = "left"
+"""What `uninstall` says as the state of a node that it could not clean."""
+LAST_FAILURE = f"{_PREFIX}/last-failure"
+"""Annotation: the last failure as JSON. It outlives Events."""
+READY_LABEL = f"{_PREFIX}/ready"
+"""`true` or `false`: whether cri-resmgr serves the node."""
+NOT_READY_TAINT = f"{_PREFIX}/not-ready"
+"""A pool's nodes may register with this taint, so that pods wait for the proxy. It is only ever removed."""
+READY_CONDITION = "CriResourceManagerReady"
+UNINSTALLING = f"{_PREFIX}/uninstalling"
+"""Annotation of rights and namespaces: `true` lets go of them, see manifests/admission.py."""

@@ -1,0 +1,324 @@
+"""What is known about the proxy: its cache, its journal, its policy, and how long its starts take."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from installer.model.jsontext import parse_json, sha256_hex
+
+# What cri-resmgr keeps over its restarts, as far as it matters to us.
+#
+# The cache is the JSON of a snapshot with `Cfg`, null or {NodeName, Data}, `PolicyName` and `Containers`
+# (pkg/cri/resource-manager/cache of cri-resmgr v0.8 - v0.9.2). It is renamed into place but never synced, so
+# a power loss may leave it torn or full of zeros: cri-resmgr then exits at each start, as it does with JSON
+# of another shape than its own. An empty one it takes for none. Whoever asks whether a cache can be read asks
+# here.
+
+_QUANTITY = re.compile(r"([0-9]{1,18})([mun]?)")
+_NANO = {"": 10**9, "m": 10**6, "u": 10**3, "n": 1}
+
+CACHE_FORMAT = "1"
+"""CacheVersion of cri-resmgr v0.8 - v0.9.2."""
+
+_Shape = type | Mapping[str, "_Shape"]
+_ANY = "*"  # any name
+_TEXTS: _Shape = {_ANY: str}
+_ENTRY: dict[str, _Shape] = {
+    "ID": str,
+    "PodID": str,
+    "CacheID": str,
+    "Name": str,
+    "Namespace": str,
+    "State": int,
+    "CgroupParent": str,
+    "Labels": _TEXTS,
+    "Annotations": _TEXTS,
+}
+_LINUX: _Shape = {"cpu_shares": int, "cpuset_cpus": str, "cpuset_mems": str}
+_CONTAINER: dict[str, _Shape] = {
+    "Command": list,
+    "LinuxReq": _LINUX,
+    "Resources": {"requests": dict, "limits": dict},
+}
+_SNAPSHOT: _Shape = {
+    "Version": str,
+    "Pods": {_ANY: _ENTRY | {"Resources": dict}},
+    "Containers": {_ANY: _ENTRY | _CONTAINER},
+    "NextID": int,
+    "Cfg": {"NodeName": str, "Data": _TEXTS},
+    "PolicyName": str,
+    "PolicyJSON": _TEXTS,
+}
+"""The fields that cri-resmgr reads, as Go's JSON takes them: null and a missing field are the zero value, and
+another type ends the start (`snapshot`, `pod` and `container` in cache.go)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CachedContainer:
+    """`request` is the CPU that its pod requests for it, in milliCPU, None if the cache does not say;
+    `annotated`: as its pod says, else estimated from the weight that kubelet asked for, and rounded. `shares`
+    are the exact cpu.shares of a request that is finer than milliCPU, as only an adoption writes it, else 0.
+    `cpus` are those that the proxy has last given it, empty if none. `weighed`: the proxy knows a CPU weight
+    of it. `guaranteed`: so is its pod, by the name of its cgroup. `title` is for people."""
+
+    request: int | None = None
+    annotated: bool = False
+    cpus: str = ""
+    weighed: bool = False
+    guaranteed: bool = False
+    shares: int = 0
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyCache:
+    """`torn`: no start can read it, cut short or of another shape. `policy` is the one that the last start
+    activated, empty if unknown. `agent` is the configuration that cri-resmgr-agent has sent, YAML by section,
+    empty if there is none. `containers` are those it knows, by the runtime's ID. `version` is the format's,
+    empty if not said."""
+
+    torn: bool = False
+    version: str = ""
+    policy: str = ""
+    agent: Mapping[str, str] = field(default_factory=dict)
+    containers: Mapping[str, CachedContainer] = field(default_factory=dict)
+
+    @property
+    def foreign(self) -> bool:
+        """Whether it is of another version than is known here: its own proxy reads it, and maybe no other."""
+        return self.version != CACHE_FORMAT and not self.torn and self != NO_CACHE
+
+    @property
+    def agent_digest(self) -> str:
+        """Tells one configuration of the agent from another; empty if there is none."""
+        text = "\0".join(f"{section}\0{self.agent[section]}" for section in sorted(self.agent))
+        return sha256_hex(text.encode("utf-8", "replace")) if self.agent else ""
+
+
+NO_CACHE = ProxyCache()
+
+
+def parse_cache(raw: bytes | None) -> ProxyCache:
+    """The cache from its file's content, None if there is no file. One of another version than is known here
+    is not torn: its own proxy reads it, and what it has of the fields below is told."""
+    if not raw:
+        return NO_CACHE
+    try:
+        found = parse_json(raw.decode("utf-8", "replace"))
+    except ValueError:
+        return ProxyCache(torn=True)
+    if not _is_readable(found):
+        return ProxyCache(torn=True)
+    data, policy = _mapping(found.get("Cfg")).get("Data"), found.get("PolicyName")
+    return ProxyCache(
+        version=str(found.get("Version") or ""),
+        policy=policy if isinstance(policy, str) else "",
+        agent={str(key): str(text) for key, text in _mapping(data).items()},
+        containers=dict(_containers(found.get("Containers"), _mapping(found.get("Pods")))),
+    )
+
+
+def _is_readable(found: object) -> bool:
+    """Whether cri-resmgr's own start takes this snapshot. A null pod or container makes it panic."""
+    if not (isinstance(found, dict) and found.get("Version") and _fits(found, _SNAPSHOT)):
+        return False
+    return all(None not in _mapping(found.get(name)).values() for name in ("Pods", "Containers"))
+
+
+def _fits(found: object, shape: _Shape) -> bool:
+    """Whether it is of this type, or an object whose fields are. True is no number."""
+    if isinstance(shape, type):
+        return isinstance(found, shape) and not isinstance(found, bool)
+    return isinstance(found, dict) and all(
+        value is None or _fits(value, kind)
+        for name, value in found.items()
+        if (kind := shape.get(name) or shape.get(_ANY))
+    )
+
+
+def _containers(containers: object, pods: Mapping[str, object]) -> Iterator[tuple[str, CachedContainer]]:
+    """By the runtime's ID: the keys are the cache's own."""
+    for entry in map(_mapping, _mapping(containers).values()):
+        requests = _mapping(_mapping(entry.get("Resources")).get("requests"))
+        given = _mapping(entry.get("LinuxReq"))
+        cpus = given.get("cpuset_cpus")
+        pod = _mapping(pods.get(str(entry.get("PodID"))))
+        nano = nano_of(requests.get("cpu"))
+        yield (
+            str(entry.get("Id") or entry.get("ID")),
+            CachedContainer(
+                request=None if nano is None else -(-nano // 10**6),
+                annotated=bool(pod.get("Resources")),
+                shares=(nano * 1024 + 5 * 10**8) // 10**9 if nano and nano % 10**6 else 0,
+                cpus=cpus if isinstance(cpus, str) else "",
+                weighed=bool(given.get("cpu_shares")),
+                guaranteed=_is_guaranteed(pod.get("CgroupParent")),
+                title=_title(pod.get("Namespace"), pod.get("Name"), entry.get("Name")),
+            ),
+        )
+
+
+def _title(*words: object) -> str:
+    return "/".join(word for word in words if isinstance(word, str) and word)
+
+
+def _is_guaranteed(parent: object) -> bool:
+    """As cri-resmgr tells from the cgroup of a pod (cgroupParentToQOS)."""
+    names = parent.strip("/").split("/") if isinstance(parent, str) else []
+    return len(names) > 1 and not any(word in names[1] for word in ("burstable", "besteffort"))
+
+
+def quantity_of(shares: int) -> str:
+    """The CPU request that gives exactly these cpu.shares, as Kubernetes writes it: in milliCPU where there
+    is one, else in nanoCPU, which cri-resmgr keeps, and rounds up to milliCPU where it computes shares."""
+    nano = -(-shares * 10**9 // 1024)
+    return f"{nano}n" if nano % 10**6 else f"{nano // 10**6}m"
+
+
+def nano_of(quantity: object) -> int | None:
+    """A CPU quantity in one of the ways in which Kubernetes writes it: whole CPUs, or `m`, `u`, `n`."""
+    found = _QUANTITY.fullmatch(quantity) if isinstance(quantity, str) else None
+    return int(found[1]) * _NANO[found[2]] if found else None
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+# How its last words begin: its own logger (in the journal, and elsewhere), the Go runtime, Go's flag package;
+# and kubelet's, so that a failed start of either is told by its cause.
+_FATAL = re.compile(
+    r"(?:^|: )((?:\?\?\? )?F(?:: |\d{4} ).*|panic: .*|fatal error: .*|flag provided but .*|"
+    r'E\d{4} .*"command failed" err=.*)'
+)
+
+
+def fatal_lines(lines: Iterable[str]) -> list[str]:
+    """Why a process has ended, in its own words, without what the journal writes before them."""
+    return [found[1] for line in lines if (found := _FATAL.search(line.strip()))]
+
+
+class PolicySource(StrEnum):
+    FORCE = "force.cfg"
+    AGENT = "cri-resmgr-agent"
+    FALLBACK = "fallback.cfg"
+    BUILT_IN = "built-in defaults"
+    GUARD = "the guard, which spares containers that the proxy does not know"
+
+
+class Repinning(StrEnum):
+    """What a start with a policy takes from running containers that the proxy does not know (seen with the
+    real v0.9.2)."""
+
+    NOTHING = "nothing"
+    CPUS = "cpus"
+    CPUS_AND_WEIGHT = "cpus and weight"
+
+
+_TAKE_NOTHING = ("none", "static")
+_TAKE_WEIGHT = ("topology-aware", "memtier", "static-plus")
+_MAY_LEAVE_CPUS = ("topology-aware", "balloons")  # with PinCPU: false
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyInForce:
+    """`name` as in policy.Active; `source` is whose configuration says so. `pending` is the policy that the
+    next start would activate where that is another one, else empty. `pins`: PinCPU is not false."""
+
+    name: str
+    source: PolicySource
+    pending: str = ""
+    pins: bool = True
+
+    @property
+    def repins(self) -> Repinning:
+        """What a start with it takes from strangers."""
+        if self.name in _TAKE_NOTHING or (self.name in _MAY_LEAVE_CPUS and not self.pins):
+            return Repinning.NOTHING
+        return Repinning.CPUS_AND_WEIGHT if self.name in _TAKE_WEIGHT else Repinning.CPUS
+
+    @property
+    def describe(self) -> str:
+        """For people: `balloons, from fallback.cfg`."""
+        pending = f" (the next start activates {self.pending})" if self.pending else ""
+        return f"{self.name}, from {self.source}{pending}"
+
+
+# How long a start of cri-resmgr takes. Pure; times in seconds.
+#
+# It places every container before it answers. Seen with the real 0.9.2: topology-aware and balloons take 14
+# to 20 ms for each, up to 40 ms on a busy machine; none, static and static-pools 1 to 3 ms. A slow machine
+# takes longer, and its last start tells how much.
+
+WHILE_HANGING = 11.0
+"""What a start may take while kubelet hangs on the relay: the node goes NotReady after ~31 s, and the
+attempt, the rollback, and kubelet's move to its base endpoint should that fail too, have to fit into 30 s
+(R8)."""
+
+BELIEVED = 300.0
+"""A start that seems to have taken longer tells nothing: the clock was set, or the pid file was written by
+another hand."""
+
+_LEAVES_ALONE = frozenset({"none", "static"})
+_QUICK = _LEAVES_ALONE | {"static-pools"}  # which is quick if it was there before, and places when it comes
+_BASE, _EACH, _EACH_QUICK = 1.0, 0.05, 0.005
+_PROMPT = 3.0  # a node that has placed its containers in this time is not one where 11 s are just slow
+
+
+@dataclass(frozen=True, slots=True)
+class LastStart:
+    """The last start of the proxy that runs. `seconds` from listening to serving; `at`: when it listened, in
+    seconds since 1970 by the host's clock; `policy` is the one it activated, empty if unknown."""
+
+    seconds: float
+    at: float
+    policy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedStart:
+    """What a start may take. `told`: the last one on this node says so, else only figures of other machines
+    do. `unsure`: it may well take longer, for nothing tells how long this node takes to place containers, or
+    it is known to be slow."""
+
+    seconds: float = 0.0
+    told: bool = False
+    unsure: bool = False
+
+    @property
+    def outlasts_kubelet(self) -> bool:
+        """Whether it may take longer than kubelet may hang on the relay."""
+        return self.seconds > WHILE_HANGING
+
+
+def longest_start(containers: int, policy: str = "") -> float:
+    """What a start may take with so many containers, on a busy machine. Without a policy: with any."""
+    return _BASE + containers * (_EACH_QUICK if policy in _QUICK else _EACH)
+
+
+def expect_start(
+    containers: int, policy: str, last: LastStart | None = None, running: int = 0, then: int = 0
+) -> ExpectedStart:
+    """What a start with this policy may take. So many containers run, and `then` of them did at the `last`
+    start: one that most of them have come after (at a boot none was there) tells nothing. One with a policy
+    that placed none tells only the least that one which places them may take."""
+    seconds, places = longest_start(containers, policy), policy not in _LEAVES_ALONE
+    if last is None or then * 2 < running:
+        return ExpectedStart(seconds, unsure=places and containers > 0)
+    if places and last.policy in _QUICK and last.policy != policy:
+        seen, unsure = last.seconds, True
+    else:
+        more = max(0.0, last.seconds - _BASE) * (running / then if then else 1.0)
+        share = 1.0 if places or last.policy in _QUICK else _EACH_QUICK / _EACH
+        seen, unsure = _BASE + more * share, more > _PROMPT
+    return ExpectedStart(max(seconds, seen), told=seen > seconds, unsure=unsure)
+
+
+def patience(timeout: float, containers: int, expected: float = 0.0) -> float:
+    """When a start that nobody hangs on has failed: settings' proxy.startTimeoutSeconds, and what the
+    containers call for besides, here or on this machine."""
+    return timeout + max(containers * _EACH, expected)

@@ -1,0 +1,1 @@
+"""One node: how a host comes to be as desired, and back. `reconcile` tells the story."""

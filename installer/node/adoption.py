@@ -1,0 +1,310 @@
+"""Strangers are made known to the proxy before it starts with a policy that would take something from them.
+
+At a start with the policy none cri-resmgr puts every running container into its cache, with no word about
+what it was created with: for a real policy such a one has no requests, and gets the lowest weight. So, while
+the proxy is stopped, its program is run once by itself with the policy none, at a relay that nobody knows,
+unless it has seen all of them already. Then what each was created with is written into the entries that
+cri-resmgr has made. The next start switches the policy, and so places every container anew. Neither an entry
+nor a shape of the cache is invented here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from installer.errors import StepFailedError
+from installer.host.ports import Files, Host
+from installer.model import paths
+from installer.model.containers import CpuResources
+from installer.model.event import Event
+from installer.model.host import RunningContainer, UnstartedContainer
+from installer.model.jsontext import parse_json
+from installer.model.proxy import ProxyCache, parse_cache, quantity_of
+from installer.node.pinning import (
+    CACHE_LIMIT,
+    LOWEST,
+    due_shares,
+    has_own_cpus,
+    is_known,
+    keeps_weight,
+    read_cache,
+)
+
+OLD_CACHE = f"{paths.PROXY_CACHE}.before-adoption"
+
+_TOUCHES_NOBODY = "none"  # the policy
+_TRIES = 3
+_OF_THE_PROXY = ("cpuset_cpus", "cpuset_mems")  # in the creation of what was created through it
+_SOME = 3  # containers that a message names
+
+
+class Adoption(NamedTuple):
+    """`containers` are all that ran before the proxy starts; `made_known` are those of them whose entry in
+    the cache was completed; `removed` are leftovers that were in the way."""
+
+    containers: tuple[RunningContainer, ...]
+    made_known: tuple[RunningContainer, ...] = ()
+    removed: tuple[UnstartedContainer, ...] = ()
+
+    def events(self) -> Iterator[Event]:
+        """What has been done."""
+        for leftover in self.removed:
+            yield Event("leftover.removed", f"removed {leftover.title}, which never ran", {"id": leftover.id})
+        for stranger in self.made_known:
+            yield Event("adopted", f"made known to the proxy: {stranger.title}", {"id": stranger.id})
+
+
+def find_leftovers(
+    unstarted: Iterable[UnstartedContainer], containers: Iterable[RunningContainer]
+) -> tuple[UnstartedContainer, ...]:
+    """Containers that never ran and never will: kubelet's start of them was cut off, and another one of the
+    same pod and name runs. cri-resmgr's cache has one entry for both (`podUID:containerName`), so it would
+    lose the running one, another each time."""
+    names = {(one.pod_uid, one.name) for one in containers if one.pod_uid and one.name}
+    return tuple(one for one in unstarted if (one.pod_uid, one.name) in names)
+
+
+def unadoptable(container: RunningContainer, cache: ProxyCache) -> str:
+    """Why the proxy cannot be told of this stranger; empty if it can. A cache that is torn is set aside, and
+    the proxy begins a new one."""
+    if cache.foreign:
+        return f"the proxy's cache has a format that is not known (version {cache.version or 'not said'})"
+    if container.creation is None:
+        return "the runtime does not say, in a shape that is known, how it was created"
+    return ""
+
+
+def divide(
+    containers: Iterable[RunningContainer], cache: ProxyCache
+) -> tuple[list[RunningContainer], list[tuple[RunningContainer, str]]]:
+    """The strangers among `containers`: those that the proxy can be told of; the others, each with why."""
+    strangers = [(one, unadoptable(one, cache)) for one in containers if not is_known(one, cache)]
+    return [one for one, why in strangers if not why], [(one, why) for one, why in strangers if why]
+
+
+def adopt(host: Host, endpoint: str, stop_proxy: Callable[[], None], seconds: float) -> Adoption:
+    """Writes what each stranger was created with into the proxy's cache; the old cache is kept beside it.
+    The proxy is stopped if, and only if, there is something to write; running it alone to see the
+    containers takes at most `seconds`. A crash leaves the old cache, one that cri-resmgr has written with the
+    policy none, or the new one: the next adoption does the rest.
+
+    Raises StepFailedError if one of them cannot be made known, InstallerError and OSError.
+    """
+    containers, cache = host.cri.containers(endpoint), read_cache(host.files)
+    leftovers = find_leftovers(host.cri.unstarted(endpoint), containers)
+    for leftover in leftovers:
+        host.cri.remove(endpoint, leftover.id)
+    if all(keeps_weight(one, cache) for one in containers):
+        return Adoption(containers, removed=leftovers)
+    stop_proxy()
+    cache = read_cache(host.files)
+    _check_adoptable(containers, cache)
+    _keep_old(host.files)
+    for _ in range(_TRIES):
+        if not _has_seen(cache, containers):
+            _show_containers(host, endpoint, seconds)
+        containers, cache = host.cri.containers(endpoint), read_cache(host.files)
+        if _has_seen(cache, containers):
+            break
+    _check_adoptable(containers, cache)
+    strangers = tuple(one for one in containers if not keeps_weight(one, cache))
+    if unseen := [one.title for one in strangers if one.id not in cache.containers]:
+        message = f"the proxy has not seen {_named(unseen)}, though it was started for that"
+        raise StepFailedError(message, "run again", interfered=True)
+    _give_back(host, endpoint, strangers)
+    raw, mode = host.files.read(paths.PROXY_CACHE, CACHE_LIMIT) or b"", _mode(host.files)
+    host.files.write(paths.PROXY_CACHE, with_strangers(raw, strangers), mode)
+    return Adoption(containers, strangers, leftovers)
+
+
+def bring_back(host: Host) -> None:
+    """The cache as it was before `adopt`, but for the policy: which one was activated last is true all the
+    same, and tells who has to get CPUs and weight back. If a real policy was in force before, the adopted one
+    stays: without it that policy would take the strangers' weight."""
+    old = host.files.read(OLD_CACHE, CACHE_LIMIT)
+    if old is None:
+        return
+    kept = parse_cache(old)
+    if not kept.torn and kept.policy in ("", _TOUCHES_NOBODY):
+        cache, policy = parse_json(old), read_cache(host.files).policy
+        if policy:
+            cache["PolicyName"] = policy
+        host.files.write(paths.PROXY_CACHE, json.dumps(cache).encode(), host.files.state(OLD_CACHE).mode)
+    host.files.remove(OLD_CACHE)
+
+
+class Lost(NamedTuple):
+    """A container that has less weight than it had, or that the proxy does not know, in words. `came_late`:
+    it has come since the proxy was started, and can be adopted now."""
+
+    how: str
+    came_late: bool
+
+
+def find_lost(
+    host: Host, endpoint: str, before: Mapping[str, RunningContainer], *, unknown_too: bool
+) -> tuple[Lost, ...]:
+    """What is wrong now that the policy is in force; `before` are those that ran before its start, by ID. One
+    that has come since should have what it was created with, and, with `unknown_too`, be known to the proxy:
+    its next start would touch it."""
+    cache = read_cache(host.files)
+    found = (
+        _lost(one, cache, before.get(one.id))
+        if one.id in cache.containers
+        else Lost(f"{one.title} is not known to the proxy", came_late=True)
+        for one in host.cri.containers(endpoint)
+        if unknown_too or one.id in cache.containers
+    )
+    return tuple(lost for lost in found if lost)
+
+
+def _lost(container: RunningContainer, cache: ProxyCache, before: RunningContainer | None) -> Lost | None:
+    now = container.cgroup
+    if now is None or has_own_cpus(cache.containers.get(container.id)):
+        return None
+    due = due_shares(before or container)
+    # Where the runtime tells only what it has now, the lowest weight of one that has come is no evidence.
+    unsure = before is None and container.created is None and not container.through_proxy and now.is_lowest
+    if not unsure and not now.is_lower_than(due):
+        return None
+    has = f"cpu.weight {now.weight}" if now.weight else f"{now.shares} shares"
+    wanted = "what it was created with is not known" if unsure else f"not {due} shares"
+    return Lost(f"{container.title} has {has}, {wanted}", came_late=before is None and not unsure)
+
+
+def check_lost(lost: tuple[Lost, ...]) -> None:
+    """Raises StepFailedError for those that an adoption now cannot help."""
+    taken = [one.how for one in lost if not one.came_late]
+    if taken:
+        message = f"the policy has taken weight from {len(taken)} containers: {_named(taken)}"
+        raise StepFailedError(message, "install with the policy none, or set proxy.strangers: refuse")
+
+
+def forget_old(files: Files, *, all_known: bool = False) -> None:
+    """The cache of before the adoption is not needed any more. `all_known`: the proxy knows every container,
+    and no more can come past it."""
+    files.remove(OLD_CACHE)
+    if all_known:
+        files.remove(paths.CONTAINERS_UNKNOWN)
+
+
+def announce_start(files: Files) -> None:
+    """The next start of the proxy has seen to the containers that it does not know: the guard lets it have
+    its policy. Where no file can be written it is a start like anybody's, which the next run mends."""
+    with suppress(OSError):
+        files.make_directory(paths.OUR_RUNTIME)
+        files.write(paths.PROXY_START_OURS, b"", 0o644)
+
+
+def find_reduced(containers: Iterable[RunningContainer], cache: ProxyCache) -> list[str]:
+    """The containers that have less weight than they were created with, because a start that was not ours has
+    taken it, each in words; those of which that is not certain are left out. One that the cache does not know
+    may have come past the proxy, or have lost its place there to a leftover of its name, and only the lowest
+    weight is certain then."""
+    found = (
+        _lost(one, cache, None)
+        for one in containers
+        if one.id in cache.containers or (one.cgroup is not None and one.cgroup.is_lowest)
+    )
+    return [lost.how for lost in found if lost and lost.came_late]
+
+
+def with_strangers(raw: bytes, strangers: Iterable[RunningContainer]) -> bytes:
+    """The cache with what `strangers` were created with, all else as it was."""
+    cache, known = parse_json(raw), parse_cache(raw).containers
+    by_id = {stranger.id: stranger for stranger in strangers}
+    for entry in cache["Containers"].values():
+        stranger = by_id.get(str(entry.get("Id") or entry.get("ID")))
+        if stranger is not None:
+            guaranteed = known[stranger.id].guaranteed
+            entry["LinuxReq"] = _linux(stranger)
+            entry["Resources"] = _requirements(entry["LinuxReq"], guaranteed=guaranteed)
+    return json.dumps(cache).encode()
+
+
+def _check_adoptable(containers: Iterable[RunningContainer], cache: ProxyCache) -> None:
+    for stranger, why in divide(containers, cache)[1]:
+        message = f"{stranger.title} has come meanwhile and cannot be adopted: {why}"
+        raise StepFailedError(message, "run again", interfered=True)
+
+
+def _give_back(host: Host, endpoint: str, strangers: tuple[RunningContainer, ...]) -> None:
+    """The weight that a start of somebody else has taken. A policy that has no room for what a container
+    requests leaves it as it is, whatever the cache says. What cannot be given is found when weights are
+    checked."""
+    due = {one.id: due_shares(one) for one in strangers}
+    low = [one.id for one in strangers if one.cgroup and one.cgroup.is_lower_than(due[one.id])]
+    if low:
+        host.cri.update(endpoint, {each: CpuResources(shares=due[each]) for each in low})
+
+
+def _has_seen(cache: ProxyCache, containers: Iterable[RunningContainer]) -> bool:
+    """Whether the proxy has put all of them into its cache under a policy that has placed none of them:
+    another one would leave those that it knows where they are, at the weight that they have."""
+    return cache.policy == _TOUCHES_NOBODY and all(one.id in cache.containers for one in containers)
+
+
+def _show_containers(host: Host, endpoint: str, seconds: float) -> None:
+    """Raises StepFailedError, InstallerError, OSError."""
+    files, state = host.files, paths.PROXY_STATE[0]
+    files.make_directory(state, 0o710)
+    socket = paths.normalise_endpoint(endpoint)
+    with files.opened(paths.BINARY) as binary, files.opened(state) as place, files.opened(socket) as runtime:
+        complaint = host.validator.see_containers(binary, place, runtime, seconds)
+    files.remove(paths.PROXY_STATE[2])  # its pid file, which has one place whatever it is told
+    if complaint:
+        raise StepFailedError(f"cri-resmgr could not be shown the running containers: {complaint}")
+
+
+def _keep_old(files: Files) -> None:
+    """Not the one of an adoption that was cut off: that one has more than the cache has now. A kept one that
+    no start can read is no such thing."""
+    kept = files.read(OLD_CACHE, CACHE_LIMIT)
+    if kept is not None and parse_cache(kept).torn:
+        files.remove(OLD_CACHE)
+    old = files.read(paths.PROXY_CACHE, CACHE_LIMIT)
+    if old is not None and files.read(OLD_CACHE, CACHE_LIMIT) is None:
+        files.write(OLD_CACHE, old, _mode(files))
+
+
+def _mode(files: Files) -> int:
+    return files.state(paths.PROXY_CACHE).mode
+
+
+def _linux(stranger: RunningContainer) -> dict[str, int | str]:
+    """LinuxContainerResources. In the creation of what was created through the proxy the CPUs are the
+    proxy's, and so may be the weight."""
+    own = _OF_THE_PROXY if stranger.through_proxy else ()
+    found = {key: value for key, value in (stranger.creation or {}).items() if key not in own}
+    return {**found, "cpu_shares": max(due_shares(stranger), stranger.asked)}
+
+
+def _requirements(linux: Mapping[str, int | str], *, guaranteed: bool) -> dict[str, dict[str, str]]:
+    """Kubernetes' ResourceRequirements as cri-resmgr estimates them for what it creates itself
+    (estimateComputeResources), but for the CPU request: the one that gives exactly this weight."""
+
+    def of(key: str) -> int:
+        value = linux.get(key, 0)
+        return value if isinstance(value, int) else 0
+
+    requests: dict[str, str] = {}
+    limits: dict[str, str] = {}
+    if of("cpu_shares") > LOWEST:
+        requests["cpu"] = quantity_of(of("cpu_shares"))
+    if of("memory_limit_in_bytes") > 0:
+        limits["memory"] = str(of("memory_limit_in_bytes"))
+    if guaranteed:
+        limits |= {"cpu": requests["cpu"]} if "cpu" in requests else {}
+        requests |= {"memory": limits["memory"]} if "memory" in limits else {}
+    elif of("cpu_quota") > 0 and of("cpu_period") > 0:
+        limits["cpu"] = f"{(of('cpu_quota') * 2000 // of('cpu_period') + 1) // 2}m"
+    found: dict[str, Any] = {"requests": requests, "limits": limits}
+    return {key: value for key, value in found.items() if value}
+
+
+def _named(what: list[str]) -> str:
+    more = len(what) - _SOME
+    return "; ".join(what[:_SOME]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,96 @@
+"""claim -> apply -> verify, once: the only way from a plan to a changed host.
+
+Installation, removal, keeping the good generation, rollback, rescue and hold all come through here; they
+differ in the plan. What is done about a failure is not decided here: it is raised.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from installer.errors import InstallerError, InterruptedRunError, StepFailedError, failed_on_disk
+from installer.inputs.settings import Settings
+from installer.model.event import Event
+from installer.model.host import HostSnapshot
+from installer.model.limits import ANSWER_SECONDS, Limits
+from installer.model.plan import Plan
+from installer.model.proxy import WHILE_HANGING, longest_start, patience
+from installer.node.apply import apply_plan
+from installer.node.diff import diff
+from installer.node.run import Progress, Run
+from installer.node.snapshot import refresh
+
+_GETS_ON = 3.0  # times what a start is expected to take, while it is seen to get on
+
+
+def limits_of(plan: Plan, snapshot: HostSnapshot, settings: Settings) -> Limits:
+    """The deadlines of a plan that is made from `snapshot`."""
+    hanging = snapshot.kubelet.on_relay and not plan.steps_aside
+    containers, seen = snapshot.container_count, plan.start.seconds if plan.start.told else 0.0
+    limits = build_limits(settings, hanging=hanging, containers=containers, seen=seen)
+    return replace(limits, begun_start=limits.unhurried) if plan.leaves_if_slow else limits
+
+
+def build_limits(settings: Settings, *, hanging: bool, containers: int = 0, seen: float = 0.0) -> Limits:
+    """The deadlines of a run. The proxy may take longer the more containers there are and the longer it was
+    `seen` to take, and not as long while kubelet hangs on the relay."""
+    unhurried = patience(settings.proxy.start_timeout_seconds, containers, seen)
+    proxy_start = min(unhurried, WHILE_HANGING) if hanging else unhurried
+    # A busy node needs longer than its containers call for. The other half is for the start that follows.
+    begun_start = max(longest_start(containers), proxy_start / 2) if hanging else unhurried
+    return Limits(
+        proxy_start=proxy_start,
+        begun_start=begun_start,
+        hanging=hanging,
+        unhurried=unhurried,
+        furthest=_GETS_ON * unhurried,
+        kubelet_start=float(settings.kubelet.start_timeout_seconds),
+        settle=float(settings.kubelet.settle_seconds),
+        guard=float(settings.kubelet.guard_seconds),
+        healthz_url=settings.kubelet.healthz_url,
+    )
+
+
+def converge(
+    plan: Plan, snapshot: HostSnapshot, run: Run, limits: Limits, progress: Progress, *, healthy: bool = False
+) -> HostSnapshot:
+    """Carries the plan out and returns the host as it is then. `snapshot` is what the plan was made from;
+    `healthy`: kubelet has to be healthy in the end; `progress` says what was done, also after a failure.
+
+    Raises StepFailedError, InterruptedRunError between two steps. A crash at any instant leaves a host from
+    which the next run's diff derives the rest.
+    """
+    if plan.steps and plan.parts:
+        _claim(plan, snapshot, run)
+    apply_plan(plan, run.host, limits, run.emit, progress)
+    return _verify(plan, snapshot, run, healthy=healthy) if plan.parts else snapshot
+
+
+def _claim(plan: Plan, snapshot: HostSnapshot, run: Run) -> None:
+    """R6: ownership is recorded, originals and edits are kept, before the first write."""
+    try:
+        kept = run.store.claim(plan, snapshot)
+    except OSError as error:
+        raise failed_on_disk("the record could not be written", error) from error
+    for edit in kept:
+        run.emit(Event("edit.kept", f"the edited file was kept: {edit}", {"kept": edit}))
+
+
+def _verify(plan: Plan, snapshot: HostSnapshot, run: Run, *, healthy: bool) -> HostSnapshot:
+    """An empty difference *is* done."""
+    try:
+        after = refresh(snapshot, run.host, run.settings, run.store.record, ANSWER_SECONDS)
+    except (StepFailedError, InterruptedRunError):
+        raise
+    except InstallerError as error:
+        raise StepFailedError(f"verification: {error.message}", error.hint, interfered=True) from error
+    except OSError as error:
+        raise failed_on_disk("verification", error) from error
+    run.store.note_applied(plan, snapshot, after.proxy.unit.invocation_id)
+    left = diff(plan.desired, after, run.store.record).within(plan.parts)
+    if left:
+        message = f"the host still differs from what was applied: {'; '.join(left.describe())}"
+        raise StepFailedError(message, interfered=bool(left.files))
+    if healthy and after.kubelet.unwell:
+        raise StepFailedError(f"{plan.kubelet_unit} is not healthy")
+    return after

@@ -1,0 +1,214 @@
+"""What should be on the host: pure function of settings, payload, configs and the facts of the host."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from installer.inputs.configs import DEFAULT_FALLBACK
+from installer.inputs.systemd_syntax import quote
+from installer.model import paths
+from installer.model.host import DesiredFile, Part, UnitDetail
+from installer.model.names import Mode
+from installer.model.plan import Desired, DesiredKubelet, DesiredUnit, Strategy
+from installer.node.header import digest_of, started_from, with_generation, with_header
+from installer.node.kubelet_strategy import Choice, KubeletAnalysis, in_directory
+from installer.rendering import fill, unit_text
+
+if TYPE_CHECKING:
+    from installer.inputs.configs import Configs
+    from installer.inputs.load import Inputs
+    from installer.inputs.payload import Payload
+    from installer.inputs.settings import Settings
+
+
+_FLAG = f"--container-runtime-endpoint={paths.RELAY_ENDPOINT}"
+_START_RESERVE = 2  # seconds that the guard leaves of kubelet's own TimeoutStartSec
+_MICROSECONDS = 1_000_000
+
+
+def kubelet_resources(
+    settings: Settings, detail: UnitDetail, choice: Choice
+) -> tuple[tuple[DesiredFile, ...], DesiredKubelet]:
+    """Kubelet's files in the order of writing, and kubelet as it should be.
+
+    The generation covers our lines, the variable and the flag. The guard script
+    and its deadline are not part of it: they matter at the next start only, so
+    the mildest sufficient action for them is nothing.
+    """
+    drop_in, unit_digest = with_header(
+        fill(
+            "kubelet-drop-in.conf.in",
+            proxy_unit=paths.PROXY_UNIT,
+            guard=paths.GUARD,
+            static_file=paths.KUBELET_ENVIRONMENT,
+            composed_file=paths.KUBELET_COMPOSED,
+            exec_start=_exec_start(choice),
+        ).encode("utf-8", "surrogateescape")
+    )
+    generation = digest_of(unit_digest, choice.variable, _FLAG)
+    environment = fill(
+        "kubelet.env.in",
+        variable=choice.variable,
+        flag=quote(_FLAG),
+        guard_seconds=guard_seconds(settings, detail),
+    )
+    carrier = with_generation(with_header(environment.encode())[0], generation)
+    path = paths.drop_in(settings.kubelet.drop_in_directory, settings.kubelet.unit)
+    files = (
+        DesiredFile(path, drop_in, 0o644, Part.KUBELET, sha256(drop_in).hexdigest()),
+        DesiredFile(
+            paths.KUBELET_ENVIRONMENT, carrier, 0o644, Part.KUBELET, sha256(carrier).hexdigest(), True
+        ),
+    )
+    desired = DesiredKubelet(
+        DesiredUnit(settings.kubelet.unit, path, unit_digest, generation),
+        choice.strategy,
+        choice.why,
+        choice.variable,
+        (paths.KUBELET_ENVIRONMENT, paths.KUBELET_COMPOSED),
+        choice.passed_on,
+    )
+    return files, desired
+
+
+def _exec_start(choice: Choice) -> str:
+    """The lines that repeat the base's command line with our variable; empty if the base has one."""
+    return f"ExecStart=\nExecStart={choice.exec_start} ${choice.variable}" if choice.exec_start else ""
+
+
+def guard_seconds(settings: Settings, detail: UnitDetail) -> int:
+    """The guard's deadline, below kubelet's own start timeout: systemd would fail the unit at that."""
+    wanted = int(settings.kubelet.guard_seconds)
+    if detail.timeout_start_usec == 0:
+        return wanted
+    return max(1, min(wanted, detail.timeout_start_usec // _MICROSECONDS - _START_RESERVE))
+
+
+_NO_EXTRA_OPTIONS = '# None were given: an EXTRA_OPTIONS.cfg of others has no effect.\nEXTRA_OPTIONS=""'
+
+
+def proxy_resources(
+    settings: Settings, configs: Configs, payload: Payload, endpoint: str
+) -> tuple[tuple[DesiredFile, ...], DesiredUnit]:
+    """The proxy's files in the order of writing, and its unit.
+
+    The generation covers what a running proxy was started from. Of a force.cfg
+    only that it is there and its policy: the rest is re-read on SIGHUP.
+    """
+    fallback = DEFAULT_FALLBACK if configs.fallback is None else configs.fallback
+    unit, unit_digest = with_header(_unit(settings))
+    environment = _environment(settings, configs, endpoint)
+    if configs.force is None:
+        configuration = digest_of("fallback", fallback)
+    else:  # fallback.cfg is not read then
+        configuration = digest_of("force", configs.policy)
+    generation = digest_of(
+        started_from(unit),
+        started_from(environment),
+        payload.binary.digest,
+        configuration,
+        configs.extra_options or "",
+    )
+    carrier = with_generation(with_header(environment)[0], generation)
+    files = [
+        DesiredFile(paths.BINARY, payload.binary, 0o755, Part.PROXY, payload.binary.digest),
+        _file(paths.GUARD, with_header(unit_text("cri-resmgr-kubelet-guard").encode())[0], 0o755),
+        _file(paths.FALLBACK_CONFIG, with_header(fallback)[0]),
+    ]
+    reload_digest = ""
+    if configs.force is not None:
+        force = _file(paths.FORCE_CONFIG, with_header(configs.force)[0])
+        reload_digest = force.digest
+        files.append(force)
+    if configs.extra_options is not None:
+        files.append(_file(paths.EXTRA_OPTIONS, with_header(configs.extra_options.encode())[0]))
+    files += [_file(paths.PROXY_UNIT_FILE, unit), _file(paths.PROXY_ENVIRONMENT, carrier, carrier=True)]
+    desired = DesiredUnit(paths.PROXY_UNIT, paths.PROXY_UNIT_FILE, unit_digest, generation, reload_digest)
+    return tuple(files), desired
+
+
+def _unit(settings: Settings) -> bytes:
+    """The unit, its header and digest still to be filled in.
+
+    A start, and any job that kubelet's start may wait for, ends before kubelet's budget does; but always 2 s
+    after the guard's part, which is two thirds: a slow machine is not a hanging guard.
+    """
+    budget = settings.kubelet.guard_seconds
+    milliseconds = max(budget * 5_000 // 6, budget * 2_000 // 3 + 2_000)
+    return fill("cri-resource-manager.service.in", start_timeout=f"{milliseconds}ms").encode()
+
+
+def _environment(settings: Settings, configs: Configs, endpoint: str) -> bytes:
+    """The EnvironmentFile, its generation still empty."""
+    forced = configs.force is not None
+    config_flag = "--force-config" if forced else "--fallback-config"
+    # Normalised: another spelling of the same socket in kubelet's files restarts nothing.
+    runtime = paths.normalise_endpoint(endpoint)
+    return fill(
+        "cri-resource-manager.env.in",
+        config_options=quote(f"{config_flag} {paths.FORCE_CONFIG if forced else paths.FALLBACK_CONFIG}"),
+        runtime_options=quote(f"--runtime-socket={runtime} --image-socket={runtime}"),
+        agent_options=quote(_agent_options(settings)),
+        extra_options=_NO_EXTRA_OPTIONS if configs.extra_options is None else "",
+        guard_seconds=settings.kubelet.guard_seconds,
+    ).encode()
+
+
+def _agent_options(settings: Settings) -> str:
+    """Empty for cri-resmgr's defaults, which are beside the relay."""
+    if settings.proxy.agent == "disabled":
+        return "--agent-socket=disabled"
+    if settings.proxy.agent_sockets == "own":
+        return f"--agent-socket={paths.AGENT_SOCKET} --config-socket={paths.CONFIG_SOCKET}"
+    return ""
+
+
+def _file(path: str, content: bytes, mode: int = 0o644, *, carrier: bool = False) -> DesiredFile:
+    return DesiredFile(path, content, mode, Part.PROXY, sha256(content).hexdigest(), carrier)
+
+
+_NAME_LENGTH = 12  # characters, of a name that people read
+# A node like any other, for what is the same on all of them.
+_ANY_ENDPOINT = "unix:///run/containerd/containerd.sock"
+_ANY_CHOICE = Choice(Strategy.ENVIRONMENT, "KUBELET_EXTRA_ARGS", "")
+
+
+def fleet_generation(inputs: Inputs) -> str:
+    """The name of what a fleet is given, the same on all nodes: a digest of every file as a node like any
+    other gets it (payload, configs, guard, unit, drop-in), so that an installer that writes other files
+    begins on canaries, too; and of the settings that another kind of node feels. A setting at its default
+    adds nothing: a new one makes no new generation. Empty for a removal."""
+    if inputs.payload is None or inputs.request.mode is Mode.REMOVE:
+        return ""
+    settings = in_directory(inputs.request.settings, paths.USUAL_UNITS)  # which differs from node to node
+    proxy_files, _proxy = proxy_resources(settings, inputs.configs, inputs.payload, _ANY_ENDPOINT)
+    kubelet_files, _kubelet = kubelet_resources(settings, UnitDetail(), _ANY_CHOICE)
+    digests = (f"{file.path} {file.digest}" for file in (*proxy_files, *kubelet_files))
+    given = settings.model_dump_json(
+        include={"proxy": True, "configs": True, "kubelet": True},
+        exclude={"kubelet": {"drop_in_directory"}},
+        exclude_defaults=True,
+    )
+    return digest_of(*digests, given)[:_NAME_LENGTH]
+
+
+def build_desired(
+    settings: Settings, configs: Configs, payload: Payload, kubelet: KubeletAnalysis, detail: UnitDetail
+) -> Desired:
+    """Everything that should be there for `install`; nothing if kubelet cannot be served.
+
+    Files are in the order of writing: what a unit starts before the unit that starts it.
+    """
+    endpoint = runtime_endpoint(settings, kubelet)
+    if kubelet.refusals or kubelet.choice is None or not endpoint:
+        return Desired()
+    proxy_files, proxy = proxy_resources(settings, configs, payload, endpoint)
+    kubelet_files, wanted = kubelet_resources(settings, detail, kubelet.choice)
+    return Desired((*proxy_files, *kubelet_files), proxy, wanted)
+
+
+def runtime_endpoint(settings: Settings, kubelet: KubeletAnalysis) -> str:
+    """Where the proxy finds the runtime: what settings say, or kubelet's base endpoint; empty if unknown."""
+    wanted = settings.proxy.runtime_endpoint
+    return kubelet.endpoint if wanted == "auto" else wanted

@@ -1,0 +1,312 @@
+"""Compares what should be with what is. Pure: values in, changes out.
+
+A restart is derived, never remembered: the running process testifies which
+generation it was started from, systemd which text it has loaded. Only what a
+process cannot testify (that it read a file which had been edited) is owed
+by the record, by the invocation that has to end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from installer.model import paths
+from installer.model.host import (
+    ABSENT,
+    DesiredFile,
+    FileState,
+    HostSnapshot,
+    Kind,
+    Part,
+    ProxySnapshot,
+    UnitState,
+)
+from installer.model.plan import Changes, Desired, DesiredUnit, FileChange, UnitAction, UnitChange, Verb
+from installer.node.earlier import base_claims
+from installer.node.header import started_from
+from installer.node.record import Record, is_earlier
+
+# Read when kubelet or the proxy starts next; a running process does not depend on it.
+_NO_RUNTIME_EFFECT = frozenset({paths.GUARD})
+
+
+def diff(desired: Desired, snapshot: HostSnapshot, record: Record) -> Changes:
+    """Every difference; empty means converged."""
+    files = (
+        *_diff_desired(desired, snapshot),
+        *_diff_owned(desired, snapshot, record),
+        *_diff_links(desired, snapshot, record),
+    )
+    units = []
+    if desired.proxy is not None:
+        units.append(_diff_proxy(desired.proxy, snapshot, record, files))
+    else:
+        units.append(_diff_no_proxy(snapshot, record))
+    if desired.kubelet is not None:
+        units.append(_diff_kubelet(desired.kubelet.unit, snapshot, files))
+    elif desired.proxy is None:
+        units.append(_diff_no_kubelet(snapshot, record, files))
+    return Changes(files, tuple(unit for unit in units if unit is not None))
+
+
+def _diff_desired(desired: Desired, snapshot: HostSnapshot) -> Iterable[FileChange]:
+    for file in desired.files:
+        before = snapshot.files.get(file.path, ABSENT)
+        why = _why_different(file, before)
+        if why:
+            verb = Verb.CREATE if before.kind is Kind.ABSENT else Verb.CHANGE
+            yield FileChange(file.path, file.part, verb, before, file, why)
+
+
+def _why_different(file: DesiredFile, before: FileState) -> str:
+    if before.kind is Kind.ABSENT:
+        return "missing"
+    if before.kind is not Kind.FILE:
+        return f"is a {before.kind.value}"
+    if before.digest != file.digest:
+        return "content differs"
+    if before.mode != file.mode:
+        return f"mode is {before.mode:04o}, not {file.mode:04o}"
+    if (before.uid, before.gid) != (0, 0):
+        return f"owner is {before.uid}:{before.gid}, not 0:0"
+    return ""
+
+
+def _diff_owned(desired: Desired, snapshot: HostSnapshot, record: Record) -> Iterable[FileChange]:
+    """Owned but not desired: the original returns, or nothing remains."""
+    wanted = {file.path for file in desired.files}
+    for path, claim in sorted(record.claims.items()):
+        if path in wanted or (desired.kubelet is None and desired.proxy and claim.part is Part.KUBELET):
+            continue
+        before = snapshot.files.get(path, ABSENT)
+        original = claim.before.state
+        if before == original:
+            continue
+        edited = before.kind is not Kind.ABSENT and before.digest not in claim.wrote
+        why = "no longer wanted" + (" (edited since it was installed)" if edited else "")
+        if path in record.replaced:
+            why = "an earlier installation has edited it"
+        if original.kind is Kind.ABSENT:
+            yield FileChange(path, claim.part, Verb.DELETE, before, None, why)
+        else:
+            yield FileChange(path, claim.part, Verb.RESTORE, before, original, why)
+
+
+def _diff_links(desired: Desired, snapshot: HostSnapshot, record: Record) -> Iterable[FileChange]:
+    """The links that enabled a unit of our name return with it. Where a takeover goes, nothing does."""
+    returns = not is_earlier(record) if desired.proxy is None else not desired.proxy.generation
+    for path, original in sorted(record.links.items() if returns else ()):
+        before = snapshot.files.get(path, ABSENT)
+        if before == original.state:
+            continue
+        if original.kind is Kind.ABSENT:
+            yield FileChange(path, Part.PROXY, Verb.DELETE, before, None, "it was not enabled so")
+        else:
+            why = "another unit of this name was enabled so"
+            yield FileChange(path, Part.PROXY, Verb.RESTORE, before, original.state, why)
+
+
+def _diff_proxy(
+    unit: DesiredUnit, snapshot: HostSnapshot, record: Record, files: tuple[FileChange, ...]
+) -> UnitChange | None:
+    proxy = snapshot.proxy
+    if snapshot.cache.torn:
+        proxy = replace(proxy, starting=False)  # no start with such a cache comes to its end
+    state = proxy.unit
+    reasons = _restart_reasons(unit, proxy, record, files)
+    action = UnitAction.RESTART if reasons else UnitAction.NOTHING
+    reread = record.signalled == (state.invocation_id, unit.reload_digest) and not _force_edited(files)
+    if action is UnitAction.NOTHING and unit.reload_digest and not reread:
+        action, reasons = UnitAction.RELOAD, [f"{paths.FORCE_CONFIG} changed"]
+    foreign = _foreign_enabled(state, record)
+    # Systemd caches the state of a unit file it has read once: a link that was deleted by hand is still
+    # enabled.
+    enable = foreign or state.unit_file_state != "enabled" or not proxy.linked
+    enable = enable and unit.generation != ""  # nothing has touched an earlier installation's links
+    if enable:
+        reasons.append("a unit of this name that is not ours is enabled" if foreign else "it is not enabled")
+    awaited = proxy.starting and action is not UnitAction.RESTART
+    if awaited:
+        reasons.insert(0, "it is still starting")
+    change = UnitChange(
+        unit.name, Part.PROXY, action, tuple(reasons), enable=enable, disable=foreign, awaited=awaited
+    )
+    return _with_reload(change, unit, state, files)
+
+
+def _restart_reasons(
+    unit: DesiredUnit, proxy: ProxySnapshot, record: Record, files: tuple[FileChange, ...]
+) -> list[str]:
+    """Why the proxy has to restart; empty if it has not."""
+    state, process = proxy.unit, proxy.process
+    reasons = []
+    if process is None or not (state.running or proxy.starting):
+        reasons.append("it is not running" if not state.flapping else f"it keeps crashing ({state.result})")
+    elif process.generation != unit.generation:
+        reasons.append(_generation_reason(process.generation, Part.PROXY, files))
+    elif not (proxy.relay_answers or proxy.starting):
+        reasons.append("its relay does not answer")
+    elif process.flag("--force-config") == paths.SPARING_CONFIG:
+        reasons.append(
+            "the guard has started it without its policy, to spare containers that it does not know"
+        )
+    if process is not None and record.owed.get(unit.name, "") == state.invocation_id != "":
+        reasons.append("it may have been started from an edited file")
+    elif not reasons:
+        edited = drifted(files, _unread(unit, state, record))
+        reasons += [f"{path} was edited, and it may have been started from that" for path in edited]
+    return reasons
+
+
+def _force_edited(files: Iterable[FileChange]) -> bool:
+    """Whether force.cfg was edited: after a signal by hand, the running proxy uses that."""
+    return any(
+        change.path == paths.FORCE_CONFIG
+        and isinstance(change.after, DesiredFile)
+        and change.before.digest != change.after.digest
+        for change in files
+    )
+
+
+def _foreign_enabled(state: UnitState, record: Record) -> bool:
+    """Whether a unit of our name that is not ours is enabled: its links go before its [Install] does. In a
+    takeover that kubelet hangs on they stay: systemd starts at boot what they are named after, so that each
+    boot starts a proxy, and a rollback finds them as they were."""
+    if is_earlier(record):
+        return False
+    return state.unit_file_state == "enabled" and paths.PROXY_UNIT_FILE not in record.claims
+
+
+def _unread(unit: DesiredUnit, state: UnitState, record: Record) -> frozenset[str]:
+    """Files whose edits cannot be in the running proxy, or can be mended in it without a restart."""
+    if not unit.reload_digest:
+        return _NO_RUNTIME_EFFECT
+    unread = _NO_RUNTIME_EFFECT | {paths.FALLBACK_CONFIG}  # with a force.cfg it is not read at all
+    reread = record.signalled[0] == state.invocation_id
+    return unread | {paths.FORCE_CONFIG} if reread else unread
+
+
+def drifted(files: Iterable[FileChange], unread: frozenset[str]) -> tuple[str, ...]:
+    """The proxy's files that differ in content and that a start in the meantime may have read.
+
+    A file that is absent cannot have been read: a start without it fails (or, for
+    EXTRA_OPTIONS.cfg, goes without the options, and so counts).
+    """
+    return tuple(
+        change.path
+        for change in files
+        if change.part is Part.PROXY
+        and change.path not in unread
+        and isinstance(change.after, DesiredFile)
+        and not change.after.generation_carrier
+        and (change.before.digest != change.after.digest or change.before.kind is not Kind.FILE)
+        and (change.before.kind is not Kind.ABSENT or change.path == paths.EXTRA_OPTIONS)
+        and not _starts_the_same(change)
+    )
+
+
+def _starts_the_same(change: FileChange) -> bool:
+    """Whether another text of the unit starts the same process: only its deadline has changed."""
+    before, after = change.before.content, change.after
+    if change.path != paths.PROXY_UNIT_FILE or before is None or not isinstance(after, DesiredFile):
+        return False
+    return isinstance(after.content, bytes) and started_from(before) == started_from(after.content)
+
+
+def _diff_kubelet(
+    unit: DesiredUnit, snapshot: HostSnapshot, files: tuple[FileChange, ...]
+) -> UnitChange | None:
+    state, process = snapshot.kubelet.unit, snapshot.kubelet.process
+    reason = ""
+    if process is None or not state.running:
+        reason = "it is not running"
+    elif not unit.generation:  # an earlier installation's, wherever that has it
+        reason = "it was started with our lines" if process.generation else ""
+    elif not snapshot.kubelet.on_relay:
+        reason = "it runs on its base endpoint, not on the relay"
+    elif snapshot.kubelet.unwell and not snapshot.proxy.relay_answers:
+        reason = (
+            "it is not healthy, and was started on a relay that does not answer"  # which it will not survive
+        )
+    elif process.generation != unit.generation:
+        reason = _generation_reason(process.generation, Part.KUBELET, files)
+    action = UnitAction.RESTART if reason else UnitAction.NOTHING
+    change = UnitChange(unit.name, Part.KUBELET, action, (reason,) if reason else ())
+    return _with_reload(change, unit, state, files)
+
+
+def _with_reload(
+    change: UnitChange, unit: DesiredUnit, state: UnitState, files: tuple[FileChange, ...]
+) -> UnitChange | None:
+    """The change with the daemon-reload that it needs; None if nothing is to be done."""
+    reload = state.need_daemon_reload or state.loaded_digest != unit.unit_digest
+    reload = reload or any(_is_unit_text(file, change.part, unit) for file in files)
+    if not (change.action or change.enable or change.awaited or reload):
+        return None
+    return replace(change, why=change.why or ("daemon-reload required",), daemon_reload=reload)
+
+
+def _is_unit_text(file: FileChange, part: Part, unit: DesiredUnit) -> bool:
+    """Whether a daemon-reload has to follow this change. A drop-in that moves to another directory is deleted
+    in the old one; a takeover repairs kubelet's own texts and deletes a package's unit."""
+    return file.path == unit.unit_file or (part is file.part and file.path.startswith(paths.UNIT_DIRECTORIES))
+
+
+def _generation_reason(running: str, part: Part, files: tuple[FileChange, ...]) -> str:
+    changed = [c.path for c in files if c.part is part and c.path not in _NO_RUNTIME_EFFECT]
+    if not running:
+        return "it was started without our settings"
+    if changed:
+        return f"{', '.join(changed)} changed"
+    return "it was started from an older generation"
+
+
+def _diff_no_proxy(snapshot: HostSnapshot, record: Record) -> UnitChange | None:
+    state = snapshot.proxy.unit
+    claim = record.claims.get(paths.PROXY_UNIT_FILE)
+    if claim is None:
+        return None
+    up = state.running or state.flapping or state.active_state == "activating"
+    original = claim.before.state
+    disable = state.unit_file_state == "enabled" or snapshot.proxy.linked
+    enable = record.unit_files.get(state.name) == "enabled"
+    if record.links and not is_earlier(record):
+        disable = enable = False  # each link returns or goes by itself
+    # systemd has unloaded our unit; another of the same name may lie in a later unit directory.
+    read = not (state.loaded_digest or state.need_daemon_reload)
+    returned = snapshot.files.get(paths.PROXY_UNIT_FILE, ABSENT) == original
+    if not up and read and returned and disable == enable:
+        return None
+    return UnitChange(
+        state.name,
+        Part.PROXY,
+        UnitAction.STOP if up else UnitAction.NOTHING,
+        ("no longer wanted",),
+        daemon_reload=True,
+        enable=enable,
+        disable=disable,
+    )
+
+
+def _diff_no_kubelet(
+    snapshot: HostSnapshot, record: Record, files: tuple[FileChange, ...]
+) -> UnitChange | None:
+    state = snapshot.kubelet.unit
+    reload = bool(state.loaded_digest) or any(
+        c.part is Part.KUBELET and c.path.startswith(paths.UNIT_DIRECTORIES) for c in files
+    )
+    # A takeover that was cut off between the repair of kubelet's unit and the reload.
+    reload = reload or (state.need_daemon_reload and bool(base_claims(record)))
+    # A start that is under way, and for which the guard has composed the relay, ends up on it.
+    moving = snapshot.composed and state.active_state == "activating" and not state.flapping
+    process = snapshot.kubelet.process
+    ours = bool(process and process.generation) or any(c.part is Part.KUBELET for c in record.claims.values())
+    leaves = (snapshot.kubelet.on_relay and ours) or moving  # else another installer has put it there
+    # A takeover that was cut off: it was started from a configuration that has been repaired since.
+    leaves = leaves or (state.running and record.owed.get(state.name, "") == state.invocation_id != "")
+    if not reload and not leaves:
+        return None
+    action = UnitAction.RESTART if leaves else UnitAction.NOTHING
+    why = "it goes back to its base endpoint" if action else "daemon-reload required"
+    return UnitChange(state.name, Part.KUBELET, action, (why,), daemon_reload=reload)

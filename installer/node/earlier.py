@@ -1,0 +1,144 @@
+"""A node that has cri-resmgr from another installer, or by hand, and what the record says of that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from hashlib import sha256
+from typing import NamedTuple
+
+from installer.model import paths
+from installer.model.host import FileState, HostSnapshot, Kind, Part
+from installer.model.plan import DesiredKubelet, DesiredUnit, Strategy
+from installer.node.record import Claim, Good, GoodFile, Original, Record, is_earlier
+
+
+class Earlier(NamedTuple):
+    """What another installer, or a person, has put on this node.
+
+    `on_relay`: kubelet's own files name the relay, `sources` are those. `endpoint` is the runtime's, empty if
+    it is not known. `repairs` are kubelet's files as they have to be without that installation. `files` are
+    its own, which go, `trees` directories of its documentation. `lost` is what it has deleted from kubelet's
+    unit, `returned` what of that is put back. `obstacles` say why it cannot be taken over, `ties` what would
+    stop kubelet with the proxy's unit."""
+
+    unit_file: str
+    on_relay: bool
+    sources: tuple[str, ...] = ()
+    endpoint: str = ""
+    repairs: Mapping[str, bytes] = {}
+    files: tuple[str, ...] = ()
+    trees: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+    returned: tuple[str, ...] = ()
+    obstacles: tuple[str, ...] = ()
+    ties: tuple[str, ...] = ()
+
+
+# How the record describes another installer's work, so that it can be taken over. Pure.
+#
+# In a takeover that kubelet hangs on, the good generation is that installation, whole: a rollback brings it
+# back. Its files are claimed with nothing before them, kubelet's own with the repaired text before them: so a
+# removal at any instant leaves neither it nor us, and kubelet on the runtime.
+
+# Made by upstream's archive; they go only if nothing is in them.
+DIRECTORIES = (
+    "/etc/cri-resmgr",
+    "/opt/intel",
+    "/opt/intel/bin",
+    "/opt/intel/licenses",
+    "/opt/intel/share",
+    "/opt/intel/share/doc",
+)
+_WHY = "as the earlier installation had it"
+
+
+def base_claims(record: Record) -> dict[str, Claim]:
+    """Kubelet's own files that a takeover repairs; what is before them is the repaired text."""
+    return {
+        path: claim
+        for path, claim in record.claims.items()
+        if claim.part is Part.KUBELET
+        and claim.before.kind is Kind.FILE
+        and path != paths.KUBELET_ENVIRONMENT
+        and not path.endswith(f"/{paths.DROP_IN_NAME}")
+    }
+
+
+def take_over(record: Record, earlier: Earlier, states: Mapping[str, FileState], kubelet_unit: str) -> Record:
+    """The record with the `earlier` installation in it; `states` are its files, kubelet's, DIRECTORIES
+    and the link that enables ours as they are.
+
+    One that kubelet is not on is replaced as files of others are, with their originals: those stay away as
+    soon as ours is good (`complete`).
+    """
+    base = {path: _repair(states[path], content) for path, content in earlier.repairs.items()}
+    replaced = {**record.replaced, **{path: Original.of(states[path]) for path in earlier.repairs}}
+    record = replace(record, claims={**record.claims, **base}, replaced=replaced)
+    if not earlier.unit_file:
+        return record  # ours is installed, or the relay is named where nothing serves it
+    if not earlier.on_relay:
+        claims = {path: claim for path, claim in record.claims.items() if path not in earlier.files}
+        return replace(record, claims=claims, taken=earlier.files, trees=earlier.trees)
+    theirs = {path: Claim(Part.PROXY, Original(), (states[path].digest,)) for path in earlier.files}
+    files = (
+        *(_good_file(path, states[path], Part.PROXY) for path in earlier.files),
+        *(_good_file(path, states[path], Part.KUBELET) for path in base),
+    )
+    proxy = DesiredUnit(paths.PROXY_UNIT, earlier.unit_file, "", "")
+    unit = DesiredUnit(kubelet_unit, next(iter(base), ""), "", "")
+    kubelet = DesiredKubelet(unit, Strategy.ENVIRONMENT, _WHY, "", ())
+    return _owned(
+        replace(
+            record,
+            claims={**record.claims, **theirs},
+            good=Good(files, proxy, kubelet),
+            trees=earlier.trees,
+            found=tuple(path for path in DIRECTORIES if states[path].kind is Kind.DIRECTORY),
+            links={paths.PROXY_WANTED: Original.of(states[paths.PROXY_WANTED])},
+        )
+    )
+
+
+def complete(record: Record, digests: Mapping[str, str]) -> Record:
+    """After ours is verified: nothing of the installation that was taken over comes back. `digests` are those
+    of our files."""
+    record = replace(record, found=(), links={} if is_earlier(record) else record.links)
+    if not record.taken:
+        return record
+    claims = dict(record.claims)
+    for path in record.taken:
+        if path in digests:
+            claims[path] = Claim(Part.PROXY, Original(), (digests[path],))
+    left = tuple(path for path in record.taken if path not in digests)  # of no effect while ours is there
+    return _owned(replace(record, claims=claims, links={}, taken=(), trees=(*record.trees, *left)))
+
+
+def _owned(record: Record) -> Record:
+    directories = tuple(sorted({*record.directories, *DIRECTORIES}))
+    return replace(record, directories=directories, unit_files={}, foreign_state=())
+
+
+def _repair(state: FileState, content: bytes) -> Claim:
+    before = replace(Original.of(state), digest=sha256(content).hexdigest(), size=len(content))
+    return Claim(Part.KUBELET, before, (state.digest,))
+
+
+def _good_file(path: str, state: FileState, part: Part) -> GoodFile:
+    return GoodFile(path, state.digest, state.mode, part, state.size)
+
+
+# Nodes that have cri-resmgr from another installer, or by hand: recognised, and taken over if that is asked.
+#
+# Taking over means to describe that installation in the record as if it were ours: its files are claimed with
+# nothing before them, kubelet's files with a repaired text before them. The rest is the usual way: the
+# difference, the plan, the rollback and the removal follow from the record.
+
+
+def may_be_earlier(snapshot: HostSnapshot, record: Record) -> bool:
+    """Whether a closer look is worth its time: on most nodes there is nothing."""
+    if base_claims(record) or is_earlier(record):
+        return True
+    if paths.PROXY_UNIT_FILE not in record.claims and snapshot.proxy.unit.fragment_path:
+        return True
+    return any(paths.RELAY_NAME in text.text for text in snapshot.base.configured())

@@ -1,0 +1,253 @@
+"""What is told of a failure: what differs, what units and journals say, and how the way back went."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from installer.errors import InstallerError, RollbackFailedError, RolledBackError, StepFailedError
+from installer.host.ports import Host
+from installer.inputs.settings import Settings
+from installer.model import paths
+from installer.model.event import Event
+from installer.model.host import Health, HostSnapshot, Kind
+from installer.model.limits import ANSWER_SECONDS
+from installer.model.plan import Assessment, Desired, Plan
+from installer.node.diff import diff
+from installer.node.record import Record
+from installer.node.run import Run
+from installer.node.snapshot import refresh
+from installer.report.planned import plan_json
+
+# One block for the log after a failure: what was planned, what of it is still missing, the state of both
+# units, and their last journal lines.
+#
+# It only looks, and does not fail itself: what cannot be read says so in its place. Environments are left
+# out: they may hold secrets of others.
+
+_JOURNAL_LINES = 30
+
+Found = Mapping[str, object]
+"""JSON values: `units` by name, and what still `differs`, as they were at the instant of the failure."""
+
+
+def capture_units(host: Host, kubelet_unit: str) -> Found:
+    """Both units as they are now."""
+    return {"units": {name: _unit(host, name) for name in (paths.PROXY_UNIT, kubelet_unit)}, "differs": []}
+
+
+def capture(plan: Plan, record: Record, before: HostSnapshot, host: Host, settings: Settings) -> Found:
+    """Both units as they are now, and where the host differs from what was planned."""
+    found = capture_units(host, plan.kubelet_unit)
+    try:
+        changes = diff(plan.desired, refresh(before, host, settings, record), record)
+    except (InstallerError, OSError) as error:
+        return {**found, "differs": [f"[{error}]"]}
+    return {**found, "differs": list(changes.describe())}
+
+
+def diagnose(why: str, found: Found, host: Host, kubelet_unit: str, plan: Plan | None = None) -> Event:
+    """The block as one event `diagnostics`, with the last journal lines of both units."""
+    units = (paths.PROXY_UNIT, kubelet_unit)
+    host.journal.sync()
+    journal = {name: list(host.journal.tail(name, _JOURNAL_LINES)) for name in units}
+    data: dict[str, object] = {"why": why, **found, "journal": journal}
+    if plan is not None:
+        data["plan"] = plan_json(plan)
+    return Event("diagnostics", f"diagnostics: {why}", data)
+
+
+def _unit(host: Host, name: str) -> object:
+    try:
+        state = asdict(host.systemd.unit(name))
+        process = host.processes.get(int(state["main_pid"])) if state["main_pid"] else None
+    except (InstallerError, OSError) as error:
+        return f"[{error}]"
+    del state["environment"]
+    return {**state, "uses_relay": process.uses_relay if process else None}
+
+
+# What a run that failed has left on the host, in words: the last lines of exits 5 and 6.
+#
+# It only looks, and touches a host whose rollback has failed no further.
+
+_RUNTIME_UNITS = {"crio.sock": "crio.service"}
+_USUAL_RUNTIME = "containerd.service"
+_INSTALLER = "cri-resmgr-installer"
+_NOT_BLAMED = "The environment was not sound, so this generation is not blamed"
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackReport:
+    """The host after a rollback that failed. `unreadable` is why it cannot be looked at, empty if it can, and
+    `healthz` whether kubelet's healthz says ok then; `runtime` why kubelet's own runtime does not answer;
+    `left` the paths that are not as they were, `drop_ins` those of ours that kubelet's unit still has."""
+
+    endpoint: str
+    kubelet_unit: str
+    runtime: str = ""
+    unreadable: str = ""
+    healthz: bool = False
+    snapshot: HostSnapshot | None = None
+    left: tuple[str, ...] = ()
+    drop_ins: tuple[str, ...] = ()
+
+    @property
+    def kubelet_unwell(self) -> bool:
+        """Whether it is not healthy, or nothing could be read."""
+        return self.snapshot is None or self.snapshot.kubelet.unwell
+
+    @property
+    def as_before(self) -> bool:
+        """Every file is as it was before the run."""
+        return not self.unreadable and not self.left
+
+
+def look_around(assessment: Assessment, target: Desired, run: Run) -> RollbackReport:
+    """Looks once; what does not answer says so in its place. `target` is what the rollback went for."""
+    host, settings, record = run.host, run.settings, run.store.record
+    endpoint, unit = assessment.base_endpoint, assessment.plan.kubelet_unit
+    runtime = runtime_error(host, endpoint)
+    try:
+        snapshot = refresh(assessment.snapshot, host, settings, record)
+    except (InstallerError, OSError) as error:
+        healthz = host.healthz.ask(settings.kubelet.healthz_url, 0) is Health.OK
+        return RollbackReport(endpoint, unit, runtime, unreadable=str(error), healthz=healthz)
+    return RollbackReport(
+        endpoint,
+        unit,
+        runtime,
+        snapshot=snapshot,
+        left=tuple(change.path for change in diff(target, snapshot, record).files),
+        drop_ins=tuple(
+            path
+            for path, state in snapshot.files.items()
+            if path.endswith(f"/{paths.DROP_IN_NAME}") and state.kind is not Kind.ABSENT
+        ),
+    )
+
+
+def runtime_unit(endpoint: str) -> str:
+    """The systemd unit of the runtime that listens there."""
+    return _RUNTIME_UNITS.get(endpoint.rpartition("/")[2], _USUAL_RUNTIME)
+
+
+def runtime_error(host: Host, endpoint: str, seconds: float = ANSWER_SECONDS) -> str:
+    """Why the runtime behind kubelet's own endpoint is not ready; empty if it is."""
+    try:
+        status = host.cri.status(endpoint, seconds)
+    except (InstallerError, OSError) as error:
+        return str(error)
+    return "" if status.ready else status.reason or "it is not ready"
+
+
+def rolled_back(
+    failure: StepFailedError,
+    target: Desired,
+    blamed: bool,
+    journal: str,
+    unsaved: StepFailedError | None = None,
+    kept: str = "",
+) -> RolledBackError:
+    """Exit 5. `unsaved` is why the record could not be written, if it could not; `kept` that kubelet waits on
+    its base endpoint, if it does."""
+    where = "the host is as it was before"
+    if target.proxy:
+        what = "last good generation" if target.proxy.generation else "earlier installation"
+        where = f"the {what} is in place again"
+    message = failure.message
+    if blamed:
+        what_next = (
+            "This generation is remembered and not tried again: change an input (settings, configs, "
+            f"payload), or run `{_INSTALLER} install --retry`."
+        )
+    elif unsaved is not None:
+        message += f"\nand afterwards: {unsaved.message}"
+        what_next = f"This failure could not be recorded: {unsaved.hint}. Then run the same command again."
+    else:
+        remedy = f"{failure.hint}. Then" if failure.hint else "Later"
+        what_next = f"{_NOT_BLAMED}. {remedy} run the same command again."
+    return RolledBackError(_story(message, journal), f"{where}{kept}. {what_next}", remembered=blamed)
+
+
+def runtime_away(
+    failure: StepFailedError, second: Exception, after: RollbackReport, journal: str
+) -> RolledBackError:
+    """Exit 5: kubelet is left as it runs; a start on either endpoint would fail while the runtime is away."""
+    hint = (
+        "the container runtime does not answer, so this generation is not blamed, kubelet was not restarted, "
+        "and the previous files are in place. The proxy recovers by itself when the runtime does: look at "
+        f"`systemctl status {runtime_unit(after.endpoint)}`, then run the same command again."
+    )
+    return RolledBackError(_story(f"{failure.message}\nand during the rollback: {second}", journal), hint)
+
+
+def failed_twice(
+    failure: StepFailedError, second: Exception, after: RollbackReport, journal: str
+) -> RollbackFailedError:
+    """Exit 6: three lines say what is on the host now, what to type, and how to go on."""
+    message = _story(f"{failure.message}\nand the rollback failed too: {second}", journal)
+    remedies = dict.fromkeys(
+        one.hint for one in (failure, second) if isinstance(one, InstallerError) and one.hint
+    )
+    first = "".join(f"{remedy}; " for remedy in remedies) if not after.runtime else ""
+    return RollbackFailedError(
+        message,
+        f"on the host now: {_state(after)}\n"
+        f"by hand, on the node: {first}{_commands(after)}\n"
+        f"then: `{_INSTALLER} install --retry`, or `{_INSTALLER} remove`; nothing more was touched",
+    )
+
+
+def _state(after: RollbackReport) -> str:
+    """What an operator needs to know, in one line."""
+    found = []
+    if after.runtime:
+        found.append(f"the container runtime at {after.endpoint} does not answer ({after.runtime})")
+    if after.snapshot is None:
+        healthy = "reports healthy" if after.healthz else "does NOT report healthy"
+        return "; ".join([*found, f"kubelet {healthy}; nothing else could be read: {after.unreadable}"])
+    kubelet, proxy = after.snapshot.kubelet, after.snapshot.proxy.unit
+    where = "the relay" if kubelet.on_relay else "its base endpoint"
+    if kubelet.healthy:
+        held = f" and held there ({paths.HOLD})" if after.snapshot.hold else ""
+        found.append(f"{after.kubelet_unit} is healthy on {where}{held}")
+    elif kubelet.foreign_healthz:
+        found.append(f"{after.kubelet_unit} runs on {where}, and another process answers on its healthz")
+    elif kubelet.process is not None:
+        found.append(f"{after.kubelet_unit} is NOT healthy, on {where}")
+    else:
+        found.append(
+            f"{after.kubelet_unit} does NOT run ({kubelet.unit.active_state}, {kubelet.unit.result})"
+        )
+    found.append(f"{paths.PROXY_UNIT} is {proxy.active_state}")
+    found.append(f"not as before: {', '.join(after.left)}" if after.left else "every file is as before")
+    return "; ".join(found)
+
+
+def _commands(after: RollbackReport) -> str:
+    """What to type, in one line, for a healthy kubelet; how to look further, if it is healthy."""
+    typed = []
+    if after.runtime:
+        typed.append(f"systemctl restart {runtime_unit(after.endpoint)}")
+    unit = shlex.quote(after.kubelet_unit)
+    if after.unreadable:
+        typed.append("systemctl restart dbus.service")
+    if after.kubelet_unwell and not after.unreadable:
+        if after.drop_ins:
+            typed += [f"rm -f {shlex.join(after.drop_ins)}", "systemctl daemon-reload"]
+        typed += [f"systemctl reset-failed {unit}", f"systemctl restart {unit}"]
+    typed = typed or [f"journalctl -u {paths.PROXY_UNIT} -n 50"]
+    return f"`{' && '.join(typed)}`"
+
+
+def _story(message: str, journal: str) -> str:
+    return f"{message}\n{journal}" if journal else message
+
+
+def journal_lines(unit: str, lines: tuple[str, ...]) -> str:
+    """The end of a unit's journal as a block; empty if there is none."""
+    if not lines:
+        return ""
+    return "\n".join((f"last lines of the journal of {unit}:", *(f"  {line}" for line in lines)))

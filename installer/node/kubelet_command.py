@@ -1,0 +1,305 @@
+"""The command that starts kubelet: what its unit says, and how a launcher or a script before it is read."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from installer.inputs.systemd_syntax import (
+    Assignment,
+    ExecCommand,
+    bare_variable,
+    expand,
+    merged,
+    parse_environment_file,
+    parse_exec,
+    parse_unit,
+    split_assignments,
+    split_words,
+)
+from installer.model.host import KubeletBase, UnitText
+from installer.model.paths import DROP_IN_NAME
+
+# What a command line runs, and whether a word behind it, or a variable, still reaches kubelet.
+#
+# A shell, a script or another program may stand between systemd and kubelet. Shell cannot be judged by
+# reading it: so no script is read, and of a shell's `-c` only one plain `exec` of kubelet counts. What
+# another program does with its arguments, the running kubelet shows.
+
+_SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "zsh"})
+_KUBELETS = frozenset({"kubelet", "hyperkube"})
+_CONTAINER_TOOLS = frozenset({"docker", "podman", "nerdctl", "ctr", "crictl", "rkt", "systemd-nspawn"})
+# They replace themselves with the program that they are given, behind options of their own.
+_LAUNCHERS = frozenset(
+    {"env", "nice", "ionice", "chrt", "taskset", "numactl", "setsid", "stdbuf", "nohup", "prlimit"}
+    | {"setpriv", "runcon", "systemd-cat", "systemd-inhibit"}
+)
+_COMMAND_OPTION = re.compile(r"-[A-Za-z]*c[A-Za-z]*")
+_OPTIONS_WITH_VALUE = frozenset({"-o", "+o", "-O", "+O", "--rcfile", "--init-file"})
+_NO_ENVIRONMENT = frozenset({"-", "-i", "--ignore-environment"})
+_INTERPRETER = re.compile(r"#![ \t]*(\S+)(?:[ \t]+(\S+))?")
+# One plain command that replaces the shell: no operator, substitution, comment or second line, nor a
+# backslash, which could hide one. Its last word is what matters.
+_EXEC = re.compile(r"[ \t]*exec[ \t]+([^;&|<>()`#\\\n]*?)[ \t]+([^ \t;&|<>()`#\\\n]+)[ \t]*;?[ \t]*")
+_ARGUMENTS = frozenset({'"$@"', "$@", '"${@}"', "${@}"})
+_VARIABLE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
+
+
+class Launch(NamedTuple):
+    """`program` is the first word that is neither a launcher nor one of its options; it is a file for a shell
+    if `shell` is set. `inline` is what a shell is given to run with -c, `placed` whether a word behind that
+    becomes an argument ($1 ...), not its name ($0), and `arguments` are those. `bare`: a launcher empties the
+    environment."""
+
+    program: str = ""
+    shell: bool = False
+    inline: str | None = None
+    placed: bool = False
+    bare: bool = False
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def is_kubelet(self) -> bool:
+        return self.inline is None and not self.shell and posixpath.basename(self.program) in _KUBELETS
+
+    @property
+    def is_located(self) -> bool:
+        """Whether the program's place is known without systemd, which looks in its PATH and fills specifiers
+        in."""
+        return self.inline is not None or (self.program[:1] == "/" and "%" not in self.program)
+
+    @property
+    def is_container(self) -> bool:
+        return self.inline is None and posixpath.basename(self.program) in _CONTAINER_TOOLS
+
+
+class Passing(NamedTuple):
+    """What reaches kubelet at the end of its flags: words behind the command line (`appended`), or the value
+    of `variable`. `why_not` says what is in the way if neither does."""
+
+    appended: bool = False
+    variable: str = ""
+    why_not: str = ""
+
+
+def find_launch(words: tuple[str, ...]) -> Launch:
+    """What a command line runs; argv[0] of systemd's `@` is not among the words."""
+    rest, bare = list(words), False
+    while rest and posixpath.basename(rest[0]) in _LAUNCHERS:
+        launcher = posixpath.basename(rest.pop(0))
+        before = len(rest)
+        options = list(rest)
+        while rest and not _is_program(rest[0]):
+            rest.pop(0)
+        bare = bare or (launcher == "env" and not _NO_ENVIRONMENT.isdisjoint(options[: before - len(rest)]))
+    if not rest:
+        return Launch(bare=bare)
+    if posixpath.basename(rest[0]) == "busybox" and len(rest) > 1:
+        rest.pop(0)
+    if is_shell(rest[0]):
+        return _of_shell(rest[1:])._replace(bare=bare)
+    return Launch(rest[0], bare=bare)
+
+
+def is_shell(word: str) -> bool:
+    """Whether a shell goes by that name; a login shell's has a hyphen before it."""
+    return posixpath.basename(word).removeprefix("-") in _SHELLS
+
+
+def _is_program(word: str) -> bool:
+    name = posixpath.basename(word)
+    known = name in _KUBELETS or name in _SHELLS or name in _LAUNCHERS or name == "busybox"
+    return known or (word.startswith("/") and "=" not in word)
+
+
+def _of_shell(words: list[str]) -> Launch:
+    at, inline = 0, False
+    while at < len(words) and words[at][:1] in ("-", "+") and len(words[at]) > 1:
+        inline = inline or bool(_COMMAND_OPTION.fullmatch(words[at]))
+        at += 2 if words[at] in _OPTIONS_WITH_VALUE else 1
+    rest = words[at:]
+    if inline:
+        # A name that is a variable may come to nothing: then the next word would be the name.
+        placed = len(rest) > 1 and not rest[1].startswith("$")
+        return Launch(inline=rest[0] if rest else "", placed=placed, arguments=tuple(rest[2:]))
+    return Launch(rest[0] if rest else "", shell=True)
+
+
+def is_shell_script(beginning: str) -> bool:
+    """Whether a shell reads the program that begins so, by its first line."""
+    found = _INTERPRETER.match(beginning)
+    return found is not None and any(is_shell(word) for word in found.groups() if word)
+
+
+def judge_inline(launch: Launch) -> Passing:
+    """What `sh -c` passes on, if that is one plain `exec` of kubelet."""
+    command = _EXEC.fullmatch(launch.inline or "")
+    if not command or not _runs_kubelet(command[1]):
+        return Passing(why_not="it is not one plain `exec` of kubelet")
+    if command[2] in _ARGUMENTS:
+        if launch.placed:
+            return Passing(appended=True)
+        return Passing(why_not='"$@" is there, but no name ($0) stands before what would be appended')
+    variable = _VARIABLE.fullmatch(command[2])
+    if not variable:
+        return Passing(why_not='its `exec` ends neither with "$@" nor with one unquoted $VARIABLE')
+    name = variable[1] or variable[2]
+    if launch.bare:
+        return Passing(why_not=f"`env -i` keeps ${name} from it")
+    return Passing(variable=name)
+
+
+def _runs_kubelet(command: str) -> bool:
+    """Whether all before the last word is a kubelet with arguments; false where a quote is left open."""
+    try:
+        found = find_launch(tuple(shlex.split(command)))
+    except ValueError:
+        return False
+    return found.is_kubelet and not found.bare
+
+
+def shell_words(launch: Launch, environment: Mapping[str, str]) -> Iterator[str]:
+    """The words of `sh -c` as far as systemd has filled variables in, with those of the shell filled in and
+    not yet split: kubelet's command line, if that is all."""
+    text = (launch.inline or "").strip().removeprefix("exec ")
+    for word in text.split():
+        if word in _ARGUMENTS:
+            yield from launch.arguments
+        else:
+            yield _VARIABLE.sub(lambda found: environment.get(found[1] or found[2], ""), word)
+
+
+def kubelet_program(words: tuple[str, ...], executable: str) -> str:
+    """The path of kubelet itself, by the running process or the command line; empty if neither names one."""
+    running = executable.removesuffix(" (deleted)")
+    found = (path for path in (running, find_launch(words).program) if path.startswith("/"))
+    return next((path for path in found if posixpath.basename(path) == "kubelet"), "")
+
+
+def came_through(words: tuple[str, ...], started: tuple[str, ...], executable: str) -> bool:
+    """Whether a running process has the arguments of the command line (`words`, its program first) at the end
+    of its own, or is that program. `started` is its command line without our part. A script may start a
+    program of its own name, so the whole path counts where the command line has one."""
+    if not words or not started:
+        return False
+    arguments, running = words[1:], (*started[:4], executable)
+    if "/" not in words[0]:
+        running = tuple(posixpath.basename(word) for word in running)
+    return words[0] in running or (bool(arguments) and started[-len(arguments) :] == arguments)
+
+
+ARGS_VARIABLE = "CRI_RESMGR_KUBELET_ARGS"  # ends a command line that our drop-in repeats
+
+
+class BaseUnit(NamedTuple):
+    """The assignments of the base in the order in which systemd reads them; `later` are those of drop-ins
+    whose name sorts after ours, which override our lines."""
+
+    assignments: tuple[Assignment, ...]
+    later: tuple[Assignment, ...]
+
+    def commands(self) -> tuple[ExecCommand, ...]:
+        """The effective ExecStart= lines. Raises ValueError where one cannot be read."""
+        lines = merged(self.assignments, "Service", "ExecStart")
+        return tuple(parse_exec(line) for line in lines)
+
+    def resets_later(self, key: str) -> str:
+        """The later drop-in that empties the list setting `key`, or an empty string."""
+        return next((line.path for line in self._later(key) if not line.value), "")
+
+    def sets_later(self, key: str) -> str:
+        """The later drop-in that adds to the list setting `key`, or an empty string."""
+        return next((line.path for line in self._later(key) if line.value), "")
+
+    def _later(self, key: str) -> tuple[Assignment, ...]:
+        return tuple(line for line in self.later if (line.section, line.key) == ("Service", key))
+
+    def unset(self) -> frozenset[str]:
+        """The names of the variables that UnsetEnvironment= removes."""
+        lines = merged(self.assignments, "Service", "UnsetEnvironment")
+        words = (word for line in lines for word in split_words(line.value, relaxed=True, c_escapes=True))
+        return frozenset(word.partition("=")[0] for word in words)
+
+    def environment(self, files: Mapping[str, tuple[UnitText, ...]]) -> dict[str, str]:
+        """The variables that kubelet's command line is expanded with, without our part."""
+        found: dict[str, str] = {}
+        for line in merged(self.assignments, "Service", "Environment"):
+            found |= dict(split_assignments(line.value))
+        for path in self.environment_files():
+            for file in files.get(path, ()):
+                found |= parse_environment_file(file.text)
+        for name in self.unset():
+            found.pop(name, None)
+        return found
+
+    def environment_files(self) -> tuple[str, ...]:
+        lines = merged(self.assignments, "Service", "EnvironmentFile")
+        places = (line.value.replace("%%", "%").removeprefix("-") for line in lines)
+        return tuple(
+            _simplified(place) for place in places if place.startswith("/") and ".." not in place.split("/")
+        )
+
+
+def _simplified(path: str) -> str:
+    """As systemd names the file: without empty and `.` components."""
+    return "/" + "/".join(name for name in path.split("/") if name not in ("", "."))
+
+
+def parse_base(base: KubeletBase) -> BaseUnit:
+    """The unit that `base` describes (our drop-in is not among its texts)."""
+    assignments: list[Assignment] = []
+    later: list[Assignment] = []
+    for text in base.texts:
+        lines = parse_unit(text)
+        assignments += lines
+        # systemd sorts the drop-ins of all unit directories by file name.
+        if text.path.endswith(".conf") and posixpath.basename(text.path) > DROP_IN_NAME:
+            later += lines
+    return BaseUnit(tuple(assignments), tuple(later))
+
+
+def next_command_line(unit: BaseUnit, base: KubeletBase) -> tuple[str, ...]:
+    """The command line of kubelet's next start without us, or nothing if it cannot be known. Of a script, it
+    is the script's."""
+    try:
+        commands = unit.commands()
+    except ValueError:
+        return ()
+    if len(commands) != 1:
+        return ()
+    environment = unit.environment(base.environment_files)
+    words = expand(commands[0], environment)
+    if launch_of(commands[0]).inline is None:
+        return words
+    launch = find_launch((*words[:1], *words[2:]) if "@" in commands[0].prefixes else words)
+    return split_words(" ".join(shell_words(launch, environment)), relaxed=True)
+
+
+def launch_of(command: ExecCommand) -> Launch:
+    """What the command line runs."""
+    return find_launch(without_argv0(command))
+
+
+def base_launch(unit: BaseUnit) -> Launch | None:
+    """What the command line of the base runs; None if there is not one, or if its program's place is known to
+    systemd alone."""
+    try:
+        commands = unit.commands()
+    except ValueError:
+        return None
+    launch = launch_of(commands[0]) if len(commands) == 1 else None
+    return launch if launch and launch.is_located else None
+
+
+def without_argv0(command: ExecCommand) -> tuple[str, ...]:
+    """The words without what `@` makes argv[0]."""
+    words = command.words
+    return (*words[:1], *words[2:]) if "@" in command.prefixes else words
+
+
+def last_variable(command: ExecCommand) -> str:
+    """The variable that is the last word, if systemd splits its value into words; else an empty string."""
+    return "" if ":" in command.prefixes else bare_variable(command.words[-1])

@@ -1,0 +1,288 @@
+"""The endpoint that kubelet uses by its own flags and configuration, and what passes a variable on to it."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from typing import NamedTuple
+
+from installer.errors import InvalidInputError
+from installer.inputs.reading import kind
+from installer.inputs.systemd_syntax import ExecCommand, expand
+from installer.inputs.yaml_document import parse_document
+from installer.model.host import KubeletBase, ProcessState, UnitText, last_flag
+from installer.model.paths import RELAY_ENDPOINT, normalise_endpoint, same_endpoint
+from installer.model.plan import Finding, refusal
+from installer.node.kubelet_command import (
+    ARGS_VARIABLE,
+    BaseUnit,
+    Launch,
+    Passing,
+    came_through,
+    find_launch,
+    is_shell,
+    judge_inline,
+    launch_of,
+    next_command_line,
+)
+
+# What kubelet uses without our part: its base endpoint and its resource managers' policies.
+#
+# By kubelet's own precedence: flag (the last one) > --config-dir (the lexically last
+# file that sets it) > --config > built-in default.
+
+_BUILT_IN_ENDPOINT = "unix:///run/containerd/containerd.sock"  # kubelet 1.27 and later
+_OUR_FLAG = f"--container-runtime-endpoint={RELAY_ENDPOINT}"
+_OUR_MARK = "CRI_RESMGR_GUARD_FLAG"  # in the environment of a kubelet that was started through us
+_SOCKET_PATH = re.compile(r"/[A-Za-z0-9._/@:+-]{1,106}")  # a unix socket path holds 107 bytes
+
+
+def base_endpoint(
+    base: KubeletBase, process: ProcessState | None, next_start: tuple[str, ...]
+) -> str | Finding:
+    """The endpoint of the running kubelet without our flag; if none runs, of its next start."""
+    endpoint = _endpoint(base, base_argv(process) or next_start)
+    if base.repaired and isinstance(endpoint, str) and same_endpoint(endpoint, RELAY_ENDPOINT):
+        endpoint = _endpoint(base, next_start)  # it was started before its files were repaired
+    if isinstance(endpoint, Finding):
+        return endpoint
+    planned = last_flag(next_start, "--container-runtime-endpoint")
+    if same_endpoint(endpoint, RELAY_ENDPOINT) or same_endpoint(planned or "", RELAY_ENDPOINT):
+        return refusal(
+            "kubelet-base-is-relay",
+            f"{_relay_source(base)} names the relay as kubelet's endpoint: "
+            "without the proxy, kubelet would have no runtime",
+            "`install --adopt` (settings: adopt: true) takes over what another installer has done; or put "
+            "the endpoint of the container runtime back there, and restart kubelet",
+        )
+    if not _SOCKET_PATH.fullmatch(normalise_endpoint(endpoint)):
+        return refusal(
+            "kubelet-endpoint-not-unix",
+            f"kubelet's endpoint is {endpoint!r}: the proxy can only use a unix socket with a plain path",
+        )
+    return endpoint
+
+
+def next_endpoint(process: ProcessState | None, next_start: tuple[str, ...]) -> str:
+    """The socket that a running kubelet will use after its next start, if its command line names another one
+    then; else, and where it cannot be told, an empty string. A configuration that names another one needs no
+    restart: it is read anew for each snapshot."""
+    flag = "--container-runtime-endpoint"
+    planned, running = last_flag(next_start, flag) or "", last_flag(base_argv(process), flag) or ""
+    if process is None or same_endpoint(planned, running):
+        return ""
+    return planned if _SOCKET_PATH.fullmatch(normalise_endpoint(planned)) else ""
+
+
+def manager_policies(
+    base: KubeletBase, process: ProcessState | None, next_start: tuple[str, ...]
+) -> tuple[str, str]:
+    """The policies of kubelet's CPU and memory manager (`none`, `static` ...; `None`, `Static`).
+
+    Kubelet's defaults if its configuration cannot be read: it does not start then either.
+    """
+    argv = base_argv(process) or next_start
+    try:
+        cpu = _setting(base, argv, "--cpu-manager-policy", "cpuManagerPolicy")
+        memory = _setting(base, argv, "--memory-manager-policy", "memoryManagerPolicy")
+    except ValueError:
+        return "none", "None"
+    return cpu or "none", memory or "None"
+
+
+def cgroups_per_qos(base: KubeletBase, process: ProcessState | None, next_start: tuple[str, ...]) -> bool:
+    """Whether kubelet puts each pod into a cgroup of its QoS class: its default, also where its configuration
+    cannot be read."""
+    try:
+        found = _setting(base, base_argv(process) or next_start, "--cgroups-per-qos", "cgroupsPerQOS")
+    except ValueError:
+        return True
+    return found.lower() not in ("false", "f", "0")  # as Go reads a flag's boolean
+
+
+def base_argv(process: ProcessState | None) -> tuple[str, ...]:
+    """The running command line without the flag that our guard has added: the last one, which a script may
+    have put before flags of its own."""
+    if process is None:
+        return ()
+    argv = list(process.argv)
+    if _OUR_MARK in process.environ and _OUR_FLAG in argv:
+        del argv[len(argv) - 1 - argv[::-1].index(_OUR_FLAG)]
+    return tuple(argv)
+
+
+def _endpoint(base: KubeletBase, argv: tuple[str, ...]) -> str | Finding:
+    flag = last_flag(argv, "--container-runtime-endpoint")
+    if flag:
+        return flag
+    for name, read in (("--config", base.config), ("--config-dir", base.config_dir)):
+        wanted = last_flag(argv, name)
+        if wanted and read is None:
+            return refusal(
+                "kubelet-config-unreadable",
+                f"kubelet's configuration {wanted} could not be read, and its endpoint may stand there",
+                "start kubelet, and see that the file is there",
+            )
+    try:
+        return _setting(base, argv, "", "containerRuntimeEndpoint") or _BUILT_IN_ENDPOINT
+    except ValueError as error:
+        return refusal("kubelet-config-unreadable", str(error), "correct kubelet's configuration")
+
+
+def _setting(base: KubeletBase, argv: tuple[str, ...], flag: str, field: str) -> str:
+    """Raises ValueError, naming the file, where a configuration that may set it cannot be read."""
+    value = last_flag(argv, flag) if flag else None
+    if value is not None:
+        return value
+    files = (*reversed(base.config_dir or ()), *((base.config,) if base.config else ()))
+    for file in files:
+        found = _field(file, field)
+        if found is not None:
+            return found
+    return ""
+
+
+def _field(file: UnitText, field: str) -> str | None:
+    """Empty if the file has it with no value (null): kubelet takes its default then, whatever an earlier file
+    says, for it merges the files as JSON (RFC 7396)."""
+    # A configuration that does not name the field need not be parsed, nor yaml imported.
+    if field not in file.text:
+        return None
+    try:
+        content = parse_document(file.text.encode("utf-8", "replace"), file.path).data
+    except InvalidInputError as error:
+        raise ValueError(error.message) from error
+    if not isinstance(content, dict) or field not in content:
+        return None
+    value = content[field]
+    if isinstance(value, (dict, list)):
+        raise ValueError(f"{file.path}: {field} is {kind(value)}")
+    return "" if value is None else str(value)
+
+
+def _relay_source(base: KubeletBase) -> str:
+    """The file that names the relay, for a message."""
+    relay = normalise_endpoint(RELAY_ENDPOINT)
+    found = (text.path for text in base.configured() if relay in text.text)
+    return next(found, "another program's configuration")
+
+
+# Whether what stands between systemd and kubelet hands our part on, by all that a snapshot has of it.
+#
+# Of a script or another program the running kubelet shows it: its command line ends as the unit's does. Where
+# it does not, an operator says what arrives: `kubelet.variable`, or `kubelet.strategy: exec-start` for the
+# arguments. After the restart the running process decides.
+
+_SAY_SO = (
+    "kubelet.variable: NAME, if it passes the value of that environment variable on to kubelet behind every "
+    "other flag, or kubelet.strategy: exec-start, if it passes its own arguments on"
+)
+_HINTS = {
+    "kubelet-in-container": "run kubelet as a process of the host, or exclude this node",
+    "kubelet-behind-shell": "start kubelet with `exec` in it",
+    "kubelet-shell-wrapper": (
+        f'make it one `exec kubelet ...` that ends with "$@" or a $VARIABLE; or set {_SAY_SO}'
+    ),
+    "kubelet-arguments-lost": (
+        f"if the unit has changed since kubelet's start, restart kubelet; or set {_SAY_SO}"
+    ),
+}
+_HINT_REMOVE = (
+    "`cri-resmgr-installer remove` starts kubelet by its unit's own line, which shows what becomes of its "
+    f"arguments; then install again; or set {_SAY_SO}"
+)
+
+
+# No setting helps there.
+NEVER_SERVED = ("kubelet-in-container", "kubelet-behind-shell")
+
+
+class Found(NamedTuple):
+    """`code` is that of the refusal where neither words nor a variable reach kubelet; `what` stands between
+    systemd and kubelet, in words. `earlier` is the program that our drop-in starts kubelet by, if its unit
+    has another one now."""
+
+    launch: Launch
+    passing: Passing
+    what: str = ""
+    code: str = ""
+    earlier: str = ""
+
+    @property
+    def direct(self) -> bool:
+        """Whether nothing stands between."""
+        return self.passing.appended and not self.what
+
+    @property
+    def known_to_lose(self) -> bool:
+        """Whether arguments do not arrive even where an operator says so by asking for exec-start."""
+        return self.code in NEVER_SERVED or bool(self.passing.variable)
+
+    def refused(self, command: ExecCommand) -> Finding:
+        """Why kubelet cannot be served."""
+        why = self.passing.why_not or f"only ${self.passing.variable} reaches kubelet, not its arguments"
+        message = f"{self.what} in {command.path} starts kubelet, and our flag would not reach it: {why}"
+        if self.earlier:
+            message += f"; our drop-in still starts kubelet by its earlier command line ({self.earlier})"
+        return refusal(self.code, message, _HINT_REMOVE if self.earlier else _HINTS[self.code])
+
+
+def find_passing(
+    unit: BaseUnit, command: ExecCommand, base: KubeletBase, process: ProcessState | None
+) -> Found:
+    """`process` is the running kubelet, or the shell that stands before it."""
+    launch = launch_of(command)
+    name = posixpath.basename(launch.program)
+    if launch.is_container:
+        why = f"{name} runs it in a container, where the relay is not"
+        return Found(launch, Passing(why_not=why), name, "kubelet-in-container")
+    if launch.is_kubelet and not base.scripted:
+        return Found(launch, Passing(appended=True))
+    passing = judge_inline(launch) if launch.inline is not None else Passing()
+    what = (
+        "the shell command"
+        if launch.inline is not None
+        else f"the program {launch.program or command.words[0]}"
+    )
+    if passing.appended or passing.variable:
+        return Found(launch, passing, what, "kubelet-shell-wrapper")
+    by_shell = launch.inline is not None or launch.shell or base.scripted
+    if by_shell and is_behind_shell(process):
+        why = "the main process of the unit is the shell, and kubelet its child"
+        return Found(launch, Passing(why_not=why), what, "kubelet-behind-shell")
+    if launch.inline is not None:
+        return Found(launch, passing, what, "kubelet-shell-wrapper")
+    started, earlier = _started_line(unit, command, base, launch)
+    return Found(launch, _shown(started, process), what, "kubelet-arguments-lost", earlier)
+
+
+def is_behind_shell(process: ProcessState | None) -> bool:
+    """Whether the main process is a shell: it has not come to its `exec` yet, or has none."""
+    return process is not None and bool(process.argv) and is_shell(process.argv[0])
+
+
+def _shown(words: tuple[str, ...], process: ProcessState | None) -> Passing:
+    """What the running process shows: that it is the program of the line it was started by, or was given what
+    stands in there. `words` is that line, empty if it is not known. Without a process its endpoint is not
+    known either, which is refused by itself."""
+    if process is None or came_through(words, base_argv(process), process.exe):
+        return Passing(appended=True)
+    return Passing(why_not="the running kubelet has other arguments than the unit")
+
+
+def _started_line(
+    unit: BaseUnit, command: ExecCommand, base: KubeletBase, launch: Launch
+) -> tuple[tuple[str, ...], str]:
+    """The program and arguments that the running kubelet was started by, variables filled in. Our drop-in may
+    repeat an older line of the unit: if that has another program, it shows nothing, and is named."""
+    lines = base.detail.exec_start
+    if len(lines) == 1 and lines[0].argv[-1:] == (f"${ARGS_VARIABLE}",) and launch.is_located:
+        words = (lines[0].path, *lines[0].argv[1:-1])
+        if find_launch(words).program != launch.program:
+            return (), lines[0].path
+        line = expand(ExecCommand("", "", "", words), unit.environment(base.environment_files))
+    else:
+        line = next_command_line(unit, base)
+        line = (*line[:1], *line[2:]) if "@" in command.prefixes else line
+    at = line.index(launch.program) if launch.program in line else 0
+    return (launch.program, *line[at + 1 :]), ""

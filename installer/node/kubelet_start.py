@@ -1,0 +1,135 @@
+"""Whether a kubelet that was restarted comes up, where it should, and stays up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from installer.errors import InstallerError, StepFailedError
+from installer.host.ports import Host
+from installer.model import paths
+from installer.model.event import Emit, Event
+from installer.model.host import Health, UnitState
+from installer.model.limits import Limits
+from installer.model.plan import PROXY_SETTLE, Plan, Step, StepKind
+from installer.node.adoption import find_leftovers
+from installer.node.kubelet_endpoint import is_behind_shell
+from installer.node.kubelet_strategy import effective
+
+_POLL = 0.05  # seconds
+_SETTLE_POLL = 0.5  # seconds
+_CALM_SECONDS, _CALM_POLL = 10.0, 0.5
+
+Failure = Callable[[str, str], StepFailedError]
+"""(unit, why) -> the error that names both."""
+
+
+def await_calm(host: Host, emit: Emit) -> None:
+    """Before a restart of kubelet: containers that it is about to start are started first, for a start that
+    is cut off leaves them behind in the runtime. Ends after some seconds, or where the relay is silent."""
+    deadline, relay = host.clock.monotonic() + _CALM_SECONDS, paths.RELAY_ENDPOINT
+    told = False
+    while host.clock.monotonic() < deadline and host.cri.answers(relay, _CALM_POLL):
+        try:
+            begun = host.cri.unstarted(relay, _CALM_POLL)
+            awaited = set(begun).difference(find_leftovers(begun, host.cri.containers(relay, _CALM_POLL)))
+        except InstallerError:
+            return
+        if not awaited:
+            return
+        if not told:
+            message = f"kubelet is starting {len(awaited)} containers: its restart waits for them"
+            emit(Event("kubelet.waits", message, {"containers": sorted(one.title for one in awaited)}))
+        told = True
+        host.clock.sleep(_CALM_POLL)
+
+
+def check_steady(before: UnitState, now: UnitState, failure: Failure) -> None:
+    """Raises `failure` unless it is the same process, and runs."""
+    if now.flapping or not now.main_pid or now.main_pid != before.main_pid:
+        state = f"{now.active_state}/{now.sub_state}, {now.result}"
+        raise failure(now.name, f"it keeps crashing ({state})")
+
+
+class KubeletStart:
+    """One restart of kubelet by a plan, from its unit's state on. `proxy` is the proxy's unit when its relay
+    had answered."""
+
+    def __init__(
+        self, plan: Plan, host: Host, limits: Limits, failure: Failure, proxy: UnitState | None
+    ) -> None:
+        self._plan = plan
+        self._host = host
+        self._limits = limits
+        self._failure = failure
+        self._proxy = proxy
+
+    def check_effective(self, step: Step) -> None:
+        """Our lines are in force in the unit that systemd has loaded. Raises StepFailedError."""
+        kubelet = self._plan.desired.kubelet
+        if kubelet is None:
+            return
+        systemd = self._host.systemd
+        wrong = effective(systemd.detail(step.target), systemd.unit(step.target), kubelet)
+        if wrong:
+            raise self._failure(step.target, f"our lines have no effect: {wrong}")
+
+    def wait(self, step: Step) -> None:
+        """Healthy, then the same process, healthy, for the settle time, on the right endpoint. On the way to
+        another start it need not last as long. Raises StepFailedError."""
+        aside = step.kind is StepKind.AWAIT_KUBELET_ON_BASE
+        relay = self._plan.desired.kubelet is not None and not aside
+        settle = min(self._limits.settle, PROXY_SETTLE) if aside else self._limits.settle
+        name, unit = step.target, self._host.systemd.unit(step.target)
+        proxy = (self._proxy or self._host.systemd.unit(paths.PROXY_UNIT)) if relay else None
+        deadline = self._host.clock.monotonic() + self._limits.kubelet_start
+        # Without a healthz URL, a script may not have come to its `exec` of kubelet yet.
+        while self._is_unwell(unit) or (relay and self._is_shell(unit)):
+            self._check_relay(proxy)  # first: kubelet does not survive a relay that dies
+            self._check_steady(unit)
+            if self._host.clock.monotonic() > deadline:
+                late = f"{self._limits.kubelet_start:g} s after the restart"
+                raise self._failure(name, f"{self._limits.healthz_url} is not ok {late}")
+            self._host.clock.sleep(_POLL)
+        self._check_endpoint(name, unit, relay)
+        settled = self._host.clock.monotonic() + settle
+        while (left := settled - self._host.clock.monotonic()) > 0:
+            self._host.clock.sleep(min(_SETTLE_POLL, left))
+            self._check_relay(proxy)
+            self._check_steady(unit)
+            if self._is_unwell(unit):
+                raise self._failure(name, f"{self._limits.healthz_url} stopped being ok")
+        self._check_endpoint(name, unit, relay)
+        if relay:
+            # Who came past the proxy until now is told to it, where its policy would take something.
+            self._host.files.remove(paths.CONTAINERS_UNKNOWN)
+
+    def _check_steady(self, unit: UnitState) -> None:
+        check_steady(unit, self._host.systemd.unit(unit.name), self._failure)
+
+    def _is_unwell(self, unit: UnitState) -> bool:
+        """A kubelet that cannot be asked is judged by its process alone: it exits where its endpoint does not
+        answer."""
+        return self._host.healthz.ask(self._limits.healthz_url, unit.main_pid) is Health.UNWELL
+
+    def _is_shell(self, unit: UnitState) -> bool:
+        return is_behind_shell(self._host.processes.get(unit.main_pid))
+
+    def _check_relay(self, proxy: UnitState | None) -> None:
+        """R4: kubelet is not left on a relay that dies or falls silent while kubelet settles on it."""
+        if proxy is None:
+            return
+        self._check_steady(proxy)
+        if not self._host.cri.answers(paths.RELAY_ENDPOINT):
+            raise self._failure(proxy.name, "the relay stopped answering under kubelet")
+
+    def _check_endpoint(self, name: str, unit: UnitState, relay: bool) -> None:
+        now = self._host.systemd.unit(name)
+        check_steady(unit, now, self._failure)
+        desired = self._plan.desired.kubelet
+        if desired is not None and not desired.unit.generation:
+            return  # an earlier installation is back, and the relay may stand in kubelet's configuration
+        process = self._host.processes.get(now.main_pid)
+        if process is None or process.uses_relay is not relay:
+            wanted = "the relay" if relay else "its base endpoint"
+            has = (process and process.flag("--container-runtime-endpoint")) or "no endpoint"
+            raise self._failure(name, f"it did not start on {wanted}: its command line has {has}")

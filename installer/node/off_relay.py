@@ -1,0 +1,66 @@
+"""Kubelet's way off the relay for a start of the proxy that takes long, and its way back. Pure: steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+from installer.errors import KubeletKeptError
+from installer.model import paths
+from installer.model.hold import BY_RUN
+from installer.model.host import DesiredFile, Part
+from installer.model.plan import Step, StepKind
+from installer.model.proxy import ExpectedStart
+
+WAITS_THERE = f"{BY_RUN}kubelet waits there until the proxy has started, and another restart is allowed"
+
+KEPT_ON_BASE = (
+    "kubelet waits on its base endpoint: another restart of it is not allowed now",
+    "the proxy runs; `run` takes kubelet back to it as soon as that is allowed",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """Whether kubelet leaves the relay for a start of the proxy. `reason` is the hold's, if it does so
+    before; `refuge` the runtime's endpoint, if it does so only should the start turn out slow; both else
+    empty. `expected` is what such a start may take."""
+
+    reason: str = ""
+    refuge: str = ""
+    expected: ExpectedStart = field(default_factory=ExpectedStart)
+
+
+def set_hold(reason: str) -> Step:
+    """From kubelet's next start on it is held on its base endpoint."""
+    content = reason.replace("\n", " ").encode() + b"\n"
+    hold = DesiredFile(paths.HOLD, content, 0o644, Part.KUBELET, sha256(content).hexdigest())
+    return Step(StepKind.SET_HOLD, paths.HOLD, Part.KUBELET, hold)
+
+
+def leave_relay(unit: str, reason: str = WAITS_THERE) -> tuple[Step, ...]:
+    """Kubelet leaves the relay. The hold keeps it away, whoever restarts it."""
+    kinds = (StepKind.RESTART, StepKind.AWAIT_KUBELET_ON_BASE)
+    return (set_hold(reason), *(Step(kind, unit, Part.KUBELET) for kind in kinds))
+
+
+def restart_kubelet(unit: str) -> tuple[Step, ...]:
+    """The steps of a restart: it counts only when kubelet is healthy again."""
+    return tuple(Step(kind, unit, Part.KUBELET) for kind in (StepKind.RESTART, StepKind.AWAIT_KUBELET))
+
+
+def check_way_back(rest: tuple[Step, ...], unit: str, restarts_left: float) -> None:
+    """Raises KubeletKeptError where the rest of a plan begins with kubelet's way back to the relay, and no
+    restart is left for it."""
+    kinds = [step.kind for step in rest[:2] if step.target in (paths.HOLD, unit)]
+    if kinds == [StepKind.CLEAR_HOLD, StepKind.RESTART] and restarts_left < 1:
+        raise KubeletKeptError(*KEPT_ON_BASE)
+
+
+def come_back(rest: tuple[Step, ...], unit: str) -> tuple[Step, ...]:
+    """The rest of a plan whose kubelet had to leave the relay: the hold ends with the next restart of
+    kubelet. If none was planned, that comes last, when the relay has answered."""
+    restarts = (n for n, step in enumerate(rest) if step.kind is StepKind.RESTART and step.target == unit)
+    until = next(restarts, len(rest))
+    clear = Step(StepKind.CLEAR_HOLD, paths.HOLD, Part.KUBELET)
+    return (*rest[:until], clear, *(rest[until:] or restart_kubelet(unit)))

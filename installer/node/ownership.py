@@ -1,0 +1,364 @@
+"""The record's life during one run: claim before the first write, close after the last.
+
+Holds the only mutable reference to the record. What is claimed here is ours to
+give back, whatever happens after.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from hashlib import sha256
+
+from installer.errors import UnservableHostError
+from installer.host.ports import Clock, Files
+from installer.model import paths
+from installer.model.host import ABSENT, DesiredFile, HostPath, HostSnapshot, Identity, Kind, Part
+from installer.model.plan import Desired, FileChange, Plan, StepKind, UnitAction
+from installer.node.earlier import DIRECTORIES, Earlier, base_claims, complete, take_over
+from installer.node.kept import (
+    damaged_objects,
+    drop_objects,
+    heal_good,
+    keep_contents,
+    keep_object,
+    object_path,
+    without_lost_originals,
+)
+from installer.node.record import (
+    NOTHING_LOADED,
+    Claim,
+    Digest,
+    Failure,
+    LoadedRecord,
+    Original,
+    Record,
+    RecordStatus,
+    claim_paths,
+    is_earlier,
+    is_ours,
+    objects_of,
+    save_record,
+    state_below,
+    with_good,
+)
+
+_RECORD_KEPT = 8 << 20  # bytes
+_EDITED = f"{paths.OUR_STATE}/edited"
+
+
+class RecordStore:
+    """`record` is the record as it stands; `status` how it was found; `unclaimed` what lies at our paths
+    without proof that it is ours (only looked for if the record cannot be believed)."""
+
+    def __init__(self, files: Files, loaded: LoadedRecord = NOTHING_LOADED) -> None:
+        self._files = files
+        self.record, self.status = loaded.record, loaded.status
+        self._on_disk = loaded.record if loaded.status is RecordStatus.OK else None
+        self.unclaimed: tuple[str, ...] = ()
+        self._orphans = loaded.orphans  # kept originals that only the lost record knew how to give back
+        # Of a takeover that begins: files by path as they are, kubelet's repaired ones by digest.
+        self._replaced: dict[str, str] = {}
+        self._repaired: dict[str, bytes] = {}
+
+    def adopt(self, drop_ins: Sequence[str], payload_digest: str, everything: bool) -> None:
+        """Without a record, claims what is provably ours: files with our header, and the payload's own
+        binary. `drop_ins` are where our drop-in may lie. With `everything`, all that lies at our paths."""
+        if self.status in (RecordStatus.OK, RecordStatus.FOREIGN):
+            return
+        claims, unclaimed = {}, []
+        # Upstream's program in another installer's hands is not ours, although we would install the same.
+        unit = state_below(self._files, paths.PROXY_UNIT_FILE)
+        anothers = unit.kind is Kind.FILE and not is_ours(unit, ())
+        wrote = (payload_digest,) if payload_digest and not anothers else ()
+        of_kubelet = (paths.KUBELET_ENVIRONMENT, *drop_ins)
+        for path in (*paths.OUR_FILES, *drop_ins):
+            state = state_below(self._files, path)
+            if state.kind is Kind.ABSENT:
+                continue
+            if everything or is_ours(state, wrote):
+                part = Part.KUBELET if path in of_kubelet else Part.PROXY
+                claims[path] = Claim(part, Original(), (state.digest,))
+            else:
+                unclaimed.append(path)
+        # Made by us in all likelihood; they go only if nothing is in them.
+        of_drop_ins = {paths.CONTROL_UNITS, *map(posixpath.dirname, drop_ins)}
+        directories = tuple(sorted({*_DIRECTORIES_OF_OURS, *of_drop_ins} if claims else ()))
+        if not everything:
+            unclaimed += [path for path in paths.PROXY_STATE if self._exists(path) and path not in claims]
+        if not everything and (claims or self.status is not RecordStatus.MISSING):
+            self._orphans = tuple(self._find_orphans(wrote))
+            unclaimed += map(_set_aside_path, self._orphans)
+        # Neither a record nor a header: nothing was installed here, or the last removal is complete.
+        self.unclaimed = tuple(unclaimed) if claims or self.status is not RecordStatus.MISSING else ()
+        foreign = () if everything else tuple(path for path in paths.PROXY_STATE if self._exists(path))
+        self.record = replace(self.record, claims=claims, directories=directories, foreign_state=foreign)
+
+    def take_over(self, earlier: Earlier, kubelet_unit: str) -> None:
+        """From now on that installation counts as ours. Raises OSError."""
+        states = {path: self._files.state(path) for path in (*earlier.files, *earlier.repairs)}
+        states |= {path: state_below(self._files, path) for path in (*DIRECTORIES, paths.PROXY_WANTED)}
+        self.record = take_over(self.record, earlier, states, kubelet_unit)
+        of_good = earlier.files if is_earlier(self.record) else ()
+        self._replaced = {path: states[path].digest for path in (*earlier.repairs, *of_good)}
+        self._repaired |= {sha256(content).hexdigest(): content for content in earlier.repairs.values()}
+
+    def repairs(self) -> dict[str, str]:
+        """Kubelet's files as a takeover leaves them, path -> text. A file that another person has written
+        since is theirs, and no longer claimed."""
+        claims, found = dict(self.record.claims), {}
+        for path, claim in base_claims(self.record).items():
+            content = self._repaired.get(claim.before.digest)
+            content = content or self._files.read(object_path(claim.before.digest))
+            state = state_below(self._files, path)
+            if content is None or state.digest not in (claim.before.digest, *claim.wrote):
+                del claims[path]
+            else:
+                found[path] = content.decode("utf-8", "surrogateescape")
+        self.record = replace(self.record, claims=claims)
+        return found
+
+    def with_damage(self, snapshot: HostSnapshot, *, give_up: bool) -> HostSnapshot:
+        """The snapshot, with what is damaged of the objects that the record on the disk refers to. `give_up`:
+        a person wants the removal without the originals among them."""
+        damaged = damaged_objects(self._on_disk or Record(), snapshot)
+        if give_up:
+            self.record = without_lost_originals(self.record, damaged)
+        return replace(snapshot, damaged=damaged)
+
+    def _keep_taken(self) -> None:
+        """What a rollback of this takeover brings back, and what a removal does."""
+        for path, digest in self._replaced.items():
+            keep_object(self._files, digest, HostPath(path))
+        for digest, content in self._repaired.items():
+            keep_object(self._files, digest, content)
+
+    def _find_orphans(self, wrote: tuple[str, ...]) -> Iterable[str]:
+        """The kept originals among everything that is kept."""
+        for name in self._files.list(paths.OBJECTS):
+            state = state_below(self._files, object_path(name))
+            if state.digest == name and not is_ours(state, wrote):
+                yield name
+
+    def _set_aside(self) -> Iterable[str]:
+        """Without its claim an original cannot be given back: it is kept where people find it, and so is the
+        record as it is, before another one takes its place."""
+        for name in self._orphans:
+            if state_below(self._files, object_path(name)).kind is not Kind.FILE:
+                continue
+            self._files.make_directory(_EDITED, 0o700)
+            self._files.write(_set_aside_path(name), HostPath(object_path(name)), 0o600, digest=name)
+            yield f"{object_path(name)} -> {_set_aside_path(name)}"
+        record = self._files.read(paths.RECORD, _RECORD_KEPT) if self._orphans else None
+        if record is not None:
+            self._files.write(f"{_EDITED}/record.json", record, 0o600)
+        self._orphans = ()
+
+    def _exists(self, path: str) -> bool:
+        return self._files.state(path, lambda _path, _identity: "unread").kind is not Kind.ABSENT
+
+    def claim(self, plan: Plan, snapshot: HostSnapshot) -> tuple[str, ...]:
+        """Records what the plan is about to own, originals kept first; then makes the directories.
+
+        Returns where the content of edited files was kept.
+        """
+        self._make_own_directories()
+        self._keep_taken()
+        heal_good(self._files, self.record)
+        writes = [step.file for step in plan.steps if isinstance(step.file, DesiredFile)]
+        self._keep_originals(writes, snapshot)
+        # What is to be good is kept before anything is replaced: a disk without room for it is noticed while
+        # nothing has been touched.
+        keep_contents(self._files, plan.desired)
+        kept = (*self._set_aside(), *self._keep_edits(plan.changes.files))
+        record = self.record
+        if not record.claims:
+            record = replace(record, foreign_state=snapshot.leftovers)
+        if paths.PROXY_UNIT_FILE not in record.claims and not is_earlier(record):
+            before = {paths.PROXY_UNIT: snapshot.proxy.unit.unit_file_state}
+            record = replace(record, unit_files=before, links=self._links_of_proxy())
+        needed = {posixpath.dirname(file.path) for file in writes}
+        needed |= {paths.WANTS for step in plan.steps if step.kind is StepKind.ENABLE}
+        missing = {made for directory in needed for made in self._files.missing_directories(directory)}
+        directories = tuple(dict.fromkeys((*record.directories, *sorted(missing))))
+        record = replace(record, directories=directories, owed=self._owed(plan, snapshot))
+        if any(step.kind is StepKind.SIGNAL for step in plan.steps):
+            record = replace(record, signalled=(record.signalled[0], ""))  # until it is sent
+        self._save(claim_paths(record, snapshot.files, writes))
+        for file in writes:
+            self._files.make_directory(posixpath.dirname(file.path))
+        return kept
+
+    def _links_of_proxy(self) -> dict[str, Original]:
+        """The links that enable a unit of our name, those of its aliases, too; if there are any, also that
+        our link was not there."""
+        names = self._files.list(paths.LINKS)
+        wanted = (f"{paths.LINKS}/{name}/{paths.PROXY_UNIT}" for name in names)
+        found = {path: state_below(self._files, path) for path in wanted}
+        for name in names:
+            state = state_below(self._files, f"{paths.LINKS}/{name}")
+            if posixpath.basename(state.target) == paths.PROXY_UNIT != name:
+                found[f"{paths.LINKS}/{name}"] = state
+        links = {path: Original.of(state) for path, state in found.items() if state.kind is Kind.SYMLINK}
+        return {paths.PROXY_WANTED: Original(), **links} if links else {}
+
+    def _make_own_directories(self) -> None:
+        self._files.make_directory(paths.OUR_STATE, 0o700)
+        self._files.make_directory(paths.OBJECTS, 0o700)
+        # Made by a run that was killed, it need not be durable; what is in it has to be.
+        self._files.sync(posixpath.dirname(paths.OUR_STATE))
+
+    def _keep_originals(self, writes: Iterable[DesiredFile], snapshot: HostSnapshot) -> None:
+        for file in writes:
+            before = snapshot.files.get(file.path, ABSENT)
+            if file.path not in self.record.claims and before.kind is Kind.FILE:
+                keep_object(self._files, before.digest, HostPath(file.path))
+        self._files.sync(paths.OBJECTS)  # also what a run that was killed has kept
+
+    def _keep_edits(self, changes: Iterable[FileChange]) -> Iterable[str]:
+        """An edit of a file of ours is undone, but it is not lost."""
+        for change in changes:
+            claim = self.record.claims.get(change.path)
+            if claim is None or change.before.kind is not Kind.FILE:
+                continue
+            if change.before.digest not in (*claim.wrote, claim.before.digest):
+                name = f"{posixpath.basename(change.path)}.{change.before.digest[:12]}"
+                self._files.make_directory(_EDITED, 0o700)
+                source = HostPath(change.path)
+                self._files.write(f"{_EDITED}/{name}", source, 0o600, digest=change.before.digest)
+                yield f"{change.path} -> {_EDITED}/{name}"
+
+    def _owed(self, plan: Plan, snapshot: HostSnapshot) -> dict[str, str]:
+        owed = {}
+        unit, kubelet = plan.changes.unit(Part.PROXY), snapshot.kubelet.unit
+        if unit is not None and unit.action is UnitAction.RESTART and snapshot.proxy.unit.invocation_id:
+            owed[unit.name] = snapshot.proxy.unit.invocation_id
+        if is_earlier(self.record) and kubelet.invocation_id:
+            # It may have read the relay from a file that is repaired by now.
+            waits = any(change.path in base_claims(self.record) for change in plan.changes.files)
+            owed[kubelet.name] = (
+                kubelet.invocation_id if waits else self.record.owed.get(kubelet.name, kubelet.invocation_id)
+            )
+        return owed
+
+    def _save(self, record: Record) -> None:
+        """Writes the record, unless it is on the disk as it is: a removal needs no space for it."""
+        self.record = record
+        if record == self._on_disk:
+            self._files.sync(paths.OUR_STATE)  # a run may have been killed before it did so
+            return
+        self._on_disk = None
+        save_record(self._files, record)
+        self._on_disk = record
+
+    def note_applied(self, plan: Plan, before: HostSnapshot, invocation: str) -> None:
+        """After the last step: nothing is owed any more, and the proxy (its `invocation` now) has
+        read force.cfg if it was started or signalled. Closing keeps it. `before` is what was planned from."""
+        did = {step.kind for step in plan.steps if step.part is Part.PROXY}
+        signalled = self.record.signalled
+        if plan.desired.proxy is not None and did & {StepKind.RESTART, StepKind.SIGNAL}:
+            signalled = (invocation, plan.desired.proxy.reload_digest)
+        cleared = before.cache.agent_digest if StepKind.RESET_CACHE in did else self.record.cleared
+        self.record = replace(self.record, owed={}, signalled=signalled, cleared=cleared)
+
+    def close_as_good(self) -> None:
+        """After a change was undone: the good generation is in place again, and the objects of the other one
+        are deleted."""
+        self._save(self.record)
+        drop_objects(self._files, objects_of(self.record))
+
+    def close_installed(self, desired: Desired, snapshot: HostSnapshot, payload_file: str) -> None:
+        """This generation is good: it is kept whole, and objects that nothing refers to are deleted."""
+        digests = {file.path: file.digest for file in desired.files}
+        self.record = complete(self.record, digests)
+        claims = {
+            path: replace(claim, wrote=(digests[path],)) if path in digests else claim
+            for path, claim in self.record.claims.items()
+            if path in digests or snapshot.files.get(path, ABSENT) != claim.before.state
+        }
+        self._make_own_directories()
+        tuple(self._set_aside())
+        keep_contents(self._files, desired)
+        record = with_good(self.record, desired)
+        failed = {gen: why for gen, why in record.failed.items() if gen != desired.generation}
+        self._settle()
+        self._save(
+            replace(
+                record,
+                claims=claims,
+                owed={},
+                checked=snapshot.proxy.unit.invocation_id,
+                failed=failed,
+                digests=self._identities(snapshot, digests, payload_file),
+            )
+        )
+        drop_objects(self._files, objects_of(self.record))
+
+    def _identities(
+        self, snapshot: HostSnapshot, digests: dict[str, str], payload_file: str
+    ) -> dict[str, Digest]:
+        """Of the proxy's binary, on the host, as it is kept, and in the payload."""
+        digest, kept = digests[paths.BINARY], object_path(digests[paths.BINARY])
+        found = {paths.BINARY: snapshot.files.get(paths.BINARY, ABSENT).identity}
+        found[kept] = self._files.state(kept, lambda _path, _identity: digest).identity
+        with suppress(OSError):
+            found[payload_file] = Identity.of(os.stat(payload_file))
+        return {path: Digest(identity, digest) for path, identity in found.items() if identity}
+
+    def blame(self, generation: str, reason: str, clock: Clock) -> None:
+        """Remembers that this generation failed in a sound environment: it is not tried again. Closing
+        saves it: until then the next run has to finish the rollback."""
+        failure = Failure(reason, clock.now())
+        self.record = replace(self.record, failed={**self.record.failed, generation: failure})
+
+    def _settle(self) -> None:
+        """Makes the disk agree with the record. A run that was killed in the middle of a write leaves a
+        temporary file, or a name that is not durable, in a directory that the next run had no reason to
+        touch."""
+        directories = {posixpath.dirname(path) for path in (*self.record.claims, *self.record.directories)}
+        for directory in sorted({*directories, paths.WANTS, paths.OBJECTS, paths.OUR_STATE}):
+            with suppress(UnservableHostError):  # a link leads out of the host root by now
+                self._files.sweep(directory)
+                self._files.sync(directory)
+
+    def close_removed(self, keep: Collection[str] = ()) -> None:
+        """Deletes what is left of ours: empty directories but for those to `keep`, then the record, then what
+        it refers to.
+
+        Kept edits stay; without any, nothing remains.
+        """
+        files = self._files
+        tuple(self._set_aside())
+        self._settle()
+        files.remove_tree(paths.OUR_RUNTIME)
+        for directory in reversed(self.record.directories):
+            if directory not in keep:
+                files.remove_empty_directory(directory)
+        files.remove(paths.HOLD)
+        # Before the originals: an install that follows a crash here must not trust in what is gone.
+        files.remove(paths.RECORD)
+        files.remove_tree(paths.OBJECTS)
+        files.remove_empty_directory(paths.OUR_STATE)
+
+    def close_as_before(self) -> None:
+        """After a first install or a takeover was undone: nothing is owned, only the failure is
+        remembered."""
+        record = Record(
+            machine_id=self.record.machine_id,
+            hostname=self.record.hostname,
+            failed=self.record.failed,
+        )
+        self.close_removed(keep=self.record.found)
+        if record.failed:
+            self._make_own_directories()
+            self._save(record)
+
+
+def _set_aside_path(name: str) -> str:
+    return f"{_EDITED}/original.{name[:12]}"
+
+
+_DIRECTORIES_OF_OURS = frozenset({"/etc/cri-resmgr", "/opt/intel", "/opt/intel/bin"})

@@ -1,0 +1,286 @@
+"""Containers get back the CPUs and the CPU weight that cri-resmgr took from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from installer.errors import InstallerError, UnservableHostError
+from installer.host.ports import Files, Host
+from installer.model import paths
+from installer.model.containers import (
+    CgroupState,
+    CpuResources,
+    KubeletManagers,
+    parse_managers,
+    same_list,
+    shares_of,
+    weights_of,
+)
+from installer.model.event import Emit, Event
+from installer.model.host import ABSENT, HostSnapshot, RunningContainer
+from installer.model.proxy import NO_CACHE, CachedContainer, ProxyCache, parse_cache
+from installer.node.header import is_pending
+
+KERNEL_DEFAULT = 1024  # cpu.shares of a container that was created without
+LOWEST = 2  # cpu.shares
+_WHOLE_CPU = 1000  # milliCPU: topology-aware gives a Guaranteed pod's container CPUs of its own from there on
+
+
+def due_shares(container: RunningContainer) -> int:
+    """The cpu.shares that it has to keep: those of its creation, or more if it has more now, as after a
+    resize of its pod; 0 if neither is known. For cgroup v2 the least shares that give its weight."""
+    created = 0
+    if container.creation is not None:
+        found = container.creation.get("cpu_shares") or KERNEL_DEFAULT
+        created = found if isinstance(found, int) else KERNEL_DEFAULT
+    now = container.cgroup
+    if now is None:
+        return created
+    if not now.weight:
+        return max(created, now.shares)
+    return created if created and now.weight <= max(weights_of(created)) else shares_of(now.weight)
+
+
+def is_known(container: RunningContainer, cache: ProxyCache) -> bool:
+    """Whether the proxy knows what it was created with. The cache alone also has those that a start has
+    found: with the policy none without any weight, with another one perhaps with the lowest, which a
+    container that requests nothing has, too."""
+    known = cache.containers.get(container.id)
+    if known is None or (known.request is None and not known.weighed):
+        return False
+    asked = container.asked or (container.creation or {}).get("cpu_shares", LOWEST)
+    return known.request is not None or asked == LOWEST
+
+
+def keeps_weight(container: RunningContainer, cache: ProxyCache) -> bool:
+    """Whether a policy that goes by what the proxy knows leaves it its weight. What the proxy has estimated
+    of a container that it has created itself is rounded, and may be a share too little."""
+    if not is_known(container, cache):
+        return False
+    known = cache.containers[container.id]
+    return container.creation is None or due_shares(container) <= _given_shares(known)
+
+
+def has_own_cpus(known: CachedContainer | None) -> bool:
+    """Whether a policy may give it CPUs of its own: the lowest weight is then what it means."""
+    return known is not None and known.guaranteed and (known.request or 0) >= _WHOLE_CPU
+
+
+def _given_shares(known: CachedContainer) -> int:
+    """As kubelet and cri-resmgr compute them: shares = milliCPU * 1024 / 1000, cut off."""
+    return known.shares or max(LOWEST, (known.request or 0) * 1024 // 1000)
+
+
+# What each container has to get back of the CPUs and the CPU weight that the proxy took from it. Pure.
+#
+# Nothing here guesses. The CPUs and memory nodes are those that kubelet's own managers have assigned, else
+# what a container was created with, else all that it could have. The weight is what kubelet asks for, by its
+# own account. Where kubelet keeps none, a stranger has it in its creation, or in the cache, if it was
+# adopted. In the creation of every other container the proxy has put its own, and the cache tells, rounded,
+# what kubelet had asked for. A weight is only ever raised: the proxy lowers it, so that a higher one is the
+# work of another, such as a resize of the pod.
+
+_TOUCHES_NOBODY = "none"  # the policy
+_NOTHING = CpuResources()
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """A container that has to get something back. `write` has only what differs. `problem` is why it is left
+    alone, empty if it need not be."""
+
+    container: RunningContainer
+    write: CpuResources = _NOTHING
+    problem: str = ""
+
+    @property
+    def planned(self) -> str:
+        """What is to be done, for people."""
+        if self.problem:
+            return f"leave {self.container.title} as it is: {self.problem}"
+        return f"give back to {self.container.title}: {', '.join(self._differences())}"
+
+    @property
+    def done(self) -> str:
+        """What has been done, for people."""
+        if self.problem:
+            return f"{self.container.title} did not get back what the proxy took: {self.problem}"
+        return f"given back to {self.container.title}: {', '.join(self._differences())}"
+
+    def with_problem(self, problem: str) -> Reset:
+        return replace(self, problem=problem)
+
+    def missing(self, now: CgroupState) -> str:
+        """What of `write` the kernel does not enforce, in words; empty if nothing is missing."""
+        wrong = []
+        if self.write.cpus and not same_list(now.cpus, self.write.cpus):
+            wrong.append(f"its CPUs are {now.cpus}, not {self.write.cpus}")
+        if self.write.mems and not same_list(now.mems, self.write.mems):
+            wrong.append(f"its memory nodes are {now.mems}, not {self.write.mems}")
+        if self.write.shares and now.is_lower_than(self.write.shares):
+            has = f"cpu.weight is {now.weight}" if now.weight else f"cpu.shares are {now.shares}"
+            wrong.append(f"its {has}, less than {self.write.shares} shares are")
+        return " and ".join(wrong)
+
+    def _differences(self) -> Iterator[str]:
+        now = self.container.cgroup
+        assert now is not None
+        if self.write.cpus:
+            yield f"CPUs {now.cpus} -> {self.write.cpus}"
+        if self.write.mems:
+            yield f"memory nodes {now.mems} -> {self.write.mems}"
+        if self.write.shares:
+            before = f"cpu.weight {now.weight}" if now.weight else f"{now.shares}"
+            yield f"CPU weight {before} -> {self.write.shares} shares"
+
+
+def find_resets(
+    containers: Iterable[RunningContainer],
+    cache: ProxyCache,
+    managers: KubeletManagers,
+    *,
+    everyone: bool = False,
+) -> tuple[Reset, ...]:
+    """Those of `containers` that have not all that they should, each with what to write. `everyone`: also if
+    the cache says that the proxy has touched nobody."""
+    concerned = (each for each in containers if everyone or _concerned(each, cache))
+    found = (_reset(container, cache, managers) for container in concerned)
+    return tuple(reset for reset in found if reset is not None)
+
+
+def was_cut_off(snapshot: HostSnapshot) -> bool:
+    """Whether a run has ended between the proxy's files. Anybody may have started the proxy with any of the
+    policies that were there meanwhile, and its cache tells of the last one only."""
+    carrier, process = snapshot.files.get(paths.PROXY_ENVIRONMENT, ABSENT), snapshot.proxy.process
+    started_between = process is not None and process.generation.startswith(paths.PENDING)
+    return started_between or is_pending(carrier.content or b"")
+
+
+def _concerned(container: RunningContainer, cache: ProxyCache) -> bool:
+    """Under the policy none only what an earlier policy has left behind is the proxy's work."""
+    known = cache.containers.get(container.id)
+    return cache.policy != _TOUCHES_NOBODY or (known is not None and bool(known.cpus))
+
+
+def _reset(container: RunningContainer, cache: ProxyCache, managers: KubeletManagers) -> Reset | None:
+    now = container.cgroup
+    if now is None:
+        return Reset(container, problem="its cgroup was not found")
+    known = cache.containers.get(container.id, CachedContainer())
+    if container.created is None and known.request is None and not (known.weighed or container.asked):
+        if not container.pinned and not now.is_lowest:
+            return None
+        return Reset(container, problem="the runtime does not say, in a shape we know, how it was created")
+    wanted = _wanted(container, now, known, managers)
+    write = CpuResources(
+        cpus="" if same_list(now.cpus, wanted.cpus) else wanted.cpus,
+        mems="" if same_list(now.mems, wanted.mems) else wanted.mems,
+        shares=wanted.shares if now.is_lower_than(wanted.shares) else 0,
+    )
+    return Reset(container, write) if write != _NOTHING else None
+
+
+def _wanted(
+    container: RunningContainer, now: CgroupState, known: CachedContainer, managers: KubeletManagers
+) -> CpuResources:
+    created = container.created or _NOTHING
+    # What the creation of a container behind the proxy says is what the proxy gave it.
+    own = _NOTHING if container.through_proxy else created
+    cpus = managers.cpus_of(container.pod_uid, container.name) or own.cpus or now.free_cpus
+    # kubelet's memory manager assigns nodes at creation only, where the proxy has put its own.
+    unknown = container.through_proxy and managers.assigns_memory
+    mems = now.mems if unknown else own.mems or now.free_mems
+    shares = created.shares or KERNEL_DEFAULT
+    if container.asked:
+        shares = container.asked
+    elif container.created is None or (container.through_proxy and known.request is not None):
+        shares = _kubelets_shares(known, created.shares)
+    return CpuResources(cpus, mems, shares)
+
+
+def _kubelets_shares(known: CachedContainer, created: int) -> int:
+    """The cpu.shares that kubelet asked for.
+
+    kubelet: shares = milliCPU * 1024 / 1000, cut off (MilliCPUToShares). The proxy's estimate is kubelet's
+    shares in milliCPU, rounded to the nearest (SharesToMilliCPU of cri-resmgr's cache): of the one or two
+    numbers that give it, the lower one, and the one of the creation where that is one of them.
+    """
+    request = known.request or 0
+    if known.shares:
+        return known.shares
+    if known.annotated:
+        return max(LOWEST, request * 1024 // 1000)
+    if created and _estimate(created) == request:
+        return created
+    # The lowest whole number that is at least (request - 1/2) * 1024 / 1000.
+    return max(LOWEST, -(-(2 * request - 1) * 1024 // 2000))
+
+
+def _estimate(shares: int) -> int:
+    return 0 if shares == LOWEST else (shares * 2000 // 1024 + 1) // 2
+
+
+# Gives running containers their CPUs and CPU weight back, straight at the runtime.
+#
+# Only while the proxy is stopped: it would overwrite all of it. Nothing is remembered: each call looks anew
+# at what differs, so that after a crash in the middle the next one does the rest, and then nothing.
+
+CACHE_LIMIT = (
+    64 << 20
+)  # bytes of the proxy's cache, some 10 KiB for each container: a longer one says nothing
+
+
+def restore_and_tell(host: Host, endpoint: str, emit: Emit, *, everyone: bool) -> None:
+    """As `restore`, told by events. A container that cannot get back what the proxy took is named, and is no
+    failure: nor is it if nobody can be asked."""
+    try:
+        resets = restore(host, endpoint, everyone=everyone)
+    except (InstallerError, OSError) as error:
+        message = f"no container could get its CPUs and weight back: {error}"
+        hint = "they keep what they have until they are recreated"
+        emit(Event("warning", message, {"code": "pinned", "hint": hint}))
+        return
+    for reset in resets:
+        data = {"id": reset.container.id, "code": "pinned"}
+        if reset.problem:
+            hint = "it keeps what it has until it is recreated"
+            emit(Event("warning", reset.done, {**data, "hint": hint}))
+        else:
+            emit(Event("pinning.reset", reset.done, data))
+
+
+def restore(host: Host, endpoint: str, *, everyone: bool) -> tuple[Reset, ...]:
+    """What was done for each container that had not all that it should; `problem` of those that still have
+    not. `everyone` as in find_resets. Raises StepFailedError if the runtime cannot be asked."""
+    cache, managers = read_cache(host.files), read_managers(host.files)
+    resets = find_resets(host.cri.containers(endpoint), cache, managers, everyone=everyone)
+    writes = {reset.container.id: reset.write for reset in resets if not reset.problem}
+    complaints = host.cri.update(endpoint, writes) if writes else {}
+    return tuple(_checked(resets, complaints, host))
+
+
+def _checked(resets: tuple[Reset, ...], complaints: dict[str, str], host: Host) -> Iterator[Reset]:
+    """What the kernel says counts, and not that nobody complained."""
+    for reset in resets:
+        problem = reset.problem or complaints.get(reset.container.id, "")
+        if not problem and (now := host.cri.cgroup(reset.container)) is not None:
+            problem = reset.missing(now)
+        yield reset.with_problem(problem)
+
+
+def read_managers(files: Files) -> KubeletManagers:
+    """What kubelet's own CPU and memory managers have assigned."""
+    try:
+        return parse_managers(files.read(paths.CPU_MANAGER_STATE), files.read(paths.MEMORY_MANAGER_STATE))
+    except UnservableHostError:  # a link leads out of the host root: nothing that kubelet could read
+        return parse_managers(None, None)
+
+
+def read_cache(files: Files) -> ProxyCache:
+    """The proxy's cache; none if it is larger than any that we know."""
+    try:
+        raw = files.read(paths.PROXY_CACHE, CACHE_LIMIT)
+    except UnservableHostError:  # a link leads out of the host root: nothing that our proxy could read
+        return NO_CACHE
+    return NO_CACHE if raw is not None and len(raw) >= CACHE_LIMIT else parse_cache(raw)

@@ -1,0 +1,297 @@
+"""Orders what has to be done. Pure: changes in, steps out.
+
+Forward, the proxy comes first and kubelet moves onto it only when it answers;
+back, kubelet leaves first. In a takeover, kubelet's own files are repaired before
+anything else, so that each boot in between finds a kubelet that needs no proxy.
+In each part the writes follow one law, so that a
+crash at any instant forgets no restart: the generation carrier says `pending`,
+then the other files, then the reload, then the carrier with its real generation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from hashlib import sha256
+
+from installer.model import paths
+from installer.model.hold import is_operators
+from installer.model.host import DesiredFile, FileState, HostSnapshot, Part
+from installer.model.names import Mode
+from installer.model.plan import (
+    Changes,
+    Desired,
+    FileChange,
+    Finding,
+    Plan,
+    Step,
+    StepKind,
+    UnitAction,
+    UnitChange,
+    Verb,
+)
+from installer.node.header import with_generation
+from installer.node.off_relay import WAITS_THERE, Aside, leave_relay, restart_kubelet, set_hold
+
+_STAYS = Aside()
+
+
+def build_plan(
+    mode: Mode,
+    desired: Desired,
+    changes: Changes,
+    *,
+    nonce: str,
+    kubelet_unit: str,
+    findings: tuple[Finding, ...] = (),
+    hold: bool = False,
+    ends_hold: bool = False,
+    cache_step: StepKind | None = None,
+    leftovers: tuple[str, ...] = (),
+    reset_pinning: str = "",
+    adopt: str = "",
+    step_aside: Aside = _STAYS,
+) -> Plan:
+    """The plan that removes `changes`.
+
+    `nonce` makes this run's pending generation unlike any other. `hold`: kubelet is held on its base
+    endpoint, which ends with a move to the relay; with `ends_hold`, also if kubelet is on the relay already.
+    `cache_step` is what has to be done to cri-resmgr's cache before the proxy restarts.
+    `leftovers` are what cri-resmgr itself has left behind: they are deleted last, and also if nothing else is
+    to be removed. `reset_pinning` is the runtime endpoint where running containers get their CPUs and weight
+    back while the proxy is stopped; empty: they keep what they have. `adopt` is the same for strangers that
+    are made known to the proxy before it starts: the step stops it if there are any. `step_aside`: see there.
+    """
+    builder = _Builder(desired, changes, f"{paths.PENDING}{nonce}", reset_pinning, adopt, step_aside.refuge)
+    if desired.proxy is not None:
+        aside = leave_relay(kubelet_unit, step_aside.reason) if step_aside.reason else ()
+        steps = [*builder.base_repaired(reload=bool(aside)), *aside, *builder.proxy_forward(cache_step)]
+        answered = any(step.kind is StepKind.AWAIT_RELAY for step in steps)
+        steps += builder.kubelet_forward(hold or bool(aside), answered=answered)
+        steps += () if aside else builder.last_check(steps)  # kubelet would hang on another start
+        if hold and ends_hold and not any(step.kind is StepKind.CLEAR_HOLD for step in steps):
+            steps.append(Step(StepKind.CLEAR_HOLD, paths.HOLD, Part.KUBELET))
+    else:
+        steps = [*builder.kubelet_back(), *builder.proxy_back()]
+        steps += [Step(StepKind.DELETE_STATE, path, Part.PROXY) for path in leftovers]
+    kubelet = desired.kubelet
+    return Plan(
+        mode=mode,
+        desired=desired,
+        changes=changes,
+        kubelet_unit=kubelet_unit,
+        steps=tuple(steps),
+        strategy=kubelet.strategy.value if kubelet else "",
+        strategy_why=kubelet.why if kubelet else "",
+        findings=findings,
+        start=step_aside.expected,
+    )
+
+
+def cache_step(snapshot: HostSnapshot, *, clears_agent: bool = False) -> StepKind | None:
+    """What is done to the proxy's cache before it starts: no plan, forward or back, starts it on one that it
+    cannot read."""
+    if snapshot.cache.torn:
+        return StepKind.SET_ASIDE_CACHE
+    return StepKind.RESET_CACHE if clears_agent else None
+
+
+def build_hold_plan(snapshot: HostSnapshot, reason: str, *, restart: bool) -> Plan:
+    """Holds kubelet on its base endpoint from its next start on; with `restart`, from now on. A person's hold
+    keeps its reason: it is theirs to end."""
+    unit = snapshot.kubelet.unit.name
+    steps: tuple[Step, ...] = ()
+    if not is_operators(snapshot.hold):
+        steps = (set_hold(reason),)
+    steps += restart_kubelet(unit) if restart else ()
+    return Plan(Mode.INSTALL, Desired(), Changes(), unit, steps, parts=frozenset())
+
+
+def step_aside(
+    snapshot: HostSnapshot,
+    changes: Changes,
+    kubelet_unit: str,
+    policy: str,
+    runtime: str,
+    *,
+    back: bool = False,
+) -> tuple[Changes, Aside]:
+    """`changes`, with kubelet's restart if the proxy's start with this policy may last longer than kubelet
+    may hang on the relay. If only nothing is known of that, kubelet is to leave when it does, for `runtime`;
+    on the way `back` always, unless a person holds it: the good proxy is the last that is tried."""
+    proxy, expected = changes.unit(Part.PROXY), snapshot.expect_start(policy)
+    if proxy is None or not snapshot.kubelet.on_relay:
+        return changes, Aside(expected=expected)
+    if not (expected.outlasts_kubelet and (proxy.action is UnitAction.RESTART or proxy.awaited)):
+        may_last = back or expected.unsure or expected.outlasts_kubelet
+        refuge = runtime if may_last and not is_operators(snapshot.hold) else ""
+        return changes, Aside(refuge=refuge, expected=expected)
+    told = "by its last start" if expected.told else f"with {snapshot.container_count} containers"
+    why = f"it leaves the relay meanwhile: {told} the proxy may take {expected.seconds:.0f} s"
+    changes = changes.with_restart(kubelet_unit, Part.KUBELET, why)
+    return changes, Aside(snapshot.hold or WAITS_THERE, expected=expected)
+
+
+class _Builder:
+    def __init__(
+        self, desired: Desired, changes: Changes, pending: str, reset_pinning: str, adopt: str, refuge: str
+    ) -> None:
+        self._desired = desired
+        self._changes = changes
+        self._pending = pending
+        self._reset_pinning = reset_pinning
+        self._adopt = adopt
+        self._refuge = refuge
+
+    def _files(self, part: Part) -> tuple[FileChange, ...]:
+        return tuple(change for change in self._changes.files if change.part is part)
+
+    def base_repaired(self, *, reload: bool) -> Iterable[Step]:
+        """Kubelet's own files without the relay, in a takeover. From then on a start of kubelet needs no
+        proxy, at a boot too. The reload before the proxy's restart makes it so for the unit that is loaded,
+        too: a `Requires=` in it would restart kubelet with the proxy. `reload`: kubelet restarts before."""
+        repairs = [change for change in self._files(Part.KUBELET) if _repairs_base(change)]
+        yield from map(_file_step, repairs)
+        unit = self._changes.unit(Part.KUBELET)
+        if reload and unit is not None and unit.daemon_reload:
+            yield Step(StepKind.DAEMON_RELOAD, "", Part.KUBELET)
+
+    def proxy_forward(self, cache_step: StepKind | None) -> Iterable[Step]:
+        unit = self._changes.unit(Part.PROXY)
+        if unit is None and not self._files(Part.PROXY):
+            return
+        if unit is not None and unit.disable:
+            yield Step(StepKind.DISABLE, unit.name, Part.PROXY)
+        restarts = unit is not None and unit.action is UnitAction.RESTART
+        yield from self._forward(Part.PROXY, unit, self._while_stopped(cache_step) if restarts else ())
+        if unit is None or not (unit.action or unit.enable or unit.daemon_reload or unit.awaited):
+            return
+        if unit.awaited:
+            yield Step(StepKind.AWAIT_START, unit.name, Part.PROXY)
+        if restarts:
+            yield Step(StepKind.RESTART, unit.name, Part.PROXY)
+        elif unit.action is UnitAction.RELOAD:
+            yield Step(StepKind.SIGNAL, unit.name, Part.PROXY)
+            yield Step(StepKind.RESTART_IF_REFUSED, unit.name, Part.PROXY)
+        if unit.action or unit.awaited:
+            if self._refuge:
+                yield Step(StepKind.LEAVE_IF_SLOW, self._refuge, Part.PROXY)
+            yield Step(StepKind.AWAIT_RELAY, paths.RELAY_ENDPOINT, Part.PROXY)
+            if self._adopt and restarts:
+                yield Step(StepKind.CHECK_WEIGHTS, self._adopt, Part.PROXY)
+
+    def _while_stopped(self, cache_step: StepKind | None) -> tuple[Step, ...]:
+        """What is done to the cache and to containers before the proxy starts."""
+        steps = [Step(cache_step, paths.PROXY_CACHE, Part.PROXY)] if cache_step is not None else []
+        if self._reset_pinning:
+            steps.append(Step(StepKind.STOP, paths.PROXY_UNIT, Part.PROXY))
+        steps += self._give_back()
+        if self._adopt:
+            steps.append(Step(StepKind.ADOPT, self._adopt, Part.PROXY))
+        return tuple(steps)
+
+    def kubelet_forward(self, hold: bool, *, answered: bool) -> Iterable[Step]:
+        """`answered`: the plan has just seen the relay answer. Else that is seen before kubelet moves
+        (R4)."""
+        unit = self._changes.unit(Part.KUBELET)
+        if unit is None and not self._files(Part.KUBELET):
+            return
+        yield from self._forward(Part.KUBELET, unit)
+        if unit is not None and unit.action is UnitAction.RESTART:
+            if not answered:
+                yield Step(StepKind.AWAIT_RELAY, paths.RELAY_ENDPOINT, Part.KUBELET)
+            if hold:
+                yield Step(StepKind.CLEAR_HOLD, paths.HOLD, Part.KUBELET)
+            yield from restart_kubelet(unit.name)
+
+    def last_check(self, steps: list[Step]) -> Iterable[Step]:
+        """What has come while kubelet was still on its base endpoint is not known to a proxy that started
+        before."""
+        moves = any(step.kind is StepKind.AWAIT_KUBELET for step in steps)
+        if moves and self._adopt:
+            yield Step(StepKind.CHECK_WEIGHTS, self._adopt, Part.PROXY)
+
+    def _forward(
+        self, part: Part, unit: UnitChange | None, before_start: tuple[Step, ...] = ()
+    ) -> Iterable[Step]:
+        """Files, enablement, reload and the carrier last, as the law says. `before_start` comes before it: if
+        the run ends there, a start by anybody else has another generation, and the next run does it."""
+        changed = [change for change in self._files(part) if not _repairs_base(change)]
+        carriers = [file for file in self._desired.files if file.part is part and file.generation_carrier]
+        restarts = unit is not None and unit.action is UnitAction.RESTART
+        others = [c for c in changed if not (isinstance(c.after, DesiredFile) and c.after.generation_carrier)]
+        reloads = unit is not None and (unit.daemon_reload or unit.enable)
+        changes_carrier = len(others) < len(changed)
+        late = restarts and (bool(others) or (changes_carrier and (reloads or bool(before_start))))
+        if late and others:
+            for carrier in carriers:
+                yield Step(StepKind.MARK_PENDING, carrier.path, part, self._as_pending(carrier))
+        for change in others:
+            yield _file_step(change)
+        if not late:
+            for change in changed:
+                if change not in others:
+                    yield _file_step(change)
+        if unit is not None and unit.enable:
+            yield Step(StepKind.ENABLE, unit.name, part)
+        if unit is not None and reloads:
+            yield Step(StepKind.DAEMON_RELOAD, "", part)
+            if part is Part.KUBELET:
+                yield Step(StepKind.CHECK_EFFECTIVE, unit.name, part)
+        yield from before_start
+        if late:
+            for carrier in carriers:
+                yield Step(StepKind.WRITE, carrier.path, part, carrier)
+
+    def _as_pending(self, carrier: DesiredFile) -> DesiredFile:
+        assert isinstance(carrier.content, bytes)
+        content = with_generation(carrier.content, self._pending)
+        return replace(carrier, content=content, digest=sha256(content).hexdigest())
+
+    def kubelet_back(self) -> Iterable[Step]:
+        unit = self._changes.unit(Part.KUBELET)
+        files = self._files(Part.KUBELET)
+        # The drop-in goes before what it names, so that no start in between finds half of it.
+        for change in sorted(files, key=lambda c: not c.path.endswith(paths.DROP_IN_NAME)):
+            yield _file_step(change)
+        if unit is not None and unit.daemon_reload:
+            yield Step(StepKind.DAEMON_RELOAD, "", Part.KUBELET)
+        if unit is not None and unit.action is UnitAction.RESTART:
+            yield from restart_kubelet(unit.name)
+
+    def proxy_back(self) -> Iterable[Step]:
+        unit = self._changes.unit(Part.PROXY)
+        files = self._files(Part.PROXY)
+        if unit is not None and unit.action is UnitAction.STOP:
+            yield Step(StepKind.STOP, unit.name, Part.PROXY)
+        if unit is not None or files:
+            yield from self._give_back()
+        if unit is not None and unit.disable:
+            yield Step(StepKind.DISABLE, unit.name, Part.PROXY)
+        for change in files:
+            yield _file_step(change)
+        if unit is not None:
+            yield Step(StepKind.DAEMON_RELOAD, "", Part.PROXY)
+            if unit.enable:
+                yield Step(StepKind.ENABLE, unit.name, Part.PROXY)
+                yield Step(StepKind.DAEMON_RELOAD, "", Part.PROXY)
+
+    def _give_back(self) -> Iterable[Step]:
+        """The proxy is stopped: else it would overwrite all of it."""
+        if self._reset_pinning:
+            yield Step(StepKind.RESET_PINNING, self._reset_pinning, Part.PROXY)
+
+
+def _repairs_base(change: FileChange) -> bool:
+    """Whether a takeover gives kubelet's own file the runtime's endpoint back."""
+    ours = change.path == paths.KUBELET_ENVIRONMENT or change.path.endswith(f"/{paths.DROP_IN_NAME}")
+    return change.part is Part.KUBELET and change.verb is Verb.RESTORE and not ours
+
+
+def _file_step(change: FileChange) -> Step:
+    after = change.after
+    if isinstance(after, DesiredFile):
+        return Step(StepKind.WRITE, change.path, change.part, after)
+    if isinstance(after, FileState) and change.verb is Verb.RESTORE:
+        return Step(StepKind.RESTORE, change.path, change.part, after)
+    return Step(StepKind.DELETE, change.path, change.part)

@@ -1,0 +1,89 @@
+"""What the file systems say: a path that is blocked, a directory that cannot be written to, a full disk.
+
+Pure, as all of preflight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from installer.model import paths
+from installer.model.host import Kind, Probe
+from installer.model.plan import Changes, Finding, Verb, refusal
+
+_MIB = 1 << 20
+_REMEDY_IMMUTABLE = "find out who made it immutable, then `chattr -i` it; or "
+_RUN_NEEDED = 16 * _MIB  # systemd's own margin (RELOAD_DISK_SPACE_NEEDED)
+_RESERVE = 8 * _MIB  # bytes, for everything of ours that is not the binary
+
+
+def check_file_systems(probe: Probe, changes: Changes, binary_size: int) -> Iterable[Finding]:
+    """`binary_size` in bytes, of the one in the payload."""
+    yield from _check_directories(probe)
+    if any(change.path == paths.BINARY for change in changes.files):
+        yield from _check_binary(probe, binary_size)
+    if changes.disturb:
+        yield from _check_run(probe)
+
+
+def check_places(changes: Changes) -> tuple[Finding, ...]:
+    """A directory or a device in the place of a file of ours, which cannot be deleted as a file: checked for
+    a removal, too, which would otherwise stop half-way."""
+    going = (change for change in changes.files if change.verb in (Verb.DELETE, Verb.RESTORE))
+    return tuple(
+        _blocked(change.path, f"a {'directory' if kind is Kind.DIRECTORY else 'special file'} is in the way")
+        for change in going
+        if (kind := change.before.kind) in (Kind.DIRECTORY, Kind.OTHER)
+    )
+
+
+def _blocked(path: str, why: str) -> Finding:
+    return refusal(
+        "path-blocked",
+        f"{path} cannot be installed: {why}",
+        "move it away; the installer leaves it untouched",
+    )
+
+
+def _check_directories(probe: Probe) -> Iterable[Finding]:
+    for path, why in sorted(probe.obstacles.items()):
+        yield _blocked(path, why)
+    for directory, why in sorted(probe.unwritable.items()):
+        unit_directory = "/systemd/system" in directory
+        yield refusal(
+            "unit-directory-read-only" if unit_directory else "directory-not-writable",
+            f"{directory} cannot be written to: {why}",
+            f"{_REMEDY_IMMUTABLE if 'immutable' in why else ''}"
+            + (
+                "set kubelet.dropInDirectory to a writable unit directory, or mount the host's "
+                "root read-write"
+                if unit_directory
+                else "mount the host's root read-write, or exclude this node"
+            ),
+        )
+
+
+def _check_binary(probe: Probe, size: int) -> Iterable[Finding]:
+    """Two copies: the one put beside the old binary before it takes its place, and the kept one."""
+    needed = 2 * size + _RESERVE
+    for directory in (paths.BINARY.rpartition("/")[0], paths.OUR_STATE):
+        free = probe.free_bytes.get(directory)
+        if free is not None and free < needed:
+            yield refusal(
+                "no-space",
+                f"the file system of {directory} has {free // _MIB} MiB free, but two copies of the binary "
+                f"and its files need {-(-needed // _MIB)} MiB",
+                "free some space there",
+            )
+
+
+def _check_run(probe: Probe) -> Iterable[Finding]:
+    """With less systemd reloads nothing, and the proxy cannot say that it serves."""
+    free = probe.free_bytes.get(paths.RUN)
+    if free is not None and free < _RUN_NEEDED:
+        yield refusal(
+            "no-space",
+            f"{paths.RUN} has {free // _MIB} MiB or no inodes free, but systemd needs {_RUN_NEEDED // _MIB} "
+            "MiB there for a daemon-reload",
+            f"free some space there: `df {paths.RUN}` and `df -i {paths.RUN}`",
+        )

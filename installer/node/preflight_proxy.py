@@ -1,0 +1,272 @@
+"""Whether cri-resmgr can serve this node: its configuration, the CPUs it asks for, its age and kubelet's."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from installer.host.ports import RuntimeStatus
+from installer.inputs.configs import DEFAULT_FALLBACK, Configs, find_cpu_faults
+from installer.inputs.policy import agent_policy, next_policy, policy_in_force
+from installer.model import paths
+from installer.model.containers import parse_list
+from installer.model.host import HostSnapshot, RunningContainer
+from installer.model.overview import name_some
+from installer.model.plan import Changes, FileChange, Finding, refusal, warning
+from installer.model.proxy import ProxyCache, Repinning, nano_of
+from installer.node.adoption import divide
+from installer.node.header import without_header
+from installer.node.pinning import LOWEST, due_shares
+
+if TYPE_CHECKING:
+    from installer.inputs.load import Inputs
+
+
+# What kubelet's version, the proxy's and their CRI mean for each other: said before it hurts.
+#
+# The table is in docs/operations.md ("Versions that go together"). cri-resmgr speaks the CRI of Kubernetes
+# 1.29; what is newer does not pass through it, in either direction.
+
+_MINOR = re.compile(r"v?1\.([0-9]+)\.")
+_RELEASE = re.compile(r"v?([0-9]+)\.([0-9]+)")
+_CRI_OF_THE_PROXY = 29  # Kubernetes 1.29
+_RESIZE = 35  # in-place pod resize is general from Kubernetes 1.35 on
+_NEEDS_RUNTIME_CONFIG = 38  # kubelet's fallback without the CRI call RuntimeConfig ends in 1.38
+_RELAYS_RUNTIME_CONFIG = (0, 9)  # cri-resmgr 0.9
+
+
+def check_versions(
+    kubelet: str, proxy: str, newer_status: Sequence[str] = (), *, restarts: bool, moves: bool
+) -> Iterable[Finding]:
+    """`kubelet` and `proxy` are versions as the programs say them, empty if unknown: nothing is said then.
+    `newer_status` are the parts of the runtime's Status that the proxy drops. `restarts`: kubelet starts
+    anew; `moves`: from its base endpoint to the relay, which is when an operator can still decide."""
+    found, release = _MINOR.match(kubelet), _RELEASE.match(proxy)
+    if not found:
+        return
+    minor = int(found[1])
+    old = release is not None and (int(release[1]), int(release[2])) < _RELAYS_RUNTIME_CONFIG
+    if restarts and minor >= _NEEDS_RUNTIME_CONFIG and old:
+        yield refusal(
+            "kubelet-too-new",
+            f"kubelet {kubelet} does not start without the CRI call RuntimeConfig, which cri-resmgr {proxy} "
+            "does not relay",
+            "use cri-resmgr 0.9 or later",
+        )
+    if moves and minor >= _RESIZE:
+        yield warning(
+            "in-place-resize",
+            f"kubelet {kubelet} resizes pods in place, and behind the proxy that has no effect, without an "
+            "error: cri-resmgr accepts kubelet's updates and drops them",
+            "recreate pods instead of resizing them on these nodes",
+        )
+    if moves and minor > _CRI_OF_THE_PROXY:
+        dropped = f", here the runtime's {' and '.join(newer_status)}" if newer_status else ""
+        yield warning(
+            "newer-cri",
+            f"kubelet {kubelet} is newer than the CRI of cri-resmgr (Kubernetes 1.{_CRI_OF_THE_PROXY}): "
+            f"fields and calls that came later do not pass through it{dropped}",
+            "docs/operations.md has the table; try pods that use newer features on one node first",
+        )
+
+
+def differences(direct: RuntimeStatus, relayed: RuntimeStatus) -> Iterable[Finding]:
+    """What the runtime says of itself, and what kubelet hears of it through the relay."""
+    own, heard = (f"{one.name} {one.version} (CRI {one.api_version})" for one in (direct, relayed))
+    if own != heard:
+        yield warning(
+            "relay-differs",
+            f"the runtime says that it is {own}, and through the relay it is {heard}",
+            "see which runtime the proxy is connected to: proxy.runtimeEndpoint",
+        )
+    lost = [part for part in direct.extras if part not in relayed.extras]
+    if lost:
+        yield warning(
+            "relay-drops-status",
+            f"the runtime's {' and '.join(lost)} do not come through the relay, so kubelet takes it for one "
+            "without them (user namespaces and the like)",
+            "pods that need them do not start on this node",
+        )
+
+
+# Whether the policy that counts has CPUs for what kubelet has put on the node. Pure.
+#
+# A policy's capacity is not kubelet's: topology-aware takes whole CPUs out of its pool for what is reserved,
+# so with 2 CPUs and 100m reserved it has 1,000m where kubelet allocates nearly 2,000m (seen with the real
+# v0.9.2). What it cannot place at its start runs on with all CPUs; what is created later fails.
+
+_WHOLE_CPUS = ("topology-aware", "memtier")  # what is reserved is taken from whole CPUs
+_NAMED, _LONGEST = 5, 120  # containers, and letters of each name
+_DOCS = 'docs/operations.md, "A policy\'s capacity"'
+
+
+def check_cpus(configs: Configs, cpus: str) -> Iterable[Finding]:
+    """Whether the policy that starts now is given CPUs that the node does not have, which ends its start."""
+    for fault in find_cpu_faults(configs, cpus):
+        yield refusal("cpus", fault, "name CPUs that each node with these configs has, or exclude the node")
+
+
+def check_placed(snapshot: HostSnapshot) -> Iterable[Finding]:
+    """Running containers that the policy in force has given no CPUs, by the proxy's own account."""
+    policy, cached = policy_in_force(snapshot), snapshot.cache.containers
+    places = policy is not None and policy.repins is not Repinning.NOTHING
+    if policy is None or not places or not any(one.cpus for one in cached.values()):
+        return
+    left = sorted(one.title or identity for identity, one in cached.items() if not one.cpus)
+    if left:
+        named = name_some(
+            [one if len(one) <= _LONGEST else one[: _LONGEST - 3] + "..." for one in left], _NAMED
+        )
+        count = f"{len(left)} container{'s' * (len(left) > 1)}"
+        yield warning(
+            "unplaced",
+            f"the policy {policy.name} had no CPUs for {count} ({named}), which use all CPUs, and fail with "
+            "CreateContainerError when they are created again",
+            f"give the policy more CPUs, or the node fewer pods ({_DOCS})",
+        )
+
+
+def check_capacity(inputs: Inputs, snapshot: HostSnapshot) -> Iterable[Finding]:
+    """Whether what runs requests more than the policy that starts now will have. Requests are known by the
+    weights that kubelet makes of them."""
+    containers, policy = snapshot.probe.containers if snapshot.probe else (), inputs.configs.policy
+    reserved, cpus = nano_of(inputs.configs.reserved), _cpus(containers)
+    if policy not in _WHOLE_CPUS or reserved is None or not cpus:
+        return
+    capacity = 1000 * (cpus - math.ceil(reserved / 10**9))
+    shares = (one.asked or due_shares(one) for one in containers if one.pod_uid)
+    requested = sum(each * 1000 // 1024 for each in shares if each > LOWEST)
+    if requested > capacity:
+        yield warning(
+            "policy-capacity",
+            f"the running containers request {requested}m CPU, and {policy} will have {capacity}m for them: "
+            f"{cpus} CPUs without the whole ones that it takes for {inputs.configs.reserved} reserved",
+            f"reserve less, run fewer pods, or keep kubelet's allocatable below that ({_DOCS})",
+        )
+
+
+def _cpus(containers: Iterable[RunningContainer]) -> int:
+    """How many the node has, by what its containers may use."""
+    free = (one.cgroup.free_cpus for one in containers if one.cgroup is not None)
+    try:
+        return max((len(parse_list(each)) for each in free), default=0)
+    except ValueError:
+        return 0
+
+
+_CONTAINERS_NAMED = 10
+_OLD_NAME = warning(
+    "accept-repinning",
+    "proxy.acceptRepinning is an old setting: it lets a policy take CPUs and weight from running containers",
+    "take it out of the settings: proxy.strangers decides, and adopt, its default, takes no weight",
+)
+
+
+def check_empty(inputs: Inputs, changes: Changes) -> Iterable[Finding]:
+    """A directory of configs that is there and holds none."""
+    request, configs = inputs.request, inputs.configs
+    given = (configs.fallback, configs.force, configs.extra_options)
+    if request.configs is None or any(content is not None for content in given):
+        return
+    message = f"--configs {request.configs} is empty, which means no configs: the policy none"
+    lost = [change.path for change in changes.files if change.path in paths.CONFIG_FILES and _says(change)]
+    if lost:
+        hint = (
+            "if that is not meant, put the configs there (in a pod: look at the ConfigMap and its keys); "
+            "if it is, --default-configs says so"
+        )
+        yield warning("configs-empty", f"{message}. This node has had others: {', '.join(lost)}", hint)
+
+
+def _says(change: FileChange) -> bool:
+    """Whether it takes a configuration of ours away that is not the default."""
+    before = change.before.content or b""
+    return without_header(before) not in (before, DEFAULT_FALLBACK)
+
+
+def check_cache(inputs: Inputs, cache: ProxyCache, *, clears_agent: bool) -> Iterable[Finding]:
+    """`clears_agent`: the agent's configuration is cleared by this run."""
+    if cache.torn:
+        yield warning(
+            "torn-cache",
+            f"cri-resmgr's cache ({paths.PROXY_CACHE}) is torn, as a power loss may leave it: no start of "
+            f"the proxy can read it. It is kept as {paths.TORN_CACHE} when the proxy is restarted",
+            "the proxy then knows no container that runs, as after a first install",
+        )
+    if inputs.configs.force is not None or not cache.agent:
+        return
+    policy = agent_policy(cache)
+    if not inputs.request.settings.configs.reset_cached:
+        yield warning(
+            "cached-configuration",
+            f"cri-resmgr's cache ({paths.PROXY_CACHE}) holds a configuration from its agent (policy "
+            f"{policy}), and that one takes precedence: fallback.cfg has no effect on this node",
+            "set configs.resetCached: true to clear it, or use force.cfg",
+        )
+    elif clears_agent:
+        yield warning(
+            "reset-cached",
+            f"configs.resetCached: the configuration from cri-resmgr-agent (policy {policy}) is cleared, and "
+            "the proxy restarts; each time that the agent sends one, this happens again",
+            "take the agent's ConfigMap away, or set proxy.agent: disabled",
+        )
+    else:
+        yield warning(
+            "reset-in-vain",
+            f"configs.resetCached: cri-resmgr-agent has sent again what was cleared (policy {policy}); "
+            "fallback.cfg has no effect on this node, and `run` does not clear the same once more",
+            "take the agent's ConfigMap away, or set proxy.agent: disabled; `install` by hand clears it",
+        )
+
+
+def check_repinning(inputs: Inputs, snapshot: HostSnapshot, *, clears_agent: bool) -> Iterable[Finding]:
+    """Containers that a start of the proxy would pin anew. `clears_agent` as in `check_cache`."""
+    settings = inputs.request.settings.proxy
+    policy = next_policy(inputs.configs, snapshot.cache, clears_agent=clears_agent)
+    adoptable, others = divide(snapshot.probe.containers if snapshot.probe else (), snapshot.cache)
+    adopts = settings.strangers == "adopt"
+    strangers = [one for one, _why in others] + ([] if adopts else adoptable)
+    if settings.accept_repinning:
+        yield _OLD_NAME
+    if policy.repins is Repinning.NOTHING or not strangers:
+        return
+    cut = policy.repins is Repinning.CPUS_AND_WEIGHT
+    message = (
+        f"the policy {policy.name} (from {policy.source}) would at once re-pin {_counted(len(strangers))} "
+        "that were not created through the proxy, or that its cache does not know"
+        + (", and cut their CPU weight to the minimum" if cut else "")
+        + f", until they are recreated: {_named(strangers)}"
+    )
+    if settings.accept_repinning:
+        yield warning("repinning", message, "")
+        return
+    reasons = "; ".join(sorted({why for _one, why in others}))
+    yield refusal(
+        "repinning",
+        message,
+        _what_helps(settings.strangers, reasons),
+    )
+
+
+def _what_helps(strangers: str, reasons: str) -> str:
+    if strangers != "adopt":
+        return (
+            "proxy.strangers: adopt tells the proxy what they were created with, so that they keep their "
+            "weight; or install with the policy none and recreate their pods"
+        )
+    return (
+        f"they cannot be adopted: {reasons}. Install with the policy none and recreate their pods: what is "
+        "created through the proxy is known to it"
+    )
+
+
+def _counted(number: int) -> str:
+    return f"{number} running container" + ("s" if number != 1 else "")
+
+
+def _named(containers: list[RunningContainer]) -> str:
+    names = sorted(one.title for one in containers)
+    more = len(names) - _CONTAINERS_NAMED
+    return ", ".join(names[:_CONTAINERS_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,373 @@
+"""What we own on the host, kept below /var/lib/cri-resmgr-installer.
+
+The record says what is ours to remove and what to give back; it never says what
+the host is like: that is observed. Pure functions return a new `Record`; only
+`load_record`, `save_record` and the object store touch the host.
+
+A crash in any function leaves the old record or the new one, never a part of one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cache
+from hashlib import sha256
+from typing import TYPE_CHECKING, NamedTuple
+
+from installer.errors import UnservableHostError
+from installer.host.ports import Files
+from installer.model import paths
+from installer.model.host import (
+    ABSENT,
+    DesiredFile,
+    FileState,
+    HostSnapshot,
+    Identity,
+    Kind,
+    Part,
+    PayloadFile,
+)
+from installer.model.jsontext import parse_json
+from installer.model.plan import Desired, DesiredKubelet, DesiredUnit, generation_of
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+SCHEMA = 1
+_READABLE_SCHEMA = SCHEMA + 1  # the next version promises that we can still run and remove what it wrote
+_RECORD_LIMIT = 8 << 20  # bytes
+# The last line of the file covers all before it. A reader that does not know it takes it for an unknown
+# field; what that one writes has none, and is believed as it always was.
+_CHECKSUM = re.compile(rb',\n "checksum": "([^"\n]*)"\n}\s*\Z')
+_DIGEST = re.compile(r"[0-9a-f]{64}|")
+_OUR_MARK = b"cri-resmgr-installer"
+_MARK_WITHIN = 512  # bytes: our header is the first or second line
+
+
+class RecordStatus(StrEnum):
+    MISSING = "missing"
+    OK = "ok"
+    CORRUPT = "corrupt"
+    FUTURE = "from the future"
+    FOREIGN = "from another machine"
+
+
+@dataclass(frozen=True, slots=True)
+class Original:
+    """What was at a path before us; a file's content is in the object store, by `digest`."""
+
+    kind: Kind = Kind.ABSENT
+    mode: int = 0
+    uid: int = 0
+    gid: int = 0
+    size: int = 0
+    digest: str = ""
+    target: str = ""
+    attributes: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def state(self) -> FileState:
+        parts = (self.kind, self.mode, self.uid, self.gid, self.size, self.digest, self.target)
+        return FileState(*parts, attributes=self.attributes)
+
+    @classmethod
+    def of(cls, state: FileState) -> Original:
+        parts = (state.kind, state.mode, state.uid, state.gid, state.size, state.digest, state.target)
+        return cls(*parts, state.attributes)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Our hold on one path: what was there, and the digests we wrote or are about to write."""
+
+    part: Part
+    before: Original = Original()
+    wrote: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GoodFile:
+    """One file of the good generation; its content is in the object store."""
+
+    path: str
+    digest: str
+    mode: int
+    part: Part
+    size: int
+    generation_carrier: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Good:
+    """The last generation that was verified healthy, whole."""
+
+    files: tuple[GoodFile, ...]
+    proxy: DesiredUnit | None
+    kubelet: DesiredKubelet | None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    reason: str
+    time: str
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """A digest that need not be computed again while the file has this identity."""
+
+    identity: Identity
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """`unit_files` has the UnitFileState of units of ours before us, `links` the links that enabled the
+    proxy's; `directories` what we made, outermost first; `foreign_state` the directories of cri-resmgr that
+    were there before us.
+    `owed` names the invocation of a unit that has to end, because it may have been started from
+    an edited file; `signalled` is (invocation, digest of the force.cfg it re-read); `cleared` the digest of
+    the agent's configuration that was cleared last; `checked` the invocation of the proxy after whose start
+    every container was seen to have its weight. Of an installation that was taken over: `taken` are paths
+    whose originals stay away once ours is good, `trees` directories that go with ours, `replaced` kubelet's
+    files as it had left them, `found` those of `directories` that a rollback leaves."""
+
+    schema: int = SCHEMA
+    machine_id: str = ""
+    hostname: str = ""
+    claims: Mapping[str, Claim] = field(default_factory=dict)
+    directories: tuple[str, ...] = ()
+    unit_files: Mapping[str, str] = field(default_factory=dict)
+    links: Mapping[str, Original] = field(default_factory=dict)
+    foreign_state: tuple[str, ...] = ()
+    digests: Mapping[str, Digest] = field(default_factory=dict)
+    good: Good | None = None
+    failed: Mapping[str, Failure] = field(default_factory=dict)
+    owed: Mapping[str, str] = field(default_factory=dict)
+    signalled: tuple[str, str] = ("", "")
+    cleared: str = ""
+    checked: str = ""
+    taken: tuple[str, ...] = ()
+    trees: tuple[str, ...] = ()
+    replaced: Mapping[str, Original] = field(default_factory=dict)
+    found: tuple[str, ...] = ()
+
+    def known_digest(self, path: str, identity: Identity) -> str | None:
+        """The port's `KnownDigest`: a digest by identity, without reading the file."""
+        entry = self.digests.get(path)
+        return entry.digest if entry and entry.identity == identity else None
+
+
+class LoadedRecord(NamedTuple):
+    """`orphans` are the digests of kept originals that `record` no longer refers to."""
+
+    record: Record
+    status: RecordStatus
+    orphans: tuple[str, ...] = ()
+
+
+NOTHING_LOADED = LoadedRecord(Record(), RecordStatus.MISSING)
+
+
+def load_record(files: Files, machine_id: str, hostname: str) -> LoadedRecord:
+    """The host's record and whether it can be believed.
+
+    Of a FOREIGN one (a cloned disk, or a machine that was renamed) those claims are kept whose path is
+    provably still ours; of anything else that is not OK nothing is kept.
+    """
+    raw = files.read(paths.RECORD, _RECORD_LIMIT)
+    nothing = Record(machine_id=machine_id, hostname=hostname)
+    if raw is None:
+        return LoadedRecord(nothing, RecordStatus.MISSING)
+    from pydantic import ValidationError
+
+    try:
+        schema = parse_json(raw)["schema"]
+        if not isinstance(schema, int):
+            raise TypeError(schema)
+        if schema > _READABLE_SCHEMA:
+            return LoadedRecord(nothing, RecordStatus.FUTURE)
+        record = _adapter().validate_json(raw)
+    except (ValueError, KeyError, TypeError, ValidationError):
+        return LoadedRecord(nothing, RecordStatus.CORRUPT)
+    if not _is_whole(raw) or not _is_sensible(record):
+        return LoadedRecord(nothing, RecordStatus.CORRUPT)
+    if record.machine_id != machine_id or record.hostname not in ("", hostname):
+        return _recheck(record, files, machine_id, hostname)
+    # What the next version added is not kept: what we write is of our schema, whatever it was.
+    return LoadedRecord(replace(record, schema=SCHEMA, hostname=hostname), RecordStatus.OK)
+
+
+def _is_whole(raw: bytes) -> bool:
+    """Whether the file is as it was written: what it says decides what is deleted."""
+    found = _CHECKSUM.search(raw)
+    return found is None or found[1] == sha256(raw[: found.start()]).hexdigest().encode()
+
+
+def _is_sensible(record: Record) -> bool:
+    """Whether every path, digest and number is possible on a host, and could have been written by us."""
+    before = [*(claim.before for claim in record.claims.values()), *record.replaced.values()]
+    before += record.links.values()
+    files = record.good.files if record.good else ()
+    named = (*record.claims, *record.directories, *record.foreign_state, *(file.path for file in files))
+    named += (*record.taken, *record.trees, *record.replaced, *record.found, *record.links)
+    digests = (*(original.digest for original in before), *(file.digest for file in files))
+    numbers = (
+        *((original.mode, 0o7777) for original in before),
+        *((file.mode, 0o7777) for file in files),
+        *((owner, 0xFFFF_FFFE) for original in before for owner in (original.uid, original.gid)),
+        *((size, 1 << 62) for size in (*(each.size for each in before), *(each.size for each in files))),
+    )
+    return (
+        all(map(paths.is_clean, named))
+        and all(map(_DIGEST.fullmatch, digests))
+        and all(0 <= number <= most for number, most in numbers)
+    )
+
+
+def _recheck(record: Record, files: Files, machine_id: str, hostname: str) -> LoadedRecord:
+    ours = {
+        path: claim
+        for path, claim in record.claims.items()
+        if _is_still_ours(state_below(files, path), claim)
+    }
+    dropped = (claim.before.digest for path, claim in record.claims.items() if path not in ours)
+    rechecked = Record(
+        machine_id=machine_id,
+        hostname=hostname,
+        claims=ours,
+        directories=record.directories,
+        unit_files=record.unit_files,
+        links=record.links,
+        foreign_state=record.foreign_state,
+        trees=record.trees,
+    )
+    kept = objects_of(rechecked)
+    orphans = tuple(dict.fromkeys(digest for digest in dropped if digest and digest not in kept))
+    return LoadedRecord(rechecked, RecordStatus.FOREIGN, orphans)
+
+
+def state_below(files: Files, path: str) -> FileState:
+    """One path; ABSENT if a link leads out of the host root: nothing of ours can be there."""
+    try:
+        return files.state(path)
+    except UnservableHostError:
+        return ABSENT
+
+
+def is_ours(state: FileState, wrote: Collection[str]) -> bool:
+    """Whether a file is provably ours: it has our header, or a digest that we wrote."""
+    marked = state.content is not None and _OUR_MARK in state.content[:_MARK_WITHIN]
+    return marked or (state.kind is Kind.FILE and state.digest in wrote)
+
+
+def _is_still_ours(state: FileState, claim: Claim) -> bool:
+    """Kubelet's files always: an edited drop-in must not keep the kubelet of a renamed host on the relay."""
+    return is_ours(state, claim.wrote) or (claim.part is Part.KUBELET and state.kind is Kind.FILE)
+
+
+def save_record(files: Files, record: Record) -> None:
+    """Writes the record atomically; its directory must exist."""
+    files.write(paths.RECORD, dump_record(record), 0o600)
+
+
+def dump_record(record: Record) -> bytes:
+    """The record as its file has it. Pure."""
+    content = _adapter().dump_json(record, indent=1).removesuffix(b"\n}")
+    return content + f',\n "checksum": "{sha256(content).hexdigest()}"\n}}\n'.encode()
+
+
+@cache
+def _adapter() -> TypeAdapter[Record]:
+    """Made once: that takes 10 ms."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Record)
+
+
+def objects_of(record: Record) -> set[str]:
+    """The digests of all objects the record refers to."""
+    originals = {claim.before.digest for claim in record.claims.values() if claim.before.digest}
+    good = {file.digest for file in record.good.files} if record.good else set()
+    return originals | good | {original.digest for original in record.replaced.values()}
+
+
+def with_good(record: Record, desired: Desired) -> Record:
+    """The record with `desired` as the good generation; its contents are kept already."""
+    kept = tuple(
+        GoodFile(
+            path=file.path,
+            digest=file.digest,
+            mode=file.mode,
+            part=file.part,
+            size=file.content.size if isinstance(file.content, PayloadFile) else len(file.content),
+            generation_carrier=file.generation_carrier,
+        )
+        for file in desired.files
+    )
+    return replace(record, good=Good(kept, desired.proxy, desired.kubelet))
+
+
+def claim_paths(
+    record: Record,
+    before: Mapping[str, FileState],
+    writes: Iterable[DesiredFile],
+) -> Record:
+    """The record with a claim for every file about to be written, its digest included.
+
+    `before` is what is at those paths now: it becomes the original unless the path is ours already.
+    """
+    claims = dict(record.claims)
+    for file in writes:
+        claim = claims.get(file.path)
+        if claim is None:
+            claim = Claim(file.part, Original.of(before.get(file.path, ABSENT)))
+        claims[file.path] = replace(claim, wrote=tuple(dict.fromkeys((*claim.wrote, file.digest))))
+    return replace(record, claims=claims)
+
+
+def is_open(record: Record, desired: Desired) -> bool:
+    """Whether a run was cut off after its last step: everything is installed, but not yet kept as good."""
+    return record.good is None or generation_of(record.good.files) != desired.generation
+
+
+def is_proven(record: Record, desired: Desired) -> bool:
+    """Whether the good generation was verified with this binary and these configurations."""
+    judged = (paths.BINARY, paths.FALLBACK_CONFIG, paths.FORCE_CONFIG)
+    wanted = {file.path: file.digest for file in desired.files if file.path in judged}
+    good = record.good.files if record.good else ()
+    return wanted == {file.path: file.digest for file in good if file.path in judged}
+
+
+def leftovers_of_ours(record: Record, snapshot: HostSnapshot) -> tuple[str, ...]:
+    """What cri-resmgr itself has left on the host since we brought it: a removal deletes it, too."""
+    if not record.claims:
+        return ()
+    return tuple(path for path in snapshot.leftovers if path not in record.foreign_state)
+
+
+def is_earlier(record: Record) -> bool:
+    """Whether what is kept as good is another installer's work: a takeover has begun, and is not verified."""
+    good = record.good
+    return good is not None and good.proxy is not None and not good.proxy.generation
+
+
+def was_moving_kubelet(record: Record, snapshot: HostSnapshot) -> bool:
+    """Whether kubelet's last start was onto the relay, by a run that was cut off before this was verified: a
+    kubelet that keeps crashing may owe that to us. If there is a good generation, a file that is merely
+    missing was deleted by others. An earlier installation that is being taken over, and whose proxy is dead,
+    keeps kubelet down by itself."""
+    if is_earlier(record):
+        return True
+    if not snapshot.composed:
+        return False
+    good = {file.path: file.digest for file in record.good.files} if record.good else {}
+    missing = () if good else (ABSENT.digest,)
+    return any(
+        claim.part is Part.KUBELET and digest in (*claim.wrote, *missing) and digest != good.get(path)
+        for path, claim in record.claims.items()
+        for digest in (snapshot.files.get(path, ABSENT).digest,)
+    )

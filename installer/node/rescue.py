@@ -1,0 +1,63 @@
+"""What a child run of the daemon does when the proxy is dead: away from the relay comes first.
+
+The hold is written before kubelet is restarted, so that whoever restarts kubelet, the guard takes it to its
+base endpoint. A crash in between leaves the hold, and the daemon tries again.
+"""
+
+from __future__ import annotations
+
+from installer.errors import InstallerError, RollbackFailedError, SystemdError
+from installer.host.ports import Host
+from installer.inputs.settings import Settings
+from installer.model import paths
+from installer.model.event import Emit, Event
+from installer.node.converge import build_limits, converge
+from installer.node.failure_report import capture_units, diagnose
+from installer.node.history import describe_end, entry_of_hold, note
+from installer.node.ownership import RecordStore
+from installer.node.plan import build_hold_plan
+from installer.node.rollback import rescue_limits
+from installer.node.run import Progress, Run
+from installer.node.snapshot import read_units
+
+_RESTART_SHARE = 0.35  # of deadSeconds
+
+
+def hold_kubelet(settings: Settings, host: Host, emit: Emit, reason: str, *, restart: bool) -> None:
+    """Holds kubelet on its base endpoint from its next start on, and with `restart`, if it uses the relay,
+    from now on. The record is neither needed nor read: it may be on a sick disk. Raises BusyHostError;
+    RollbackFailedError if kubelet does not become healthy."""
+    with host.lock():
+        units = read_units(host, settings)
+        kubelet = units.kubelet
+        moves = restart and (kubelet.process is None or kubelet.on_relay)
+        plan = build_hold_plan(units, reason, restart=moves)
+        found = capture_units(host, plan.kubelet_unit)
+        limits = rescue_limits(build_limits(settings, hanging=True))
+        try:
+            converge(plan, units, Run(host, RecordStore(host.files), settings, emit), limits, Progress())
+        except InstallerError as error:
+            emit(diagnose(error.message, found, host, plan.kubelet_unit))
+            hint = error.hint or f"`journalctl -u {plan.kubelet_unit} -n 50`"
+            note(host.journal, entry_of_hold(reason, describe_end(error), moved=moves))
+            raise RollbackFailedError(error.message, hint) from error
+        note(host.journal, entry_of_hold(reason, "done", moved=moves))
+        if moves:
+            emit(diagnose(reason, found, host, plan.kubelet_unit))
+
+
+def restart_proxy(settings: Settings, host: Host, emit: Emit) -> None:
+    """Restarts a proxy that runs and is silent. A restart that takes too long is told and not raised: the
+    rescue comes next. Raises BusyHostError."""
+    with host.lock():
+        try:
+            host.systemd.reset_failed(paths.PROXY_UNIT)
+            # Kubelet may hang on it: no longer than leaves the rescue its time.
+            result = host.systemd.restart(paths.PROXY_UNIT, settings.proxy.dead_seconds * _RESTART_SHARE)
+        except SystemdError as error:
+            result = error.message
+        if result == "done":
+            emit(Event("proxy.restarted", f"{paths.PROXY_UNIT} was restarted: its relay was silent"))
+        else:
+            message = f"{paths.PROXY_UNIT} was silent, and its restart failed: {result}"
+            emit(Event("proxy.restart.failed", message, {"result": result}))

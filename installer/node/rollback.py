@@ -1,0 +1,293 @@
+"""What is done after a plan failed: back to the last good generation, or to what was there before us.
+
+The same way as forward, to another target. Kubelet is moved only if the failed plan moved it or nothing good
+is there; besides, if the good proxy does not come back: then kubelet is held on its base endpoint, so that
+the node lives.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from dataclasses import replace
+
+from installer.errors import (
+    InstallerError,
+    InterruptedRunError,
+    KubeletKeptError,
+    StepFailedError,
+    failed_on_disk,
+)
+from installer.host.ports import Clock
+from installer.inputs.policy import policy_of
+from installer.model import hold, paths
+from installer.model.event import Event
+from installer.model.host import Health, HostSnapshot, Part
+from installer.model.limits import ANSWER_SECONDS, HURRIED_SECONDS, Limits
+from installer.model.plan import Assessment, Changes, Desired, Plan, Step, StepKind
+from installer.model.proxy import PolicyInForce, PolicySource, Repinning, fatal_lines
+from installer.node.converge import converge, limits_of
+from installer.node.diff import diff
+from installer.node.failure_report import (
+    failed_twice,
+    journal_lines,
+    look_around,
+    rolled_back,
+    runtime_away,
+    runtime_error,
+    runtime_unit,
+)
+from installer.node.kept import good_desired
+from installer.node.off_relay import Aside, restart_kubelet
+from installer.node.pinning import read_cache
+from installer.node.plan import build_hold_plan, build_plan, cache_step, step_aside
+from installer.node.record import is_earlier, leftovers_of_ours
+from installer.node.run import Progress, Run
+from installer.node.snapshot import read_units, refresh
+
+_JOURNAL_LINES = 30
+_SLOW = "This node starts the proxy slowly: the next run gives it all the time that it needs"
+_RESCUE_SETTLE = 2.0  # seconds: a node that may go NotReady has no time for more
+
+
+class _Unstoppable:
+    """A clock whose waits no signal ends: a rollback that stops half-way is worse than a late one."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.now = clock.now
+        self.monotonic = clock.monotonic
+
+    def sleep(self, seconds: float) -> None:
+        try:
+            self._clock.sleep(seconds)
+        except InterruptedRunError:
+            time.sleep(seconds)
+
+    def check(self) -> None:
+        """Never raises."""
+
+
+def roll_back(
+    assessment: Assessment, progress: Progress, failure: StepFailedError, limits: Limits, run: Run
+) -> InstallerError:
+    """Undoes what the plan of `assessment` did (`progress`) and returns the error that says how that ended
+    (exit 5 or 6)."""
+    run = replace(run, host=replace(run.host, clock=_Unstoppable(run.host.clock)))
+    unit = progress.failed_unit
+    if unit:
+        run.host.journal.sync()
+    failure = _with_runtime(failure, assessment, run)
+    failure = _with_cause(failure, run, unit, progress.journal_from)
+    journal = journal_lines(unit, run.host.journal.tail(unit, _JOURNAL_LINES) if unit else ())
+    message = f"failed: {failure.message}; rolling back"
+    run.emit(Event("rollback.started", message, {"reason": failure.message}))
+    target, back, slow, kept = Desired(), Progress(restarts_left=progress.restarts_left), False, ""
+    try:
+        target = good_desired(run.store.record, run.host.files) or Desired()
+        if progress.touched or target.proxy is not None or not is_earlier(run.store.record):
+            plan, snapshot = _plan_back(assessment, progress, target, run)
+            limits = limits_of(plan, snapshot, run.settings)
+            try:
+                converge(plan, snapshot, run, limits, back)
+            except KubeletKeptError as error:  # it is healthy there
+                kept = f", but {error.message}"
+            slow = plan.steps_aside or back.left_relay
+        # else not even the claim of a takeover was written: that installation is as it was
+    except (InstallerError, OSError) as error:
+        second = failed_on_disk("the rollback", error) if isinstance(error, OSError) else error
+        if not runtime_error(run.host, assessment.base_endpoint):
+            moved_proxy = progress.moved_proxy or back.moved_proxy
+            _rescue_kubelet(assessment, run, limits, moved_proxy=moved_proxy)
+        after = look_around(assessment, target, run)
+        if after.runtime and not after.kubelet_unwell and after.as_before:
+            # Every file is as it was; a proxy without its runtime waits, and systemd tries again.
+            return runtime_away(failure, second, after, journal)
+        return failed_twice(failure, second, after, journal)
+    if progress.cut_short and slow:  # it had less time than this node needs for a good one
+        failure = StepFailedError(failure.message, _SLOW, interfered=True)
+    blamed = _blame(assessment, failure, run)
+    unsaved = _close(target, run)
+    return rolled_back(failure, target, blamed and unsaved is None, journal, unsaved, kept)
+
+
+def _with_runtime(failure: StepFailedError, assessment: Assessment, run: Run) -> StepFailedError:
+    """The failure, and that the runtime is away now, which no generation is to blame for. Asked before the
+    rollback: a runtime that is back when it is done has been away all the same."""
+    endpoint = assessment.base_endpoint
+    if assessment.plan.desired.proxy is None or not (
+        why := runtime_error(run.host, endpoint, HURRIED_SECONDS)
+    ):
+        return failure
+    message = f"{failure.message}; the container runtime does not answer: {why}"
+    return StepFailedError(message, f"Look at `systemctl status {runtime_unit(endpoint)}`", interfered=True)
+
+
+def _with_cause(failure: StepFailedError, run: Run, unit: str, since: str) -> StepFailedError:
+    """The failure with the last words of the unit that failed, since its start: they say why. A cache that
+    the proxy cannot read is no version's fault."""
+    cause = next(reversed(fatal_lines(run.host.journal.since(unit, since))), "") if unit else ""
+    blameless = failure.interfered or (unit == paths.PROXY_UNIT and _is_cache_unreadable(run))
+    message = f"{failure.message}: {cause}" if cause else failure.message
+    return StepFailedError(message, failure.hint, blameless)
+
+
+def _is_cache_unreadable(run: Run) -> bool:
+    with suppress(OSError):
+        cache = read_cache(run.host.files)
+        return cache.torn or cache.foreign
+    return False
+
+
+def _plan_back(
+    assessment: Assessment, progress: Progress, target: Desired, run: Run
+) -> tuple[Plan, HostSnapshot]:
+    """The plan to `target`, and the snapshot that it is made from."""
+    record = run.store.record
+    hangs = assessment.snapshot.kubelet.on_relay or progress.moved_kubelet
+    seconds = HURRIED_SECONDS if hangs else ANSWER_SECONDS
+    snapshot = refresh(assessment.snapshot, run.host, run.settings, record, seconds)
+    parts = frozenset(Part) if is_earlier(record) else _parts(progress, target)
+    changes = diff(target, snapshot, record).within(parts)
+    changes, aside = _step_aside(assessment, changes, snapshot, target, run)
+    plan = build_plan(
+        assessment.plan.mode,
+        target,
+        changes,
+        nonce=os.urandom(8).hex(),
+        kubelet_unit=assessment.plan.kubelet_unit,
+        hold=bool(snapshot.hold),
+        ends_hold=hold.is_of_a_run(snapshot.hold),
+        leftovers=leftovers_of_ours(record, snapshot) if target.proxy is None else (),
+        reset_pinning=assessment.base_endpoint if _gives_back(assessment, target, run) else "",
+        adopt=assessment.base_endpoint if _adopts(assessment, target, run) else "",
+        step_aside=aside,
+        cache_step=cache_step(snapshot),
+    )
+    # A weight that is lost during the rollback is not mended by continuing.
+    steps = tuple(step for step in plan.steps if step.kind is not StepKind.CHECK_WEIGHTS)
+    if target.proxy is None and hold.is_of_a_run(snapshot.hold):
+        steps += (Step(StepKind.CLEAR_HOLD, paths.HOLD, Part.KUBELET),)
+    waits = any(step.kind is StepKind.AWAIT_KUBELET for step in steps)
+    if progress.moved_kubelet and not waits and (is_earlier(record) or snapshot.kubelet.unwell):
+        # Between two tries it is on no endpoint: nothing differs, but it is down because of us. Or it has
+        # left an earlier installation's relay while the proxy started.
+        steps += restart_kubelet(plan.kubelet_unit)
+    resets_all = assessment.plan.resets_all or _pinned(assessment)
+    return replace(plan, steps=steps, parts=parts, resets_all=resets_all), snapshot
+
+
+def _step_aside(
+    assessment: Assessment, changes: Changes, snapshot: HostSnapshot, target: Desired, run: Run
+) -> tuple[Changes, Aside]:
+    """As `plan.step_aside`. What the good proxy's own start took is from before the attempt. With
+    the files of an earlier installation, kubelet knows no hold."""
+    if target.proxy is None or is_earlier(run.store.record):
+        return changes, Aside()
+    seen = replace(snapshot, proxy=replace(snapshot.proxy, last_start=assessment.snapshot.proxy.last_start))
+    policy = policy_of(target, snapshot.cache)
+    unit, runtime = assessment.plan.kubelet_unit, assessment.base_endpoint
+    return step_aside(seen, changes, unit, policy, runtime, back=True)
+
+
+def _gives_back(assessment: Assessment, target: Desired, run: Run) -> bool:
+    """Whether the attempt may have pinned containers that `target` would leave so. Which of them differ is
+    seen when the proxy is stopped."""
+    if not run.settings.removal.reset_pinning:
+        return False
+    if target.proxy is None:
+        return True
+    back_to_none = policy_of(target, assessment.snapshot.cache) == "none"
+    return back_to_none and (_pinned(assessment) or assessment.plan.resets_all)
+
+
+def _pinned(assessment: Assessment) -> bool:
+    """Whether the attempt had a policy that pins. Its proxy may have been started again since, with files
+    that are back already: then its cache tells of the policy none."""
+    attempted = assessment.plan.desired
+    return attempted.proxy is not None and policy_of(attempted, assessment.snapshot.cache) != "none"
+
+
+def _adopts(assessment: Assessment, target: Desired, run: Run) -> bool:
+    """Whether `target` has a policy that would touch strangers: the attempt may have failed before it adopted
+    them. With one that cannot be adopted, whom an operator has given up, nobody is."""
+    settings, snapshot = run.settings.proxy, assessment.snapshot
+    if target.proxy is None or settings.strangers != "adopt" or settings.accept_repinning:
+        return False
+    policy = PolicyInForce(policy_of(target, snapshot.cache), PolicySource.FALLBACK)
+    return policy.repins is not Repinning.NOTHING
+
+
+def _parts(progress: Progress, target: Desired) -> frozenset[Part]:
+    """What is rolled back. Not only what this plan has touched: a run before it that was cut off may have
+    done the rest, and that was never good. Without a good generation nothing may stay; with one, kubelet is
+    not moved for that."""
+    return frozenset(Part) if target.proxy is None else frozenset(progress.touched | {Part.PROXY})
+
+
+def _close(target: Desired, run: Run) -> StepFailedError | None:
+    """Brings the record up to date. Everything is back in place by now, and what the record said before the
+    attempt is still true: that it could not be written is returned, not raised."""
+    try:
+        if target.proxy is None or is_earlier(run.store.record):
+            run.store.close_as_before()
+        else:
+            run.store.close_as_good()
+    except OSError as error:
+        return failed_on_disk("the record could not be updated", error)
+    return None
+
+
+def _rescue_kubelet(assessment: Assessment, run: Run, limits: Limits, *, moved_proxy: bool) -> None:
+    """The good proxy did not come back: kubelet leaves the relay, and stays away until a person or a later
+    success ends the hold. How that ended is for the look around to say."""
+    host = run.host
+    with suppress(InstallerError, OSError):
+        units = read_units(host, run.settings)
+        seconds = HURRIED_SECONDS if moved_proxy else ANSWER_SECONDS
+        health = host.healthz.ask(limits.healthz_url, units.kubelet.unit.main_pid, seconds)
+        well = units.kubelet.process is not None and health is not Health.UNWELL
+        if well and units.kubelet.on_relay and not moved_proxy and host.cri.answers(paths.RELAY_ENDPOINT):
+            return  # the good proxy has never been away
+        if is_earlier(run.store.record):
+            plan = _plan_off_relay(assessment, run)
+        else:
+            reason = f"{hold.BY_ROLLBACK}it failed, and kubelet stays on its base endpoint"
+            plan = build_hold_plan(units, reason, restart=not well or units.kubelet.on_relay)
+        converge(plan, units, run, rescue_limits(limits), Progress())
+
+
+def _plan_off_relay(assessment: Assessment, run: Run) -> Plan:
+    """Kubelet goes to the runtime, its own files repaired: with those of the earlier installation it would
+    start on the relay, whatever holds it."""
+    record = run.store.record
+    snapshot = refresh(assessment.snapshot, run.host, run.settings, record)
+    changes = diff(Desired(), snapshot, record).within({Part.KUBELET})
+    unit = assessment.plan.kubelet_unit
+    plan = build_plan(assessment.plan.mode, Desired(), changes, nonce="", kubelet_unit=unit)
+    if not plan.restarts_kubelet and snapshot.kubelet.unwell:
+        plan = replace(plan, steps=plan.steps + restart_kubelet(unit))
+    return replace(plan, parts=frozenset())
+
+
+def rescue_limits(limits: Limits) -> Limits:
+    """The deadlines while kubelet is brought back to its base endpoint."""
+    return replace(limits, settle=min(limits.settle, _RESCUE_SETTLE))
+
+
+def _blame(assessment: Assessment, failure: StepFailedError, run: Run) -> bool:
+    """R8: only a sound environment, before and after, lets us blame the generation."""
+    desired = assessment.plan.desired
+    if desired.proxy is None or not assessment.snapshot.sound or failure.interfered:
+        return False
+    if runtime_error(run.host, assessment.base_endpoint):
+        return False
+    try:
+        pid = run.host.systemd.unit(assessment.plan.kubelet_unit).main_pid
+    except InstallerError:
+        return False
+    if run.host.healthz.ask(run.settings.kubelet.healthz_url, pid) is not Health.OK:
+        return False
+    run.store.blame(desired.generation, failure.message, run.host.clock)
+    return True

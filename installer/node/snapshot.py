@@ -1,0 +1,403 @@
+"""Reads the host into one `HostSnapshot`. Only reads; whatever disappears while it is being read is absent.
+
+One instant for each unit: both are read once for a snapshot, and nothing reads them a second time to decide.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+
+from installer.errors import InstallerError, UnservableHostError
+from installer.host.kubelet_files import configuration_files, matching
+from installer.host.ports import Files, Host
+from installer.inputs.settings import Settings
+from installer.model import paths
+from installer.model.hold import CLUSTER_MEMORY, PAUSE_FILE, read_hold, why_paused
+from installer.model.host import (
+    FileState,
+    Health,
+    HostSnapshot,
+    Kind,
+    KubeletBase,
+    KubeletSnapshot,
+    Machine,
+    Probe,
+    ProcessState,
+    ProxySnapshot,
+    RunningContainer,
+    UnitDetail,
+    UnitState,
+    UnitText,
+    UnstartedContainer,
+    last_flag,
+)
+from installer.model.limits import HURRIED_SECONDS
+from installer.model.proxy import BELIEVED, LastStart, patience
+from installer.node.kept import object_path
+from installer.node.kubelet_command import (
+    base_launch,
+    find_launch,
+    is_shell_script,
+    kubelet_program,
+    parse_base,
+)
+from installer.node.kubelet_endpoint import is_behind_shell
+from installer.node.pinning import read_cache, read_managers
+from installer.node.record import Record, objects_of
+
+_SERVICES_THAT_MATTER = (
+    "gardener-node-agent.service",
+    "nodeadm-config.service",
+    "nodeadm-run.service",
+    "machine-config-daemon-pull.service",
+    "machine-config-daemon-firstboot.service",
+    "k3s.service",
+    "k3s-agent.service",
+    "rke2-server.service",
+    "rke2-agent.service",
+    "microshift.service",
+)
+_BOTTLEROCKET = re.compile(r"^ID=[\"']?bottlerocket", re.MULTILINE)
+_CONFIG_LIMIT = 4 << 20  # bytes of a kubelet configuration worth reading
+_SMALL = 4096  # bytes
+_RUNTIME_SECONDS = 10.0  # a runtime that works has needed more than 2 s on a starved node
+_RELAY_SECONDS = 1.0  # systemd may be restarting the proxy, which is away for 0.1 - 0.3 s
+_FIRST_SECONDS = 3.0  # for an answer, and not more: a relay that is dead has to be left in time (R4)
+_RELAY_PAUSE = 0.3  # seconds
+
+
+def read_machine(host: Host) -> Machine:
+    """Who the host is. Raises OSError where the disk gives errors."""
+    identity = host.identity()
+    return Machine(
+        architecture=identity["machine"],
+        machine_id=identity["machine_id"],
+        hostname=identity["hostname"],
+        cpus=identity["cpus"],
+        services=_services(host),
+    )
+
+
+def take_snapshot(host: Host, machine: Machine, settings: Settings, record: Record) -> HostSnapshot:
+    """Everything but the probe. Raises OSError, and UnservableHostError if the host has no system bus."""
+    now = _look(host, settings, record, _FIRST_SECONDS)
+    return replace(now, machine=machine, base=_read_base(host, now.kubelet))
+
+
+def refresh(
+    snapshot: HostSnapshot, host: Host, settings: Settings, record: Record, seconds: float = HURRIED_SECONDS
+) -> HostSnapshot:
+    """The same host now: units, processes, files. What a run does not change (the machine, kubelet's base,
+    the probe) stays as it was read: an edit of kubelet's base meanwhile is for the next run. Relay and
+    kubelet's healthz have so many `seconds` to answer: a rollback may have no time for slow ones (R8)."""
+    now = _look(host, settings, record, seconds)
+    return replace(now, machine=snapshot.machine, base=snapshot.base, probe=snapshot.probe)
+
+
+def read_units(host: Host, settings: Settings) -> HostSnapshot:
+    """Both units, their processes and the hold, no more: what a rescue has time for."""
+    proxy = host.systemd.unit(paths.PROXY_UNIT)
+    kubelet = host.systemd.unit(settings.kubelet.unit)
+    return HostSnapshot(
+        proxy=ProxySnapshot(proxy, _main_process(host, proxy)),
+        kubelet=KubeletSnapshot(kubelet, _main_process(host, kubelet)),
+        hold=read_hold(host.files.read),
+    )
+
+
+def _look(host: Host, settings: Settings, record: Record, seconds: float) -> HostSnapshot:
+    units = read_units(host, settings)
+    proxy, kubelet, cache = units.proxy, units.kubelet, read_cache(host.files)
+    served = _has_served(host, proxy)  # before it is asked: one that begins to serve meanwhile was starting
+    health = _health(host, kubelet, settings.kubelet.healthz_url, seconds)
+    healthy = health is Health.OK
+    # A kubelet that is not well is not kept waiting: it may be failing on that relay, and leave it meanwhile.
+    silence = seconds if served and healthy else HURRIED_SECONDS
+    answers = proxy.unit.running and _relay_answers(host, silence)
+    limit = patience(settings.proxy.start_timeout_seconds, len(cache.containers))
+    return replace(
+        units,
+        proxy=replace(
+            proxy,
+            linked=observe_file(host, record, paths.PROXY_WANTED).kind is Kind.SYMLINK,
+            relay_answers=answers,
+            starting=not answers and _is_starting(proxy, limit, served=served),
+            last_start=_last_start(host, proxy, cache.policy),
+        ),
+        kubelet=replace(kubelet, healthy=healthy, foreign_healthz=health is Health.FOREIGN),
+        pause=_read_pause(host.files),
+        files={path: observe_file(host, record, path) for path in _paths(settings, record)},
+        composed=any(_exists(host.files, path) for path in (paths.KUBELET_COMPOSED, paths.KUBELET_USED)),
+        leftovers=tuple(path for path in (*paths.PROXY_STATE, *record.trees) if _exists(host.files, path)),
+        cache=cache,
+    )
+
+
+def with_probe(snapshot: HostSnapshot, host: Host, wanted: Iterable[str], endpoint: str) -> HostSnapshot:
+    """The snapshot with what is asked only when something is to be changed. `wanted` are the paths to be
+    written, `endpoint` where the runtime is asked; empty: it is not asked."""
+    runtime_error, containers, unstarted, newer_status = _probe_runtime(host, endpoint)
+    wanted = tuple(wanted)
+    directories = sorted({posixpath.dirname(path) for path in wanted} | {paths.OUR_STATE})
+    unwritable = {directory: reason for directory in directories if (reason := _unwritable(host, directory))}
+    usable = [directory for directory in directories if directory not in unwritable]
+    probe = Probe(
+        runtime_error=runtime_error,
+        containers=containers,
+        unstarted=unstarted,
+        newer_status=newer_status,
+        managers=read_managers(host.files),
+        free_bytes={directory: host.files.free_bytes(directory) for directory in (*usable, paths.RUN)},
+        unwritable=unwritable,
+        obstacles={path: reason for path in wanted if (reason := _obstacle(host, path))},
+        proxy_drop_ins=tuple(_proxy_drop_ins(host)),
+        kubelet_version=_kubelet_version(host, snapshot) if wanted else "",
+    )
+    return replace(snapshot, probe=probe)
+
+
+# -- units and files ------------------------------------------------------------------
+
+
+def _main_process(host: Host, unit: UnitState) -> ProcessState | None:
+    return host.processes.get(unit.main_pid) if unit.main_pid else None
+
+
+def _health(host: Host, kubelet: KubeletSnapshot, url: str, seconds: float) -> Health:
+    """A kubelet that is the child of its unit's shell is not known by its pid."""
+    pid = 0 if is_behind_shell(kubelet.process) else kubelet.unit.main_pid
+    return host.healthz.ask(url, pid, seconds) if kubelet.unit.running else Health.UNWELL
+
+
+def _is_starting(proxy: ProxySnapshot, limit: float, *, served: bool) -> bool:
+    """Whether its start is under way, for no longer than `limit` seconds. It writes its pid file when it
+    serves, and the guard removes the file before each start."""
+    if proxy.process is None or proxy.process.age > limit:
+        return False
+    return proxy.unit.active_state == "activating" or not served
+
+
+def _has_served(host: Host, proxy: ProxySnapshot) -> bool:
+    pid = _read_small(host.files, paths.PROXY_PID_FILE).strip()
+    return proxy.unit.main_pid > 0 and pid == str(proxy.unit.main_pid).encode()
+
+
+def _last_start(host: Host, proxy: ProxySnapshot, policy: str) -> LastStart | None:
+    """From the files that a start makes itself: the relay's socket before it looks at containers, the pid
+    file when it serves. So a clock that was set since does not count. systemd's own times would not do: the
+    unit counts as started before a slow relay answers."""
+    if proxy.process is None or not _has_served(host, proxy):
+        return None
+    try:
+        socket = host.files.status(paths.RELAY_SOCKET, follow=True)
+        pid_file = host.files.status(paths.PROXY_PID_FILE, follow=True)
+    except UnservableHostError:
+        return None
+    if socket is None or pid_file is None:
+        return None
+    seconds = pid_file.st_mtime - socket.st_mtime
+    if not 0 <= seconds <= min(proxy.process.age, BELIEVED):
+        return None
+    return LastStart(seconds, socket.st_mtime, policy)
+
+
+def _relay_answers(host: Host, silence: float) -> bool:
+    """One that takes the question gets `silence` seconds for its answer, and is not asked again."""
+    deadline = host.clock.monotonic() + _RELAY_SECONDS
+    while not host.cri.answers(paths.RELAY_ENDPOINT, silence):
+        if host.clock.monotonic() >= deadline:
+            return False
+        host.clock.sleep(_RELAY_PAUSE)
+    return True
+
+
+def _paths(settings: Settings, record: Record) -> list[str]:
+    """Every path that may be desired, every path that is owned, and what is kept of them."""
+    drop_in = paths.drop_in(settings.kubelet.drop_in_directory, settings.kubelet.unit)
+    kept = map(object_path, objects_of(record))
+    return sorted({*paths.OUR_FILES, drop_in, *record.claims, *record.links, *kept})
+
+
+def observe_file(host: Host, record: Record, path: str) -> FileState:
+    """One path; a large file whose identity is known is not read again.
+
+    A directory link that leads out of the host root makes the path Kind.OTHER: an obstacle.
+    """
+    try:
+        return host.files.state(path, record.known_digest)
+    except UnservableHostError:
+        return FileState(Kind.OTHER)
+
+
+def _exists(files: Files, path: str) -> bool:
+    try:
+        return files.status(path) is not None
+    except UnservableHostError:  # a link leads out of the host root: nothing of ours can be there
+        return False
+
+
+def _read_pause(files: Files) -> str:
+    """Why the node is paused; empty if it is not. Whatever lies at the path of the file pauses."""
+    file = _read_small(files, PAUSE_FILE) if _exists(files, PAUSE_FILE) else None
+    return why_paused(file, _read_small(files, CLUSTER_MEMORY))
+
+
+def _read_small(files: Files, path: str, limit: int = _SMALL) -> bytes:
+    try:
+        return files.read(path, limit) or b""
+    except InstallerError:
+        return b""
+
+
+# -- kubelet's base -------------------------------------------------------------------
+
+
+def _read_base(host: Host, kubelet: KubeletSnapshot) -> KubeletBase:
+    unit = kubelet.unit
+    detail = host.systemd.detail(unit.name) if unit.exists else UnitDetail()
+    argv = kubelet.process.argv if kubelet.process else ()
+    base = KubeletBase(
+        detail=detail,
+        texts=tuple(_unit_texts(host, unit)),
+        config=_config_file(host, argv),
+        config_dir=_config_directory(host, argv),
+        environment_files=read_environment_files(host.files, detail),
+    )
+    return replace(base, scripted=_is_scripted(host.files, base))
+
+
+def _is_scripted(files: Files, base: KubeletBase) -> bool:
+    """By its own unit files: what systemd has loaded may be our drop-in, which repeats an older command
+    line."""
+    words = _words(base.detail)
+    launch = base_launch(parse_base(base)) or (find_launch(words) if words else None)
+    return launch is not None and launch.inline is None and is_script(files, launch.program)
+
+
+def is_script(files: Files, path: str) -> bool:
+    """Whether a shell reads the program at that path."""
+    return path.startswith("/") and is_shell_script(_read_small(files, path).decode("utf-8", "replace"))
+
+
+def _words(detail: UnitDetail) -> tuple[str, ...]:
+    """The command line, its program with its whole path, if there is one."""
+    lines = detail.exec_start
+    return (lines[0].path, *lines[0].argv[1:]) if len(lines) == 1 else ()
+
+
+def read_environment_files(files: Files, detail: UnitDetail) -> dict[str, tuple[UnitText, ...]]:
+    """For each EnvironmentFile= except ours, the files that it names: several if it is a pattern."""
+    ours = (paths.KUBELET_ENVIRONMENT, paths.KUBELET_COMPOSED)
+    named = (path for path, _optional in detail.environment_files if path not in ours)
+    return {
+        name: tuple(
+            UnitText(path, raw.decode("utf-8", "surrogateescape"))
+            for path in matching(files, name)
+            if (raw := files.read(path, _CONFIG_LIMIT)) is not None
+        )
+        for name in named
+    }
+
+
+def _unit_texts(host: Host, unit: UnitState) -> Iterable[UnitText]:
+    for path in (unit.fragment_path, *unit.drop_in_paths):
+        if path and posixpath.basename(path) != paths.DROP_IN_NAME:
+            raw = host.files.read(path)
+            if raw is not None:
+                # A byte that is not UTF-8 must survive being copied into our drop-in.
+                yield UnitText(path, raw.decode("utf-8", "surrogateescape"))
+
+
+def _config_file(host: Host, argv: tuple[str, ...]) -> UnitText | None:
+    path = last_flag(argv, "--config")
+    raw = host.files.read(path, _CONFIG_LIMIT) if path and path.startswith("/") else None
+    return UnitText(path, raw.decode("utf-8", "replace")) if path and raw is not None else None
+
+
+def _config_directory(host: Host, argv: tuple[str, ...]) -> tuple[UnitText, ...] | None:
+    directory = last_flag(argv, "--config-dir")
+    if not directory or not directory.startswith("/"):
+        return None
+    return tuple(
+        UnitText(path, raw.decode("utf-8", "replace"))
+        for path in configuration_files(host.files, directory)
+        if (raw := host.files.read(path, _CONFIG_LIMIT)) is not None
+    )
+
+
+# -- the machine ----------------------------------------------------------------------
+
+
+def _services(host: Host) -> tuple[str, ...]:
+    found = [
+        service
+        for service in _SERVICES_THAT_MATTER
+        if any(_exists(host.files, f"{directory}/{service}") for directory in paths.UNIT_DIRECTORIES)
+    ]
+    if _BOTTLEROCKET.search(_text(host, "/etc/os-release")):
+        found.append("bottlerocket")
+    return tuple(found)
+
+
+def _text(host: Host, path: str) -> str:
+    raw = host.files.read(path, _CONFIG_LIMIT)
+    return raw.decode("utf-8", "replace") if raw is not None else ""
+
+
+# -- the probe ------------------------------------------------------------------------
+
+
+_Runtime = tuple[str, tuple[RunningContainer, ...], tuple[UnstartedContainer, ...], tuple[str, ...]]
+
+
+def _probe_runtime(host: Host, endpoint: str) -> _Runtime:
+    if not endpoint:
+        return "", (), (), ()
+    try:
+        status = host.cri.status(endpoint, _RUNTIME_SECONDS)
+        if not status.ready:
+            return f"{endpoint}: {status.reason}", (), (), ()
+        return "", host.cri.containers(endpoint), host.cri.unstarted(endpoint), status.extras
+    except InstallerError as error:
+        return error.message, (), (), ()
+
+
+def _kubelet_version(host: Host, snapshot: HostSnapshot) -> str:
+    process = snapshot.kubelet.process
+    program = kubelet_program(_words(snapshot.base.detail), process.exe if process else "")
+    return host.kubelet_version(program) if program else ""
+
+
+def _proxy_drop_ins(host: Host) -> Iterable[UnitText]:
+    """For a unit that need not exist yet. Of two files with one name, the first directory's wins."""
+    seen = set()
+    for directory in (f"{directory}/{paths.PROXY_UNIT}.d" for directory in paths.UNIT_DIRECTORIES):
+        for name in host.files.list(directory):
+            raw = host.files.read(f"{directory}/{name}") if name.endswith(".conf") else None
+            if raw is not None and name not in seen:
+                seen.add(name)
+                yield UnitText(f"{directory}/{name}", raw.decode("utf-8", "surrogateescape"))
+
+
+def _unwritable(host: Host, directory: str) -> str:
+    try:
+        host.files.missing_directories(directory)
+        return host.files.unwritable(directory)
+    except UnservableHostError as error:
+        return f"{error.message} ({error.hint})"
+
+
+def _obstacle(host: Host, path: str) -> str:
+    """Why nothing of ours may be put at `path`, or an empty string."""
+    try:
+        state = host.files.state(path, lambda _path, _identity: "unread")
+        if state.kind is Kind.SYMLINK:
+            host.files.status(path, follow=True)  # may it be followed?
+    except UnservableHostError as error:
+        return error.message
+    if state.kind in (Kind.DIRECTORY, Kind.OTHER):
+        return f"a {'directory' if state.kind is Kind.DIRECTORY else 'special file'} is in the way"
+    return ""

@@ -1,0 +1,415 @@
+"""Recognises cri-resmgr from another installer, or by hand, and takes it over if that is asked.
+
+Taking over means to describe that installation in the record as if it were ours: its files are claimed with
+nothing before them, kubelet's files with a repaired text before them. The rest is the usual way: the
+difference, the plan, the rollback and the removal follow from the record.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from installer.errors import InstallerError, InvalidInputError
+from installer.host.ports import Files
+from installer.inputs.load import Request
+from installer.inputs.systemd_syntax import parse_exec, parse_unit
+from installer.model import paths
+from installer.model.host import HostSnapshot, Kind, KubeletBase, ProcessState, UnitText, last_flag
+from installer.model.names import Mode
+from installer.model.paths import PROXY_UNIT, normalise_endpoint
+from installer.model.plan import Finding, refusal, warning
+from installer.node.earlier import Earlier
+from installer.node.ownership import RecordStore
+from installer.node.record import Record, is_earlier, state_below
+
+if TYPE_CHECKING:
+    from installer.inputs.settings import Settings
+
+
+# Kubelet's own files without the relay: texts in, texts out. Pure.
+#
+# The shell installer of the Gardener extension for cri-resmgr deletes each line of kubelet.service that has
+# the word "containerd", and puts the relay's flag behind $KUBELET_EXTRA_ARGS, with a backslash after it.
+# Others name the relay in an environment file, or in kubelet's configuration.
+
+_RELAY = r"(?:/var)?/run/cri-resmgr/cri-resmgr\.sock(?![\w./-])"
+_NAMES_RELAY = re.compile(_RELAY)
+_AS_ENDPOINT = re.compile(rf"(endpoint[\"']?\s*[=:\s]\s*[\"']?)(?:unix:(?://)?)?{_RELAY}", re.IGNORECASE)
+_ORDERS = re.compile(r"^(?:After|Wants|Requires|Requisite|BindsTo|PartOf|Upholds)[ \t]*=.*\n?", re.M)
+_TIES = frozenset(("Requires", "Requisite", "BindsTo", "PartOf", "StopPropagatedFrom"))
+# The flag as the shell installer leaves it: the last line of the command, its backslash continues nothing.
+_APPENDED = re.compile(
+    r"^(?P<before>.*)(?P<variable>\$\{?KUBELET_EXTRA_ARGS\}?)[ \t]*\\\n"
+    rf"[ \t]*(?P<flag>--container-runtime-endpoint=\S*?{_RELAY})[ \t]*\\?[ \t]*"
+    r"(?=\n[ \t]*(?:\n|\[|\Z)|\n?\Z)",
+    re.M,
+)
+_GARDENER = ("/var/lib/kubelet/extra_args", "worker.gardener.cloud/")
+_RUNTIME = "containerd"
+_RUNTIME_CGROUPS = f"--runtime-cgroups=/system.slice/{_RUNTIME}.service"
+_ORDER_LINES = (f"After={_RUNTIME}.service", f"Wants={_RUNTIME}.service")
+
+
+class Repaired(NamedTuple):
+    """`texts` are those that change. `sources` are the files that named the relay. `lost` is what a deletion
+    of lines has taken from kubelet's unit, `returned` what of that `texts` put back."""
+
+    texts: Mapping[str, str]
+    sources: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+    returned: tuple[str, ...] = ()
+
+
+def names_relay(base: KubeletBase) -> bool:
+    """Whether any of kubelet's own files names the relay."""
+    return any(_NAMES_RELAY.search(_effective(text.text)) for text in texts_of(base))
+
+
+def repair_base(base: KubeletBase, endpoint: str) -> Repaired:
+    """Kubelet's files with the runtime's `endpoint` in place of the relay, and without orders for the
+    proxy's unit, which will not always be there."""
+    texts: dict[str, str] = {}
+    lost: tuple[str, ...] = ()
+    returned: tuple[str, ...] = ()
+    sources = tuple(text.path for text in texts_of(base) if _NAMES_RELAY.search(_effective(text.text)))
+    units = {text.path for text in base.texts}
+    for text in texts_of(base):
+        after = text.text
+        if text.path in units:
+            after = _ORDERS.sub(_without_proxy_unit, after)
+            if text.path in sources and _was_cut(after):
+                lost = (*_ORDER_LINES, _RUNTIME_CGROUPS)
+                after = _APPENDED.sub(_in_front, after)
+                if _RUNTIME in endpoint and any(word in after for word in _GARDENER):
+                    after = _give_back(after)
+                    returned = tuple(line for line in lost if line in after)
+        after = _with_endpoint(after, endpoint)
+        if after != text.text:
+            texts[text.path] = after
+    return Repaired(texts, sources, tuple(line for line in lost if line not in returned), returned)
+
+
+def ties_of(base: KubeletBase) -> Iterable[str]:
+    """What is left in kubelet's unit that stops or restarts it with the proxy's: a line each, with its file.
+    `repair_base` takes such orders away, but not those that go over several lines."""
+    for text in base.texts:
+        for line in parse_unit(text):
+            if line.key in _TIES and PROXY_UNIT in line.value.split():
+                yield f"{line.key}={PROXY_UNIT} in {text.path}"
+
+
+def with_texts(base: KubeletBase, texts: Mapping[str, str]) -> KubeletBase:
+    """The base with some of its files as `texts` have them."""
+
+    def changed(text: UnitText) -> UnitText:
+        return UnitText(text.path, texts.get(text.path, text.text))
+
+    return replace(
+        base,
+        texts=tuple(map(changed, base.texts)),
+        config=changed(base.config) if base.config else None,
+        config_dir=None if base.config_dir is None else tuple(map(changed, base.config_dir)),
+        environment_files={
+            name: tuple(map(changed, found)) for name, found in base.environment_files.items()
+        },
+    )
+
+
+def texts_of(base: KubeletBase) -> Iterable[UnitText]:
+    """Every file of kubelet's base, once."""
+    return {text.path: text for text in base.configured()}.values()
+
+
+def _effective(text: str) -> str:
+    """The text without its comments."""
+    return "\n".join(line for line in text.split("\n") if not line.lstrip().startswith(("#", ";")))
+
+
+def _with_endpoint(text: str, endpoint: str) -> str:
+    path = normalise_endpoint(endpoint)
+    lines = text.split("\n")
+    for number, line in enumerate(lines):
+        if not line.lstrip().startswith(("#", ";")):
+            line = _AS_ENDPOINT.sub(lambda found: f"{found[1]}unix://{path}", line)
+            lines[number] = _NAMES_RELAY.sub(lambda _found: path, line)
+    return "\n".join(lines)
+
+
+def _without_proxy_unit(found: re.Match[str]) -> str:
+    """One line that orders units, without the proxy's; the line goes if that was all."""
+    key, _equals, value = found[0].partition("=")
+    words = value.split()
+    if PROXY_UNIT not in words:
+        return found[0]
+    left = " ".join(word for word in words if word != PROXY_UNIT)
+    return f"{key}={left}\n" if left else ""
+
+
+def _was_cut(text: str) -> bool:
+    """Whether the lines that name containerd are gone from a unit that runs kubelet."""
+    return "ExecStart=" in text and _RUNTIME not in text
+
+
+def _in_front(found: re.Match[str]) -> str:
+    """The flag in front of the variable, where the distribution has it: the last word stays the variable."""
+    before, variable, flag = found["before"], found["variable"], found["flag"]
+    if before.lstrip().startswith("ExecStart"):
+        return f"{before}\\\n    {flag} \\\n    {variable}"
+    return f"    {flag} \\\n{before}{variable}"
+
+
+def _give_back(text: str) -> str:
+    """Gardener's lines that named containerd (its kubelet.service orders kubelet after it)."""
+    lines = text.split("\n")
+    flag = next(
+        (n for n, line in enumerate(lines) if line.lstrip().startswith("--container-runtime-e")), None
+    )
+    if flag is not None and lines[flag].rstrip().endswith("\\"):
+        lines.insert(flag + 1, f"    {_RUNTIME_CGROUPS} \\")
+    unit = next((number for number, line in enumerate(lines) if line.strip() == "[Unit]"), None)
+    if unit is not None:
+        end = unit + 1
+        while end < len(lines) and lines[end].strip() and not lines[end].startswith("["):
+            end += 1
+        lines[end:end] = _ORDER_LINES
+    return "\n".join(lines)
+
+
+# Finds an installation of cri-resmgr that is not ours. Only reads.
+#
+# Known are upstream's release archive, which the Gardener extension's shell installer copies, and upstream's
+# packages (unit and environment file elsewhere), unpacked by hand: whatever is there is told from the proxy's
+# unit.
+
+_DEFAULT_RUNTIME = "/var/run/containerd/containerd.sock"  # cri-resmgr's own, without --runtime-socket
+_PROGRAM = "cri-resmgr"
+_OUR_MARK = "cri-resmgr-installer"
+_MARK_WITHIN = 512  # characters: our header is the first or second line
+_SAMPLE = "/etc/cri-resmgr/fallback.cfg.sample"
+_TREES = ("/opt/intel/licenses/cri-resource-manager", "/opt/intel/share/doc/cri-resource-manager")
+_PACKAGED = re.compile(r"/(?:etc/(?:default|sysconfig)/cri-res|(?:usr/)?(?:local/)?(?:bin|sbin)/cri-resmgr)")
+
+
+def find_earlier(
+    files: Files, snapshot: HostSnapshot, settings: Settings, claimed: Collection[str]
+) -> Earlier | None:
+    """The installation that is not ours, or None. `claimed` are the paths that are.
+
+    Raises OSError.
+    """
+    on_relay = names_relay(snapshot.base)
+    unit = _foreign_unit(files, snapshot, claimed)
+    if unit is None and not on_relay:
+        return None
+    on_relay = on_relay or snapshot.kubelet.on_relay
+    endpoint = _runtime(snapshot.proxy.process, settings)
+    repaired = repair_base(snapshot.base, endpoint) if endpoint else Repaired({})
+    found = list(_candidates(unit)) if unit else []
+    states = {path: files.state(path) for path in (*found, *repaired.texts)}
+    present = {path: state for path, state in states.items() if state.kind is not Kind.ABSENT}
+    return Earlier(
+        unit_file=unit.path if unit else "",
+        on_relay=on_relay,
+        sources=repaired.sources,
+        endpoint=f"unix://{paths.normalise_endpoint(endpoint)}" if endpoint else "",
+        repairs={path: text.encode("utf-8", "surrogateescape") for path, text in repaired.texts.items()},
+        files=tuple(path for path in found if path in present),
+        trees=tuple(tree for tree in _TREES if files.state(tree).kind is Kind.DIRECTORY) if unit else (),
+        lost=repaired.lost,
+        returned=repaired.returned,
+        obstacles=tuple(
+            f"{path} is a {state.kind.value}, not a file"
+            for path, state in present.items()
+            if state.kind is not Kind.FILE
+        ),
+        ties=(
+            *(ties_of(with_texts(snapshot.base, repaired.texts)) if endpoint else ()),
+            *_required_by_link(files, settings.kubelet.unit),
+        ),
+    )
+
+
+def _required_by_link(files: Files, kubelet_unit: str) -> Iterable[str]:
+    """The links that systemd makes for `RequiredBy=` in the proxy's unit."""
+    for directory in paths.UNIT_DIRECTORIES:
+        link = f"{directory}/{kubelet_unit}.requires/{paths.PROXY_UNIT}"
+        if state_below(files, link).kind is not Kind.ABSENT:
+            yield f"the link {link}"
+
+
+def _foreign_unit(files: Files, snapshot: HostSnapshot, claimed: Collection[str]) -> UnitText | None:
+    """The proxy's unit, if it runs cri-resmgr and is not ours."""
+    for path in dict.fromkeys((snapshot.proxy.unit.fragment_path, paths.PROXY_UNIT_FILE)):
+        if not path or path in claimed or path not in _unit_paths():
+            continue
+        try:
+            raw = files.read(path)
+        except InstallerError:  # a link leads out of the host root
+            continue
+        text = raw.decode("utf-8", "surrogateescape") if raw else ""
+        if _OUR_MARK not in text[:_MARK_WITHIN] and _PROGRAM in _exec_start(UnitText(path, text)):
+            return UnitText(path, text)
+    return None
+
+
+def _unit_paths() -> tuple[str, ...]:
+    return tuple(f"{directory}/{paths.PROXY_UNIT}" for directory in paths.UNIT_DIRECTORIES)
+
+
+def _exec_start(unit: UnitText) -> str:
+    """The name of the program that the unit runs; empty if it runs none."""
+    lines = [line for line in parse_unit(unit) if (line.section, line.key) == ("Service", "ExecStart")]
+    try:
+        return posixpath.basename(parse_exec(lines[-1]).words[0]) if lines else ""
+    except ValueError:
+        return ""
+
+
+def _candidates(unit: UnitText) -> Iterable[str]:
+    """Where that installation may have files: upstream's places, and what its unit names in a package's."""
+    upstream = (
+        paths.BINARY,
+        paths.PROXY_UNIT_FILE,
+        paths.PROXY_ENVIRONMENT,
+        *paths.CONFIG_FILES,
+        _SAMPLE,
+    )
+    named = []
+    for line in parse_unit(unit):
+        if line.section == "Service" and line.key in ("ExecStart", "EnvironmentFile"):
+            words = line.value.lstrip("@-:+!").split()
+            named += words[:1] if words and _PACKAGED.match(words[0]) else []
+    return dict.fromkeys((*upstream, unit.path, *named))
+
+
+def _runtime(process: ProcessState | None, settings: Settings) -> str:
+    """Where the real runtime listens: what settings say, or the running proxy's own command line."""
+    wanted = settings.proxy.runtime_endpoint
+    if wanted != "auto":
+        return wanted
+    if process is None:
+        return ""
+    # Go's flags take one hyphen or two.
+    argv = tuple(f"-{word}" if re.match(r"-[a-z]", word) else word for word in process.argv)
+    return last_flag(argv, "--runtime-socket") or _DEFAULT_RUNTIME
+
+
+# Whether this run takes an earlier installation over, and what it has to say about one. Only reads; what the
+# record is to say is put into the store, which writes it before the first change of the host.
+
+
+def consider(
+    files: Files,
+    request: Request,
+    store: RecordStore,
+    snapshot: HostSnapshot,
+    look: Callable[[Record], HostSnapshot],
+) -> tuple[HostSnapshot, tuple[Finding, ...]]:
+    """The snapshot that the run continues with, and what is to be said. In a takeover, also one that was cut
+    off, kubelet's base in it is the repaired one: it is what kubelet will have. `look` takes a snapshot with
+    everything that a record claims.
+
+    Raises OSError, UnservableHostError, and InvalidInputError where a takeover would lose configs.
+    """
+    by_config = _by_config(snapshot, store.record)
+    snapshot = _repaired(snapshot, store, by_config=by_config)
+    if request.mode is Mode.REMOVE:
+        return snapshot, ()
+    earlier = find_earlier(files, snapshot, request.settings, store.record.claims)
+    if earlier is None:
+        return snapshot, ()
+    if not request.adopt and not is_earlier(store.record):
+        return snapshot, tuple(_offer(earlier))
+    obstacles = tuple(_obstacles(earlier))
+    if obstacles:
+        return snapshot, obstacles
+    _check_configs(request, earlier)
+    store.take_over(earlier, request.settings.kubelet.unit)
+    return _repaired(look(store.record), store, by_config=by_config), tuple(_taken(earlier))
+
+
+def _repaired(snapshot: HostSnapshot, store: RecordStore, *, by_config: bool) -> HostSnapshot:
+    repairs = store.repairs()
+    base = with_texts(snapshot.base, repairs)
+    base = replace(base, repaired=bool(repairs) or is_earlier(store.record))
+    return replace(snapshot, base=base, kubelet=replace(snapshot.kubelet, by_config=by_config))
+
+
+def _check_configs(request: Request, earlier: Earlier) -> None:
+    """Without configs the policy would become none, because a person forgot an option."""
+    found = [path for path in earlier.files if path in paths.CONFIG_FILES]
+    if found and request.configs is None and not request.default_configs and not request.inspect:
+        raise InvalidInputError(
+            [f"--configs is missing: the installation that is taken over has configs ({', '.join(found)})"],
+            "give a directory with the same files, or, if the policy none is what you want, "
+            "--default-configs; nothing was touched",
+        )
+
+
+def _by_config(snapshot: HostSnapshot, record: Record) -> bool:
+    """Whether the running kubelet has the relay from its configuration: no flag names an endpoint. After a
+    takeover that was cut off, the configuration may have been repaired since kubelet's start."""
+    process, unit = snapshot.kubelet.process, snapshot.kubelet.unit
+    if process is None or process.flag("--container-runtime-endpoint") is not None:
+        return False
+    configured = replace(snapshot.base, texts=(), environment_files={})
+    return names_relay(configured) or record.owed.get(unit.name, "") == unit.invocation_id != ""
+
+
+def _offer(earlier: Earlier) -> Iterable[Finding]:
+    """Not taken over: kubelet's analysis refuses a base that names the relay by itself."""
+    what = f"{earlier.unit_file} is not ours" if earlier.unit_file else "the relay is in kubelet's own files"
+    ours = "" if earlier.on_relay else ": its files are replaced, and come back with `remove`"
+    yield warning(
+        "earlier-installation",
+        f"another installation of cri-resmgr is on this node ({what}){ours}",
+        "`install --adopt` (settings: adopt: true) takes it over for good; `plan --adopt` shows how",
+    )
+
+
+def _obstacles(earlier: Earlier) -> Iterable[Finding]:
+    if not earlier.endpoint and earlier.on_relay:
+        yield refusal(
+            "earlier-runtime-unknown",
+            f"the installation of cri-resmgr on this node cannot be taken over: {paths.PROXY_UNIT} does not "
+            "run, so nothing says where the container runtime listens",
+            f"`systemctl start {paths.PROXY_UNIT}`, or set proxy.runtimeEndpoint",
+        )
+    for obstacle in earlier.obstacles:
+        yield refusal(
+            "earlier-obstacle",
+            f"the installation of cri-resmgr on this node cannot be taken over: {obstacle}",
+            "put a file there, or remove that installation by hand",
+        )
+    for tie in earlier.ties:
+        yield refusal(
+            "earlier-tie",
+            f"the installation of cri-resmgr on this node cannot be taken over: {tie} stops kubelet whenever "
+            "the proxy stops",
+            f"delete it, then `systemctl daemon-reload`; After= and Wants= with {paths.PROXY_UNIT} may stay",
+        )
+
+
+def _taken(earlier: Earlier) -> Iterable[Finding]:
+    repaired = f"; {', '.join(earlier.repairs)} is given {earlier.endpoint} back" if earlier.repairs else ""
+    what = earlier.unit_file or "cri-resmgr"
+    yield warning("takeover", f"an earlier installation is taken over ({what}){repaired}")
+    where = ", ".join(earlier.sources)
+    if earlier.returned:
+        yield warning(
+            "takeover-returned",
+            f"lines that name containerd were deleted from {where}; put back as Gardener has them: "
+            f"{', '.join(earlier.returned)}",
+            "if this node had others, gardener-node-agent brings them with its next change of the unit",
+        )
+    if earlier.lost:
+        yield warning(
+            "takeover-lost",
+            f"lines that name containerd were deleted from {where}, and what they said is not known: "
+            f"probably {', '.join(earlier.lost)}",
+            "compare with a node that the other installer has never seen, and put them back by hand",
+        )

@@ -1,0 +1,104 @@
+"""What is asked of an API server: kinds, pages, errors. Imports no library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from installer.operator.kube_objects import Object
+
+MERGE = "application/merge-patch+json"  # RFC 7386
+STRATEGIC = "application/strategic-merge-patch+json"  # lists by their keys
+
+
+class Resource(NamedTuple):
+    """A kind as its path has it. The group of what Kubernetes had first is empty."""
+
+    group: str
+    version: str
+    plural: str
+
+    def path(self, namespace: str = "", name: str = "") -> str:
+        parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
+        parts += ["namespaces", namespace] if namespace else []
+        return "/" + "/".join([*parts, self.plural, *([name] if name else [])])
+
+
+LEASES = Resource("coordination.k8s.io", "v1", "leases")
+EVENTS = Resource("events.k8s.io", "v1", "events")
+DAEMON_SETS = Resource("apps", "v1", "daemonsets")
+NODES = Resource("", "v1", "nodes")
+PODS = Resource("", "v1", "pods")
+SECRETS = Resource("", "v1", "secrets")
+CONFIG_MAPS = Resource("", "v1", "configmaps")
+CORE_EVENTS = Resource("", "v1", "events")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`seconds` for a request with all of its answer, `size` of that in bytes. A list has so many `pages`,
+    and `list_seconds` for all of them."""
+
+    seconds: float = 30.0
+    size: int = 64 << 20
+    pages: int = 2000
+    list_seconds: float = 600.0
+
+
+USUAL = Limits()
+LEASE = Limits(seconds=3.0, size=1 << 20)
+"""Far below the length of a Lease: who waits longer cannot know any more whether it is held."""
+SHOOT = Limits(seconds=10.0, size=4 << 20, pages=200, list_seconds=30.0)
+"""Of an API server that may belong to somebody hostile. A page of 50 Nodes has about 1 MB."""
+
+
+class ApiError(Exception):
+    """A request that did not do what it should. `code` is that of HTTP; 0: no answer."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(f"{code}: {message}" if code else message)
+        self.code = code
+
+    @property
+    def missing(self) -> bool:
+        return self.code == 404
+
+    @property
+    def conflict(self) -> bool:
+        """The object has changed meanwhile, or is there already."""
+        return self.code == 409
+
+    @property
+    def expired(self) -> bool:
+        """Nobody knows any more what happened since that resource version."""
+        return self.code == 410
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """`version` is the resource version of the whole list, on every page of it."""
+
+    items: tuple[Object, ...]
+    version: str
+
+
+class PatchApi(Protocol):
+    """What changes an object that is there. See KubeClient."""
+
+    def get(self, resource: Resource, namespace: str, name: str) -> Object: ...
+    def merge(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        patch: Mapping[str, Any],
+        status: bool = False,
+        content_type: str = MERGE,
+    ) -> Object: ...
+
+
+class ObjectApi(PatchApi, Protocol):
+    """What makes objects, too. See KubeClient."""
+
+    def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Object: ...

@@ -1,0 +1,117 @@
+"""What stands on the Nodes because of us, and how it is taken off. `build_patches` is pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from installer.model.daemon import Phase
+from installer.model.hold import PAUSE_ANNOTATION
+from installer.model.names import LAST_FAILURE, LEFT, NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
+from installer.operator.api import NODES, STRATEGIC, ApiError, PatchApi
+from installer.operator.find import PAGE, Lists
+from installer.operator.kube_objects import Object, condition_of, items_at, mapping_at, text_at
+from installer.operator.look import read_status
+
+_ANNOTATIONS = (STATUS, LAST_FAILURE, PAUSE_ANNOTATION)
+_LABELS = (READY_LABEL,)
+_TRIES = 5  # of a write that another one was quicker than
+_T = TypeVar("_T")
+
+Patches = tuple[dict[str, Any], dict[str, Any]]
+"""Of a Node, and of its status."""
+
+
+class Patiently(Protocol):
+    """See Waiting."""
+
+    def __call__(self, call: Callable[[], _T], /) -> _T: ...
+
+
+class NodesApi(Lists, PatchApi, Protocol):
+    """See KubeClient."""
+
+
+def _once(call: Callable[[], _T]) -> _T:
+    return call()
+
+
+def clean_nodes(api: NodesApi, left: Collection[str] = (), patiently: Patiently = _once) -> int:
+    """Takes it off every Node that is not `left` behind; returns how many had any of it. Raises ApiError.
+
+    They are listed before the first one is written: an API server forgets the place in a list after a few
+    minutes (Kubernetes API concepts, "Retrieving large results sets in chunks"), and a large fleet takes
+    longer. `patiently` tries a call again that had no answer.
+    """
+    found = patiently(lambda: _marked(api))
+    cleaned = {name: patches for name, patches in found.items() if name not in left}
+    for name, patches in cleaned.items():
+        patiently(partial(_clean, api, name, patches))
+    return len(cleaned)
+
+
+def mark_left(api: NodesApi, left: Mapping[str, str], patiently: Patiently = _once) -> None:
+    """The Nodes that are left behind, and why, say so until they are clean: their kubelet may run on with the
+    proxy. What a node has said last of its generation stays. Raises ApiError."""
+    for name, why in left.items():
+        patiently(partial(_mark, api, name, why))
+
+
+def _mark(api: NodesApi, name: str, why: str) -> None:
+    try:
+        said = read_status(mapping_at(api.get(NODES, "", name), "metadata"))
+        if said.get("state") in (Phase.REMOVED, LEFT):
+            return
+        word = json.dumps({**said, "state": LEFT, "reason": why}, separators=(",", ":"))
+        api.merge(NODES, "", name, {"metadata": {"annotations": {STATUS: word}}})
+    except ApiError as error:
+        if not error.missing:
+            raise
+
+
+def _marked(api: NodesApi) -> dict[str, Patches]:
+    """The Nodes that have any of it, and what takes it off each."""
+    nodes = (node for page in api.list_pages(NODES, "", "", PAGE) for node in page.items)
+    found = {text_at(node, "metadata", "name"): build_patches(node) for node in nodes}
+    return {name: patches for name, patches in found.items() if any(patches)}
+
+
+def build_patches(node: Object) -> Patches:
+    """A merge patch of the Node and a strategic one of its status; empty where nothing is ours. What of
+    taints stays is given whole, so it is for this version of the Node only."""
+    metadata: dict[str, Any] = {}
+    for key, names in (("annotations", _ANNOTATIONS), ("labels", _LABELS)):
+        found = mapping_at(node, "metadata", key)
+        if ours := {name: None for name in names if name in found}:
+            metadata[key] = ours
+    patch: dict[str, Any] = {"metadata": metadata} if metadata else {}
+    taints = list(items_at(node, "spec", "taints"))
+    kept = [each for each in taints if each.get("key") != NOT_READY_TAINT]
+    if len(kept) < len(taints):
+        metadata["resourceVersion"] = text_at(node, "metadata", "resourceVersion")
+        patch = {"metadata": metadata, "spec": {"taints": kept}}
+    gone = {"conditions": [{"type": READY_CONDITION, "$patch": "delete"}]}
+    return patch, ({"status": gone} if condition_of(node, READY_CONDITION) else {})
+
+
+def _clean(api: NodesApi, name: str, patches: Patches) -> None:
+    """A Node that is gone is clean."""
+    patch, status = patches
+    for attempt in range(_TRIES):
+        try:
+            if attempt:
+                patch, status = build_patches(api.get(NODES, "", name))
+            if status:
+                api.merge(NODES, "", name, status, status=True, content_type=STRATEGIC)
+            if patch and status and "resourceVersion" in patch["metadata"]:
+                patch, _ = build_patches(api.get(NODES, "", name))
+            if patch:
+                api.merge(NODES, "", name, patch)
+            return
+        except ApiError as error:
+            if error.missing:
+                return
+            if not error.conflict or attempt == _TRIES - 1:
+                raise

@@ -1,0 +1,182 @@
+"""What of a cluster is ours, and in which order it goes. An object is ours by two labels that nobody else
+gives: the name of our program or of the agent that we brought, and the instance (the value `name`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from installer.errors import InvalidInputError
+from installer.model.names import (
+    COMPONENT_LABEL,
+    COMPONENTS,
+    INSTANCE_LABEL,
+    NAME_LABEL,
+    OURS,
+    UNINSTALLING,
+    Mode,
+)
+from installer.operator.api import CONFIG_MAPS, DAEMON_SETS, LEASES, ApiError, Resource
+from installer.operator.find import PAGE, Lists
+from installer.operator.kube_objects import Object, cut_line, items_at, mapping_at, text_at
+
+_NAMES = ("cri-resmgr-installer", "cri-resmgr-agent")
+_RBAC, _ADMISSION = "rbac.authorization.k8s.io", "admissionregistration.k8s.io"
+SERVICE_ACCOUNTS, NAMESPACES = Resource("", "v1", "serviceaccounts"), Resource("", "v1", "namespaces")
+DEFINITIONS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions")
+ADJUSTMENTS = Resource("criresmgr.intel.com", "v1alpha1", "adjustments")
+_RIGHTS = (
+    Resource(_RBAC, "v1", "rolebindings"),
+    Resource(_RBAC, "v1", "roles"),
+    Resource(_RBAC, "v1", "clusterrolebindings"),
+    Resource(_RBAC, "v1", "clusterroles"),
+)
+_GUARDED = (*_RIGHTS, NAMESPACES, SERVICE_ACCOUNTS)
+KINDS = (
+    DAEMON_SETS,
+    Resource("monitoring.coreos.com", "v1", "podmonitors"),
+    Resource("monitoring.coreos.com", "v1", "prometheusrules"),
+    Resource("", "v1", "services"),
+    CONFIG_MAPS,
+    LEASES,
+    DEFINITIONS,
+    Resource(_ADMISSION, "v1", "validatingadmissionpolicybindings"),
+    Resource(_ADMISSION, "v1", "validatingadmissionpolicies"),
+    *_RIGHTS,
+    NAMESPACES,
+    SERVICE_ACCOUNTS,
+)
+"""In the order of deletion. Rights outlast the pods that need them, and the ServiceAccounts are last: while
+one is there, an uninstallation that was ended can be found again."""
+
+
+class Deletes(Lists, Protocol):
+    """See KubeClient."""
+
+    def delete(self, resource: Resource, namespace: str, name: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """An object of ours. `marked`: the deletion policy lets go of it. `held`: it was deleted and is still
+    there, and why."""
+
+    resource: Resource
+    namespace: str
+    name: str
+    program: str
+    marked: bool = False
+    held: str = ""
+
+    @property
+    def path(self) -> str:
+        """As people name it: kind, namespace and name."""
+        return f"{self.resource.plural} {self.namespace}/{self.name}".replace(" /", " ")
+
+    @property
+    def guarded(self) -> bool:
+        """Whether a deletion policy may hold on to it until it is marked."""
+        return self.resource in _GUARDED
+
+
+def find_instance(api: Lists, namespace: str, asked: str) -> str:
+    """The one installation that is meant; empty if there is none. Raises ApiError, and InvalidInputError
+    where there are several."""
+    if asked:
+        return asked
+    found = set()
+    for resource in (DAEMON_SETS, SERVICE_ACCOUNTS):
+        for each in _list(api, resource, OURS, namespace):
+            found.add(text_at(each, "metadata", "labels", INSTANCE_LABEL))
+    if not found:  # of an uninstallation that was ended while its last namespace was on its way
+        found = {text_at(each, "metadata", "labels", INSTANCE_LABEL) for each in _list(api, NAMESPACES, OURS)}
+    found.discard("")
+    if len(found) > 1:
+        raise InvalidInputError(
+            [f"there are several installations: {', '.join(sorted(found))}"], "give --name NAME"
+        )
+    return next(iter(found), "")
+
+
+def take_inventory(api: Lists, instance: str, namespace: str) -> tuple[Owned, ...]:
+    """Everything of the instance, in the order of deletion. Leases of nodes have no instance: those in
+    `namespace` are taken where no other instance lives there. Raises ApiError."""
+    found = [each for resource in KINDS for each in _owned(api, resource, f"{INSTANCE_LABEL}={instance}")]
+    others = [
+        text_at(each, "metadata", "labels", INSTANCE_LABEL)
+        for each in (_list(api, DAEMON_SETS, OURS, namespace) if namespace else ())
+    ]
+    if namespace and set(others) <= {instance}:
+        found += [each for each in _owned(api, LEASES, OURS, namespace) if each not in found]
+    order = {resource: at for at, resource in enumerate(KINDS)}
+    return tuple(sorted(found, key=lambda each: (order[each.resource], each.namespace, each.name)))
+
+
+def find_owned(api: Lists, instance: str, namespace: str = "") -> tuple[str, tuple[Owned, ...]]:
+    """The inventory, and the namespace of the pods: the one given, else that of their ServiceAccount.
+
+    Raises ApiError.
+    """
+    owned = take_inventory(api, instance, namespace)
+    if namespace:
+        return namespace, owned
+    accounts = (each for each in owned if each.resource == SERVICE_ACCOUNTS and each.name == instance)
+    namespace = next((each.namespace for each in accounts), "")
+    return namespace, take_inventory(api, instance, namespace) if namespace else owned
+
+
+def delete_installation(api: Deletes, instance: str) -> None:
+    """The DaemonSet alone: its pods clean their nodes as they end. Raises ApiError."""
+    selector = f"{OURS},{INSTANCE_LABEL}={instance},{COMPONENT_LABEL}={COMPONENTS[Mode.INSTALL]}"
+    delete_owned(api, list(_owned(api, DAEMON_SETS, selector)))
+
+
+def delete_owned(api: Deletes, owned: Iterable[Owned]) -> None:
+    """In the order given. Raises ApiError."""
+    for each in owned:
+        try:
+            api.delete(each.resource, each.namespace, each.name)
+        except ApiError as error:
+            if not error.conflict:  # a namespace that is on its way already
+                raise
+
+
+def _owned(api: Lists, resource: Resource, selector: str, namespace: str = "") -> Iterator[Owned]:
+    for each in _list(api, resource, selector, namespace):
+        metadata = mapping_at(each, "metadata")
+        program = text_at(metadata, "labels", NAME_LABEL)
+        if program in _NAMES:
+            where, name = (text_at(metadata, key) for key in ("namespace", "name"))
+            marked = text_at(metadata, "annotations", UNINSTALLING) == "true"
+            yield Owned(resource, where, name, program, marked, _why_held(each))
+
+
+def _why_held(given: Object) -> str:
+    """Empty for an object that nobody has deleted. A namespace says itself what it still waits for
+    (Kubernetes API reference, core/v1 NamespaceCondition); anything else waits for whoever takes its
+    finalizers away."""
+    metadata = mapping_at(given, "metadata")
+    if not text_at(metadata, "deletionTimestamp"):
+        return ""
+    found = metadata.get("finalizers")
+    finalizers = ", ".join(map(str, found)) if isinstance(found, list) else ""
+    conditions = (each for each in items_at(given, "status", "conditions") if each.get("status") == "True")
+    said = "; ".join(text_at(each, "message") for each in conditions)
+    return cut_line(said or (f"its finalizers: {finalizers}" if finalizers else "it is being deleted"))
+
+
+def _list(api: Lists, resource: Resource, selector: str, namespace: str = "") -> Iterator[Object]:
+    """Nothing where the API server does not know the kind."""
+    try:
+        for page in api.list_pages(resource, selector, namespace, PAGE):
+            yield from page.items
+    except ApiError as error:
+        if not error.missing:
+            raise
+
+
+def find_adjustments(api: Lists) -> tuple[str, ...]:
+    """The namespace of each of people's objects, which go with their definition. Raises ApiError."""
+    return tuple(text_at(each, "metadata", "namespace") for each in _list(api, ADJUSTMENTS, ""))

@@ -1,0 +1,296 @@
+"""The door to API servers: the only importer of the client that Kubernetes keeps
+(https://github.com/kubernetes-client/python), which brings connections, credentials that change, and the
+parsing of watches. What is asked for is plain JSON. Nothing is tried twice here: the caller does that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import time
+from base64 import b64decode
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import yaml
+from kubernetes import client as library
+from kubernetes import config as credentials
+from kubernetes.client.exceptions import ApiException
+from kubernetes.config.config_exception import ConfigException
+from kubernetes.watch import Watch
+from urllib3 import Timeout
+from urllib3.exceptions import HTTPError, ReadTimeoutError
+
+from installer.errors import InvalidInputError
+from installer.operator.api import MERGE, SECRETS, USUAL, ApiError, Limits, Page, Resource
+from installer.operator.bounded import Bounds, bind, bounded, end_of, ending
+from installer.operator.kube_objects import Object, cut_line, items_at, mapping_at
+
+PAGE = 50  # objects of one answer: a Cluster alone may have 200 KB
+_CONNECT_SECONDS = 5.0
+_FAR = float("inf")
+_WATCH_SECONDS = 300  # then the server ends a watch, and it is begun again
+_SILENCE = 120.0  # seconds; the server sends a bookmark about once a minute
+_CONNECTIONS = 24
+_TEXT = 4096  # characters of an error that are looked at
+
+
+class KubeClient:
+    """One API server. Every method raises ApiError; all of them may be called from any thread. Without a
+    namespace, objects that have none, and lists of all namespaces. An answer that goes beyond the limits is
+    an error; a watch is for ever."""
+
+    def __init__(self, connection: library.ApiClient, limits: Limits) -> None:
+        bind(connection.rest_client.pool_manager)
+        self._connection, self._limits = connection, limits
+        self._custom = library.CustomObjectsApi(connection)
+        self._offset = timedelta(0)
+
+    def now(self) -> datetime:
+        """By the clock of the server, as it has last said: a person's machine may be wrong by hours."""
+        return datetime.now(UTC) + self._offset
+
+    def list_pages(
+        self, resource: Resource, selector: str = "", namespace: str = "", limit: int = PAGE, fields: str = ""
+    ) -> Iterator[Page]:
+        """All objects that the label selector and the field selector choose, `limit` of them with each
+        request."""
+        end = end_of(self._limits.list_seconds)
+        query = {"limit": str(limit), "labelSelector": selector, "fieldSelector": fields}
+        for _ in range(self._limits.pages):
+            given = {key: value for key, value in query.items() if value}
+            body = self._request("GET", resource.path(namespace), given, end=end)
+            metadata = mapping_at(body, "metadata")
+            query["continue"] = str(metadata.get("continue") or "")
+            yield Page(_items(body), str(metadata.get("resourceVersion") or ""))
+            if not query["continue"]:
+                return
+        raise ApiError(0, f"the list of {resource.plural} does not end after {self._limits.pages} pages")
+
+    def watch(self, resource: Resource, version: str, selector: str = "") -> Iterator[tuple[str, Object]]:
+        """ADDED, MODIFIED, DELETED and BOOKMARK with the object, from `version` on. Ends when the server ends
+        it."""
+        chosen = {"label_selector": selector} if selector else {}
+        events = Watch().stream(
+            self._custom.list_cluster_custom_object,
+            *resource,
+            resource_version=version,
+            allow_watch_bookmarks=True,
+            timeout_seconds=_WATCH_SECONDS,
+            _request_timeout=(_CONNECT_SECONDS, _SILENCE),
+            **chosen,
+        )
+        with _translated():
+            for event in events:
+                if isinstance(event, dict) and isinstance(event.get("raw_object"), dict):
+                    yield str(event.get("type")), event["raw_object"]
+
+    def get(self, resource: Resource, namespace: str, name: str) -> Object:
+        return self._request("GET", resource.path(namespace, name))
+
+    def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Object:
+        return self._request("POST", resource.path(namespace), body=body)
+
+    def merge(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        patch: Mapping[str, Any],
+        status: bool = False,
+        content_type: str = MERGE,
+    ) -> Object:
+        """A patch of the object or of its status. With the object's `metadata.resourceVersion` in it, it
+        conflicts where another one was quicker."""
+        path = resource.path(namespace, name) + ("/status" if status else "")
+        return self._request("PATCH", path, body=patch, content_type=content_type)
+
+    def delete(self, resource: Resource, namespace: str, name: str) -> None:
+        """Does nothing where it is not there."""
+        try:
+            self._request("DELETE", resource.path(namespace, name))
+        except ApiError as error:
+            if not error.missing:
+                raise
+
+    def create_secret(self, secret: Mapping[str, Any]) -> None:
+        self.create(SECRETS, secret["metadata"]["namespace"], secret)
+
+    def read_secret(self, namespace: str, name: str) -> Mapping[str, bytes]:
+        """Its data, decoded."""
+        found = self.get(SECRETS, namespace, name).get("data") or {}
+        return {key: b64decode(value) for key, value in found.items()}
+
+    @contextlib.contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        """All that this thread asks in the block takes at most so long; then requests have no answer."""
+        with ending(time.monotonic() + seconds):
+            yield
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = "application/json",
+        end: float = _FAR,
+    ) -> Object:
+        """By the library's pool of connections alone: its methods differ from release to release, make
+        objects of their own where plain JSON is wanted, and unpack whatever is sent. `end` is monotonic."""
+        bounds = Bounds(min(end, end_of(self._limits.seconds)), self._limits.size)
+        configuration = self._connection.configuration
+        headers = {"Accept": "application/json", **self._connection.default_headers}
+        headers |= {"Content-Type": content_type} if body is not None else {}
+        url = configuration.host + path + (f"?{urlencode(query)}" if query else "")
+        with _translated(), bounded(bounds):
+            # Asked anew each time: a plugin's credentials change.
+            headers |= {each["key"]: each["value"] for each in configuration.auth_settings().values()}
+            patience = Timeout(connect=min(_CONNECT_SECONDS, bounds.left()), read=bounds.left())
+            response = self._connection.rest_client.pool_manager.request(
+                method,
+                url,
+                body=None if body is None else json.dumps(body).encode(),
+                headers=headers,
+                timeout=patience,
+                preload_content=False,
+                decode_content=False,
+                retries=False,
+                redirect=False,
+            )
+            self._set_clock(response.headers.get("Date", ""))
+            try:
+                content = response.read()
+            except BaseException:
+                response.close()  # what is left of the answer is not that of the next request
+                raise
+            if not 200 <= response.status < 300:
+                raise ApiError(response.status, _message_in(content) or cut_line(str(response.reason)))
+            found = json.loads(content)
+        return found if isinstance(found, dict) else {}
+
+    def _set_clock(self, date: str) -> None:
+        with contextlib.suppress(ValueError, TypeError):
+            self._offset = parsedate_to_datetime(date) - datetime.now(UTC)
+
+
+def connect(limits: Limits = USUAL) -> KubeClient:
+    """The cluster of $KUBECONFIG, else that of the pod: for the controller, which runs in one.
+
+    Raises InvalidInputError where there is none.
+    """
+    path = os.environ.get("KUBECONFIG", "")
+    return _connect(path, "", "run it in a pod of the seed, or set KUBECONFIG", limits)
+
+
+def connect_as_kubectl(kubeconfig: str = "", context: str = "") -> KubeClient:
+    """The cluster that kubectl would ask: `kubeconfig`, else $KUBECONFIG (of several files), else
+    ~/.kube/config, else that of the pod; with its context, certificates and plugins for credentials.
+
+    Raises InvalidInputError where there is none.
+    """
+    usual = Path("~/.kube/config").expanduser()
+    path = kubeconfig or os.environ.get("KUBECONFIG", "") or (str(usual) if usual.exists() else "")
+    hint = "give --kubeconfig FILE, and --context NAME if it has several; `kubectl config view` shows them"
+    return _connect(path, context, hint, USUAL)
+
+
+def _connect(path: str, context: str, hint: str, limits: Limits) -> KubeClient:
+    configuration = library.Configuration()
+    try:
+        if path:
+            credentials.load_kube_config(
+                config_file=path, context=context or None, client_configuration=configuration
+            )
+        else:
+            credentials.load_incluster_config(client_configuration=configuration)
+    except (ConfigException, OSError, yaml.YAMLError) as error:
+        where = f"kubeconfig {path}" if path else "neither a kubeconfig nor a service account of a pod"
+        raise InvalidInputError([f"{where}: {error}"], hint) from None
+    return _client(configuration, limits)
+
+
+def connect_with(kubeconfig: bytes, limits: Limits = USUAL) -> KubeClient:
+    """The cluster of a kubeconfig's text, of which no program is run and no file is read: neither would be
+    the business of who wrote it.
+
+    Raises ApiError where it is not one, or asks for that.
+    """
+    configuration = library.Configuration()
+    try:
+        given = yaml.safe_load(kubeconfig)
+        if elsewhere := _found_elsewhere(given):
+            raise ApiError(0, f"its kubeconfig has {elsewhere}, which is not used: everything must be in it")
+        credentials.load_kube_config_from_dict(given, client_configuration=configuration)
+    except (ConfigException, yaml.YAMLError, OSError, TypeError, ValueError, AttributeError) as error:
+        raise ApiError(0, f"its kubeconfig cannot be read: {error}") from None
+    return _client(configuration, limits)
+
+
+_ELSEWHERE = {
+    "user": ("exec", "auth-provider", "tokenFile", "client-certificate", "client-key"),
+    "cluster": ("certificate-authority",),
+}
+"""What of a kubeconfig is a program to run or a file to read (client-go, tools/clientcmd/api/v1)."""
+
+
+def _found_elsewhere(kubeconfig: object) -> str:
+    """The first of these; empty if there is none."""
+    for part, keys in _ELSEWHERE.items():
+        for each in items_at(kubeconfig if isinstance(kubeconfig, Mapping) else {}, f"{part}s"):
+            found = [key for key in keys if mapping_at(each, part).get(key)]
+            if found:
+                return f"`{found[0]}`"
+    return ""
+
+
+def _client(configuration: Any, limits: Limits) -> KubeClient:
+    configuration.retries = False  # nor are redirects followed: they may lead to whom nobody has named
+    configuration.connection_pool_maxsize = _CONNECTIONS
+    return KubeClient(library.ApiClient(configuration), limits)
+
+
+def _items(body: Mapping[str, Any]) -> tuple[Object, ...]:
+    return tuple(items_at(body, "items"))
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except ApiException as error:
+        said = _message_in(error.body or "")
+        # An event of a watch has its code in its text only.
+        code = error.status or 0
+        raise ApiError(int(code), said or str(error.reason)) from None
+    except (HTTPError, OSError) as error:
+        raise ApiError(0, f"no answer: {_cause(error)}") from None
+    except (ValueError, RecursionError) as error:
+        raise ApiError(0, f"an answer that is not the API's: {cut_line(str(error))}") from None
+
+
+def _message_in(content: str | bytes) -> str:
+    """Of a Status. A kind that the server does not know is answered with plain text."""
+    try:
+        body = json.loads(content)
+    except (ValueError, RecursionError):
+        return ""
+    message = body.get("message") if isinstance(body, dict) else None
+    return cut_line(message) if isinstance(message, str) else ""
+
+
+def _cause(error: Exception) -> str:
+    """Without the address of an object, which would differ each time."""
+    if isinstance(error, ReadTimeoutError):
+        return "it did not end in time"
+    text = str(error) or type(error).__name__
+    return cut_line(re.sub(r"<[^>]*>:? ?", "", text[:_TEXT]))

@@ -1,0 +1,248 @@
+"""One look at every node of a cluster: DaemonSets, their pods, Leases and the Nodes are listed in pages. Of
+each object only what is needed is kept, and no node costs a request of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from operator import attrgetter
+from typing import Any, Protocol
+
+from installer.cluster.node_objects import is_paused
+from installer.cluster.pod_context import lease_name
+from installer.cluster.selection import selects
+from installer.model.daemon import Phase
+from installer.model.names import COMPONENT_LABEL, INSTANCE_LABEL, LEFT, OURS, STATUS, Mode, mode_of
+from installer.model.overview import NodeHealth, NodeView, Overview
+from installer.operator.api import LEASES, NODES, PODS
+from installer.operator.find import PAGE, Installed, Lists, find_installations
+from installer.operator.kube_objects import (
+    Object,
+    complaint_of,
+    cut_line,
+    is_ready_pod,
+    mapping_at,
+    number_at,
+    parse_time,
+    silent_since,
+    text_at,
+)
+
+_WORKING = (Phase.STARTING, Phase.WAITING, Phase.CONVERGING, Phase.REPAIRING, Phase.CHECKING, Phase.YIELDED)
+_DONE = {Mode.INSTALL: Phase.CONVERGED, Mode.REMOVE: Phase.REMOVED}
+_OVER = ("Succeeded", "Failed")  # phases of a pod
+_REVISION = "controller-revision-hash"  # label (Kubernetes API reference, apps/v1 DaemonSet)
+_NO_DAEMON_SET = "no DaemonSet of ours is left that could clean it: apply the manifests again"
+_MOST_WORDS = 16_384  # characters; ours have about 3,000 at most (node_word.py)
+_MOST_OF_ONE = 1024
+_FUTURE = 60.0  # seconds that a renewal may seem to come from
+_PATIENCE = 300.0  # seconds that a new node may take until it has a pod
+
+
+@dataclass(frozen=True, slots=True)
+class PodView:
+    """`over`: it ends, or has ended. `created` is a time as the API writes it, `revision` that of the
+    DaemonSet's template."""
+
+    ready: bool
+    complaint: str
+    over: bool = False
+    created: str = ""
+    revision: str = ""
+
+    @property
+    def counts(self) -> tuple[bool, str]:
+        """Of two pods of a node that one which has more of it: a DaemonSet puts a new one beside one that
+        ends or was evicted."""
+        return not self.over, self.created
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What was listed beside the nodes. `pods` by node and mode; `words` by the Lease's name: when it was
+    renewed, and how many seconds it is good for. `newest`: the revision of the newest pod of each mode."""
+
+    installations: tuple[Installed, ...]
+    pods: Mapping[tuple[str, Mode], PodView]
+    words: Mapping[str, tuple[datetime, int]]
+    now: datetime
+    newest: Mapping[Mode, str] = field(default_factory=dict)
+
+
+class Api(Lists, Protocol):
+    """See KubeClient."""
+
+    def now(self) -> datetime: ...
+
+
+def look(api: Api, namespace: str = "", instance: str = "") -> Overview:
+    """Raises ApiError."""
+    installations = find_installations(api, namespace, instance)
+    namespaces = sorted({each.what.namespace for each in installations})
+    selector = OURS + (f",{INSTANCE_LABEL}={instance}" if instance else "")
+    pods = dict[tuple[str, Mode], PodView]()
+    for each_namespace in namespaces:
+        for page in api.list_pages(PODS, selector, each_namespace, PAGE):
+            for each in page.items:
+                key, pod = _read_pod(each)
+                pods[key] = max(pods.get(key, pod), pod, key=attrgetter("counts"))
+    words = dict[str, tuple[datetime, int]]()
+    for each_namespace in namespaces:
+        for page in api.list_pages(LEASES, OURS, each_namespace, PAGE):
+            words |= {text_at(each, "metadata", "name"): _read_lease(each) for each in page.items}
+    newest = {mode: _newest(pods, mode) for mode in Mode}
+    views, others = [], 0
+    for page in api.list_pages(NODES, "", "", PAGE):
+        known = Known(installations, pods, words, api.now(), newest)
+        for node in page.items:
+            view = judge_node(node, known)
+            others += view is None
+            views += [view] if view is not None else []
+    order = list(NodeHealth)
+    views.sort(key=lambda view: (order.index(view.health), view.name))
+    when = api.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+    return Overview(when, tuple(each.what for each in installations), tuple(views), others)
+
+
+def find_unclean(api: Api, leases: Collection[str]) -> tuple[NodeView, ...]:
+    """Where no DaemonSet of ours is left: the nodes that have a word of ours or one of these Leases, and do
+    not say that they are clean. Raises ApiError."""
+    found = []
+    for page in api.list_pages(NODES, "", "", PAGE):
+        for node in page.items:
+            name, phase = (
+                text_at(node, "metadata", "name"),
+                read_status(mapping_at(node, "metadata")).get("state", ""),
+            )
+            if phase != Phase.REMOVED and (phase or lease_name(name) in leases):
+                reason = _left_reason(node) or _NO_DAEMON_SET
+                reachable = silent_since(node) is None
+                found.append(NodeView(name, NodeHealth.DIRTY, reason, phase=phase, reachable=reachable))
+    return tuple(found)
+
+
+def judge_node(node: Object, known: Known) -> NodeView | None:
+    """None for a node that is not selected and has nothing of ours. Pure."""
+    metadata = mapping_at(node, "metadata")
+    name = text_at(metadata, "name")
+    says = read_status(metadata)
+    modes = _modes(known.installations, name, mapping_at(metadata, "labels"))
+    mode = Mode.REMOVE if Mode.REMOVE in modes else Mode.INSTALL
+    pod, word = known.pods.get((name, mode)), known.words.get(lease_name(name))
+    heard = (known.now - word[0]).total_seconds() if word else None
+    health, reason = NodeHealth.DIRTY, _left_reason(node) or "no DaemonSet of ours selects it any more"
+    if modes:
+        health, reason = _judge(node, says, pod, mode, known.now)
+        silence = _silence(heard, word[1] if word else 0)
+        if silence and health in (NodeHealth.WELL, NodeHealth.WORKING, NodeHealth.PAUSED):
+            health, reason = NodeHealth.SILENT, silence
+    elif says.get("state", "") in ("", Phase.REMOVED) and (says or word is None):
+        return None
+    return NodeView(
+        name,
+        health,
+        cut_line(reason),
+        phase=says.get("state", ""),
+        generation=says.get("generation", ""),
+        wanted=says.get("wanted", ""),
+        outdated=pod is not None and pod.revision != known.newest.get(mode, pod.revision),
+        policy=says.get("policy", ""),
+        version=says.get("version", ""),
+        changed=says.get("changed", ""),
+        hold=cut_line(says.get("hold", "")),
+        paused=is_paused(metadata),
+        ready=pod is not None and pod.ready,
+        reachable=silent_since(node) is None,
+        mode=mode if modes else None,
+        heard=None if heard is None else max(0.0, round(heard)),
+    )
+
+
+def _silence(heard: float | None, seconds: int) -> str:
+    """What is wrong with a Lease that was renewed `heard` seconds ago, and is good for `seconds`."""
+    if heard is not None and heard > seconds:
+        return "its installer has not renewed its Lease"
+    if heard is not None and heard < -_FUTURE:
+        return "its Lease was renewed in the future: the node's clock is ahead, and hides silence"
+    return ""
+
+
+def _judge(
+    node: Object, says: Mapping[str, str], pod: PodView | None, mode: Mode, now: datetime
+) -> tuple[NodeHealth, str]:
+    """Of a node that is selected."""
+    if silent_since(node) is not None:
+        return NodeHealth.SILENT, "its kubelet is not heard of"
+    if pod is None:
+        age = (now - parse_time(text_at(node, "metadata", "creationTimestamp"))).total_seconds()
+        health = NodeHealth.SILENT if age > _PATIENCE else NodeHealth.WORKING
+        return health, "it is selected and has no pod of ours"
+    phase, reason = says.get("state", ""), says.get("reason", "")
+    if phase == Phase.PAUSED:
+        return NodeHealth.PAUSED, reason
+    if phase in _WORKING or (mode is Mode.REMOVE and phase == Phase.CONVERGED):
+        return _unready(pod, reason or phase)
+    if phase in ("", _DONE[mode]):  # without annotations, the pod alone says it
+        return (NodeHealth.WELL, reason) if pod.ready else _unready(pod, "its pod is not Ready yet")
+    return NodeHealth.TROUBLE, reason or pod.complaint
+
+
+def _unready(pod: PodView, reason: str) -> tuple[NodeHealth, str]:
+    """What kubelet complains of does not end by itself."""
+    broken = pod.complaint and not pod.ready
+    return (NodeHealth.TROUBLE, pod.complaint) if broken else (NodeHealth.WORKING, reason)
+
+
+def _modes(installations: Sequence[Installed], name: str, labels: Mapping[str, Any]) -> set[Mode]:
+    return {each.what.mode for each in installations if _selects(each, name, labels)}
+
+
+def _selects(installation: Installed, name: str, labels: Mapping[str, Any]) -> bool:
+    try:
+        return selects(installation.template, name, labels)
+    except ValueError:
+        return True  # a word that we do not know is shown rather than hidden
+
+
+def read_status(metadata: Object) -> Mapping[str, str]:
+    """The node's own words, each of one line. What is longer than ours can be is not read."""
+    text = text_at(metadata, "annotations", STATUS)
+    try:
+        found = json.loads(text or "{}") if len(text) <= _MOST_WORDS else {}
+    except (ValueError, RecursionError):
+        return {}
+    said = found.items() if isinstance(found, dict) else ()
+    return {str(key): cut_line(str(value), _MOST_OF_ONE) for key, value in said}
+
+
+def _left_reason(node: Object) -> str:
+    """Why an uninstallation has left it behind; empty if none has."""
+    says = read_status(mapping_at(node, "metadata"))
+    return says.get("reason", "") if says.get("state") == LEFT else ""
+
+
+def _read_pod(pod: Object) -> tuple[tuple[str, Mode], PodView]:
+    metadata = mapping_at(pod, "metadata")
+    mode = mode_of(text_at(metadata, "labels", COMPONENT_LABEL)) or Mode.INSTALL
+    over = bool(text_at(metadata, "deletionTimestamp")) or text_at(pod, "status", "phase") in _OVER
+    view = PodView(
+        is_ready_pod(pod),
+        complaint_of(pod),
+        over,
+        text_at(metadata, "creationTimestamp"),
+        text_at(metadata, "labels", _REVISION),
+    )
+    return (text_at(pod, "spec", "nodeName"), mode), view
+
+
+def _newest(pods: Mapping[tuple[str, Mode], PodView], mode: Mode) -> str:
+    """The controller makes pods of the present template only."""
+    found = [pod for (_, of), pod in pods.items() if of is mode and not pod.over]
+    return max(found, key=attrgetter("created")).revision if found else ""
+
+
+def _read_lease(lease: Object) -> tuple[datetime, int]:
+    return parse_time(text_at(lease, "spec", "renewTime")), number_at(lease, "spec", "leaseDurationSeconds")

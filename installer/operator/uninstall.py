@@ -1,0 +1,323 @@
+"""The verb `uninstall`: every node clean first, then everything of ours out of the API server.
+
+    removal -> wait for the nodes -> mark -> DaemonSets, their pods, and the rest; rights last
+
+It keeps no memory. Killed at any point, the next run decides from what it finds: what is clean is clean,
+what is deleted is gone. Nothing is deleted before every node that can be reached is clean, unless a person
+says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from installer.errors import InvalidInputError, RollbackFailedError, RolledBackError
+from installer.model.event import Emit, Event
+from installer.model.names import UNINSTALLING, Mode
+from installer.model.overview import NodeHealth, NodeView, name_some
+from installer.operator.api import CONFIG_MAPS, DAEMON_SETS, LEASES, ApiError, ObjectApi, Resource
+from installer.operator.clean_nodes import NodesApi, clean_nodes, mark_left
+from installer.operator.find import Installed, find_installations
+from installer.operator.inventory import (
+    DEFINITIONS,
+    Deletes,
+    Owned,
+    delete_owned,
+    find_adjustments,
+    find_instance,
+    find_owned,
+    take_inventory,
+)
+from installer.operator.kube_objects import mapping_at
+from installer.operator.look import find_unclean, look
+from installer.operator.removal import (
+    build_removal,
+    parse_settings_map,
+    removal_name,
+    settings_map_of,
+    wait_seconds_of,
+)
+from installer.operator.rollout import why_paused
+from installer.operator.wait import Clock, WaitApi, Waiting
+
+_NAMED = 10  # objects or nodes in a message
+_LEFT = "`uninstall` has left this node as it was"
+_ROUNDS = 2  # a Lease may have been written while it was deleted
+_GARDENER = ("resources.gardener.cloud/origin", "resources.gardener.cloud/description")
+
+
+class UninstallApi(Deletes, NodesApi, ObjectApi, WaitApi, Protocol):
+    """See KubeClient."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """`wait` in seconds; None: as the installation's settings say. `leave_nodes`: delete everything although
+    nodes are not clean."""
+
+    namespace: str = ""
+    name: str = ""
+    wait: float | None = None
+    leave_nodes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is to go. `installed` and `removal` are the DaemonSets; `settings` those of the nodes. `dirty`
+    are nodes that no DaemonSet selects and that were not cleaned. `adjustments` are people's objects of our
+    CRD."""
+
+    instance: str
+    namespace: str
+    installed: Installed | None
+    removal: Installed | None
+    settings: Mapping[str, Any]
+    owned: tuple[Owned, ...]
+    nodes: tuple[NodeView, ...]
+    adjustments: int
+
+    @property
+    def dirty(self) -> tuple[NodeView, ...]:
+        return tuple(node for node in self.nodes if node.health is NodeHealth.DIRTY)
+
+    @property
+    def patience(self) -> float:
+        return wait_seconds_of(self.settings)
+
+
+def find(api: UninstallApi, asked: Asked) -> Found:
+    """Reads only. Raises ApiError, and InvalidInputError where it is not ours to take away."""
+    instance = find_instance(api, asked.namespace, asked.name)
+    sets = find_installations(api, "", instance) if instance else ()
+    namespaces = sorted({each.what.namespace for each in sets})
+    if len(namespaces) > 1 or (asked.namespace and namespaces not in ([], [asked.namespace])):
+        # They would share their ClusterRole, and each would lose it with the other.
+        raise InvalidInputError(
+            [f"{instance} is in the namespaces {', '.join(namespaces)}"],
+            "give the one that it is in; of several, delete the DaemonSets of all but one",
+        )
+    by_mode = {each.what.mode: each for each in sets}
+    for each in sets:
+        if any(key in _GARDENER for key in mapping_at(each.daemon_set, "metadata", "annotations")):
+            raise InvalidInputError(
+                [f"DaemonSet {each.what.name} belongs to a ManagedResource, which would bring it back"],
+                "remove it the way of Gardener: docs/gardener.md, Remove",
+            )
+        if (why := why_paused(api, each)) is not None:
+            raise InvalidInputError(
+                [f"the rollout is paused, so that no node would begin: {why or 'no reason given'}"],
+                "`cri-resmgr-installer rollout resume` ends that",
+            )
+    namespace = sets[0].what.namespace if sets else asked.namespace
+    namespace, owned = find_owned(api, instance, namespace) if instance else (namespace, ())
+    return Found(
+        instance,
+        namespace,
+        by_mode.get(Mode.INSTALL),
+        by_mode.get(Mode.REMOVE),
+        _read_settings(api, by_mode.get(Mode.INSTALL), by_mode.get(Mode.REMOVE)),
+        owned,
+        look(api, namespace, instance).nodes if instance else find_unclean(api, ()),
+        len(find_adjustments(api)) if any(each.resource == DEFINITIONS for each in owned) else 0,
+    )
+
+
+def _read_settings(
+    api: UninstallApi, installed: Installed | None, removal: Installed | None
+) -> Mapping[str, Any]:
+    """Those of the nodes. Raises InvalidInputError where they are gone and a removal is still to get them."""
+    found = installed or removal
+    name = settings_map_of(found.daemon_set) if found is not None else ""
+    if found is None or not name:
+        return {}
+    try:
+        return parse_settings_map(api.get(CONFIG_MAPS, found.what.namespace, name))
+    except ApiError as error:
+        if not error.missing:
+            raise
+        if removal is not None:
+            return {}
+        where = f"ConfigMap {found.what.namespace}/{name}"
+        raise InvalidInputError(
+            [f"{where} is gone: it has the settings that a removal works with"],
+            "apply the manifests again, then run the same command",
+        ) from None
+
+
+def describe(found: Found, asked: Asked) -> Iterator[Event]:
+    """What `uninstall` would do, line by line."""
+    if not found.owned:
+        named = f" with the name {asked.name}" if asked.name else ""
+        where = "the API server, but on nodes" if found.dirty else "this cluster"
+        yield Event("uninstall.plan", f"nothing of ours{named} is in {where}")
+        return
+    where = f"{found.instance} in namespace {found.namespace or 'of its objects'}, {len(found.nodes)} nodes"
+    yield Event("uninstall.plan", where, {"instance": found.instance, "namespace": found.namespace})
+    if found.installed is not None or found.removal is not None:
+        patience = found.patience if asked.wait is None else asked.wait
+        what = "takes cri-resmgr off every node, and each kubelet restarts once"
+        rest = f"waits for all of them, until {patience:g} s pass without progress"
+        yield Event("uninstall.plan", f"1. a removal {what}; {rest}")
+    chosen = f"app.kubernetes.io/instance={found.instance}"
+    yield Event("uninstall.plan", f"2. deletes what has the label {chosen} and the name of our programs:")
+    for kind, names in _by_kind(found.owned).items():
+        yield Event("uninstall.plan", f"     {kind}: {_some(names)}", {"kind": kind, "objects": names})
+    yield Event("uninstall.plan", "3. takes our annotations, label, condition and taint off every Node")
+    if found.adjustments:
+        yield Event(
+            "warning", f"{found.adjustments} Adjustments that people have made go with their definition"
+        )
+    if found.dirty:
+        dirty = name_some([each.name for each in found.dirty], _NAMED)
+        yield Event("warning", f"no DaemonSet selects these nodes, and they are not clean: {dirty}")
+
+
+def uninstall(api: UninstallApi, found: Found, asked: Asked, emit: Emit, clock: Clock | None = None) -> None:
+    """Raises RolledBackError (exit 5) where nodes are not clean and their rights stay, RollbackFailedError
+    (exit 6) where all was deleted and nodes were left behind, and ApiError."""
+    patience = found.patience if asked.wait is None else asked.wait
+    waiting = Waiting(api, found.instance, patience, emit, clock)
+    left = _clean_hosts(api, found, waiting, emit)
+    _judge(left, asked)
+
+    told = set[str]()
+
+    def look_again() -> tuple[Owned, ...]:
+        return take_inventory(api, found.instance, found.namespace)
+
+    def delete(owned: Sequence[Owned]) -> None:
+        """What was named before is only on its way."""
+        waiting.patiently(lambda: delete_owned(api, owned))
+        _tell([each for each in owned if each.path not in told], emit)
+        told.update(each.path for each in owned)
+
+    owned = waiting.patiently(look_again)
+    waiting.patiently(lambda: _mark(api, owned))
+    if found.installed is not None:
+        delete([each for each in owned if _is_installation(each, found.installed)])
+        _require_gone(waiting.until_gone(found.namespace, _unreachable(left), removals=False))
+        # Of two pods that came at once, after a boot of the node, the installation's may have been the last.
+        left = waiting.until_clean(found.namespace, _removal_of(found), {node.name for node in left})
+        _judge(left, asked)
+    delete([each for each in owned if each.resource == DAEMON_SETS])
+    if found.namespace:
+        _require_gone(waiting.until_gone(found.namespace, {node.name for node in left}, removals=True))
+    mark_left(api, {node.name: f"{_LEFT}: {node.reason or node.phase}" for node in left}, waiting.patiently)
+    count = clean_nodes(api, {node.name for node in left}, waiting.patiently)
+    emit(Event("uninstall.nodes", f"cleaned {count} Nodes in the API server", {"nodes": count}))
+    for _ in range(_ROUNDS):
+        delete(waiting.patiently(look_again))
+    kept = waiting.until_deleted(lambda: [f"{each.path} ({each.held or 'new'})" for each in look_again()])
+    but = f", but for {name_some(kept)}" if kept else ""
+    what = f"everything is deleted from the API server{but}"
+    if left:
+        raise left_behind(left, what)
+    if kept:
+        raise RolledBackError(
+            f"every node is clean, and {what}; what is still there:\n" + "\n".join(kept[:_NAMED]),
+            "take away what holds it, then run the same command again: it continues",
+        )
+
+
+def left_behind(left: Sequence[NodeView], what: str) -> RollbackFailedError:
+    """Nodes that may run on with the proxy, without an installer."""
+    names = ",".join(node.name for node in left[:_NAMED])
+    return RollbackFailedError(
+        f"{what}; nodes that were left as they are:\n{_lines(left)}",
+        f"`cri-resmgr-installer manifests --mode remove --nodes {names} | kubectl apply -f -`, with your "
+        "--values, cleans them when they are back; then run the same command again. Until then their kubelet "
+        "runs on with the proxy, and `report` names them",
+    )
+
+
+def _clean_hosts(api: UninstallApi, found: Found, waiting: Waiting, emit: Emit) -> tuple[NodeView, ...]:
+    """The nodes that are not clean in the end."""
+    if found.installed is not None and found.removal is None:
+        for resource, body in zip(
+            (CONFIG_MAPS, DAEMON_SETS), build_removal(found.installed, found.settings), strict=True
+        ):
+            _create(api, resource, body)
+        emit(Event("uninstall.removal", f"DaemonSet {found.namespace}/{_removal_of(found)} is at work"))
+    if removal := _removal_of(found):
+        return waiting.until_clean(found.namespace, removal)
+    marked = any(each.marked for each in found.owned)
+    leases = {each.name for each in found.owned if each.resource == LEASES}
+    return find_unclean(api, set() if marked else leases)
+
+
+def _removal_of(found: Found) -> str:
+    if found.removal is not None:
+        return found.removal.what.name
+    return removal_name(found.installed.what.name) if found.installed is not None else ""
+
+
+def _create(api: UninstallApi, resource: Resource, body: dict[str, Any]) -> None:
+    """What is there already is an earlier run's."""
+    try:
+        api.create(resource, body["metadata"]["namespace"], body)
+    except ApiError as error:
+        if not error.conflict:
+            raise
+
+
+def _judge(left: Sequence[NodeView], asked: Asked) -> None:
+    """Raises RolledBackError where a node that can be reached is not clean."""
+    answering = [node for node in left if node.reachable]
+    if answering and not asked.leave_nodes:
+        raise RolledBackError(
+            f"nodes that are not clean: {len(answering)}; what they need for it stays:\n{_lines(answering)}",
+            "put right what they say, then run the same command again: it continues. With --leave-nodes it "
+            "deletes everything, and leaves such nodes as they are",
+        )
+
+
+def _require_gone(pods: Sequence[str]) -> None:
+    if pods:
+        raise RolledBackError(
+            f"{len(pods)} pods do not end: {name_some(pods, _NAMED)}",
+            "`kubectl describe pod` says why; then run the same command again: it continues",
+        )
+
+
+def _mark(api: UninstallApi, owned: Sequence[Owned]) -> None:
+    """The deletion policy lets go of what has the annotation."""
+    for each in owned:
+        if each.guarded and not each.marked:
+            patch = {"metadata": {"annotations": {UNINSTALLING: "true"}}}
+            try:
+                api.merge(each.resource, each.namespace, each.name, patch)
+            except ApiError as error:
+                if not error.missing:
+                    raise
+
+
+def _tell(owned: Sequence[Owned], emit: Emit) -> None:
+    for kind, names in _by_kind(owned).items():
+        emit(Event("uninstall.deleted", f"deleted {kind}: {_some(names)}", {"kind": kind, "objects": names}))
+
+
+def _is_installation(owned: Owned, installed: Installed) -> bool:
+    return owned.resource == DAEMON_SETS and owned.name == installed.what.name
+
+
+def _unreachable(left: Sequence[NodeView]) -> set[str]:
+    return {node.name for node in left if not node.reachable}
+
+
+def _by_kind(owned: Sequence[Owned]) -> Mapping[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for each in owned:
+        found.setdefault(each.resource.plural, []).append(each.path)
+    return found
+
+
+def _some(paths: Sequence[str]) -> str:
+    """Of objects whose kind was said."""
+    return name_some([path.partition(" ")[2] for path in paths], _NAMED)
+
+
+def _lines(nodes: Sequence[NodeView]) -> str:
+    lines = [f"{node.name}: {node.reason or node.phase}" for node in nodes[:_NAMED]]
+    return "\n".join([*lines, *([f"and {len(nodes) - _NAMED} more"] if len(nodes) > _NAMED else [])])

@@ -1,0 +1,183 @@
+"""Waiting until a DaemonSet has done its work on every node, or nothing has happened for too long.
+
+While nothing changes, one request each few seconds: pods and nodes are listed only when the DaemonSet's own
+counts have changed. An API server that is away is waited for as silent nodes are.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
+
+from installer.model.event import Emit, Event
+from installer.model.names import COMPONENT_LABEL, COMPONENTS, INSTANCE_LABEL, OURS, Mode
+from installer.model.overview import NodeView, name_some
+from installer.operator.api import DAEMON_SETS, PODS, ApiError, Resource
+from installer.operator.find import PAGE
+from installer.operator.kube_objects import Object, mapping_at, number_at, text_at
+from installer.operator.look import Api, look
+
+_PACE = 2.0  # seconds between two looks
+_LARGE = 500  # nodes; looks at more of them are further apart
+_NEVER = float("-inf")
+_SAY = 60.0  # seconds from one word about a wait to the next
+_T = TypeVar("_T")
+
+
+class WaitApi(Api, Protocol):
+    """See KubeClient."""
+
+    def get(self, resource: Resource, namespace: str, name: str) -> Object: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Passed in, in seconds. `now` only moves on."""
+
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+class Waiting:
+    """`patience`: so many seconds may pass without progress on any node."""
+
+    def __init__(
+        self, api: WaitApi, instance: str, patience: float, emit: Emit, clock: Clock | None = None
+    ) -> None:
+        self._api, self._instance, self._patience = api, instance, patience
+        self._emit, self._clock = emit, clock or Clock()
+        self._gone: ApiError | None = None  # why the last request had no answer
+        self._said_at = _NEVER
+
+    def until_clean(self, namespace: str, name: str, given_up: Collection[str] = ()) -> tuple[NodeView, ...]:
+        """Until the removal's DaemonSet of this name is done, but for the nodes that are given up. Returns
+        the nodes that are not clean, with their reasons. Raises ApiError."""
+        clean, since, count = set[str](), self._clock.now(), 0
+        seen: object = None
+        left = tuple[NodeView, ...]()
+        self._said_at = _NEVER
+        while True:
+            daemon_set = self._ask(lambda: self._api.get(DAEMON_SETS, namespace, name)) or {}
+            status, done = mapping_at(daemon_set, "status"), _is_done(daemon_set)
+            if done or self._is_over(since) or status != seen:
+                views = self._ask(lambda: look(self._api, namespace, self._instance).nodes)
+                if views is not None:
+                    seen, count = status, len(views)
+                    fresh = {each.name for each in views if _is_clean(each)} - clean
+                    clean |= fresh
+                    since = self._clock.now() if fresh else since
+                    self._tell(sorted(fresh), sum(map(_is_clean, views)), count)
+                    left = tuple(_with_reason(each) for each in views if not _is_clean(each))
+                    if done or self._is_over(since) or _is_done_but_for(left, given_up, daemon_set):
+                        return left
+                elif self._is_over(since):
+                    raise self._silence()
+            who = name_some([f"{each.name} ({each.reason or each.phase or 'at work'})" for each in left])
+            self._say(f"nodes to be clean: {who}" if left else "the first pods of the removal", since)
+            self._clock.sleep(_PACE * max(1.0, count / _LARGE))
+
+    def until_gone(self, namespace: str, excused: Collection[str], removals: bool) -> tuple[str, ...]:
+        """Until pods of ours run on the excused nodes alone, or nothing happens any more; the pods that do.
+        `removals`: those of the removal have to end, too. Raises ApiError."""
+        return self._until_none("pods to end", lambda: tuple(self._pods(namespace, excused, removals)))
+
+    def until_deleted(self, look: Callable[[], Iterable[str]]) -> tuple[str, ...]:
+        """Until the look finds nothing any more, or nothing happens; what it finds then. Raises ApiError."""
+        return self._until_none("objects to be gone", lambda: tuple(look()))
+
+    def _until_none(self, what: str, look: Callable[[], tuple[str, ...]]) -> tuple[str, ...]:
+        fewest, since, self._said_at = -1, self._clock.now(), _NEVER
+        while True:
+            found = self._ask(look)
+            if found is not None and (fewest < 0 or len(found) < fewest):
+                fewest, since = len(found), self._clock.now()
+            if found is not None and (not found or self._is_over(since)):
+                return found
+            if found is None and self._is_over(since):
+                raise self._silence()
+            self._say(f"{what}: {name_some(found)}" if found else what, since)
+            self._clock.sleep(_PACE)
+
+    def patiently(self, call: Callable[[], _T]) -> _T:
+        """What the call returns, which may be tried again. Raises ApiError."""
+        since = self._clock.now()
+        while (found := self._ask(lambda: (call(),))) is None:
+            if self._is_over(since):
+                raise self._silence()
+            self._clock.sleep(_PACE)
+        return found[0]
+
+    def _pods(self, namespace: str, excused: Collection[str], removals: bool) -> Iterator[str]:
+        component = "" if removals else f",{COMPONENT_LABEL}={COMPONENTS[Mode.INSTALL]}"
+        selector = f"{OURS},{INSTANCE_LABEL}={self._instance}{component}"
+        for page in self._api.list_pages(PODS, selector, namespace, PAGE):
+            for each in page.items:
+                if text_at(each, "spec", "nodeName") not in excused:
+                    yield text_at(each, "metadata", "name")
+
+    def _is_over(self, since: float) -> bool:
+        return self._clock.now() - since >= self._patience
+
+    def _ask(self, call: Callable[[], _T]) -> _T | None:
+        """None while the API server is away or overloaded."""
+        try:
+            found = call()
+        except ApiError as error:
+            if error.code and error.code != 429 and error.code < 500:
+                raise
+            if self._gone is None:
+                rest = f"tried again until {self._patience:g} s pass without progress"
+                self._emit(Event("warning", f"the API server: {error}; {rest}"))
+            self._gone = error
+            return None
+        self._gone = None
+        return found
+
+    def _silence(self) -> ApiError:
+        return self._gone or ApiError(0, "no answer")
+
+    def _say(self, what: str, since: float) -> None:
+        """For whom, for how long still, and what ends it: at once, and then each minute."""
+        now = self._clock.now()
+        if now - self._said_at < _SAY:
+            return
+        self._said_at = now
+        seconds = math.ceil(max(0.0, self._patience - (now - since)))
+        message = f"waiting for {what}; it goes on then, or after {seconds} s without progress"
+        self._emit(Event("uninstall.waiting", message, {"seconds": seconds}))
+
+    def _tell(self, fresh: list[str], clean: int, count: int) -> None:
+        if not fresh:
+            return
+        message = f"clean: {name_some(fresh)} ({clean} of {count})"
+        self._emit(Event("uninstall.progress", message, {"nodes": fresh, "clean": clean, "of": count}))
+
+
+def _is_clean(node: NodeView) -> bool:
+    """By its pod: a removal's is Ready when it has removed. A node with a wrong clock, or one that may not
+    write its annotation, is clean all the same."""
+    return node.mode is Mode.REMOVE and node.ready and node.reachable
+
+
+def _with_reason(node: NodeView) -> NodeView:
+    if node.mode is Mode.INSTALL and not node.reason:
+        return replace(node, reason="the removal that is there does not select it: delete its DaemonSet")
+    return node
+
+
+def _is_done_but_for(left: Collection[NodeView], given_up: Collection[str], daemon_set: Object) -> bool:
+    """Whether all that is left are nodes that nobody waits for."""
+    known = bool(left) and all(each.name in given_up for each in left)
+    return known and _is_done(daemon_set, len(left))
+
+
+def _is_done(daemon_set: Object, missing: int = 0) -> bool:
+    """Whether each node that it selects, but for so many, has an available pod of its present template."""
+    observed = number_at(daemon_set, "status", "observedGeneration")
+    wanted = number_at(daemon_set, "status", "desiredNumberScheduled")
+    done = ("updatedNumberScheduled", "numberReady", "numberAvailable")
+    current = bool(observed) and observed == number_at(daemon_set, "metadata", "generation")
+    return current and all(number_at(daemon_set, "status", key) >= wanted - missing for key in done)
