@@ -65,8 +65,7 @@ OBJECTS = f"{OUR_STATE}/objects"
 HOLD = f"{OUR_STATE}/hold"
 HOLDS = (HOLD, f"{OUR_RUNTIME}/hold")  # the second one where the disk takes no file; it ends with a reboot
 RUN = "/run"
-LOCK = "/run/lock/cri-resmgr-installer.lock"
-LOCK_OF_ROOT = "/run/cri-resmgr-installer.lock"
+LOCK = "/run/cri-resmgr-installer.lock"
 SYSTEM_BUS = "/run/dbus/system_bus_socket"
 
 # Where systemd looks for units and drop-ins, and where we may put ours (systemd.unit(5)).

@@ -22,7 +22,7 @@ from tests.throwaway.payload import build_payload
 from tests.throwaway.snapshot import Entry, difference, files, snapshot
 
 #: What a run that failed keeps, and what each start of the proxy and of kubelet writes.
-KEPT = (STATE, *OF_A_START, "/run/cri-resmgr-installer", "/run/lock/cri-resmgr-installer.lock")
+KEPT = (STATE, *OF_A_START, "/run/cri-resmgr-installer", "/run/cri-resmgr-installer.lock")
 
 
 @rule("R3", "R6")

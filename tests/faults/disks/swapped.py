@@ -17,11 +17,10 @@ from installer.errors import InstallerError
 from installer.host.cri import SocketCri
 from installer.host.files import RootedFiles
 from installer.host.healthz import host_socket
-from installer.host.lock import host_lock
 from installer.host.process import ProcProcesses
 from installer.host.systemd import BusSystemd
 from installer.model.host import HostPath
-from installer.model.paths import LOCK, SYSTEM_BUS
+from installer.model.paths import SYSTEM_BUS
 from tests.faults import Report
 from tests.faults.disks.crash import read_tree
 from tests.faults.disks.recorder import Careless
@@ -112,7 +111,6 @@ def try_out(directory: Path, rounds: int) -> Iterator[tuple[str, int, list[str]]
         (root / "etc/there/below").mkdir(parents=True)
         (root / "run").mkdir()
         for link, target in (
-            ("run/lock", "../etc/there"),
             ("run/dbus", "../etc/there"),
             ("proc", "etc/there"),
         ):
@@ -207,11 +205,6 @@ def _takes_the_bus(files: RootedFiles) -> bool:
     return True
 
 
-def _locks(files: RootedFiles) -> bool:
-    with host_lock(files):
-        return (files.root.with_name("outside") / Path(LOCK).name).exists()
-
-
 def _watches(files: RootedFiles) -> bool:
     """A monitor of a directory outside would only cost a look: what it names is never opened."""
     loop = EventLoop(_raise)
@@ -237,7 +230,7 @@ _OPERATIONS: dict[str, Callable[[RootedFiles], bool]] = {
     function.__name__.strip("_").replace("_", " "): function
     for function in (
         *(_writes, _reads, _looks, _lists, _links, _removes, _makes, _sweeps, _fells, _copies, _opens),
-        *(_connects, _calls, _takes_the_bus, _locks, _watches, _asks_a_process, _enters_a_network),
+        *(_connects, _calls, _takes_the_bus, _watches, _asks_a_process, _enters_a_network),
     )
 }
 

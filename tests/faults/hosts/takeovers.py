@@ -33,7 +33,7 @@ from tests.throwaway.snapshot import Entry, difference, files
 SECONDS = 60.0  # until kubelet is healthy: one on a relay that boots with it is tried again after 10 s
 MOST_EFFECTS = 90
 STATE = "/var/lib/cri-resmgr-installer"
-_RUNS = (STATE, *OF_A_START, "/run/cri-resmgr-installer", "/run/lock/cri-resmgr-installer.lock")
+_RUNS = (STATE, *OF_A_START, "/run/cri-resmgr-installer", "/run/cri-resmgr-installer.lock")
 
 
 def untimed(found: Mapping[str, Entry]) -> dict[str, Entry]:

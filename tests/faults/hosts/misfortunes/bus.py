@@ -20,7 +20,7 @@ _ENABLED = f"enable {PROXY}"
 _STARTING = f"write {PROXY_ENVIRONMENT}"  # the last line before the proxy's start
 _MOVING = f"write {KUBELET_ENVIRONMENT}"  # the last line before kubelet's
 _SLOW = '{"serveDelaySeconds": 2}'
-_LOCK = "/run/lock/cri-resmgr-installer.lock"
+_LOCK = "/run/cri-resmgr-installer.lock"
 # The next process that the kernel starts on this host gets the number that it is told.
 _REUSED = f"""
 pid=$(systemctl show --value --property=MainPID {PROXY})
@@ -100,10 +100,11 @@ LEFTOVERS = (
         theirs=(_LOCK,),
     ),
     Case(
-        "a directory of nobody's where the lock is",
-        shell(f"mkdir {_LOCK} && touch {_LOCK}/x && chown -R nobody {_LOCK}"),
-        shell(f"rm -rf {_LOCK}*"),
-        0,
+        "a directory where the lock is",
+        shell(f"mkdir {_LOCK}"),
+        shell(f"rmdir {_LOCK}"),
+        4,
+        ("cannot acquire the host lock", "clear the path"),
     ),
     Case(
         "a pid file with the number of another process",
