@@ -409,17 +409,12 @@ class FakeValidator:
     """`complaint` is said about every configuration, or computed from its bytes."""
 
     complaint: str | Callable[[bytes], str] = ""
-    reset_complaint: str = ""
     on_see: Callable[[Path], str] = lambda _state: ""
     calls: list[Call] = field(default_factory=list)
 
     def validate(self, binary: Path, config: bytes) -> str:
         self.calls.append(Call("validate", str(binary), config))
         return self.complaint(config) if callable(self.complaint) else self.complaint
-
-    def reset_config(self, binary: Path, state_directory: Path) -> str:
-        self.calls.append(Call("reset_config", str(binary), state_directory))
-        return self.reset_complaint
 
     def see_containers(self, binary: Path, state_directory: Path, runtime: Path, seconds: float) -> str:
         """`on_see` writes the cache as cri-resmgr would, and gives its complaint."""

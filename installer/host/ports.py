@@ -310,12 +310,6 @@ class Validator(Protocol):
         where no answer came in time, UnservableHostError where it could not be run."""
         ...
 
-    def reset_config(self, binary: Path, state_directory: Path) -> str:
-        """Runs `binary --reset-config` on the proxy's state (`--relay-dir`) while the proxy is down,
-        with a plain file as relay socket (it takes a missing one for a running instance).
-        Returns its complaint or an empty string."""
-        ...
-
     def see_containers(self, binary: Path, state_directory: Path, runtime: Path, seconds: float) -> str:
         """Runs `binary` with the policy none on the proxy's state and the runtime's socket while the proxy is
         down, at a relay of its own, and kills it when its cache has every running container. Returns its

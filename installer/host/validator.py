@@ -58,14 +58,6 @@ class BinaryValidator:
             finished = self._answered(self._run_apart(argv, _ACCEPTED, self._seconds))
             return "" if finished.seen else _complaint(finished, private)
 
-    def reset_config(self, binary: Path, state_directory: Path) -> str:
-        with self._private_directory() as private:
-            # Without this file it says, falsely, that an instance is active.
-            Path(private, "relay.sock").touch()
-            argv = (*_flags(binary, private, str(state_directory)), "--reset-config")
-            finished = self._answered(self._run(argv, "", self._seconds))
-            return "" if finished.code == 0 else _complaint(finished, private)
-
     def see_containers(self, binary: Path, state_directory: Path, runtime: Path, seconds: float) -> str:
         with self._private_directory() as private:
             config_file = Path(private, "force.cfg")

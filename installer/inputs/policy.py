@@ -45,12 +45,11 @@ def policy_in_force(snapshot: HostSnapshot) -> PolicyInForce | None:
     return PolicyInForce(active, source, configured if configured != active else "")
 
 
-def next_policy(configs: Configs, cache: ProxyCache, *, clears_agent: bool) -> PolicyInForce:
-    """What a start with these configs would activate. `clears_agent`: the agent's configuration is
-    cleared first."""
+def next_policy(configs: Configs, cache: ProxyCache) -> PolicyInForce:
+    """What a start with these configs would activate."""
     if configs.force is not None:
         return PolicyInForce(configs.policy, PolicySource.FORCE, pins=configs.pins)
-    if cache.agent and not clears_agent:
+    if cache.agent:
         sections = _agents_sections(cache)
         return PolicyInForce(policy_in(sections), PolicySource.AGENT, pins=pins_in(sections))
     return PolicyInForce(configs.policy, PolicySource.FALLBACK, pins=configs.pins)

@@ -82,12 +82,6 @@ class ProxySettings(_Section):
         return endpoint
 
 
-class ConfigsSettings(_Section):
-    """What is done about cri-resmgr's own configuration."""
-
-    reset_cached: bool = False
-
-
 class KubeletSettings(_Section):
     """How kubelet is moved onto the relay, and when that counts as done or failed."""
 
@@ -185,7 +179,6 @@ class Settings(_Section):
     mode: Literal["install", "remove"] = "install"
     adopt: bool = False
     proxy: ProxySettings = Field(default_factory=ProxySettings)
-    configs: ConfigsSettings = Field(default_factory=ConfigsSettings)
     kubelet: KubeletSettings = Field(default_factory=KubeletSettings)
     removal: RemovalSettings = Field(default_factory=RemovalSettings)
     rollout: RolloutSettings = Field(default_factory=RolloutSettings)
@@ -237,6 +230,12 @@ _SECTIONS = {
 }
 
 
+_GONE: dict[tuple[int | str, ...], str] = {
+    ("configs",): "was taken out: a force.cfg goes before what the agent has sent",
+}
+"""Settings that there were, and what is there instead."""
+
+
 def _where(path: KeyPath, document: Document, name: str) -> str:
     line = document.lines.get(path)
     return f" ({name}:{line})" if line else ""
@@ -256,6 +255,8 @@ def _sentence(detail: ErrorDetails) -> str:
     """What is wrong in an operator's words; the types are those of pydantic-core's error list."""
     value, message = detail["input"], detail["msg"]
     if detail["type"] in ("extra_forbidden", "invalid_key"):
+        if gone := _GONE.get(detail["loc"]):
+            return gone
         *section, key = map(str, detail["loc"])
         return (
             f"unknown key; {_suggest(key, _SECTIONS.get(section[0], ()) if section else _fields(Settings))}"

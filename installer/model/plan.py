@@ -210,7 +210,6 @@ class StepKind(StrEnum):
     DISABLE = "disable"
     ENABLE = "enable"
     DAEMON_RELOAD = "daemon-reload"
-    RESET_CACHE = "reset-cache"
     SET_ASIDE_CACHE = "set-aside-cache"
     ADOPT = "adopt"  # running containers that the proxy does not know are made known to it
     CHECK_WEIGHTS = "check-weights"  # the proxy knows them all, and none has lost CPU weight
@@ -232,7 +231,6 @@ _IN_WORDS = {
     StepKind.SET_HOLD: "hold kubelet on its base endpoint",
     StepKind.CLEAR_HOLD: "end the hold on kubelet",
     StepKind.DAEMON_RELOAD: "daemon-reload",
-    StepKind.RESET_CACHE: "stop the proxy and clear the agent's configuration in {}",
     StepKind.SET_ASIDE_CACHE: "set the torn {} aside",
     StepKind.ADOPT: "adopt running containers, if there are any that the proxy does not know",
     StepKind.CHECK_WEIGHTS: "check that the proxy knows all running containers, and none has lost CPU weight",

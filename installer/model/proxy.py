@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from installer.model.jsontext import parse_json, sha256_hex
+from installer.model.jsontext import parse_json
 
 # What cri-resmgr keeps over its restarts, as far as it matters to us.
 #
@@ -91,12 +91,6 @@ class ProxyCache:
     def foreign(self) -> bool:
         """Whether it is of another version than is known here: its own proxy reads it, and maybe no other."""
         return self.version != CACHE_FORMAT and not self.torn and self != NO_CACHE
-
-    @property
-    def agent_digest(self) -> str:
-        """Tells one configuration of the agent from another; empty if there is none."""
-        text = "\0".join(f"{section}\0{self.agent[section]}" for section in sorted(self.agent))
-        return sha256_hex(text.encode("utf-8", "replace")) if self.agent else ""
 
 
 NO_CACHE = ProxyCache()

@@ -55,7 +55,7 @@ from installer.node.run import Progress
 
 _POLL = 0.05  # seconds
 _SETTLE_POLL = 0.5  # seconds
-_JOBS = frozenset(map(StepKind, ("restart", "restart-if-refused", "await-start", "stop", "reset-cache")))
+_JOBS = frozenset(map(StepKind, ("restart", "restart-if-refused", "await-start", "stop")))
 _ADOPTIONS = 3  # in a row, of containers that come meanwhile
 _STOP_TIMEOUT = 20.0  # seconds; the unit's own TimeoutStopSec is far below
 
@@ -111,7 +111,6 @@ class _Worker:
             StepKind.DISABLE: lambda step: self._link(self._disable, step),
             StepKind.ENABLE: lambda step: self._link(host.systemd.enable, step),
             StepKind.DAEMON_RELOAD: lambda _step: host.systemd.daemon_reload(RELOAD),
-            StepKind.RESET_CACHE: self._reset_cache,
             StepKind.RESET_PINNING: self._reset_pinning,
             StepKind.SET_ASIDE_CACHE: self._set_aside_cache,
             StepKind.ADOPT: self._adopt,
@@ -212,19 +211,6 @@ class _Worker:
         """Also if systemd leaves the link, because the unit is masked."""
         self._host.systemd.disable(name)
         self._host.files.remove(paths.PROXY_WANTED)
-
-    def _reset_cache(self, _step: Step) -> None:
-        """Forgets the accepted agent configuration, by the binary's own means, while the proxy is down.
-
-        Never by deleting the cache: containers created through the proxy would become
-        adopted ones and lose their CPU weight.
-        """
-        self._stop(Step(StepKind.STOP, paths.PROXY_UNIT, Part.PROXY))
-        files = self._host.files
-        with files.opened(paths.BINARY) as binary, files.opened(paths.PROXY_STATE[0]) as state:
-            complaint = self._host.validator.reset_config(binary, state)
-        if complaint:
-            raise self._failure(paths.PROXY_UNIT, f"its cached configuration could not be reset: {complaint}")
 
     def _adopt(self, step: Step) -> None:
         adoption = adopt(self._host, step.target, self._stop_for_adoption, self._limits.proxy_start / 2)

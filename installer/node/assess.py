@@ -32,7 +32,6 @@ from installer.node.record import Record, RecordStatus, leftovers_of_ours, was_m
 _WHY_ADOPTED = "containers that it does not know are to be adopted"
 WEIGHT_TAKEN = "weight-taken"  # the code of a finding
 _WHY_TAKEN = "its last start has taken CPU weight from containers that it did not know"
-_WHY_CLEARED = "the configuration from cri-resmgr-agent is to be cleared"
 
 
 def assess(
@@ -52,9 +51,9 @@ def assess(
         # Its base is another one then. Without this, the next run would move the proxy there.
         kubelet = replace(kubelet, endpoint=kubelet.next_endpoint)
         compared = _compare(inputs, snapshot, record, kubelet, installed)
-    desired, runtime, changes, aside, starting, clears_agent = compared
+    desired, runtime, changes, aside, starting = compared
     moved = was_moving_kubelet(record, snapshot)
-    findings = check(inputs, snapshot, kubelet, desired, changes, moved=moved, clears_agent=clears_agent)
+    findings = check(inputs, snapshot, kubelet, desired, changes, moved=moved)
     if changes or not removing:
         findings = (*noted, *_record_findings(status, request, record, snapshot, desired, changes), *findings)
     adopts = bool(runtime) and _adopting(inputs, snapshot, starting or _met_by(snapshot, changes))
@@ -69,7 +68,7 @@ def assess(
         findings=findings,
         hold=bool(snapshot.hold),
         ends_hold=not request.unattended or is_of_a_run(snapshot.hold),
-        cache_step=cache_step(snapshot, clears_agent=clears_agent),
+        cache_step=cache_step(snapshot),
         leftovers=leftovers_of_ours(record, snapshot) if removing else (),
         adopt=runtime if adopts else "",
         step_aside=aside,
@@ -89,15 +88,13 @@ def assess(
 
 class _Compared(NamedTuple):
     """What should be, where the runtime is, and what differs. `aside`: whether kubelet leaves the relay while
-    the proxy starts. `starting`: the policy that the proxy starts with, None if it does not.
-    `clears_agent`: what the agent sent is cleared."""
+    the proxy starts. `starting`: the policy that the proxy starts with, None if it does not."""
 
     desired: Desired
     runtime: str
     changes: Changes
     aside: Aside
     starting: PolicyInForce | None
-    clears_agent: bool
 
     @property
     def restarts_kubelet(self) -> bool:
@@ -116,34 +113,23 @@ def _compare(
     removing = inputs.request.mode is Mode.REMOVE
     runtime = kubelet.endpoint if removing else runtime_endpoint(settings, kubelet)
     desired = _desired(inputs, snapshot, kubelet) if installed is None else installed
-    clears_agent = desired.proxy is not None and _clears_agent(inputs, snapshot, record)
-    changes = _changes(inputs, desired, snapshot, record, clears_agent=clears_agent)
-    starting = _starting_policy(inputs, snapshot, changes, clears_agent=clears_agent)
+    changes = _changes(inputs, desired, snapshot, record)
+    starting = _starting_policy(inputs, snapshot, changes)
     active, unit = starting or policy_in_force(snapshot), settings.kubelet.unit
     changes, aside = step_aside(snapshot, changes, unit, active.name if active else "", runtime)
-    return _Compared(desired, runtime, changes, aside, starting, clears_agent)
+    return _Compared(desired, runtime, changes, aside, starting)
 
 
-def _changes(
-    inputs: Inputs, desired: Desired, snapshot: HostSnapshot, record: Record, *, clears_agent: bool
-) -> Changes:
+def _changes(inputs: Inputs, desired: Desired, snapshot: HostSnapshot, record: Record) -> Changes:
     if desired.proxy is None and inputs.request.mode is not Mode.REMOVE:
         return Changes()  # kubelet cannot be served: preflight says why
     changes = diff(desired, snapshot, record)
-    why = _WHY_CLEARED if clears_agent else ""
-    if not why and (_reload_would_repin(inputs, snapshot, changes) or _passes_by(inputs, snapshot, changes)):
+    why = ""
+    if _reload_would_repin(inputs, snapshot, changes) or _passes_by(inputs, snapshot, changes):
         why = _WHY_ADOPTED
     if not why and desired.proxy is not None and _has_taken(inputs, snapshot):
         why = _WHY_TAKEN
     return changes.with_restart(paths.PROXY_UNIT, Part.PROXY, why) if why else changes
-
-
-def _clears_agent(inputs: Inputs, snapshot: HostSnapshot, record: Record) -> bool:
-    """Whether the agent's configuration, which hides fallback.cfg, is to be cleared. An agent that still has
-    it sends it again at once: unattended, the same one is not cleared twice, which would never end."""
-    request, sent = inputs.request, snapshot.cache.agent_digest
-    wanted = request.settings.configs.reset_cached and inputs.configs.force is None and bool(sent)
-    return wanted and not (request.unattended and sent == record.cleared)
 
 
 def _desired(inputs: Inputs, snapshot: HostSnapshot, kubelet: KubeletAnalysis) -> Desired:
@@ -153,14 +139,12 @@ def _desired(inputs: Inputs, snapshot: HostSnapshot, kubelet: KubeletAnalysis) -
     return build_desired(inputs.request.settings, inputs.configs, inputs.payload, kubelet, detail)
 
 
-def _starting_policy(
-    inputs: Inputs, snapshot: HostSnapshot, changes: Changes, *, clears_agent: bool
-) -> PolicyInForce | None:
+def _starting_policy(inputs: Inputs, snapshot: HostSnapshot, changes: Changes) -> PolicyInForce | None:
     """The policy that the proxy starts with; None if `changes` do not start it."""
     proxy = changes.unit(Part.PROXY)
     if proxy is None or proxy.action is not UnitAction.RESTART:
         return None
-    return next_policy(inputs.configs, snapshot.cache, clears_agent=clears_agent)
+    return next_policy(inputs.configs, snapshot.cache)
 
 
 def _unpinned(
@@ -198,7 +182,7 @@ def _reload_would_repin(inputs: Inputs, snapshot: HostSnapshot, changes: Changes
     proxy, containers = changes.unit(Part.PROXY), snapshot.probe.containers if snapshot.probe else ()
     if proxy is None or proxy.action is not UnitAction.RELOAD:
         return False
-    next_one = next_policy(inputs.configs, snapshot.cache, clears_agent=False)
+    next_one = next_policy(inputs.configs, snapshot.cache)
     return _adopting(inputs, snapshot, next_one) and bool(divide(containers, snapshot.cache)[0])
 
 
@@ -218,7 +202,7 @@ def _passes_by(inputs: Inputs, snapshot: HostSnapshot, changes: Changes) -> bool
         return False
     if (proxy is not None and proxy.action is UnitAction.RESTART) or snapshot.probe is None:
         return False
-    next_one = next_policy(inputs.configs, snapshot.cache, clears_agent=False)
+    next_one = next_policy(inputs.configs, snapshot.cache)
     return _adopting(inputs, snapshot, next_one) and bool(
         divide(snapshot.probe.containers, snapshot.cache)[0]
     )

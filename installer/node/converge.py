@@ -86,7 +86,7 @@ def _verify(plan: Plan, snapshot: HostSnapshot, run: Run, *, healthy: bool) -> H
         raise StepFailedError(f"verification: {error.message}", error.hint, interfered=True) from error
     except OSError as error:
         raise failed_on_disk("verification", error) from error
-    run.store.note_applied(plan, snapshot, after.proxy.unit.invocation_id)
+    run.store.note_applied(plan, after.proxy.unit.invocation_id)
     left = diff(plan.desired, after, run.store.record).within(plan.parts)
     if left:
         message = f"the host still differs from what was applied: {'; '.join(left.describe())}"

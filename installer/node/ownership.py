@@ -254,15 +254,14 @@ class RecordStore:
         save_record(self._files, record)
         self._on_disk = record
 
-    def note_applied(self, plan: Plan, before: HostSnapshot, invocation: str) -> None:
+    def note_applied(self, plan: Plan, invocation: str) -> None:
         """After the last step: nothing is owed any more, and the proxy (its `invocation` now) has
-        read force.cfg if it was started or signalled. Closing keeps it. `before` is what was planned from."""
+        read force.cfg if it was started or signalled. Closing keeps it."""
         did = {step.kind for step in plan.steps if step.part is Part.PROXY}
         signalled = self.record.signalled
         if plan.desired.proxy is not None and did & {StepKind.RESTART, StepKind.SIGNAL}:
             signalled = (invocation, plan.desired.proxy.reload_digest)
-        cleared = before.cache.agent_digest if StepKind.RESET_CACHE in did else self.record.cleared
-        self.record = replace(self.record, owed={}, signalled=signalled, cleared=cleared)
+        self.record = replace(self.record, owed={}, signalled=signalled)
 
     def close_as_good(self) -> None:
         """After a change was undone: the good generation is in place again, and the objects of the other one

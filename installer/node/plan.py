@@ -88,12 +88,10 @@ def build_plan(
     )
 
 
-def cache_step(snapshot: HostSnapshot, *, clears_agent: bool = False) -> StepKind | None:
+def cache_step(snapshot: HostSnapshot) -> StepKind | None:
     """What is done to the proxy's cache before it starts: no plan, forward or back, starts it on one that it
     cannot read."""
-    if snapshot.cache.torn:
-        return StepKind.SET_ASIDE_CACHE
-    return StepKind.RESET_CACHE if clears_agent else None
+    return StepKind.SET_ASIDE_CACHE if snapshot.cache.torn else None
 
 
 def build_hold_plan(snapshot: HostSnapshot, reason: str, *, restart: bool) -> Plan:

@@ -56,24 +56,20 @@ def check(
     changes: Changes,
     *,
     moved: bool,
-    clears_agent: bool,
 ) -> tuple[Finding, ...]:
     """Everything that speaks against this run, and what an operator should know.
 
-    `moved`: a run was cut off that had begun to move kubelet. `clears_agent`: the agent's cached
-    configuration is cleared.
+    `moved`: a run was cut off that had begun to move kubelet.
     """
     found = (*_check_pause(snapshot), *check_places(changes))
     if inputs.request.mode is Mode.REMOVE:
         return (*found, *check_removal(snapshot, changes)) if changes else tuple(_check_pause(snapshot))
-    found += check_host(inputs, snapshot, kubelet.refusals, clears_agent=clears_agent)
+    found += check_host(inputs, snapshot, kubelet.refusals)
     if snapshot.probe is None or (desired.files and not changes):
         return found
     if not kubelet.cgroups_per_qos:
-        found += tuple(_check_cgroups(inputs, snapshot, changes, clears_agent=clears_agent))
-    return found + check_change(
-        inputs, snapshot, kubelet.policies, desired, changes, moved=moved, clears_agent=clears_agent
-    )
+        found += tuple(_check_cgroups(inputs, snapshot, changes))
+    return found + check_change(inputs, snapshot, kubelet.policies, desired, changes, moved=moved)
 
 
 def _check_pause(snapshot: HostSnapshot) -> Iterable[Finding]:
@@ -83,7 +79,7 @@ def _check_pause(snapshot: HostSnapshot) -> Iterable[Finding]:
 
 
 def check_host(
-    inputs: Inputs, snapshot: HostSnapshot, refusals: tuple[Finding, ...] = (), *, clears_agent: bool = False
+    inputs: Inputs, snapshot: HostSnapshot, refusals: tuple[Finding, ...] = ()
 ) -> tuple[Finding, ...]:
     """What the cheap facts say; asked on every run.
 
@@ -99,7 +95,7 @@ def check_host(
         *(() if unusable else refusals),
         *_check_machine(machine, inputs.payload),
         *inputs.configs.warnings,
-        *check_cache(inputs, snapshot.cache, clears_agent=clears_agent),
+        *check_cache(inputs, snapshot.cache),
         *check_placed(snapshot),
         *_check_neighbours(settings, machine),
     )
@@ -113,11 +109,10 @@ def check_change(
     changes: Changes,
     *,
     moved: bool = False,
-    clears_agent: bool = False,
 ) -> tuple[Finding, ...]:
     """What matters only when something is to be written; `check_host`'s findings come besides.
 
-    `policies` are those of kubelet's CPU and memory manager. `moved`, `clears_agent`: as in `check`.
+    `policies` are those of kubelet's CPU and memory manager. `moved`: as in `check`.
     """
     request, probe, payload = inputs.request, snapshot.probe or Probe(), inputs.payload
     proxy = changes.unit(Part.PROXY)
@@ -126,7 +121,7 @@ def check_change(
     kubelet = changes.unit(Part.KUBELET)
     restarts_kubelet = kubelet is not None and kubelet.action is UnitAction.RESTART
     moves = restarts_kubelet and not snapshot.kubelet.on_relay
-    repinning = check_repinning(inputs, snapshot, clears_agent=clears_agent)
+    repinning = check_repinning(inputs, snapshot)
     return (
         *_check_running(snapshot, moved),
         *_check_healthz(snapshot, request.settings.kubelet.healthz_url),
@@ -323,13 +318,11 @@ def _check_runtime(probe: Probe, why: str) -> Iterable[Finding]:
         )
 
 
-def _check_cgroups(
-    inputs: Inputs, snapshot: HostSnapshot, changes: Changes, *, clears_agent: bool
-) -> Iterable[Finding]:
+def _check_cgroups(inputs: Inputs, snapshot: HostSnapshot, changes: Changes) -> Iterable[Finding]:
     """cri-resmgr reads a pod's QoS class from its cgroup's name, and gives containers of a pod without one
     the lowest weight, whatever it is told of them (seen with the real v0.9.2)."""
     proxy = changes.unit(Part.PROXY)
-    policy = next_policy(inputs.configs, snapshot.cache, clears_agent=clears_agent)
+    policy = next_policy(inputs.configs, snapshot.cache)
     starts = proxy is not None and proxy.action in (UnitAction.RELOAD, UnitAction.RESTART)
     if starts and policy.repins is Repinning.CPUS_AND_WEIGHT:
         yield refusal(

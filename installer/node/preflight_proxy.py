@@ -157,6 +157,8 @@ def _cpus(containers: Iterable[RunningContainer]) -> int:
 
 
 _CONTAINERS_NAMED = 10
+
+
 _OLD_NAME = warning(
     "accept-repinning",
     "proxy.acceptRepinning is an old setting: it lets a policy take CPUs and weight from running containers",
@@ -186,8 +188,7 @@ def _says(change: FileChange) -> bool:
     return without_header(before) not in (before, DEFAULT_FALLBACK)
 
 
-def check_cache(inputs: Inputs, cache: ProxyCache, *, clears_agent: bool) -> Iterable[Finding]:
-    """`clears_agent`: the agent's configuration is cleared by this run."""
+def check_cache(inputs: Inputs, cache: ProxyCache) -> Iterable[Finding]:
     if cache.torn:
         yield warning(
             "torn-cache",
@@ -198,33 +199,18 @@ def check_cache(inputs: Inputs, cache: ProxyCache, *, clears_agent: bool) -> Ite
     if inputs.configs.force is not None or not cache.agent:
         return
     policy = agent_policy(cache)
-    if not inputs.request.settings.configs.reset_cached:
-        yield warning(
-            "cached-configuration",
-            f"cri-resmgr's cache ({paths.PROXY_CACHE}) holds a configuration from its agent (policy "
-            f"{policy}), and that one takes precedence: fallback.cfg has no effect on this node",
-            "set configs.resetCached: true to clear it, or use force.cfg",
-        )
-    elif clears_agent:
-        yield warning(
-            "reset-cached",
-            f"configs.resetCached: the configuration from cri-resmgr-agent (policy {policy}) is cleared, and "
-            "the proxy restarts; each time that the agent sends one, this happens again",
-            "take the agent's ConfigMap away, or set proxy.agent: disabled",
-        )
-    else:
-        yield warning(
-            "reset-in-vain",
-            f"configs.resetCached: cri-resmgr-agent has sent again what was cleared (policy {policy}); "
-            "fallback.cfg has no effect on this node, and `run` does not clear the same once more",
-            "take the agent's ConfigMap away, or set proxy.agent: disabled; `install` by hand clears it",
-        )
+    yield warning(
+        "cached-configuration",
+        f"cri-resmgr's cache ({paths.PROXY_CACHE}) holds a configuration from its agent (policy {policy}), "
+        "and that one takes precedence: fallback.cfg has no effect on this node",
+        "use force.cfg, which goes before it",
+    )
 
 
-def check_repinning(inputs: Inputs, snapshot: HostSnapshot, *, clears_agent: bool) -> Iterable[Finding]:
-    """Containers that a start of the proxy would pin anew. `clears_agent` as in `check_cache`."""
+def check_repinning(inputs: Inputs, snapshot: HostSnapshot) -> Iterable[Finding]:
+    """Containers that a start of the proxy would pin anew."""
     settings = inputs.request.settings.proxy
-    policy = next_policy(inputs.configs, snapshot.cache, clears_agent=clears_agent)
+    policy = next_policy(inputs.configs, snapshot.cache)
     adoptable, others = divide(snapshot.probe.containers if snapshot.probe else (), snapshot.cache)
     adopts = settings.strangers == "adopt"
     strangers = [one for one, _why in others] + ([] if adopts else adoptable)

@@ -125,35 +125,29 @@ class Digest:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """`unit_files` has the UnitFileState of units of ours before us, `links` the links that enabled the
-    proxy's; `directories` what we made, outermost first; `foreign_state` the directories of cri-resmgr that
-    were there before us.
-    `owed` names the invocation of a unit that has to end, because it may have been started from
-    an edited file; `signalled` is (invocation, digest of the force.cfg it re-read); `cleared` the digest of
-    the agent's configuration that was cleared last; `checked` the invocation of the proxy after whose start
-    every container was seen to have its weight. Of an installation that was taken over: `taken` are paths
-    whose originals stay away once ours is good, `trees` directories that go with ours, `replaced` kubelet's
-    files as it had left them, `found` those of `directories` that a rollback leaves."""
+    """What is ours on this host. `owed` and `signalled` are about what a unit was started from, which its
+    process cannot tell."""
 
     schema: int = SCHEMA
     machine_id: str = ""
     hostname: str = ""
-    claims: Mapping[str, Claim] = field(default_factory=dict)
-    directories: tuple[str, ...] = ()
-    unit_files: Mapping[str, str] = field(default_factory=dict)
-    links: Mapping[str, Original] = field(default_factory=dict)
-    foreign_state: tuple[str, ...] = ()
+    claims: Mapping[str, Claim] = field(default_factory=dict)  # by path
+    directories: tuple[str, ...] = ()  # that we made, outermost first
+    unit_files: Mapping[str, str] = field(default_factory=dict)  # units of ours: UnitFileState before us
+    links: Mapping[str, Original] = field(default_factory=dict)  # that enabled the proxy's unit
+    foreign_state: tuple[str, ...] = ()  # directories of cri-resmgr that were there before us
     digests: Mapping[str, Digest] = field(default_factory=dict)
     good: Good | None = None
     failed: Mapping[str, Failure] = field(default_factory=dict)
+    # The invocation of a unit that has to end, because it may have been started from an edited file.
     owed: Mapping[str, str] = field(default_factory=dict)
-    signalled: tuple[str, str] = ("", "")
-    cleared: str = ""
-    checked: str = ""
-    taken: tuple[str, ...] = ()
-    trees: tuple[str, ...] = ()
-    replaced: Mapping[str, Original] = field(default_factory=dict)
-    found: tuple[str, ...] = ()
+    signalled: tuple[str, str] = ("", "")  # invocation, digest of the force.cfg that it read again
+    checked: str = ""  # the proxy's invocation after whose start every container had its weight
+    # Of an installation that was taken over:
+    taken: tuple[str, ...] = ()  # paths whose originals stay away once ours is good
+    trees: tuple[str, ...] = ()  # directories that go with ours
+    replaced: Mapping[str, Original] = field(default_factory=dict)  # kubelet's files, as it had left them
+    found: tuple[str, ...] = ()  # those of `directories` that a rollback leaves
 
     def known_digest(self, path: str, identity: Identity) -> str | None:
         """The port's `KnownDigest`: a digest by identity, without reading the file."""

@@ -392,26 +392,6 @@ def test_validator_of_what_does_not_run(tmp_path: Path) -> None:
     assert "rror" in BinaryValidator(RootedFiles(tmp_path)).validate(tmp_path / "not-a-program", b"")
 
 
-def test_reset_config_puts_a_file_at_the_relay_socket(tmp_path: Path) -> None:
-    binary = program(
-        tmp_path,
-        "for word; do case $word in --relay-socket=*) s=${word#*=};; esac; done\n"
-        '[ -f "$s" ] || { echo "F: instance is active"; exit 1; }\n'
-        "for word; do case $word in --relay-dir=*) d=${word#*=};; --reset*) touch $d/reset;; esac; done",
-    )
-    (tmp_path / "state").mkdir()
-    files = RootedFiles(tmp_path)
-    with files.opened(f"/{binary.name}") as program_there, files.opened("/state") as state:
-        assert BinaryValidator(RootedFiles(tmp_path)).reset_config(program_there, state) == ""
-    assert (tmp_path / "state/reset").exists()
-    assert (
-        BinaryValidator(RootedFiles(tmp_path)).reset_config(
-            program(tmp_path, "echo 'F: no'; exit 1"), tmp_path
-        )
-        == "F: no"
-    )
-
-
 def test_see_containers_runs_it_alone_until_it_serves(tmp_path: Path) -> None:
     """With the policy none, on the proxy's own state and the runtime, at a relay that nobody knows."""
     binary = program(

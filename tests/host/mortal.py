@@ -206,10 +206,6 @@ class MortalValidator:
         self._effect = effects.one
         self.validate = validator.validate
 
-    def reset_config(self, binary: Path, state_directory: Path) -> str:
-        with self._effect():
-            return self._validator.reset_config(binary, state_directory)
-
     def see_containers(self, binary: Path, state_directory: Path, runtime: Path, seconds: float) -> str:
         with self._effect():
             return self._validator.see_containers(binary, state_directory, runtime, seconds)

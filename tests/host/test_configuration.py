@@ -6,10 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from installer.model import paths
-from installer.model.names import Mode
 from tests.host.agent import CACHE, push, restart_with
-from tests.host.daemon import SOON, within
-from tests.host.mortal import DieAfter, converge
 from tests.host.node import PROXY, Node
 from tests.host.workload import POLICIES
 from tests.rules import rule
@@ -135,25 +132,18 @@ def test_a_torn_cache_is_mended_though_a_failure_is_remembered(node: Node, damag
 
 
 @rule("R13")
-def test_what_the_agent_sends_is_in_force_and_is_cleared_each_time_that_it_was_asked_for(node: Node) -> None:
+def test_what_the_agent_sends_is_in_force_until_there_is_a_force_cfg(node: Node) -> None:
     push(node, "balloons")
     said = node.run("plan").out
     assert "holds a configuration from its agent (policy balloons)" in said
-    node.command.set(configs={"resetCached": True})
-    for policy in ("balloons", "podpools", "podpools"):
-        push(node, policy)
-        with node.restarts(kubelet=False, proxy=True):
-            events = node.run("install", "--output", "json").events
-        assert "reset-cached" in [event["data"].get("code") for event in events]
-        assert events[-1]["data"]["policy"] == "none"
-        assert events[-1]["data"]["policySource"] == "fallback.cfg"
-    assert node.run("install").out == "nothing to do\n"
-    push(node, "podpools")
-    unattended = node.run("install", "--unattended", "--output", "json").events[-1]["data"]
-    assert (unattended["policy"], unattended["policySource"]) == ("podpools", "cri-resmgr-agent")
-    node.run("install")
-    node.command.set()
-    node.run("install")
+    assert "use force.cfg, which goes before it" in said
+    force(node, NONE)
+    converged = node.run("install", "--output", "json").events[-1]["data"]
+    assert (converged["policy"], converged["policySource"]) == ("none", "force.cfg")
+    assert "holds a configuration from its agent" not in node.run("plan").out
+    (node.command.configs / "force.cfg").unlink()
+    converged = node.run("install", "--output", "json").events[-1]["data"]
+    assert (converged["policy"], converged["policySource"]) == ("balloons", "cri-resmgr-agent")
     node.expect_good()
 
 
@@ -174,19 +164,3 @@ def test_the_agents_sockets_move_away_from_the_relay_and_what_it_sent_stays(node
     node.expect_untraced()
     node.command.set()
     node.run("install")
-
-
-@rule("R7", "R12")
-def test_killed_while_the_proxy_is_stopped_systemd_starts_it(node: Node) -> None:
-    """Kubelet hangs on the relay then, and could not start a pod of ours that repairs it."""
-    node.command.set(configs={"resetCached": True})
-    push(node, "balloons")
-    stopped = f"stop the proxy and clear the agent's configuration in {CACHE}"
-    with node.restarts(kubelet=False, proxy=True):
-        assert converge(node, Mode.INSTALL, listen=DieAfter(stopped)) == "killed"
-        assert node.host.systemctl("is-active", PROXY, check=False) == "inactive"
-        within(SOON, lambda: node.host.systemctl("is-active", PROXY, check=False) == "active")
-        assert node.run("install").out == "nothing to do\n"
-    node.expect_good()
-    assert node.host.show("cri-resource-manager.timer", "SubState") != "waiting"
-    node.command.set()

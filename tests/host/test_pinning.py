@@ -14,7 +14,7 @@ from installer.model.event import Event
 from installer.model.names import Mode
 from tests.host.command import REAL_POLICY, untouched
 from tests.host.daemon import SOON, within
-from tests.host.mortal import run_apart
+from tests.host.mortal import DieAfter, converge, run_apart
 from tests.host.node import PROXY, STATE, Node
 from tests.host.workload import ALL_CPUS, POLICIES, UNSEEN, Workload, but_cpus, enforced, free_of_pins, start
 from tests.rules import rule
@@ -271,6 +271,22 @@ def test_who_comes_while_the_proxy_starts_is_adopted_at_once(node: Node) -> None
     assert "307" in weights
     assert but_cpus(workload.usage) == but_cpus(before)
     node.expect_good()
+
+
+@rule("R7", "R12")
+def test_killed_while_the_proxy_is_stopped_systemd_starts_it(node: Node) -> None:
+    """Kubelet hangs on the relay then, and could not start a pod of ours that repairs it."""
+    node.run("install")
+    start(node, pods=1, each=2)
+    node.fallback(REAL_POLICY)
+    adopted = "adopt running containers, if there are any that the proxy does not know"
+    with node.restarts(kubelet=False, proxy=True):
+        assert converge(node, Mode.INSTALL, listen=DieAfter(adopted)) == "killed"
+        assert node.host.systemctl("is-active", PROXY, check=False) == "inactive"
+        within(SOON, lambda: node.host.systemctl("is-active", PROXY, check=False) == "active")
+    node.run("install")
+    node.expect_good()
+    assert node.host.show("cri-resource-manager.timer", "SubState") != "waiting"
 
 
 @rule("R14")

@@ -326,7 +326,7 @@ def test_warnings(node: Node) -> None:
     )
     said = node.installed().said
     assert "fallback.cfg has no effect on this node" in said
-    assert "configs.resetCached: true" in said
+    assert "use force.cfg, which goes before it" in said
     assert "on all interfaces" in said
     assert "secrets among them" in said
     assert f"may delete all of {DROP_INS}" in said

@@ -207,25 +207,6 @@ def test_a_masked_kubelet_is_not_taken_from_the_proxy_before_it_may_restart(node
     node.expect_untraced()
 
 
-@rule("R14")
-def test_a_cached_configuration_of_the_agent_is_reset_by_the_binary_and_the_cache_kept(node: Node) -> None:
-    node.run("install")
-    cache = node.path("/var/lib/cri-resmgr/cache")
-    node.host.systemctl("stop", PROXY)
-    agents = {"NodeName": "node", "Data": {"policy": "Active: none"}}
-    cache.write_text(json.dumps({**json.loads(cache.read_text()), "Cfg": agents}))
-    node.host.systemctl("start", PROXY)
-    assert "fallback.cfg has no effect" in node.run("plan").out
-    node.command.set(configs={"resetCached": True})
-    assert "clear the agent's configuration" in node.run("plan", code=3).out
-    node.run("install")
-    kept = json.loads(cache.read_text())
-    assert not kept["Cfg"]
-    assert kept["PolicyName"]
-    node.expect_good()
-    assert node.run("install").out == "nothing to do\n"
-
-
 @rule("R4", "R8")
 def test_while_the_runtime_is_down_a_kubelet_that_runs_is_left_alone(node: Node) -> None:
     """It would not come up on the runtime's own endpoint."""

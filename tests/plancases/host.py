@@ -134,9 +134,6 @@ class MemoryHost:
                 self.leftovers = tuple(path for path in self.leftovers if path != step.target)
             case StepKind.CLEAR_HOLD:
                 self.hold = ""
-            case StepKind.RESET_CACHE:
-                self._stop_proxy()
-                self.cache = replace(self.cache, agent={})
             case StepKind.SET_ASIDE_CACHE:
                 self.cache = NO_CACHE
             case StepKind.RESET_PINNING:

@@ -75,7 +75,7 @@ class Node:
 
     def close(self, store: RecordStore, found: Assessment) -> None:
         """What follows the last step."""
-        store.note_applied(found.plan, found.snapshot, self.host.proxy.invocation_id)
+        store.note_applied(found.plan, self.host.proxy.invocation_id)
         if found.plan.mode is Mode.REMOVE:
             store.close_removed()
             self.host.hold, self.host.composed = "", False

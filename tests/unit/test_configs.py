@@ -400,9 +400,6 @@ class Judge:
     def see_containers(self, binary: Path, state_directory: Path, runtime: Path, seconds: float) -> str:
         raise AssertionError
 
-    def reset_config(self, binary: Path, state_directory: Path) -> str:
-        raise AssertionError("not asked for")
-
 
 @pytest.mark.parametrize(
     ("configs", "files"),

@@ -72,10 +72,9 @@ def test_without_a_proxy_none_is_in_force() -> None:
 
 def test_what_the_next_start_would_activate() -> None:
     configs, cache = Configs(fallback=b"", policy="balloons"), ProxyCache(agent=AGENT)
-    assert next_policy(configs, NO_CACHE, clears_agent=False).source is PolicySource.FALLBACK
-    assert next_policy(configs, cache, clears_agent=False).name == "static-pools"
-    assert next_policy(configs, cache, clears_agent=True).name == "balloons"
-    assert next_policy(replace(configs, force=b""), cache, clears_agent=False).name == "balloons"
+    assert next_policy(configs, NO_CACHE).source is PolicySource.FALLBACK
+    assert next_policy(configs, cache).name == "static-pools"
+    assert next_policy(replace(configs, force=b""), cache).name == "balloons"
 
 
 CACHE = {
@@ -155,6 +154,6 @@ def test_json_that_is_not_what_the_proxy_reads_is_a_torn_cache(other: dict[str, 
 def test_a_policy_that_is_told_to_leave_cpus_alone(text: str, pins: bool, tmp_path: Path) -> None:
     (tmp_path / "fallback.cfg").write_text(text)
     configs = load_configs(tmp_path)
-    assert next_policy(configs, NO_CACHE, clears_agent=False).pins == pins
+    assert next_policy(configs, NO_CACHE).pins == pins
     sections = {"policy": "Active: balloons\nballoons:\n  PinCPU: false\n"}
-    assert not next_policy(configs, ProxyCache(agent=sections), clears_agent=False).pins
+    assert not next_policy(configs, ProxyCache(agent=sections)).pins

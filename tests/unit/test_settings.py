@@ -31,7 +31,6 @@ def test_no_file_is_all_defaults() -> None:
     assert settings.proxy.agent == "enabled"
     assert (settings.proxy.start_timeout_seconds, settings.proxy.dead_seconds) == (20, 20)
     assert not settings.proxy.accept_repinning
-    assert not settings.configs.reset_cached
     kubelet = settings.kubelet
     assert (kubelet.unit, kubelet.strategy) == ("kubelet.service", "auto")
     assert kubelet.drop_in_directory == "auto"

@@ -4,13 +4,11 @@ what is seen of them by asking systemd, kubelet, the relay and the kernel, never
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.faults.hosts.lifemodel import (
-    CACHE,
     DROP_INS,
     GUARD_SECONDS,
     RELAY,
@@ -167,10 +165,6 @@ class Ground:
         except (OSError, CallError):
             return False
         return True
-
-    def agents_configuration(self) -> bool:
-        """Whether cri-resmgr keeps one of the agent."""
-        return bool(json.loads(self.node.path(CACHE).read_text())["Cfg"])
 
     def wait_healthy(self) -> None:
         """R12: whatever was done, kubelet is up within its time."""

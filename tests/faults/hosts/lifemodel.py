@@ -73,15 +73,13 @@ class Asked:
     agent: str = "enabled"
     strategy: str = "auto"
     directory: str = UNIT_DIRECTORIES[0]
-    reset_cached: bool = False
 
     def restarts_proxy(self, other: Asked) -> bool:
         """Whether the proxy has to be started anew for the other."""
         forced = {self.configuration, other.configuration} <= {"forced", "forced with a logger"}
         same = forced or self.configuration == other.configuration
         # The guard's deadline matters at the next start only.
-        mine = self.payload, self.agent, self.reset_cached
-        return not same or mine != (other.payload, other.agent, other.reset_cached)
+        return not same or (self.payload, self.agent) != (other.payload, other.agent)
 
 
 def tell(story: Sequence[str]) -> str:

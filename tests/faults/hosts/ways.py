@@ -182,8 +182,8 @@ def _other_strategy(node: Node, _number: int) -> None:
 
 
 def _agent_has_sent(node: Node, _number: int) -> None:
-    node.command.set(kubelet=SETTINGS, configs={"resetCached": True})
     push(node, "podpools")
+    _new_force(node, _number)
 
 
 def _no_fault(node: Node, _number: int) -> None:
@@ -259,7 +259,7 @@ WAYS = (
         Starts(1, 2),
         lay=_old_settings,
         ask=_agent_has_sent,
-        proxy_read=FALLBACK,
+        proxy_read=FORCE,
     ),
     WAY_BACK,
     Way(

@@ -18,7 +18,6 @@ proxy:
   runtimeEndpoint: unix:///run/containerd/containerd.sock
   agent: enabled
   startTimeoutSeconds: 20
-configs: {resetCached: false}
 kubelet:
   unit: kubelet.service
   strategy: auto
