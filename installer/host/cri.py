@@ -62,7 +62,6 @@ def build_container(listed: Fields, status: Fields, cgroups: Cgroups) -> Running
         created=created,
         creation=creation,
         cgroup=cgroups.state(pid, identifier) if pid else None,
-        made_at=integer(listed, 7) / 1e9,
     )
 
 

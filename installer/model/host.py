@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from installer.model.containers import NO_MANAGERS, CgroupState, CpuResources, KubeletManagers, same_list
 from installer.model.paths import GENERATION_VARIABLE, RELAY_ENDPOINT, UNIT_VARIABLE, same_endpoint
-from installer.model.proxy import NO_CACHE, ExpectedStart, LastStart, ProxyCache, expect_start
+from installer.model.proxy import NO_CACHE, ProxyCache
 
 
 class Part(StrEnum):
@@ -256,14 +256,14 @@ class ProxySnapshot:
     """The proxy's unit and main process. `linked`: the link that enables the unit exists, which systemd does
     not tell of a unit without a file. `relay_answers`: something answered on the relay just now. `starting`:
     it does not answer yet, has not served since its start, and is within the time that this may take.
-    `last_start` is None if it has not served, or if nothing tells how long that took."""
+    `last_start` is what its start took, in seconds: 0 if it has not served, or if nothing tells."""
 
     unit: UnitState
     process: ProcessState | None = None
     linked: bool = False
     relay_answers: bool = False
     starting: bool = False
-    last_start: LastStart | None = None
+    last_start: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,8 +319,7 @@ class RunningContainer:
     a shape that we know. `creation` is the same in full, as LinuxContainerResources in JSON; of a runtime
     that tells only of now (CRI-O), what it has now; None if it is told in no shape that we know. `cgroup` is
     what the kernel enforces now, None if its cgroup was not found. `asked` are the cpu.shares that kubelet
-    asks for it, 0 if kubelet does not say. `made_at` is when it was created, in seconds since 1970 by the
-    host's clock, 0 if the runtime does not say.
+    asks for it, 0 if kubelet does not say.
     """
 
     id: str
@@ -334,7 +333,6 @@ class RunningContainer:
     cgroup: CgroupState | None = None
     creation: Mapping[str, int | str] | None = None
     asked: int = 0
-    made_at: float = 0.0
 
     @property
     def title(self) -> str:
@@ -411,12 +409,6 @@ class HostSnapshot:
         """How many a start of the proxy has to do with, at most: those that run, or that it remembers."""
         running = len(self.probe.containers) if self.probe else 0
         return max(running, len(self.cache.containers))
-
-    def expect_start(self, policy: str) -> ExpectedStart:
-        """What a start of the proxy with this policy may take."""
-        last, found = self.proxy.last_start, self.probe.containers if self.probe else ()
-        then = sum(last is not None and 0 < one.made_at <= last.at for one in found)
-        return expect_start(self.container_count, policy, last, len(found), then)
 
     @property
     def runtime_ready(self) -> bool:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
 from typing import Protocol
 
 from installer.model.host import DesiredFile, FileState, HostSnapshot, Part
 from installer.model.jsontext import sha256_hex
 from installer.model.names import Mode
-from installer.model.proxy import ExpectedStart, PolicyInForce
+from installer.model.proxy import PolicyInForce
 
 
 class Severity(StrEnum):
@@ -271,7 +271,6 @@ class Plan:
     the plan is done; none of them: the plan owns nothing, and its steps say themselves whether they failed.
     `resets` says of each running container that gets CPUs or weight back, or is adopted, what changes.
     `resets_all`: what the proxy's cache says of a policy that touches nobody is not believed.
-    `start` is what a start of the proxy may take.
     """
 
     mode: Mode
@@ -285,7 +284,6 @@ class Plan:
     parts: frozenset[Part] = frozenset(Part)
     resets: tuple[str, ...] = ()
     resets_all: bool = False
-    start: ExpectedStart = field(default_factory=ExpectedStart)
 
     @property
     def restarts_kubelet(self) -> bool:
@@ -305,11 +303,6 @@ class Plan:
     def rescues(self) -> bool:
         """Whether it only takes kubelet to its base endpoint: nothing that hangs is waited for."""
         return not self.parts
-
-    @property
-    def steps_aside(self) -> bool:
-        """Whether kubelet waits on its base endpoint while the proxy starts, so that it hangs on nothing."""
-        return any(step.kind is StepKind.AWAIT_KUBELET_ON_BASE for step in self.steps)
 
     @property
     def leaves_if_slow(self) -> str:

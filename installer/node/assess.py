@@ -23,9 +23,8 @@ from installer.node.desired import build_desired, runtime_endpoint
 from installer.node.diff import diff
 from installer.node.kept import check_kept
 from installer.node.kubelet_strategy import KubeletAnalysis, analyse_kubelet
-from installer.node.off_relay import Aside
 from installer.node.pinning import find_resets, is_known, keeps_weight, was_cut_off
-from installer.node.plan import build_plan, cache_step, step_aside
+from installer.node.plan import build_plan, cache_step, refuge_of
 from installer.node.preflight import check
 from installer.node.record import Record, RecordStatus, leftovers_of_ours, was_moving_kubelet
 
@@ -51,7 +50,7 @@ def assess(
         # Its base is another one then. Without this, the next run would move the proxy there.
         kubelet = replace(kubelet, endpoint=kubelet.next_endpoint)
         compared = _compare(inputs, snapshot, record, kubelet, installed)
-    desired, runtime, changes, aside, starting = compared
+    desired, runtime, changes, refuge, starting = compared
     moved = was_moving_kubelet(record, snapshot)
     findings = check(inputs, snapshot, kubelet, desired, changes, moved=moved)
     if changes or not removing:
@@ -71,7 +70,7 @@ def assess(
         cache_step=cache_step(snapshot),
         leftovers=leftovers_of_ours(record, snapshot) if removing else (),
         adopt=runtime if adopts else "",
-        step_aside=aside,
+        refuge=refuge,
         reset_pinning=runtime if unpinned or (removing and settings.removal.reset_pinning) else "",
     )
     return Assessment(
@@ -87,13 +86,13 @@ def assess(
 
 
 class _Compared(NamedTuple):
-    """What should be, where the runtime is, and what differs. `aside`: whether kubelet leaves the relay while
-    the proxy starts. `starting`: the policy that the proxy starts with, None if it does not."""
+    """What should be, where the runtime is, and what differs. `refuge`: see `refuge_of`. `starting`: the
+    policy that the proxy starts with, None if it does not."""
 
     desired: Desired
     runtime: str
     changes: Changes
-    aside: Aside
+    refuge: str
     starting: PolicyInForce | None
 
     @property
@@ -115,9 +114,9 @@ def _compare(
     desired = _desired(inputs, snapshot, kubelet) if installed is None else installed
     changes = _changes(inputs, desired, snapshot, record)
     starting = _starting_policy(inputs, snapshot, changes)
-    active, unit = starting or policy_in_force(snapshot), settings.kubelet.unit
-    changes, aside = step_aside(snapshot, changes, unit, active.name if active else "", runtime)
-    return _Compared(desired, runtime, changes, aside, starting)
+    active = starting or policy_in_force(snapshot)
+    refuge = refuge_of(snapshot, changes, active.name if active else "", runtime)
+    return _Compared(desired, runtime, changes, refuge, starting)
 
 
 def _changes(inputs: Inputs, desired: Desired, snapshot: HostSnapshot, record: Record) -> Changes:

@@ -25,9 +25,8 @@ _GETS_ON = 3.0  # times what a start is expected to take, while it is seen to ge
 
 def limits_of(plan: Plan, snapshot: HostSnapshot, settings: Settings) -> Limits:
     """The deadlines of a plan that is made from `snapshot`."""
-    hanging = snapshot.kubelet.on_relay and not plan.steps_aside
-    containers, seen = snapshot.container_count, plan.start.seconds if plan.start.told else 0.0
-    limits = build_limits(settings, hanging=hanging, containers=containers, seen=seen)
+    containers, hanging = snapshot.container_count, snapshot.kubelet.on_relay
+    limits = build_limits(settings, hanging=hanging, containers=containers, seen=snapshot.proxy.last_start)
     return replace(limits, begun_start=limits.unhurried) if plan.leaves_if_slow else limits
 
 

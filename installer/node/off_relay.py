@@ -1,8 +1,7 @@
-"""Kubelet's way off the relay for a start of the proxy that takes long, and its way back. Pure: steps."""
+"""Kubelet's way off the relay while the proxy starts slowly, and its way back. Pure: steps."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from hashlib import sha256
 
 from installer.errors import KubeletKeptError
@@ -10,7 +9,6 @@ from installer.model import paths
 from installer.model.hold import BY_RUN
 from installer.model.host import DesiredFile, Part
 from installer.model.plan import Step, StepKind
-from installer.model.proxy import ExpectedStart
 
 WAITS_THERE = f"{BY_RUN}kubelet waits there until the proxy has started, and another restart is allowed"
 
@@ -18,17 +16,6 @@ KEPT_ON_BASE = (
     "kubelet waits on its base endpoint: another restart of it is not allowed now",
     "the proxy runs; `run` takes kubelet back to it as soon as that is allowed",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Aside:
-    """Whether kubelet leaves the relay for a start of the proxy. `reason` is the hold's, if it does so
-    before; `refuge` the runtime's endpoint, if it does so only should the start turn out slow; both else
-    empty. `expected` is what such a start may take."""
-
-    reason: str = ""
-    refuge: str = ""
-    expected: ExpectedStart = field(default_factory=ExpectedStart)
 
 
 def set_hold(reason: str) -> Step:

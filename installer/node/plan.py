@@ -30,10 +30,9 @@ from installer.model.plan import (
     UnitChange,
     Verb,
 )
+from installer.model.proxy import may_be_slow
 from installer.node.header import with_generation
-from installer.node.off_relay import WAITS_THERE, Aside, leave_relay, restart_kubelet, set_hold
-
-_STAYS = Aside()
+from installer.node.off_relay import restart_kubelet, set_hold
 
 
 def build_plan(
@@ -50,7 +49,7 @@ def build_plan(
     leftovers: tuple[str, ...] = (),
     reset_pinning: str = "",
     adopt: str = "",
-    step_aside: Aside = _STAYS,
+    refuge: str = "",
 ) -> Plan:
     """The plan that removes `changes`.
 
@@ -60,15 +59,15 @@ def build_plan(
     `leftovers` are what cri-resmgr itself has left behind: they are deleted last, and also if nothing else is
     to be removed. `reset_pinning` is the runtime endpoint where running containers get their CPUs and weight
     back while the proxy is stopped; empty: they keep what they have. `adopt` is the same for strangers that
-    are made known to the proxy before it starts: the step stops it if there are any. `step_aside`: see there.
+    are made known to the proxy before it starts: the step stops it if there are any. `refuge`: see
+    `refuge_of`.
     """
-    builder = _Builder(desired, changes, f"{paths.PENDING}{nonce}", reset_pinning, adopt, step_aside.refuge)
+    builder = _Builder(desired, changes, f"{paths.PENDING}{nonce}", reset_pinning, adopt, refuge)
     if desired.proxy is not None:
-        aside = leave_relay(kubelet_unit, step_aside.reason) if step_aside.reason else ()
-        steps = [*builder.base_repaired(reload=bool(aside)), *aside, *builder.proxy_forward(cache_step)]
+        steps = [*builder.base_repaired(), *builder.proxy_forward(cache_step)]
         answered = any(step.kind is StepKind.AWAIT_RELAY for step in steps)
-        steps += builder.kubelet_forward(hold or bool(aside), answered=answered)
-        steps += () if aside else builder.last_check(steps)  # kubelet would hang on another start
+        steps += builder.kubelet_forward(hold, answered=answered)
+        steps += builder.last_check(steps)
         if hold and ends_hold and not any(step.kind is StepKind.CLEAR_HOLD for step in steps):
             steps.append(Step(StepKind.CLEAR_HOLD, paths.HOLD, Part.KUBELET))
     else:
@@ -84,7 +83,6 @@ def build_plan(
         strategy=kubelet.strategy.value if kubelet else "",
         strategy_why=kubelet.why if kubelet else "",
         findings=findings,
-        start=step_aside.expected,
     )
 
 
@@ -105,29 +103,15 @@ def build_hold_plan(snapshot: HostSnapshot, reason: str, *, restart: bool) -> Pl
     return Plan(Mode.INSTALL, Desired(), Changes(), unit, steps, parts=frozenset())
 
 
-def step_aside(
-    snapshot: HostSnapshot,
-    changes: Changes,
-    kubelet_unit: str,
-    policy: str,
-    runtime: str,
-    *,
-    back: bool = False,
-) -> tuple[Changes, Aside]:
-    """`changes`, with kubelet's restart if the proxy's start with this policy may last longer than kubelet
-    may hang on the relay. If only nothing is known of that, kubelet is to leave when it does, for `runtime`;
-    on the way `back` always, unless a person holds it: the good proxy is the last that is tried."""
-    proxy, expected = changes.unit(Part.PROXY), snapshot.expect_start(policy)
-    if proxy is None or not snapshot.kubelet.on_relay:
-        return changes, Aside(expected=expected)
-    if not (expected.outlasts_kubelet and (proxy.action is UnitAction.RESTART or proxy.awaited)):
-        may_last = back or expected.unsure or expected.outlasts_kubelet
-        refuge = runtime if may_last and not is_operators(snapshot.hold) else ""
-        return changes, Aside(refuge=refuge, expected=expected)
-    told = "by its last start" if expected.told else f"with {snapshot.container_count} containers"
-    why = f"it leaves the relay meanwhile: {told} the proxy may take {expected.seconds:.0f} s"
-    changes = changes.with_restart(kubelet_unit, Part.KUBELET, why)
-    return changes, Aside(snapshot.hold or WAITS_THERE, expected=expected)
+def refuge_of(
+    snapshot: HostSnapshot, changes: Changes, policy: str, runtime: str, *, back: bool = False
+) -> str:
+    """Where kubelet goes if the proxy starts with this policy more slowly than kubelet may hang on the relay:
+    to `runtime`, or empty: it stays. On the way `back` only a person's hold keeps it, for the good proxy is
+    the last that is tried."""
+    starts = changes.unit(Part.PROXY) is not None and snapshot.kubelet.on_relay
+    slow = back or may_be_slow(policy, snapshot.container_count, snapshot.proxy.last_start)
+    return runtime if starts and slow and not is_operators(snapshot.hold) else ""
 
 
 class _Builder:
@@ -144,15 +128,11 @@ class _Builder:
     def _files(self, part: Part) -> tuple[FileChange, ...]:
         return tuple(change for change in self._changes.files if change.part is part)
 
-    def base_repaired(self, *, reload: bool) -> Iterable[Step]:
+    def base_repaired(self) -> Iterable[Step]:
         """Kubelet's own files without the relay, in a takeover. From then on a start of kubelet needs no
         proxy, at a boot too. The reload before the proxy's restart makes it so for the unit that is loaded,
-        too: a `Requires=` in it would restart kubelet with the proxy. `reload`: kubelet restarts before."""
-        repairs = [change for change in self._files(Part.KUBELET) if _repairs_base(change)]
-        yield from map(_file_step, repairs)
-        unit = self._changes.unit(Part.KUBELET)
-        if reload and unit is not None and unit.daemon_reload:
-            yield Step(StepKind.DAEMON_RELOAD, "", Part.KUBELET)
+        too: a `Requires=` in it would restart kubelet with the proxy."""
+        yield from map(_file_step, filter(_repairs_base, self._files(Part.KUBELET)))
 
     def proxy_forward(self, cache_step: StepKind | None) -> Iterable[Step]:
         unit = self._changes.unit(Part.PROXY)

@@ -35,7 +35,7 @@ from installer.node.header import without_header
 from installer.node.kept import good_content, good_desired, lost_files
 from installer.node.kubelet_strategy import place_drop_in, possible_drop_ins
 from installer.node.ownership import RecordStore
-from installer.node.plan import build_plan, cache_step, step_aside
+from installer.node.plan import build_plan, cache_step, refuge_of
 from installer.node.preflight_proxy import check_placed
 from installer.node.record import Record, RecordStatus, is_earlier, is_open, load_record
 from installer.node.run import Run
@@ -218,8 +218,6 @@ def _as_good(assessment: Assessment, run: Run) -> Assessment | None:
         return None
     unit = assessment.plan.kubelet_unit
     changes = diff(good, snapshot, record)
-    policy = policy_of(good, snapshot.cache)
-    changes, aside = step_aside(snapshot, changes, unit, policy, assessment.base_endpoint)
     plan = build_plan(
         assessment.plan.mode,
         good,
@@ -228,7 +226,7 @@ def _as_good(assessment: Assessment, run: Run) -> Assessment | None:
         kubelet_unit=unit,
         hold=bool(snapshot.hold),
         ends_hold=True,
-        step_aside=aside,
+        refuge=refuge_of(snapshot, changes, policy_of(good, snapshot.cache), assessment.base_endpoint),
         cache_step=cache_step(snapshot),
     )
     return replace(assessment, plan=plan, payload_version="")

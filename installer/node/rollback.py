@@ -39,9 +39,9 @@ from installer.node.failure_report import (
     runtime_unit,
 )
 from installer.node.kept import good_desired
-from installer.node.off_relay import Aside, restart_kubelet
+from installer.node.off_relay import restart_kubelet
 from installer.node.pinning import read_cache
-from installer.node.plan import build_hold_plan, build_plan, cache_step, step_aside
+from installer.node.plan import build_hold_plan, build_plan, cache_step, refuge_of
 from installer.node.record import is_earlier, leftovers_of_ours
 from installer.node.run import Progress, Run
 from installer.node.snapshot import read_units, refresh
@@ -93,7 +93,7 @@ def roll_back(
                 converge(plan, snapshot, run, limits, back)
             except KubeletKeptError as error:  # it is healthy there
                 kept = f", but {error.message}"
-            slow = plan.steps_aside or back.left_relay
+            slow = back.left_relay
         # else not even the claim of a takeover was written: that installation is as it was
     except (InstallerError, OSError) as error:
         second = failed_on_disk("the rollback", error) if isinstance(error, OSError) else error
@@ -148,9 +148,11 @@ def _plan_back(
     hangs = assessment.snapshot.kubelet.on_relay or progress.moved_kubelet
     seconds = HURRIED_SECONDS if hangs else ANSWER_SECONDS
     snapshot = refresh(assessment.snapshot, run.host, run.settings, record, seconds)
+    # What the good proxy's own start took is from before the attempt.
+    took = assessment.snapshot.proxy.last_start
+    snapshot = replace(snapshot, proxy=replace(snapshot.proxy, last_start=took))
     parts = frozenset(Part) if is_earlier(record) else _parts(progress, target)
     changes = diff(target, snapshot, record).within(parts)
-    changes, aside = _step_aside(assessment, changes, snapshot, target, run)
     plan = build_plan(
         assessment.plan.mode,
         target,
@@ -162,7 +164,7 @@ def _plan_back(
         leftovers=leftovers_of_ours(record, snapshot) if target.proxy is None else (),
         reset_pinning=assessment.base_endpoint if _gives_back(assessment, target, run) else "",
         adopt=assessment.base_endpoint if _adopts(assessment, target, run) else "",
-        step_aside=aside,
+        refuge=_refuge_of(assessment, changes, snapshot, target, run),
         cache_step=cache_step(snapshot),
     )
     # A weight that is lost during the rollback is not mended by continuing.
@@ -178,17 +180,14 @@ def _plan_back(
     return replace(plan, steps=steps, parts=parts, resets_all=resets_all), snapshot
 
 
-def _step_aside(
+def _refuge_of(
     assessment: Assessment, changes: Changes, snapshot: HostSnapshot, target: Desired, run: Run
-) -> tuple[Changes, Aside]:
-    """As `plan.step_aside`. What the good proxy's own start took is from before the attempt. With
-    the files of an earlier installation, kubelet knows no hold."""
+) -> str:
+    """With the files of an earlier installation, kubelet knows no hold."""
     if target.proxy is None or is_earlier(run.store.record):
-        return changes, Aside()
-    seen = replace(snapshot, proxy=replace(snapshot.proxy, last_start=assessment.snapshot.proxy.last_start))
+        return ""
     policy = policy_of(target, snapshot.cache)
-    unit, runtime = assessment.plan.kubelet_unit, assessment.base_endpoint
-    return step_aside(seen, changes, unit, policy, runtime, back=True)
+    return refuge_of(snapshot, changes, policy, assessment.base_endpoint, back=True)
 
 
 def _gives_back(assessment: Assessment, target: Desired, run: Run) -> bool:

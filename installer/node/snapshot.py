@@ -35,7 +35,7 @@ from installer.model.host import (
     last_flag,
 )
 from installer.model.limits import HURRIED_SECONDS
-from installer.model.proxy import BELIEVED, LastStart, patience
+from installer.model.proxy import BELIEVED, patience
 from installer.node.kept import object_path
 from installer.node.kubelet_command import (
     base_launch,
@@ -125,7 +125,7 @@ def _look(host: Host, settings: Settings, record: Record, seconds: float) -> Hos
             linked=observe_file(host, record, paths.PROXY_WANTED).kind is Kind.SYMLINK,
             relay_answers=answers,
             starting=not answers and _is_starting(proxy, limit, served=served),
-            last_start=_last_start(host, proxy, cache.policy),
+            last_start=_last_start(host, proxy),
         ),
         kubelet=replace(kubelet, healthy=healthy, foreign_healthz=health is Health.FOREIGN),
         pause=_read_pause(host.files),
@@ -185,23 +185,21 @@ def _has_served(host: Host, proxy: ProxySnapshot) -> bool:
     return proxy.unit.main_pid > 0 and pid == str(proxy.unit.main_pid).encode()
 
 
-def _last_start(host: Host, proxy: ProxySnapshot, policy: str) -> LastStart | None:
+def _last_start(host: Host, proxy: ProxySnapshot) -> float:
     """From the files that a start makes itself: the relay's socket before it looks at containers, the pid
     file when it serves. So a clock that was set since does not count. systemd's own times would not do: the
     unit counts as started before a slow relay answers."""
     if proxy.process is None or not _has_served(host, proxy):
-        return None
+        return 0.0
     try:
         socket = host.files.status(paths.RELAY_SOCKET, follow=True)
         pid_file = host.files.status(paths.PROXY_PID_FILE, follow=True)
     except UnservableHostError:
-        return None
+        return 0.0
     if socket is None or pid_file is None:
-        return None
+        return 0.0
     seconds = pid_file.st_mtime - socket.st_mtime
-    if not 0 <= seconds <= min(proxy.process.age, BELIEVED):
-        return None
-    return LastStart(seconds, socket.st_mtime, policy)
+    return seconds if 0 <= seconds <= min(proxy.process.age, BELIEVED) else 0.0
 
 
 def _relay_answers(host: Host, silence: float) -> bool:

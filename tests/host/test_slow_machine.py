@@ -1,14 +1,12 @@
 """R8: on a machine where the proxy takes longer for a few containers than kubelet may hang on the relay."""
 
 import json
-import re
 from typing import Any
 
 import pytest
 
 from tests.host.command import REAL_POLICY, Ended
 from tests.host.node import PROXY, STATE, Node
-from tests.host.workload import POLICIES
 from tests.rules import rule
 from tests.throwaway.kubelet import UNIT
 
@@ -59,24 +57,23 @@ def _step(event: dict[str, Any]) -> str:
 
 
 @rule("R8")
-def test_what_the_last_start_took_is_expected_of_the_next(node: Node) -> None:
+def test_what_the_last_start_took_is_granted_to_the_next(node: Node) -> None:
+    """Whatever the policy: kubelet may have to leave for it."""
     install_with_few(node, REAL_POLICY)
     place_slowly(node)
     node.host.systemctl("restart", PROXY)
     node.host.run("sh", "-c", "until test -s /run/cri-resmgr.pid; do sleep 0.2; done")
-    node.fallback(POLICIES["balloons"])
-    planned = node.run("plan", code=3).out
-    assert re.search(r"it leaves the relay meanwhile: by its last start the proxy may take \d\d s", planned)
+    node.fallback(NONE)
+    assert "if the proxy starts too slowly" in node.run("plan", code=3).out
     ended = node.run("--output", "json", "install")
-    assert moves(ended) == AWAY_AND_BACK
-    assert LEAVES not in ended.out
+    assert sorted(moves(ended)) == sorted(AWAY_AND_BACK)
+    assert LEAVES in ended.out
     node.expect_good()
 
 
 @rule("R8")
 @pytest.mark.parametrize("guard", [3, 60], ids=["the-unit-counts-as-started", "the-start-job-lasts"])
 def test_a_start_that_turns_out_slow_goes_on_without_kubelet(node: Node, guard: int) -> None:
-    """With the policy none, the start before told nothing of it."""
     install_with_few(node, NONE, guard)
     place_slowly(node)
     node.fallback(REAL_POLICY)
@@ -93,9 +90,9 @@ def test_a_start_that_turns_out_slow_goes_on_without_kubelet(node: Node, guard: 
 
 @rule("R8")
 def test_a_good_proxy_that_starts_slowly_gets_its_time_and_nothing_is_blamed(node: Node) -> None:
-    install_with_few(node, REAL_POLICY)  # whose start was quick: this one is expected to be, too
+    install_with_few(node, NONE)  # which places nobody: a start with it is expected to be quick
     place_slowly(node)
-    node.fallback(POLICIES["balloons"])
+    node.fallback(f"{NONE}logger:\n  Debug: cri\n")
     ended = node.run("install", code=5)
     assert "the last good generation is in place again" in ended.err
     assert "This node starts the proxy slowly" in ended.err
@@ -103,7 +100,7 @@ def test_a_good_proxy_that_starts_slowly_gets_its_time_and_nothing_is_blamed(nod
     assert not node.path(HOLD).exists()
     assert node.on_relay()
     ended = node.run("--output", "json", "install")
-    assert moves(ended) == AWAY_AND_BACK
+    assert sorted(moves(ended)) == sorted(AWAY_AND_BACK)
     node.expect_good()
 
 

@@ -28,7 +28,7 @@ from installer.model.host import (
     UnitState,
 )
 from installer.model.plan import Step, StepKind
-from installer.model.proxy import NO_CACHE, LastStart, ProxyCache
+from installer.model.proxy import NO_CACHE, ProxyCache
 from installer.node.kept import object_path
 from installer.node.kubelet_command import next_command_line, parse_base
 from installer.node.pinning import find_resets
@@ -40,8 +40,6 @@ from tests.plancases.files import MemoryFiles, file_state
 KUBELET = "kubelet.service"
 _MARK = re.compile(rf"^Environment=({paths.UNIT_VARIABLE}=\w+)$", re.M)
 _GIB = 1 << 30
-LAST_START = 1000.0
-"""When the proxy's last start was, in seconds since 1970."""
 
 
 @dataclass
@@ -61,7 +59,7 @@ class MemoryHost:
     kubelet_process: ProcessState | None = None
     answers: bool = False
     starting: bool = False
-    took: float | None = None  # the proxy's last start, in seconds, if anything tells
+    took: float = 0.0  # the proxy's last start, in seconds, if anything tells
     healthy: bool = True
     hold: str = ""
     composed: bool = False
@@ -88,9 +86,7 @@ class MemoryHost:
             base = replace(base, config=None, config_dir=None)
         wanted = {*paths.OUR_FILES, drop_in, *record.claims, *map(object_path, objects_of(record))}
         return HostSnapshot(
-            ProxySnapshot(
-                proxy, self.proxy_process, self.linked, self.answers, self.starting, self._last_start()
-            ),
+            ProxySnapshot(proxy, self.proxy_process, self.linked, self.answers, self.starting, self.took),
             KubeletSnapshot(kubelet, self.kubelet_process, self.healthy and kubelet.running),
             {path: self.files.state(path) for path in sorted(wanted)},
             self.hold,
@@ -100,9 +96,6 @@ class MemoryHost:
             self.machine,
             base,
         )
-
-    def _last_start(self) -> LastStart | None:
-        return None if self.took is None else LastStart(self.took, LAST_START, self.cache.policy)
 
     def put_base(self) -> None:
         """Lays kubelet's own files where a takeover finds them."""
@@ -200,7 +193,7 @@ class MemoryHost:
         argv, variables = (paths.BINARY,), self._variables(paths.PROXY_ENVIRONMENT)
         self.proxy_process = ProcessState(pid, argv, variables)
         self.answers, self.starting, self.leftovers = True, False, paths.PROXY_STATE
-        self.took = None
+        self.took = 0.0
         if self.kubelet.flapping and self.composed:
             self.start_kubelet()  # systemd tries it again, and it has what it lacked
 

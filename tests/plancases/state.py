@@ -19,7 +19,7 @@ from installer.model.proxy import CachedContainer, ProxyCache
 from installer.node.record import Failure, RecordStatus, dump_record, load_record
 from tests.plancases.case import ASKED, Case, CaseError, inputs_of
 from tests.plancases.files import file_state
-from tests.plancases.host import KUBELET, LAST_START, MemoryHost
+from tests.plancases.host import KUBELET, MemoryHost
 from tests.plancases.node import Node
 from tests.throwaway import payload as release
 from tests.unit.test_desired_kubelets import FLAVOURS, UNIT_DIRECTORIES, load_base
@@ -278,11 +278,8 @@ def _probe(case: Case, probe: Probe, given: dict[str, Any]) -> Probe:
         for name, how in (given.get("containers") or {}).items()
     ]
     containers += [  # created through the proxy
-        RunningContainer(
-            f"{key}-{n}", key, "pod", "default", through_proxy=True, cgroup=_FREE, made_at=LAST_START + since
-        )
-        for key, since in (("many", -1), ("newer", 1))
-        for n in range(given.get(key, 0))
+        RunningContainer(f"many-{n}", "many", "pod", "default", through_proxy=True, cgroup=_FREE)
+        for n in range(given.get("many", 0))
     ]
     drop_ins = (given.get("proxy-drop-ins") or {}).items()
     free = {path: mib << 20 for path, mib in (given.get("free-mib") or {}).items()}

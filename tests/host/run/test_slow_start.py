@@ -102,19 +102,19 @@ def test_a_first_pass_waits_for_a_start_that_is_under_way(crowded: Node, tmp_pat
 
 
 @rule("R8")
-def test_kubelet_leaves_the_relay_before_a_start_that_takes_long(crowded: Node) -> None:
+def test_kubelet_leaves_the_relay_for_a_start_that_takes_long(crowded: Node) -> None:
     node = crowded
     node.fault("cri-resmgr", slow())
     node.fallback(REAL_POLICY.replace("750m", "500m"))
     planned = node.run("plan", code=3).out
-    assert f"it leaves the relay meanwhile: with {_MANY} containers the proxy may take 16 s" in planned
+    assert "if the proxy starts too slowly" in planned
     ended = node.run("--output", "json", "install")
     steps = [
         (event["data"]["step"], event["message"]) for event in ended.events if event["kind"] == "step.done"
     ]
     moves = [step for step, message in steps if "kubelet" in message or step == "await-relay"]
     assert moves == [
-        *("set-hold", "restart", "await-kubelet-on-base"),
+        *("set-hold", "restart", "await-kubelet-on-base", "leave-if-slow"),
         *("await-relay", "clear-hold", "restart", "await-kubelet"),
     ]
     assert not node.path(HOLD).exists()
@@ -123,8 +123,8 @@ def test_kubelet_leaves_the_relay_before_a_start_that_takes_long(crowded: Node) 
 
 
 @rule("R8")
-def test_a_version_that_does_not_start_while_kubelet_is_away(crowded: Node) -> None:
-    """The good one comes back, and kubelet goes back to it."""
+def test_a_version_that_does_not_start_beside_many_containers(crowded: Node) -> None:
+    """The good one comes back."""
     node = crowded
     settings(node, proxy={"startTimeoutSeconds": 1}, kubelet={"guardSeconds": 3})
     node.upgrade({"exitAfterSeconds": 0.5})
@@ -141,7 +141,7 @@ def test_a_run_that_was_killed_while_kubelet_was_away(crowded: Node, tmp_path: P
     node = crowded
     with daemon(node, tmp_path) as running:
         running.settle()
-        node.fault("cri-resmgr", slow(2))
+        node.fault("cri-resmgr", slow())
         node.fallback(REAL_POLICY.replace("750m", "250m"))
         within(SOON, node.path(HOLD).exists)
         within(SOON, lambda: off_relay(node))

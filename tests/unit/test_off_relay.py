@@ -30,8 +30,8 @@ from installer.model.plan import (
 from installer.model.proxy import WHILE_HANGING
 from installer.node.apply import apply_plan
 from installer.node.converge import limits_of
-from installer.node.off_relay import come_back, leave_relay, restart_kubelet
-from installer.node.plan import step_aside
+from installer.node.off_relay import come_back, restart_kubelet
+from installer.node.plan import refuge_of
 from installer.node.run import Progress
 from tests.fakes import CONTAINERD, FakeHost, timed_out
 from tests.rules import rule
@@ -151,7 +151,7 @@ def test_a_start_that_never_ends_fails_when_all_its_time_is_over(slow: SlowHost)
 @pytest.mark.parametrize(
     ("limits", "leave", "cut_short"),
     [
-        (SLOW, (), True),  # the plan is sure that it will be quick
+        (SLOW, (), True),  # with this policy it places nothing
         (SLOW, (replace(LEAVE, target="unix:///run/away.sock"),), True),  # the runtime does not answer
         (replace(SLOW, unhurried=11.0), (LEAVE,), False),  # it gets no more time without kubelet
         (replace(SLOW, hanging=False), (LEAVE,), False),
@@ -201,7 +201,6 @@ def snapshot(*, on_relay: bool = True, hold: str = "") -> HostSnapshot:
     [
         (True, START, True),
         (True, (RESTART, AWAIT), True),
-        (True, leave_relay(KUBELET), False),
         (False, START, False),
     ],
 )
@@ -216,19 +215,20 @@ def test_how_long_a_start_may_take_follows_from_where_kubelet_is(
 
 @rule("R8")
 @pytest.mark.parametrize(
-    ("back", "on_relay", "hold", "refuge"),
+    ("back", "on_relay", "hold", "took", "refuge"),
     [
-        (True, True, "", RUNTIME),
-        (True, True, f"{BY_RUN}one that was killed", RUNTIME),
-        (True, True, "a person's", ""),
-        (True, False, "", ""),
-        (False, True, "", ""),  # without containers a start is quick
+        (True, True, "", 0, RUNTIME),
+        (True, True, f"{BY_RUN}one that was killed", 0, RUNTIME),
+        (True, True, "a person's", 0, ""),
+        (True, False, "", 0, ""),
+        (False, True, "", 0, ""),  # without containers a start is quick
+        (False, True, "", 14, RUNTIME),  # but not on this machine
     ],
 )
 def test_for_the_good_proxy_kubelet_leaves_rather_than_that_both_ways_fail(
-    back: bool, on_relay: bool, hold: str, refuge: str
+    back: bool, on_relay: bool, hold: str, took: float, refuge: str
 ) -> None:
     restart = UnitChange(paths.PROXY_UNIT, Part.PROXY, UnitAction.RESTART, ())
     host = snapshot(on_relay=on_relay, hold=hold)
-    changes, aside = step_aside(host, Changes(units=(restart,)), KUBELET, "none", RUNTIME, back=back)
-    assert (changes.units, aside.reason, aside.refuge) == ((restart,), "", refuge)
+    host = replace(host, proxy=replace(host.proxy, last_start=took))
+    assert refuge_of(host, Changes(units=(restart,)), "none", RUNTIME, back=back) == refuge
