@@ -48,20 +48,22 @@ _APPENDED = re.compile(
     r"(?=\n[ \t]*(?:\n|\[|\Z)|\n?\Z)",
     re.M,
 )
-_GARDENER = ("/var/lib/kubelet/extra_args", "worker.gardener.cloud/")
 _RUNTIME = "containerd"
-_RUNTIME_CGROUPS = f"--runtime-cgroups=/system.slice/{_RUNTIME}.service"
-_ORDER_LINES = (f"After={_RUNTIME}.service", f"Wants={_RUNTIME}.service")
+# What Gardener's kubelet.service has, and the shell installer deletes.
+_LOST = (
+    "After=containerd.service",
+    "Wants=containerd.service",
+    "--runtime-cgroups=/system.slice/containerd.service",
+)
 
 
 class Repaired(NamedTuple):
     """`texts` are those that change. `sources` are the files that named the relay. `lost` is what a deletion
-    of lines has taken from kubelet's unit, `returned` what of that `texts` put back."""
+    of lines has probably taken from kubelet's unit."""
 
     texts: Mapping[str, str]
     sources: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
-    returned: tuple[str, ...] = ()
 
 
 def names_relay(base: KubeletBase) -> bool:
@@ -74,7 +76,6 @@ def repair_base(base: KubeletBase, endpoint: str) -> Repaired:
     proxy's unit, which will not always be there."""
     texts: dict[str, str] = {}
     lost: tuple[str, ...] = ()
-    returned: tuple[str, ...] = ()
     sources = tuple(text.path for text in texts_of(base) if _NAMES_RELAY.search(_effective(text.text)))
     units = {text.path for text in base.texts}
     for text in texts_of(base):
@@ -82,15 +83,11 @@ def repair_base(base: KubeletBase, endpoint: str) -> Repaired:
         if text.path in units:
             after = _ORDERS.sub(_without_proxy_unit, after)
             if text.path in sources and _was_cut(after):
-                lost = (*_ORDER_LINES, _RUNTIME_CGROUPS)
-                after = _APPENDED.sub(_in_front, after)
-                if _RUNTIME in endpoint and any(word in after for word in _GARDENER):
-                    after = _give_back(after)
-                    returned = tuple(line for line in lost if line in after)
+                lost, after = _LOST, _APPENDED.sub(_in_front, after)
         after = _with_endpoint(after, endpoint)
         if after != text.text:
             texts[text.path] = after
-    return Repaired(texts, sources, tuple(line for line in lost if line not in returned), returned)
+    return Repaired(texts, sources, lost)
 
 
 def ties_of(base: KubeletBase) -> Iterable[str]:
@@ -162,23 +159,6 @@ def _in_front(found: re.Match[str]) -> str:
     return f"    {flag} \\\n{before}{variable}"
 
 
-def _give_back(text: str) -> str:
-    """Gardener's lines that named containerd (its kubelet.service orders kubelet after it)."""
-    lines = text.split("\n")
-    flag = next(
-        (n for n, line in enumerate(lines) if line.lstrip().startswith("--container-runtime-e")), None
-    )
-    if flag is not None and lines[flag].rstrip().endswith("\\"):
-        lines.insert(flag + 1, f"    {_RUNTIME_CGROUPS} \\")
-    unit = next((number for number, line in enumerate(lines) if line.strip() == "[Unit]"), None)
-    if unit is not None:
-        end = unit + 1
-        while end < len(lines) and lines[end].strip() and not lines[end].startswith("["):
-            end += 1
-        lines[end:end] = _ORDER_LINES
-    return "\n".join(lines)
-
-
 # Finds an installation of cri-resmgr that is not ours. Only reads.
 #
 # Known are upstream's release archive, which the Gardener extension's shell installer copies, and upstream's
@@ -220,7 +200,6 @@ def find_earlier(
         files=tuple(path for path in found if path in present),
         trees=tuple(tree for tree in _TREES if files.state(tree).kind is Kind.DIRECTORY) if unit else (),
         lost=repaired.lost,
-        returned=repaired.returned,
         obstacles=tuple(
             f"{path} is a {state.kind.value}, not a file"
             for path, state in present.items()
@@ -399,17 +378,11 @@ def _taken(earlier: Earlier) -> Iterable[Finding]:
     what = earlier.unit_file or "cri-resmgr"
     yield warning("takeover", f"an earlier installation is taken over ({what}){repaired}")
     where = ", ".join(earlier.sources)
-    if earlier.returned:
-        yield warning(
-            "takeover-returned",
-            f"lines that name containerd were deleted from {where}; put back as Gardener has them: "
-            f"{', '.join(earlier.returned)}",
-            "if this node had others, gardener-node-agent brings them with its next change of the unit",
-        )
     if earlier.lost:
         yield warning(
             "takeover-lost",
             f"lines that name containerd were deleted from {where}, and what they said is not known: "
             f"probably {', '.join(earlier.lost)}",
-            "compare with a node that the other installer has never seen, and put them back by hand",
+            "gardener-node-agent brings them with its next change of the unit; elsewhere compare with a node "
+            "that the other installer has never seen, and put them back by hand",
         )
