@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import shutil
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -18,15 +16,13 @@ from installer.errors import InstallerError, InterruptedRunError, InvalidInputEr
 from installer.model.event import Event
 
 if TYPE_CHECKING:
-    from installer.model.overview import Overview
     from installer.operator.kube import KubeClient
 
 _PENDING = 3
-_CLEAR_SCREEN = "\x1b[H\x1b[2J"
 
 
 def run_report(arguments: argparse.Namespace, options: Options) -> int:
-    """One look, or one each few seconds until Ctrl-C. Raises InstallerError."""
+    """Raises InstallerError."""
     with _cluster(arguments) as api:
         from installer.operator.find import find_installations
         from installer.operator.look import look
@@ -34,42 +30,12 @@ def run_report(arguments: argparse.Namespace, options: Options) -> int:
         from installer.operator.rollout import see_rollouts
         from installer.report.overview import print_overview
 
-        def see() -> Overview:
-            found = find_installations(api, arguments.namespace, arguments.name)
-            seen = look(api, arguments.namespace, arguments.name)
-            rollouts = see_rollouts(api, found, seen.nodes)
-            progress = see_progress(seen.nodes, rollouts, api.now().timestamp())
-            return replace(seen, rollouts=rollouts, progress=progress)
-
-        if arguments.watch is None:
-            return print_overview(see(), options.output, sys.stdout, arguments.nodes)
-        if options.output != "text" or not sys.stdout.isatty():
-            raise InvalidInputError(["--watch: needs a terminal, and --output text"])
-        return _watch(see, arguments.watch, arguments.nodes)
-
-
-def _watch(see: Callable[[], Overview], seconds: float, every_node: bool) -> int:
-    """Looks again and again until Ctrl-C, and returns the exit code for what was seen last. An API server
-    that goes away meanwhile is waited for. Raises ApiError for the first look."""
-    from installer.operator.api import ApiError
-    from installer.report.overview import render_overview
-    from installer.report.terminal import crop, wants_color
-
-    seen = see()
-    try:
-        failure = ""
-        while True:
-            page = failure + render_overview(seen, wants_color(sys.stdout), every_node)
-            columns, lines = shutil.get_terminal_size()
-            sys.stdout.write(_CLEAR_SCREEN + crop(page, columns, lines - 1))
-            sys.stdout.flush()
-            time.sleep(seconds)
-            try:
-                seen, failure = see(), ""
-            except ApiError as error:
-                failure = f"the API server: {error}; tried again. What follows is old.\n"
-    except KeyboardInterrupt:
-        return 0 if seen.well else _PENDING
+        found = find_installations(api, arguments.namespace, arguments.name)
+        seen = look(api, arguments.namespace, arguments.name)
+        rollouts = see_rollouts(api, found, seen.nodes)
+        progress = see_progress(seen.nodes, rollouts, api.now().timestamp())
+        seen = replace(seen, rollouts=rollouts, progress=progress)
+        return print_overview(seen, options.output, sys.stdout, arguments.nodes)
 
 
 def run_rollout(arguments: argparse.Namespace, options: Options) -> int:

@@ -253,14 +253,6 @@ def _add_report(report: argparse.ArgumentParser) -> None:
     _add_cluster_options(report)
     report.add_argument("--name", default="", help="the value `name` of the manifests; default: all")
     report.add_argument("--nodes", action="store_true", help="a line for each node, too")
-    report.add_argument(
-        "--watch",
-        type=_count,
-        nargs="?",
-        const=10,
-        metavar="SECONDS",
-        help="at a terminal: look again and again; default 10",
-    )
 
 
 def _add_rollout(rollout: argparse.ArgumentParser) -> None:

@@ -43,18 +43,6 @@ def cut(line: str) -> str:
     return line if more <= 0 else f"{line[:_LINE_LIMIT]}... ({more} more characters)"
 
 
-def crop(text: str, columns: int, lines: int) -> str:
-    """As many of its first lines as a screen of this size has room for, and how many more there are."""
-    given = text.splitlines()
-    kept = list[str]()
-    for line in given:
-        lines -= max(1, -(-len(line) // max(1, columns)))
-        if lines < 1 and len(kept) + 1 < len(given):
-            return "\n".join([*kept, f"... and {len(given) - len(kept)} more lines"]) + "\n"
-        kept.append(line)
-    return "\n".join(kept) + "\n"
-
-
 def paint(text: str, color: str, enabled: bool) -> str:
     return f"\x1b[{color}m{text}\x1b[0m" if enabled and text else text
 

@@ -30,7 +30,6 @@ Ran = subprocess.CompletedProcess[str]
 Run = Callable[..., Ran]
 
 
-CLEAR = b"\x1b[H\x1b[2J"
 PROGRAM = (sys.executable, "-m", "installer.cli")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{EXTENSION}{os.pathsep}{Path.cwd()}"}
 
@@ -98,27 +97,6 @@ def test_report_asks_for_pages_and_for_no_node_alone(fleet: Fleet, run: Run) -> 
     assert page.stdout.startswith("<!DOCTYPE html>")
     asked = {plural: count for (_, plural), count in fleet.server.requests.items()}
     assert asked == {"daemonsets": 2, "configmaps": 1, "pods": 1, "leases": 2, "nodes": 3}
-
-
-def test_a_watched_fleet_outlives_an_api_server_that_is_away(fleet: Fleet, tmp_path: Path) -> None:
-    kubeconfig = tmp_path / "kubeconfig"
-    kubeconfig.write_text(fleet.server.kubeconfig())
-    ours, theirs = os.openpty()
-    program = [*PROGRAM, "report", "--watch", "1", "--kubeconfig", str(kubeconfig)]
-    screen = {"TERM": "xterm", "NO_COLOR": "", "COLUMNS": "200", "LINES": "50"}
-    running = subprocess.Popen(program, env=ENVIRONMENT | screen, stdin=theirs, stdout=theirs, stderr=theirs)
-    os.close(theirs)
-    try:
-        page = read_until(ours, b"-> look at the node")
-        assert b"NOT WELL: 1 not ready, 1 silent; 2 of 4 nodes are well" in page
-        fleet.server.fail("GET", "/nodes", code=500)
-        read_until(ours, b"tried again. What follows is old.")
-        fleet.server.heal()
-        read_until(ours, CLEAR + b"\x1b[31mNOT WELL")
-    finally:
-        running.kill()
-        running.wait()
-        os.close(ours)
 
 
 @pytest.mark.parametrize("command", [("report",), ("rollout", "status"), ("uninstall", "--dry-run")])

@@ -38,7 +38,6 @@ from installer.report.overview import (
     render_overview,
     render_page,
 )
-from installer.report.terminal import crop
 from tests.unit.test_docs import ROOT, anchors
 
 NAME = "cri-resmgr-installer"
@@ -247,13 +246,6 @@ def test_the_queue_and_the_rest_are_said_in_words() -> None:
     assert words.endswith("replaced: 2; 9 an hour get done, so about 4 h 27 min are left")
     durations = [describe_duration(each) for each in (20, 720, 300_000)]
     assert durations == ["less than a minute", "12 min", "3 days"]
-
-
-def test_a_watched_page_fits_the_screen() -> None:
-    text = "\n".join(str(at) for at in range(9))
-    assert crop(text, 80, 9) == f"{text}\n"
-    assert crop(text, 80, 4) == "0\n1\n2\n... and 6 more lines\n"
-    assert crop("a" * 100 + "\nb\nc\n", 50, 3) == "a" * 100 + "\n... and 2 more lines\n"
 
 
 def test_the_page_is_one_document_without_network_and_nothing_ends_its_data() -> None:
