@@ -38,7 +38,6 @@ class Configuration:
     dead_seconds: float = 20.0
     restarts_per_hour: int = 3
     remove_on_evidence: bool = False
-    spread_seconds: float = 0.0
     listen: str = ""
     converge_seconds: float = 377.0
     kubelet_seconds: float = 115.0
@@ -67,7 +66,6 @@ def build_configuration(settings: Settings) -> Configuration:
         dead_seconds=float(settings.proxy.dead_seconds),
         restarts_per_hour=settings.kubelet.restarts_per_hour,
         remove_on_evidence=settings.removal.on_termination == "auto",
-        spread_seconds=float(settings.rollout.spread_seconds),
         listen=settings.status.listen,
         converge_seconds=float(deadlines.converge),
         kubelet_seconds=float(deadlines.kubelet),

@@ -40,7 +40,8 @@ def tell_fleet(cluster: Cluster, policy: Policy, action: Action, outcome: ChildO
 def leave_seconds(files: Files) -> float:
     """How long a node whose pod ends waits for its turn to be removed: not all give up at once."""
     with contextlib.suppress(InstallerError, OSError):
-        return _LEAVE_SECONDS + spread(files.read("/etc/machine-id") or b"", _LEAVE_SPREAD)
+        digest = sha256_hex((files.read("/etc/machine-id") or b"").strip())
+        return _LEAVE_SECONDS + _LEAVE_SPREAD * int(digest[:16], 16) / 2**64  # the same each time
     return _LEAVE_SECONDS
 
 
@@ -69,9 +70,3 @@ def build_result(action: Action, outcome: ChildOutcome, permitted: PlannedWork |
         work = PlannedWork(outcome.fleet_generation, restarts_kubelet=False, begins=True)
         return WorkResult(work, True)
     return None
-
-
-def spread(machine_id: bytes, window: float) -> float:
-    """A time within `window` that is the same for this machine each time it is asked."""
-    digest = sha256_hex(b"spread" + machine_id.strip())
-    return window * int(digest[:16], 16) / 2**64

@@ -34,7 +34,7 @@ from installer.daemon.configuration import (
     read_answer,
 )
 from installer.daemon.decision import Action, Decision
-from installer.daemon.fleet_side import ask_fleet, leave_seconds, may_leave, spread, tell_fleet
+from installer.daemon.fleet_side import ask_fleet, leave_seconds, may_leave, tell_fleet
 from installer.daemon.httpd import Page, PageServer
 from installer.daemon.pages import render_page
 from installer.daemon.pass_starter import Begun, Pass, PassStarter
@@ -103,11 +103,7 @@ class Daemon:
     def _build_policy(self, configuration: Configuration) -> Policy:
         now = time.monotonic()
         stamps = [now - age for age in self._runtime_state.ages() if age < HOUR]
-        wait = 0.0
-        with contextlib.suppress(InstallerError, OSError):  # the first pass says what is wrong with the host
-            if (self._files.read(paths.RECORD) is None) is (configuration.mode is Mode.INSTALL):
-                wait = spread(self._files.read("/etc/machine-id") or b"", configuration.spread_seconds)
-        return Policy(configuration, random.random, now, stamps, now + wait if wait else 0.0)
+        return Policy(configuration, random.random, now, stamps)
 
     def run(self) -> int:
         """Returns the exit code, when a signal has come. Raises UnservableHostError."""

@@ -31,7 +31,6 @@ class Standing:
     """
 
     superseded: bool
-    waiting: bool
     tried: bool
     removed: bool
     said: str
@@ -64,8 +63,6 @@ def _phase(now: Standing, seen: PollSnapshot, installs: bool) -> tuple[Phase, st
     failure = Phase.REFUSED if now.refused else Phase.FAILED
     if now.superseded:
         return Phase.YIELDED, "a newer daemon has taken over this host"
-    if now.waiting:
-        return Phase.WAITING, "the turn of this node in the rollout has not come"
     if seen.paused:
         return Phase.PAUSED, now.said or "paused: nothing is changed"
     if now.removed:

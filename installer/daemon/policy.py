@@ -48,9 +48,8 @@ _IN_THE_WAY = (Action.INSTALL, Action.PLAN, Action.RESTART_PROXY)  # of a rescue
 
 
 class Policy:
-    """`stamps` are the times of kubelet restarts by earlier daemons, on the clock of `now`. `not_before`
-    is when the turn of this node comes in the rollout. While `reloading`, new settings are being read, and
-    no pass begins. `working` is the action of the child that runs."""
+    """`stamps` are the times of kubelet restarts by earlier daemons, on the clock of `now`. While `reloading`
+    is set, new settings are read and no pass begins. `working` is the action of the child that runs."""
 
     def __init__(
         self,
@@ -58,13 +57,11 @@ class Policy:
         random: Callable[[], float],
         now: float,
         stamps: Iterable[float] = (),
-        not_before: float = 0.0,
     ) -> None:
         self.configuration = configuration
         self.reloading = False
         self.stamps = list(stamps)
         self._random = random
-        self._not_before = not_before
         self._phase, self._reason, self._ready = Phase.STARTING, "", False
         self._serves = False
         self._now = now
@@ -223,7 +220,7 @@ class Policy:
         return (Action.STOP, why) if self._stopped else _NOTHING
 
     def _choose(self, now: float, snapshot: PollSnapshot) -> _Choice:
-        if self._yielded or now < self._not_before:
+        if self._yielded:
             return _NOTHING
         if snapshot.paused:
             why = self._why(now, snapshot)
@@ -350,7 +347,6 @@ class Policy:
         self._serves = bool(self._passes.installed.get("generation")) and not (snapshot.blind or sick)
         standing = Standing(
             superseded=self._yielded,
-            waiting=now < self._not_before,
             tried=self._passes.tried is not None,
             removed=self._passes.removed and self.configuration.mode is Mode.REMOVE,
             said=self._passes.said,
@@ -387,8 +383,8 @@ class Policy:
 
     def _due(self, now: float) -> float:
         """When there may be something to do, if nothing happens until then."""
-        times = [now + RESYNC, self._not_before, self._rescue_at, *self._passes.moments(now)]
-        times += self._relay.moments(self.configuration.dead_seconds) if now >= self._not_before else ()
+        times = [now + RESYNC, self._rescue_at, *self._passes.moments(now)]
+        times += self._relay.moments(self.configuration.dead_seconds)
         times += [min(self.stamps) + HOUR + 1.0] if self.stamps else []
         times += [self._starting_since + _KUBELET_PATIENCE] if self._starting_since is not None else []
         return min(time for time in times if time > now)

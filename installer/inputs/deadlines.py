@@ -35,4 +35,4 @@ def build_deadlines(settings: Settings) -> Deadlines:
     )
     converge = round(RELOAD) + start_proxy + start_kubelet + _ROLLBACK
     absent = max(converge, proxy.dead_seconds + start_proxy + _ROLLBACK)
-    return Deadlines(converge, start_kubelet, settings.rollout.spread_seconds + _BEGIN + converge, absent)
+    return Deadlines(converge, start_kubelet, _BEGIN + converge, absent)

@@ -143,7 +143,6 @@ class RemovalSettings(_Section):
 class RolloutSettings(_Section):
     """How a fleet takes a change."""
 
-    spread_seconds: int = Field(default=0, ge=0, le=_DAY)
     concurrent_restarts: int | str = "1%"
     max_failures: int | str = "1%"
     order: Literal["canary", "any"] = "canary"
@@ -231,6 +230,7 @@ _SECTIONS = {
 
 
 _GONE: dict[tuple[int | str, ...], str] = {
+    ("rollout", "spreadSeconds"): "was taken out: in a fleet, permits bound the restarts",
     ("configs",): "was taken out: a force.cfg goes before what the agent has sent",
 }
 """Settings that there were, and what is there instead."""

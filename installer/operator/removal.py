@@ -107,14 +107,8 @@ def _turn_variable(variable: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def wait_seconds_of(settings: Mapping[str, Any]) -> float:
-    """`removal.waitSeconds` of the settings that the nodes have, and what they wait by their own accord: they
-    begin within `rollout.spreadSeconds`, so that a few nodes may be silent for all of it."""
-    usual = Settings()
-    return _seconds_in(settings, "removal", "waitSeconds", usual.removal.wait_seconds) + _seconds_in(
-        settings, "rollout", "spreadSeconds", usual.rollout.spread_seconds
-    )
-
-
-def _seconds_in(settings: Mapping[str, Any], section: str, key: str, usual: int) -> float:
-    found = mapping_at(settings, section).get(key)
-    return float(found if isinstance(found, (int, float)) and not isinstance(found, bool) else usual)
+    """`removal.waitSeconds` of the settings that the nodes have."""
+    found = mapping_at(settings, "removal").get("waitSeconds")
+    if isinstance(found, (int, float)) and not isinstance(found, bool):
+        return float(found)
+    return float(Settings().removal.wait_seconds)

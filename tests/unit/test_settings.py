@@ -40,7 +40,6 @@ def test_no_file_is_all_defaults() -> None:
     assert not kubelet.accept_static_managers
     assert settings.removal.on_termination == "keep"
     assert settings.removal.reset_pinning
-    assert settings.rollout.spread_seconds == 0
     assert settings.status.listen == ""
 
 

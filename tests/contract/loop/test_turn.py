@@ -9,11 +9,9 @@ from dataclasses import asdict
 import pytest
 from gi.repository import Gio, GLib
 
-from installer.model import paths
 from installer.model.daemon import Loop, NoCluster
 from installer.model.fleet import FleetRules, PlannedWork, Turn, WorkResult
 from installer.model.hold import PAUSE_FILE
-from installer.model.names import Mode
 from tests.contract.scene import Scene
 
 WORK = PlannedWork("one", begins=True)
@@ -119,24 +117,6 @@ def test_a_pause_is_asked_for_before_anything_is_changed(scene: Scene) -> None:
         assert scene.begun().count("install") == begun
 
     scene.play(body, cluster)
-
-
-@pytest.mark.parametrize(("mode", "recorded"), [(Mode.INSTALL, False), (Mode.REMOVE, True)])
-def test_where_nobody_is_asked_the_first_pass_waits_for_its_part_of_the_window(
-    scene: Scene, mode: Mode, recorded: bool
-) -> None:
-    scene.settings(mode=mode, spread_seconds=1e9)
-    scene.path("/etc/machine-id").write_text("0123456789abcdef0123456789abcdef")
-    if recorded:
-        scene.path(paths.RECORD).parent.mkdir(parents=True)
-        scene.path(paths.RECORD).write_text("{}")
-
-    def body() -> None:
-        scene.reaches("waiting")
-        scene.looks()
-        assert not scene.of("pass.started")
-
-    scene.play(body)
 
 
 def test_a_pause_file_is_seen_where_the_kernel_has_no_watch_left(

@@ -27,7 +27,6 @@ kubelet:
 removal:
   onTermination: keep
 rollout:
-  spreadSeconds: 0
 status:
   listen: 127.0.0.1:8080
 """,

@@ -278,16 +278,6 @@ def page(listen: str, path: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
-def test_the_first_restart_of_a_fleet_waits_its_turn(node: Node, tmp_path: Path) -> None:
-    node.run("remove")
-    settings(node, rollout={"spreadSeconds": 80_000})
-    with daemon(node, tmp_path) as running, node.restarts(kubelet=False, proxy=False):
-        within(SOON, lambda: running.phase() == "waiting")
-        running.rests()
-        assert not running.ended()
-        assert not node.path(BINARY).exists()
-
-
 @rule("R13")
 def test_what_the_agent_sends_is_told_and_what_containers_do_is_not_looked_at(
     node: Node, tmp_path: Path

@@ -53,7 +53,6 @@ def test_it_is_what_the_values_would_render(tmp_path: Path, text: str) -> None:
     [
         ("{}", 600),
         ("{removal: {waitSeconds: 3600}}", 3600),
-        ("{removal: {waitSeconds: 60}, rollout: {spreadSeconds: 7200}}", 7260),
     ],
 )
 def test_a_person_says_how_long_it_waits_for_silent_nodes(

@@ -17,7 +17,7 @@ from installer.daemon.policy import Policy
 from installer.daemon.poller import PollSnapshot
 from installer.daemon.probe_files import ProbeFiles
 from installer.inputs.deadlines import build_deadlines
-from installer.inputs.settings import KubeletSettings, ProxySettings, RolloutSettings, Settings
+from installer.inputs.settings import KubeletSettings, ProxySettings, Settings
 from installer.manifests.probes import FRESH, build_min_ready, build_probes
 from installer.model.daemon import ALIVE_FILE, EXCUSED_FILE, READY_FILE
 from installer.model.fleet import PlannedWork, Turn
@@ -27,7 +27,6 @@ from tests.rules import rule
 SLOW = Settings(
     proxy=ProxySettings(start_timeout_seconds=500, dead_seconds=900),
     kubelet=KubeletSettings(start_timeout_seconds=700, settle_seconds=100, guard_seconds=200),
-    rollout=RolloutSettings(spread_seconds=7200),
 )
 
 
@@ -47,7 +46,7 @@ def test_thresholds_exceed_the_deadlines(settings: Settings) -> None:
     probes = build_probes(settings)
     assert patience(probes["livenessProbe"]) > longest_pass(settings)
     assert patience(probes["livenessProbe"]) > settings.proxy.dead_seconds
-    assert patience(probes["startupProbe"]) > settings.rollout.spread_seconds + longest_pass(settings)
+    assert patience(probes["startupProbe"]) > longest_pass(settings)
     assert patience(probes["livenessProbe"]) > build_deadlines(settings).absent
     assert patience(probes["startupProbe"]) > build_deadlines(settings).start
 

@@ -13,8 +13,8 @@ from tests.policy_bench import Bench, Make
 
 @pytest.fixture
 def make() -> Make:
-    def build(stamps: tuple[float, ...] = (), not_before: float = 0.0, **configuration: Any) -> Bench:
-        return Bench(Policy(Configuration(**configuration), lambda: 0.5, 1000.0, stamps, not_before))
+    def build(stamps: tuple[float, ...] = (), **configuration: Any) -> Bench:
+        return Bench(Policy(Configuration(**configuration), lambda: 0.5, 1000.0, stamps))
 
     return build
 

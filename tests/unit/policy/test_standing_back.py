@@ -141,14 +141,6 @@ def test_a_removal_is_done_once_and_repairs_nothing(make: Make) -> None:
     assert bench.last.wake >= bench.now + RESYNC
 
 
-def test_the_first_pass_waits_its_turn(make: Make) -> None:
-    bench = make(not_before=1300.0)
-    assert bench.look(BARE) is Action.NOTHING
-    assert (bench.phase, bench.ready) == (Phase.WAITING, False)
-    assert bench.last.due == 1300.0
-    assert bench.look(after=301) is Action.INSTALL
-
-
 # -- a pause that nobody has heard of yet ---------------------------------------------------------
 
 UNASKED = replace(GOOD, asked=False)
