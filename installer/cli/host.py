@@ -73,7 +73,7 @@ def _request(arguments: argparse.Namespace, options: Options, settings: Settings
         accept_pending=getattr(arguments, "accept_pending", False),
         without_record=getattr(arguments, "without_record", False),
         despite_pause=getattr(arguments, "despite_pause", False),
-        adopt=options.adopt or settings.adopt,
+        take_over=options.take_over or settings.take_over,
         restarts_left=getattr(arguments, "restarts_left", math.inf),
         ask_first=getattr(arguments, "ask_first", ""),
         unattended=getattr(arguments, "unattended", False),

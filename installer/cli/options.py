@@ -25,12 +25,13 @@ _DEFAULTS = {
     "payload": "/payload",
     "configs": "",
     "default_configs": "",
-    "adopt": "",
+    "take_over": "",
     "output": "text",
 }
+_RENAMED = {"--adopt": "--take-over"}
 _DESCRIPTION = "Installs, keeps and removes CRI-Resource-Manager on a Kubernetes node."
 _EPILOG = f"""environment:
-  {ENVIRONMENT_PREFIX}CONFIG, _PAYLOAD, _CONFIGS, _DEFAULT_CONFIGS, _ADOPT, _HOST_ROOT and _OUTPUT
+  {ENVIRONMENT_PREFIX}CONFIG, _PAYLOAD, _CONFIGS, _DEFAULT_CONFIGS, _TAKE_OVER, _HOST_ROOT and _OUTPUT
   stand for the options of these names; an option beats them. Options may stand before or after the command.
 
 exit codes:
@@ -60,7 +61,7 @@ class Options:
     payload_given: bool
     configs: Path | None
     default_configs: bool
-    adopt: bool
+    take_over: bool
     output: str
     verbose: bool
     pass_log: TextIO | None = None  # for each event as JSON, too; see daemon/pass_log.py
@@ -94,6 +95,9 @@ class _Parser(argparse.ArgumentParser):
         known = [name for name in self._option_string_actions if name.startswith("--")]
         faults = []
         for option in options:
+            if option in _RENAMED:
+                faults.append(f"{option} is called {_RENAMED[option]} now")
+                continue
             close = suggest(option, known)
             faults.append(f"unknown option {option}" + (f"; {close}" if close.startswith("did") else ""))
         faults = faults or [f"unexpected word {word!r}" for word in words]
@@ -155,7 +159,7 @@ def _add_host_verbs(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
             "--accept-pending", action="store_true", help="make a pending edit of kubelet's unit live"
         )
         verb.add_argument(
-            "--adopt",
+            "--take-over",
             action="store_true",
             default=argparse.SUPPRESS,
             help="take an installation of cri-resmgr over that another installer has made",
@@ -340,7 +344,7 @@ def _options(arguments: argparse.Namespace) -> Options:
         payload_given=hasattr(arguments, "payload") or f"{ENVIRONMENT_PREFIX}PAYLOAD" in os.environ,
         configs=Path(configs) if configs and not by_default else None,
         default_configs=by_default,
-        adopt=switched_on("adopt"),
+        take_over=switched_on("take_over"),
         output=output,
         verbose=getattr(arguments, "verbose", False),
     )

@@ -27,7 +27,7 @@ class Request:
     `who` asks, and `because` of what if nobody can be asked: for the history.
     `default_configs`: that no configs are given is meant, also on a node that was installed with some.
     `despite_pause`: act on a paused node, too.
-    `adopt`: an installation of cri-resmgr that another installer has made is taken over.
+    `take_over`: an installation of cri-resmgr that another installer has made is taken over.
     `inspect`: the host is only looked at; inputs that are not given are those that were installed.
     `restarts_left`: begin nothing that would restart kubelet more often. `ask_first`: nothing that restarts
     it ("restarts"), nor a generation that was not verified on this host yet ("all"); what is not begun is
@@ -46,7 +46,7 @@ class Request:
     accept_pending: bool = False
     without_record: bool = False
     despite_pause: bool = False
-    adopt: bool = False
+    take_over: bool = False
     restarts_left: float = math.inf
     ask_first: str = ""
     unattended: bool = False

@@ -62,7 +62,7 @@ class ProxySettings(_Section):
     agent_sockets: Literal["shared", "own"] = "shared"
     start_timeout_seconds: int = Field(default=20, ge=1, le=_DAY)
     dead_seconds: int = Field(default=20, ge=1, le=_DAY)
-    strangers: Literal["adopt", "refuse"] = "adopt"
+    existing_containers: Literal["adopt", "refuse"] = "adopt"
     accept_repinning: bool = False
 
     @field_validator("runtime_endpoint")
@@ -176,7 +176,7 @@ class Settings(_Section):
 
     api_version: Literal["cri-resmgr-installer/v1"] = "cri-resmgr-installer/v1"
     mode: Literal["install", "remove"] = "install"
-    adopt: bool = False
+    take_over: bool = False
     proxy: ProxySettings = Field(default_factory=ProxySettings)
     kubelet: KubeletSettings = Field(default_factory=KubeletSettings)
     removal: RemovalSettings = Field(default_factory=RemovalSettings)
@@ -230,6 +230,8 @@ _SECTIONS = {
 
 
 _GONE: dict[tuple[int | str, ...], str] = {
+    ("adopt",): "is called takeOver now",
+    ("proxy", "strangers"): "is called proxy.existingContainers now",
     ("rollout", "spreadSeconds"): "was taken out: in a fleet, permits bound the restarts",
     ("configs",): "was taken out: a force.cfg goes before what the agent has sent",
 }

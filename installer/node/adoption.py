@@ -180,7 +180,8 @@ def check_lost(lost: tuple[Lost, ...]) -> None:
     taken = [one.how for one in lost if not one.came_late]
     if taken:
         message = f"the policy has taken weight from {len(taken)} containers: {_named(taken)}"
-        raise StepFailedError(message, "install with the policy none, or set proxy.strangers: refuse")
+        hint = "install with the policy none, or set proxy.existingContainers: refuse"
+        raise StepFailedError(message, hint)
 
 
 def forget_old(files: Files, *, all_known: bool = False) -> None:

@@ -170,7 +170,7 @@ def _adopting(inputs: Inputs, snapshot: HostSnapshot, starting: PolicyInForce | 
     """Whether strangers are made known to the proxy before it starts, also those that come until then. With
     one that cannot be, whom an operator has given up, nobody is."""
     settings, probe = inputs.request.settings.proxy, snapshot.probe
-    if settings.strangers != "adopt" or probe is None or starting is None:
+    if settings.existing_containers != "adopt" or probe is None or starting is None:
         return False
     return starting.repins is not Repinning.NOTHING and not divide(probe.containers, snapshot.cache)[1]
 
@@ -225,7 +225,7 @@ def _reduced_findings(snapshot: HostSnapshot, changes: Changes) -> Iterable[Find
     if policy is None or policy.repins is Repinning.NOTHING or restarts:
         return
     for how in _reduced(snapshot):
-        hint = "`install` with proxy.strangers: adopt, or with the policy none, gives it back"
+        hint = "`install` with proxy.existingContainers: adopt, or with the policy none, gives it back"
         yield warning(WEIGHT_TAKEN, f"{how}: a start of the proxy has taken it", hint)
 
 

@@ -52,8 +52,8 @@ def base_endpoint(
             "kubelet-base-is-relay",
             f"{_relay_source(base)} names the relay as kubelet's endpoint: "
             "without the proxy, kubelet would have no runtime",
-            "`install --adopt` (settings: adopt: true) takes over what another installer has done; or put "
-            "the endpoint of the container runtime back there, and restart kubelet",
+            "`install --take-over` (settings: takeOver: true) takes over what another installer has done; or "
+            "put the endpoint of the container runtime back there, and restart kubelet",
         )
     if not _SOCKET_PATH.fullmatch(normalise_endpoint(endpoint)):
         return refusal(

@@ -142,7 +142,7 @@ def check_change(
         *(check_capacity(inputs, snapshot) if starts_proxy else ()),
         *(check_cpus(inputs.configs, snapshot.machine.cpus) if starts_proxy else ()),
         *_check_pending(
-            snapshot.kubelet.unit, desired, changes, request.accept_pending or (moved and request.adopt)
+            snapshot.kubelet.unit, desired, changes, request.accept_pending or (moved and request.take_over)
         ),
     )
 

@@ -162,7 +162,7 @@ _CONTAINERS_NAMED = 10
 _OLD_NAME = warning(
     "accept-repinning",
     "proxy.acceptRepinning is an old setting: it lets a policy take CPUs and weight from running containers",
-    "take it out of the settings: proxy.strangers decides, and adopt, its default, takes no weight",
+    "take it out of the settings: proxy.existingContainers decides, and adopt, its default, takes no weight",
 )
 
 
@@ -212,7 +212,7 @@ def check_repinning(inputs: Inputs, snapshot: HostSnapshot) -> Iterable[Finding]
     settings = inputs.request.settings.proxy
     policy = next_policy(inputs.configs, snapshot.cache)
     adoptable, others = divide(snapshot.probe.containers if snapshot.probe else (), snapshot.cache)
-    adopts = settings.strangers == "adopt"
+    adopts = settings.existing_containers == "adopt"
     strangers = [one for one, _why in others] + ([] if adopts else adoptable)
     if settings.accept_repinning:
         yield _OLD_NAME
@@ -232,15 +232,15 @@ def check_repinning(inputs: Inputs, snapshot: HostSnapshot) -> Iterable[Finding]
     yield refusal(
         "repinning",
         message,
-        _what_helps(settings.strangers, reasons),
+        _what_helps(settings.existing_containers, reasons),
     )
 
 
 def _what_helps(strangers: str, reasons: str) -> str:
     if strangers != "adopt":
         return (
-            "proxy.strangers: adopt tells the proxy what they were created with, so that they keep their "
-            "weight; or install with the policy none and recreate their pods"
+            "proxy.existingContainers: adopt tells the proxy what they were created with, so that they keep "
+            "their weight; or install with the policy none and recreate their pods"
         )
     return (
         f"they cannot be adopted: {reasons}. Install with the policy none and recreate their pods: what is "

@@ -212,7 +212,7 @@ def _adopts(assessment: Assessment, target: Desired, run: Run) -> bool:
     """Whether `target` has a policy that would touch strangers: the attempt may have failed before it adopted
     them. With one that cannot be adopted, whom an operator has given up, nobody is."""
     settings, snapshot = run.settings.proxy, assessment.snapshot
-    if target.proxy is None or settings.strangers != "adopt" or settings.accept_repinning:
+    if target.proxy is None or settings.existing_containers != "adopt" or settings.accept_repinning:
         return False
     policy = PolicyInForce(policy_of(target, snapshot.cache), PolicySource.FALLBACK)
     return policy.repins is not Repinning.NOTHING

@@ -301,7 +301,7 @@ def consider(
     earlier = find_earlier(files, snapshot, request.settings, store.record.claims)
     if earlier is None:
         return snapshot, ()
-    if not request.adopt and not is_earlier(store.record):
+    if not request.take_over and not is_earlier(store.record):
         return snapshot, tuple(_offer(earlier))
     obstacles = tuple(_obstacles(earlier))
     if obstacles:
@@ -346,7 +346,8 @@ def _offer(earlier: Earlier) -> Iterable[Finding]:
     yield warning(
         "earlier-installation",
         f"another installation of cri-resmgr is on this node ({what}){ours}",
-        "`install --adopt` (settings: adopt: true) takes it over for good; `plan --adopt` shows how",
+        "`install --take-over` (settings: takeOver: true) takes it over for good; `plan --take-over` shows "
+        "how",
     )
 
 

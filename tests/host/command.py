@@ -61,10 +61,10 @@ class Command:
         build_payload(self.payload)
         self.set()
 
-    def set(self, *, adopt: bool = False, **sections: Mapping[str, object]) -> None:
+    def set(self, *, take_over: bool = False, **sections: Mapping[str, object]) -> None:
         """Writes the settings; kubelet has to stay up for a second only, unless it is said otherwise."""
         kubelet = {"settleSeconds": 1, **sections.pop("kubelet", {})}
-        self.config.write_text(json.dumps({**sections, "adopt": adopt, "kubelet": kubelet}))
+        self.config.write_text(json.dumps({**sections, "takeOver": take_over, "kubelet": kubelet}))
 
     def globals(self) -> list[str]:
         """The global options that name the host and the inputs."""

@@ -384,7 +384,7 @@ class Run:
         message = ""
         settings = load_settings(self.config)
         asked = (self.mode, settings, self.payload, self.configs)
-        request = Request(*asked, despite_pause=True, adopt=settings.adopt)
+        request = Request(*asked, despite_pause=True, take_over=settings.take_over)
         try:
             if self.only_look:
                 changed = bool(look(request, host).plan.steps)

@@ -66,7 +66,7 @@ def test_a_failed_installation_gives_back_what_it_took(node: Node) -> None:
     workload = start(node, pods=1, each=3)
     before = workload.usage
     node.upgrade(fault={"exitAfterSeconds": 0.3})
-    node.command.set(proxy={"strangers": "refuse", "acceptRepinning": True})
+    node.command.set(proxy={"existingContainers": "refuse", "acceptRepinning": True})
     node.fallback(REAL_POLICY)
     said = node.run("install", code=5).said
     assert re.search(f"given back to default/pod-0/c1: {CHANGES}", said)

@@ -195,15 +195,15 @@ def test_containers_that_would_be_repinned(node: Node) -> None:
     # They are adopted. Each requests a whole CPU, which this policy does not have on every machine.
     assert node.findings().keys() <= {"policy-capacity"}
 
-    node.command.set(proxy={"strangers": "refuse"})
+    node.command.set(proxy={"existingContainers": "refuse"})
     said = node.refused("repinning")
     assert "2 running containers that were not created through the proxy" in said
     assert "default/db-0/db-0, default/web-0/web-0" in said
     assert "known-0" not in said
     assert "recreate their pods" in said
-    assert "proxy.strangers: adopt" in said
+    assert "proxy.existingContainers: adopt" in said
 
-    node.command.set(proxy={"strangers": "refuse", "acceptRepinning": True})
+    node.command.set(proxy={"existingContainers": "refuse", "acceptRepinning": True})
     found = {code: kind for code, kind in node.findings().items() if code != "policy-capacity"}
     assert found == {"repinning": "warn", "accept-repinning": "warn"}
 

@@ -1,4 +1,4 @@
-"""Nodes of other installers: refused without --adopt, taken over with it, then removed without a trace."""
+"""Nodes of other installers: refused without --take-over, taken over with it, then removed, no trace left."""
 
 import os
 from collections.abc import Mapping
@@ -33,13 +33,13 @@ def test_taken_over_with_one_restart_each_and_removed_without_a_trace(
     node = Taken(host, tmp_path, kind)
     with untouched(host):
         refused = node.run("install", code=4).err
-        planned = node.run("plan", "--adopt", "--diff", code=3).out
-    assert "--adopt" in refused
+        planned = node.run("plan", "--take-over", "--diff", code=3).out
+    assert "--take-over" in refused
     assert f"restore {REPAIRED[kind]} (an earlier installation has edited it)" in planned
     assert "containerd.sock" in planned
 
     with node.restarts(kubelet=True, proxy=True):
-        node.run("install", "--adopt")
+        node.run("install", "--take-over")
     node.expect_good()
     assert node.run("install").out == "nothing to do\n"
 
@@ -64,9 +64,9 @@ def test_a_takeover_gives_weight_back_that_the_earlier_installation_has_taken(
     assert {one["cpu.shares"] for one in workload.usage.values()} == {"2"}
     assert not free_of_pins(workload.usage)
     node.fallback(REAL_POLICY)
-    assert node.run("plan", "--adopt", code=3).out.count("adopt default/pod-") == len(before)
+    assert node.run("plan", "--take-over", code=3).out.count("adopt default/pod-") == len(before)
     with node.restarts(kubelet=True, proxy=True):
-        node.run("install", "--adopt")
+        node.run("install", "--take-over")
     node.expect_good()
     assert node.run("install").out.endswith("nothing to do\n")
     assert len(free_of_pins(workload.usage)) < len(before), "the policy is not in force"
@@ -91,11 +91,11 @@ def test_r8_a_takeover_that_fails_leaves_the_earlier_installation_at_work(
     before = files(host)
     node.command.payload = build_payload(tmp_path / "broken", fault={"exitAfterSeconds": 0.2})
     with node.restarts(kubelet=False, proxy=True):
-        failed = node.run("install", "--adopt", code=5).err
+        failed = node.run("install", "--take-over", code=5).err
     assert "the earlier installation is in place again" in failed
     node.command.payload = build_payload(tmp_path / "later", version="v0.9.5", fault={"exitAfterSeconds": 8})
     node.command.set(kubelet={"settleSeconds": 30})
-    node.run("install", "--adopt", code=5)
+    node.run("install", "--take-over", code=5)
     wait_healthy(host)
     assert "cri-resmgr.sock" in running_endpoint(host)
     left = difference(untimed(before), untimed(files(host)))
@@ -103,7 +103,7 @@ def test_r8_a_takeover_that_fails_leaves_the_earlier_installation_at_work(
     assert not left, "\n".join(left)
     node.command.payload = build_payload(tmp_path / "good")
     node.command.set()
-    node.run("install", "--adopt")
+    node.run("install", "--take-over")
     node.expect_good()
 
 
@@ -117,7 +117,7 @@ def test_r8_a_proxy_that_never_answers_takes_no_kubelet_with_it(
     before = files(host)
     node.command.payload = build_payload(tmp_path / "broken", fault={"startup": "listen-only"})
     with node.restarts(kubelet=False, proxy=True):
-        failed = node.run("install", "--adopt", code=5).err
+        failed = node.run("install", "--take-over", code=5).err
     assert "the earlier installation is in place again" in failed
     assert "cri-resmgr.sock" in running_endpoint(host)
     left = difference(untimed(before), untimed(files(host)))
@@ -149,7 +149,7 @@ def test_a_release_by_hand_that_kubelet_does_not_use_comes_back_unless_it_is_tak
     assert len(links) == 2
 
     host.systemctl("start", PROXY)
-    node.run("install", "--adopt")
+    node.run("install", "--take-over")
     node.expect_good()
     assert node.run("install").out == "nothing to do\n"
     node.run("remove")
@@ -163,7 +163,7 @@ def test_r7_a_removal_after_a_takeover_that_was_killed_leaves_neither(
     host: ThrowawayHost, tmp_path: Path, effect: int
 ) -> None:
     node = Taken(host, tmp_path, "config")
-    node.command.set(adopt=True)
+    node.command.set(take_over=True)
     assert str(run_apart(node, Mode.INSTALL, Instant(effect, since="step.done"))) == "killed"
     node.run("remove")
     node.expect_neither()

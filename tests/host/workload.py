@@ -55,7 +55,7 @@ class Workload:
 
     def repin(self) -> None:
         """Installs with a policy that takes CPUs and weight from each of them."""
-        self.node.command.set(proxy={"strangers": "refuse", "acceptRepinning": True})
+        self.node.command.set(proxy={"existingContainers": "refuse", "acceptRepinning": True})
         self.node.fallback(REAL_POLICY)
         self.node.run("install")
         assert {one["cpu.shares"] for one in self.usage.values()} == {str(LOWEST)}

@@ -30,7 +30,7 @@ SETTINGS = {
     "proxy": {"startTimeoutSeconds": 300},
 }
 #: And the proxy takes CPUs and weight from whoever runs.
-FORCED = {**SETTINGS, "proxy": {**SETTINGS["proxy"], "strangers": "refuse", "acceptRepinning": True}}
+FORCED = {**SETTINGS, "proxy": {**SETTINGS["proxy"], "existingContainers": "refuse", "acceptRepinning": True}}
 HEALTHY = (
     "until busybox wget -qO- http://127.0.0.1:10248/healthz 2>/dev/null | grep -qx ok; do sleep 0.2; done"
 )

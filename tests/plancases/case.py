@@ -25,7 +25,7 @@ from installer.model.plan import Assessment, Step, UnitChange
 CASES = Path(__file__).parent.parent / "cases" / "plans"
 
 ASKED = {"settings", "configs", "payload"}
-_RUN = {"mode", "accept-pending", "without-record", "adopt"}
+_RUN = {"mode", "accept-pending", "without-record", "takeOver"}
 _HOST = {
     "kubelet",
     "host",
@@ -102,7 +102,7 @@ def inputs_of(case: Case, asked: Mapping[str, Any], mode: Mode, scratch: Path) -
         scratch,
         accept_pending=bool(case.data.get("accept-pending")),
         without_record=bool(case.data.get("without-record")),
-        adopt=bool(case.data.get("adopt")),
+        take_over=bool(case.data.get("takeOver")),
     )
     configs = load_configs(None if mode is Mode.REMOVE else scratch)
     return Inputs(

@@ -22,6 +22,7 @@ WRONG = {
     ("install", "--nonsense"): "unknown option --nonsense",
     ("install", "--rety"): "unknown option --rety; did you mean --retry?",
     ("install", "--retr"): "unknown option --retr; did you mean --retry?",
+    ("install", "--adopt"): "--adopt is called --take-over now",
     ("--cofnigs=/x", "plan"): "unknown option --cofnigs; did you mean --configs?",
     ("plan", "now"): "unexpected word 'now'",
     ("plan", "--mode", "x"): "argument --mode: invalid choice: 'x'",

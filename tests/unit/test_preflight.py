@@ -426,17 +426,17 @@ def test_repinning_is_refused_only_when_it_would_happen(
 def test_who_can_be_adopted_is_refused_only_if_the_operator_wants_no_adoption() -> None:
     probe = replace(PROBE, containers=containers(2, creation=True))
     assert not change(probe=probe, configs=Configs(policy="balloons"))
-    settings = Settings(proxy=ProxySettings(strangers="refuse"))
+    settings = Settings(proxy=ProxySettings(existing_containers="refuse"))
     (finding,) = change(probe=probe, configs=Configs(policy="balloons"), settings=settings)
     assert finding.code == "repinning"
-    assert "proxy.strangers: adopt" in finding.hint
+    assert "proxy.existingContainers: adopt" in finding.hint
 
 
 def test_the_old_name_of_a_forced_yes_names_the_new_setting() -> None:
     settings = Settings(proxy=ProxySettings(accept_repinning=True))
     (finding,) = change(configs=Configs(policy="balloons"), settings=settings)
     assert (finding.code, finding.severity) == ("accept-repinning", Severity.WARN)
-    assert "proxy.strangers" in finding.hint
+    assert "proxy.existingContainers" in finding.hint
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,8 @@ from tests.slownode import release
 
 # Nobody is adopted: that takes a real socket.
 SETTINGS = Settings(
-    kubelet=KubeletSettings(settle_seconds=1), proxy=ProxySettings(strangers="refuse", accept_repinning=True)
+    kubelet=KubeletSettings(settle_seconds=1),
+    proxy=ProxySettings(existing_containers="refuse", accept_repinning=True),
 )
 FREE = CgroupState("0-3", "0", "0-3", "0", shares=512)
 CREATED = CpuResources(shares=512)

@@ -219,7 +219,7 @@ class Bench:
         payload, configs = self._inputs(inputs or _FIRST)
         settings = Settings(kubelet=KubeletSettings(settle_seconds=1))
         try:
-            request = Request(mode, settings, payload, configs, adopt=plan.earlier)
+            request = Request(mode, settings, payload, configs, take_over=plan.earlier)
             changed = reconcile(request, node.fake.host, silent)
         except RolledBackError:
             return "rolled back"

@@ -140,7 +140,7 @@ class Ward(Bench):
         """How many operations of the plan may fail."""
         kernel = SickKernel(sickness, 0)
         self._lay(recorded.start)
-        self._try(Node(self._root, kernel), recorded.plan.now, adopt=recorded.plan.earlier)
+        self._try(Node(self._root, kernel), recorded.plan.now, take_over=recorded.plan.earlier)
         return kernel.count
 
     def judge(self, recorded: Recorded, sickness: Sickness, first: int) -> str:
@@ -149,7 +149,7 @@ class Ward(Bench):
         kernel = SickKernel(sickness, 0)
         node = Node(self._root, kernel)
         kernel = node.fake.files._kernel = SickKernel(sickness, first)
-        error = self._try(node, recorded.plan.now, adopt=recorded.plan.earlier)
+        error = self._try(node, recorded.plan.now, take_over=recorded.plan.earlier)
         wrong = self._said(error, recorded, sickness)
         if not wrong and not node.kubelet_healthy():
             wrong = "kubelet is not healthy"
@@ -188,12 +188,12 @@ class Ward(Bench):
             return "the next run, on the same boot, leaves kubelet on the wrong endpoint"
         return ""
 
-    def _try(self, node: Node, inputs: Inputs | None, *, adopt: bool) -> Exception | None:
+    def _try(self, node: Node, inputs: Inputs | None, *, take_over: bool) -> Exception | None:
         mode = Mode.REMOVE if inputs is None else Mode.INSTALL
         payload, configs = self._inputs(inputs or Inputs())
         settings = Settings(kubelet=KubeletSettings(settle_seconds=1))
         try:
-            reconcile(Request(mode, settings, payload, configs, adopt=adopt), node.fake.host, silent)
+            reconcile(Request(mode, settings, payload, configs, take_over=take_over), node.fake.host, silent)
         except Exception as error:  # whatever it is, it is what we look for
             return error
         return None

@@ -52,7 +52,7 @@ def asked(tmp_path: Path) -> Request:
     binary.chmod(0o755)
     (tmp_path / "configs").mkdir()
     settings = Settings(kubelet=KubeletSettings(settle_seconds=1))
-    return Request(Mode.INSTALL, settings, tmp_path / "payload", tmp_path / "configs", adopt=True)
+    return Request(Mode.INSTALL, settings, tmp_path / "payload", tmp_path / "configs", take_over=True)
 
 
 def picture(node: Node) -> dict[str, tuple[int, bytes]]:
@@ -108,8 +108,8 @@ def fails_once(node: Node, unit: str) -> None:
 
 def test_refused_until_it_is_asked_for(node: Node, asked: Request) -> None:
     before = picture(node)
-    with pytest.raises(UnservableHostError, match="--adopt"):
-        reconcile(replace(asked, adopt=False), node.fake.host, silent)
+    with pytest.raises(UnservableHostError, match="--take-over"):
+        reconcile(replace(asked, take_over=False), node.fake.host, silent)
     assert picture(node) == before
 
 
@@ -151,15 +151,15 @@ def test_a_release_that_kubelet_does_not_use_is_enabled_again_as_it_was(
     node = laid(tmp_path / "node", tree)
     before = picture(node), placed(node)
     if works:
-        assert reconcile(replace(asked, adopt=False), node.fake.host, silent)
-        assert not reconcile(replace(asked, adopt=False), node.fake.host, silent)
+        assert reconcile(replace(asked, take_over=False), node.fake.host, silent)
+        assert not reconcile(replace(asked, take_over=False), node.fake.host, silent)
         links = [name for name in placed(node) if name.endswith(paths.PROXY_UNIT)]
         assert links == [paths.PROXY_WANTED]
         reconcile(replace(asked, mode=Mode.REMOVE, configs=None), node.fake.host, silent)
     else:
         break_payload(asked)
         with pytest.raises(RolledBackError):
-            reconcile(replace(asked, adopt=False), node.fake.host, silent)
+            reconcile(replace(asked, take_over=False), node.fake.host, silent)
     assert (picture(node), placed(node)) == before
 
 
@@ -169,7 +169,7 @@ def test_taken_over_it_is_ours_and_goes_with_us(node: Node, asked: Request) -> N
     assert node.on_relay
     assert RUNTIME in (node.read(EXTRA_ARGS) or b"").decode()
     assert not reconcile(asked, node.fake.host, silent)
-    assert not reconcile(replace(asked, adopt=False), node.fake.host, silent)
+    assert not reconcile(replace(asked, take_over=False), node.fake.host, silent)
     reconcile(replace(asked, mode=Mode.REMOVE, configs=None), node.fake.host, silent)
     assert not node.on_relay
     assert node.kubelet_healthy()
@@ -346,7 +346,7 @@ def test_r7_killed_after_any_step_the_next_run_goes_on(
         if (steps + (mode is Mode.REMOVE)) % 2:
             node = Node(root, Careless())
         assert node.kubelet_healthy(), steps
-        then = replace(asked, adopt=False, mode=mode)
+        then = replace(asked, take_over=False, mode=mode)
         reconcile(then, node.fake.host, silent)
         assert node.kubelet_healthy(), steps
         assert node.on_relay is (mode is Mode.INSTALL), steps

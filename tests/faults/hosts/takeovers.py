@@ -54,7 +54,7 @@ class Life:
         """Raises AssertionError or HostError where something does not hold."""
         with ThrowawayHost() as host:
             self.node = Taken(host, self.scratch, self.kind)
-            self.node.command.set(adopt=True)
+            self.node.command.set(take_over=True)
             self.good = self.node.command.payload
             self.touched = False
             for _ in range(self.chance.randint(0, 3)):

@@ -109,7 +109,7 @@ _static_pools = partial(_policy, "static-pools")
 
 def _forced_policy(node: Node, number: int) -> None:
     """It takes everybody's weight."""
-    node.command.set(kubelet=SETTINGS, proxy={"strangers": "refuse", "acceptRepinning": True})
+    node.command.set(kubelet=SETTINGS, proxy={"existingContainers": "refuse", "acceptRepinning": True})
     _real_policy(node, number)
 
 
