@@ -85,7 +85,9 @@ def _unforeseen(error: Exception) -> InstallerError:
     remedy = remedy_for(error) if isinstance(error, OSError) else ""
     if remedy:
         return InstallerError(f"{error}", f"{remedy}; then run the same command again")
-    return InstallerError(f"{type(error).__name__}: {error}", "this is a bug; -v shows where")
+    return InstallerError(
+        f"{type(error).__name__}: {error}", "this is a bug, please report it; -v shows where"
+    )
 
 
 def _fail(error: InstallerError, output: str, log: TextIO | None = None) -> int:

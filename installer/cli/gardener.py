@@ -55,7 +55,5 @@ def run_extension(arguments: argparse.Namespace, options: Options) -> int:
     with health:
         led = serve(seed, connect(LEASE), setup, namespace, stop, lambda line: emit(Event("extension", line)))
     if not led:
-        raise InstallerError(
-            "this replica does not lead any more", "it is started again, and waits for its turn"
-        )
+        raise InstallerError("this replica does not lead any more", "it restarts, and waits to lead again")
     return 128 + received[0] if received else 0

@@ -57,10 +57,10 @@ def run_rollout(arguments: argparse.Namespace, options: Options) -> int:
             return print_rollouts(seen, options.output, sys.stdout)
         if arguments.action == "pause":
             rollout.pause(api, found, arguments.why)
-            said = "paused: nodes finish what they have begun, and begin no planned work"
+            said = "paused: nodes finish work in progress and start none"
         elif arguments.action == "resume":
             rollout.resume(api, found)
-            said = "resumed: nodes begin planned work again when their turn comes"
+            said = "resumed: nodes start planned work again as permits allow"
         else:
             said = "; ".join(rollout.retry(api, found)) or "nothing was stopped, and nothing has changed"
         emit = build_reporter(options.output, sys.stdout, options.verbose)
@@ -81,7 +81,7 @@ def run_uninstall(arguments: argparse.Namespace, options: Options) -> int:
         for line in describe(found, asked):
             emit(line)
         if not found.owned and found.dirty:
-            raise left_behind(found.dirty, "nothing of ours is left in the API server")
+            raise left_behind(found.dirty, "nothing of cri-resmgr-installer is left in the API server")
         if not found.owned:
             return 0
         if arguments.dry_run:
@@ -89,14 +89,19 @@ def run_uninstall(arguments: argparse.Namespace, options: Options) -> int:
         if not arguments.yes:
             _confirm()
         uninstall(api, found, asked, emit)
-        emit(Event("uninstall.done", "uninstalled: every node is clean, and nothing of ours is left"))
+        emit(
+            Event(
+                "uninstall.done",
+                "uninstalled: every node is clean, and no object of cri-resmgr-installer is left",
+            )
+        )
     return 0
 
 
 def _confirm() -> None:
     """Raises InvalidInputError."""
     if not sys.stdin.isatty():
-        raise InvalidInputError(["nobody can be asked here: --yes does it, --dry-run only shows it"])
+        raise InvalidInputError(["stdin is not a terminal: use --yes to proceed, --dry-run to preview"])
     try:
         answer = input("Do all of this? [y/N] ")
     except EOFError:  # Ctrl-D

@@ -246,7 +246,9 @@ class Ask:
                 self._await(after, work)
                 return after
             found = self._read_brake(work.generation)
-        raise _Wait(_OTHERS_FIRST, _SHORTEST / 2, _SHORTEST, ": they wrote the brake at the same time")
+        raise _Wait(
+            _OTHERS_FIRST, _SHORTEST / 2, _SHORTEST, ": they wrote the circuit breaker at the same time"
+        )
 
     def _await(self, brake: Brake, work: PlannedWork) -> None:
         """Raises _Wait where the generation was stopped, or others begin it first: unless that is still to be
@@ -357,7 +359,7 @@ class Ask:
                 before = brakes.stopped(brake, self._rules, self._nodes)
                 return "" if before else brakes.stopped(after, self._rules, self._nodes)
             found = self._read_brake(result.work.generation)
-        raise _Wait("other nodes wrote the brake at the same time", _SHORTEST)
+        raise _Wait("other nodes wrote the circuit breaker at the same time", _SHORTEST)
 
     def _release(self, name: str, version: str) -> bool:
         """Whether the permit is not ours any more. One that was written since is another's, also where that

@@ -435,7 +435,7 @@ class ApiCluster:
             }
             if fresh:
                 why = "; ".join(dict.fromkeys(fresh.values()))
-                message = f"{what} {', '.join(fresh)}: {why}; the node is served all the same"
+                message = f"{what} {', '.join(fresh)}: {why}; the node keeps working"
                 self._emit(Event(kind, message, {"parts": dict(fresh)}))
         over = [
             part for part, found in parts.items() if found[0] == "ok" and before.get(part, found)[0] != "ok"

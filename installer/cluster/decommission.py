@@ -37,7 +37,7 @@ def decide(context: PodContext, daemonset: Answer, node: Answer) -> Decommission
         return Decommission(False, f"{name} could not be read: {daemonset.failure}")
     metadata = daemonset.metadata
     if not _is(daemonset, "DaemonSet", context.daemonset) or metadata.get("namespace") != context.namespace:
-        return Decommission(False, f"{name} was asked for, and another object came")
+        return Decommission(False, f"the API server returned a different object than {name}")
     if metadata.get("deletionTimestamp"):
         return Decommission(True, f"{name} is being deleted, since {metadata['deletionTimestamp']}")
     return _judge_selection(context, name, daemonset, node)
@@ -67,7 +67,7 @@ def _judge_selection(context: PodContext, name: str, daemonset: Answer, node: An
         return Decommission(False, f"{name} exists; node {context.node} could not be read: {node.failure}")
     if not _is(node, "Node", context.node):
         return Decommission(
-            False, f"{name} exists; node {context.node} was asked for, and another object came"
+            False, f"{name} exists; the API server returned a different object than node {context.node}"
         )
     labels = node.metadata.get("labels")
     if not isinstance(labels, dict) or not labels:  # kubelet sets some, so this is not all of it

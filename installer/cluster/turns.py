@@ -32,7 +32,7 @@ _BACKOFF = (5.0, 300.0)  # the first and the longest
 _READY_RETRY = 5.0
 _POWERLESS_SECONDS = 60.0  # from then on nobody is waited for who cannot be asked
 _TO_TELL = 4
-_HIDDEN = "the API server does not show this node its Node"
+_HIDDEN = "the API server does not return the Node object of this node"
 
 
 class Turns:

@@ -60,7 +60,7 @@ from installer.model.names import Mode
 _DEBOUNCE = 0.05  # seconds; what comes together is looked at once
 _RETRY = 10.0  # seconds until the port of the pages, or the settings, are tried again
 _FINISHED = (Action.REMOVE, Action.RESCUE, Action.HOLD)
-_ERROR_PAGE = Page(500, "text/plain", "internal error; the log of the daemon says more\n")
+_ERROR_PAGE = Page(500, "text/plain", "internal error; see the log of the daemon\n")
 
 
 class Daemon:
@@ -162,7 +162,11 @@ class Daemon:
             message = f"{type(error).__name__}: {error}"
             if self._is_news(message):
                 trace = "".join(traceback.format_exception(error))
-                self._say("daemon.error", f"{message} (a bug; the daemon works on)", trace=trace)
+                self._say(
+                    "daemon.error",
+                    f"{message} (internal error, please report; the daemon keeps running)",
+                    trace=trace,
+                )
             if self._child is None and self._policy.working:
                 outcome = ChildOutcome(1, reason=f"the daemon failed: {message}")
                 self._policy.ended(time.monotonic(), outcome, self._snapshot)
@@ -296,7 +300,7 @@ class Daemon:
     def _keep_settings(self, error: InstallerError) -> None:
         """Bad settings stay bad until they change, and the pass that follows refuses them. A child that could
         not tell is asked again."""
-        message = f"the old settings stay: {error.message}"
+        message = f"keeping the old settings: {error.message}"
         if isinstance(error, InvalidInputError):
             self._say("warning", message, hint=error.hint)
         else:

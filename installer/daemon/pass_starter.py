@@ -94,7 +94,7 @@ class PassStarter:
         return next(iter(found), "")
 
     def _not_outside(self, why: str) -> None:
-        hint = "where kubelet ends this pod in the middle of a pass, the next pod finishes it"
+        hint = "if kubelet stops this pod in the middle of a pass, the next pod finishes it"
         self._say(f"passes run inside this pod: {why}", hint)
 
     def start(self, given: Pass) -> Begun:

@@ -353,7 +353,7 @@ class Policy:
             failed=self._passes.failures > 0,
             refused=self._passes.refused,
             limited=f"restarted {self._used()} times within an hour" if self._is_limited(snapshot) else "",
-            awaits=(snapshot.turn.why or "the fleet is asked")
+            awaits=(snapshot.turn.why or "asking for a permit")
             if self._wanted is not None and self._waits(snapshot)
             else "",
             sick=sick,

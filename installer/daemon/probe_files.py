@@ -37,4 +37,4 @@ class ProbeFiles:
                 else:
                     file.unlink(missing_ok=True)
             except OSError as error:
-                self._complain(f"cannot show the probes how the node is: {error}")
+                self._complain(f"cannot update the files that the probes read: {error}")

@@ -110,7 +110,7 @@ class RuntimeState:
             self._files.write(path, json.dumps(document).encode() + b"\n", 0o644)
         except (InstallerError, OSError) as error:
             if path not in self._unwritten:
-                hint = "the daemon works on; after a restart it does not know what it did before"
+                hint = "the daemon keeps running, but forgets what it did when it restarts"
                 self._emit(Event("warning", f"cannot write {path}: {error}", {"hint": hint}))
             self._unwritten.add(path)
         else:

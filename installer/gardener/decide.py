@@ -196,7 +196,7 @@ def _delete(situation: Situation, renderer: Render, ask: Ask) -> Decision:
     if FINALIZER not in extension.finalizers:
         return Decision()
     if shoot is None or shoot.force_deletion:
-        return _deleted(situation, "Deleted by force: the nodes are as they are.")
+        return _deleted(situation, "Force-deleted; nodes were not cleaned.")
     if resource is None:
         reachable = not (shoot.hibernated or shoot.deleting)
         return replace(_deleted(situation, "Nothing of cri-resmgr is left."), sweep=reachable)

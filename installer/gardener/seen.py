@@ -39,7 +39,7 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class SeenNode:
-    """`silent`: since when its kubelet is not heard of, None if it is. `unready`: why it is not Ready, as
+    """`silent`: since when its kubelet is silent, None if it is. `unready`: why it is not Ready, as
     kubelet says. `state` and `reason` are the installer's word on it, empty if there is none."""
 
     name: str

@@ -46,7 +46,7 @@ def sweep(api: SweepApi, instance: str, now: datetime) -> Swept:
             return Swept(left=f"{', '.join(sets)} still in the Shoot, and so is all that its pods need")
         ending, silent = _find_pods(api, instance, now)
         if ending:
-            return Swept(waits=f"The nodes are clean; awaited is {name_nodes(ending)}.")
+            return Swept(waits=f"Nodes are clean; waiting for {name_nodes(ending)}.")
         if silent:
             return Swept(left=f"what the pods need that have not ended on {name_nodes(silent)}")
         has_definition = any(each.resource == DEFINITIONS for each in owned)

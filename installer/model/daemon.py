@@ -18,7 +18,7 @@ EXCUSED_FILE = "/run/cri-resmgr-installer/excused"  # a restart would not help (
 
 class Phase(StrEnum):
     STARTING = "starting"
-    WAITING = "waiting"  # the turn of this node in the rollout has not come
+    WAITING = "waiting"  # for a permit to restart kubelet
     CONVERGING = "converging"  # the inputs have changed, and the host is not converged to them yet
     REPAIRING = "repairing"  # the host differs from what was converged, or may: a pass looks into it
     CHECKING = "checking"  # nothing that is seen has changed, and a pass looks at everything again

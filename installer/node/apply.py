@@ -239,7 +239,9 @@ class _Worker:
             self._restart(Step(StepKind.RESTART, paths.PROXY_UNIT, Part.PROXY))
             self._leave_if_slow()
             self._await_relay(Step(StepKind.AWAIT_RELAY, paths.RELAY_ENDPOINT, Part.PROXY))
-        raise StepFailedError(f"containers keep coming past the proxy: {lost[0].how}", "run again", True)
+        raise StepFailedError(
+            f"new containers keep being created outside the proxy: {lost[0].how}", "run again", True
+        )
 
     def forget_adopted(self) -> None:
         """The cache is as cri-resmgr itself has left it: what comes next may not start on ours."""
@@ -319,7 +321,13 @@ class _Worker:
             self._progress.cut_short = True
             return False
         message = f"the proxy has not answered for {self._limits.proxy_start:g} s: kubelet leaves the relay"
-        self._emit(Event("warning", message, {"code": "slow-start", "hint": "it goes back to it afterwards"}))
+        self._emit(
+            Event(
+                "warning",
+                message,
+                {"code": "slow-start", "hint": "kubelet returns to the relay once the proxy answers"},
+            )
+        )
         limits, journal = self._limits, self._progress.journal_from
         self._limits = replace(limits, hanging=False, proxy_start=limits.unhurried)
         self._progress.left_relay = self._leaving = True

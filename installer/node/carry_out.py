@@ -35,7 +35,7 @@ from installer.node.record import is_open, is_proven
 from installer.node.rollback import roll_back
 from installer.node.run import Progress, Run
 
-_UNMAINTAINED = "cri-resmgr is not maintained any more by its authors: nobody corrects its faults"
+_UNMAINTAINED = "cri-resmgr is no longer maintained upstream: bugs will not be fixed"
 _SUCCESSOR = "they point to NRI plugins (https://github.com/containers/nri-plugins), which need no proxy"
 _UNTOUCHED = "nothing was touched"
 

@@ -75,7 +75,7 @@ def _unit(host: Host, name: str) -> object:
 _RUNTIME_UNITS = {"crio.sock": "crio.service"}
 _USUAL_RUNTIME = "containerd.service"
 _INSTALLER = "cri-resmgr-installer"
-_NOT_BLAMED = "The environment was not sound, so this generation is not blamed"
+_NOT_BLAMED = "The node, not this version, caused the failure; it will be retried"
 
 
 @dataclass(frozen=True, slots=True)

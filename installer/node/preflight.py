@@ -272,7 +272,7 @@ def _check_running(snapshot: HostSnapshot, moved: bool) -> Iterable[Finding]:
         yield refusal(
             "kubelet-crash-looping",
             f"{unit.name} keeps crashing ({unit.active_state}/{unit.sub_state}, result {unit.result}, "
-            f"{unit.n_restarts} restarts): a failure caused by us could not be told apart",
+            f"{unit.n_restarts} restarts): our own failure could not be told from these crashes",
             f"repair kubelet first; `journalctl -u {unit.name} -n 50` says why",
         )
     elif unit.active_state == "inactive":

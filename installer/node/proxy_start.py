@@ -192,7 +192,11 @@ class Gap:
                 self._systemd.arm_start(paths.PROXY_UNIT, _SECONDS)
         except SystemdError as error:
             data = {"code": "gap", "hint": "should this run be killed now, the next one starts the proxy"}
-            self._emit(Event("warning", f"systemd takes no timer for the proxy: {error.message}", data))
+            self._emit(
+                Event(
+                    "warning", f"cannot arm the systemd timer that restarts the proxy: {error.message}", data
+                )
+            )
 
     def close(self) -> None:
         """Ends what systemd has promised, to us or to a run that was killed."""

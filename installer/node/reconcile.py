@@ -179,7 +179,7 @@ def _forgot(found: list[str]) -> InvalidInputError:
 def _check_pause(request: Request, snapshot: HostSnapshot) -> None:
     """Raises UnservableHostError where nobody but a person who says so may change anything."""
     if snapshot.pause and not request.despite_pause:
-        hint = "a person may be at work there; --despite-pause acts all the same; nothing was touched"
+        hint = "somebody may be working on it; --despite-pause proceeds anyway; nothing was touched"
         raise UnservableHostError(f"this node is paused: {snapshot.pause}", hint)
 
 
@@ -334,7 +334,7 @@ def _warn_unlabelled(run: Run) -> None:
 
 def _warn_unknown_health(after: HostSnapshot, emit: Emit) -> None:
     if after.kubelet.foreign_healthz:
-        message = "another process answers on kubelet's healthz: whether kubelet is healthy is not known"
+        message = "another process answers on kubelet's healthz: whether kubelet is healthy is unknown"
         hint = "`cri-resmgr-installer status` says more; end that process, and kubelet takes its port back"
         emit(Event("warning", message, {"code": "healthz-foreign", "hint": hint}))
 

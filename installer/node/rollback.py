@@ -47,7 +47,7 @@ from installer.node.run import Progress, Run
 from installer.node.snapshot import read_units, refresh
 
 _JOURNAL_LINES = 30
-_SLOW = "This node starts the proxy slowly: the next run gives it all the time that it needs"
+_SLOW = "This node starts the proxy slowly: the next run uses a longer timeout"
 _RESCUE_SETTLE = 2.0  # seconds: a node that may go NotReady has no time for more
 
 

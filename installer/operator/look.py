@@ -35,7 +35,7 @@ _WORKING = (Phase.STARTING, Phase.WAITING, Phase.CONVERGING, Phase.REPAIRING, Ph
 _DONE = {Mode.INSTALL: Phase.CONVERGED, Mode.REMOVE: Phase.REMOVED}
 _OVER = ("Succeeded", "Failed")  # phases of a pod
 _REVISION = "controller-revision-hash"  # label (Kubernetes API reference, apps/v1 DaemonSet)
-_NO_DAEMON_SET = "no DaemonSet of ours is left that could clean it: apply the manifests again"
+_NO_DAEMON_SET = "no DaemonSet is left to clean it: apply the manifests again"
 _MOST_WORDS = 16_384  # characters; ours have about 3,000 at most (node_word.py)
 _MOST_OF_ONE = 1024
 _FUTURE = 60.0  # seconds that a renewal may seem to come from
@@ -133,7 +133,7 @@ def judge_node(node: Object, known: Known) -> NodeView | None:
     mode = Mode.REMOVE if Mode.REMOVE in modes else Mode.INSTALL
     pod, word = known.pods.get((name, mode)), known.words.get(lease_name(name))
     heard = (known.now - word[0]).total_seconds() if word else None
-    health, reason = NodeHealth.DIRTY, _left_reason(node) or "no DaemonSet of ours selects it any more"
+    health, reason = NodeHealth.DIRTY, _left_reason(node) or "no DaemonSet selects it any more"
     if modes:
         health, reason = _judge(node, says, pod, mode, known.now)
         silence = _silence(heard, word[1] if word else 0)
@@ -175,11 +175,11 @@ def _judge(
 ) -> tuple[NodeHealth, str]:
     """Of a node that is selected."""
     if silent_since(node) is not None:
-        return NodeHealth.SILENT, "its kubelet is not heard of"
+        return NodeHealth.SILENT, "its kubelet is silent"
     if pod is None:
         age = (now - parse_time(text_at(node, "metadata", "creationTimestamp"))).total_seconds()
         health = NodeHealth.SILENT if age > _PATIENCE else NodeHealth.WORKING
-        return health, "it is selected and has no pod of ours"
+        return health, "the DaemonSet selects it, but it has no pod"
     phase, reason = says.get("state", ""), says.get("reason", "")
     if phase == Phase.PAUSED:
         return NodeHealth.PAUSED, reason

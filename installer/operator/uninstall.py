@@ -107,7 +107,7 @@ def find(api: UninstallApi, asked: Asked) -> Found:
             )
         if (why := why_paused(api, each)) is not None:
             raise InvalidInputError(
-                [f"the rollout is paused, so that no node would begin: {why or 'no reason given'}"],
+                [f"the rollout is paused: no node will start: {why or 'no reason given'}"],
                 "`cri-resmgr-installer rollout resume` ends that",
             )
     namespace = sets[0].what.namespace if sets else asked.namespace
@@ -217,7 +217,7 @@ def uninstall(api: UninstallApi, found: Found, asked: Asked, emit: Emit, clock: 
     if kept:
         raise RolledBackError(
             f"every node is clean, and {what}; what is still there:\n" + "\n".join(kept[:_NAMED]),
-            "take away what holds it, then run the same command again: it continues",
+            "remove what holds it, then run the same command again: it continues",
         )
 
 
@@ -225,7 +225,7 @@ def left_behind(left: Sequence[NodeView], what: str) -> RollbackFailedError:
     """Nodes that may run on with the proxy, without an installer."""
     names = ",".join(node.name for node in left[:_NAMED])
     return RollbackFailedError(
-        f"{what}; nodes that were left as they are:\n{_lines(left)}",
+        f"{what}; nodes left uncleaned:\n{_lines(left)}",
         f"`cri-resmgr-installer manifests --mode remove --nodes {names} | kubectl apply -f -`, with your "
         "--values, cleans them when they are back; then run the same command again. Until then their kubelet "
         "runs on with the proxy, and `report` names them",
@@ -267,8 +267,8 @@ def _judge(left: Sequence[NodeView], asked: Asked) -> None:
     answering = [node for node in left if node.reachable]
     if answering and not asked.leave_nodes:
         raise RolledBackError(
-            f"nodes that are not clean: {len(answering)}; what they need for it stays:\n{_lines(answering)}",
-            "put right what they say, then run the same command again: it continues. With --leave-nodes it "
+            f"nodes that are not clean: {len(answering)}; kept, because they need it:\n{_lines(answering)}",
+            "fix what they name, then run the same command again: it continues. With --leave-nodes it "
             "deletes everything, and leaves such nodes as they are",
         )
 

@@ -21,12 +21,12 @@ class Advice:
 
 _BY_PHASE = {
     Phase.FAILED: Advice(
-        "repair what it names: the node tries again by itself; a generation that was rolled back needs "
+        "fix what it names and the node retries by itself; a generation that was rolled back needs "
         "another one, or `install --retry` on the node",
         f"{_OPERATIONS}failed-exit-5",
     ),
     Phase.REFUSED: Advice(
-        "put right what it names, and the node tries again by itself; or keep the node out with nodeSelector",
+        "fix what it names and the node retries by itself, or exclude the node with nodeSelector",
         f"{_OPERATIONS}refused-exit-4",
     ),
     Phase.HELD: Advice(

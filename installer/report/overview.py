@@ -76,9 +76,9 @@ def summarise(seen: Overview) -> str:
     said = ", ".join(f"{count} {health}" for health, count in counts.items())
     rest = f"{seen.counts.get(NodeHealth.WELL, 0)} of {len(seen.nodes)} nodes are well"
     if not seen.installations and not seen.nodes:
-        return "nothing of ours: no DaemonSet of cri-resmgr-installer was found, and no node has a word of it"
+        return "not installed: no DaemonSet of cri-resmgr-installer was found, and no node reports it"
     if any(each.is_stopped for each in seen.rollouts):
-        return f"STOPPED: planned work waits for a person; {said + '; ' if said else ''}{rest}"
+        return f"STOPPED: planned work waits for an operator; {said + '; ' if said else ''}{rest}"
     if set(counts) & set(NEED_A_PERSON):
         return f"NOT WELL: {said}; {rest}"
     if NodeHealth.WORKING in counts or seen.progress:
@@ -109,7 +109,7 @@ def describe_progress(progress: Progress) -> str:
     counts = (
         (progress.working, "at work"),
         (progress.waiting, "waiting for their turn"),
-        (progress.outdated, "with a pod that is still to be replaced"),
+        (progress.outdated, "with a pod still to be replaced"),
     )
     words = "nodes " + ", ".join(f"{what}: {count}" for count, what in counts if count)
     if progress.per_hour is None or progress.seconds_left is None:

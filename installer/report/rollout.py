@@ -27,7 +27,7 @@ def print_rollouts(seen: Sequence[RolloutView], output: str, stream: TextIO) -> 
 def _all_lines(seen: RolloutView, color: bool) -> Iterator[str]:
     yield from rollout_lines(seen, color)
     if seen.stuck:
-        yield paint("  it stands still: no node goes on before one of these has been put right", RED, color)
+        yield paint("  stalled: no node continues until one of these is fixed", RED, color)
     for group in seen.awaited:
         phase = "" if group.phase in ("", group.health) else f", {group.phase}"
         why = f": {one_line(group.reason)}" if group.reason else ""

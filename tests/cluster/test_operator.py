@@ -128,7 +128,7 @@ def run_workload(cluster: Cluster) -> None:
 def test_configs_that_the_proxy_refuses_touch_nothing_and_are_named(cluster: Cluster) -> None:
     before = [node.invocations() for node in cluster.nodes]
     apply(cluster, REFUSED)
-    cluster.wait(lambda: "it stands still" in status(cluster, code=None), "it stands still")
+    cluster.wait(lambda: "stalled: no node" in status(cluster, code=None), "it is stalled")
     assert "failed to allocate reserved CPUs" in status(cluster, code=3)
     (named,) = (node for node in cluster.nodes if node.name in status(cluster, code=3))
     assert "4000 CPUs" in cluster.word(named)["reason"]

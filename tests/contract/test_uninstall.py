@@ -211,14 +211,14 @@ def test_a_node_that_fails_keeps_its_rights_until_it_is_clean(begin: Begin) -> N
 
 def test_a_node_that_is_silent_is_named_and_left(begin: Begin) -> None:
     world = begin(n1="ready", n2="gone")
-    with pytest.raises(RollbackFailedError, match="n2: its kubelet is not heard of"):
+    with pytest.raises(RollbackFailedError, match="n2: its kubelet is silent"):
         world.uninstall(Asked(wait=30))
     assert 30 <= world.virtual < 60  # it is not waited for a second time
     left = {name.kind.plural for name in world.everything().keys() - world.before.keys()}
     assert left == {"pods"}  # that of the silent node, which kubelet ends when it comes back
     waits = [event.message for event in world.events if event.kind == "uninstall.waiting"]
     assert any(
-        "nodes to be clean: n2 (its kubelet is not heard of); it goes on then, or after 30 s" in each
+        "nodes to be clean: n2 (its kubelet is silent); it goes on then, or after 30 s" in each
         for each in waits
     )
 
@@ -235,7 +235,7 @@ def test_a_node_that_was_left_says_so_until_it_is_clean(begin: Begin, values: Pa
     assert "manifests --mode remove --nodes" in reported.stdout
     again = world.run("--yes")
     assert again.returncode == 6
-    left = "n2: `uninstall` has left this node as it was: its kubelet is not heard of\n"
+    left = "n2: `uninstall` has left this node as it was: its kubelet is silent\n"
     assert left in again.stderr
 
     for pod in world.server.find(PODS):  # the garbage collector's work
@@ -290,7 +290,7 @@ def test_without_its_daemonset_it_does_not_believe_that_nodes_are_clean(begin: B
     world = begin(n1="ready")
     world.server.delete(Name(DAEMON_SETS, "resources", "cri-resmgr-installer"))
     world.fleet.rest()
-    with pytest.raises(RolledBackError, match="n1: no DaemonSet of ours is left that could clean it"):
+    with pytest.raises(RolledBackError, match="n1: no DaemonSet is left to clean it"):
         world.uninstall()
     assert Name(ACCOUNTS, "resources", "cri-resmgr-installer") in world.server.objects
 

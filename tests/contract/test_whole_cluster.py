@@ -77,7 +77,7 @@ def test_report_tells_of_every_node_what_is_wrong_and_where(fleet: Fleet, run: R
     states = {each["name"]: (each["state"], each["reason"]) for each in seen["nodes"]}
     assert states["n1"] == states["n2"] == ("well", "")
     assert states["n3"] == ("not ready", "the disk is full")
-    assert states["n4"] == ("silent", "its kubelet is not heard of")
+    assert states["n4"] == ("silent", "its kubelet is silent")
     assert states["left"][0] == "deselected, not removed"
     assert all(parse_time(each["changed"]) for each in seen["nodes"] if each["name"] in ("n1", "n2", "n3"))
     text = run("report").stdout
@@ -164,7 +164,7 @@ def test_a_rollout_is_seen_paused_and_begun_again(fleet: Fleet, run: Run) -> Non
     ]
     refused = run("uninstall", "--dry-run")
     assert refused.returncode == 2
-    assert "the rollout is paused, so that no node would begin: a Friday" in refused.stderr
+    assert "the rollout is paused: no node will start: a Friday" in refused.stderr
     assert run("rollout", "resume").returncode == 0
     said = run("rollout", "retry").stdout
     assert "released generation 0123456789ab, which begins again with canaries; n3 had failed" in said

@@ -75,7 +75,7 @@ def node(
 
 
 IN_THE_FUTURE = "its Lease was renewed in the future: the node's clock is ahead, and hides silence"
-DESELECTED = "no DaemonSet of ours selects it any more"
+DESELECTED = "no DaemonSet selects it any more"
 CONVERGED, REMOVED = {"state": "converged"}, {"state": "removed"}
 
 
@@ -100,9 +100,16 @@ CONVERGED, REMOVED = {"state": "converged"}, {"state": "removed"}
         (node(CONVERGED), INSTALL, READY, 121, NodeHealth.SILENT, "its installer has not renewed its Lease"),
         (node(CONVERGED), INSTALL, READY, -59, NodeHealth.WELL, ""),
         (node(CONVERGED), INSTALL, READY, -7200, NodeHealth.SILENT, IN_THE_FUTURE),
-        (node(CONVERGED, heard=False), INSTALL, READY, 10, NodeHealth.SILENT, "its kubelet is not heard of"),
-        (node({}), INSTALL, None, None, NodeHealth.SILENT, "it is selected and has no pod of ours"),
-        (node({}, age=10), INSTALL, None, None, NodeHealth.WORKING, "it is selected and has no pod of ours"),
+        (node(CONVERGED, heard=False), INSTALL, READY, 10, NodeHealth.SILENT, "its kubelet is silent"),
+        (node({}), INSTALL, None, None, NodeHealth.SILENT, "the DaemonSet selects it, but it has no pod"),
+        (
+            node({}, age=10),
+            INSTALL,
+            None,
+            None,
+            NodeHealth.WORKING,
+            "the DaemonSet selects it, but it has no pod",
+        ),
         (node(CONVERGED), REMOVAL, UNREADY, 10, NodeHealth.WORKING, "converged"),
         (node(REMOVED), REMOVAL, READY, 10, NodeHealth.WELL, ""),
         (
@@ -186,11 +193,11 @@ def test_the_text_names_some_nodes_of_each_group_and_all_where_asked() -> None:
 def test_the_first_line_says_whether_all_is_well_and_each_reason_what_to_do() -> None:
     well = replace(SEEN, nodes=SEEN.nodes[-1:])
     assert render_overview(SEEN).startswith("NOT WELL: 7 not ready, 1 silent; 1 of 9 nodes are well\n")
-    assert "-> repair what it names" in render_overview(SEEN)
+    assert "-> fix what it names" in render_overview(SEEN)
     assert render_overview(well).startswith("WELL: 1 of 1 nodes are well\n")
     assert render_overview(replace(SEEN, nodes=(), installations=())).startswith("nothing of ours:")
     text = render_overview(replace(well, rollouts=(rollout(paused="a Friday"),)))
-    assert text.startswith("STOPPED: planned work waits for a person; 1 of 1")
+    assert text.startswith("STOPPED: planned work waits for an operator; 1 of 1")
     assert "`rollout resume` ends it" in text
 
 

@@ -86,7 +86,7 @@ def test_a_generation_that_the_first_node_has_refused_is_named_and_stands_still(
     code, text = said(view(GOOD, nodes=(refused, old), what=installed(updated=1)))
     assert code == 3
     assert "asked for: generation new\n    no node has begun it" in text
-    assert "it stands still" in text
+    assert "stalled: no node continues" in text
     assert "not done: 1 not ready, refused: masked (n1)" in text
     at_work = node("n3", "new", NodeHealth.WORKING, phase=Phase.CONVERGING)
     assert not view(nodes=(refused, at_work), what=installed(updated=1)).stuck
@@ -166,9 +166,9 @@ def test_a_rollout_is_one_whichever_daemonsets_work_on_it() -> None:
     bad = build_brake(BAD, PLACE, RULES, 1)
     api = Objects({DAEMON_SETS: sets, LEASES: [bad], NODES: [THE_NODE]})
     both = (installed(), installed(Mode.REMOVE, nodes=2))
-    awaited = node("n9", "", NodeHealth.SILENT, mode=Mode.REMOVE, reason="its kubelet is not heard of")
+    awaited = node("n9", "", NodeHealth.SILENT, mode=Mode.REMOVE, reason="its kubelet is silent")
     (seen,) = see_rollouts(api, both, (awaited, node("n1", "", mode=Mode.REMOVE)))
     code, text = said(seen)
     assert code == 0  # which generation was stopped is no matter any more
     assert text.startswith("ours/installer-removal, a removal: 1 of 2 pods are available\n")
-    assert "not done: 1 silent: its kubelet is not heard of (n9)" in text
+    assert "not done: 1 silent: its kubelet is silent (n9)" in text

@@ -178,7 +178,7 @@ def test_settings_that_cannot_be_read_now_are_read_later(scene: Scene, mocker: M
         refused.append("settings")
         scene.settings(restarts_per_hour=9)
         scene.config.write_text("other")
-        scene.until(lambda: any("the old settings stay" in event.message for event in scene.of("warning")))
+        scene.until(lambda: any("keeping the old settings" in event.message for event in scene.of("warning")))
         scene.until(lambda: len(scene.of("pass.ended")) > 1)
         refused.clear()
         scene.until(lambda: scene.begun().count("settings") > 1)
@@ -191,7 +191,7 @@ def test_a_child_that_cannot_tell_the_settings_is_not_asked_all_the_time(scene: 
         scene.reaches("converged")
         scene.does("settings", "os.kill(os.getpid(), signal.SIGKILL)")
         scene.config.write_text("other")
-        scene.until(lambda: any("the old settings stay" in event.message for event in scene.of("warning")))
+        scene.until(lambda: any("keeping the old settings" in event.message for event in scene.of("warning")))
         scene.until(lambda: len(scene.of("pass.ended")) > 1)  # with the old ones
         assert scene.looks().data["running"] == ""
         assert scene.begun().count("settings") == 2

@@ -44,7 +44,7 @@ SICK = (
         both(_CRASHING, fault("kubelet", '{"healthz": false}')),
         both(fault("kubelet", ""), good_version),
         5,
-        ("keeps crashing", "this generation is not blamed"),
+        ("keeps crashing", "it will be retried"),
         kubelet=Kubelet.SICK,
     ),
     Case(
@@ -66,7 +66,7 @@ SICK = (
         5,
         (
             "the container runtime does not answer",
-            "this generation is not blamed",
+            "it will be retried",
             "systemctl status containerd",
         ),
         when=_STARTING,
@@ -123,7 +123,7 @@ SICK = (
         5,
         (
             "the container runtime does not answer",
-            "this generation is not blamed",
+            "it will be retried",
             "systemctl status containerd",
         ),
         when=_STARTING,

@@ -211,7 +211,7 @@ def _judge(case: Case, ended: Ended, seconds: float) -> Iterator[str]:
     wrong = [f"it does not say {word!r}" for word in case.says if word not in ended.said]
     if ended.code != case.code:
         wrong.append(f"it exits with {ended.code}, not {case.code}")
-    if "(a bug" in ended.said or "[it never said" in ended.said:
+    if "(internal error" in ended.said or "[it never said" in ended.said:
         wrong.append("it fails as it should not")
     if seconds > case.seconds + BUSY:
         wrong.append(f"it takes {seconds:.1f} s, not {case.seconds:g}")

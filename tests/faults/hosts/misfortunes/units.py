@@ -121,7 +121,7 @@ UNITS = (
             shell("systemctl kill --signal=KILL kubelet; systemctl restart kubelet"),
         ),
         5,
-        ("it is still stopping", "TimeoutStopUSec", "this generation is not blamed", "as it was before"),
+        ("it is still stopping", "TimeoutStopUSec", "it will be retried", "as it was before"),
         kubelet=Kubelet.OWN,
         before=Before.BARE,
         theirs=(_THEIR_DROP_IN, f"{posixpath.dirname(_THEIR_DROP_IN)}:"),
