@@ -66,9 +66,9 @@ _HINT = "correct the configs (the ConfigMap's keys, or the files of --configs); 
 
 @dataclass(frozen=True, slots=True)
 class Configs:
-    """The files as they came, None where not given. `policy` is what cri-resmgr would activate, `pins`
-    whether its PinCPU is not false, `reserved` the CPU that it keeps for the system (`750m`, `cpuset:0`), and
-    `available` what it may use at all; either may be empty.
+    """The files as they came, None where not given. `policy` is what cri-resmgr would activate, `reserved`
+    the CPU that it keeps for the system (`750m`, `cpuset:0`), `available` what it may use at all; either may
+    be empty.
 
     `extra_options` is the text of EXTRA_OPTIONS.cfg. `warnings` name what works but has
     side effects that an operator should know.
@@ -78,7 +78,6 @@ class Configs:
     force: bytes | None = None
     extra_options: str | None = None
     policy: str = "none"
-    pins: bool = True
     reserved: str = ""
     available: str = ""
     warnings: tuple[Finding, ...] = ()
@@ -110,7 +109,6 @@ def load_configs(directory: Path | None) -> Configs:
         force=contents[FORCE],
         extra_options=options,
         policy=policy_in(effective.data),
-        pins=pins_in(effective.data),
         reserved=_cpus_in(effective.data, "ReservedResources"),
         available=_cpus_in(effective.data, "AvailableResources"),
         warnings=tuple(finding for name in documents for finding in _warnings(documents[name], name)),

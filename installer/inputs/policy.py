@@ -6,7 +6,7 @@ fallback.cfg, built-in defaults. It activates a policy when it starts, and no la
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from installer.errors import InvalidInputError
 from installer.inputs.configs import pins_in, policy_in
@@ -15,9 +15,6 @@ from installer.model import paths
 from installer.model.host import ABSENT, HostSnapshot
 from installer.model.plan import Desired
 from installer.model.proxy import PolicyInForce, PolicySource, ProxyCache
-
-if TYPE_CHECKING:
-    from installer.inputs.configs import Configs
 
 
 def policy_in_force(snapshot: HostSnapshot) -> PolicyInForce | None:
@@ -45,24 +42,17 @@ def policy_in_force(snapshot: HostSnapshot) -> PolicyInForce | None:
     return PolicyInForce(active, source, configured if configured != active else "")
 
 
-def next_policy(configs: Configs, cache: ProxyCache) -> PolicyInForce:
-    """What a start with these configs would activate."""
-    if configs.force is not None:
-        return PolicyInForce(configs.policy, PolicySource.FORCE, pins=configs.pins)
-    if cache.agent:
-        sections = _agents_sections(cache)
-        return PolicyInForce(policy_in(sections), PolicySource.AGENT, pins=pins_in(sections))
-    return PolicyInForce(configs.policy, PolicySource.FALLBACK, pins=configs.pins)
-
-
-def policy_of(desired: Desired, cache: ProxyCache) -> str:
-    """The policy that a start with these files would activate."""
+def policy_of(desired: Desired, cache: ProxyCache) -> PolicyInForce:
+    """What a start with these files would activate."""
     files = {file.path: file.content for file in desired.files if isinstance(file.content, bytes)}
     forced = files.get(paths.FORCE_CONFIG)
     if forced is None and cache.agent:
-        return agent_policy(cache)
-    path = paths.FALLBACK_CONFIG if forced is None else paths.FORCE_CONFIG
-    return _policy_in_text(files.get(path, b""), path)
+        source, data = PolicySource.AGENT, _agents_sections(cache)
+    elif forced is None:
+        source, data = PolicySource.FALLBACK, _data_in(files.get(paths.FALLBACK_CONFIG, b""))
+    else:
+        source, data = PolicySource.FORCE, _data_in(forced)
+    return PolicyInForce(policy_in(data), source, pins=pins_in(data))
 
 
 def agent_policy(cache: ProxyCache) -> str:
@@ -71,21 +61,16 @@ def agent_policy(cache: ProxyCache) -> str:
 
 
 def _agents_sections(cache: ProxyCache) -> dict[str, object]:
-    sections: dict[str, object] = {}
-    for name, text in cache.agent.items():
-        try:
-            sections[name] = parse_document(text.encode("utf-8", "replace"), name).data
-        except InvalidInputError:
-            continue
-    return sections
+    return {name: _data_in(text.encode("utf-8", "replace")) for name, text in cache.agent.items()}
 
 
 def _file_policy(snapshot: HostSnapshot, path: str) -> str:
-    return _policy_in_text(snapshot.files.get(path, ABSENT).content or b"", path)
+    return policy_in(_data_in(snapshot.files.get(path, ABSENT).content or b""))
 
 
-def _policy_in_text(content: bytes, path: str) -> str:
+def _data_in(content: bytes) -> Any:
+    """What a text says; None if it cannot be read."""
     try:
-        return policy_in(parse_document(content, path).data)
+        return parse_document(content, "").data
     except InvalidInputError:
-        return "none"
+        return None

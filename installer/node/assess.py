@@ -6,12 +6,13 @@ caller sees by `needs_probe` whether it is missing, adds it, and assesses again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from installer.inputs.load import Inputs, Request
-from installer.inputs.policy import next_policy, policy_in_force
+from installer.inputs.policy import policy_in_force, policy_of
 from installer.model import paths
 from installer.model.hold import is_of_a_run
 from installer.model.host import HostSnapshot, Part, Probe
@@ -113,7 +114,7 @@ def _compare(
     runtime = kubelet.endpoint if removing else runtime_endpoint(settings, kubelet)
     desired = _desired(inputs, snapshot, kubelet) if installed is None else installed
     changes = _changes(inputs, desired, snapshot, record)
-    starting = _starting_policy(inputs, snapshot, changes)
+    starting = _starting_policy(desired, snapshot, changes)
     active = starting or policy_in_force(snapshot)
     refuge = refuge_of(snapshot, changes, active.name if active else "", runtime)
     return _Compared(desired, runtime, changes, refuge, starting)
@@ -124,7 +125,9 @@ def _changes(inputs: Inputs, desired: Desired, snapshot: HostSnapshot, record: R
         return Changes()  # kubelet cannot be served: preflight says why
     changes = diff(desired, snapshot, record)
     why = ""
-    if _reload_would_repin(inputs, snapshot, changes) or _passes_by(inputs, snapshot, changes):
+    policy = partial(policy_of, desired, snapshot.cache)
+    adopts = _reload_would_repin(inputs, snapshot, changes, policy)
+    if adopts or _passes_by(inputs, snapshot, changes, policy):
         why = _WHY_ADOPTED
     if not why and desired.proxy is not None and _has_taken(inputs, snapshot):
         why = _WHY_TAKEN
@@ -138,12 +141,12 @@ def _desired(inputs: Inputs, snapshot: HostSnapshot, kubelet: KubeletAnalysis) -
     return build_desired(inputs.request.settings, inputs.configs, inputs.payload, kubelet, detail)
 
 
-def _starting_policy(inputs: Inputs, snapshot: HostSnapshot, changes: Changes) -> PolicyInForce | None:
+def _starting_policy(desired: Desired, snapshot: HostSnapshot, changes: Changes) -> PolicyInForce | None:
     """The policy that the proxy starts with; None if `changes` do not start it."""
     proxy = changes.unit(Part.PROXY)
     if proxy is None or proxy.action is not UnitAction.RESTART:
         return None
-    return next_policy(inputs.configs, snapshot.cache)
+    return policy_of(desired, snapshot.cache)
 
 
 def _unpinned(
@@ -175,14 +178,15 @@ def _adopting(inputs: Inputs, snapshot: HostSnapshot, starting: PolicyInForce | 
     return starting.repins is not Repinning.NOTHING and not divide(probe.containers, snapshot.cache)[1]
 
 
-def _reload_would_repin(inputs: Inputs, snapshot: HostSnapshot, changes: Changes) -> bool:
+def _reload_would_repin(
+    inputs: Inputs, snapshot: HostSnapshot, changes: Changes, policy: Callable[[], PolicyInForce]
+) -> bool:
     """Whether the proxy is only signalled although it has to be stopped: if it refuses what it reads again it
     is restarted, and would meet strangers then."""
     proxy, containers = changes.unit(Part.PROXY), snapshot.probe.containers if snapshot.probe else ()
     if proxy is None or proxy.action is not UnitAction.RELOAD:
         return False
-    next_one = next_policy(inputs.configs, snapshot.cache)
-    return _adopting(inputs, snapshot, next_one) and bool(divide(containers, snapshot.cache)[0])
+    return _adopting(inputs, snapshot, policy()) and bool(divide(containers, snapshot.cache)[0])
 
 
 def _met_by(snapshot: HostSnapshot, changes: Changes) -> PolicyInForce | None:
@@ -193,7 +197,9 @@ def _met_by(snapshot: HostSnapshot, changes: Changes) -> PolicyInForce | None:
     return policy_in_force(snapshot) if moves else None
 
 
-def _passes_by(inputs: Inputs, snapshot: HostSnapshot, changes: Changes) -> bool:
+def _passes_by(
+    inputs: Inputs, snapshot: HostSnapshot, changes: Changes, policy: Callable[[], PolicyInForce]
+) -> bool:
     """Whether kubelet would move onto a proxy that runs on beside containers that it does not know: its next
     start, whoever begins it, would take their CPUs and weight."""
     kubelet, proxy = changes.unit(Part.KUBELET), changes.unit(Part.PROXY)
@@ -201,8 +207,7 @@ def _passes_by(inputs: Inputs, snapshot: HostSnapshot, changes: Changes) -> bool
         return False
     if (proxy is not None and proxy.action is UnitAction.RESTART) or snapshot.probe is None:
         return False
-    next_one = next_policy(inputs.configs, snapshot.cache)
-    return _adopting(inputs, snapshot, next_one) and bool(
+    return _adopting(inputs, snapshot, policy()) and bool(
         divide(snapshot.probe.containers, snapshot.cache)[0]
     )
 

@@ -76,7 +76,7 @@ def _planned_work(inputs: Inputs, assessment: Assessment, run: Run) -> PlannedWo
     if plan.mode is Mode.REMOVE:
         return PlannedWork("removal", restarts_kubelet=restarts, removes=True)
     in_force, record = policy_in_force(snapshot), run.store.record
-    repolicies = policy_of(plan.desired, snapshot.cache) != (in_force.name if in_force else "")
+    repolicies = policy_of(plan.desired, snapshot.cache).name != (in_force.name if in_force else "")
     return PlannedWork(
         fleet_generation(inputs),
         restarts_kubelet=restarts,

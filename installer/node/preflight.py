@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from installer.inputs.policy import next_policy
+from installer.inputs.policy import policy_of
 from installer.inputs.systemd_syntax import parse_unit
 from installer.model import paths
 from installer.model.host import HostSnapshot, Machine, Part, Probe, UnitState
@@ -68,7 +68,7 @@ def check(
     if snapshot.probe is None or (desired.files and not changes):
         return found
     if not kubelet.cgroups_per_qos:
-        found += tuple(_check_cgroups(inputs, snapshot, changes))
+        found += tuple(_check_cgroups(desired, snapshot, changes))
     return found + check_change(inputs, snapshot, kubelet.policies, desired, changes, moved=moved)
 
 
@@ -121,7 +121,7 @@ def check_change(
     kubelet = changes.unit(Part.KUBELET)
     restarts_kubelet = kubelet is not None and kubelet.action is UnitAction.RESTART
     moves = restarts_kubelet and not snapshot.kubelet.on_relay
-    repinning = check_repinning(inputs, snapshot)
+    repinning = check_repinning(inputs, desired, snapshot)
     return (
         *_check_running(snapshot, moved),
         *_check_healthz(snapshot, request.settings.kubelet.healthz_url),
@@ -318,11 +318,11 @@ def _check_runtime(probe: Probe, why: str) -> Iterable[Finding]:
         )
 
 
-def _check_cgroups(inputs: Inputs, snapshot: HostSnapshot, changes: Changes) -> Iterable[Finding]:
+def _check_cgroups(desired: Desired, snapshot: HostSnapshot, changes: Changes) -> Iterable[Finding]:
     """cri-resmgr reads a pod's QoS class from its cgroup's name, and gives containers of a pod without one
     the lowest weight, whatever it is told of them (seen with the real v0.9.2)."""
     proxy = changes.unit(Part.PROXY)
-    policy = next_policy(inputs.configs, snapshot.cache)
+    policy = policy_of(desired, snapshot.cache)
     starts = proxy is not None and proxy.action in (UnitAction.RELOAD, UnitAction.RESTART)
     if starts and policy.repins is Repinning.CPUS_AND_WEIGHT:
         yield refusal(

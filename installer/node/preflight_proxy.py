@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from installer.host.ports import RuntimeStatus
 from installer.inputs.configs import DEFAULT_FALLBACK, Configs, find_cpu_faults
-from installer.inputs.policy import agent_policy, next_policy, policy_in_force
+from installer.inputs.policy import agent_policy, policy_in_force, policy_of
 from installer.model import paths
 from installer.model.containers import parse_list
 from installer.model.host import HostSnapshot, RunningContainer
 from installer.model.overview import name_some
-from installer.model.plan import Changes, FileChange, Finding, refusal, warning
+from installer.model.plan import Changes, Desired, FileChange, Finding, refusal, warning
 from installer.model.proxy import ProxyCache, Repinning, nano_of
 from installer.node.adoption import divide
 from installer.node.header import without_header
@@ -207,10 +207,10 @@ def check_cache(inputs: Inputs, cache: ProxyCache) -> Iterable[Finding]:
     )
 
 
-def check_repinning(inputs: Inputs, snapshot: HostSnapshot) -> Iterable[Finding]:
+def check_repinning(inputs: Inputs, desired: Desired, snapshot: HostSnapshot) -> Iterable[Finding]:
     """Containers that a start of the proxy would pin anew."""
     settings = inputs.request.settings.proxy
-    policy = next_policy(inputs.configs, snapshot.cache)
+    policy = policy_of(desired, snapshot.cache)
     adoptable, others = divide(snapshot.probe.containers if snapshot.probe else (), snapshot.cache)
     adopts = settings.existing_containers == "adopt"
     strangers = [one for one, _why in others] + ([] if adopts else adoptable)

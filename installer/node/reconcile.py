@@ -226,7 +226,7 @@ def _as_good(assessment: Assessment, run: Run) -> Assessment | None:
         kubelet_unit=unit,
         hold=bool(snapshot.hold),
         ends_hold=True,
-        refuge=refuge_of(snapshot, changes, policy_of(good, snapshot.cache), assessment.base_endpoint),
+        refuge=refuge_of(snapshot, changes, policy_of(good, snapshot.cache).name, assessment.base_endpoint),
         cache_step=cache_step(snapshot),
     )
     return replace(assessment, plan=plan, payload_version="")

@@ -26,7 +26,7 @@ from installer.model.event import Event
 from installer.model.host import Health, HostSnapshot, Part
 from installer.model.limits import ANSWER_SECONDS, HURRIED_SECONDS, Limits
 from installer.model.plan import Assessment, Changes, Desired, Plan, Step, StepKind
-from installer.model.proxy import PolicyInForce, PolicySource, Repinning, fatal_lines
+from installer.model.proxy import Repinning, fatal_lines
 from installer.node.converge import converge, limits_of
 from installer.node.diff import diff
 from installer.node.failure_report import (
@@ -186,7 +186,7 @@ def _refuge_of(
     """With the files of an earlier installation, kubelet knows no hold."""
     if target.proxy is None or is_earlier(run.store.record):
         return ""
-    policy = policy_of(target, snapshot.cache)
+    policy = policy_of(target, snapshot.cache).name
     return refuge_of(snapshot, changes, policy, assessment.base_endpoint, back=True)
 
 
@@ -197,7 +197,7 @@ def _gives_back(assessment: Assessment, target: Desired, run: Run) -> bool:
         return False
     if target.proxy is None:
         return True
-    back_to_none = policy_of(target, assessment.snapshot.cache) == "none"
+    back_to_none = policy_of(target, assessment.snapshot.cache).name == "none"
     return back_to_none and (_pinned(assessment) or assessment.plan.resets_all)
 
 
@@ -205,7 +205,7 @@ def _pinned(assessment: Assessment) -> bool:
     """Whether the attempt had a policy that pins. Its proxy may have been started again since, with files
     that are back already: then its cache tells of the policy none."""
     attempted = assessment.plan.desired
-    return attempted.proxy is not None and policy_of(attempted, assessment.snapshot.cache) != "none"
+    return attempted.proxy is not None and policy_of(attempted, assessment.snapshot.cache).name != "none"
 
 
 def _adopts(assessment: Assessment, target: Desired, run: Run) -> bool:
@@ -214,8 +214,7 @@ def _adopts(assessment: Assessment, target: Desired, run: Run) -> bool:
     settings, snapshot = run.settings.proxy, assessment.snapshot
     if target.proxy is None or settings.existing_containers != "adopt" or settings.accept_repinning:
         return False
-    policy = PolicyInForce(policy_of(target, snapshot.cache), PolicySource.FALLBACK)
-    return policy.repins is not Repinning.NOTHING
+    return policy_of(target, snapshot.cache).repins is not Repinning.NOTHING
 
 
 def _parts(progress: Progress, target: Desired) -> frozenset[Part]:

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from installer.inputs.configs import Configs, load_configs
-from installer.inputs.policy import next_policy, policy_in_force
+from installer.inputs.policy import policy_in_force, policy_of
 from installer.model import paths
 from installer.model.host import (
+    DesiredFile,
     FileState,
     HostSnapshot,
     Kind,
     KubeletSnapshot,
+    Part,
     ProcessState,
     ProxySnapshot,
     UnitState,
 )
-from installer.model.proxy import NO_CACHE, CachedContainer, PolicySource, ProxyCache, parse_cache
+from installer.model.plan import Desired
+from installer.model.proxy import (
+    NO_CACHE,
+    CachedContainer,
+    PolicyInForce,
+    PolicySource,
+    ProxyCache,
+    parse_cache,
+)
 from tests.rules import rule
 
 FALLBACK = ("cri-resmgr", "--fallback-config", paths.FALLBACK_CONFIG)
@@ -71,10 +79,18 @@ def test_without_a_proxy_none_is_in_force() -> None:
 
 
 def test_what_the_next_start_would_activate() -> None:
-    configs, cache = Configs(fallback=b"", policy="balloons"), ProxyCache(agent=AGENT)
-    assert next_policy(configs, NO_CACHE).source is PolicySource.FALLBACK
-    assert next_policy(configs, cache).name == "static-pools"
-    assert next_policy(replace(configs, force=b""), cache).name == "balloons"
+    cache, fallback = ProxyCache(agent=AGENT), installs(FALLBACK_CONFIG="balloons")
+    assert policy_of(fallback, NO_CACHE) == PolicyInForce("balloons", PolicySource.FALLBACK)
+    assert policy_of(fallback, cache) == PolicyInForce("static-pools", PolicySource.AGENT)
+    forced = installs(FALLBACK_CONFIG="none", FORCE_CONFIG="balloons")
+    assert policy_of(forced, cache) == PolicyInForce("balloons", PolicySource.FORCE)
+
+
+def installs(**policies: str) -> Desired:
+    """By the name of a path in `paths`."""
+    texts = {getattr(paths, name): f"policy:\n  Active: {policy}\n" for name, policy in policies.items()}
+    files = (DesiredFile(path, text.encode(), 0o644, Part.PROXY, "") for path, text in texts.items())
+    return Desired(tuple(files))
 
 
 CACHE = {
@@ -151,9 +167,8 @@ def test_json_that_is_not_what_the_proxy_reads_is_a_torn_cache(other: dict[str, 
         ("", True),
     ],
 )
-def test_a_policy_that_is_told_to_leave_cpus_alone(text: str, pins: bool, tmp_path: Path) -> None:
-    (tmp_path / "fallback.cfg").write_text(text)
-    configs = load_configs(tmp_path)
-    assert next_policy(configs, NO_CACHE).pins == pins
+def test_a_policy_that_is_told_to_leave_cpus_alone(text: str, pins: bool) -> None:
+    file = DesiredFile(paths.FALLBACK_CONFIG, text.encode(), 0o644, Part.PROXY, "")
+    assert policy_of(Desired((file,)), NO_CACHE).pins == pins
     sections = {"policy": "Active: balloons\nballoons:\n  PinCPU: false\n"}
-    assert not next_policy(configs, ProxyCache(agent=sections)).pins
+    assert not policy_of(Desired((file,)), ProxyCache(agent=sections)).pins

@@ -126,7 +126,10 @@ def change(
     given = inputs(settings, configs or Configs(), accept_pending=accept_pending)
     unit = UnitState(paths.PROXY_UNIT, proxy)
     seen = replace(snapshot, proxy=ProxySnapshot(unit), probe=probe)
-    return list(check_change(given, seen, policies, DESIRED, changes, moved=moved))
+    text = given.configs.fallback or f"policy:\n  Active: {given.configs.policy}\n".encode()
+    fallback = DesiredFile(paths.FALLBACK_CONFIG, text, 0o644, Part.PROXY, "")
+    desired = replace(DESIRED, files=(fallback,))
+    return list(check_change(given, seen, policies, desired, changes, moved=moved))
 
 
 def codes(findings: list[Finding] | tuple[Finding, ...], severity: Severity = Severity.REFUSE) -> list[str]:
@@ -455,7 +458,9 @@ def test_the_old_name_of_a_forced_yes_names_the_new_setting() -> None:
     ],
 )
 def test_what_each_policy_takes_from_strangers(policy: str, pins: bool, takes: str) -> None:
-    found = change(probe=replace(PROBE, containers=containers(1)), configs=Configs(policy=policy, pins=pins))
+    text = f"policy:\n  Active: {policy}\n  {policy}:\n    PinCPU: {str(pins).lower()}\n"
+    configs = Configs(fallback=text.encode(), policy=policy)
+    found = change(probe=replace(PROBE, containers=containers(1)), configs=configs)
     assert codes(found) == ["repinning"] * bool(takes)
     assert all(takes in finding.message for finding in found)
 

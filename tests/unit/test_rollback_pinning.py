@@ -13,6 +13,7 @@ from installer.inputs.load import Request
 from installer.inputs.settings import KubeletSettings, ProxySettings, Settings
 from installer.model import paths
 from installer.model.containers import NO_MANAGERS, CgroupState, CpuResources
+from installer.model.event import Event
 from installer.model.host import RunningContainer, UnitState
 from installer.model.names import Mode
 from installer.model.proxy import ProxyCache
@@ -111,6 +112,25 @@ def test_pinned_containers_get_their_cpus_back_though_systemd_starts_the_proxy_d
     with pytest.raises(RolledBackError):
         node.install(payload, configs)
     assert node.cpus == "0-3"
+
+
+@rule("R14")
+def test_the_way_back_to_a_policy_that_leaves_cpus_alone_adopts_nobody(tmp_path: Path) -> None:
+    payload, configs, root = tmp_path / "payload", tmp_path / "configs", tmp_path / "node"
+    release(payload, "one")
+    configs.mkdir()
+    root.mkdir()
+    build(bare_node(), root)
+    node, said = PinningNode(root), list[Event]()
+    (configs / "fallback.cfg").write_text("policy:\n  Active: balloons\n  balloons:\n    PinCPU: false\n")
+    settings = Settings(kubelet=KubeletSettings(settle_seconds=1))
+    request = Request(Mode.INSTALL, settings, payload, configs)
+    reconcile(request, node.fake.host, said.append)
+    release(payload, "two", works=False)
+    with pytest.raises(RolledBackError):
+        reconcile(request, node.fake.host, said.append)
+    assert "adopt" not in [event.data.get("step") for event in said]
+    assert "rollback.started" in [event.kind for event in said]
 
 
 @rule("R8")
