@@ -25,7 +25,7 @@ from installer.model.names import LAST_FAILURE, NOT_READY_TAINT, READY_LABEL, ST
 ROOT = Path(__file__).parents[2]
 OPERATIONS = (ROOT / "docs/operations.md").read_text()
 ARCHITECTURE = (ROOT / "docs/architecture.md").read_text()
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 SOURCES = "\n".join(path.read_text() for path in sorted((ROOT / "installer").rglob("*.py")))
 GUARD = ROOT / "units/cri-resmgr-kubelet-guard"
 NO_QUOTE = re.compile(
