@@ -1,7 +1,7 @@
 """What a cluster with the Prometheus operator and Grafana gets from `--monitoring`: a PodMonitor, alerts, and
 a dashboard. Pure.
 
-Each alert names its part of docs/operations.md, where it stands what to do then.
+Each alert names its part of docs/runbooks.md, where it stands what to do then.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 _M = "cri_resmgr_installer_"
-_DOCS = "docs/operations.md#"
+_DOCS = "docs/runbooks.md#"
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """`minutes`: how long the expression has to be true. `runbook` is a heading of docs/operations.md."""
+    """`minutes`: how long the expression has to be true. `runbook` is a heading of docs/runbooks.md."""
 
     name: str
     expression: str

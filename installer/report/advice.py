@@ -8,7 +8,7 @@ from installer.model.daemon import Phase
 from installer.model.hold import PAUSE_ANNOTATION
 from installer.model.overview import NodeHealth
 
-_OPERATIONS, _FLEET = "docs/operations.md#", "docs/fleet.md#"
+_RUNBOOKS, _FLEET = "docs/runbooks.md#", "docs/fleet.md#"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,29 +23,29 @@ _BY_PHASE = {
     Phase.FAILED: Advice(
         "fix what it names and the node retries by itself; a generation that was rolled back needs "
         "another one, or `install --retry` on the node",
-        f"{_OPERATIONS}failed-exit-5",
+        f"{_RUNBOOKS}failed-exit-5",
     ),
     Phase.REFUSED: Advice(
         "fix what it names and the node retries by itself, or exclude the node with nodeSelector",
-        f"{_OPERATIONS}refused-exit-4",
+        f"{_RUNBOOKS}refused-exit-4",
     ),
     Phase.HELD: Advice(
         "kubelet runs without the proxy and is safe; on the node, `journalctl -u cri-resource-manager` says "
         "what became of the proxy",
-        f"{_OPERATIONS}held",
+        f"{_RUNBOOKS}held",
     ),
     Phase.LIMITED: Advice(
         "find out who keeps changing kubelet's unit: `cri-resmgr-installer history` on the node",
-        f"{_OPERATIONS}limited",
+        f"{_RUNBOOKS}limited",
     ),
     Phase.UNWELL: Advice(
         "if it does not pass within a minute, `cri-resmgr-installer status` on the node",
-        f"{_OPERATIONS}not-ready",
+        f"{_RUNBOOKS}not-ready",
     ),
 }
 _BY_HEALTH = {
     NodeHealth.TROUBLE: Advice(
-        "`kubectl describe` and `kubectl logs` of the node's pod say more", f"{_OPERATIONS}not-ready"
+        "`kubectl describe` and `kubectl logs` of the node's pod say more", f"{_RUNBOOKS}not-ready"
     ),
     NodeHealth.SILENT: Advice(
         "look at the node and at its pod of ours; what is installed there needs neither",
@@ -54,12 +54,12 @@ _BY_HEALTH = {
     NodeHealth.DIRTY: Advice(
         "`cri-resmgr-installer manifests --mode remove --nodes NODE | kubectl apply -f -`, with your "
         "--values, cleans it; then `cri-resmgr-installer uninstall` takes the rest away",
-        f"{_OPERATIONS}uninstalling",
+        "docs/operations.md#uninstalling",
     ),
     NodeHealth.WORKING: Advice("wait"),
     NodeHealth.PAUSED: Advice(
         f"when the work on it is done: `kubectl annotate node NODE {PAUSE_ANNOTATION}-`",
-        f"{_OPERATIONS}paused",
+        f"{_RUNBOOKS}paused",
     ),
 }
 

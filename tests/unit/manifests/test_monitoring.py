@@ -14,7 +14,7 @@ from installer.manifests.monitoring import anchor, build_alerts
 from installer.model.daemon import DaemonState, Phase
 from installer.model.names import Mode
 from tests.unit.manifests.rendering import Maker, pod_of, the
-from tests.unit.test_docs import OPERATIONS, section
+from tests.unit.test_docs import RUNBOOKS, section
 
 REACHED = {"settings": {"status": {"listen": ":9464"}}}
 
@@ -42,11 +42,11 @@ def test_alerts_and_panels_ask_for_what_is_served(made: list[dict[str, Any]]) ->
 
 
 def test_every_alert_has_its_runbook() -> None:
-    headings = re.findall(r"(?m)^#+ (.*)$", OPERATIONS)
+    headings = re.findall(r"(?m)^#+ (.*)$", RUNBOOKS)
     explained = section("Alerts")
     for alert in build_alerts("job"):
         assert alert.runbook in headings
-        assert re.search(rf"(?m)^\| `{alert.name}` .*\(#{re.escape(anchor(alert.runbook))}\)", explained)
+        assert re.search(rf"(?m)^\| `{alert.name}` .*\(runbooks\.md#{anchor(alert.runbook)}\)", explained)
 
 
 def test_prometheus_finds_the_port_of_the_pods(made: list[dict[str, Any]]) -> None:
