@@ -213,7 +213,15 @@ class _Worker:
         self._host.files.remove(paths.PROXY_WANTED)
 
     def _adopt(self, step: Step) -> None:
-        adoption = adopt(self._host, step.target, self._stop_for_adoption, self._limits.proxy_start / 2)
+        limits, clock = self._limits, self._host.clock
+        try:
+            adoption = adopt(self._host, step.target, self._stop_for_adoption, limits.proxy_start / 2)
+        except StepFailedError:  # it may be slow to see many containers, as a start is
+            away = clock.monotonic() - (self._proxy_away or clock.monotonic())
+            if away < limits.proxy_start / 2 or not self._is_given_more_time():
+                raise
+            limits = self._limits
+            adoption = adopt(self._host, step.target, self._stop_for_adoption, limits.proxy_start / 2)
         self._before = {container.id: container for container in adoption.containers} | self._before
         for event in adoption.events():
             self._emit(event)
@@ -239,9 +247,8 @@ class _Worker:
             self._restart(Step(StepKind.RESTART, paths.PROXY_UNIT, Part.PROXY))
             self._leave_if_slow()
             self._await_relay(Step(StepKind.AWAIT_RELAY, paths.RELAY_ENDPOINT, Part.PROXY))
-        raise StepFailedError(
-            f"new containers keep being created outside the proxy: {lost[0].how}", "run again", True
-        )
+        message = f"new containers keep being created outside the proxy: {lost[0].how}"
+        raise StepFailedError(message, "run again", True)
 
     def forget_adopted(self) -> None:
         """The cache is as cri-resmgr itself has left it: what comes next may not start on ours."""
@@ -321,19 +328,15 @@ class _Worker:
             self._progress.cut_short = True
             return False
         message = f"the proxy has not answered for {self._limits.proxy_start:g} s: kubelet leaves the relay"
-        self._emit(
-            Event(
-                "warning",
-                message,
-                {"code": "slow-start", "hint": "kubelet returns to the relay once the proxy answers"},
-            )
-        )
+        hint = "kubelet returns to the relay once the proxy answers"
+        self._emit(Event("warning", message, {"code": "slow-start", "hint": hint}))
         limits, journal = self._limits, self._progress.journal_from
         self._limits = replace(limits, hanging=False, proxy_start=limits.unhurried)
         self._progress.left_relay = self._leaving = True
         for step in leave_relay(self._plan.kubelet_unit):
             self.carry_out(step)
         self._leaving, self._progress.journal_from = False, journal
+        self.gap.kubelet_has_left()
         now = self._host.clock.monotonic()
         began = now if self._start_began is None else self._start_began
         self._relay_deadline = max(began + limits.unhurried, now + 1.0)

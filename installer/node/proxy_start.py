@@ -199,7 +199,10 @@ class Gap:
             )
 
     def close(self) -> None:
-        """Ends what systemd has promised, to us or to a run that was killed."""
         self.is_open = False
+        self.kubelet_has_left()
+
+    def kubelet_has_left(self) -> None:
+        """Ends what systemd has promised, to us or to a run that was killed."""
         with suppress(SystemdError):  # at worst it starts what runs: nothing
             self._systemd.disarm_start(paths.PROXY_UNIT)

@@ -13,10 +13,10 @@ import pytest
 from installer.errors import StepFailedError
 from installer.model import paths
 from installer.model.containers import CgroupState, CpuResources
-from installer.model.host import Part, RunningContainer, UnitState, UnstartedContainer
+from installer.model.host import Part, ProcessState, RunningContainer, UnitState, UnstartedContainer
 from installer.model.limits import Limits
 from installer.model.names import Mode
-from installer.model.plan import Changes, Desired, Plan, Step, StepKind
+from installer.model.plan import Changes, Desired, DesiredUnit, Plan, Step, StepKind
 from installer.model.proxy import CachedContainer, parse_cache
 from installer.node.adoption import (
     OLD_CACHE,
@@ -326,6 +326,44 @@ def test_who_comes_while_the_proxy_is_shown_the_others_is_shown_to_it_too(tmp_pa
 
 def adopted(root: Path) -> Mapping[str, CachedContainer]:
     return parse_cache(text(root, paths.PROXY_CACHE)).containers
+
+
+@rule("R8")
+@pytest.mark.parametrize("leaves", [True, False])
+def test_kubelet_does_not_hang_while_the_program_looks_at_many_containers(
+    tmp_path: Path, leaves: bool
+) -> None:
+    """It may look for half of the 11 s that kubelet may hang: the rest is for the start that follows."""
+    fake, unit = pinned_host(tmp_path, None), "kubelet.service"
+    fake.clock.time = 100.0
+    fake.systemd.units[unit] = UnitState(unit, "loaded", "active", "running", main_pid=8)
+    moves, see = list[str](), sees(fake)
+
+    def restart(_method: str, found: UnitState) -> tuple[str, UnitState]:
+        now = fake.systemd.started(found)
+        fake.processes.processes[now.main_pid] = ProcessState(now.main_pid, ("kubelet",), {})
+        return "done", now
+
+    def slowly(state: Path) -> str:
+        moves[:] = [call.method for call in fake.systemd.calls if call.target == unit]
+        fake.clock.sleep(5.5)
+        if not moves:
+            raise StepFailedError("it has not read the running containers", interfered=True)
+        return see(state)
+
+    fake.systemd.on_job[unit], fake.validator.on_see = restart, slowly
+    steps = [Step(StepKind.ADOPT, ENDPOINT, Part.PROXY)]
+    steps += [Step(StepKind.LEAVE_IF_SLOW, ENDPOINT, Part.PROXY)] * leaves
+    desired = Desired(proxy=DesiredUnit(paths.PROXY_UNIT, "", "", "new"))
+    plan = Plan(Mode.INSTALL, desired, Changes(), unit, tuple(steps))
+    limits = Limits(11.0, kubelet_start=9, settle=1, guard=1, healthz_url="", hanging=True, unhurried=60)
+    if leaves:
+        apply_plan(plan, fake.host, limits, lambda _event: None, Progress())
+    else:
+        with pytest.raises(StepFailedError, match="it has not read the running containers"):
+            apply_plan(plan, fake.host, limits, lambda _event: None, Progress())
+    assert ("restart" in moves) is leaves
+    assert (paths.PROXY_UNIT in fake.systemd.armed) is not leaves  # systemd would start it while we look
 
 
 @rule("R8")
