@@ -11,12 +11,10 @@ import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.cel import CelError, Program, compile_expression, types
+from tests.throwaway.kubevalidation import schemas
 
 _OBJECTS = ("object", "oldObject", "namespaceObject")
 _API = "io.k8s.api"
@@ -76,23 +74,13 @@ def unknown_fields(spec: Mapping[str, Any]) -> list[str]:
         for rule in spec["matchConstraints"]["resourceRules"]
         for name in rule["resources"]
     ]
-    schemas = [_schemas()[_SCHEMAS[each]] for each in dict.fromkeys(resources) if each in _SCHEMAS]
-    return [path for path in paths for schema in schemas if not _has(schema, path.split(".")[1:])]
-
-
-@cache
-def _schemas() -> dict[str, Any]:
-    """Of the newest Kubernetes that kubernetes-validate knows."""
-    package = pytest.importorskip("kubernetes_validate")
-    version = package.utils.latest_version()
-    directory = Path(package.__file__).parent / "kubernetes-json-schema" / f"v{version}-local"
-    found: dict[str, Any] = json.loads((directory / "_definitions.json").read_text())["$defs"]
-    return found
+    kinds = [schemas()[_SCHEMAS[each]] for each in dict.fromkeys(resources) if each in _SCHEMAS]
+    return [path for path in paths for kind in kinds if not _has(kind, path.split(".")[1:])]
 
 
 def _has(schema: Mapping[str, Any], steps: list[str]) -> bool:
     if "$ref" in schema:
-        return _has(_schemas()[schema["$ref"].rpartition("/")[2]], steps)
+        return _has(schemas()[schema["$ref"].rpartition("/")[2]], steps)
     if "allOf" in schema:
         return any(_has(each, steps) for each in schema["allOf"])
     if not steps:

@@ -15,7 +15,7 @@ from tests import extras, rules
 from tests.throwaway import real
 from tests.throwaway.controlplane import CLUSTER_PROGRAMS, PROGRAMS, find_programs
 
-_ON_IT = "test_kubeserver, test_stolen_token and test_applied_again run on it"
+_ON_IT = "tests/contract/kubeserver, test_stolen_token and test_applied_again run on it"
 _KUBERNETES = f"{_ON_IT}; DIR has {', '.join(PROGRAMS)}"
 
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -38,12 +38,13 @@ CORE_EVENTS = Resource("", "v1", "events")
 @dataclass(frozen=True, slots=True)
 class Limits:
     """`seconds` for a request with all of its answer, `size` of that in bytes. A list has so many `pages`,
-    and `list_seconds` for all of them."""
+    and `list_seconds` for all of them. The server ends a watch after `watch_seconds`."""
 
     seconds: float = 30.0
     size: int = 64 << 20
     pages: int = 2000
     list_seconds: float = 600.0
+    watch_seconds: int = 100
 
 
 USUAL = Limits()

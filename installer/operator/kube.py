@@ -35,8 +35,7 @@ from installer.operator.kube_objects import Object, cut_line, items_at, mapping_
 PAGE = 50  # objects of one answer: a Cluster alone may have 200 KB
 _CONNECT_SECONDS = 5.0
 _FAR = float("inf")
-_WATCH_SECONDS = 300  # then the server ends a watch, and it is begun again
-_SILENCE = 120.0  # seconds; the server sends a bookmark about once a minute
+_GRACE = 20.0  # seconds by which a server may be late to end a watch
 _CONNECTIONS = 24
 _TEXT = 4096  # characters of an error that are looked at
 
@@ -75,15 +74,16 @@ class KubeClient:
 
     def watch(self, resource: Resource, version: str, selector: str = "") -> Iterator[tuple[str, Object]]:
         """ADDED, MODIFIED, DELETED and BOOKMARK with the object, from `version` on. Ends when the server ends
-        it."""
+        it. Until then it may be silent, for nothing is said of a kind that nobody changes; who is silent for
+        longer is not there any more."""
         chosen = {"label_selector": selector} if selector else {}
         events = Watch().stream(
             self._custom.list_cluster_custom_object,
             *resource,
             resource_version=version,
             allow_watch_bookmarks=True,
-            timeout_seconds=_WATCH_SECONDS,
-            _request_timeout=(_CONNECT_SECONDS, _SILENCE),
+            timeout_seconds=self._limits.watch_seconds,
+            _request_timeout=(_CONNECT_SECONDS, self._limits.watch_seconds + _GRACE),
             **chosen,
         )
         with _translated():

@@ -10,6 +10,8 @@ from typing import Any, Protocol
 
 import pytest
 
+from installer.operator.api import USUAL, Limits
+from installer.operator.kube import KubeClient, connect_with
 from tests.throwaway.authority import StrictServer
 from tests.throwaway.controlplane import Caller, ControlPlane, find_programs
 
@@ -24,6 +26,8 @@ class ApiServer(Protocol):
     def admin(self) -> Caller: ...
     def bearer(self, token: str) -> Caller: ...
     def token_of(self, pod: Mapping[str, Any]) -> str: ...
+    def client(self, limits: Limits = USUAL) -> KubeClient: ...
+    def forget(self) -> None: ...
 
 
 class StandIn:
@@ -51,6 +55,17 @@ class StandIn:
     def token_of(self, pod: Mapping[str, Any]) -> str:
         return (self._server.account_of(dict(pod)) / "token").read_text()
 
+    def client(self, limits: Limits = USUAL) -> KubeClient:
+        return connect_with(self._server.kubeconfig().encode(), limits)
+
+    def forget(self) -> None:
+        self._server.forget()
+
+
+class Real(ControlPlane):
+    def client(self, limits: Limits = USUAL) -> KubeClient:
+        return connect_with(self.kubeconfig("admin").read_bytes(), limits)
+
 
 @contextmanager
 def serve(which: str, config: pytest.Config, directory: Path) -> Iterator[ApiServer]:
@@ -62,5 +77,5 @@ def serve(which: str, config: pytest.Config, directory: Path) -> Iterator[ApiSer
     programs = config.getoption("--kubernetes")
     if programs is None:
         pytest.skip("needs a real API server: --kubernetes DIR")
-    with ControlPlane(find_programs(programs), directory) as plane:
+    with Real(find_programs(programs), directory) as plane:
         yield plane

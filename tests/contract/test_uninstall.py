@@ -137,7 +137,7 @@ def test_nothing_of_ours_is_left_and_all_of_others(begin: Begin) -> None:
     world = begin(n1="ready", n2="ready")
     written = {
         "metadata": {"labels": {READY_LABEL: "true"}},
-        "spec": {"taints": [{"key": NOT_READY_TAINT}, {"key": "theirs"}]},
+        "spec": {"taints": [{"key": key, "effect": "NoSchedule"} for key in (NOT_READY_TAINT, "theirs")]},
         "status": {
             "conditions": [*world.before[node("n1")]["status"]["conditions"], {"type": READY_CONDITION}]
         },
@@ -153,7 +153,7 @@ def test_nothing_of_ours_is_left_and_all_of_others(begin: Begin) -> None:
     assert done.returncode == 0, done.stderr + done.stdout
     assert [json.loads(line)["kind"] for line in done.stdout.splitlines()][-1] == "uninstall.done"
     assert world.fleet.removed == {"n1", "n2"}
-    world.before[node("n1")]["spec"] = {"taints": [{"key": "theirs"}]}
+    world.before[node("n1")]["spec"] = {"taints": [{"key": "theirs", "effect": "NoSchedule"}]}
     assert world.everything() == world.before
     assert world.run("--yes").stdout == "nothing of ours is in this cluster\n"
 

@@ -328,16 +328,18 @@ class ApiServer:
 
 
 def as_table(found: dict[str, Any], query: str) -> dict[str, Any]:
-    """A list as a client gets it that accepts a Table (Kubernetes' documentation, API concepts): a row for
-    each object, with its metadata unless `includeObject` is None."""
+    """What was found as a client gets it that accepts a Table (Kubernetes' documentation, API concepts): a
+    row for each object, with its metadata unless `includeObject` is None."""
     bare = dict(urllib.parse.parse_qsl(query)).get("includeObject") == "None"
-    if "items" not in found:
+    if found.get("kind") == "Status":
         return found
     rows = [
         {"cells": [each["metadata"]["name"]], "object": None if bare else {"metadata": each["metadata"]}}
-        for each in found["items"]
+        for each in found.get("items", [found])
     ]
-    return {"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": {}, "rows": rows}
+    named, parts = found.get("metadata", {}), ("resourceVersion", "continue")
+    metadata = {key: named[key] for key in parts if key in named}
+    return {"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "rows": rows}
 
 
 def merge_conditions(there: list[dict[str, Any]], patch: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -199,12 +199,20 @@ class StrictServer(KubeServer):
             if found["metadata"].get("deletionTimestamp"):
                 return
             found["metadata"]["deletionTimestamp"] = now()
-            self._store("MODIFIED", key, found)
+            self._store("MODIFIED", key, found | {"status": {"phase": "Terminating"}})
             held = [each for each in self.objects if each.namespace == key.name]
             for each in sorted(held, key=lambda name: (name.kind.prefix != CORE, name)):
                 if each in self.objects:
                     self.delete(each)
             self._end_namespace(key.name)
+
+    def _collect(self, key: Name) -> None:
+        """A controller does it, whoever has named the owner."""
+        asking, self._asking = self._asking, _ADMIN
+        try:
+            super()._collect(key)
+        finally:
+            self._asking = asking
 
     def _remove(self, key: Name) -> None:
         super()._remove(key)

@@ -22,7 +22,7 @@ import ssl
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 from urllib.error import HTTPError, URLError
@@ -76,14 +76,21 @@ class Caller:
     """Who asks an API server: by a token, or by the certificate that is in `context`."""
 
     def __init__(self, url: str, context: ssl.SSLContext, token: str = "", network: str = "") -> None:
-        self._url, self._token = url, token
+        self._url, self._token = url, {"Authorization": f"Bearer {token}"} if token else {}
         self._opener = urllib.request.build_opener(_Https(context, network))
 
-    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None, kind: str = "") -> Answer:
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        kind: str = "",
+        accept: str = "application/json",
+    ) -> Answer:
         """`kind` is that of a patch: merge (the default), strategic-merge, json or apply."""
         content = {"apply": "apply-patch+yaml"}.get(kind, f"{kind or 'merge'}-patch+json")
-        headers = {"Content-Type": f"application/{content if method == 'PATCH' else 'json'}"}
-        headers |= {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        headers = {"Content-Type": f"application/{content if method == 'PATCH' else 'json'}", **self._token}
+        headers["Accept"] = accept
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._url + path, data, headers, method=method)
         try:
@@ -92,6 +99,17 @@ class Caller:
         except HTTPError as error:
             with error:
                 return Answer(error.code, _parsed(error.read()))
+
+    def watch(self, path: str) -> Iterator[Object]:
+        """The events from now on, until the server ends it."""
+        request = urllib.request.Request(f"{self._url}{path}&watch=true", headers=self._token)
+        reply = self._opener.open(request, timeout=60)
+
+        def events() -> Iterator[Object]:
+            with reply:
+                yield from map(json.loads, reply)
+
+        return events()
 
 
 class _Https(urllib.request.HTTPSHandler):
@@ -179,6 +197,22 @@ class ControlPlane:
     def bearer(self, token: str) -> Caller:
         context = ssl.create_default_context(cafile=str(self.authority))
         return Caller(self.url, context, token, self._namespace)
+
+    def forget(self) -> None:
+        """What happened until now: watches and lists from before are answered with 410. etcd forgets its
+        history, which an API server has it do every five minutes, and the API server what it remembers of
+        that, by a restart."""
+        etcd = f"http://127.0.0.1:{self._etcd}/v3/kv"
+        key = {"key": base64.b64encode(b"/").decode()}
+        with urllib.request.urlopen(f"{etcd}/range", json.dumps(key).encode()) as reply:
+            revision = json.load(reply)["header"]["revision"]
+        urllib.request.urlopen(f"{etcd}/compaction", json.dumps({"revision": revision}).encode()).close()
+        at = next(at for at, each in enumerate(self._processes) if "kube-apiserver" in str(each.args))
+        self._processes[at].kill()  # asked to end, it waits for every watch
+        self._processes.pop(at).wait()
+        self._start_apiserver()
+        self._processes.insert(at, self._processes.pop())
+        self._wait("/readyz")
 
     @property
     def _namespace(self) -> str:

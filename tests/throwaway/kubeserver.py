@@ -28,7 +28,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from tests.throwaway.apiserver import as_table, inside, merge, merge_conditions, secure
-from tests.throwaway.kubevalidation import SERVERS, tidy, validate, validate_replacement
+from tests.throwaway.kubevalidation import (
+    SERVERS,
+    InvalidError,
+    check_fields,
+    tidy,
+    validate,
+    validate_replacement,
+)
 from tests.throwaway.selectors import matches
 
 CORE, NAMESPACES = "/api/v1", "/namespaces/"
@@ -75,6 +82,25 @@ class Fault:
     after: bool = False  # the request has its effect, and its answer is lost
 
 
+class _Event(NamedTuple):
+    """A change. `before` is the object as it was, `there`: whether there still is one."""
+
+    version: int
+    key: Name
+    body: dict[str, Any]
+    before: dict[str, Any] | None
+    there: bool
+
+    def told(self, query: dict[str, str]) -> Iterator[dict[str, Any]]:
+        """To who has asked so. What is selected no longer is gone for him, as it was."""
+        was = self.before is not None and selected(self.before, query)
+        if self.there and selected(self.body, query):
+            yield {"type": "MODIFIED" if was else "ADDED", "object": self.body}
+        elif self.before is not None and was:
+            metadata = {**self.before["metadata"], "resourceVersion": str(self.version)}
+            yield {"type": "DELETED", "object": {**self.before, "metadata": metadata}}
+
+
 class Refused(Exception):
     """`about`: the object that it is about, if that is another than was asked for."""
 
@@ -104,7 +130,9 @@ class KubeServer:
         self.unknown = {"monitoring.coreos.com"}  # groups that nobody has installed
         self.version = 1000
         self.patience = 300.0  # seconds: on a machine that has much else to do
-        self._history: list[tuple[int, str, Name, dict[str, Any]]] = []
+        self._uids: set[str] = set()  # of what is there
+        self._history: list[_Event] = []
+        self._pages: dict[int, tuple[int, list[dict[str, Any]]]] = {}  # of lists: version and rest
         self._forgotten = 0
         self.cut = 0  # watches of an earlier number end
         self._lifted = threading.Event()
@@ -169,9 +197,10 @@ class KubeServer:
             self.changed.notify_all()
 
     def forget(self) -> None:
-        """What happened until now: watches from before are answered with 410."""
+        """What happened until now: watches and lists from before are answered with 410."""
         with self.changed:
             self._history.clear()
+            self._pages.clear()
             self._forgotten = self.version
 
     def go_away(self) -> None:
@@ -225,6 +254,8 @@ class KubeServer:
             key = Name(kind, namespace, name)
             if key in self.objects:
                 raise Refused(409, "AlreadyExists", f'{kind.plural} "{name}" already exists')
+            if "resourceVersion" in metadata:
+                raise Refused(500, "", "resourceVersion should not be set on objects to be created")
             metadata |= {
                 "name": name,
                 "uid": str(uuid.uuid4()),
@@ -234,7 +265,7 @@ class KubeServer:
             if namespace:
                 metadata["namespace"] = namespace
             validate(kind.plural, kind.group, body)
-            tidy(body)
+            tidy(kind.plural, body)
             if "gardener.cloud" in kind.prefix:
                 body.pop("status", None)
             self._store("ADDED", key, body)
@@ -247,15 +278,23 @@ class KubeServer:
         with self.changed:
             old = self._get_version(key, body)
             new = merge(old, body)
+            if new["metadata"]["uid"] != old["metadata"]["uid"]:
+                raise Refused(422, "Invalid", "metadata.uid: field is immutable")
             new["metadata"] |= {part: old["metadata"][part] for part in SERVERS if part in old["metadata"]}
             if strategic and "conditions" in body.get("status", {}):
                 there = old.get("status", {}).get("conditions", [])
                 new["status"]["conditions"] = merge_conditions(there, body["status"]["conditions"])
-            return self._update(key, old, new, status)
+            try:
+                return self._update(key, old, new, status)
+            except InvalidError as error:  # also for what cannot be read: the request was well
+                raise Refused(422, "Invalid", str(error)) from None
 
     def replace(self, key: Name, body: dict[str, Any]) -> dict[str, Any]:
         """All but the metadata that the server gives."""
         with self.changed:
+            if key not in self.objects and body["metadata"].get("resourceVersion"):
+                what = f'{key.kind.plural} "{key.name}": it may have been deleted'
+                raise Refused(409, "Conflict", f"Operation cannot be fulfilled on {what}")
             old = self._get_version(key, body)
             kept = {name: old["metadata"][name] for name in SERVERS if name in old["metadata"]}
             new = {**copy.deepcopy(body), "metadata": {**copy.deepcopy(body["metadata"]), **kept}}
@@ -275,8 +314,8 @@ class KubeServer:
     ) -> dict[str, Any]:
         if old.get("immutable") is True and any(new.get(part) != old[part] for part in ("data", "immutable")):
             raise Refused(422, "Invalid", "field is immutable when `immutable` is set")
-        validate(key.kind.plural, key.kind.group, new)
-        tidy(new)
+        validate(key.kind.plural, key.kind.group, new, old)
+        tidy(key.kind.plural, new)
         if "gardener.cloud" in key.kind.prefix:
             kept = "metadata", "spec"
             if status:
@@ -301,23 +340,17 @@ class KubeServer:
             elif not found["metadata"].get("finalizers"):
                 self._remove(key)
             elif not found["metadata"].get("deletionTimestamp"):
-                found["metadata"] |= {
-                    "deletionTimestamp": now(),
-                    "generation": found["metadata"]["generation"] + 1,
-                }
-                self._store("MODIFIED", key, found)
+                generation = found["metadata"]["generation"] + 1
+                going = {"deletionTimestamp": now(), "generation": generation}
+                self._store("MODIFIED", key, {**found, "metadata": {**found["metadata"], **going}})
 
     def _terminate(self, key: Name, found: dict[str, Any]) -> None:
         """It is Terminating until its controller has found it empty (Kubernetes documentation, "Namespaces",
         and API reference, core/v1 NamespaceStatus): somebody sees that before it is gone."""
         if found["metadata"].get("deletionTimestamp"):
-            what = (
-                f'namespaces "{key.name}": The system is ensuring all content is removed from this namespace'
-            )
-            raise Refused(409, "Conflict", f"Operation cannot be fulfilled on {what}")
-        found["metadata"]["deletionTimestamp"] = now()
-        found["status"] = {"phase": "Terminating"}
-        self._store("MODIFIED", key, found)
+            return
+        metadata = {**found["metadata"], "deletionTimestamp": now()}
+        self._store("MODIFIED", key, {**found, "metadata": metadata, "status": {"phase": "Terminating"}})
         for held in [each for each in self.objects if each.namespace == key.name]:
             self.delete(held)
 
@@ -342,68 +375,91 @@ class KubeServer:
 
     def _remove(self, key: Name) -> None:
         gone = self.objects.pop(key)
-        self._record("DELETED", key, gone)
+        self._record(key, {**gone, "metadata": dict(gone["metadata"])}, gone, there=False)
         uid = gone["metadata"]["uid"]
+        self._uids.discard(uid)
         for other, each in list(self.objects.items()):
-            owners = each["metadata"].get("ownerReferences", [])
-            if owners and all(owner.get("uid") == uid for owner in owners) and other in self.objects:
-                self.delete(other)
+            if any(owner["uid"] == uid for owner in each["metadata"].get("ownerReferences", [])):
+                self._collect(other)
 
-    def _store(self, kind: str, key: Name, body: dict[str, Any]) -> None:
-        self.objects[key] = body
-        self._record(kind, key, body)
+    def _collect(self, key: Name) -> None:
+        """What is owned, and by nobody who is there, goes: the garbage collector."""
+        found = self.objects.get(key)
+        owners = found["metadata"].get("ownerReferences") if found else None
+        if owners and not any(owner["uid"] in self._uids for owner in owners):
+            self.delete(key)
 
-    def _record(self, kind: str, key: Name, body: dict[str, Any]) -> None:
+    def _store(self, _kind: str, key: Name, body: dict[str, Any]) -> None:
+        before, self.objects[key] = self.objects.get(key), body
+        self._uids.add(body["metadata"]["uid"])
+        self._record(key, body, before)
+        if not body["metadata"].get("deletionTimestamp"):
+            self._collect(key)
+
+    def _record(
+        self, key: Name, body: dict[str, Any], before: dict[str, Any] | None, there: bool = True
+    ) -> None:
         self.version += 1
         body["metadata"]["resourceVersion"] = str(self.version)
-        self._history.append((self.version, kind, key, copy.deepcopy(body)))
+        self._history.append(_Event(self.version, key, copy.deepcopy(body), before, there))
         self.changed.notify_all()
 
     # -- lists and watches --------------------------------------------------------------------------
 
     def list(self, kind: Kind, namespace: str, query: dict[str, str]) -> dict[str, Any]:
+        """All pages are of the moment of the first."""
         with self.changed:
-            chosen = [each for each in self._all(kind, namespace) if selected(each, query)]
-            start = int(query.get("continue", "0") or 0)
+            more = int(query.get("continue") or 0)
+            if more and more not in self._pages:
+                raise Refused(410, "Expired", "The provided continue parameter is too old")
+            found = [each for each in self._all(kind, namespace) if more or selected(each, query)]
+            version, rest = self._pages[more] if more else (self.version, found)
             # What comes from the watch cache comes whole.
-            cached = query.get("resourceVersion") == "0" and not start
-            limit = (0 if cached else int(query.get("limit", "0") or 0)) or len(chosen)
-            metadata = {"resourceVersion": str(self.version)}
-            if start + limit < len(chosen):
-                metadata["continue"] = str(start + limit)
-            page = copy.deepcopy(chosen[start : start + limit])
-            return {"kind": "List", "metadata": metadata, "items": page}
+            cached = query.get("resourceVersion") == "0" and not more
+            limit = (0 if cached else int(query.get("limit", "0") or 0)) or len(rest)
+            metadata = {"resourceVersion": str(version)}
+            if limit < len(rest):
+                place = len(self._pages) + 1
+                self._pages[place] = version, rest[limit:]
+                metadata["continue"] = str(place)
+            return {"kind": "List", "metadata": metadata, "items": copy.deepcopy(rest[:limit])}
 
     def watch(
         self, kind: Kind, namespace: str, query: dict[str, str], cut: int
     ) -> Iterator[dict[str, Any] | None]:
-        """Events; None when nothing has happened for a moment. Ends when watches of `cut` end."""
+        """Events; None when nothing has happened for a moment. Ends when watches of `cut` end. Who names no
+        version is told first what there is. There is no bookmark where nothing of the kind has changed."""
         seen = int(query.get("resourceVersion") or 0)
         end = time.monotonic() + float(query.get("timeoutSeconds") or 300)
-        told = time.monotonic()
-        if seen < self._forgotten:
+        told, newest = time.monotonic(), -1  # version of the newest change that he knows to be passed
+        if 0 < seen < self._forgotten:
             what = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
             yield {"type": "ERROR", "object": what}
             return
-        position = 0
+        position = last = 0
         while time.monotonic() < end:
             with self.changed:
                 if self.cut != cut:
                     return
-                history = self._history
-                if position > len(history):
-                    position = 0
-                found = []
-                for version, what_kind, key, body in history[position:]:
-                    mine = version > seen and key.kind == kind and namespace in ("", key.namespace)
-                    if mine and selected(body, query):
-                        found.append({"type": what_kind, "object": body})
+                history, found = self._history, list[dict[str, Any]]()
+                if not seen:
+                    there = [each for each in self._all(kind, namespace) if selected(each, query)]
+                    found = [{"type": "ADDED", "object": each} for each in copy.deepcopy(there)]
+                    seen, position = self.version, len(history)
+                position = min(position, len(history))
+                fresh = [event for event in history[position:] if event.key.kind == kind]
+                for event in fresh:
+                    if event.version > seen and namespace in ("", event.key.namespace):
+                        found += event.told(query)
+                last = fresh[-1].version if fresh else last
+                newest = last if newest < 0 or found else newest
                 position, seen = len(history), max(seen, self.version)
                 if not found:
                     self.changed.wait(0.1)
             yield from found
-            if not found and "allowWatchBookmarks" in query and time.monotonic() - told > BOOKMARK_SECONDS:
-                told = time.monotonic()
+            late = "allowWatchBookmarks" in query and time.monotonic() - told > BOOKMARK_SECONDS
+            if not found and late and last > newest:
+                told, newest = time.monotonic(), last
                 yield {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str(seen)}}}
             elif not found:
                 yield None
@@ -448,6 +504,8 @@ class KubeServer:
             if key.kind == THE_NAMESPACES:
                 self.finish_namespaces()
             return found
+        if body:
+            check_fields(method, key.kind.plural, key.kind.group, body, query.get("fieldValidation", ""))
         if method == "POST":
             return self.create(key.kind, key.namespace, body)
         if method == "PUT":
@@ -459,8 +517,10 @@ class KubeServer:
             body = {part: content for part, content in body.items() if part != other}
             return self.patch(key, body, status, strategic)
         if method == "DELETE":
+            uid = self.get(key)["metadata"]["uid"]
             self.delete(key)
-            return {"kind": "Status", "status": "Success"}
+            gone = {"kind": "Status", "status": "Success", "details": {**key.details(), "uid": uid}}
+            return copy.deepcopy(self.objects.get(key, gone))
         raise Refused(405, "MethodNotAllowed", method)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 _PART = re.compile(
-    r"(?P<key>[^\s=,()]+)(?:\s*==?\s*(?P<value>[^\s,()]*)|\s+in\s*\((?P<values>[^)]*)\))?(?:,|$)"
+    r"(?P<key>[^\s=,()]+)(?:\s*==?\s*(?P<value>[^\s=,()]*)|\s+in\s*\((?P<values>[^)]*)\))?(?:,|$)"
 )
 
 

@@ -4,61 +4,13 @@ make: the stand-in, and the real one (`--kubernetes DIR`).
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from tests.contract.api_servers import ApiServer, serve
-from tests.throwaway.controlplane import Answer, Caller
-
-LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
-NODES = "/api/v1/nodes"
-Object = dict[str, Any]
-_numbers = itertools.count()
-
-
-@pytest.fixture(scope="module", params=["stand-in", "real"])
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    with serve(str(request.param), request.config, tmp_path_factory.mktemp("server")) as found:
-        yield found
-
-
-@pytest.fixture
-def admin(server: ApiServer) -> Caller:
-    return server.admin
-
-
-@pytest.fixture
-def lease(admin: Caller) -> Object:
-    """One that is there."""
-    answer = admin.call("POST", LEASES, new_lease())
-    assert answer.code == 201
-    return answer.body
-
-
-@pytest.fixture
-def node(admin: Caller) -> Object:
-    name = f"node-{next(_numbers)}"
-    answer = admin.call("POST", NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
-    assert answer.code == 201
-    return answer.body
-
-
-def new_lease(**metadata: Any) -> Object:
-    named = {"name": f"lease-{next(_numbers)}", **metadata}
-    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": named, "spec": {}}
-
-
-def path_of(found: Object) -> str:
-    where = LEASES if found["kind"] == "Lease" else NODES
-    return f"{where}/{found['metadata']['name']}"
-
-
-def refused(answer: Answer, code: int, reason: str) -> bool:
-    return (answer.code, answer.body.get("reason"), answer.body.get("kind")) == (code, reason, "Status")
+from tests.contract.api_servers import ApiServer
+from tests.contract.kubeserver.objects import LEASES, NODES, Object, new_lease, number, path_of, refused
+from tests.throwaway.controlplane import Caller
 
 
 def test_what_is_not_there_is_not_found(admin: Caller) -> None:
@@ -171,46 +123,6 @@ def test_a_strategic_patch_knows_one_condition_from_another(admin: Caller, node:
     assert answer.body["metadata"]["labels"]["example.org/b"] == "2"
 
 
-def test_a_list_in_pages_has_each_object_once(admin: Caller) -> None:
-    label = f"page-{next(_numbers)}"
-    made = {
-        admin.call("POST", LEASES, new_lease(labels={"in": label})).body["metadata"]["name"] for _ in range(5)
-    }
-    found, more, pages = [], "", 0
-    while pages == 0 or more:
-        page = admin.call("GET", f"{LEASES}?labelSelector=in%3D{label}&limit=2&continue={more}").body
-        found += [each["metadata"]["name"] for each in page["items"]]
-        more, pages = page["metadata"].get("continue", ""), pages + 1
-    assert (sorted(found), pages) == (sorted(made), 3)
-
-
-def test_a_page_that_goes_on_nowhere_is_refused(admin: Caller) -> None:
-    assert admin.call("GET", f"{LEASES}?limit=2&continue=nonsense").code == 400
-
-
-def test_what_comes_from_memory_comes_whole(admin: Caller) -> None:
-    label = f"whole-{next(_numbers)}"
-    for _ in range(3):
-        admin.call("POST", LEASES, new_lease(labels={"in": label}))
-    query = f"?labelSelector=in%3D{label}&limit=2&resourceVersion=0"
-    page = admin.call("GET", LEASES + query).body
-    while len(page["items"]) < 3 and "continue" not in page["metadata"]:  # its memory is a moment behind
-        page = admin.call("GET", LEASES + query).body
-    assert (len(page["items"]), page["metadata"].get("continue")) == (3, None)
-
-
-@pytest.mark.parametrize(
-    ("selector", "chosen"),
-    [("a%3D1", "1"), ("a%3D%3D2", "2"), ("a+in+(1,2)", "12"), ("a+in+(3)", ""), ("a", "12"), ("b", "")],
-)
-def test_labels_select(admin: Caller, selector: str, chosen: str) -> None:
-    scene = f"s{next(_numbers)}"
-    for value in "12":
-        admin.call("POST", LEASES, new_lease(labels={"a": value, "scene": scene}))
-    page = admin.call("GET", f"{LEASES}?labelSelector=scene%3D{scene},{selector}").body
-    assert "".join(sorted(each["metadata"]["labels"]["a"] for each in page["items"])) == chosen
-
-
 def test_an_event_lies_in_the_namespace_that_it_names(admin: Caller) -> None:
     involved = {"kind": "Node", "name": "node-x", "namespace": "elsewhere"}
     body = {
@@ -228,3 +140,107 @@ def test_an_event_lies_in_the_namespace_that_it_names(admin: Caller) -> None:
 
 def test_who_has_no_token_that_is_known_is_told_so(server: ApiServer) -> None:
     assert refused(server.bearer("nonsense").call("GET", NODES), 401, "Unauthorized")
+
+
+# -- what is refused, and what is left out -------------------------------------------------------
+
+
+def test_who_creates_names_no_version(admin: Caller) -> None:
+    answer = admin.call("POST", LEASES, new_lease(resourceVersion="1"))
+    assert (answer.code, answer.says) == (500, "resourceVersion should not be set on objects to be created")
+
+
+def test_a_lease_that_is_gone_does_not_come_back_by_a_replacement(admin: Caller, lease: Object) -> None:
+    """As of a permit that somebody has deleted meanwhile."""
+    admin.call("DELETE", path_of(lease))
+    assert refused(admin.call("PUT", path_of(lease), lease), 409, "Conflict")
+
+
+def test_a_patch_of_another_object_of_that_name_is_refused(admin: Caller, lease: Object) -> None:
+    patch = {"metadata": {"uid": "00000000-0000-0000-0000-000000000000"}}
+    assert refused(admin.call("PATCH", path_of(lease), patch), 422, "Invalid")
+
+
+def test_a_field_that_nobody_knows_is_left_out(admin: Caller, lease: Object) -> None:
+    strange = {"spec": {"holderIdentity": "me", "strange": 1}, "strange": {"a": 1}}
+    for method, path, body in (
+        ("POST", LEASES, new_lease() | strange),
+        ("PATCH", path_of(lease), strange),
+    ):
+        answer = admin.call(method, path, body)
+        assert answer.ok
+        assert "strange" not in json.dumps(answer.body)
+        assert answer.body["spec"]["holderIdentity"] == "me"
+
+
+def test_a_field_that_nobody_knows_is_refused_to_who_asks_for_that(admin: Caller, lease: Object) -> None:
+    strange = {"spec": {"strange": 1}}
+    strict = "?fieldValidation=Strict"
+    posted = admin.call("POST", LEASES + strict, new_lease() | strange)
+    assert refused(posted, 400, "BadRequest")
+    assert 'unknown field "spec.strange"' in posted.says
+    patched = admin.call("PATCH", path_of(lease) + strict, strange)
+    assert patched.code in (400, 422), patched
+    assert 'unknown field "spec.strange"' in patched.says
+
+
+@pytest.mark.parametrize(
+    ("part", "given"),
+    [
+        ("labels", {"a": "x" * 64}),
+        ("labels", {"a": "no spaces"}),
+        ("labels", {"": "a"}),
+        ("labels", {"a/b/c": "d"}),
+        ("labels", {"x" * 64: "d"}),
+        ("annotations", {"no spaces": "a"}),
+        ("annotations", {"a": "x" * (256 << 10)}),
+    ],
+)
+@pytest.mark.parametrize("status", ["", "/status"])
+def test_labels_and_annotations_have_bounds(
+    admin: Caller, node: Object, part: str, given: Object, status: str
+) -> None:
+    kind = "strategic-merge" if status else ""
+    answer = admin.call("PATCH", path_of(node) + status, {"metadata": {part: given}}, kind)
+    assert refused(answer, 422, "Invalid")
+
+
+@pytest.mark.parametrize("given", [{"a": 1}, {"a": True}, ["a"]])
+def test_labels_are_texts(admin: Caller, node: Object, given: object) -> None:
+    metadata = {"labels": given}
+    assert refused(admin.call("PATCH", path_of(node), {"metadata": metadata}), 422, "Invalid")
+    assert refused(admin.call("POST", LEASES, new_lease(**metadata)), 400, "BadRequest")
+
+
+def test_what_a_strategic_patch_takes_away_need_not_be_there(admin: Caller, node: Object) -> None:
+    gone = {"status": {"conditions": [{"type": "Ours", "$patch": "delete"}]}}
+    answer = admin.call("PATCH", f"{path_of(node)}/status", gone, "strategic-merge")
+    assert answer.ok
+    assert "Ours" not in json.dumps(answer.body["status"])
+
+
+def test_a_condition_has_times(admin: Caller, node: Object) -> None:
+    bad = {"type": "Ours", "status": "True", "lastTransitionTime": "yesterday"}
+    patch = {"status": {"conditions": [bad]}}
+    assert admin.call("PATCH", f"{path_of(node)}/status", patch, "strategic-merge").code in (400, 422)
+
+
+@pytest.mark.parametrize("taint", [{"key": "a"}, {"key": "a", "effect": "Never"}, {"effect": "NoSchedule"}])
+def test_a_taint_says_what_and_how(admin: Caller, node: Object, taint: Object) -> None:
+    assert refused(admin.call("PATCH", path_of(node), {"spec": {"taints": [taint]}}), 422, "Invalid")
+
+
+def test_a_secret_that_is_immutable_stays(admin: Caller) -> None:
+    secrets = "/api/v1/namespaces/default/secrets"
+    name = f"secret-{number()}"
+    made = {"metadata": {"name": name}, "data": {"a": "Yg=="}, "immutable": True}
+    assert admin.call("POST", secrets, made).body["type"] == "Opaque"
+    assert refused(admin.call("POST", secrets, made), 409, "AlreadyExists")
+    for body in ({"data": {"a": "Yw=="}}, {"immutable": False}):
+        assert refused(admin.call("PATCH", f"{secrets}/{name}", body), 422, "Invalid")
+    assert admin.call("PATCH", f"{secrets}/{name}", {"metadata": {"labels": {"a": "b"}}}).ok
+
+
+def test_what_is_not_in_base64_is_no_secret(admin: Caller) -> None:
+    made = {"metadata": {"name": f"secret-{number()}"}, "data": {"a": "not base64"}}
+    assert refused(admin.call("POST", "/api/v1/namespaces/default/secrets", made), 400, "BadRequest")

@@ -1,0 +1,116 @@
+"""What our programs write, at an API server that is asked to refuse what it does not know: nothing of it is
+silently left out. Each object is made by the function that the program makes it with.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from installer.cluster.brake import Brake, Failure, build_brake
+from installer.cluster.leases import Permit, build_permit, build_release
+from installer.cluster.node_objects import EVENTS_PATH, build_event, build_lease, build_ownership
+from installer.cluster.node_word import build_node_patch, build_word_patch
+from installer.cluster.pod_context import PodContext
+from installer.cluster.size import FleetSize, build_size
+from installer.gardener import write as carry_out
+from installer.manifests import ManifestOptions, render_objects
+from installer.model.fleet import FleetRules
+from installer.model.names import NOT_READY_TAINT, READY_CONDITION
+from installer.operator.api import CONFIG_MAPS, DAEMON_SETS
+from installer.operator.find import find_installations
+from installer.operator.removal import build_removal
+from tests.contract.api_servers import ApiServer
+from tests.contract.kubeserver.objects import LEASES, Object, number, path_of
+from tests.throwaway.controlplane import Caller
+from tests.throwaway.fleet import kind_of
+
+STRICT = "?fieldValidation=Strict"
+STATUS = {"state": "failed", "reason": "the disk is full", "generation": "abc", "changed": ""}
+FAILURE = {"at": "2026-11-23T15:00:00Z", "what": "install"}
+
+
+def context_of(node: Object) -> PodContext:
+    return PodContext("", 0, "", node["metadata"]["name"], "pod-1", "default", "ours", True, "default")
+
+
+def taken(admin: Caller, method: str, path: str, body: Any, kind: str = "") -> Object:
+    answer = admin.call(method, path + STRICT, body, kind)
+    assert answer.ok, answer
+    return answer.body
+
+
+def test_events(admin: Caller, node: Object) -> None:
+    for message in ("the disk is full", "x" * 5000, "\N{SNOWMAN}" * 1000, ""):
+        what = {"type": "Warning", "reason": "Failed", "message": message, "time": time.time()}
+        made = taken(admin, "POST", EVENTS_PATH, build_event(context_of(node), what))
+        assert made["involvedObject"]["name"] == node["metadata"]["name"]
+    regarding = {"apiVersion": "v1", "kind": "Secret", "namespace": "default", "name": "x", "uid": "y"}
+    given = ("CreateError", "Create"), "\N{SNOWMAN}" * 2000, True, datetime.now(UTC), "replica-1"
+    body = carry_out.build_event("default", regarding, *given)
+    taken(admin, "POST", "/apis/events.k8s.io/v1/namespaces/default/events", body)
+
+
+def test_the_lease_of_a_node(admin: Caller, node: Object) -> None:
+    metadata, context = node["metadata"], context_of(node)
+    made = taken(admin, "POST", LEASES, build_lease(context, datetime.now(UTC), {}))
+    owned = taken(admin, "PATCH", path_of(made), build_ownership(made["metadata"], metadata))
+    assert [each["uid"] for each in owned["metadata"]["ownerReferences"]] == [metadata["uid"]]
+
+
+def test_permits(admin: Caller) -> None:
+    permit = Permit(f"permit-{number()}")
+    made = taken(admin, "POST", LEASES, build_permit(permit, "default", "n1@uid", time.time(), 600.0))
+    released = taken(admin, "PATCH", path_of(made), build_release(made["metadata"]["resourceVersion"]))
+    assert "holderIdentity" not in released["spec"]
+
+
+def test_brakes(admin: Caller) -> None:
+    now, rules = time.time(), FleetRules()
+    failures = {f"node-{at}.example.org": Failure(now, "x" * 300) for at in range(200)}
+    brake = Brake(f"{number():016x}", begun=now, canaries={"n1": now}, failures=failures)
+    made = taken(admin, "POST", LEASES, build_brake(brake, "default", rules, 1000))
+    released = Brake(brake.generation, version=made["metadata"]["resourceVersion"])
+    taken(admin, "PUT", path_of(made), build_brake(released, "default", rules, 1000))
+
+
+def test_the_size_of_a_fleet(admin: Caller, lease: Object) -> None:
+    annotations = build_size(FleetSize("/apis/apps/v1/namespaces/a/daemonsets/b"))
+    taken(admin, "PATCH", path_of(lease), {"metadata": {"annotations": annotations}})
+
+
+def test_what_is_said_of_a_node(admin: Caller, node: Object) -> None:
+    """And taken back."""
+    taint = {"spec": {"taints": [{"key": NOT_READY_TAINT, "effect": "NoSchedule"}]}}
+    node = taken(admin, "PATCH", path_of(node), taint)
+    word = build_word_patch(node, STATUS, True, FAILURE, datetime.now(UTC))
+    node = taken(admin, "PATCH", f"{path_of(node)}/status", word, "strategic-merge")
+    assert READY_CONDITION in [each["type"] for each in node["status"]["conditions"]]
+    assert build_word_patch(node, STATUS, True, FAILURE, datetime.now(UTC)) is None
+    node = taken(admin, "PATCH", path_of(node), build_node_patch(node, STATUS, True, FAILURE))
+    assert NOT_READY_TAINT not in [each["key"] for each in node["spec"].get("taints", ())]
+    removed = {"state": "removed"}
+    back = build_word_patch(node, removed, False, {}, datetime.now(UTC))
+    node = taken(admin, "PATCH", f"{path_of(node)}/status", back, "strategic-merge")
+    conditions = node.get("status", {}).get("conditions", ())
+    assert READY_CONDITION not in [each["type"] for each in conditions]
+
+
+@pytest.mark.parametrize("more", ["", "annotateNode: true\nagent: {enabled: true}\n"])
+def test_a_removal_is_made_of_what_is_installed(server: ApiServer, tmp_path: Path, more: str) -> None:
+    """Which has all that the server has added to it."""
+    name, values = f"ours-{number()}", tmp_path / "values.yaml"
+    values.write_text(f"images: {{installer: 'image:1'}}\nname: {name}\nnamespace: {name}\n{more}")
+    server.admin.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+    for body in render_objects(ManifestOptions(values=values), lambda _: None):
+        if body["kind"] in ("DaemonSet", "ConfigMap"):
+            kind, namespace = kind_of(body), body["metadata"]["namespace"]
+            taken(server.admin, "POST", f"{kind.prefix}/namespaces/{namespace}/{kind.plural}", body)
+    (installed,) = find_installations(server.client(), instance=name)
+    for resource, made in zip((CONFIG_MAPS, DAEMON_SETS), build_removal(installed, {}), strict=True):
+        taken(server.admin, "POST", resource.path(name), made)
+    assert len(find_installations(server.client(), instance=name)) == 2
