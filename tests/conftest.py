@@ -14,9 +14,12 @@ from installer.model.paths import PROXY_PID_FILE
 from tests import extras, rules
 from tests.throwaway import real
 from tests.throwaway.controlplane import CLUSTER_PROGRAMS, PROGRAMS, find_programs
+from tests.throwaway.resource_manager import PROGRAM as MANAGER
+from tests.throwaway.resource_manager import find_manager
 
 _ON_IT = "tests/contract/kubeserver, test_stolen_token and test_applied_again run on it"
 _KUBERNETES = f"{_ON_IT}; DIR has {', '.join(PROGRAMS)}"
+_GARDENER = "tests/contract/gardener runs on it, with --kubernetes"
 
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
@@ -27,6 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rules", action="store_true", help="print each rule with its tests, and run none")
     real.add_options(parser.addoption)
     parser.addoption("--kubernetes", type=Path, metavar="DIR", help=f"a real API server: {_KUBERNETES}")
+    parser.addoption("--gardener", type=Path, metavar="DIR", help=f"the real {MANAGER}: {_GARDENER}")
     parser.addoption("--nodes", type=int, default=3, metavar="N", help="of the cluster in tests/cluster")
 
 
@@ -36,6 +40,8 @@ def pytest_configure(config: pytest.Config) -> None:
         real.take_options(vars(config.option))
         if directory := config.getoption("--kubernetes"):
             find_programs(directory, {*PROGRAMS} - {"etcd"})  # a cluster brings its own
+        if directory := config.getoption("--gardener"):
+            find_manager(directory)
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None
 
@@ -77,6 +83,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"skipped: a cluster (--kubernetes DIR: it has {programs})")
     if contract and not config.getoption("--kubernetes"):
         terminalreporter.write_line(f"skipped: a real API server (--kubernetes DIR: {_KUBERNETES})")
+    if contract and not config.getoption("--gardener"):
+        terminalreporter.write_line(f"skipped: the real {MANAGER} (--gardener DIR: {_GARDENER})")
     for report in terminalreporter.getreports("passed"):
         for name, value in report.user_properties:
             terminalreporter.write_line(f"{name}: {value}")

@@ -122,7 +122,7 @@ class Nodes:
                 away.append(name)
         status = {
             "observedGeneration": metadata["generation"],
-            "desiredNumberScheduled": len(wanted),
+            **dict.fromkeys(("desiredNumberScheduled", "currentNumberScheduled"), len(wanted)),
             "updatedNumberScheduled": len(new),
             **dict.fromkeys(("numberAvailable", "numberReady"), len(wanted) - len(away)),
         }
@@ -137,7 +137,14 @@ class Nodes:
                 "name": f"{metadata['name']}-{next(self._numbers):05}",  # five characters, as the real ones
                 "labels": {**template["metadata"]["labels"], REVISION: revision},
                 "finalizers": [KUBELET],
-                "ownerReferences": [{"kind": "DaemonSet", "name": metadata["name"], "uid": metadata["uid"]}],
+                "ownerReferences": [
+                    {
+                        "apiVersion": "apps/v1",
+                        "kind": "DaemonSet",
+                        "name": metadata["name"],
+                        "uid": metadata["uid"],
+                    }
+                ],
             },
             "spec": {**template["spec"], "nodeName": node},
         }

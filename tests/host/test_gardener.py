@@ -20,11 +20,13 @@ from tests.host.command import PROGRAM
 from tests.host.node import FALLBACK, PROXY, Node
 from tests.host.shoot import EVENTS, LiveShoot
 from tests.rules import rule
+from tests.throwaway.fleet import NODES
 from tests.throwaway.gardener import EVENTS as SEED_EVENTS
-from tests.throwaway.gardener import NODES, RESOURCES, SECRETS, install_controller
+from tests.throwaway.gardener import install_controller
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.kubelet import wait_healthy
 from tests.throwaway.kubeserver import Kind, KubeServer, Name
+from tests.throwaway.managed import RESOURCES, SECRETS
 from tests.throwaway.payload import build_payload
 
 ACCOUNTS = Kind("/api/v1", "serviceaccounts")

@@ -9,7 +9,8 @@ import pytest
 from tests.image.container import Document, Pod, import_archive
 from tests.image.images import extension_image
 from tests.throwaway.apiserver import inside
-from tests.throwaway.gardener import LEASES, Landscape, install_controller
+from tests.throwaway.fleet import LEASES
+from tests.throwaway.gardener import Landscape, install_controller
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.kubeserver import KubeServer, Name
 

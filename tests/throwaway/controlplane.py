@@ -42,7 +42,7 @@ _CONTROLLERS = (
     "validatingadmissionpolicy-status-controller",
 )
 
-_DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
+DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
 
 Object = dict[str, Any]
 
@@ -153,7 +153,7 @@ class ControlPlane:
     def __init__(self, programs: Mapping[str, Path], directory: Path, network: Network | None = None) -> None:
         self._programs, self._directory, self._network = programs, directory, network
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._etcd, self._peer, self.port, self._manager = _free_ports(4)
+        self._etcd, self._peer, self.port, self._manager = free_ports(4)
         self._address = "127.0.0.1"
         if network:
             self._address, self.port = networks.ADDRESS, 443  # that of the Service `kubernetes`, too
@@ -253,6 +253,14 @@ class ControlPlane:
         issued.cert_chain_pems[0].write_to_path(str(self._directory / f"{name}.crt"))
         issued.private_key_pem.write_to_path(str(self._directory / f"{name}.key"))
 
+    def issue_pair(self, directory: Path) -> Path:
+        """A certificate of a server of this machine, as a directory has it that is mounted from a Secret."""
+        directory.mkdir()
+        issued = self._issuer.issue_cert("127.0.0.1", "localhost")
+        issued.cert_chain_pems[0].write_to_path(str(directory / "tls.crt"))
+        issued.private_key_pem.write_to_path(str(directory / "tls.key"))
+        return directory
+
     def join(self, node: str) -> str:
         """The kubeconfig of a node's kubelet."""
         self._issue(node, f"system:node:{node}", "system:nodes")
@@ -346,7 +354,7 @@ class ControlPlane:
     def _start(self, name: str, *arguments: str) -> None:
         """It ends with this process, however that dies."""
         prefix = self._network.prefix if self._network else ()
-        argv: Sequence[str] = (*prefix, *_DIES_WITH_US, str(self._programs[name]), *arguments)
+        argv: Sequence[str] = (*prefix, *DIES_WITH_US, str(self._programs[name]), *arguments)
         with (self._directory / f"{name}.log").open("wb") as log:
             found = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
         self._processes.append(found)
@@ -368,7 +376,7 @@ class ControlPlane:
         return "\n".join(f"{log.name}: {log.read_text('utf-8', 'replace')[-1000:]}" for log in logs)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as stack:
         found = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [each.getsockname()[1] for each in found]

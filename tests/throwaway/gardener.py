@@ -6,35 +6,31 @@ A node is only what its pods say: `nodes` has its name and how it is, in every S
 
 from __future__ import annotations
 
-import contextlib
-import copy
-import threading
 from base64 import b64decode, b64encode
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import yaml
 
 from installer.gardener.registration import render_registration
 from installer.manifests import ManifestOptions
 from tests.gochart import render_chart
-from tests.throwaway.kubeserver import Kind, KubeServer, Name, Refused
+from tests.throwaway.fleet import DAEMON_SETS, NODES, PODS
+from tests.throwaway.kubeserver import Kind, KubeServer, Name
+from tests.throwaway.managed import RESOURCES, SECRETS, Manager
 
 EXTENSIONS = Kind("/apis/extensions.gardener.cloud/v1alpha1", "extensions")
 CLUSTERS = Kind("/apis/extensions.gardener.cloud/v1alpha1", "clusters")
-RESOURCES = Kind("/apis/resources.gardener.cloud/v1alpha1", "managedresources")
-SECRETS, NODES, PODS = Kind("/api/v1", "secrets"), Kind("/api/v1", "nodes"), Kind("/api/v1", "pods")
-DAEMON_SETS = Kind("/apis/apps/v1", "daemonsets")
 EVENTS = Kind("/apis/events.k8s.io/v1", "events")
-LEASES = Kind("/apis/coordination.k8s.io/v1", "leases")
 LABELS = {
     "kubernetes.io/os": "linux",
     "kubernetes.io/arch": "amd64",
     "worker.gardener.cloud/cri-name": "containerd",
 }
 TYPE, RESOURCE = "cri-resmgr-extension", "cri-resmgr-installer"
-OPERATION, MANAGER = "gardener.cloud/operation", "resources.gardener.cloud/gardener-resource-manager"
+OPERATION = "gardener.cloud/operation"
 
 
 def install_controller(values: Path, images: tuple[str, str]) -> dict[str, Any]:
@@ -51,7 +47,7 @@ def asked(operation: str) -> dict[str, str]:
     return {OPERATION: operation, "gardener.cloud/timestamp": datetime.now(UTC).isoformat()}
 
 
-class Landscape:
+class Landscape(Manager):
     """Each Shoot has a namespace of the one API server that they share, and nothing else is seen there.
 
     `nodes`: name -> ready (its pods do what they should), stuck (they do not), silent (nobody has heard of
@@ -63,31 +59,11 @@ class Landscape:
     shared = True
 
     def __init__(self, *servers: KubeServer, **nodes: str) -> None:
-        self.seed, self.shoot = servers or (KubeServer(), KubeServer())
+        super().__init__(*(servers or (KubeServer(), KubeServer())))
         self.nodes = nodes
         self.story: list[str] = []
         self.refuses: dict[str, str] = {}
-        self._applied: dict[str, set[Name]] = {}
         self._settled: dict[Name, tuple[str, int, str]] = {}
-        self._stop = threading.Event()
-        self.error: Exception | None = None
-
-    def __enter__(self) -> Self:
-        self.seed.__enter__()
-        self.shoot.__enter__()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        self._stop.set()
-        with self.seed.changed:
-            self.seed.changed.notify_all()
-        self._thread.join(10)
-        self.seed.__exit__()
-        self.shoot.__exit__()
-        if self.error is not None:
-            raise self.error from error
 
     # -- what gardenlet does ------------------------------------------------------------------------
 
@@ -163,111 +139,23 @@ class Landscape:
 
     # -- what gardener-resource-manager and the nodes do --------------------------------------------
 
-    def _run(self) -> None:
-        seen: tuple[object, ...] = ()
-        while not self._stop.is_set():
-            if (now_ := self.seen()) == seen:
-                with self.seed.changed:
-                    self.seed.changed.wait(0.02)
-                continue
-            seen = now_
-            try:
-                for resource in self._due():
-                    with contextlib.suppress(Refused):  # another one was quicker
-                        self._manage(resource)
-                self.run_nodes()
-            except Exception as error:
-                self.error = error
-                return
-
     def seen(self) -> tuple[object, ...]:
-        """As long as it is the same, nothing is to be done."""
         return self.seed.version, self.shoot.version, str(self.nodes), str(self.refuses)
 
-    def _due(self) -> list[dict[str, Any]]:
-        with self.seed.changed:
-            found = [each for name, each in self.seed.objects.items() if name.kind == RESOURCES]
-            return [
-                copy.deepcopy(each)
-                for each in found
-                if each["metadata"].get("deletionTimestamp")
-                or each.get("status", {}).get("observedGeneration") != each["metadata"]["generation"]
-            ]
-
-    def _manage(self, resource: dict[str, Any]) -> None:
-        metadata, spec = resource["metadata"], resource["spec"]
-        namespace = metadata["namespace"]
-        key = Name(RESOURCES, namespace, metadata["name"])
-        if MANAGER not in metadata.get("finalizers", []):
-            if not metadata.get("deletionTimestamp"):
-                self.seed.patch(key, {"metadata": {"finalizers": [MANAGER]}})
-            return
-        if metadata.get("deletionTimestamp"):
-            if spec.get("keepObjects"):
-                self._applied.pop(namespace, None)
-            elif not self.apply(namespace, {}, []):
-                return
-            self.seed.patch(key, {"metadata": {"finalizers": []}})
-            return
-        if resource.get("status", {}).get("observedGeneration") == metadata["generation"]:
-            return
-        objects: list[dict[str, Any]] = []
-        for reference in spec["secretRefs"]:
-            secret = self.seed.get(Name(SECRETS, namespace, reference["name"]))
-            for text in secret["data"].values():
-                objects += [each for each in yaml.safe_load_all(b64decode(text)) if each]
-        known = self._applied.get(namespace, set())
-        if not self.apply(namespace, spec.get("injectLabels", {}), objects):
-            return
-        names = [each["metadata"]["name"] for each in objects if each["kind"] == "DaemonSet"]
-        if why := "".join(self.refuses.get(name, "") for name in names):
-            # What is applied until then is not written down, nor which generation it was.
-            self._applied[namespace] = known
-            self.report_failure(key, why)
-            return
-        self.report(key, metadata["generation"])
-
-    def report_failure(self, key: Name, why: str) -> None:
-        """The generation that was observed stays that of the last success."""
-        failed = {"type": "ResourcesApplied", "status": "False", "reason": "ApplyFailed", "message": why}
-        others = [
+    def placed(self, namespace: str, objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Only the DaemonSets: the rest says nothing here. Each Shoot's are in a namespace of its own."""
+        found = [
             each
-            for each in self.seed.get(key).get("status", {}).get("conditions", [])
-            if each["type"] != failed["type"]
-        ]
-        self.seed.patch(key, {"status": {"conditions": [failed, *others]}}, status=True)
-
-    def report(self, key: Name, generation: int, healthy: bool = True) -> None:
-        """What a ManagedResource says of its objects."""
-        known = (("Applied", True), ("Healthy", healthy), ("Progressing", not healthy))
-        conditions = [
-            {"type": f"Resources{kind}", "status": str(status), "reason": "x", "message": ""}
-            for kind, status in known
-        ]
-        body = {"observedGeneration": generation, "conditions": conditions}
-        if self.seed.get(key).get("status") != body:
-            self.seed.patch(key, {"status": body}, status=True)
-
-    def apply(self, namespace: str, labels: dict[str, str], objects: list[dict[str, Any]]) -> bool:
-        """Whether all is there that should be, and nothing else. Only the DaemonSets: the rest says nothing
-        here. Each Shoot's are in a namespace of its own."""
-        wanted = {
-            Name(DAEMON_SETS, namespace, each["metadata"]["name"]): each
             for each in objects
             if each["kind"] == "DaemonSet" and "agent" not in each["metadata"]["name"]
-        }
-        for name in self._applied.get(namespace, set()) - wanted.keys():
-            self.story.append(f"{namespace}: {name.name} deleted")
-            with contextlib.suppress(Refused):
-                self.shoot.delete(name)
-        for name, body in wanted.items():
-            if name in self.shoot.objects:
-                self.shoot.patch(name, {"spec": body["spec"]})
-            else:
-                self.story.append(f"{namespace}: {name.name} created")
-                self.shoot.create(DAEMON_SETS, namespace, body)
-        self._applied[namespace] = set(wanted)
-        return True
+        ]
+        return [{**each, "metadata": {**each["metadata"], "namespace": namespace}} for each in found]
+
+    def refusal(self, objects: Iterable[dict[str, Any]]) -> str:
+        return "".join(self.refuses.get(each["metadata"]["name"], "") for each in objects)
+
+    def tell(self, name: Name, what: str) -> None:
+        self.story.append(f"{name.namespace}: {name.name} {what}")
 
     def run_nodes(self) -> None:
         hour_ago = (datetime.now(UTC) - timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -306,7 +194,8 @@ class Landscape:
             }
             body = {"metadata": {"labels": labels}, "spec": {"nodeName": name}, "status": status}
             self._ensure(Name(PODS, metadata["namespace"], f"{metadata['name']}-{name}"), body)
-        numbers = dict.fromkeys(("desiredNumberScheduled", "updatedNumberScheduled"), len(self.nodes))
+        scheduled = ("desiredNumberScheduled", "currentNumberScheduled", "updatedNumberScheduled")
+        numbers = dict.fromkeys(scheduled, len(self.nodes))
         numbers |= dict.fromkeys(("numberAvailable", "numberReady"), ready)
         status = {"observedGeneration": metadata["generation"], **numbers}
         if self.shoot.get(key).get("status") != status:

@@ -321,7 +321,8 @@ class KubeServer:
             if status:
                 new |= {part: old[part] for part in kept if part in old}
             else:
-                new["status"] = old.get("status", {})
+                new.pop("status", None)
+                new |= {"status": old["status"]} if "status" in old else {}
         if new.get("spec") != old.get("spec"):
             new["metadata"]["generation"] = old["metadata"]["generation"] + 1
         if new == old:

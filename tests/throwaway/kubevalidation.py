@@ -117,6 +117,8 @@ def validate(plural: str, group: str, body: Mapping[str, Any], old: Mapping[str,
     if (plural, group) == ("nodes", ""):
         for what in _faults_of_node(body):
             raise InvalidError(422, "Invalid", f"{what}: Invalid value")
+    if (plural, group) == ("daemonsets", "apps") and not _selects_its_pods(body, old):
+        raise InvalidError(422, "Invalid", "spec.selector: Invalid value")
     if (plural, group) == ("secrets", "") and not all(map(_is_base64, (body.get("data") or {}).values())):
         raise InvalidError(400, "BadRequest", "data: illegal base64 data")
     if plural == "leases":
@@ -173,6 +175,15 @@ def _faults_of_node(body: Mapping[str, Any]) -> Iterator[str]:
         for key in ("lastHeartbeatTime", "lastTransitionTime"):
             if not _is_time(condition.get(key)):
                 yield f"status.conditions.{key}"
+
+
+def _selects_its_pods(body: Mapping[str, Any], old: Mapping[str, Any] | None) -> bool:
+    """For ever the same ones."""
+    spec = body.get("spec", {})
+    wanted: dict[str, str] = spec.get("selector", {}).get("matchLabels", {})
+    labels: dict[str, str] = spec.get("template", {}).get("metadata", {}).get("labels", {})
+    same = old is None or old.get("spec", {}).get("selector") == spec.get("selector")
+    return bool(same and wanted.items() <= labels.items())
 
 
 def _is_qualified(key: str) -> bool:

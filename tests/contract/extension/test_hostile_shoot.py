@@ -13,7 +13,7 @@ from installer.gardener.health import Pulses
 from installer.operator.api import DAEMON_SETS, ApiError, Limits
 from installer.operator.kube import connect_with
 from tests.contract.extension.replica import SHOOT, Replica
-from tests.throwaway.gardener import SECRETS, Landscape
+from tests.throwaway.gardener import Landscape
 from tests.throwaway.hostile import (
     WAYS,
     HostileServer,
@@ -26,6 +26,7 @@ from tests.throwaway.hostile import (
     redirect,
 )
 from tests.throwaway.kubeserver import Name
+from tests.throwaway.managed import SECRETS
 
 SMALL = Limits(seconds=0.3, size=256 << 10, pages=5, list_seconds=1.0)
 SAID = {

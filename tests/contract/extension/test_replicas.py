@@ -29,11 +29,8 @@ from tests.contract.extension.replica import (
     secrets,
 )
 from tests.extras import EXTENSION
-from tests.throwaway.gardener import (
-    EVENTS,
-    LEASES,
-    Landscape,
-)
+from tests.throwaway.fleet import LEASES
+from tests.throwaway.gardener import EVENTS, Landscape
 from tests.throwaway.kubeserver import Name
 
 

@@ -8,17 +8,10 @@ from installer.gardener.registration import build_chart
 from installer.model.names import STATUS
 from tests.contract.extension.replica import CHANGED, INSTALLED, REMOVED, SHOOT, Start, secrets
 from tests.gochart import render_chart
-from tests.throwaway.gardener import (
-    DAEMON_SETS,
-    EVENTS,
-    LEASES,
-    NODES,
-    PODS,
-    RESOURCE,
-    SECRETS,
-    Landscape,
-)
+from tests.throwaway.fleet import DAEMON_SETS, LEASES, NODES, PODS
+from tests.throwaway.gardener import EVENTS, RESOURCE, Landscape
 from tests.throwaway.kubeserver import Kind, Name, parse_path
+from tests.throwaway.managed import SECRETS
 
 ACCOUNTS, NAMESPACES = Kind("/api/v1", "serviceaccounts"), Kind("/api/v1", "namespaces")
 CLUSTER_ROLES = Kind("/apis/rbac.authorization.k8s.io/v1", "clusterroles")
