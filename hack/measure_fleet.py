@@ -1,7 +1,8 @@
 """`hack/bench fleet`: how long a fleet takes, by how many may restart kubelet at once, and its requests.
 
 Simulated (tests/faults/fleets/sim.py): the daemon's own policy and talk with the API server, on a clock that
-does not wait. Each node takes 15 to 30 s for its work. With `--svg FILE` the way of each fleet is drawn.
+does not wait. Each node takes 15 to 30 s for its work. With `--svg FILE` the way of each fleet is drawn. With
+`--kubernetes DIR` the same nodes ask a real API server (tests/faults/fleets/real.py).
 """
 
 from __future__ import annotations
@@ -14,11 +15,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from installer.model.fleet import FleetRules
 from tests.faults.fleets.sim import Nature, SimFleet
+from tests.throwaway.controlplane import ControlPlane, find_programs
 
 _HOUR = 3600.0
+_GENERATION = "1" * 16  # as a policy takes it
+_SOAK = 10.0  # seconds that canaries are watched, where time is real
 _WIDTH, _HEIGHT, _LEFT, _BELOW = 720, 360, 70, 46
 _COLOURS = ("#9ecae1", "#4292c6", "#08519c", "#fd8d3c", "#a63603")
 _ROW = "{:>8} {:>9} {:>9} {:>10} {:>8} {:>8} {:>8}\n"
@@ -59,6 +64,41 @@ def measure(nodes: int, share: str) -> Way:
     fleet.run(600)
     rest = (fleet.asked - before) / nodes / 2
     return Way(share, tuple(sorted(fleet.done_at)), tuple(rates), each, kinds, rest)
+
+
+def ask_server(programs: Path, nodes: int, share: str, work: tuple[float, float]) -> None:
+    """The same nodes at a real API server, in real time; then simulated, with the same work and soaking."""
+    from tests.faults.fleets.real import RealClock, RealLoop, RealStore
+
+    draw, say = random.Random(1), sys.stdout.write
+    rules = replace(FleetRules(), concurrent_restarts=share, soak_seconds=_SOAK)
+    natures = [Nature(draw.uniform(*work)) for _ in range(nodes)]
+    with TemporaryDirectory() as place, ControlPlane(find_programs(programs), Path(place, "plane")) as plane:
+        store = RealStore(plane, Path(place, "nodes"))
+        fleet = SimFleet(natures, rules, clock=RealClock(), store=store, loop=RealLoop)
+        with store:
+            memory = plane.memory("kube-apiserver")
+            fleet.controller.apply(_GENERATION)
+            fleet.run(_HOUR, _GENERATION)
+            say(f"{nodes} nodes, {fleet.limit} permits: done after {max(fleet.done_at):.0f} s\n")
+            missing = fleet.lacking(_GENERATION)
+            taken = sorted(store.seconds)
+            p50, p99 = (taken[int(part * len(taken))] * 1000 for part in (0.5, 0.99))
+            most = store.most_held, fleet.most_at_work, fleet.limit
+            say(f"requests {len(taken)}, p50 {p50:.0f} ms, p99 {p99:.0f} ms, failed {len(store.failures)}\n")
+            say(f"permits: {most[0]} held at once at most, in {store.versions} versions; at work {most[1]}\n")
+            after = plane.memory("kube-apiserver")
+            say(f"memory of the API server: {memory:.0f} MiB before, {after:.0f} MiB at most\n")
+            for failure in sorted(set(store.failures))[:5]:
+                say(f"  failed: {failure}\n")
+    simulated = SimFleet(natures, rules)
+    simulated.controller.apply(_GENERATION)
+    simulated.run(_HOUR, _GENERATION)
+    say(f"\nRequests of one node, and simulated (done after {max(simulated.done_at):.0f} s)\n")
+    for kind in [name for name, _ in fleet.kinds.most_common()]:
+        say(f"{kind:<30}{fleet.kinds[kind] / nodes:>9.2f}{simulated.kinds[kind] / nodes:>9.2f}\n")
+    if missing or fleet.unasked or max(most[:2]) > most[2]:
+        raise AssertionError(f"{len(missing)} nodes are missing, {most} permits held, at work, there are")
 
 
 def plot(ways: list[Way], nodes: int) -> str:
@@ -102,12 +142,20 @@ def plot(ways: list[Way], nodes: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="hack/bench fleet", description=__doc__)
-    parser.add_argument("nodes", metavar="NODES", type=int, nargs="?", default=10_000)
+    parser.add_argument("nodes", metavar="NODES", type=int, nargs="?", default=0, help="10000; real: 200")
     parser.add_argument(
         "--at-once", metavar="SHARE", nargs="*", default=["1%", "2%", "5%"], help="rollout.concurrentRestarts"
     )
     parser.add_argument("--svg", metavar="FILE", type=Path)
+    parser.add_argument("--kubernetes", metavar="DIR", type=Path, help="at a real API server, in real time")
+    parser.add_argument(
+        "--work", metavar="SECONDS", type=float, nargs=2, default=(3.0, 6.0), help="of a pass; real only"
+    )
     arguments = parser.parse_args()
+    if arguments.kubernetes:
+        ask_server(arguments.kubernetes, arguments.nodes or 200, arguments.at_once[-1], tuple(arguments.work))
+        return
+    arguments.nodes = arguments.nodes or 10_000
     say = sys.stdout.write
     say(_ROW.format("at once", "minutes", "p50/s", "p99/s", "peak/s", "by node", "at rest"))
     ways = []

@@ -214,6 +214,12 @@ class ControlPlane:
         self._processes.insert(at, self._processes.pop())
         self._wait("/readyz")
 
+    def memory(self, program: str) -> float:
+        """MiB that this one of its programs has had at most."""
+        process = next(each for each in self._processes if program in str(each.args))
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+
     @property
     def _namespace(self) -> str:
         return self._network.namespace if self._network else ""

@@ -23,6 +23,7 @@ from installer.daemon.policy import BUSY
 from installer.daemon.poller import PollSnapshot
 from installer.model.fleet import FleetRules, PlannedWork
 from installer.model.host import UnitState
+from tests.faults.fleets.sim_loop import SimLoop
 from tests.faults.fleets.watcher import Watcher
 from tests.fleet_bench import DAEMONSET, LEASES, Store
 from tests.policy_bench import KUBELET, PROXY
@@ -84,6 +85,9 @@ class Clock:
     def cancel(self, timer: int) -> None:
         self._cancelled.add(timer)
 
+    def next_due(self) -> float:
+        return self._due[0][0] if self._due else float("inf")
+
     def run(self, until: float, done: Callable[[], bool] = lambda: False, each: int = 64) -> None:
         """Up to this time, or until `done`, which is asked after so many events."""
         count = 0
@@ -139,15 +143,15 @@ class SimNode:
         self.unread: tuple[Action, ChildOutcome] | None = None  # a pass that ended while there was no daemon
         self.pod_generation = ""
         fleet.store.node(self.name, canary=nature.canary)
-        fleet.store.objects[f"/api/v1/nodes/{self.name}"]["status"] = {
-            "conditions": [{"type": "Ready", "status": "True"}]
-        }
 
     def call(self, method: str, path: str, body: Any = None) -> Answer:
+        self.count(method, path)
+        return self.fleet.store.call(method, path, body)
+
+    def count(self, method: str, path: str) -> None:
         self.asked += 1
         self.fleet.per_second[int(self.fleet.clock.now)] += 1
         self.fleet.kinds[kind_of(method, path)] += 1
-        return self.fleet.store.call(method, path, body)
 
     # -- the pod ----------------------------------------------------------------------------------
 
@@ -335,11 +339,19 @@ class SimFleet:
     the nodes that have begun a generation, `unasked` those that had not got their turn. `per_second` counts
     requests by second, `kinds` by what they are. `done_at` has the times at which planned work was."""
 
-    def __init__(self, natures: Sequence[Nature], rules: FleetRules, seed: int = 0) -> None:
+    def __init__(
+        self,
+        natures: Sequence[Nature],
+        rules: FleetRules,
+        seed: int = 0,
+        clock: Clock | None = None,
+        store: Any = None,
+        loop: type[SimLoop] = SimLoop,
+    ) -> None:
         random.seed(seed)  # the program's own jitter
-        self.rules = rules
-        self.clock = Clock()
-        self.store = SimStore(self.clock)
+        self.rules, self.loop = rules, loop
+        self.clock = clock or Clock()
+        self.store = store or SimStore(self.clock)
         self.unpullable: set[str] = set()
         self.at_work: set[int] = set()
         self.most_at_work = 0
@@ -409,8 +421,8 @@ class SimFleet:
 
     def holders(self) -> list[str]:
         """Of permits that have not expired."""
-        leases = [self.store.objects[path] for path in self.store.objects.below.get(LEASES, ())]
-        return [permit.holder for permit in read_permits(leases) if permit.is_held(self.store.now)]
+        now = self.store.now
+        return [permit.holder for permit in read_permits(self.store.leases()) if permit.is_held(now)]
 
 
 class SimStore(Store):
@@ -427,3 +439,12 @@ class SimStore(Store):
     @now.setter
     def now(self, value: float) -> None:
         """Set by nobody."""
+
+    def node(self, name: str, *, canary: bool = False, uid: str = "") -> None:
+        super().node(name, canary=canary, uid=uid)
+        ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+        self.objects[f"/api/v1/nodes/{name}"]["status"] = ready
+
+    def leases(self) -> list[dict[str, Any]]:
+        """Of the rollout."""
+        return [self.objects[path] for path in self.objects.below.get(LEASES, ())]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LATENCY = 0.2  # seconds that a child takes to ask the API server
 
 
-class _Child:
+class Child:
     """It cannot be killed before its answer, which is then not heard."""
 
     def __init__(self) -> None:
@@ -55,8 +55,8 @@ class SimLoop:
         on_end: Callable[[int], None],
         deadline: float,
         grace: float,
-    ) -> _Child:
-        child = _Child()
+    ) -> Child:
+        child = Child()
 
         def end() -> None:
             if not child.killed:
@@ -68,10 +68,13 @@ class SimLoop:
 
     def run(self, argv: Sequence[str], _seconds: float) -> Finished:
         """What a child does, in this process."""
-        verb, text = argv[-2:]
-        if verb == "cluster-heartbeat":
-            answer = json.dumps(Heartbeat(parse_heartbeat(text), self._api, self._wall).run())
-        else:
-            context, _, request = parse_turn(text)
-            answer = to_json(talk(context, request, self._api, self._wall))
-        return Finished(tuple(argv), 0, answer)
+        return Finished(tuple(argv), 0, answer_to(argv, self._api, self._wall))
+
+
+def answer_to(argv: Sequence[str], api: Api, wall: Callable[[], float]) -> str:
+    """The last line of a child's output."""
+    verb, text = argv[-2:]
+    if verb == "cluster-heartbeat":
+        return json.dumps(Heartbeat(parse_heartbeat(text), api, wall).run())
+    context, _, request = parse_turn(text)
+    return to_json(talk(context, request, api, wall))

@@ -14,7 +14,7 @@ from installer.daemon.decision import Action
 from installer.daemon.fleet_side import ask_fleet, tell_fleet
 from installer.daemon.policy import Policy
 from installer.daemon.poller import PollSnapshot
-from tests.faults.fleets.sim_loop import LATENCY, SimLoop
+from tests.faults.fleets.sim_loop import LATENCY
 from tests.fleet_bench import NAMESPACE
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Watcher:
     def __init__(self, node: SimNode, generation: str) -> None:
         self.node, self.cluster_of, self.generation = node, node.fleet, generation
         self.clock = node.fleet.clock
-        self.loop = SimLoop(self.clock, node, self._wall, lambda: not self.is_running)
+        self.loop = node.fleet.loop(self.clock, node, self._wall, lambda: not self.is_running)
         pod = f"{node.name}-{node.pods}"
         context = PodContext(
             *("", 0, "", node.name, pod, "kube-system", "cri-resmgr-installer"), True, NAMESPACE
