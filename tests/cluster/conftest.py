@@ -1,6 +1,4 @@
-"""One cluster for all of these tests, of the programs that `--kubernetes DIR` names; without them each is
-skipped.
-"""
+"""A cluster for each story, of the programs that `--kubernetes DIR` names; without them each is skipped."""
 
 from __future__ import annotations
 
@@ -9,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.watch import Watch
 from tests.cluster.world import Cluster, system
 from tests.image.images import missing_builders
 from tests.throwaway import real
@@ -16,8 +15,9 @@ from tests.throwaway.controlplane import CLUSTER_PROGRAMS, find_programs
 from tests.throwaway.host import missing_needs
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """`VALUES` of the module are the installation's."""
     directory = request.config.getoption("--kubernetes")
     if directory is None:
         pytest.skip(f"no cluster: --kubernetes DIR names a directory with {', '.join(CLUSTER_PROGRAMS)}")
@@ -27,5 +27,14 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     if real.named("kubelet") is None:
         real.name("kubelet", programs["kubelet"])
     place: Path = tmp_path_factory.mktemp("cluster")
-    with Cluster(programs, place, request.config.getoption("--nodes")) as made:
+    values = dict(request.module.VALUES)
+    with Cluster(programs, place, request.config.getoption("--nodes"), values) as made:
         yield made
+
+
+@pytest.fixture(autouse=True)
+def watch(cluster: Cluster) -> Iterator[Watch]:
+    """Whatever is done: of no node is anything said for long that it is not."""
+    with Watch(cluster) as watch:
+        yield watch
+    assert not watch.lies()

@@ -40,8 +40,10 @@ OLD, NEW, BROKEN = "v0.9.2", "v0.9.3", "v0.9.4"
 NONE = "policy:\n  Active: none\n"
 RELAY = "unix:///var/run/cri-resmgr/cri-resmgr.sock"
 
+COMMAND_SECONDS = 900.0  # one of ours may wait for each node in its turn
 SECONDS = 240.0  # for anything, on a machine that has much else to do: what holds sooner ends the wait sooner
-_OF_PODS = ("/var/log/pods/", "/var/lib/cni")
+_OF_PODS = ("/var/log/pods/", "/var/log/containers/", "/var/lib/cni")
+_IDLE = 'labels."io.kubernetes.container.name"~=^idle-'
 _PACKAGES = ("containernetworking-plugins", "etcd-server")
 _TOP = Path(__file__).parents[2]
 
@@ -57,7 +59,7 @@ class KubeNode:
     """One node: its host, and what its API object says of it."""
 
     def __init__(self, number: int, host: ThrowawayHost) -> None:
-        self.number, self.host, self.name = number, host, f"node-{number}"
+        self.number, self.host, self.name = number, host, f"worker-{number + 1}"
 
     def lay(self, kubeconfig: str, authority: str) -> None:
         """Its kubelet, joined to the control plane, and the network of its pods. The host is off."""
@@ -75,12 +77,25 @@ class KubeNode:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.symlink_to("/usr/lib/cni")
 
-    def on_relay(self) -> bool:
-        """Whether kubelet runs and uses the relay."""
+    def on_relay(self) -> bool | None:
+        """Whether kubelet runs and uses the relay. None: its host is off."""
         try:
             return any(RELAY in word for word in running_arguments(self.host))
-        except (HostError, OSError):
+        except (HostError, OSError, ValueError):
+            return False if self.is_on() else None
+
+    def is_on(self) -> bool:
+        try:
+            return bool(self.host.leader)
+        except HostError:
             return False
+
+    def journal(self) -> str:
+        """What its kubelet has said last."""
+        try:
+            return self.host.journal(UNIT)[-1500:]
+        except HostError as error:
+            return str(error)
 
     def invocations(self) -> tuple[str, str]:
         """Which start of kubelet and of the proxy runs now."""
@@ -88,13 +103,13 @@ class KubeNode:
         return kubelet, proxy
 
     def weights(self) -> dict[str, int]:
-        """Container ID -> its CPU shares (cgroup v1), of the pods that are not ours and go on."""
+        """Container ID -> its CPU shares (cgroup v1), of the workload's that run."""
+        idle = set(ctr(self.host, "containers", "list", "--quiet", _IDLE).split())
+        tasks = [line.split()[:3] for line in ctr(self.host, "tasks", "list").splitlines()[1:]]
         found = {}
-        for task in ctr(self.host, "tasks", "list").splitlines()[1:]:
-            identity, pid, state = task.split()[:3]
-            with contextlib.suppress(HostError, FileNotFoundError):
-                labels = ctr(self.host, "containers", "info", identity)
-                if state == "RUNNING" and '"io.kubernetes.container.name": "idle"' in labels:
+        for identity, pid, state in tasks:
+            with contextlib.suppress(FileNotFoundError):
+                if identity in idle and state == "RUNNING":
                     found[identity] = self._shares(int(pid))
         return found
 
@@ -103,6 +118,12 @@ class KubeNode:
         lines = (self.host.root / f"proc/{pid}/cgroup").read_text().splitlines()
         (place,) = (line.split(":", 2)[2] for line in lines if "cpu" in line.split(":")[1].split(","))
         return int(Path(f"/sys/fs/cgroup/cpu{place}/cpu.shares").read_text())
+
+    def token(self, pod: Object) -> str:
+        """What kubelet has put on the host for one of its pods; empty, as long as it has not."""
+        identity = pod["metadata"]["uid"] if pod else "none"
+        volumes = self.host.root / f"var/lib/kubelet/pods/{identity}/volumes"
+        return "".join(place.read_text() for place in volumes.glob("kubernetes.io~projected/*/token"))
 
     def remember(self) -> None:
         self._before = snapshot(self.host)
@@ -116,22 +137,24 @@ class KubeNode:
 
 
 class Cluster:
-    """`with Cluster(programs, directory, 3) as cluster:` all of its nodes are Ready."""
+    """`with Cluster(programs, directory, 3, values) as cluster:` all of its nodes are Ready. Each of our
+    manifests has these values, beside what is asked of it."""
 
-    def __init__(self, programs: Mapping[str, Path], directory: Path, nodes: int) -> None:
+    def __init__(self, programs: Mapping[str, Path], directory: Path, nodes: int, values: Object) -> None:
         self._programs, self._directory, self._count = programs, directory, nodes
         self._stack = ExitStack()
         self.nodes: list[KubeNode] = []
+        self.values = values
         self._images: dict[str, str] = {}
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             self.network = stack.enter_context(Network())
+            self.plane = ControlPlane(self._programs, self._directory / "plane", self.network)
+            stack.enter_context(self.plane)
             for number in range(self._count):
                 host = stack.enter_context(ThrowawayHost(boot=False, image=system()))
                 self.nodes.append(KubeNode(number, host))
-            self.plane = ControlPlane(self._programs, self._directory / "plane", self.network)
-            stack.enter_context(self.plane)
             with ThreadPoolExecutor() as pool:
                 list(pool.map(self._join, self.nodes))
             self.wait(lambda: all(map(self.is_ready, self.nodes)), "all nodes Ready")
@@ -169,7 +192,7 @@ class Cluster:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=SECONDS,
+            timeout=COMMAND_SECONDS,
             check=False,
             cwd=_TOP,
             env=os.environ
@@ -184,15 +207,22 @@ class Cluster:
         found: Object = json.loads(self.kubectl("get", kind, *words, "--output=json"))
         return found
 
-    def manifests(self, version: str = OLD, fallback: str = NONE, *options: str, **settings: Any) -> str:
-        """What an operator would apply. `settings` are sections of the settings file; the version BROKEN ends
-        soon after each start."""
-        values = {
-            "images": {"installer": self.image(version)},
-            "settings": settings,
-            "configs": {"fallback": fallback},
-        }
-        return self.ours("manifests", "--values=/dev/stdin", *options, stdin=json.dumps(values))
+    @property
+    def namespace(self) -> str:
+        """That of the installer."""
+        return str(self.values.get("namespace", NAMESPACE))
+
+    @property
+    def account(self) -> str:
+        """Who our pods are, for the API server."""
+        return f"system:serviceaccount:{self.namespace}:{NAME}"
+
+    def manifests(self, version: str = OLD, fallback: str = NONE, *options: str) -> str:
+        """What an operator would apply. The version BROKEN ends soon after each start."""
+        values = {"images": {"installer": self.image(version)}, "configs": {"fallback": fallback}}
+        return self.ours(
+            "manifests", "--values=/dev/stdin", *options, stdin=json.dumps({**self.values, **values})
+        )
 
     def apply(self, manifests: str) -> str:
         return self.kubectl("apply", "--filename=-", stdin=manifests)
@@ -208,7 +238,9 @@ class Cluster:
     # -- what is said ---------------------------------------------------------------------------------
 
     def node(self, node: KubeNode) -> Object:
-        return self.get("node", node.name)
+        """Without anything in it, if there is none of its name."""
+        answer = self.plane.admin.call("GET", f"/api/v1/nodes/{node.name}")
+        return answer.body if answer.ok else {"metadata": {"labels": {}}}
 
     def condition(self, node: KubeNode, kind: str = READY_CONDITION) -> Object:
         """Empty, if its Node has none of the kind."""
@@ -216,15 +248,7 @@ class Cluster:
         return next((each for each in found if each["type"] == kind), {})
 
     def is_ready(self, node: KubeNode) -> bool:
-        return self._has(node, "Ready")
-
-    def says_served(self, node: KubeNode) -> bool:
-        return self._has(node, READY_CONDITION)
-
-    def _has(self, node: KubeNode, kind: str) -> bool:
-        answer = self.plane.admin.call("GET", f"/api/v1/nodes/{node.name}")
-        found = answer.body["status"].get("conditions", []) if answer.ok else []
-        return any(each["type"] == kind and each["status"] == "True" for each in found)
+        return self.condition(node, "Ready").get("status") == "True"
 
     def word(self, node: KubeNode) -> Object:
         """What our annotation of its Node says."""
@@ -232,15 +256,28 @@ class Cluster:
         found: Object = json.loads(text)
         return found
 
-    def requests(self, who: str) -> list[Object]:
-        """Of one user, as the API server has logged them."""
+    def requests(self) -> list[Object]:
+        """Of our pods, as the API server has logged them."""
         lines = self.plane.audit.read_text().rpartition("\n")[0].splitlines()
-        return [each for each in map(json.loads, lines) if each["user"].get("username") == who]
+        return [each for each in map(json.loads, lines) if each["user"].get("username") == self.account]
 
-    def pods(self) -> list[Object]:
-        """Of the installer."""
-        found: list[Object] = self.get("pods", namespace=NAMESPACE)["items"]
-        return [each for each in found if each["metadata"]["name"].startswith(NAME)]
+    def denied(self) -> list[str]:
+        """What our pods have asked for and did not get."""
+        return [
+            f"{each['verb']} {each['requestURI']}: {each['responseStatus'].get('message', '')}"
+            for each in self.requests()
+            if each["responseStatus"]["code"] in (401, 403, 422)
+        ]
+
+    def pods(self, name: str = NAME) -> list[Object]:
+        """Of the installer, or of another DaemonSet beside it."""
+        found: list[Object] = self.get("pods", namespace=self.namespace)["items"]
+        return [each for each in found if each["metadata"]["name"].startswith(name)]
+
+    def pod(self, node: KubeNode, name: str = NAME) -> Object:
+        """The one on this node that is not to end; empty, if there is none."""
+        found = (each for each in self.pods(name) if each["spec"].get("nodeName") == node.name)
+        return next((each for each in found if "deletionTimestamp" not in each["metadata"]), {})
 
     def wait(self, true: Callable[[], bool], what: str, seconds: float = SECONDS) -> None:
         deadline = time.monotonic() + seconds
@@ -252,10 +289,12 @@ class Cluster:
         """For whoever has to find out why it did not come."""
         listed = self.kubectl("get", "nodes,pods", "--all-namespaces", "--output=wide", code=None)
         logs = [
-            self.kubectl("logs", "--namespace", NAMESPACE, each["metadata"]["name"], "--tail=15", code=None)
+            self.kubectl(
+                "logs", "--namespace", self.namespace, each["metadata"]["name"], "--tail=15", code=None
+            )
             for each in self.pods()
         ]
-        kubelets = [node.host.journal(UNIT)[-1500:] for node in self.nodes]
+        kubelets = [node.journal() for node in self.nodes]
         return "\n".join((listed, *logs, *kubelets))
 
 

@@ -5,10 +5,8 @@ is taken, and nothing else.
 
 from __future__ import annotations
 
-import copy
-import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,41 +19,41 @@ from installer.cluster.kubeapi import KubeApi
 from installer.cluster.leases import Permit, build_lease, build_permit
 from installer.cluster.pod_context import PodContext, lease_name
 from installer.manifests import ManifestOptions, render_objects
-from installer.model.fleet import BRAKE, ROLLOUT, SIZE, FleetRequest, FleetRules, PlannedWork, WorkResult
+from installer.model.fleet import ROLLOUT, SIZE, FleetRequest, FleetRules, PlannedWork, WorkResult
 from installer.model.hold import PAUSE_ANNOTATION
 from installer.model.names import LAST_FAILURE, READY_CONDITION, READY_LABEL, STATUS
 from tests.contract.api_servers import ApiServer, serve
-from tests.throwaway.controlplane import Answer, Caller
+from tests.contract.robbed import (
+    AGENT,
+    LEASES,
+    NAME,
+    NAMESPACE,
+    NODES,
+    OTHER,
+    OURS,
+    PLACE,
+    THERE,
+    Object,
+    Robbed,
+    lease,
+)
+from tests.throwaway.controlplane import Answer
 from tests.throwaway.fleet import kind_of
 
-NAMESPACE, NAME, AGENT = "kube-system", "cri-resmgr-installer", "cri-resmgr-agent"
-PLACE = f"{NAME}-rollout"
-LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
-THERE = LEASES.format(PLACE)
-NODES = "/api/v1/nodes"
-OURS, OTHER = "worker-1", "worker-2"
 WORK = PlannedWork("0a1b", begins=True, soaks=True)
 RULES = FleetRules(order="any")
-Object = dict[str, Any]
 
 
-class Scene:
-    """Two nodes with a pod of ours and of the agent each, in the middle of a rollout that a person has
-    paused."""
+class Scene(Robbed):
+    """Nodes and pods are objects without anything behind them."""
 
     def __init__(self, cluster: ApiServer, directory: Path) -> None:
-        self.admin, self._cluster, self._directory = cluster.admin, cluster, directory
-        self.uids = dict[str, str]()
-        self.callers = dict[tuple[str, str], Caller]()
+        super().__init__(cluster.admin)
+        self._cluster, self._directory = cluster, directory
         values = directory / "values.yaml"
         given = {"images": {"installer": "image:1"}, "annotateNode": True, "agent": {"enabled": True}}
         values.write_text(yaml.safe_dump(given))
         self.objects = render_objects(ManifestOptions(values=values), lambda _: None)
-
-    def make(self, path: str, body: Mapping[str, Any]) -> Object:
-        answer = self.admin.call("POST", path, body)
-        assert answer.ok or answer.code == 409, answer
-        return answer.body
 
     def furnish(self) -> None:
         for each in self.objects:
@@ -65,11 +63,7 @@ class Scene:
                 self.make(f"{kind.prefix}{place}/{kind.plural}", each)
         for node in (OURS, OTHER):
             self._add_node(node)
-        there = {"metadata": {"name": "kube-controller-manager"}, "spec": {"holderIdentity": "theirs"}}
-        self.make(LEASES.format(NAMESPACE), _lease(there))
-        self.make(THERE, build_lease("fleet", PLACE, "fleet", annotations={PAUSE_ANNOTATION: "a Friday"}))
-        self.make(THERE, build_lease("brake-0a1b", PLACE, "0a1b", annotations={BRAKE: "{}"}))
-        self._await_policies()
+        self.pause()
 
     def _add_node(self, name: str) -> None:
         taints = [{"key": "dedicated", "effect": "NoSchedule"}]
@@ -93,30 +87,6 @@ class Scene:
             (place / "ca.crt").write_bytes(self._cluster.authority.read_bytes())
             self.callers[account, name] = self._cluster.bearer(token)
 
-    def _await_policies(self) -> None:
-        """They are in force a moment after they were created."""
-        deadline, probe = time.monotonic() + 120, {"metadata": {"name": "permit-x"}}
-        for policy, account, method, path, body in (
-            ("own-lease", NAME, "POST", THERE, _lease(probe)),
-            ("own-node", NAME, "PATCH", f"{NODES}/{OTHER}", {"metadata": {"labels": {"probe": "x"}}}),
-            ("agent-own-node", AGENT, "PATCH", f"{NODES}/{OTHER}", {"metadata": {"labels": {"probe": "x"}}}),
-        ):
-            while policy not in (answer := self.callers[account, OURS].call(method, path, body)).says:
-                assert time.monotonic() < deadline, (policy, answer)
-                if method == "POST" and answer.ok:
-                    self.admin.call("DELETE", f"{path}/permit-x")
-                body["metadata"]["labels"] = {"probe": str(random.random())}
-                time.sleep(0.1)
-        for name in (OURS, OTHER):
-            self.admin.call("PATCH", f"{NODES}/{name}", {"metadata": {"labels": {"probe": None}}})
-
-    # -- what is done ---------------------------------------------------------------------------
-
-    @property
-    def thief(self) -> Caller:
-        """With the token of our pod on worker-1."""
-        return self.callers[NAME, OURS]
-
     def api(self, node: str) -> KubeApi:
         """What our pod on this node asks with."""
         account = self._directory / NAME / node
@@ -127,31 +97,6 @@ class Scene:
         return Ask(
             context, FleetRequest(self.uids[node], RULES, **request), self.api(node), time.time, lambda: 0.0
         )
-
-    def identity(self, node: str) -> str:
-        return f"{node}/{self.uids[node]}"
-
-    def state(self) -> Object:
-        """All that a thief could be after, without what the API server writes by itself."""
-        paths = [f"{NODES}/{name}" for name in (OURS, OTHER)]
-        listed = self.admin.call("GET", THERE).body["items"]
-        found = {each["metadata"]["name"]: each for each in listed}
-        found |= {path: self.admin.call("GET", path).body for path in paths}
-        master = f"{LEASES.format(NAMESPACE)}/kube-controller-manager"
-        return {
-            key: _plain(each) for key, each in (found | {"": self.admin.call("GET", master).body}).items()
-        }
-
-
-def _lease(found: Mapping[str, Any]) -> Object:
-    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", **found}
-
-
-def _plain(found: Object) -> Object:
-    plain = copy.deepcopy(found)
-    for name in ("managedFields", "resourceVersion", "generation"):
-        plain.get("metadata", {}).pop(name, None)
-    return plain
 
 
 @pytest.fixture(scope="module", params=["stand-in", "real"])
@@ -168,7 +113,7 @@ def scene(cluster: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Scene
 
 
 @pytest.fixture
-def held(scene: Scene) -> str:
+def held(scene: Robbed) -> str:
     """A permit that worker-2 has taken a moment ago."""
     permit = build_permit(Permit("permit-0"), PLACE, scene.identity(OTHER), time.time(), 814)
     scene.admin.call("DELETE", f"{THERE}/permit-0")
@@ -232,7 +177,7 @@ PATCHES: dict[str, tuple[str, Object]] = {
 }
 
 
-def refused(scene: Scene, method: str, path: str, body: Object, kind: str = "") -> Answer:
+def refused(scene: Robbed, method: str, path: str, body: Object, kind: str = "") -> Answer:
     """By a policy, or by RBAC; and nothing is another than before, also when garbage was collected."""
     before = scene.state()
     answer = scene.thief.call(method, path, body, kind)
@@ -242,13 +187,13 @@ def refused(scene: Scene, method: str, path: str, body: Object, kind: str = "") 
 
 
 @pytest.mark.parametrize("what", PATCHES)
-def test_a_patch_that_is_not_a_pods_own_is_refused(scene: Scene, what: str) -> None:
+def test_a_patch_that_is_not_a_pods_own_is_refused(scene: Robbed, what: str) -> None:
     path, body = PATCHES[what]
     answer = refused(scene, "PATCH", path, body)
     assert "ValidatingAdmissionPolicy" in answer.says
 
 
-def test_others_conditions_are_refused(scene: Scene) -> None:
+def test_others_conditions_are_refused(scene: Robbed) -> None:
     conditions = [{"type": "Ready", "status": "False"}]
     path = f"{NODES}/{OURS}/status"
     answer = refused(scene, "PATCH", path, {"status": {"conditions": conditions}}, "strategic-merge")
@@ -256,7 +201,7 @@ def test_others_conditions_are_refused(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("name", ["permit-x", "permit-1000", "permit-00", "fleets", "brake-x", "brake-"])
-def test_a_lease_of_another_name_is_refused(scene: Scene, name: str) -> None:
+def test_a_lease_of_another_name_is_refused(scene: Robbed, name: str) -> None:
     label = name.removeprefix("brake-") if name.startswith("brake") else "permit"
     refused(scene, "POST", THERE, build_lease(name, PLACE, label))
 
@@ -270,14 +215,14 @@ def test_a_lease_of_another_name_is_refused(scene: Scene, name: str) -> None:
     ],
     ids=lambda more: next(iter(more)),
 )
-def test_a_new_permit_with_more_than_a_permit_has_is_refused(scene: Scene, more: Object) -> None:
+def test_a_new_permit_with_more_than_a_permit_has_is_refused(scene: Robbed, more: Object) -> None:
     permit = build_permit(Permit("permit-7"), PLACE, scene.identity(OURS), time.time(), 814)
     permit["metadata"] |= more
     refused(scene, "POST", THERE, permit)
 
 
 @pytest.mark.parametrize("kind", ["Update", "Apply"])
-def test_a_lease_is_not_filled_with_what_manages_it(scene: Scene, kind: str) -> None:
+def test_a_lease_is_not_filled_with_what_manages_it(scene: Robbed, kind: str) -> None:
     """The API server keeps the fields that a client says it manages, whether there are such or not."""
     permit = build_permit(Permit("permit-7"), PLACE, scene.identity(OURS), time.time(), 814)
     managed = {
@@ -297,7 +242,7 @@ def test_a_lease_is_not_filled_with_what_manages_it(scene: Scene, kind: str) -> 
         assert "managedFields" in refused(scene, "POST", THERE, permit).says
 
 
-def test_a_lease_is_not_filled_by_many_managers(scene: Scene, held: str) -> None:
+def test_a_lease_is_not_filled_by_many_managers(scene: Robbed, held: str) -> None:
     """Each of a server-side apply has an entry of its own."""
     permit = build_permit(Permit("permit-0"), PLACE, scene.identity(OTHER), time.time(), 814)
     applied = [
@@ -309,17 +254,17 @@ def test_a_lease_is_not_filled_by_many_managers(scene: Scene, held: str) -> None
     assert not (there and all(applied))
 
 
-def test_the_lease_of_another_node_is_refused(scene: Scene) -> None:
+def test_the_lease_of_another_node_is_refused(scene: Robbed) -> None:
     there = {"metadata": {"name": lease_name(OTHER)}, "spec": {"holderIdentity": OTHER}}
-    refused(scene, "POST", LEASES.format(NAMESPACE), _lease(there))
+    refused(scene, "POST", LEASES.format(NAMESPACE), lease(there))
 
 
-def test_nothing_is_deleted_by_name(scene: Scene) -> None:
+def test_nothing_is_deleted_by_name(scene: Robbed) -> None:
     for path in (FLEET, A_BRAKE, f"{NODES}/{OURS}", f"{NODES}/{OTHER}"):
         assert refused(scene, "DELETE", path, {}).code == 403
 
 
-def test_another_nodes_permit_is_neither_given_back_nor_taken(scene: Scene, held: str) -> None:
+def test_another_nodes_permit_is_neither_given_back_nor_taken(scene: Robbed, held: str) -> None:
     mine, now = scene.identity(OURS), time.time()
     taken = build_permit(Permit("permit-0"), PLACE, mine, now, 814)["spec"]
     later = build_permit(Permit("permit-0"), PLACE, mine, now + 700, 814)["spec"]
@@ -335,7 +280,7 @@ def test_another_nodes_permit_is_neither_given_back_nor_taken(scene: Scene, held
         assert "another node's permit" in answer.says or "only for the node" in answer.says
 
 
-def test_a_permit_that_is_claimed_for_later_does_not_come_free_before(scene: Scene, held: str) -> None:
+def test_a_permit_that_is_claimed_for_later_does_not_come_free_before(scene: Robbed, held: str) -> None:
     """What is allowed of another's permit: to be the next. It cannot be handed on before the other's time is
     over, and who reads it takes it for held until then."""
     now = time.time()
@@ -351,7 +296,7 @@ def test_a_permit_that_is_claimed_for_later_does_not_come_free_before(scene: Sce
     scene.admin.call("DELETE", held)
 
 
-def test_a_forgotten_permit_is_taken_over_when_it_has_expired(scene: Scene, held: str) -> None:
+def test_a_forgotten_permit_is_taken_over_when_it_has_expired(scene: Robbed, held: str) -> None:
     old = build_permit(Permit("permit-0"), PLACE, scene.identity(OTHER), time.time() - 900, 814)["spec"]
     assert scene.admin.call("PATCH", held, {"spec": old}).ok
     spec = build_permit(Permit("permit-0"), PLACE, scene.identity(OURS), time.time(), 814)["spec"]
@@ -393,8 +338,8 @@ def test_nodes_take_their_turns_one_after_the_other(scene: Scene) -> None:
         each for each in scene.objects if each["kind"] == "DaemonSet" and each["metadata"]["name"] == NAME
     )
     scene.make(path, daemonset)
-    for lease in scene.admin.call("GET", THERE).body["items"]:
-        name = lease["metadata"]["name"]
+    for each in scene.admin.call("GET", THERE).body["items"]:
+        name = each["metadata"]["name"]
         if name != "fleet":
             scene.admin.call("DELETE", f"{THERE}/{name}")
     assert "a Friday" in scene.ask(OURS).begin(WORK).why
@@ -418,11 +363,8 @@ def test_nodes_take_their_turns_one_after_the_other(scene: Scene) -> None:
 # -- the agent ------------------------------------------------------------------------------------
 
 
-def test_an_agent_says_of_an_adjustment_how_its_node_takes_it(scene: Scene) -> None:
-    namespace = next(
-        each["metadata"]["name"] for each in scene.objects if each["metadata"]["name"].endswith("-agent")
-    )
-    path = f"/apis/criresmgr.intel.com/v1alpha1/namespaces/{namespace}/adjustments"
+def test_an_agent_says_of_an_adjustment_how_its_node_takes_it(scene: Robbed) -> None:
+    path = f"/apis/criresmgr.intel.com/v1alpha1/namespaces/{NAME}-agent/adjustments"
     made = {
         "apiVersion": "criresmgr.intel.com/v1alpha1",
         "kind": "Adjustment",
@@ -454,7 +396,7 @@ def test_an_agent_says_of_an_adjustment_how_its_node_takes_it(scene: Scene) -> N
     assert agent.call("PATCH", f"{path}/a", {"status": {"nodes": {OURS: None}}}).ok
 
 
-def test_an_agent_labels_and_taints_its_own_node(scene: Scene) -> None:
+def test_an_agent_labels_and_taints_its_own_node(scene: Robbed) -> None:
     agent, own = scene.callers[AGENT, OURS], f"{NODES}/{OURS}"
     assert agent.call("PATCH", own, {"metadata": {"labels": {"cmk": "yes"}}}).ok
     assert agent.call("PATCH", own, {"metadata": {"labels": {"cmk": None}}}).ok

@@ -1,0 +1,95 @@
+"""What one pod's token can do to a cluster whose pods are real: the attacks of the contract's suite, with the
+tokens that kubelet has put into our pods.
+"""
+
+from __future__ import annotations
+
+import itertools
+import ssl
+
+import pytest
+
+from tests.cluster.steps import SETTINGS, install
+from tests.cluster.world import Cluster, KubeNode
+from tests.contract.robbed import AGENT, NAME, NODES, Robbed
+from tests.contract.test_stolen_token import (
+    held,
+    test_a_forgotten_permit_is_taken_over_when_it_has_expired,
+    test_a_lease_is_not_filled_by_many_managers,
+    test_a_lease_is_not_filled_with_what_manages_it,
+    test_a_lease_of_another_name_is_refused,
+    test_a_new_permit_with_more_than_a_permit_has_is_refused,
+    test_a_patch_that_is_not_a_pods_own_is_refused,
+    test_a_permit_that_is_claimed_for_later_does_not_come_free_before,
+    test_an_agent_labels_and_taints_its_own_node,
+    test_an_agent_says_of_an_adjustment_how_its_node_takes_it,
+    test_another_nodes_permit_is_neither_given_back_nor_taken,
+    test_nothing_is_deleted_by_name,
+    test_others_conditions_are_refused,
+    test_the_lease_of_another_node_is_refused,
+)
+from tests.throwaway.controlplane import Caller
+from tests.throwaway.furnish import IMAGE
+from tests.throwaway.network import address
+
+__all__ = [
+    "held",
+    "test_a_forgotten_permit_is_taken_over_when_it_has_expired",
+    "test_a_lease_is_not_filled_by_many_managers",
+    "test_a_lease_is_not_filled_with_what_manages_it",
+    "test_a_lease_of_another_name_is_refused",
+    "test_a_new_permit_with_more_than_a_permit_has_is_refused",
+    "test_a_patch_that_is_not_a_pods_own_is_refused",
+    "test_a_permit_that_is_claimed_for_later_does_not_come_free_before",
+    "test_an_agent_labels_and_taints_its_own_node",
+    "test_an_agent_says_of_an_adjustment_how_its_node_takes_it",
+    "test_another_nodes_permit_is_neither_given_back_nor_taken",
+    "test_nothing_is_deleted_by_name",
+    "test_others_conditions_are_refused",
+    "test_the_lease_of_another_node_is_refused",
+]
+
+#: No agent is in that image, but its pods are there, and with them their tokens.
+VALUES = {"settings": SETTINGS, "agent": {"enabled": True}, "images": {"agent": IMAGE}}
+
+
+@pytest.fixture(scope="module")
+def scene(cluster: Cluster) -> Robbed:
+    install(cluster)
+    found = Robbed(cluster.plane.admin)
+    for node in cluster.nodes:
+        cluster.kubectl("taint", "node", node.name, "dedicated:NoSchedule")
+        found.uids[node.name] = cluster.node(node)["metadata"]["uid"]
+        for account in (NAME, AGENT):
+            found.callers[account, node.name] = cluster.plane.bearer(steal(cluster, node, account))
+    found.pause()
+    return found
+
+
+def steal(cluster: Cluster, node: KubeNode, account: str = NAME) -> str:
+    """The token of the pod that runs there now."""
+    cluster.wait(lambda: bool(node.token(cluster.pod(node, account))), "a pod has a token")
+    return node.token(cluster.pod(node, account))
+
+
+def test_no_kubelet_takes_the_token(cluster: Cluster, scene: Robbed) -> None:
+    """Whoever may ask a kubelet anything can run anything in any container."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    tokens = [steal(cluster, cluster.nodes[0], account) for account in (NAME, AGENT)]
+    for node, stolen in itertools.product(cluster.nodes, tokens):
+        url = f"https://{address(node.number)}:10250"
+        thief = Caller(url, context, stolen, cluster.network.namespace)
+        assert thief.call("GET", "/pods").code == 403
+        assert thief.call("GET", "/metrics").code == 403
+        assert thief.call("POST", "/run/default/pod/container?cmd=id", {}).code == 403
+
+
+def test_a_token_ends_with_its_pod(cluster: Cluster, scene: Robbed) -> None:
+    node = cluster.nodes[0]
+    caller, own = scene.callers[NAME, node.name], f"{NODES}/{node.name}"
+    assert caller.call("GET", own).ok
+    pod = cluster.pod(node)["metadata"]["name"]
+    cluster.kubectl("delete", "pod", pod, "--namespace", cluster.namespace)
+    cluster.wait(lambda: caller.call("GET", own).code == 401, "the token is refused")
+    scene.callers[NAME, node.name] = cluster.plane.bearer(steal(cluster, node))
