@@ -88,7 +88,6 @@ class Daemon:
         self._policy = self._build_policy(configuration)
         self._loop = EventLoop(self._recover)
         self._snapshot = PollSnapshot()
-        self._claimed = False
         self._child: Begun | None = None
         self._timer = self._debounce = 0
         self._wake = self._due = 0.0
@@ -111,10 +110,10 @@ class Daemon:
             require_bus(self._files)
         mode = self._policy.configuration.mode
         for ending in (signal.SIGTERM, signal.SIGINT):
-            self._loop.on_signal(ending, partial(self._terminate, ending.name))
+            self._loop.on_signal(ending, partial(self._terminate, f"received {ending.name}"))
         self._loop.on_signal(signal.SIGHUP, self._look_now)
         self._show(alive=True)
-        self._claimed = self._runtime_state.claim(mode)
+        self._runtime_state.claim(mode)
         self._say("daemon.started", f"daemon started, mode {mode}", mode=mode.value, pid=os.getpid())
         self._guarded(lambda: self._cluster.begin(self._loop, self._stir))
         self._guarded(self._resume)
@@ -127,8 +126,8 @@ class Daemon:
                 self._guarded(self._publish)
             self._show()
             self._guarded(self._cluster.end)
-            if self._published is not None and self._published.phase in (Phase.REMOVED, Phase.REFUSED):
-                self._runtime_state.forget()
+            phase = self._published.phase if self._published is not None else Phase.STARTING
+            self._runtime_state.forget(everything=phase in (Phase.REMOVED, Phase.REFUSED))
             if self._pages is not None:
                 self._pages.close()
         self._say("daemon.ended", "stopped" if self._removing else "stopped; host left unchanged")
@@ -194,11 +193,8 @@ class Daemon:
         state, working = self._policy.state, self._policy.working
         seconds = round(max(0.0, self._due - time.monotonic()), 1)
         why = f" ({state.reason})" if state.reason else ""
-        what = (
-            f"{working} is running"
-            if working
-            else f"nothing to do for {seconds:g} s unless something changes"
-        )
+        rest = f"nothing to do for {seconds:g} s unless something changes"
+        what = f"{working} is running" if working else rest
         self._say("looked", f"{state.phase}{why}: {what}", running=working.value, seconds=seconds)
 
     def _on_time(self) -> None:
@@ -220,7 +216,9 @@ class Daemon:
         self._timer = self._loop.after(min(seconds, HEARTBEAT), self._on_time)
 
     def _turn(self, full: bool) -> None:
-        """Looks, decides, acts, and sets the next time to look."""
+        """Looks, decides, acts, and sets the next time to look. One whose successor is gone begins anew."""
+        if self._policy.state.phase is Phase.YIELDED and self._runtime_state.is_vacant():
+            self._terminate("nobody acts on this host")
         if self._ending:
             return
         snapshot = self._look(full)
@@ -255,7 +253,10 @@ class Daemon:
         except (InstallerError, OSError) as error:
             snapshot = replace(before, blind=str(error))
         paused = snapshot.paused or self._cluster.paused()
-        superseded = not self._claimed or self._runtime_state.superseded()
+        superseded = self._runtime_state.superseded()
+        if superseded and not self._ending and self._runtime_state.insist():
+            superseded = False
+            self._policy.remove_again()
         asked, turn = self._cluster.asked(), self._cluster.turn()
         self._snapshot = replace(snapshot, paused=paused, asked=asked, superseded=superseded, turn=turn)
         if full and self._settings_token() != self._settings_seen:
@@ -330,7 +331,7 @@ class Daemon:
 
     def _resume(self) -> None:
         """A pass that an earlier daemon began continues without it: it is followed to its end."""
-        found = self._passes.unfinished() if self._claimed else None
+        found = None if self._runtime_state.superseded() else self._passes.unfinished()
         if found is None:
             return
         action, why = found.action, "begun by an earlier daemon"
@@ -411,14 +412,14 @@ class Daemon:
 
     # -- the end ----------------------------------------------------------------------------
 
-    def _terminate(self, name: str) -> None:
+    def _terminate(self, why: str) -> None:
         """What outlives us, a removal or a rescue is finished, anything else stops between two steps. The
         second signal ends us at once."""
         if self._ending:
             self._loop.quit()
             return
         self._ending = True
-        self._say("daemon.ending", f"received {name}, stopping")
+        self._say("daemon.ending", f"{why}, stopping")
         if self._child is None:
             self._finish()
         elif not self._child.outlives_us and self._policy.working not in _FINISHED:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from installer.daemon.child_run import ChildOutcome
 
 HEARTBEAT = 5.0  # seconds between two questions to the relay
+_SUCCESSOR = 30.0  # seconds between two looks at who acts in our place
 SILENT_HEARTBEAT = 1.0  # the same while the relay does not answer
 HOUR = 3600.0
 REPAIR_BOUND = 30.0  # seconds that a repair and its rollback may take while kubelet hangs (R8)
@@ -193,6 +194,10 @@ class Policy:
         due = self._due(now)
         grace = STOP_GRACE if action is Action.STOP and not self._yielded else 0.0
         return Decision(action, why, min(due, now + self._heartbeat(now)), due, grace)
+
+    def remove_again(self) -> None:
+        """An installation has been at work since."""
+        self._passes.removed, self._passes.retry_at = False, 0.0
 
     def _track(self, now: float, snapshot: PollSnapshot) -> None:
         self._relay.see(now, snapshot, self.configuration.dead_seconds)
@@ -376,7 +381,9 @@ class Policy:
         return answer_seconds(min(ahead) - now) if slow else HURRIED_SECONDS
 
     def _heartbeat(self, now: float) -> float:
-        if self.configuration.mode is Mode.REMOVE or self._yielded:
+        if self._yielded:
+            return _SUCCESSOR
+        if self.configuration.mode is Mode.REMOVE:
             return RESYNC
         silent = self._relay.silent_since is not None and self._relay.silence(now) < _LONG_SILENCE
         return SILENT_HEARTBEAT if silent else HEARTBEAT

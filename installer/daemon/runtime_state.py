@@ -1,9 +1,12 @@
 """What has to outlive the daemon's process, below the host's /run: gone at the next boot.
 
-The file of the mode says which daemon acts on this host: the last that came. One that finds another's name
+The file of the mode says which daemon acts on this host: the last that came. But a removal takes it back
+from an installation: after a boot the pods of both start at once, in any order. One that finds another's name
 in it has been replaced, and stays so when its container starts again: the file lists whom its writer
-replaced. The stamps say when we restarted kubelet. A crash between two writes loses the newest stamp at
-worst; an unreadable file counts as none.
+replaced. It goes with the last pod of a removal, and then one that was replaced begins anew.
+
+The stamps say when we restarted kubelet. A crash between two writes loses the newest stamp at worst; an
+unreadable file counts as none.
 
 Best effort: where nothing can be written, that is said once and the daemon works on without.
 """
@@ -24,6 +27,7 @@ from installer.model.names import Mode
 MODE_FILE = f"{paths.OUR_RUNTIME}/mode.json"
 STAMPS = f"{paths.OUR_RUNTIME}/restarts.json"
 _KEPT = 20  # of those replaced, and of stamps
+_VACANT = 30.0  # seconds; a removal takes the file along, and puts it back when its pass has ended
 
 
 class RuntimeState:
@@ -36,20 +40,35 @@ class RuntimeState:
         self._identity = identity
         self._now = now
         self._emit = emit
+        self._mode, self._refused = Mode.INSTALL, False
         self._replaced: tuple[str, ...] = ()
+        self._vacant_since: float | None = None
         self._unwritten: set[str] = set()
 
     def claim(self, mode: Mode) -> bool:
         """Says that we act from now on; returns False, and writes nothing, if we were replaced before."""
+        self._mode = mode
         found = self._load(MODE_FILE)
         by, replaced = str(found.get("by", "")), _strings(found.get("replaced"))
         if by != self._identity:
             if self._identity in replaced:
+                self._refused = True
                 return False
             replaced = (*replaced, by) if by else replaced
-        self._replaced = replaced[-_KEPT:]
-        self._write(mode)
+        self._take(replaced)
         return True
+
+    def insist(self) -> bool:
+        """A removal goes first: takes the host back from an installation. Returns whether it has."""
+        found = self._load(MODE_FILE)
+        if self._mode is not Mode.REMOVE or found.get("mode") != Mode.INSTALL.value:
+            return False
+        self._take((*self._replaced, str(found.get("by", ""))))
+        return True
+
+    def _take(self, replaced: tuple[str, ...]) -> None:
+        self._replaced, self._refused = replaced[-_KEPT:], False
+        self._write(self._mode)
 
     def restore(self, mode: Mode) -> None:
         """Writes our claim again if it is gone: a removal takes it along."""
@@ -60,11 +79,15 @@ class RuntimeState:
         claim = {"mode": mode.value, "when": self._now(), "by": self._identity, "replaced": self._replaced}
         self._save(MODE_FILE, claim)
 
-    def forget(self) -> None:
-        """Deletes all of this where nothing else of ours is on the host. Not where another daemon has come
-        since, and not where something is installed."""
+    def forget(self, *, everything: bool = True) -> None:
+        """At our end, unless another daemon has come since. Deletes the claim of a removal: an installation
+        that has yielded to it goes on. And `everything`, where nothing is installed."""
         try:
-            if not self.superseded() and self._files.read(paths.RECORD) is None:
+            if self.superseded():
+                return
+            if self._mode is Mode.REMOVE:
+                self._files.remove(MODE_FILE)
+            if everything and self._files.read(paths.RECORD) is None:
                 self._files.remove_tree(paths.OUR_RUNTIME)
         except (InstallerError, OSError) as error:
             self._emit(
@@ -76,10 +99,21 @@ class RuntimeState:
             )
 
     def superseded(self) -> bool:
-        """Whether another daemon has come since our claim. Those we replaced have not, also where our own
-        claim could not be written."""
-        by = self._load(MODE_FILE).get("by", self._identity)
-        return by != self._identity and by not in self._replaced
+        """Whether another daemon has come since our claim, or had before. Those we replaced have not, also
+        where our own claim could not be written, unless they have replaced us in turn."""
+        found = self._load(MODE_FILE)
+        by, replaced = found.get("by", self._identity), _strings(found.get("replaced"))
+        came = by != self._identity and (by not in self._replaced or self._identity in replaced)
+        return self._refused or came
+
+    def is_vacant(self) -> bool:
+        """Whether nobody has a claim any more, for a while. To be asked by one that was replaced."""
+        now = self._now()
+        if self._load(MODE_FILE):
+            self._vacant_since = None
+            return False
+        self._vacant_since = now if self._vacant_since is None else self._vacant_since
+        return now - self._vacant_since >= _VACANT
 
     def ages(self) -> tuple[float, ...]:
         """How long ago we restarted kubelet, in seconds, longest first. A stamp from the future counts as of

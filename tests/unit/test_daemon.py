@@ -79,6 +79,60 @@ def test_the_last_that_comes_acts(files: RootedFiles) -> None:
     assert json.loads(files.read(MODE_FILE) or b"")["mode"] == "remove"
 
 
+def test_a_removal_takes_the_host_back_from_an_installation(files: RootedFiles) -> None:
+    """After a boot the pods of both start at once; or one of the installation was evicted meanwhile."""
+    removing, installing = runtime_state(files, "removing"), runtime_state(files, "installing")
+    removing.claim(Mode.REMOVE)
+    installing.claim(Mode.INSTALL)
+    assert removing.superseded()
+    assert not installing.insist()
+    assert removing.insist()
+    assert (removing.superseded(), installing.superseded()) == (False, True)
+    assert not runtime_state(files, "installing").claim(Mode.INSTALL)
+    again = runtime_state(files, "removing")
+    assert again.claim(Mode.REMOVE)
+    assert not again.superseded()
+
+
+def test_a_removal_yields_to_a_newer_one(files: RootedFiles) -> None:
+    old, new = runtime_state(files, "old"), runtime_state(files, "new")
+    old.claim(Mode.REMOVE)
+    new.claim(Mode.REMOVE)
+    assert not old.insist()
+    assert (old.superseded(), new.superseded()) == (True, False)
+
+
+def test_one_that_was_replaced_knows_when_nobody_acts_any_more(files: RootedFiles) -> None:
+    """The removal's own pass takes the claim along for a moment."""
+    wall = Wall()
+    installing, removing = runtime_state(files, "installing", wall), runtime_state(files, "removing")
+    installing.claim(Mode.INSTALL)
+    removing.claim(Mode.REMOVE)
+    assert not installing.is_vacant()
+    files.remove_tree(paths.OUR_RUNTIME)
+    assert not installing.is_vacant()
+    removing.restore(Mode.REMOVE)
+    wall.now += 60
+    assert not installing.is_vacant()
+    removing.forget()
+    assert not installing.is_vacant()
+    wall.now += 60
+    assert installing.is_vacant()
+    assert runtime_state(files, "installing").claim(Mode.INSTALL)
+
+
+def test_a_removal_that_ends_unfinished_gives_the_host_back(files: RootedFiles) -> None:
+    installing, removing = runtime_state(files, "installing"), runtime_state(files, "removing")
+    installing.claim(Mode.INSTALL)
+    installing.stamp(1)
+    removing.claim(Mode.REMOVE)
+    removing.forget(everything=False)
+    assert installing.claim(Mode.INSTALL)
+    assert installing.ages()
+    installing.forget(everything=False)
+    assert files.read(MODE_FILE)
+
+
 def test_after_a_removal_it_leaves_nothing(files: RootedFiles) -> None:
     removing = runtime_state(files, "removing")
     removing.claim(Mode.REMOVE)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from pytest_mock import MockerFixture
 
@@ -9,6 +11,7 @@ from installer.daemon.runtime_state import MODE_FILE
 from installer.errors import UnservableHostError
 from installer.model import paths
 from installer.model.daemon import DaemonState, NoCluster
+from installer.model.names import Mode
 from tests.contract.scene import Scene, refuse
 from tests.rules import rule
 
@@ -213,5 +216,23 @@ def test_a_pod_on_a_host_without_a_bus_says_so_and_stays(scene: Scene) -> None:
         bus.touch()
         scene.systemd.errors.clear()
         scene.reaches("converged")
+
+    scene.play(body)
+
+
+@rule("R10")
+def test_a_removal_takes_the_host_back_and_looks_once_more(scene: Scene) -> None:
+    """After a boot the installation's pod may be the last that came, and has begun something."""
+    scene.settings(mode=Mode.REMOVE)
+    scene.does("remove", "say('converged', changed=True)")
+    theirs = {"mode": "install", "by": "another pod", "replaced": ["one"]}
+
+    def body() -> None:
+        scene.reaches("removed")
+        scene.path(MODE_FILE).write_text(json.dumps(theirs))
+        scene.until(lambda: scene.begun().count("remove") == 2)
+        scene.reaches("removed")
+        found = json.loads(scene.path(MODE_FILE).read_text())
+        assert (found["mode"], found["by"], "another pod" in found["replaced"]) == ("remove", "one", True)
 
     scene.play(body)
