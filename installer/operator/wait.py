@@ -1,7 +1,8 @@
 """Waiting until a DaemonSet has done its work on every node, or nothing has happened for too long.
 
 While nothing changes, one request each few seconds: pods and nodes are listed only when the DaemonSet's own
-counts have changed. An API server that is away is waited for as silent nodes are.
+counts have changed, and for the word of each minute. An API server that is away is waited for as silent nodes
+are.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Waiting:
         while True:
             daemon_set = self._ask(lambda: self._api.get(DAEMON_SETS, namespace, name)) or {}
             status, done = mapping_at(daemon_set, "status"), _is_done(daemon_set)
-            if done or self._is_over(since) or status != seen:
+            if done or self._is_over(since) or status != seen or self._is_due:
                 views = self._ask(lambda: look(self._api, namespace, self._instance).nodes)
                 if views is not None:
                     seen, count = status, len(views)
@@ -139,12 +140,16 @@ class Waiting:
     def _silence(self) -> ApiError:
         return self._gone or ApiError(0, "no answer")
 
+    @property
+    def _is_due(self) -> bool:
+        """Whether a word is."""
+        return self._clock.now() - self._said_at >= _SAY
+
     def _say(self, what: str, since: float) -> None:
         """For whom, for how long still, and what ends it: at once, and then each minute."""
-        now = self._clock.now()
-        if now - self._said_at < _SAY:
+        if not self._is_due:
             return
-        self._said_at = now
+        now = self._said_at = self._clock.now()
         seconds = math.ceil(max(0.0, self._patience - (now - since)))
         message = f"waiting for {what}; it goes on then, or after {seconds} s without progress"
         self._emit(Event("uninstall.waiting", message, {"seconds": seconds}))

@@ -19,7 +19,7 @@ import pytest
 from installer.errors import InvalidInputError, RollbackFailedError, RolledBackError
 from installer.manifests.inputs import ManifestOptions
 from installer.model.event import Event
-from installer.model.names import NOT_READY_TAINT, READY_CONDITION, READY_LABEL, UNINSTALLING
+from installer.model.names import NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS, UNINSTALLING
 from installer.operator.api import ApiError
 from installer.operator.kube import KubeClient, connect_with
 from installer.operator.uninstall import Asked, find, uninstall
@@ -255,6 +255,26 @@ def test_a_node_that_was_left_says_so_until_it_is_clean(begin: Begin, values: Pa
     assert world.fleet.removed == {"n1", "n2"}
     assert world.everything() == world.before
     assert world.run("--yes").stdout == "nothing of ours is in this cluster\n"
+
+
+def test_each_minute_it_says_what_the_nodes_say_then(begin: Begin) -> None:
+    """Their pods are not Ready all the while, and nothing counts that they have another reason."""
+    world = begin(n1="stuck")
+
+    class Changing(World):
+        def emit(self, event: Event) -> None:
+            super().emit(event)
+            if event.kind == "uninstall.waiting":
+                said = json.dumps({"state": "failed", "reason": f"at {self.virtual:g} s it was another"})
+                self.server.patch(node("n1"), {"metadata": {"annotations": {STATUS: said}}})
+
+    world.__class__ = Changing
+    with pytest.raises(RolledBackError):
+        world.uninstall(Asked(wait=200))
+    waits = [event.message for event in world.events if event.kind == "uninstall.waiting"]
+    said = [word for word in waits if "n1 (at " in word]
+    assert len(said) >= 3
+    assert len({word.partition(";")[0] for word in said}) == len(said)
 
 
 @rule("R13")
