@@ -27,7 +27,7 @@ from tests.cluster.steps import (
     workload,
 )
 from tests.cluster.world import NAME, NONE, OLD, Cluster, KubeNode
-from tests.host.node import PROXY
+from tests.host.node import BINARY, PROXY
 
 NAMESPACE, POOL = "node-tools", "pool=pinned"
 VALUES = {
@@ -83,8 +83,7 @@ def test_a_pod_that_ends_in_the_middle_of_a_pass_breaks_nothing_off(
     apply(cluster, text)
     at_work = dict(zip(before, cluster.nodes, strict=True))
     while at_work:
-        cluster.wait(lambda: bool(begun(at_work, before)), "a pass restarts the proxy")
-        for node in begun(at_work, before):
+        for node in cluster.wait(lambda: begun(at_work, before), "a pass restarts the proxy"):
             end(cluster, cluster.pod(node)["metadata"]["name"])
             del at_work[node.name]
     cluster.wait(lambda: has_fallback(cluster, text) and are_well(cluster), "the new configuration")
@@ -124,7 +123,7 @@ def test_a_node_that_leaves_the_pool_cleans_itself_and_comes_back(cluster: Clust
     assert "1 other nodes have nothing of ours" in cluster.ours("report")
     label(cluster, node)
     cluster.wait(lambda: node.host.show(PASS_UNIT, "ActiveState") == "active", "its pass is at work")
-    cluster.wait(lambda: bool(node.on_relay()), "kubelet is on the relay")
+    cluster.wait(node.on_relay, "kubelet is on the relay")
     delete(cluster, cluster.pod(node)["metadata"]["name"])
     cluster.wait(lambda: are_well(cluster) and are_served(cluster), "it is served again")
     assert [each.invocations()[0] for each in others] == kubelets
@@ -143,6 +142,13 @@ def test_a_node_that_leaves_the_pool_while_it_is_off_stays_as_it_is_and_is_named
     label(cluster, node)
     cluster.wait(lambda: are_well(cluster) and is_served(cluster, node), "it is served again")
     assert node.invocations()[0] == kubelet
+
+
+def test_a_removal_that_is_called_off_gives_the_nodes_back(cluster: Cluster) -> None:
+    cluster.apply(cluster.manifests(OLD, NONE, "--mode=remove"))
+    cluster.wait(lambda: any(is_clean(cluster, node) for node in cluster.nodes), "one node is clean")
+    cluster.kubectl("delete", "daemonset", f"{NAME}-removal", "--namespace", NAMESPACE)
+    cluster.wait(lambda: are_well(cluster) and are_served(cluster), "all nodes are served again")
 
 
 # -- kubectl delete ---------------------------------------------------------------------------------
@@ -221,27 +227,48 @@ def test_a_node_that_was_left_is_cleaned_when_it_is_back(cluster: Cluster) -> No
     cluster.apply(cluster.manifests(OLD, NONE, "--mode=remove", f"--nodes={off.name}"))
     cluster.wait(lambda: is_clean(cluster, off), "it is clean")
     said = cluster.ours("uninstall", "--yes")
-    assert "nothing of ours is left" in said
+    assert "uninstalled: " in said
     cluster.kubectl("delete", "deployment", WORKLOAD, "--ignore-not-found")
     cluster.wait(lambda: not any(node.weights() for node in cluster.nodes), "the workload is gone")
     for node in cluster.nodes:
         assert not node.traces()
 
 
-def test_uninstall_waits_for_a_node_that_comes_back(cluster: Cluster) -> None:
+def test_a_node_that_boots_with_the_pods_of_both_is_cleaned(cluster: Cluster) -> None:
+    """Of the installation and of the removal: they start at once, in any order."""
     install(cluster)
-    off = cluster.nodes[-1]
-    off.host.poweroff()
+    node = cluster.nodes[-1]
+    node.host.poweroff()
+    cluster.apply(cluster.manifests(OLD, NONE, "--mode=remove"))
+    for _ in range(3):
+        cluster.boot(node)
+        cluster.wait(lambda: is_clean(cluster, node), "it is clean")
+        node.host.poweroff()
+    cluster.boot(node)
+    cluster.wait(lambda: all(is_clean(cluster, each) for each in cluster.nodes), "all are clean")
+    cluster.kubectl("delete", "daemonset", NAME, f"{NAME}-removal", "--namespace", NAMESPACE)
+    cluster.wait(lambda: not cluster.pods(), "all pods have ended")
+    assert not node.on_relay()
+
+
+def test_uninstall_waits_for_a_node_whose_power_is_cut_in_the_middle_of_its_removal(cluster: Cluster) -> None:
+    install(cluster)
     with ThreadPoolExecutor() as pool:
         said = pool.submit(cluster.ours, "uninstall", "--yes")
-        cluster.wait(
-            lambda: all(is_clean(cluster, node) for node in cluster.nodes[:-1]), "all others are clean"
-        )
-        cluster.boot(off)
-        assert off.name in said.result()
+        node = cluster.wait(lambda: half_removed(cluster), "a removal is at work")[0]
+        node.host.kill()
+        cluster.boot(node)
+        assert "uninstalled: " in said.result()
     for node in cluster.nodes:
         assert is_clean(cluster, node)
         assert not node.traces()
+
+
+def half_removed(cluster: Cluster) -> list[KubeNode]:
+    """Their kubelet has left the relay, and the proxy is still there."""
+    return [
+        node for node in cluster.nodes if node.on_relay() is False and (node.host.root / BINARY[1:]).exists()
+    ]
 
 
 def test_the_api_server_has_denied_the_pods_nothing(cluster: Cluster) -> None:

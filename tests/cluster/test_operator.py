@@ -27,7 +27,7 @@ from tests.cluster.steps import (
     run_workload,
     status,
 )
-from tests.cluster.world import BROKEN, NAME, NAMESPACE, NEW, NONE, OLD, Cluster, KubeNode, Object
+from tests.cluster.world import BROKEN, NAME, NAMESPACE, NEW, NONE, Cluster, KubeNode, Object
 from tests.host.node import BINARY, PROXY
 
 VALUES = {"settings": SETTINGS}
@@ -91,7 +91,7 @@ def test_configs_that_the_proxy_refuses_touch_nothing_and_are_named(cluster: Clu
     assert [node.invocations() for node in cluster.nodes] == before
 
 
-def test_a_bad_generation_stops_at_its_canary_and_the_good_one_goes_on(cluster: Cluster) -> None:
+def test_a_bad_generation_stops_at_its_canary(cluster: Cluster) -> None:
     before = [node.invocations()[0] for node in cluster.nodes]
     apply(cluster, DEBUG, BROKEN)
     cluster.wait(lambda: "stopped" in status(cluster, code=None), "the generation is stopped")
@@ -99,13 +99,27 @@ def test_a_bad_generation_stops_at_its_canary_and_the_good_one_goes_on(cluster: 
     assert sum(node.name in said for node in cluster.nodes) == 1, said
     events = json.loads(cluster.kubectl("get", "events", "--all-namespaces", "--output=json"))["items"]
     assert "RolloutStopped" in {each["reason"] for each in events}
-    assert all(cluster.is_ready(node) for node in cluster.nodes)
-    apply(cluster, DEBUG, OLD)
-    cluster.wait(lambda: are_served(cluster) and are_well(cluster), "the good one again")
+    assert all(cluster.is_ready(node) and node.on_relay() for node in cluster.nodes)
     restarted = [
         node for node, old in zip(cluster.nodes, before, strict=True) if node.invocations()[0] != old
     ]
     assert len(restarted) <= 1
+
+
+def test_a_retry_names_the_node_that_remembers_and_an_undo_goes_back(cluster: Cluster) -> None:
+    before = [node.invocations() for node in cluster.nodes]
+    (failed,) = (node for node in cluster.nodes if node.name in status(cluster, code=3))
+    said = cluster.ours("rollout", "retry")
+    assert "released generation" in said
+    assert (
+        f"{failed.name} had failed and tries it again by `cri-resmgr-installer install --retry` only" in said
+    )
+    cluster.wait(lambda: "stopped" not in status(cluster, code=None), "it is not stopped any more")
+    assert failed.name in status(cluster, code=3)
+    assert cluster.word(failed)["state"] == "failed"
+    cluster.kubectl("rollout", "undo", f"daemonset/{NAME}", "--namespace", NAMESPACE)
+    cluster.wait(lambda: are_served(cluster) and are_well(cluster), "the good one again")
+    assert [node.invocations() for node in cluster.nodes] == before
 
 
 def test_a_paused_fleet_waits_longer_than_any_probe_and_goes_on(cluster: Cluster) -> None:
@@ -114,8 +128,7 @@ def test_a_paused_fleet_waits_longer_than_any_probe_and_goes_on(cluster: Cluster
     apply(cluster, NONE, NEW)
     # One pod after the other is replaced, and the first one waits.
     paused = "the rollout is paused: a Friday"
-    cluster.wait(lambda: bool(waiting(cluster, paused)), "a node says that it is paused")
-    (node,) = waiting(cluster, paused)
+    (node,) = cluster.wait(lambda: waiting(cluster, paused), "a node says that it is paused")
     assert cluster.condition(node)["reason"] == "Waiting"
     assert "a Friday" in status(cluster, code=3)
     cluster.wait(lambda: pod_age(cluster, node) > probe_limit(cluster) + 20, "it has waited for long", 1200.0)

@@ -68,8 +68,7 @@ def scene(cluster: Cluster) -> Robbed:
 
 def steal(cluster: Cluster, node: KubeNode, account: str = NAME) -> str:
     """The token of the pod that runs there now."""
-    cluster.wait(lambda: bool(node.token(cluster.pod(node, account))), "a pod has a token")
-    return node.token(cluster.pod(node, account))
+    return cluster.wait(lambda: node.token(cluster.pod(node, account)), "a pod has a token")
 
 
 def test_no_kubelet_takes_the_token(cluster: Cluster, scene: Robbed) -> None:

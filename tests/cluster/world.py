@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import yaml
 
@@ -48,6 +48,7 @@ _PACKAGES = ("containernetworking-plugins", "etcd-server")
 _TOP = Path(__file__).parents[2]
 
 Object = dict[str, Any]
+T = TypeVar("T")
 
 
 def system() -> Path:
@@ -279,11 +280,13 @@ class Cluster:
         found = (each for each in self.pods(name) if each["spec"].get("nodeName") == node.name)
         return next((each for each in found if "deletionTimestamp" not in each["metadata"]), {})
 
-    def wait(self, true: Callable[[], bool], what: str, seconds: float = SECONDS) -> None:
+    def wait(self, true: Callable[[], T], what: str, seconds: float = SECONDS) -> T:
+        """What it is when it is true."""
         deadline = time.monotonic() + seconds
-        while not true():
+        while not (found := true()):
             assert time.monotonic() < deadline, f"not within {seconds} s: {what}\n{self.story()}"
             time.sleep(0.3)
+        return found
 
     def story(self) -> str:
         """For whoever has to find out why it did not come."""
