@@ -345,7 +345,11 @@ class Ask:
     def _tell(self, result: WorkResult) -> str:
         """Writes the result down, and says whether that has tripped the brake, and why. Raises _Wait."""
         board = self._read_board(result.work)
-        if board.fault:  # nobody begins the generation until a person deletes it, and then it begins anew
+        for each in board.permits if self._request.knows_none else ():
+            if each.holder == self._me.identity and each.is_held(self._now):
+                self._release(each.name, each.version)
+        # Of a fault: nobody begins the generation until a person deletes it, and then it begins anew.
+        if board.fault or result.work.removes:
             return ""
         found = board.brake
         if result.ok is False:

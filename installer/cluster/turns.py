@@ -118,7 +118,8 @@ class Turns:
 
     def worked(self, result: WorkResult) -> None:
         """What others have to know of is told, and the permit is given back when the node is Ready. The first
-        success after a boot is told, too: others may wait for a canary whose power was cut."""
+        success after a boot is told, too: others may wait for a canary whose power was cut, or for the permit
+        that it has forgotten."""
         if not self._context.rollout_namespace:
             return
         work = result.work
@@ -126,7 +127,8 @@ class Turns:
             result = WorkResult(self._soaking[0], ok=False, why=result.why)
         generation = result.work.generation
         known = generation in (self._failed, self._leads) or (result.ok and self._leads is None)
-        if generation and result.work.begins and (result.ok is False or known):
+        forgot = result.work.removes and self._leads is None and not self._permit
+        if generation and (result.work.begins or forgot) and (result.ok is False or known):
             self._results.append(result)
             self._failed = generation if result.ok is False else "" if result.ok else self._failed
             self._leads = "" if self._leads in (generation, None) else self._leads
@@ -221,6 +223,7 @@ class Turns:
         if self._results or returns:
             result = self._results[0] if self._results else None
             request = replace(request, result=result, permit=returns, version=self._version)
+            request = replace(request, knows_none=not self._permit and not self._yielded)
         elif self._work is not None and self._granted is None and not self._busy:
             self._asked = self._work
             request = replace(request, work=self._work)

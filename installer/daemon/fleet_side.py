@@ -69,4 +69,4 @@ def build_result(action: Action, outcome: ChildOutcome, permitted: PlannedWork |
     if action is Action.INSTALL and outcome.code == 0 and outcome.fleet_generation:
         work = PlannedWork(outcome.fleet_generation, restarts_kubelet=False, begins=True)
         return WorkResult(work, True)
-    return None
+    return WorkResult(_REMOVAL, True) if action is Action.REMOVE and outcome.code == 0 else None

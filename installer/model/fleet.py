@@ -88,7 +88,7 @@ class WorkResult:
 class FleetRequest:
     """What is asked for one node, whose Node has this `uid` and maybe the `canary` label: `work` is to be
     permitted, or `result` to be told and `permit`, which was taken with this resourceVersion (`version`), to
-    be given back."""
+    be given back. `knows_none`: by what it remembers, it holds no permit; what has its name is given back."""
 
     uid: str
     rules: FleetRules
@@ -97,6 +97,7 @@ class FleetRequest:
     result: WorkResult | None = None
     permit: str = ""
     version: str = ""
+    knows_none: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -260,6 +260,30 @@ def test_a_canary_whose_power_was_cut_says_that_it_has_what_others_wait_for(
     assert other.granted == FILES
 
 
+@pytest.mark.parametrize("action", [Action.INSTALL, Action.REMOVE])
+def test_a_permit_that_a_boot_has_made_forgotten_is_given_back(
+    store: SimStore, clock: Clock, action: Action
+) -> None:
+    """The power was cut when kubelet had been restarted: what is left needs no turn, and nobody asks."""
+    node, other = (TurnsOfANode(store, clock, name) for name in ("node", "other"))
+    for each in (node, other):
+        each.sees()
+    node.gets_turn()
+    node.busy = True
+    node.goes_on()
+    other.wants = OTHER
+    other.goes_on(60)
+    assert not other.granted
+    later = TurnsOfANode(store, clock, "node")
+    later.sees()
+    result = build_result(action, ChildOutcome(0, fleet_generation="one"), None)
+    assert result
+    later.turns.worked(result)
+    later.goes_on()
+    other.goes_on(30)
+    assert other.granted == OTHER
+
+
 @pytest.mark.parametrize(("generation", "told"), [("one", True), ("another", False)])
 def test_a_failure_that_only_the_host_remembers_is_told(
     node: TurnsOfANode, store: SimStore, clock: Clock, generation: str, told: bool
