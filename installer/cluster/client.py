@@ -389,14 +389,14 @@ class ApiCluster:
         words = [parts[part][0] == "ok" for part in ("annotation", "condition") if part in parts]
         self._node.heard(said, told=all(words) if words else None)
         self._say(parts)
-        before = self._kept.paused
+        before, unseen = self._kept.paused, self._unseen
         vain = parts["process"][0] != "ok" or self._unseen
         self._unseen = parts["node"][0] != "ok" if "node" in parts else vain
         self._kept.paused = before if paused is None else paused is True
         if parts.get("lease", ("", ""))[0] == "ok":
             self._kept.renewed = self._now()
         self._kept.keep()
-        if self._kept.paused is not before:
+        if self._kept.paused is not before or (unseen and not self._unseen):  # what waits for that may begin
             self._changed()
         return self._failed(parts), wait
 

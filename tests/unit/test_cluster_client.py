@@ -63,6 +63,17 @@ def test_while_the_api_server_is_away_a_pause_stays(scene: Scene, output: str, c
     assert scene.changes == 0
 
 
+def test_a_node_that_is_seen_again_is_told_at_once(scene: Scene) -> None:
+    """Work whose turn has come waits for that, and a removal looks by itself each ten minutes only."""
+    scene.begin()
+    scene.heartbeat("", 1)
+    assert scene.changes == 0
+    scene.heartbeat(answer(paused=False))
+    assert scene.changes == 1
+    scene.heartbeat(answer(paused=False))
+    assert scene.changes == 1
+
+
 def test_a_removal_rests_on_what_the_api_server_says(scene: Scene) -> None:
     scene.begin()
     scene.answers.append(Finished((), 0, '{"certain": true, "why": "gone"}'))
