@@ -18,6 +18,7 @@ from installer.host.files import RootedFiles
 from installer.model.paths import SYSTEM_BUS
 
 MANAGER = "org.freedesktop.systemd1.Manager"
+MANAGER_PATH = "/org/freedesktop/systemd1"
 UNIT = "org.freedesktop.systemd1.Unit"
 SERVICE = "org.freedesktop.systemd1.Service"
 TIMEOUT = "org.freedesktop.DBus.Error.Timeout"
@@ -29,7 +30,6 @@ RECONNECT_SECONDS = 5.0  # a bus daemon that was reached before may be restartin
 AWAY_SECONDS = 1.0  # for one that did not answer the last time
 
 _ALREADY_SUBSCRIBED = "org.freedesktop.systemd1.AlreadySubscribed"
-_MANAGER_PATH = "/org/freedesktop/systemd1"
 _LOST = (
     TIMEOUT,
     "org.freedesktop.DBus.Error.NoReply",
@@ -140,7 +140,7 @@ class SystemBus:
         bus = self._open()
         manager_class = CompositeInterface(ElementTree.fromstring(_manager_xml()))
         self._unit_class = CompositeInterface(ElementTree.fromstring(_unit_xml()))
-        manager = manager_class(bus, "org.freedesktop.systemd1", _MANAGER_PATH)
+        manager = manager_class(bus, "org.freedesktop.systemd1", MANAGER_PATH)
         try:
             self.read("Ping", lambda: manager.Ping(timeout=CONNECT_SECONDS), CONNECT_SECONDS)
         except SystemdError as error:
@@ -282,7 +282,7 @@ class SystemBus:
             return
         properties = ("org.freedesktop.DBus.Properties", "PropertiesChanged")
         watched = [(*properties, path) for path in paths]
-        for interface, member, path in (*watched, (MANAGER, "Reloading", _MANAGER_PATH)):
+        for interface, member, path in (*watched, (MANAGER, "Reloading", MANAGER_PATH)):
             connection.signal_subscribe(
                 "org.freedesktop.systemd1", interface, member, path, None, 0, lambda *_: changed()
             )
@@ -353,7 +353,7 @@ class SystemBus:
         try:
             connection.call(
                 "org.freedesktop.systemd1",
-                _MANAGER_PATH,
+                MANAGER_PATH,
                 MANAGER,
                 "Reload",
                 None,

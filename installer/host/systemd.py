@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from installer.errors import SystemdError, UnservableHostError
-from installer.host.bus import CALL_SECONDS, SERVICE, TIMEOUT, UNIT, SystemBus
+from installer.host.bus import CALL_SECONDS, MANAGER, MANAGER_PATH, SERVICE, TIMEOUT, UNIT, SystemBus
 from installer.host.files import RootedFiles
 from installer.model.host import ExecLine, UnitDetail, UnitState
 
 _NO_UNIT = "cri-resmgr-installer-looks-for-nothing.service"  # does not exist
+_FILELESS_UNIT = "init.scope"  # nobody can edit it
+_LOADS = ("UnitsLoadStartTimestamp", "UnitsLoadTimestamp")  # at the boot and at the last reload, in µs
 _CANCEL_SECONDS = 2.0
 _UNPRINTABLE = "org.freedesktop.DBus.Error.InvalidArgs"  # a property that D-Bus cannot carry
 _NO_SUCH_UNIT = "org.freedesktop.systemd1.NoSuchUnit"
@@ -30,6 +32,7 @@ class BusSystemd:
 
     def __init__(self, files: RootedFiles, bus: SystemBus | None = None) -> None:
         self._bus = bus or SystemBus(files)
+        self._files = files
 
     def close(self) -> None:
         """Ends the connection. Not needed at the end of a process; the next call makes another."""
@@ -67,7 +70,7 @@ class BusSystemd:
             active_state=of_unit["ActiveState"],
             sub_state=of_unit["SubState"],
             unit_file_state=self._enablement(name),
-            need_daemon_reload=of_unit["NeedDaemonReload"],
+            need_daemon_reload=of_unit["NeedDaemonReload"] and self._is_edited(of_unit),
             n_restarts=of_service("NRestarts", 0),
             result=of_service("Result", "success"),
             invocation_id=bytes(of_unit["InvocationID"]).hex(),
@@ -76,6 +79,16 @@ class BusSystemd:
             fragment_path=of_unit["FragmentPath"],
             drop_in_paths=tuple(of_unit["DropInPaths"]),
         )
+
+    def _is_edited(self, of_unit: Mapping[str, Any]) -> bool:
+        """Of a unit that asks for a reload: whether that is for its files. With newer systemd (257) every
+        unit asks once links of any have changed, as between our `enable` and the reload: then times tell."""
+        if not self._get(self._load(_FILELESS_UNIT), "NeedDaemonReload", UNIT):
+            return True
+        loaded = max(self._get(MANAGER_PATH, key, MANAGER) for key in _LOADS)
+        paths = [path for path in (of_unit["FragmentPath"], *of_unit["DropInPaths"]) if path]
+        found = [self._files.status(path, follow=True) for path in paths]
+        return any(status is None or status.st_mtime_ns // 1000 > loaded for status in found)
 
     def _enablement(self, name: str) -> str:
         """From the links on disk. The unit's own property is from the last reload, and misses the links
@@ -116,9 +129,9 @@ class BusSystemd:
         path: str = self._bus.read(name, lambda: self._bus.manager.LoadUnit(name, timeout=CALL_SECONDS))
         return path
 
-    def _get(self, path: str, key: str) -> Any:
+    def _get(self, path: str, key: str, interface: str = SERVICE) -> Any:
         return self._bus.read(
-            f"{path}: {key}", lambda: self._bus.unit(path).Get(SERVICE, key, timeout=CALL_SECONDS)
+            f"{path}: {key}", lambda: self._bus.unit(path).Get(interface, key, timeout=CALL_SECONDS)
         )
 
     # -- jobs -------------------------------------------------------------------

@@ -245,6 +245,19 @@ def test_a_changed_file_counts_after_a_reload(world: World) -> None:
     assert world.systemd.unit(name).loaded_digest == "two"
 
 
+@rule("R7")
+def test_a_link_to_a_unit_is_no_change_of_its_files(world: World) -> None:
+    name = world.steady()
+    world.systemd.restart(name, timeout=60)
+    world.systemd.enable(name)
+    assert not world.systemd.unit(name).need_daemon_reload
+    world.change(name)
+    assert world.systemd.unit(name).need_daemon_reload
+    world.systemd.daemon_reload(timeout=60)
+    world.systemd.disable(name)
+    assert not world.systemd.unit(name).need_daemon_reload
+
+
 def test_detail_keeps_variables_and_order(world: World) -> None:
     assert world.systemd.detail(world.steady()) == UnitDetail(
         exec_start=(ExecLine("/bin/sleep", ("/bin/sleep", "$SECONDS")),),
