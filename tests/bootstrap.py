@@ -1,5 +1,6 @@
-"""A minimal system of this machine's distribution, bootstrapped with mmdebstrap from its own servers."""
+"""A minimal system of this machine's distribution, or of another release, bootstrapped with mmdebstrap."""
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,11 +18,23 @@ COMMON = (
 )
 
 
-class Bootstrap:
-    """A system with some packages besides; `hooks` are shell commands in which $1 is its root."""
+#: Named in the environment, so that every process of a run knows it.
+RELEASE = "TESTS_RELEASE"
 
-    def __init__(self, packages: Sequence[str], hooks: Sequence[str] = ()) -> None:
+
+def named_release() -> str:
+    """The release of Debian or Ubuntu that hosts and machines are made from; empty: this machine's."""
+    return os.environ.get(RELEASE, "")
+
+
+class Bootstrap:
+    """A system with some packages besides; `hooks` are shell commands in which $1 is its root. Another
+    `release` than this machine's comes from its distribution's own servers, as mmdebstrap knows them."""
+
+    def __init__(self, packages: Sequence[str], hooks: Sequence[str] = (), release: str = "") -> None:
         self._codename, self._sources = apt_sources()
+        if release not in ("", self._codename):
+            self._codename, self._sources = release, []
         self._options = [
             *COMMON,
             f"--include={','.join(packages)}",

@@ -4,6 +4,7 @@
 No test is about how fast something is.
 """
 
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, settings
 
 from installer.model.paths import PROXY_PID_FILE
 from tests import extras, rules
+from tests.bootstrap import RELEASE
 from tests.throwaway import real
 from tests.throwaway.controlplane import CLUSTER_PROGRAMS, PROGRAMS, find_programs
 from tests.throwaway.resource_manager import PROGRAM as MANAGER
@@ -31,11 +33,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     real.add_options(parser.addoption)
     parser.addoption("--kubernetes", type=Path, metavar="DIR", help=f"a real API server: {_KUBERNETES}")
     parser.addoption("--gardener", type=Path, metavar="DIR", help=f"the real {MANAGER}: {_GARDENER}")
+    parser.addoption("--release", metavar="NAME", help="what hosts and machines have: trixie, noble")
     parser.addoption("--nodes", type=int, default=3, metavar="N", help="of the cluster in tests/cluster")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """A binary that was named and is not there must not look like one that was not named."""
+    if release := config.getoption("--release"):
+        os.environ[RELEASE] = release
     try:
         real.take_options(vars(config.option))
         if directory := config.getoption("--kubernetes"):

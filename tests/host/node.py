@@ -1,5 +1,6 @@
 """A booted node, kubeadm's unless another is asked for, and the program for it."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -80,6 +81,14 @@ class Node:
         assert self.on_relay()
         assert self.host.systemctl("is-active", PROXY) == "active"
         assert self.host.systemctl("is-enabled", PROXY) == "enabled"
+
+    def complaints(self) -> list[str]:
+        """What systemd has disliked since the boot in unit files with our name."""
+        self.host.sync_journal()
+        said = self.host.run(
+            "journalctl", "--no-pager", "--output=cat", "--priority=warning", "_PID=1"
+        ).stdout
+        return [line for line in said.splitlines() if re.match(r"/[^:]*cri-res", line)]
 
     def expect_untraced(self, *, allowed: str = "") -> None:
         """The host is as it was, but for `allowed` and what is below it."""

@@ -22,11 +22,13 @@ OF_A_START = (
 
 @contextmanager
 def lent(node: Node) -> Iterator[Node]:
-    """A node without anything of ours, the good payload and no fault; afterwards it has to be so again."""
+    """A node without anything of ours, the good payload and no fault; afterwards it has to be so again, and
+    systemd has disliked nothing of ours."""
     yield node
     put_right(node)
     within(SOON, lambda: _is_removed(node))
     node.expect_untraced()
+    assert not node.complaints()
 
 
 def _is_removed(node: Node) -> bool:

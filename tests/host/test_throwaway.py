@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.host.node import DROP_IN, Node
 from tests.throwaway import keeper
 from tests.throwaway.containers import (
     Mount,
@@ -398,3 +399,12 @@ def test_kubelet_works_through_the_proxy(host: ThrowawayHost, payload: Path) -> 
     host.systemctl("restart", "kubelet.service")
     wait_healthy(host)
     assert running_endpoint(host) == f"unix://{RELAY}"
+
+
+def test_what_systemd_dislikes_in_a_unit_file_of_ours_is_seen(host: ThrowawayHost, tmp_path: Path) -> None:
+    node = Node(host, tmp_path)
+    assert not node.complaints()
+    write(node.path(DROP_IN), "[Service]\nNoSuchKey=1\n")
+    host.systemctl("daemon-reload")
+    assert all("NoSuchKey" in line for line in node.complaints())
+    assert node.complaints()

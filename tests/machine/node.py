@@ -12,12 +12,12 @@ from pathlib import Path
 from tests.host.node import BINARY, PROXY
 from tests.host.workload import POLICIES
 from tests.machine.machine import Ended, Machine, Parts
-from tests.machine.parts import KIT, PROGRAM, assemble
+from tests.machine.parts import assemble
+from tests.program import KIT, PROGRAM, PYTHON
 from tests.throwaway.furnish import write
 from tests.throwaway.payload import build_payload
 
 RELAY_ARGUMENT = "--container-runtime-endpoint=unix:///var/run/cri-resmgr/cri-resmgr.sock"
-PYTHON = f"{KIT}/program/bin/python3"
 OLD, NEW, BROKEN = "old", "new", "broken"
 NO_CONFIGS, REAL_CONFIGS = "configs", "topology-aware"  # beside it, those of the other POLICIES
 

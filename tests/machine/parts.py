@@ -10,29 +10,24 @@ import os
 import platform
 import shutil
 import subprocess
-import sys
-import tomllib
 import uuid
 from pathlib import Path
 
-from tests.bootstrap import apt_sources
 from tests.cache import digest_of, keep_newest, locked, partial_of, run, tree_parts
 from tests.machine import agent
 from tests.machine.machine import QEMU, Parts
+from tests.program import KIT, lay_program
 from tests.throwaway import furnish as furnishing
 from tests.throwaway import real
 from tests.throwaway.furnish import furnish_runtime, write
 from tests.throwaway.kubelet import lay_kubelet_below
 from tests.tree import KEPT, LOCK, PLACE, tree
 
-TOP = Path(__file__).parents[2]
 NEEDED = (QEMU, "mmdebstrap", "mkfs.ext4", "lz4", "setpriv")
 
 LZ4_MAGIC = b"\x02\x21\x4c\x18"  # of the legacy frame, as the kernel's build writes it
 
 DISK_SIZE = "2G"  # sparse
-KIT = "/mnt/kit"
-PROGRAM = f"{KIT}/program/bin/cri-resmgr-installer"
 
 #: Neither of use on this machine nor quick: consoles, timers, and AppArmor profiles of no program here.
 MASKED = (
@@ -173,50 +168,11 @@ def make_disk(root: Path, target: Path, size: str) -> None:
     run("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0", "-d", root, target, size)
 
 
-def libraries() -> Path:
-    """A venv with what the program needs of PyPI, without the program."""
-    project = (TOP / "pyproject.toml").read_text()
-    needed = tomllib.loads(project)["project"]["dependencies"]
-    codename, _ = apt_sources()
-    constraints = TOP / "image/constraints.txt"
-    parts = [codename.encode(), *(word.encode() for word in needed), constraints.read_bytes()]
-    place = PLACE / f"libraries-{digest_of(parts)}"
-    if not place.exists():
-        with partial_of(place) as partial:
-            run("/usr/bin/python3", "-m", "venv", "--system-site-packages", "--without-pip", partial)
-            pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
-            target = ("--python", partial / "bin/python", "install", "--constraint", constraints)
-            run(*pip, *target, *needed)
-    os.utime(place)
-    keep_newest(PLACE, "libraries-*", KEPT)
-    return place
-
-
-def lay_program(target: Path) -> None:
-    """A venv with the program at `target`, as an installed wheel has it; it works below KIT/program only."""
-    run("cp", "-a", libraries(), target)
-    (packages,) = target.glob("lib/python3*/site-packages")
-    assets = packages / "installer/_assets"
-    shutil.copytree(TOP / "installer", packages / "installer", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("units", "templates"):
-        shutil.copytree(TOP / name, assets / name)
-    # A kubelet's tree may have links that lead somewhere on its node only.
-    ignored = shutil.ignore_patterns("__pycache__", "cases")
-    shutil.copytree(TOP / "tests", packages / "tests", symlinks=True, ignore=ignored)
-    # The kit is read-only: what is not compiled now would be compiled at each start.
-    run("/usr/bin/python3", "-m", "compileall", "-qq", packages / "installer", packages / "tests")
-    command = target / "bin/cri-resmgr-installer"
-    command.write_text(
-        f"#!{KIT}/program/bin/python3\nfrom installer.cli import main\n\nraise SystemExit(main())\n"
-    )
-    command.chmod(0o755)
-
-
 def assemble(scratch: Path, kit: Path, selinux: bool = False) -> Parts:
     """A machine with a new disk below `scratch`; `kit` is a directory, to which the program is added."""
     system = tree(selinux)
     with locked(LOCK):
-        lay_program(kit / "program")
+        lay_program(kit / "program", system)
         parts = Parts(kernel(system), scratch / "disk.img", scratch / "kit.img")
         run("cp", "--sparse=always", disk(system, selinux), parts.disk)
     used = int(run("du", "--summarize", "--block-size=1M", kit).split()[0])

@@ -131,7 +131,7 @@ FULL = (
         shell("i=0; while touch /run/filler.$i 2>/dev/null; do i=$((i+1)); done"),
         shell("rm -f /run/filler.*"),
         4,
-        ("/run has", "df -i", "nothing was touched"),
+        ("/run", "df -i", "nothing was touched"),
         theirs=("/run/filler",),
     ),
 )
