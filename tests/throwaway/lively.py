@@ -80,6 +80,7 @@ BY_ITSELF = (
     Lively(Aspect.PROPERTY, "ControlPID", "a command of its start may be running"),
     Lively(Aspect.PROPERTY, "NRestarts", "it may have died, or its runtime was away, at a boot"),
     Lively(Aspect.PROPERTY, "Memory[AC]*", "what it uses, and what is free"),
+    Lively(Aspect.PROPERTY, "Memory*Peak", "what it has used"),
     Lively(Aspect.PROPERTY, "*Current", "what it uses"),
     Lively(Aspect.PROPERTY, "CPUUsageNSec", "what it uses"),
     Lively(Aspect.PROPERTY, "IO*Bytes", "what it uses"),
