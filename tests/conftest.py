@@ -19,6 +19,8 @@ from tests.throwaway.controlplane import CLUSTER_PROGRAMS, PROGRAMS, find_progra
 from tests.throwaway.resource_manager import PROGRAM as MANAGER
 from tests.throwaway.resource_manager import find_manager
 
+MATRIX = "matrix"
+
 _ON_IT = "tests/contract/kubeserver, test_stolen_token and test_applied_again run on it"
 _KUBERNETES = f"{_ON_IT}; DIR has {', '.join(PROGRAMS)}"
 _GARDENER = "tests/contract/gardener runs on it, with --kubernetes"
@@ -61,6 +63,13 @@ def pytest_sessionfinish() -> None:
             Path(PROXY_PID_FILE).unlink()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The results of a run say of which checks of the matrix a test is."""
+    for item in items:
+        for marker in item.iter_markers(MATRIX):
+            item.user_properties += [(MATRIX, check) for check in marker.args]
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
     """With --rules nothing runs: what was collected is printed."""
@@ -92,4 +101,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"skipped: the real {MANAGER} (--gardener DIR: {_GARDENER})")
     for report in terminalreporter.getreports("passed"):
         for name, value in report.user_properties:
-            terminalreporter.write_line(f"{name}: {value}")
+            if name != MATRIX:
+                terminalreporter.write_line(f"{name}: {value}")

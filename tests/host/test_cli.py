@@ -3,11 +3,14 @@
 import json
 import subprocess
 
+import pytest
+
 from tests.host.command import PROGRAM, Ended, execute, untouched
 from tests.host.node import FALLBACK, PROXY, Node
 from tests.host.product import offer_broken
 
 
+@pytest.mark.matrix("words")
 def test_the_hosts_journal_tells_every_change_and_nothing_else(node: Node) -> None:
     before = len(node.run("history", "--output", "json").document["entries"])
     node.run("install")
@@ -67,6 +70,7 @@ def test_a_host_without_journald_is_served_and_has_no_history(node: Node) -> Non
         node.host.run("mv", "/run/systemd/journal/away", "/run/systemd/journal/socket")
 
 
+@pytest.mark.matrix("words")
 def test_status_needs_no_payload_and_says_how_it_came_to_be(node: Node) -> None:
     def bare(*argv: str, code: int) -> Ended:
         ended = execute("--host-root", str(node.host.root), *argv)

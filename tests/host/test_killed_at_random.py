@@ -12,7 +12,7 @@ from tests.faults.hosts.bench import Bench
 from tests.rules import rule
 
 EACH = 25
-SEEDS = range(8)
+SEEDS = (pytest.param(0, marks=pytest.mark.matrix("kill")), *range(1, 8))
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,12 @@
-"""The program as it is on a node: on the host's own Python and PyGObject, whatever this machine has."""
+"""The program as it is on a node: on the host's own Python and PyGObject, whatever this machine has.
+
+The tests are one story, in this order.
+"""
 
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
@@ -14,31 +17,56 @@ from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.snapshot import snapshot
 from tests.tree import tree
 
-GIVEN = (
-    *("--payload", f"{KIT}/payload"),
-    *("--configs", f"{KIT}/configs"),
-    *("--config", f"{KIT}/settings.yaml"),
-)
+GIVEN = (*("--configs", f"{KIT}/configs"), *("--config", f"{KIT}/settings.yaml"), "--payload")
 
 
-@pytest.fixture
-def node(host: ThrowawayHost, tmp_path: Path) -> Node:
-    """Its kit has the program, and what the program is given."""
-    node, kit = Node(host, tmp_path), host.root / KIT[1:]
-    lay_program(tmp_path / "program", tree())
-    node.fallback("policy:\n  Active: none\n")
-    for name in ("program", "payload", "configs"):
-        shutil.copytree(tmp_path / name, kit / name, symlinks=True)
-    shutil.copy(node.command.config, kit)
-    node.before = snapshot(host)
-    return node
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A kit on its disk has the program, and what the program is given."""
+    scratch = tmp_path_factory.mktemp("node")
+    with ThrowawayHost() as host:
+        node, kit = Node(host, scratch), host.root / KIT[1:]
+        lay_program(scratch / "program", tree())
+        node.fallback("policy:\n  Active: none\n")
+        for name in ("program", "payload", "configs"):
+            shutil.copytree(scratch / name, kit / name, symlinks=True)
+        node.upgrade()
+        shutil.copytree(scratch / "payload", kit / "newer")
+        shutil.copy(node.command.config, kit)
+        node.before = snapshot(host)
+        yield node
 
 
-@rule("R2", "R6")
-def test_it_installs_does_nothing_twice_and_leaves_no_trace(node: Node) -> None:
-    assert node.host.run(PROGRAM, *GIVEN, "install").stdout.endswith("done\n")
-    node.expect_good()
-    assert node.host.run(PROGRAM, *GIVEN, "install").stdout == "nothing to do\n"
-    assert node.host.run(PROGRAM, *GIVEN, "status").stdout.endswith("converged and healthy\n")
-    node.host.run(PROGRAM, *GIVEN, "remove")
+def said(node: Node, verb: str, payload: str = "payload") -> str:
+    """What the program says that works on the node itself. Raises HostError where it fails."""
+    return node.host.run(PROGRAM, *GIVEN, f"{KIT}/{payload}", verb).stdout.splitlines()[-1]
+
+
+@pytest.mark.matrix("install", "own Python")
+def test_it_installs(node: Node) -> None:
+    assert said(node, "install") == "done"
+    assert said(node, "status") == "converged and healthy"
+    assert node.on_relay()
+
+
+@rule("R2")
+@pytest.mark.matrix("no-op")
+def test_nothing_is_done_twice(node: Node) -> None:
+    with node.restarts(kubelet=False, proxy=False):
+        assert said(node, "install") == "nothing to do"
+
+
+@rule("R3")
+@pytest.mark.matrix("upgrade")
+def test_an_upgrade_restarts_the_proxy_only(node: Node) -> None:
+    with node.restarts(kubelet=False, proxy=True):
+        assert said(node, "install", "newer") == "done"
+    assert said(node, "status", "newer") == "converged and healthy"
+
+
+@rule("R6")
+@pytest.mark.matrix("remove")
+def test_a_removal_leaves_no_trace(node: Node) -> None:
+    assert said(node, "remove", "newer") == "done"
     node.expect_untraced()
+    assert not node.complaints()

@@ -178,6 +178,7 @@ def test_who_is_to_keep_what_the_policy_took_is_named(node: Node) -> None:
 
 
 @rule("R14")
+@pytest.mark.matrix("policy switch")
 def test_fifty_strangers_keep_their_weight_through_every_policy_an_upgrade_and_a_removal(node: Node) -> None:
     workload = start(node, pods=10, each=5)
     before, processes = workload.usage, workload.pids

@@ -46,6 +46,7 @@ def test_a_good_proxy_is_used_from_the_first_start_on(node: Node) -> None:
 
 
 @rule("R12")
+@pytest.mark.matrix("boot with a dead proxy")
 @pytest.mark.parametrize("startup", ["exit", "hang", "listen-only"])
 def test_a_proxy_that_is_not_ready_in_time_is_gone_without(node: Node, startup: str) -> None:
     node.fault("cri-resmgr", f'{{"startup": "{startup}"}}')
@@ -58,6 +59,7 @@ def test_a_proxy_that_is_not_ready_in_time_is_gone_without(node: Node, startup: 
 
 
 @rule("R12")
+@pytest.mark.matrix("boot with a dead proxy")
 @pytest.mark.parametrize("path", [BINARY, GUARD, KUBELET_ENVIRONMENT])
 def test_a_missing_part_of_ours_does_not_keep_kubelet_from_starting(node: Node, path: str) -> None:
     content, mode = node.path(path).read_bytes(), node.path(path).stat().st_mode

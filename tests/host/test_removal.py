@@ -52,6 +52,7 @@ def put(node: Node, path: str, content: str, mode: int = 0o640, owner: int = 12)
 
 
 @rule("R6")
+@pytest.mark.matrix("exactness")
 def test_r6_files_links_and_units_of_somebody_else_come_back(node: Node) -> None:
     """Whatever of ours has come and gone in between."""
     for path in (BINARY, "/etc/default/cri-resource-manager", KUBELET_ENVIRONMENT):

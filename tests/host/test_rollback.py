@@ -34,6 +34,7 @@ def test_r4_a_first_install_whose_proxy_exits_at_once_is_undone_to_the_last_file
 
 
 @rule("R8")
+@pytest.mark.matrix("bad upgrade")
 def test_r8_after_an_upgrade_that_fails_every_file_is_as_it_was(node: Node) -> None:
     node.run("install")
     before = files(node.host)

@@ -32,6 +32,7 @@ def before(node: MachineNode) -> dict[str, str]:
 
 
 @rule("R2")
+@pytest.mark.matrix("install", "no-op", "own Python")
 def test_an_installation_converges_on_cgroup_v2(node: MachineNode, before: dict[str, str]) -> None:
     assert node.machine.run("stat", "-fc", "%T", "/sys/fs/cgroup").out == "cgroup2fs\n"
     node.run("install")
@@ -40,6 +41,7 @@ def test_an_installation_converges_on_cgroup_v2(node: MachineNode, before: dict[
 
 
 @rule("R8")
+@pytest.mark.matrix("bad upgrade")
 def test_an_upgrade_that_fails_goes_back(node: MachineNode) -> None:
     good, node.payload = node.payload, BROKEN
     kubelet = node.show("kubelet", "InvocationID")
@@ -53,6 +55,7 @@ def test_an_upgrade_that_fails_goes_back(node: MachineNode) -> None:
 
 
 @rule("R7", "R12")
+@pytest.mark.matrix("upgrade", "kill")
 def test_power_lost_in_the_middle_of_an_upgrade(node: MachineNode) -> None:
     node.payload = NEW
     assert node.cut_at(f"restart {PROXY}", "install")
@@ -86,6 +89,7 @@ def wait_until(node: MachineNode, true: str) -> None:
 
 
 @rule("R6")
+@pytest.mark.matrix("remove", "exactness")
 def test_a_removal_leaves_every_file_as_it_was(node: MachineNode, before: dict[str, str]) -> None:
     node.run("remove")
     node.wait_healthy()
@@ -96,6 +100,7 @@ def test_a_removal_leaves_every_file_as_it_was(node: MachineNode, before: dict[s
 
 
 @rule("R14")
+@pytest.mark.matrix("policy switch")
 def test_containers_keep_their_weight_and_get_their_cpus_back_with_cgroup_v2(node: MachineNode) -> None:
     node.run_containers(pods=1, each=3)
     before = node.usage()

@@ -38,6 +38,7 @@ def test_a_killed_proxy_is_systemds_to_restart(node: Node, tmp_path: Path) -> No
         assert not node.path(HOLD).exists()
 
 
+@pytest.mark.matrix("frozen proxy")
 def test_a_silent_proxy_is_restarted_once_first(node: Node, tmp_path: Path) -> None:
     settings(node, **UNHURRIED)
     node.run("install")
