@@ -58,6 +58,7 @@ def test_kubelet_is_moved_when_a_slow_proxy_answers(crowded: Node, tmp_path: Pat
         before = node.host.show(PROXY, "MainPID")
         node.host.systemctl("restart", "--no-block", PROXY)
         within(SOON, lambda: node.host.show(PROXY, "MainPID") not in (before, "0"))
+        within(SOON, lambda: node.host.show(PROXY, "SubState") in ("start-post", "running"))
         # However busy this machine is: it is at it until everybody has looked.
         node.host.systemctl("kill", "--signal=STOP", "--kill-whom=main", PROXY)
         node.host.systemctl("restart", UNIT)
