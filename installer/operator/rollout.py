@@ -9,17 +9,6 @@ from typing import Any, Protocol
 
 from installer.cluster.brake import Brake
 from installer.cluster.leases import brake_name
-from installer.cluster.overview import (
-    Generation,
-    Released,
-    Rollout,
-    build_pause,
-    build_paused_fleet,
-    build_resume,
-    build_rollout,
-    find_pause,
-    to_retry,
-)
 from installer.cluster.size import heard_by
 from installer.model.daemon import Phase
 from installer.model.fleet import FLEET, FleetRules
@@ -30,6 +19,17 @@ from installer.operator.api import CONFIG_MAPS, LEASES, ApiError, Resource
 from installer.operator.find import PAGE, Installed, Lists
 from installer.operator.kube_objects import Object, mapping_at, text_at
 from installer.operator.removal import parse_settings_map, settings_map_of
+from installer.operator.rollout_view import (
+    Generation,
+    Released,
+    Rollout,
+    build_pause,
+    build_paused_fleet,
+    build_resume,
+    build_rollout,
+    find_pause,
+    to_retry,
+)
 
 
 class RolloutApi(Lists, Protocol):

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from installer.cluster.brake import Brake, Failure, build_brake
-from installer.cluster.overview import build_rollout
 from installer.model.daemon import Phase
 from installer.model.fleet import FleetRules
 from installer.model.names import COMPONENTS, STATUS, Mode
@@ -20,6 +19,7 @@ from installer.operator.api import DAEMON_SETS, LEASES, NODES, PODS, Page, Resou
 from installer.operator.find import Installed
 from installer.operator.look import look
 from installer.operator.rollout import build_view, see_rollouts
+from installer.operator.rollout_view import build_rollout
 from installer.report.rollout import print_rollouts
 from tests.rules import rule
 

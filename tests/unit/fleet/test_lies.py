@@ -11,9 +11,9 @@ import pytest
 
 from installer.cluster.brake import Brake, build_brake
 from installer.cluster.leases import Permit, brake_name, build_lease, build_permit, permit_name
-from installer.cluster.overview import Rollout, build_rollout, to_retry
 from installer.cluster.size import FleetSize, build_size
 from installer.model.fleet import BRAKE, SIZE
+from installer.operator.rollout_view import Rollout, build_rollout, to_retry
 from tests.fleet_bench import DAEMONSET, LEASES, NAMESPACE, NEW, REPAIR, RULES, Node, Store, anywhere, trio
 
 TIMES = ["9999-12-31T23:59:59Z", "9999-12-31T23:59:59.999999-14:00", "0001-01-01T00:00:00+14:00", "30 days"]

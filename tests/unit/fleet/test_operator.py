@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from installer.cluster.leases import brake_name, read_permits
-from installer.cluster.overview import Released, build_pause, build_resume, build_rollout, to_retry
 from installer.model.fleet import FleetRules
+from installer.operator.rollout_view import Released, build_pause, build_resume, build_rollout, to_retry
 from tests.fleet_bench import (
     DAEMONSET,
     LEASES,

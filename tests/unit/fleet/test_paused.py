@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from installer.cluster.kubeapi import Answer
-from installer.cluster.overview import build_pause
 from installer.model.hold import PAUSE_ANNOTATION
+from installer.operator.rollout_view import build_pause
 from tests.fleet_bench import (
     DAEMONSET,
     REPAIR,
