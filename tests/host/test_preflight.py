@@ -344,7 +344,7 @@ def test_versions_that_do_not_go_together(node: Node) -> None:
     assert node.findings() == {"in-place-resize": "warn", "newer-cri": "warn"}
     first = node.installed().said
     assert "resizes pods in place" in first
-    assert "not maintained any more" in first
+    assert "no longer maintained upstream" in first
     assert "through the relay" not in first
 
     again = node.command("install")

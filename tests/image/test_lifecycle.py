@@ -229,14 +229,18 @@ def test_removal_and_installation_that_overlap_do_not_fight(world: World) -> Non
         assert not any(node.path(path).exists() for path in (BINARY, GUARD, DROP_IN))
         assert not node.on_relay()
         assert json.loads(node.path(MARK).read_text())["mode"] == "remove"
-        # Not a container that is restarted, only a newer pod takes the node back.
+        # While the removal is there, neither a restarted container nor a newer pod takes the node back.
         installation.terminate()
         installation.start()
         within(SOON, lambda: installation.phase() == "yielded")
-        with world.rollout(uid="newer") as newer:
-            within(SOON, lambda: removal.phase() == "yielded")
-            assert node.path(BINARY).exists()
+        with world.pod(uid="newer") as newer:
+            within(SOON, lambda: newer.phase() == "yielded")
+            within(SOON, lambda: removal.phase() == "removed")
+            assert not node.path(BINARY).exists()
+            installation.terminate()
             assert removal.terminate() == 0
+            assert newer.wait(SOON) == 0
+            newer.start()
             world.settle(newer)
             world.expect_good(newer)
 

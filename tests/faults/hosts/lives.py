@@ -66,7 +66,6 @@ _asked = st.builds(
     st.sampled_from(("enabled", "enabled", "disabled")),
     st.sampled_from(("auto", "auto", "exec-start")),
     st.sampled_from((UNIT_DIRECTORIES[0], *UNIT_DIRECTORIES)),
-    st.sampled_from((False, False, True)),
 )
 
 
