@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from installer.model.names import Mode
-from tests.host.agent import push
 from tests.host.node import BINARY, FALLBACK, Node
 from tests.host.product import offer_good, put_right
 from tests.host.workload import POLICIES, start_once
@@ -181,11 +180,6 @@ def _other_strategy(node: Node, _number: int) -> None:
     node.command.set(kubelet={**SETTINGS, "strategy": "exec-start"})
 
 
-def _agent_has_sent(node: Node, _number: int) -> None:
-    push(node, "podpools")
-    _new_force(node, _number)
-
-
 def _no_fault(node: Node, _number: int) -> None:
     node.fault("kubelet", "")
 
@@ -251,14 +245,6 @@ WAYS = (
         Starts(0, 1),
         lay=_old_force,
         ask=_new_force,
-        proxy_read=FORCE,
-    ),
-    Way(
-        "another policy than the agent's",
-        _NONE,
-        Starts(1, 2),
-        lay=_old_settings,
-        ask=_agent_has_sent,
         proxy_read=FORCE,
     ),
     WAY_BACK,
