@@ -20,7 +20,7 @@ from installer.node.rescue import hold_kubelet, restart_proxy
 from installer.report.events import JsonReporter, report_error
 from tests.fakes import failed
 from tests.faults.disks.node import KUBELET
-from tests.slownode import SlowNode, build_slow_node, release
+from tests.slownode import SlowNode, build_slow_node, last_start_took, release
 
 UNSURE, LONG = 5.0, 14.0
 """Seconds of a last start: after the one the next may turn out slow, for the other kubelet leaves."""
@@ -78,7 +78,7 @@ class WatchedNode:
     def starts_take(self, last: float, *, slow: bool) -> None:
         """The last start of the proxy, and whether the next ones are slow."""
         if self.answers:
-            self.node.last_start_took(last)
+            last_start_took(self.node, last)
         self.node.slow = ("one",) if slow else ()
 
     def see(self) -> PollSnapshot:

@@ -73,20 +73,21 @@ class SlowNode(Node):
         asked = Request(Mode.INSTALL, SETTINGS, payload, configs, default_configs=configs is None)
         reconcile(asked, self.fake.host, self.said.append)
 
-    def last_start_took(self, seconds: float) -> None:
-        """As the files of the proxy that runs tell."""
-        unit = self.systemd.unit(paths.PROXY_UNIT)
-        processes = self.fake.processes.processes
-        processes[unit.main_pid] = replace(processes[unit.main_pid], age=3600.0)
-        run = self.fake.root / "run"
-        if not (run / "cri-resmgr").is_dir():
-            (run / "cri-resmgr").unlink()
-            (run / "cri-resmgr").mkdir()
-        socket, pid_file = run / "cri-resmgr/cri-resmgr.sock", self.fake.root / paths.PROXY_PID_FILE[1:]
-        socket.touch()
-        pid_file.write_text(f"{unit.main_pid}\n")
-        os.utime(socket, (1_700_000_000, 1_700_000_000))
-        os.utime(pid_file, (1_700_000_000, 1_700_000_000 + seconds))
+
+def last_start_took(node: Node, seconds: float) -> None:
+    """As the files of the proxy that runs tell."""
+    unit = node.systemd.unit(paths.PROXY_UNIT)
+    processes = node.fake.processes.processes
+    processes[unit.main_pid] = replace(processes[unit.main_pid], age=3600.0)
+    run = node.fake.root / "run"
+    if not (run / "cri-resmgr").is_dir():
+        (run / "cri-resmgr").unlink()
+        (run / "cri-resmgr").mkdir()
+    socket, pid_file = run / "cri-resmgr/cri-resmgr.sock", node.fake.root / paths.PROXY_PID_FILE[1:]
+    socket.touch()
+    pid_file.write_text(f"{unit.main_pid}\n")
+    os.utime(socket, (1_700_000_000, 1_700_000_000))
+    os.utime(pid_file, (1_700_000_000, 1_700_000_000 + seconds))
 
 
 def release(payload: Path, version: str, *, works: bool = True) -> None:
