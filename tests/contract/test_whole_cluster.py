@@ -105,7 +105,8 @@ def test_a_command_that_a_person_ends_says_so(fleet: Fleet, tmp_path: Path, comm
     kubeconfig.write_text(fleet.server.kubeconfig())
     fleet.server.fail("GET", "/daemonsets", hang=True)
     fleet.server.requests.clear()
-    program = [*PROGRAM, *command, "--kubeconfig", str(kubeconfig)]
+    # Whoever runs the tests in the background may ignore Ctrl-C, and so would all that they start.
+    program = ["env", "--default-signal=INT", *PROGRAM, *command, "--kubeconfig", str(kubeconfig)]
     running = subprocess.Popen(program, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
     fleet.server.wait(lambda: fleet.server.requests.total() > 0)
     running.send_signal(signal.SIGINT)
