@@ -41,7 +41,7 @@ CHECKS = {
     "upgrade": "a new version comes, and kubelet is not restarted",
     "bad upgrade": "a version that does not start is undone, and the last good one serves",
     "policy switch": "containers keep their weight through policies, and get their CPUs back",
-    "kill": "the program or the node is killed at some instant, and the next run goes on",
+    "kill": "the program or the node is killed at some instant, and the next run finishes the work",
     "boot with a dead proxy": "kubelet starts in time, without the proxy",
     "frozen proxy": "a proxy that does not answer any more is restarted",
     "remove": "kubelet is on its own endpoint, and nothing of ours is left",

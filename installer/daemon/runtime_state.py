@@ -80,8 +80,8 @@ class RuntimeState:
         self._save(MODE_FILE, claim)
 
     def forget(self, *, everything: bool = True) -> None:
-        """At our end, unless another daemon has come since. Deletes the claim of a removal: an installation
-        that has yielded to it goes on. And `everything`, where nothing is installed."""
+        """At our end, unless another daemon has come since. A removal deletes its claim, so that an
+        installation that yielded begins anew; with `everything`, all goes where nothing is installed."""
         try:
             if self.superseded():
                 return

@@ -235,7 +235,7 @@ _GONE: dict[tuple[int | str, ...], str] = {
     ("rollout", "spreadSeconds"): "was taken out: in a fleet, permits bound the restarts",
     ("configs",): "was taken out: a force.cfg goes before what the agent has sent",
 }
-"""Settings that there were, and what is there instead."""
+"""Settings that were renamed or removed, and what to use instead."""
 
 
 def _where(path: KeyPath, document: Document, name: str) -> str:

@@ -1,4 +1,4 @@
-"""What is told of a failure: what differs, what units and journals say, and how the way back went."""
+"""Describes a failure: what differs, what units and journals say, and how the rollback went."""
 
 from __future__ import annotations
 

@@ -20,11 +20,6 @@ from installer.model.event import Emit, Event
 from installer.model.host import UnitState
 from installer.model.limits import ANSWER_SECONDS, HURRIED_SECONDS, answer_seconds
 
-# Whether a process that is waited for gets on: its unit's journal grows, or it uses the CPU.
-#
-# cri-resmgr places every container before it answers, and nobody knows how long that takes: a number of
-# seconds is too few on a busy machine, and too many for a process that hangs.
-
 STILL = 10.0
 """Seconds without a sign of work, after which nothing more is expected."""
 
