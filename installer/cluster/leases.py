@@ -48,7 +48,7 @@ class Permit:
     it was read with, empty if it does not exist yet. `holders`: how many had it so far.
 
     Who takes over another node's permit lets its own term begin when the other's is over, and no term is put
-    back (manifests/admission.py). So a term that is still to come is another node's until then."""
+    back (admission.yaml.j2). So a term that is still to come is another node's until then."""
 
     name: str
     holder: str = ""

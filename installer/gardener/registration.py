@@ -14,13 +14,12 @@ import tarfile
 from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from installer.errors import InvalidInputError
 from installer.manifests.inputs import ManifestOptions, load_inputs
 from installer.manifests.provider import EXTENSION_TYPE
 from installer.manifests.sources import parse_mapping, read_file
-from installer.manifests.text import dump_objects
+from installer.manifests.text import dump_objects, render_template
 from installer.rendering import template_text
 
 CHART = (
@@ -75,29 +74,8 @@ def render_registration(options: ManifestOptions, warn: Callable[[str], None] = 
     installer["images"] = {**installer.get("images", {}), **images}
     repository, tag = _split(controllers[0])
     values = {"image": {"repository": repository, "tag": tag}, "installer": installer}
-    return dump_objects([_deployment(values), _registration()])
-
-
-def _deployment(values: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "apiVersion": "core.gardener.cloud/v1beta1",
-        "kind": "ControllerDeployment",
-        "metadata": {"name": EXTENSION_TYPE},
-        "type": "helm",
-        "providerConfig": {"chart": b64encode(build_chart()).decode(), "values": values},
-    }
-
-
-def _registration() -> dict[str, Any]:
-    return {
-        "apiVersion": "core.gardener.cloud/v1beta1",
-        "kind": "ControllerRegistration",
-        "metadata": {"name": EXTENSION_TYPE},
-        "spec": {
-            "deployment": {"deploymentRefs": [{"name": EXTENSION_TYPE}]},
-            "resources": [{"kind": "Extension", "type": EXTENSION_TYPE}],
-        },
-    }
+    chart = b64encode(build_chart()).decode()
+    return dump_objects(render_template("registration", type=EXTENSION_TYPE, chart=chart, values=values))
 
 
 def _split(reference: str) -> tuple[str, str]:

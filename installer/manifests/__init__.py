@@ -3,7 +3,7 @@ host, no cluster and no root.
 
 The pods share the host's network, because a node whose network plugin is down must still be rescued and must
 reach the API server; and its process ids, because systemd reports those of the host. What RBAC can allow only
-for all nodes and Leases, admission.py has the API server refuse.
+for all nodes and Leases, admission.yaml.j2 has the API server refuse.
 """
 
 from __future__ import annotations

@@ -13,17 +13,14 @@ from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from installer.manifests.admission import build_admission_policies, rollout_namespace
 from installer.manifests.embedded import split_sections
 from installer.manifests.inputs import ManifestInputs, metrics_port
-from installer.manifests.monitoring import build_monitoring
 from installer.manifests.probes import build_min_ready, build_probes
 from installer.manifests.scheduling import build_affinity, build_node_selector
-from installer.manifests.text import dump, dump_objects, parse_objects, quote
+from installer.manifests.text import dump, dump_objects, render_template
 from installer.manifests.values import STATIC_CONFIGS
-from installer.model import paths
+from installer.model import fleet, names, paths
 from installer.model.names import COMPONENT_LABEL, INSTANCE_LABEL, NAME_LABEL
-from installer.rendering import render
 
 Objects = Iterable[dict[str, Any]]
 
@@ -68,7 +65,7 @@ def _build_objects(inputs: ManifestInputs) -> Objects:
         metadata = _metadata(inputs, name)
         if inputs.managed_resource:
             metadata["labels"] |= _COLLECTABLE
-        yield from _render("config-map", **metadata, data=data, immutable=True)
+        yield from render_template("config-map", **metadata, data=data, immutable=True)
     if inputs.settings.mode == "install":
         if inputs.values.agent.enabled:
             yield from _agent_namespace(inputs)
@@ -78,9 +75,8 @@ def _build_objects(inputs: ManifestInputs) -> Objects:
             yield from _metrics_service(inputs)
     yield from _daemon_set(inputs, {volume: name for volume, (name, _) in config_maps.items()})
     if inputs.monitoring and inputs.settings.mode == "install":
-        labels = {**inputs.values.labels, **_selector(inputs)}
-        name, namespace = inputs.values.name, inputs.values.namespace
-        yield from build_monitoring(name, namespace, labels, _pod_selector(inputs, "installation"))
+        selector = _pod_selector(inputs, "installation")
+        yield from render_template("monitoring", **_metadata(inputs, inputs.values.name), selector=selector)
     if inputs.values.admission_policies:
         yield from _admission(inputs)
 
@@ -100,10 +96,6 @@ def config_map_name(instance: str, key: str, data: Mapping[str, str]) -> str:
     """Of a ConfigMap that pods start from."""
     digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
     return f"{instance}-{key}-{digest[:10]}"
-
-
-def _render(template: str, **values: object) -> Objects:
-    return parse_objects(render(f"manifests/{template}.yaml.j2", yaml=quote, **values))
 
 
 def _selector(inputs: ManifestInputs, name: str = "cri-resmgr-installer") -> dict[str, str]:
@@ -127,9 +119,9 @@ def _rbac(inputs: ManifestInputs) -> Objects:
     metadata = _metadata(inputs, values.name)
     if inputs.managed_resource:
         metadata["annotations"] |= _KEEP
-    yield from _render("service-account", **metadata)
-    yield from _render("rbac", **metadata, annotate_node=values.writes_node)
-    yield from _render("rollout", **metadata, rollout_namespace=rollout_namespace(values))
+    yield from render_template("service-account", **metadata)
+    yield from render_template("rbac", **metadata, annotate_node=values.writes_node)
+    yield from render_template("rollout", **metadata, rollout_namespace=values.rollout_namespace)
 
 
 def _admission(inputs: ManifestInputs) -> Objects:
@@ -138,10 +130,16 @@ def _admission(inputs: ManifestInputs) -> Objects:
     metadata = _metadata(inputs, inputs.values.name)
     if inputs.managed_resource:
         metadata["annotations"] |= _KEEP
-    agent = inputs.values.agent.enabled and inputs.settings.mode == "install"
-    guard_deletion = not inputs.managed_resource
-    policies = build_admission_policies(inputs.values, agent=agent, guard_deletion=guard_deletion)
-    yield from _render("admission", **metadata, policies=policies)
+    yield from render_template(
+        "admission",
+        **metadata,
+        names=names,
+        fleet=fleet,
+        account=f"system:serviceaccount:{inputs.values.namespace}:{inputs.values.name}",
+        rollout_namespace=inputs.values.rollout_namespace,
+        agent=inputs.values.agent.enabled and inputs.settings.mode == "install",
+        guard_deletion=not inputs.managed_resource,
+    )
 
 
 def _agent_namespace(inputs: ManifestInputs) -> Objects:
@@ -151,7 +149,7 @@ def _agent_namespace(inputs: ManifestInputs) -> Objects:
         metadata = _metadata(inputs, inputs.values.agent_namespace)
         if inputs.managed_resource:
             metadata["annotations"] |= _KEEP
-        yield from _render("namespace", **metadata)
+        yield from render_template("namespace", **metadata)
 
 
 def _dynamic_configs(inputs: ManifestInputs) -> Objects:
@@ -160,7 +158,7 @@ def _dynamic_configs(inputs: ManifestInputs) -> Objects:
         if key not in STATIC_CONFIGS:
             data = {section: dump(value) for section, value in split_sections(text).items()}
             metadata = _metadata(inputs, f"cri-resmgr-config.{key}", inputs.values.agent_namespace)
-            yield from _render("config-map", **metadata, data=data, immutable=False)
+            yield from render_template("config-map", **metadata, data=data, immutable=False)
 
 
 def _agent(inputs: ManifestInputs) -> Objects:
@@ -168,9 +166,9 @@ def _agent(inputs: ManifestInputs) -> Objects:
     labels, annotations = {**values.labels, **selector}, dict(values.annotations)
     # People's Adjustments would go with their definition.
     kept = annotations | (_KEEP if inputs.managed_resource else {})
-    yield from _render("adjustments", labels=labels, annotations=kept, quantity=_QUANTITY)
+    yield from render_template("adjustments", labels=labels, annotations=kept, quantity=_QUANTITY)
     labels |= _SYSTEM if values.gardener else {}
-    yield from _render(
+    yield from render_template(
         "agent",
         labels=labels,
         annotations=annotations,
@@ -186,7 +184,7 @@ def _metrics_service(inputs: ManifestInputs) -> Objects:
     """By which Gardener's users scrape the proxies, if `instrumentation.HTTPEndpoint` of theirs is on."""
     selector = _pod_selector(inputs, "installation")
     metadata = _metadata(inputs, "cri-resmgr-installation")
-    yield from _render("service", **metadata, selector=selector, port=_METRICS_PORT)
+    yield from render_template("service", **metadata, selector=selector, port=_METRICS_PORT)
 
 
 def _pod_values(inputs: ManifestInputs) -> dict[str, Any]:
@@ -221,13 +219,13 @@ def _daemon_set(inputs: ManifestInputs, config_maps: Mapping[str, str]) -> Objec
     selector = _pod_selector(inputs, component)
     gardeners = _SYSTEM if removal else _SYSTEM | CRITICAL
     metadata["labels"] = {**values.labels, **selector, **(gardeners if values.gardener else {})}
-    yield from _render(
+    yield from render_template(
         "daemon-set",
         **metadata,
         **_pod_values(inputs),
         selector=selector,
         pod_annotations=pod_annotations,
-        rollout_namespace=rollout_namespace(values),
+        rollout_namespace=values.rollout_namespace,
         probes=build_probes(inputs.settings),
         min_ready=build_min_ready(inputs.settings),
         config_maps=config_maps,
@@ -244,7 +242,7 @@ def _managed_resource(inputs: ManifestInputs, objects: Objects) -> Objects:
     name = values.name if inputs.settings.mode == "install" else f"{values.name}-removal"
     secret = f"managedresource-{name}-{hashlib.sha256(stream).hexdigest()[:10]}"
     labels = {**values.labels, **_selector(inputs)}
-    yield from _render(
+    yield from render_template(
         "managed-resource",
         object_name=name,
         namespace=managed.namespace,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from functools import lru_cache
 from math import inf
 from typing import Any
 
@@ -13,12 +12,13 @@ import yaml
 
 from installer.errors import InstallerError
 from installer.inputs.yaml_document import parse_document
+from installer.rendering import render
 
 # Strings that kubectl's YAML reader takes for a number or a boolean, and PyYAML would leave without quotes:
 # 1e3, 0o17, 1_000, y, n.
 _AMBIGUOUS = re.compile(r"[-+.0-9].*|[yYnN]")
 _OPTIONAL = ("annotations", "limits")
-_SHORT = 1000  # characters of what may stand in several places
+_ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
 
 
 class _Dumper(yaml.SafeDumper):
@@ -42,27 +42,10 @@ def dump(value: object) -> str:
 
 
 def quote(value: object) -> str:
-    """`value` in one line of YAML, for any place in a template."""
-    text = repr(value)
-    return _remembered(_Value(text, value)) if len(text) < _SHORT else _in_one_line(value)
-
-
-@dataclass(frozen=True, slots=True)
-class _Value:
-    """Known by its text: a mapping has no hash."""
-
-    text: str
-    value: object = field(compare=False)
-
-
-@lru_cache(maxsize=1024)  # names, labels and images stand in many places
-def _remembered(given: _Value) -> str:
-    return _in_one_line(given.value)
-
-
-def _in_one_line(value: object) -> str:
-    in_a_list = yaml.dump([value], Dumper=_Dumper, default_flow_style=True, width=inf)
-    return str(in_a_list).strip()[1:-1]
+    """`value` in one line of YAML, for any place in a template: JSON, with every character escaped that YAML
+    takes for the end of a line, or does not take."""
+    text = json.dumps(value, ensure_ascii=False, sort_keys=True)
+    return _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def dump_objects(objects: Iterable[dict[str, Any]]) -> str:
@@ -71,6 +54,11 @@ def dump_objects(objects: Iterable[dict[str, Any]]) -> str:
         objects, Dumper=_Dumper, explicit_start=True, sort_keys=False, default_flow_style=False, width=inf
     )
     return str(stream)
+
+
+def render_template(name: str, **values: object) -> list[dict[str, Any]]:
+    """The objects of a template of templates/manifests/ with its values."""
+    return parse_objects(render(f"manifests/{name}.yaml.j2", yaml=quote, **values))
 
 
 def parse_objects(rendered: str) -> list[dict[str, Any]]:

@@ -129,6 +129,11 @@ class Values(_Section):
     annotations: Mapping[LabelKey, str] = Field(default={})
 
     @property
+    def rollout_namespace(self) -> str:
+        """Where the permits are."""
+        return f"{self.name}-rollout"
+
+    @property
     def agent_namespace(self) -> str:
         return self.agent.namespace or f"{self.name}-agent"
 

@@ -43,7 +43,7 @@ class RolloutApi(Lists, Protocol):
 
 
 def rollout_namespace(installed: Installed) -> str:
-    """The namespace of its permits and brakes, see manifests/admission.py."""
+    """The namespace of its permits and brakes, see Values.rollout_namespace."""
     return f"{installed.what.instance}-rollout"
 
 

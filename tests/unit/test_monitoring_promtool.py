@@ -6,14 +6,15 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from installer.daemon.pages import render_page
-from installer.manifests.monitoring import build_alerts, build_monitoring
 from installer.model.daemon import DaemonState, Phase
 from installer.model.names import Mode
+from tests.unit.manifests.rendering import Maker, the
 
 pytestmark = pytest.mark.skipif(not shutil.which("promtool"), reason="needs promtool")
 
@@ -27,11 +28,14 @@ def promtool(*arguments: str | Path, given: str = "") -> None:
 
 
 @pytest.fixture
-def rules(tmp_path: Path) -> Path:
-    made = build_monitoring("cri-resmgr-installer", "kube-system", {}, {})
-    (found,) = (each["spec"] for each in made if each["kind"] == "PrometheusRule")
+def made(tmp_path: Path) -> list[dict[str, Any]]:
+    return Maker(tmp_path)({"settings": {"status": {"listen": ":9464"}}}, monitoring=True)
+
+
+@pytest.fixture
+def rules(tmp_path: Path, made: list[dict[str, Any]]) -> Path:
     path = tmp_path / "rules.json"
-    path.write_text(json.dumps(found))
+    path.write_text(json.dumps(the(made, "PrometheusRule")["spec"]))
     return path
 
 
@@ -51,9 +55,8 @@ def test_each_alert_fires_when_it_should_and_is_silent_when_it_should(rules: Pat
     promtool("test", "rules", tests)
 
 
-def test_a_node_without_a_success_yet_is_not_the_oldest(rules: Path) -> None:
-    made = build_monitoring("cri-resmgr-installer", "kube-system", {}, {})
-    (text,) = next(each["data"] for each in made if each["kind"] == "ConfigMap").values()
+def test_a_node_without_a_success_yet_is_not_the_oldest(rules: Path, made: list[dict[str, Any]]) -> None:
+    (text,) = the(made, "ConfigMap", "cri-resmgr-installer-dashboard")["data"].values()
     panels = {panel["title"]: panel["targets"][0]["expr"] for panel in json.loads(text)["panels"]}
     success = "cri_resmgr_installer_last_success_timestamp_seconds"
     series = [
@@ -70,9 +73,10 @@ def test_a_node_without_a_success_yet_is_not_the_oldest(rules: Path) -> None:
     promtool("test", "rules", tests)
 
 
-def test_each_alert_is_tried_both_ways() -> None:
+def test_each_alert_is_tried_both_ways(rules: Path) -> None:
+    (group,) = json.loads(rules.read_text())["groups"]
     given = [case for test in yaml.safe_load(CASES.read_text())["tests"] for case in test["alert_rule_test"]]
     for fires in (True, False):
         assert {case["alertname"] for case in given if ("exp_alerts" in case) is fires} == {
-            alert.name for alert in build_alerts("job")
+            alert["alert"] for alert in group["rules"]
         }

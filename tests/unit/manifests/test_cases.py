@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -52,11 +53,14 @@ def test_the_order_of_what_has_none_makes_no_difference(make: Maker) -> None:
 
 
 def test_every_value_in_a_template_goes_through_the_filter() -> None:
-    for template in TEMPLATES.glob("*.j2"):
-        for part in template.read_text().split("{{")[1:]:
+    """Text that is made in a block goes through it as a whole; the macros of cel.j2 make such text."""
+    for template in TEMPLATES.glob("*.yaml.j2"):
+        text = re.sub(r"(?s){% (set \w+|call [^%]*) %}.*?{% end(set|call) %}", "", template.read_text())
+        macros = set(re.findall(r"{% macro (\w+)", text))
+        for part in re.sub(r"(?s){[%#].*?[%#]}", "", text).split("{{")[1:]:
             inside, closed, _ = part.partition("}}")
             assert closed
-            assert inside.strip().startswith("yaml("), f"{template.name}: {inside}"
+            assert inside.strip().partition("(")[0] in {"yaml", *macros}, f"{template.name}: {inside}"
 
 
 # -- what no value can do ----------------------------------------------------------------
