@@ -20,7 +20,7 @@ from installer.errors import RolledBackError, StepFailedError, UnservableHostErr
 from installer.host.files import RootedFiles
 from installer.host.run import Finished, run
 from installer.model.paths import OUR_RUNTIME
-from installer.model.proxy import fatal_lines
+from installer.model.proxy import DEFAULT_FALLBACK, fatal_lines
 
 _SECONDS = 30.0  # it answers within 30 ms; a starved machine has needed more than 5 s
 _PRIVATE = f"{OUR_RUNTIME}/check"
@@ -31,7 +31,6 @@ _OWN_NETWORK = ("unshare", "--net", "--")
 _WRAPPER_FAILED = ("setpriv:", "unshare:")  # how they complain when they are not allowed to
 _ACCEPTED = "waiting for image services"
 _SERVES = "up and running"  # said when its cache is written
-_TOUCHES_NOBODY = b"policy:\n  Active: none\n"
 # With it, its lines begin as they do in the journal. Only whether it is there counts.
 _AS_IN_THE_JOURNAL = {"JOURNAL_STREAM": "0:0"}
 
@@ -61,7 +60,7 @@ class BinaryValidator:
     def see_containers(self, binary: Path, state_directory: Path, runtime: Path, seconds: float) -> str:
         with self._private_directory() as private:
             config_file = Path(private, "force.cfg")
-            config_file.write_bytes(_TOUCHES_NOBODY)
+            config_file.write_bytes(DEFAULT_FALLBACK)
             argv = (
                 *_flags(binary, private, str(state_directory)),
                 f"--runtime-socket={runtime}",

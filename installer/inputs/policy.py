@@ -1,4 +1,5 @@
-"""Which policy cri-resmgr has activated or would activate, and whose configuration says so. Pure.
+"""What a configuration wants of cri-resmgr's policy; which one cri-resmgr has activated or would activate,
+and whose configuration says so. Pure.
 
 cri-resmgr takes one configuration whole, the first that there is: force.cfg, the agent's (kept in its cache),
 fallback.cfg, built-in defaults. It activates a policy when it starts, and no later.
@@ -6,15 +7,66 @@ fallback.cfg, built-in defaults. It activates a policy when it starts, and no la
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 from installer.errors import InvalidInputError
-from installer.inputs.configs import pins_in, policy_in
 from installer.inputs.yaml_document import parse_document
 from installer.model import paths
 from installer.model.host import ABSENT, HostSnapshot
 from installer.model.plan import Desired
 from installer.model.proxy import PolicyInForce, PolicySource, ProxyCache
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """`policy` is what cri-resmgr would activate, `section` what is said of that one. `reserved` is the CPU
+    that it keeps for the system (`750m`, `cpuset:0`), `available` what it may use at all; either may be
+    empty."""
+
+    policy: str = "none"
+    section: Mapping[str, object] = field(default_factory=dict)
+    reserved: str = ""
+    available: str = ""
+
+    @classmethod
+    def of(cls, data: object) -> Asked:
+        """From a parsed configuration."""
+        policy = _mapping(unfold(data).get("policy"))
+        active = policy.get("Active")
+        name = "none" if active is None else str(active)
+        cpus = (_cpus(policy.get(field)) for field in ("ReservedResources", "AvailableResources"))
+        return cls(name, _mapping(unfold(policy).get(name)), *cpus)
+
+    @property
+    def pins(self) -> bool:
+        """Whether it may pin CPUs."""
+        return self.section.get("PinCPU") is not False
+
+
+NOTHING_ASKED = Asked()
+
+
+def unfold(data: object) -> dict[str, object]:
+    """`policy.Active: x` as `policy: {Active: x}`, as cri-resmgr reads it."""
+    unfolded: dict[str, object] = {}
+    for key, value in _mapping(data).items():
+        head, dot, rest = str(key).partition(".")
+        new = {rest: value} if dot else value
+        old = unfolded.get(head)
+        unfolded[head] = {**old, **new} if isinstance(old, dict) and isinstance(new, dict) else new
+    return unfolded
+
+
+def _mapping(value: object) -> dict[str, object]:
+    return value if isinstance(value, dict) else {}
+
+
+def _cpus(resources: object) -> str:
+    """Of all keys, cri-resmgr takes those of the resources in any case."""
+    found = _mapping(resources).items()
+    return next((str(value) for key, value in found if str(key).lower() == "cpu" and value is not None), "")
 
 
 def policy_in_force(snapshot: HostSnapshot) -> PolicyInForce | None:
@@ -26,18 +78,17 @@ def policy_in_force(snapshot: HostSnapshot) -> PolicyInForce | None:
     process = snapshot.proxy.process
     if process is None:
         return None
-    forced, fallback = process.flag("--force-config"), process.flag("--fallback-config")
-    cache = snapshot.cache
-    if forced == paths.SPARING_CONFIG:
-        return PolicyInForce("none", PolicySource.GUARD)
-    if forced:
-        source, configured = PolicySource.FORCE, _file_policy(snapshot, paths.FORCE_CONFIG)
+    cache, configured = snapshot.cache, "none"
+    if forced := process.flag("--force-config"):
+        if forced == paths.SPARING_CONFIG:
+            return PolicyInForce("none", PolicySource.GUARD)
+        source, configured = PolicySource.FORCE, _policy_at(paths.FORCE_CONFIG, snapshot)
     elif cache.agent:
-        source, configured = PolicySource.AGENT, agent_policy(cache)
-    elif fallback:
-        source, configured = PolicySource.FALLBACK, _file_policy(snapshot, paths.FALLBACK_CONFIG)
+        source, configured = PolicySource.AGENT, asked_by_agent(cache).policy
+    elif process.flag("--fallback-config"):
+        source, configured = PolicySource.FALLBACK, _policy_at(paths.FALLBACK_CONFIG, snapshot)
     else:
-        source, configured = PolicySource.BUILT_IN, "none"
+        source = PolicySource.BUILT_IN
     active = cache.policy or configured
     return PolicyInForce(active, source, configured if configured != active else "")
 
@@ -47,29 +98,30 @@ def policy_of(desired: Desired, cache: ProxyCache) -> PolicyInForce:
     files = {file.path: file.content for file in desired.files if isinstance(file.content, bytes)}
     forced = files.get(paths.FORCE_CONFIG)
     if forced is None and cache.agent:
-        source, data = PolicySource.AGENT, _agents_sections(cache)
+        source, asked = PolicySource.AGENT, asked_by_agent(cache)
     elif forced is None:
-        source, data = PolicySource.FALLBACK, _data_in(files.get(paths.FALLBACK_CONFIG, b""))
+        source, asked = PolicySource.FALLBACK, asked_in(files.get(paths.FALLBACK_CONFIG, b""))
     else:
-        source, data = PolicySource.FORCE, _data_in(forced)
-    return PolicyInForce(policy_in(data), source, pins=pins_in(data))
+        source, asked = PolicySource.FORCE, asked_in(forced)
+    return PolicyInForce(asked.policy, source, pins=asked.pins)
 
 
-def agent_policy(cache: ProxyCache) -> str:
-    """The policy of the configuration that the agent has sent."""
-    return policy_in(_agents_sections(cache))
+def asked_by_agent(cache: ProxyCache) -> Asked:
+    """By the configuration that the agent has sent."""
+    return Asked.of({name: _data_in(text.encode("utf-8", "replace")) for name, text in cache.agent.items()})
 
 
-def _agents_sections(cache: ProxyCache) -> dict[str, object]:
-    return {name: _data_in(text.encode("utf-8", "replace")) for name, text in cache.agent.items()}
+def _policy_at(path: str, snapshot: HostSnapshot) -> str:
+    return asked_in(snapshot.files.get(path, ABSENT).content or b"").policy
 
 
-def _file_policy(snapshot: HostSnapshot, path: str) -> str:
-    return policy_in(_data_in(snapshot.files.get(path, ABSENT).content or b""))
+@lru_cache(maxsize=8)
+def asked_in(content: bytes) -> Asked:
+    """By a file; nothing if it cannot be read."""
+    return Asked.of(_data_in(content))
 
 
-def _data_in(content: bytes) -> Any:
-    """What a text says; None if it cannot be read."""
+def _data_in(content: bytes) -> object:
     try:
         return parse_document(content, "").data
     except InvalidInputError:

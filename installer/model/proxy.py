@@ -213,9 +213,32 @@ class Repinning(StrEnum):
     CPUS_AND_WEIGHT = "cpus and weight"
 
 
-_TAKE_NOTHING = ("none", "static")
-_TAKE_WEIGHT = ("topology-aware", "memtier", "static-plus")
-_MAY_LEAVE_CPUS = ("topology-aware", "balloons")  # with PinCPU: false
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """`takes`: what its start takes from running containers that the proxy does not know: nothing with
+    PinCPU: false, if it `may_leave_cpus`. `whole_cpus`: what is reserved is taken from whole CPUs."""
+
+    takes: Repinning = Repinning.CPUS
+    may_leave_cpus: bool = False
+    whole_cpus: bool = False
+
+
+NO_POLICY = "none"
+DEFAULT_FALLBACK = b"policy:\n  Active: none\n"
+"""Installed where no fallback.cfg is given: never a policy that nobody chose."""
+POLICIES = {
+    NO_POLICY: Policy(Repinning.NOTHING),
+    "topology-aware": Policy(Repinning.CPUS_AND_WEIGHT, may_leave_cpus=True, whole_cpus=True),
+    "memtier": Policy(Repinning.CPUS_AND_WEIGHT, whole_cpus=True),  # its alias
+    "balloons": Policy(may_leave_cpus=True),
+    "static-pools": Policy(),
+    "podpools": Policy(),
+    "static": Policy(Repinning.NOTHING),
+    "static-plus": Policy(Repinning.CPUS_AND_WEIGHT),
+    "dynamic-pools": Policy(),
+}
+"""Those of cri-resmgr v0.8 - v0.9.2. A program that has others may bring one: it is taken to pin CPUs."""
+_UNKNOWN = Policy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,9 +254,8 @@ class PolicyInForce:
     @property
     def repins(self) -> Repinning:
         """What a start with it takes from strangers."""
-        if self.name in _TAKE_NOTHING or (self.name in _MAY_LEAVE_CPUS and not self.pins):
-            return Repinning.NOTHING
-        return Repinning.CPUS_AND_WEIGHT if self.name in _TAKE_WEIGHT else Repinning.CPUS
+        policy = POLICIES.get(self.name, _UNKNOWN)
+        return Repinning.NOTHING if policy.may_leave_cpus and not self.pins else policy.takes
 
     @property
     def describe(self) -> str:
@@ -269,7 +291,8 @@ def longest_start(containers: int) -> float:
 def may_be_slow(policy: str, containers: int, last_start: float) -> bool:
     """Whether a start with this policy may take longer than kubelet may hang on the relay. `last_start` is
     what the last one on this machine took, 0 if unknown."""
-    return (policy not in _TAKE_NOTHING and containers > 0) or last_start > _PROMPT
+    places = POLICIES.get(policy, _UNKNOWN).takes is not Repinning.NOTHING
+    return (places and containers > 0) or last_start > _PROMPT
 
 
 def patience(timeout: float, containers: int, last_start: float = 0.0) -> float:

@@ -22,7 +22,7 @@ from installer.model.containers import CpuResources
 from installer.model.event import Event
 from installer.model.host import RunningContainer, UnstartedContainer
 from installer.model.jsontext import parse_json
-from installer.model.proxy import ProxyCache, parse_cache, quantity_of
+from installer.model.proxy import NO_POLICY, ProxyCache, parse_cache, quantity_of
 from installer.node.pinning import (
     CACHE_LIMIT,
     LOWEST,
@@ -35,7 +35,6 @@ from installer.node.pinning import (
 
 OLD_CACHE = f"{paths.PROXY_CACHE}.before-adoption"
 
-_TOUCHES_NOBODY = "none"  # the policy
 _TRIES = 3
 _OF_THE_PROXY = ("cpuset_cpus", "cpuset_mems")  # in the creation of what was created through it
 _SOME = 3  # containers that a message names
@@ -128,7 +127,7 @@ def bring_back(host: Host) -> None:
     if old is None:
         return
     kept = parse_cache(old)
-    if not kept.torn and kept.policy in ("", _TOUCHES_NOBODY):
+    if not kept.torn and kept.policy in ("", NO_POLICY):
         cache, policy = parse_json(old), read_cache(host.files).policy
         if policy:
             cache["PolicyName"] = policy
@@ -245,7 +244,7 @@ def _give_back(host: Host, endpoint: str, strangers: tuple[RunningContainer, ...
 def _has_seen(cache: ProxyCache, containers: Iterable[RunningContainer]) -> bool:
     """Whether the proxy has put all of them into its cache under a policy that has placed none of them:
     another one would leave those that it knows where they are, at the weight that they have."""
-    return cache.policy == _TOUCHES_NOBODY and all(one.id in cache.containers for one in containers)
+    return cache.policy == NO_POLICY and all(one.id in cache.containers for one in containers)
 
 
 def _show_containers(host: Host, endpoint: str, seconds: float) -> None:

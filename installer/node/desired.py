@@ -5,12 +5,12 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from installer.inputs.configs import DEFAULT_FALLBACK
 from installer.inputs.systemd_syntax import quote
 from installer.model import paths
 from installer.model.host import DesiredFile, Part, UnitDetail
 from installer.model.names import Mode
 from installer.model.plan import Desired, DesiredKubelet, DesiredUnit, Strategy
+from installer.model.proxy import DEFAULT_FALLBACK
 from installer.node.header import digest_of, started_from, with_generation, with_header
 from installer.node.kubelet_strategy import Choice, KubeletAnalysis, in_directory
 from installer.rendering import fill, unit_text
@@ -102,7 +102,7 @@ def proxy_resources(
     if configs.force is None:
         configuration = digest_of("fallback", fallback)
     else:  # fallback.cfg is not read then
-        configuration = digest_of("force", configs.policy)
+        configuration = digest_of("force", configs.asked.policy)
     generation = digest_of(
         started_from(unit),
         started_from(environment),

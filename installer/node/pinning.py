@@ -19,7 +19,7 @@ from installer.model.containers import (
 )
 from installer.model.event import Emit, Event
 from installer.model.host import ABSENT, HostSnapshot, RunningContainer
-from installer.model.proxy import NO_CACHE, CachedContainer, ProxyCache, parse_cache
+from installer.model.proxy import NO_CACHE, NO_POLICY, CachedContainer, ProxyCache, parse_cache
 from installer.node.header import is_pending
 
 KERNEL_DEFAULT = 1024  # cpu.shares of a container that was created without
@@ -81,7 +81,6 @@ def _given_shares(known: CachedContainer) -> int:
 # what kubelet had asked for. A weight is only ever raised: the proxy lowers it, so that a higher one is the
 # work of another, such as a resize of the pod.
 
-_TOUCHES_NOBODY = "none"  # the policy
 _NOTHING = CpuResources()
 
 
@@ -160,7 +159,7 @@ def was_cut_off(snapshot: HostSnapshot) -> bool:
 def _concerned(container: RunningContainer, cache: ProxyCache) -> bool:
     """Under the policy none only what an earlier policy has left behind is the proxy's work."""
     known = cache.containers.get(container.id)
-    return cache.policy != _TOUCHES_NOBODY or (known is not None and bool(known.cpus))
+    return cache.policy != NO_POLICY or (known is not None and bool(known.cpus))
 
 
 def _reset(container: RunningContainer, cache: ProxyCache, managers: KubeletManagers) -> Reset | None:

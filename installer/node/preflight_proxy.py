@@ -8,14 +8,14 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from installer.host.ports import RuntimeStatus
-from installer.inputs.configs import DEFAULT_FALLBACK, Configs, find_cpu_faults
-from installer.inputs.policy import agent_policy, policy_in_force, policy_of
+from installer.inputs.configs import Configs, find_cpu_faults
+from installer.inputs.policy import asked_by_agent, policy_in_force, policy_of
 from installer.model import paths
 from installer.model.containers import parse_list
 from installer.model.host import HostSnapshot, RunningContainer
 from installer.model.overview import name_some
 from installer.model.plan import Changes, Desired, FileChange, Finding, refusal, warning
-from installer.model.proxy import ProxyCache, Repinning, nano_of
+from installer.model.proxy import DEFAULT_FALLBACK, POLICIES, ProxyCache, Repinning, nano_of
 from installer.node.adoption import divide
 from installer.node.header import without_header
 from installer.node.pinning import LOWEST, due_shares
@@ -97,7 +97,6 @@ def differences(direct: RuntimeStatus, relayed: RuntimeStatus) -> Iterable[Findi
 # so with 2 CPUs and 100m reserved it has 1,000m where kubelet allocates nearly 2,000m (seen with the real
 # v0.9.2). What it cannot place at its start runs on with all CPUs; what is created later fails.
 
-_WHOLE_CPUS = ("topology-aware", "memtier")  # what is reserved is taken from whole CPUs
 _NAMED, _LONGEST = 5, 120  # containers, and letters of each name
 _DOCS = 'docs/operations.md, "A policy\'s capacity"'
 
@@ -131,9 +130,9 @@ def check_placed(snapshot: HostSnapshot) -> Iterable[Finding]:
 def check_capacity(inputs: Inputs, snapshot: HostSnapshot) -> Iterable[Finding]:
     """Whether what runs requests more than the policy that starts now will have. Requests are known by the
     weights that kubelet makes of them."""
-    containers, policy = snapshot.probe.containers if snapshot.probe else (), inputs.configs.policy
-    reserved, cpus = nano_of(inputs.configs.reserved), _cpus(containers)
-    if policy not in _WHOLE_CPUS or reserved is None or not cpus:
+    containers, asked = snapshot.probe.containers if snapshot.probe else (), inputs.configs.asked
+    reserved, cpus = nano_of(asked.reserved), _cpus(containers)
+    if not POLICIES[asked.policy].whole_cpus or reserved is None or not cpus:
         return
     capacity = 1000 * (cpus - math.ceil(reserved / 10**9))
     shares = (one.asked or due_shares(one) for one in containers if one.pod_uid)
@@ -141,8 +140,8 @@ def check_capacity(inputs: Inputs, snapshot: HostSnapshot) -> Iterable[Finding]:
     if requested > capacity:
         yield warning(
             "policy-capacity",
-            f"the running containers request {requested}m CPU, and {policy} will have {capacity}m for them: "
-            f"{cpus} CPUs without the whole ones that it takes for {inputs.configs.reserved} reserved",
+            f"the running containers request {requested}m CPU, and {asked.policy} will have {capacity}m for "
+            f"them: {cpus} CPUs without the whole ones that it takes for {asked.reserved} reserved",
             f"reserve less, run fewer pods, or keep kubelet's allocatable below that ({_DOCS})",
         )
 
@@ -198,7 +197,7 @@ def check_cache(inputs: Inputs, cache: ProxyCache) -> Iterable[Finding]:
         )
     if inputs.configs.force is not None or not cache.agent:
         return
-    policy = agent_policy(cache)
+    policy = asked_by_agent(cache).policy
     yield warning(
         "cached-configuration",
         f"cri-resmgr's cache ({paths.PROXY_CACHE}) holds a configuration from its agent (policy {policy}), "

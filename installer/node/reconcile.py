@@ -17,7 +17,6 @@ from installer.errors import (
     failed_on_disk,
 )
 from installer.host.ports import Host
-from installer.inputs.configs import DEFAULT_FALLBACK
 from installer.inputs.load import Inputs, Request, load_inputs
 from installer.inputs.policy import policy_in_force, policy_of
 from installer.model import paths
@@ -26,7 +25,7 @@ from installer.model.hold import is_of_a_run
 from installer.model.host import HostSnapshot
 from installer.model.names import Mode
 from installer.model.plan import Assessment, Changes, Desired, Finding, Plan, generation_of
-from installer.model.proxy import PolicyInForce
+from installer.model.proxy import DEFAULT_FALLBACK, PolicyInForce
 from installer.node.assess import WEIGHT_TAKEN, assess, needs_probe, probed_endpoint
 from installer.node.desired import fleet_generation
 from installer.node.diff import diff

@@ -89,17 +89,25 @@ def test_settings_file_that_is_not_there(command: Command) -> None:
     ("files", "faults"),
     [
         ({"fallback.cfg": "policy:\n  Active: none\n logger: {}\n"}, ["fallback.cfg:3: not YAML"]),
-        ({"fallback.cfg": "- policy\n"}, ["fallback.cfg:1: must be a mapping"]),
+        ({"fallback.cfg": "- policy\n"}, ["fallback.cfg: must be a mapping"]),
         (
             {"fallback.cfg": "policy:\n  Active: topology-awrae\n"},
-            ["fallback.cfg:2: policy.Active: unknown policy 'topology-awrae'; did you mean topology-aware?"],
+            ["fallback.cfg: policy.Active: unknown policy 'topology-awrae'; did you mean topology-aware?"],
         ),
         (
-            {"fallback.cfg": "polcy: {}\n", "force.cfg": "logger: 3\npolicy:\n  Active: best\n"},
+            {"fallback.cfg": "policy:\npolicy:\n", "force.cfg": "policy:\n  Active: best\n"},
             [
-                "fallback.cfg:1: polcy: unknown key; did you mean policy?",
-                "force.cfg:1: logger: must be a mapping",
-                "force.cfg:3: policy.Active: unknown policy 'best'; known are none, topology-aware",
+                "policy: already given in line 1 (fallback.cfg:2)",
+                "force.cfg: policy.Active: unknown policy 'best'; known are none, topology-aware",
+            ],
+        ),
+        (
+            {"fallback.cfg": "polcy: {}\n", "force.cfg": "logger: 3\n"},
+            [
+                "fallback.cfg: cri-resmgr refuses it: ",
+                '"polcy"',
+                "force.cfg: cri-resmgr refuses it: ",
+                '"logger"',
             ],
         ),
         (
@@ -239,10 +247,10 @@ def test_a_misspelt_payload(command: Command, tmp_path: Path) -> None:
 
 
 def test_faults_of_configs_and_payload_come_together(command: Command) -> None:
-    (command.configs / "fallback.cfg").write_text("polcy: {}\n")
+    (command.configs / "fallback.cfg").write_text("policy.Active: baloons\n")
     (command.payload / BINARY).chmod(0o644)
     said = refused(command, 2)
-    assert "polcy" in said
+    assert "baloons" in said
     assert "not executable" in said
 
 

@@ -143,8 +143,10 @@ def test_the_life_of_a_shoot(world: LiveShoot, controller: Controller, machines:
     for machine in machines:
         expect_served(machine, DEBUG)
 
-    world.ask(SHOOT, config=config("polcy: {}\n"))
-    world.says(SHOOT, "False", "configs.fallback: line 1: polcy: unknown key; did you mean policy?")
+    world.ask(SHOOT, config=config("policy.Active: baloons\n"))
+    world.says(
+        SHOOT, "False", "configs.fallback: policy.Active: unknown policy 'baloons'; did you mean balloons?"
+    )
     for machine in machines:
         expect_served(machine, DEBUG)
     assert [each.invocations()[0] for each in machines] == kubelets

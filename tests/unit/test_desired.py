@@ -16,6 +16,7 @@ from pytest_mock import MockerFixture
 
 from installer.inputs.configs import Configs
 from installer.inputs.load import Inputs, Request
+from installer.inputs.policy import Asked
 from installer.inputs.settings import KubeletSettings, ProxySettings, RolloutSettings, Settings
 from installer.inputs.systemd_syntax import parse_environment_file
 from installer.model import paths
@@ -244,7 +245,7 @@ FORCED = Configs(force=b"policy:\n  Active: none\n")
         (build(None, BASE), build(None, replace(BASE, extra_options="EXTRA_OPTIONS=-x\n")), True, False),
         (build(None, BASE), build(None, BASE, binary=replace(BINARY, digest="cd" * 32)), True, False),
         (build(None, BASE), build(None, FORCED), True, False),
-        (build(None, FORCED), build(None, replace(FORCED, policy="balloons")), True, False),
+        (build(None, FORCED), build(None, replace(FORCED, asked=Asked("balloons"))), True, False),
         (build(None, FORCED), build(None, replace(FORCED, force=b"# new\n")), False, False),
         (build(None, FORCED), build(None, replace(FORCED, fallback=b"unread: 1\n")), False, False),
         (build(), build(Settings(proxy=ProxySettings(agent="disabled"))), True, False),

@@ -127,9 +127,9 @@ def errors_of(renderer: Renderer, config: object, deleted: str = "") -> dict[str
 def test_only_what_its_owner_can_correct_makes_a_shoot_fail(tmp_path: Path) -> None:
     """Gardener does not try again after that code: no Shoot would come back from the operator's fault."""
     wrong = tmp_path / "deployment.yaml"
-    wrong.write_text("configs: {fallback: 'polcy: {}'}\n")
+    wrong.write_text("configs: {fallback: 'policy.Active: baloons'}\n")
     broken = Renderer(CASES / "values.yaml", (wrong,))
-    mine = {"configs": {"force": "polcy: {}\n"}}
+    mine = {"configs": {"force": "policy.Active: baloons\n"}}
     assert errors_of(RENDERER, mine)["codes"] == ["ERR_CONFIGURATION_PROBLEM"]
     of_operator = errors_of(broken, None)
     assert of_operator["codes"] == []

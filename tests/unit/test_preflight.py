@@ -11,6 +11,7 @@ import pytest
 from installer.inputs.configs import Configs
 from installer.inputs.load import Inputs, Request
 from installer.inputs.payload import Payload
+from installer.inputs.policy import Asked
 from installer.inputs.settings import KubeletSettings, ProxySettings, Settings
 from installer.model import paths
 from installer.model.host import (
@@ -126,7 +127,7 @@ def change(
     given = inputs(settings, configs or Configs(), accept_pending=accept_pending)
     unit = UnitState(paths.PROXY_UNIT, proxy)
     seen = replace(snapshot, proxy=ProxySnapshot(unit), probe=probe)
-    text = given.configs.fallback or f"policy:\n  Active: {given.configs.policy}\n".encode()
+    text = given.configs.fallback or f"policy:\n  Active: {given.configs.asked.policy}\n".encode()
     fallback = DesiredFile(paths.FALLBACK_CONFIG, text, 0o644, Part.PROXY, "")
     desired = replace(DESIRED, files=(fallback,))
     return list(check_change(given, seen, policies, desired, changes, moved=moved))
@@ -140,7 +141,7 @@ def codes(findings: list[Finding] | tuple[Finding, ...], severity: Severity = Se
 
 
 def test_a_policy_that_would_panic_on_cpus_that_are_not_there_is_not_started() -> None:
-    sample = Configs(b"", policy="podpools", available="cpuset:2-15", reserved="cpuset:15")
+    sample = Configs(b"", asked=Asked("podpools", reserved="cpuset:15", available="cpuset:2-15"))
     assert codes(change(with_machine(cpus="0-1"), configs=sample)) == ["cpus"]
     assert not codes(change(with_machine(cpus="0-15"), configs=sample))
 
@@ -376,7 +377,7 @@ def containers(number: int, known: bool = False, creation: bool = False) -> tupl
 def test_repinning_is_refused_with_number_and_names_and_what_to_do() -> None:
     (finding,) = change(
         probe=replace(PROBE, containers=containers(2) + containers(3, True)),
-        configs=Configs(policy="balloons"),
+        configs=Configs(asked=Asked("balloons")),
     )
     assert finding.code == "repinning"
     assert "2 running containers" in finding.message
@@ -394,7 +395,9 @@ def test_the_policy_that_counts_is_the_agents() -> None:
 
 
 def test_a_long_list_of_names_is_cut_with_a_count() -> None:
-    (finding,) = change(probe=replace(PROBE, containers=containers(34)), configs=Configs(policy="balloons"))
+    (finding,) = change(
+        probe=replace(PROBE, containers=containers(34)), configs=Configs(asked=Asked("balloons"))
+    )
     assert "34 running containers" in finding.message
     assert finding.message.endswith("ns/pod09/c09 and 24 more")
 
@@ -417,10 +420,10 @@ def test_repinning_is_refused_only_when_it_would_happen(
     running: tuple[RunningContainer, ...], policy: str, changes: Changes, refused: bool
 ) -> None:
     probe = replace(PROBE, containers=running)
-    found = change(probe=probe, configs=Configs(policy=policy), changes=changes)
+    found = change(probe=probe, configs=Configs(asked=Asked(policy)), changes=changes)
     assert codes(found) == ["repinning"] * refused
     accepting = Settings(proxy=ProxySettings(accept_repinning=True))
-    found = change(probe=probe, configs=Configs(policy=policy), changes=changes, settings=accepting)
+    found = change(probe=probe, configs=Configs(asked=Asked(policy)), changes=changes, settings=accepting)
     assert codes(found) == []
     assert codes(found, Severity.WARN) == ["accept-repinning"] + ["repinning"] * refused
 
@@ -428,16 +431,16 @@ def test_repinning_is_refused_only_when_it_would_happen(
 @rule("R14")
 def test_who_can_be_adopted_is_refused_only_if_the_operator_wants_no_adoption() -> None:
     probe = replace(PROBE, containers=containers(2, creation=True))
-    assert not change(probe=probe, configs=Configs(policy="balloons"))
+    assert not change(probe=probe, configs=Configs(asked=Asked("balloons")))
     settings = Settings(proxy=ProxySettings(existing_containers="refuse"))
-    (finding,) = change(probe=probe, configs=Configs(policy="balloons"), settings=settings)
+    (finding,) = change(probe=probe, configs=Configs(asked=Asked("balloons")), settings=settings)
     assert finding.code == "repinning"
     assert "proxy.existingContainers: adopt" in finding.hint
 
 
 def test_the_old_name_of_a_forced_yes_names_the_new_setting() -> None:
     settings = Settings(proxy=ProxySettings(accept_repinning=True))
-    (finding,) = change(configs=Configs(policy="balloons"), settings=settings)
+    (finding,) = change(configs=Configs(asked=Asked("balloons")), settings=settings)
     assert (finding.code, finding.severity) == ("accept-repinning", Severity.WARN)
     assert "proxy.existingContainers" in finding.hint
 
@@ -459,7 +462,7 @@ def test_the_old_name_of_a_forced_yes_names_the_new_setting() -> None:
 )
 def test_what_each_policy_takes_from_strangers(policy: str, pins: bool, takes: str) -> None:
     text = f"policy:\n  Active: {policy}\n  {policy}:\n    PinCPU: {str(pins).lower()}\n"
-    configs = Configs(fallback=text.encode(), policy=policy)
+    configs = Configs(fallback=text.encode(), asked=Asked(policy))
     found = change(probe=replace(PROBE, containers=containers(1)), configs=configs)
     assert codes(found) == ["repinning"] * bool(takes)
     assert all(takes in finding.message for finding in found)
@@ -513,7 +516,7 @@ def test_all_refusals_come_at_once() -> None:
     found = change(
         with_unit(replace(PENDING, active_state="inactive")),
         replace(PROBE, runtime_error="gone", containers=containers(1), free_bytes={"/opt/intel/bin": 0}),
-        configs=Configs(policy="balloons"),
+        configs=Configs(asked=Asked("balloons")),
         policies=("static", "None"),
     )
     assert codes(found) == [

@@ -138,12 +138,12 @@ def test_the_values_reach_the_nodes(tmp_path: Path) -> None:
 
 def test_wrong_configs_of_all_shoots_are_said_and_hinder_no_removal(tmp_path: Path) -> None:
     """Nor does their nodeSelector: an earlier one may have chosen other nodes."""
-    people = {"configs": {"fallback": "polcy: {}\n"}, "nodeSelector": {"pool": "pinned"}}
+    people = {"configs": {"fallback": "policy.Active: baloons\n"}, "nodeSelector": {"pool": "pinned"}}
     objects = rendered(printed()["ControllerDeployment"], people)
     renderer = mounted(objects["ConfigMap"], tmp_path)
     name, warnings = renderer.check()
     assert name == "cri-resmgr-installer"
-    assert any("polcy: unknown key" in each for each in warnings)
+    assert any("policy.Active: unknown policy" in each for each in warnings)
     wanted = renderer.render(parse_extension({}), Shoot("1.31.2", False), Mode.REMOVE)
     assert "pinned" not in b64decode(wanted.secret["data"]["objects.yaml"]).decode()
 
@@ -184,7 +184,7 @@ def test_faults_of_the_values_are_found_before_any_seed_has_them(tmp_path: Path)
     own = tmp_path / "own.yaml"
     for text, what in (
         ("setings: {}\n", "did you mean settings"),
-        ("configs: {fallback: 'polcy: {}'}\n", "did you mean policy"),
+        ("configs: {fallback: 'policy.Active: baloons'}\n", "did you mean balloons"),
     ):
         own.write_text(text)
         with pytest.raises(InvalidInputError, match=what):

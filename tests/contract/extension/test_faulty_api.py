@@ -76,7 +76,7 @@ def test_watches_that_never_last(world: Landscape, start: Start, how: str) -> No
         world.add_shoot(SHOOT)
         world.enable(SHOOT)
         world.rest(SHOOT, "Create Succeeded")
-        world.ask(SHOOT, config={"configs": {"fallback": "polcy: {}"}})
+        world.ask(SHOOT, config={"configs": {"fallback": "policy.Active: baloons"}})
         world.rest(SHOOT, "Reconcile Error", "False")
         world.ask(SHOOT, "migrate", CHANGED)
         world.seed.wait(lambda: world.operation(SHOOT) == "Migrate Succeeded" and not world.resource(SHOOT))

@@ -75,14 +75,12 @@ def test_who_asks_again_gets_a_new_time(enabled: Landscape) -> None:
 
 def test_a_broken_configuration_leaves_the_nodes_what_they_have(enabled: Landscape) -> None:
     world, first = enabled, secrets(enabled)
-    world.ask(SHOOT, config={"configs": {"fallback": "policy: {}\npolcy: {}\n"}})
+    world.ask(SHOOT, config={"configs": {"fallback": "policy.Active: baloons"}})
     world.rest(SHOOT, "Reconcile Error", "False")
     error = world.extension(SHOOT)["status"]["lastError"]
     assert error["codes"] == ["ERR_CONFIGURATION_PROBLEM"]
-    what = (
-        "configs.fallback: line 2: polcy: unknown key; did you mean policy? (in the Shoot's providerConfig)"
-    )
-    assert what in error["description"]
+    what = "unknown policy 'baloons'; did you mean balloons? (in the Shoot's providerConfig)"
+    assert f"configs.fallback: policy.Active: {what}" in error["description"]
     assert world.health(SHOOT)[1] == error["description"]
     assert secrets(world) == first
     world.ask(SHOOT, config=CHANGED)
@@ -92,7 +90,7 @@ def test_a_broken_configuration_leaves_the_nodes_what_they_have(enabled: Landsca
 
 def test_a_broken_configuration_can_be_removed(enabled: Landscape) -> None:
     world = enabled
-    world.ask(SHOOT, config={"configs": {"fallback": "polcy: {}"}})
+    world.ask(SHOOT, config={"configs": {"fallback": "policy.Active: baloons"}})
     world.rest(SHOOT, "Reconcile Error", "False")
     world.disable(SHOOT)
     world.gone(SHOOT)

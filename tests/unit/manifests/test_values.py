@@ -24,9 +24,9 @@ configs:
   fallback: |
     policy:
       Active: toplogy-aware
-    polcy: {}
+    logger: {}
   EXTRA_OPTIONS: --metrics-interval=10s
-  node.n1: "logger: 3"
+  node.n1: "policy.Active: topology"
   fallbck: ""
 nodeSelector: {kubernetes.io/arch: arm64}
 labels: {app.kubernetes.io/name: mine, "a b": "c d"}
@@ -47,10 +47,9 @@ FAULTS = (
     "settings.mode: must be 'install' or 'remove', not 'purge' (values.yaml:5)",
     "settings.proxy.dead_seconds: unknown key; did you mean deadSeconds? (values.yaml:6)",
     "settings.proxy.startTimeoutSeconds: must be a whole number, not '3' (values.yaml:6)",
-    "configs.fallback: line 2: policy.Active: unknown policy 'toplogy-aware'",
-    "configs.fallback: line 3: polcy: unknown key",
+    "configs.fallback: policy.Active: unknown policy 'toplogy-aware'",
     "configs.EXTRA_OPTIONS: line 1: only one line EXTRA_OPTIONS=... is allowed",
-    "configs.node.n1: line 1: logger: must be a mapping, not 3 (values.yaml:13)",
+    "configs.node.n1: policy.Active: unknown policy 'topology'; did you mean topology-aware?",
     "configs.fallbck: must be one of fallback, force, EXTRA_OPTIONS, default, node.<NODE>, group.<GROUP>",
     "nodeSelector.kubernetes.io/arch: must be amd64, or left out",
     "labels.app.kubernetes.io/name: is the installer's own; leave it out (values.yaml:16)",
