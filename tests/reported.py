@@ -6,7 +6,7 @@ import re
 from hashlib import sha256
 
 from installer.model import paths
-from installer.model.host import DesiredFile, FileState, Kind, Part, PayloadFile
+from installer.model.host import DesiredFile, FileState, Kind, Part
 from installer.model.names import Mode
 from installer.model.plan import (
     Changes,
@@ -28,11 +28,6 @@ STEP = Step(StepKind.WRITE, FALLBACK, Part.PROXY)
 
 
 HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
-
-
-def desired(path: str, content: bytes | PayloadFile, mode: int = 0o644) -> DesiredFile:
-    digest = content.digest if isinstance(content, PayloadFile) else sha256(content).hexdigest()
-    return DesiredFile(path, content, mode, Part.PROXY, digest)
 
 
 def there(content: bytes | None, mode: int = 0o644, uid: int = 0) -> FileState:

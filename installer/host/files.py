@@ -21,7 +21,7 @@ from installer.host import disk, selinux
 from installer.host.chase import components, link_target, opened, parent_of
 from installer.host.ports import KnownDigest
 from installer.host.selinux import FilePolicy
-from installer.model.host import ABSENT, FileState, HostPath, Identity, Kind
+from installer.model.host import ABSENT, Content, FileState, HostPath, Identity, Kind
 from installer.model.jsontext import sha256_hex
 
 KEPT_BYTES = 1 << 20  # content of files up to this size is part of their state
@@ -105,7 +105,7 @@ class RootedFiles:
     def write(
         self,
         path: str,
-        content: bytes | Path | HostPath,
+        content: Content,
         mode: int,
         uid: int = 0,
         gid: int = 0,
@@ -136,7 +136,7 @@ class RootedFiles:
             self._kernel.rename(temporary, place)
 
     @contextlib.contextmanager
-    def _source(self, content: bytes | Path | HostPath) -> Iterator[bytes | Path]:
+    def _source(self, content: Content) -> Iterator[bytes | Path]:
         if not isinstance(content, HostPath):
             yield content
             return

@@ -16,9 +16,9 @@ from typing import NamedTuple, Protocol
 
 from installer.model.containers import CgroupState, CpuResources
 from installer.model.host import (
+    Content,
     FileState,
     Health,
-    HostPath,
     Identity,
     ProcessState,
     RunningContainer,
@@ -61,7 +61,7 @@ class Files(Protocol):
     def write(
         self,
         path: str,
-        content: bytes | Path | HostPath,
+        content: Content,
         mode: int,
         uid: int = 0,
         gid: int = 0,

@@ -20,7 +20,7 @@ from installer.host.machine import machine_of_elf
 from installer.host.ports import KnownDigest
 from installer.inputs.reading import nearest, open_regular, read_if_present
 from installer.model import paths
-from installer.model.host import Identity, PayloadFile
+from installer.model.host import DesiredFile, Identity, Part
 
 DIGESTS = "SHA256SUMS"
 BINARY = paths.BINARY.removeprefix("/")
@@ -34,7 +34,7 @@ class Payload:
     """
 
     directory: Path
-    binary: PayloadFile
+    binary: DesiredFile
     version: str
     machine: str
 
@@ -62,7 +62,8 @@ def load_payload(directory: Path, known: KnownDigest | None = None) -> Payload:
         digest = _listed_digest(directory) or (known(str(source), Identity.of(status)) if known else None)
         if not digest:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    return Payload(directory, PayloadFile(source, digest, status.st_size), _version(directory), machine)
+    binary = DesiredFile(paths.BINARY, 0o755, Part.PROXY, digest, status.st_size, content=source)
+    return Payload(directory, binary, _version(directory), machine)
 
 
 @contextmanager

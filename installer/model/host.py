@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
 from installer.model.containers import NO_MANAGERS, CgroupState, CpuResources, KubeletManagers, same_list
+from installer.model.jsontext import sha256_hex
 from installer.model.paths import GENERATION_VARIABLE, RELAY_ENDPOINT, UNIT_VARIABLE, same_endpoint
 from installer.model.proxy import NO_CACHE, ProxyCache
 
@@ -55,9 +56,10 @@ class FileState:
     without a second look at the host; `target` is a symlink's. `attributes` are
     extended ones (ACLs, labels, capabilities) as (name, value in hex): they come
     back with an original, where its file system takes them, and differ for nobody.
+    The record has the state of what was at a path before us; its content is kept by its digest.
     """
 
-    kind: Kind
+    kind: Kind = Kind.ABSENT
     mode: int = 0
     uid: int = 0
     gid: int = 0
@@ -69,7 +71,7 @@ class FileState:
     attributes: tuple[tuple[str, str], ...] = field(default=(), repr=False, compare=False)
 
 
-ABSENT = FileState(Kind.ABSENT)
+ABSENT = FileState()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,30 +81,35 @@ class HostPath:
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class PayloadFile:
-    """Content that stays where it is until it is copied."""
-
-    source: Path | HostPath
-    digest: str
-    size: int
+Content = bytes | Path | HostPath
+"""What is written: itself, or where it stays until it is copied."""
 
 
 @dataclass(frozen=True, slots=True)
 class DesiredFile:
-    """One file of ours: root's, `mode`, with `content`.
+    """One file of ours: root's, `mode`, with `content`, whose sha256 in hex is `digest`.
 
-    `digest` is sha256 in hex of the content. `generation_carrier` marks the
-    environment file that a unit is started from: its generation line is what
-    the running process testifies (and what reads `pending-...` in between).
+    `generation_carrier` marks the environment file that a unit is started from: its generation line is what
+    the running process testifies (and what reads `pending-...` in between). The record has no content: what
+    is kept by the digest takes its place (`good_desired`), and nothing of another digest is written.
     """
 
     path: str
-    content: bytes | PayloadFile
     mode: int
     part: Part
     digest: str
+    size: int
     generation_carrier: bool = False
+    content: Content = field(default=b"", repr=False, compare=False)
+
+    @classmethod
+    def of(
+        cls, path: str, content: bytes, mode: int = 0o644, part: Part = Part.PROXY, *, carrier: bool = False
+    ) -> DesiredFile:
+        return cls(path, mode, part, sha256_hex(content), len(content), carrier, content)
+
+    def with_content(self, content: bytes) -> DesiredFile:
+        return replace(self, content=content, digest=sha256_hex(content), size=len(content))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
-from typing import Protocol
 
 from installer.model.host import DesiredFile, FileState, HostSnapshot, Part
 from installer.model.jsontext import sha256_hex
@@ -168,24 +167,11 @@ class Desired:
 
     @property
     def generation(self) -> str:
-        """The whole generation, which is blamed, remembered or good."""
-        return generation_of(self.files)
-
-
-class _File(Protocol):
-    @property
-    def path(self) -> str: ...
-    @property
-    def mode(self) -> int: ...
-    @property
-    def digest(self) -> str: ...
-
-
-def generation_of(files: Iterable[_File]) -> str:
-    """A digest of everything that a generation puts in place, also of what restarts nothing (force.cfg, the
-    guard): each can be what fails. Empty for no files."""
-    lines = "".join(f"{file.path} {file.mode:o} {file.digest}\n" for file in files)
-    return sha256_hex(lines.encode())[:_LENGTH] if lines else ""
+        """The whole generation, which is blamed, remembered or good: a digest of everything that is put in
+        place, also of what restarts nothing (force.cfg, the guard): each can be what fails. Empty for no
+        files."""
+        lines = "".join(f"{file.path} {file.mode:o} {file.digest}\n" for file in self.files)
+        return sha256_hex(lines.encode())[:_LENGTH] if lines else ""
 
 
 JOB_SLACK = 30.0

@@ -31,7 +31,6 @@ from installer.model.host import (
     HostPath,
     Kind,
     Part,
-    PayloadFile,
     RunningContainer,
     UnitState,
 )
@@ -158,8 +157,7 @@ class _Worker:
     def _write(self, step: Step) -> None:
         file = step.file
         assert isinstance(file, DesiredFile)
-        content = file.content.source if isinstance(file.content, PayloadFile) else file.content
-        self._host.files.write(file.path, content, file.mode, digest=file.digest)
+        self._host.files.write(file.path, file.content, file.mode, digest=file.digest)
 
     def _clear_hold(self, _step: Step) -> None:
         for path in paths.HOLDS:

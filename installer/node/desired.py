@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from installer.inputs.systemd_syntax import quote
@@ -56,10 +55,8 @@ def kubelet_resources(
     carrier = with_generation(with_header(environment.encode())[0], generation)
     path = paths.drop_in(settings.kubelet.drop_in_directory, settings.kubelet.unit)
     files = (
-        DesiredFile(path, drop_in, 0o644, Part.KUBELET, sha256(drop_in).hexdigest()),
-        DesiredFile(
-            paths.KUBELET_ENVIRONMENT, carrier, 0o644, Part.KUBELET, sha256(carrier).hexdigest(), True
-        ),
+        DesiredFile.of(path, drop_in, part=Part.KUBELET),
+        DesiredFile.of(paths.KUBELET_ENVIRONMENT, carrier, part=Part.KUBELET, carrier=True),
     )
     desired = DesiredKubelet(
         DesiredUnit(settings.kubelet.unit, path, unit_digest, generation),
@@ -112,18 +109,21 @@ def proxy_resources(
     )
     carrier = with_generation(with_header(environment)[0], generation)
     files = [
-        DesiredFile(paths.BINARY, payload.binary, 0o755, Part.PROXY, payload.binary.digest),
-        _file(paths.GUARD, with_header(unit_text("cri-resmgr-kubelet-guard").encode())[0], 0o755),
-        _file(paths.FALLBACK_CONFIG, with_header(fallback)[0]),
+        payload.binary,
+        DesiredFile.of(paths.GUARD, with_header(unit_text("cri-resmgr-kubelet-guard").encode())[0], 0o755),
+        DesiredFile.of(paths.FALLBACK_CONFIG, with_header(fallback)[0]),
     ]
     reload_digest = ""
     if configs.force is not None:
-        force = _file(paths.FORCE_CONFIG, with_header(configs.force)[0])
+        force = DesiredFile.of(paths.FORCE_CONFIG, with_header(configs.force)[0])
         reload_digest = force.digest
         files.append(force)
     if configs.extra_options is not None:
-        files.append(_file(paths.EXTRA_OPTIONS, with_header(configs.extra_options.encode())[0]))
-    files += [_file(paths.PROXY_UNIT_FILE, unit), _file(paths.PROXY_ENVIRONMENT, carrier, carrier=True)]
+        files.append(DesiredFile.of(paths.EXTRA_OPTIONS, with_header(configs.extra_options.encode())[0]))
+    files += [
+        DesiredFile.of(paths.PROXY_UNIT_FILE, unit),
+        DesiredFile.of(paths.PROXY_ENVIRONMENT, carrier, carrier=True),
+    ]
     desired = DesiredUnit(paths.PROXY_UNIT, paths.PROXY_UNIT_FILE, unit_digest, generation, reload_digest)
     return tuple(files), desired
 
@@ -162,10 +162,6 @@ def _agent_options(settings: Settings) -> str:
     if settings.proxy.agent_sockets == "own":
         return f"--agent-socket={paths.AGENT_SOCKET} --config-socket={paths.CONFIG_SOCKET}"
     return ""
-
-
-def _file(path: str, content: bytes, mode: int = 0o644, *, carrier: bool = False) -> DesiredFile:
-    return DesiredFile(path, content, mode, Part.PROXY, sha256(content).hexdigest(), carrier)
 
 
 _NAME_LENGTH = 12  # characters, of a name that people read

@@ -80,7 +80,7 @@ def _diff_owned(desired: Desired, snapshot: HostSnapshot, record: Record) -> Ite
         if path in wanted or (desired.kubelet is None and desired.proxy and claim.part is Part.KUBELET):
             continue
         before = snapshot.files.get(path, ABSENT)
-        original = claim.before.state
+        original = claim.before
         if before == original:
             continue
         edited = before.kind is not Kind.ABSENT and before.digest not in claim.wrote
@@ -98,13 +98,13 @@ def _diff_links(desired: Desired, snapshot: HostSnapshot, record: Record) -> Ite
     returns = not is_earlier(record) if desired.proxy is None else not desired.proxy.generation
     for path, original in sorted(record.links.items() if returns else ()):
         before = snapshot.files.get(path, ABSENT)
-        if before == original.state:
+        if before == original:
             continue
         if original.kind is Kind.ABSENT:
             yield FileChange(path, Part.PROXY, Verb.DELETE, before, None, "it was not enabled so")
         else:
             why = "another unit of this name was enabled so"
-            yield FileChange(path, Part.PROXY, Verb.RESTORE, before, original.state, why)
+            yield FileChange(path, Part.PROXY, Verb.RESTORE, before, original, why)
 
 
 def _diff_proxy(
@@ -268,7 +268,7 @@ def _diff_no_proxy(snapshot: HostSnapshot, record: Record) -> UnitChange | None:
     if claim is None:
         return None
     up = state.running or state.flapping or state.active_state == "activating"
-    original = claim.before.state
+    original = claim.before
     disable = state.unit_file_state == "enabled" or snapshot.proxy.linked
     enable = record.unit_files.get(state.name) == "enabled"
     if record.links and not is_earlier(record):

@@ -8,9 +8,9 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from installer.model import paths
-from installer.model.host import FileState, HostSnapshot, Kind, Part
-from installer.model.plan import DesiredKubelet, DesiredUnit, Strategy
-from installer.node.record import Claim, Good, GoodFile, Original, Record, is_earlier
+from installer.model.host import ABSENT, DesiredFile, FileState, HostSnapshot, Kind, Part
+from installer.model.plan import Desired, DesiredKubelet, DesiredUnit, Strategy
+from installer.node.record import Claim, Record, is_earlier
 
 
 class Earlier(NamedTuple):
@@ -72,14 +72,14 @@ def take_over(record: Record, earlier: Earlier, states: Mapping[str, FileState],
     soon as ours is good (`complete`).
     """
     base = {path: _repair(states[path], content) for path, content in earlier.repairs.items()}
-    replaced = {**record.replaced, **{path: Original.of(states[path]) for path in earlier.repairs}}
+    replaced = {**record.replaced, **{path: states[path] for path in earlier.repairs}}
     record = replace(record, claims={**record.claims, **base}, replaced=replaced)
     if not earlier.unit_file:
         return record  # ours is installed, or the relay is named where nothing serves it
     if not earlier.on_relay:
         claims = {path: claim for path, claim in record.claims.items() if path not in earlier.files}
         return replace(record, claims=claims, taken=earlier.files, trees=earlier.trees)
-    theirs = {path: Claim(Part.PROXY, Original(), (states[path].digest,)) for path in earlier.files}
+    theirs = {path: Claim(Part.PROXY, ABSENT, (states[path].digest,)) for path in earlier.files}
     files = (
         *(_good_file(path, states[path], Part.PROXY) for path in earlier.files),
         *(_good_file(path, states[path], Part.KUBELET) for path in base),
@@ -91,10 +91,10 @@ def take_over(record: Record, earlier: Earlier, states: Mapping[str, FileState],
         replace(
             record,
             claims={**record.claims, **theirs},
-            good=Good(files, proxy, kubelet),
+            good=Desired(files, proxy, kubelet),
             trees=earlier.trees,
             found=tuple(path for path in DIRECTORIES if states[path].kind is Kind.DIRECTORY),
-            links={paths.PROXY_WANTED: Original.of(states[paths.PROXY_WANTED])},
+            links={paths.PROXY_WANTED: states[paths.PROXY_WANTED]},
         )
     )
 
@@ -108,7 +108,7 @@ def complete(record: Record, digests: Mapping[str, str]) -> Record:
     claims = dict(record.claims)
     for path in record.taken:
         if path in digests:
-            claims[path] = Claim(Part.PROXY, Original(), (digests[path],))
+            claims[path] = Claim(Part.PROXY, ABSENT, (digests[path],))
     left = tuple(path for path in record.taken if path not in digests)  # of no effect while ours is there
     return _owned(replace(record, claims=claims, links={}, taken=(), trees=(*record.trees, *left)))
 
@@ -119,12 +119,12 @@ def _owned(record: Record) -> Record:
 
 
 def _repair(state: FileState, content: bytes) -> Claim:
-    before = replace(Original.of(state), digest=sha256(content).hexdigest(), size=len(content))
+    before = replace(state, digest=sha256(content).hexdigest(), size=len(content))
     return Claim(Part.KUBELET, before, (state.digest,))
 
 
-def _good_file(path: str, state: FileState, part: Part) -> GoodFile:
-    return GoodFile(path, state.digest, state.mode, part, state.size)
+def _good_file(path: str, state: FileState, part: Part) -> DesiredFile:
+    return DesiredFile(path, state.mode, part, state.digest, state.size)
 
 
 # Nodes that have cri-resmgr from another installer, or by hand: recognised, and taken over if that is asked.

@@ -9,20 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 from installer.host.ports import Files
 from installer.model import paths
-from installer.model.host import ABSENT, DesiredFile, FileState, HostPath, HostSnapshot, PayloadFile
+from installer.model.host import ABSENT, Content, DesiredFile, FileState, HostPath, HostSnapshot
 from installer.model.plan import Desired, FileChange, Finding, Verb, refusal, warning
-from installer.node.record import Claim, GoodFile, Original, Record, objects_of
+from installer.node.record import Claim, Record, objects_of
 
 
 def object_path(digest: str) -> str:
     return f"{paths.OBJECTS}/{digest}"
 
 
-def keep_object(files: Files, digest: str, content: bytes | Path | HostPath) -> None:
+def keep_object(files: Files, digest: str, content: Content) -> None:
     """Keeps content by its digest; a no-op if it is kept already, whole.
 
     Raises InstallerError if the file given has another digest by now.
@@ -42,8 +41,7 @@ def drop_objects(files: Files, keep: Iterable[str]) -> None:
 def keep_contents(files: Files, desired: Desired) -> None:
     """Keeps the content of every desired file as an object."""
     for file in desired.files:
-        content = file.content.source if isinstance(file.content, PayloadFile) else file.content
-        keep_object(files, file.digest, content)
+        keep_object(files, file.digest, file.content)
 
 
 def heal_good(files: Files, record: Record) -> None:
@@ -60,19 +58,16 @@ def good_desired(record: Record, files: Files) -> Desired | None:
     file fails by its digest."""
     if record.good is None:
         return None
-    found = (_good_file(record, files, file) for file in record.good.files)
-    return Desired(tuple(found), record.good.proxy, record.good.kubelet)
+    return replace(record.good, files=tuple(_with_content(record, files, file) for file in record.good.files))
 
 
-def _good_file(record: Record, files: Files, file: GoodFile) -> DesiredFile:
+def _with_content(record: Record, files: Files, file: DesiredFile) -> DesiredFile:
     source, state = _source(record, files, file)
-    content: bytes | PayloadFile = PayloadFile(source, file.digest, file.size)
-    if state.content is not None and state.digest == file.digest:
-        content = state.content
-    return DesiredFile(file.path, content, file.mode, file.part, file.digest, file.generation_carrier)
+    whole = state.content if state.digest == file.digest else None
+    return replace(file, content=source if whole is None else whole)
 
 
-def _source(record: Record, files: Files, file: GoodFile) -> tuple[HostPath, FileState]:
+def _source(record: Record, files: Files, file: DesiredFile) -> tuple[HostPath, FileState]:
     """Where the content of a good file is found whole; the kept object where it is found nowhere."""
     kept = object_path(file.digest)
     state = files.state(kept, record.known_digest)
@@ -110,7 +105,7 @@ def lost_files(record: Record, snapshot: HostSnapshot) -> tuple[str, ...]:
 def without_lost_originals(record: Record, damaged: frozenset[str]) -> Record:
     """The record for a removal that gives up the originals whose content is damaged."""
     claims = {
-        path: Claim(claim.part, Original(), claim.wrote) if claim.before.digest in damaged else claim
+        path: Claim(claim.part, ABSENT, claim.wrote) if claim.before.digest in damaged else claim
         for path, claim in record.claims.items()
     }
     return replace(record, claims=claims)

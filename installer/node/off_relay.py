@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
-
 from installer.errors import KubeletKeptError
 from installer.model import paths
 from installer.model.hold import BY_RUN
@@ -21,7 +19,7 @@ KEPT_ON_BASE = (
 def set_hold(reason: str) -> Step:
     """From kubelet's next start on it is held on its base endpoint."""
     content = reason.replace("\n", " ").encode() + b"\n"
-    hold = DesiredFile(paths.HOLD, content, 0o644, Part.KUBELET, sha256(content).hexdigest())
+    hold = DesiredFile.of(paths.HOLD, content, part=Part.KUBELET)
     return Step(StepKind.SET_HOLD, paths.HOLD, Part.KUBELET, hold)
 
 

@@ -16,7 +16,7 @@ from hashlib import sha256
 from installer.errors import UnservableHostError
 from installer.host.ports import Clock, Files
 from installer.model import paths
-from installer.model.host import ABSENT, DesiredFile, HostPath, HostSnapshot, Identity, Kind, Part
+from installer.model.host import ABSENT, DesiredFile, FileState, HostPath, HostSnapshot, Identity, Kind, Part
 from installer.model.plan import Desired, FileChange, Plan, StepKind, UnitAction
 from installer.node.earlier import DIRECTORIES, Earlier, base_claims, complete, take_over
 from installer.node.kept import (
@@ -31,10 +31,8 @@ from installer.node.kept import (
 from installer.node.record import (
     NOTHING_LOADED,
     Claim,
-    Digest,
     Failure,
     LoadedRecord,
-    Original,
     Record,
     RecordStatus,
     claim_paths,
@@ -43,7 +41,6 @@ from installer.node.record import (
     objects_of,
     save_record,
     state_below,
-    with_good,
 )
 
 _RECORD_KEPT = 8 << 20  # bytes
@@ -81,7 +78,7 @@ class RecordStore:
                 continue
             if everything or is_ours(state, wrote):
                 part = Part.KUBELET if path in of_kubelet else Part.PROXY
-                claims[path] = Claim(part, Original(), (state.digest,))
+                claims[path] = Claim(part, ABSENT, (state.digest,))
             else:
                 unclaimed.append(path)
         # Made by us in all likelihood; they go only if nothing is in them.
@@ -192,7 +189,7 @@ class RecordStore:
             self._files.make_directory(posixpath.dirname(file.path))
         return kept
 
-    def _links_of_proxy(self) -> dict[str, Original]:
+    def _links_of_proxy(self) -> dict[str, FileState]:
         """The links that enable a unit of our name, those of its aliases, too; if there are any, also that
         our link was not there."""
         names = self._files.list(paths.LINKS)
@@ -202,8 +199,8 @@ class RecordStore:
             state = state_below(self._files, f"{paths.LINKS}/{name}")
             if posixpath.basename(state.target) == paths.PROXY_UNIT != name:
                 found[f"{paths.LINKS}/{name}"] = state
-        links = {path: Original.of(state) for path, state in found.items() if state.kind is Kind.SYMLINK}
-        return {paths.PROXY_WANTED: Original(), **links} if links else {}
+        links = {path: state for path, state in found.items() if state.kind is Kind.SYMLINK}
+        return {paths.PROXY_WANTED: ABSENT, **links} if links else {}
 
     def _make_own_directories(self) -> None:
         self._files.make_directory(paths.OUR_STATE, 0o700)
@@ -276,12 +273,12 @@ class RecordStore:
         claims = {
             path: replace(claim, wrote=(digests[path],)) if path in digests else claim
             for path, claim in self.record.claims.items()
-            if path in digests or snapshot.files.get(path, ABSENT) != claim.before.state
+            if path in digests or snapshot.files.get(path, ABSENT) != claim.before
         }
         self._make_own_directories()
         tuple(self._set_aside())
         keep_contents(self._files, desired)
-        record = with_good(self.record, desired)
+        record = replace(self.record, good=desired)
         failed = {gen: why for gen, why in record.failed.items() if gen != desired.generation}
         self._settle()
         self._save(
@@ -298,14 +295,14 @@ class RecordStore:
 
     def _identities(
         self, snapshot: HostSnapshot, digests: dict[str, str], payload_file: str
-    ) -> dict[str, Digest]:
+    ) -> dict[str, tuple[Identity, str]]:
         """Of the proxy's binary, on the host, as it is kept, and in the payload."""
         digest, kept = digests[paths.BINARY], object_path(digests[paths.BINARY])
         found = {paths.BINARY: snapshot.files.get(paths.BINARY, ABSENT).identity}
         found[kept] = self._files.state(kept, lambda _path, _identity: digest).identity
         with suppress(OSError):
             found[payload_file] = Identity.of(os.stat(payload_file))
-        return {path: Digest(identity, digest) for path, identity in found.items() if identity}
+        return {path: (identity, digest) for path, identity in found.items() if identity}
 
     def blame(self, generation: str, reason: str, clock: Clock) -> None:
         """Remembers that this generation failed in a sound environment: it is not tried again. Closing

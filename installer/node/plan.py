@@ -11,8 +11,6 @@ then the other files, then the reload, then the carrier with its real generation
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
-from hashlib import sha256
 
 from installer.model import paths
 from installer.model.hold import is_operators
@@ -223,8 +221,7 @@ class _Builder:
 
     def _as_pending(self, carrier: DesiredFile) -> DesiredFile:
         assert isinstance(carrier.content, bytes)
-        content = with_generation(carrier.content, self._pending)
-        return replace(carrier, content=content, digest=sha256(content).hexdigest())
+        return carrier.with_content(with_generation(carrier.content, self._pending))
 
     def kubelet_back(self) -> Iterable[Step]:
         unit = self._changes.unit(Part.KUBELET)

@@ -222,7 +222,7 @@ def _check_machine(machine: Machine, payload: Payload | None) -> Iterable[Findin
     if payload and payload.machine and host and payload.machine != host:
         yield refusal(
             "wrong-machine",
-            f"{payload.binary.source} is a program for {payload.machine}, but this host is {architecture}",
+            f"{payload.source} is a program for {payload.machine}, but this host is {architecture}",
             f"use the payload for {architecture} (in the image: the one built for this architecture)",
         )
 

@@ -24,7 +24,7 @@ from installer.model.event import Emit, Event, silent
 from installer.model.hold import is_of_a_run
 from installer.model.host import HostSnapshot
 from installer.model.names import Mode
-from installer.model.plan import Assessment, Changes, Desired, Finding, Plan, generation_of
+from installer.model.plan import Assessment, Changes, Desired, Finding, Plan
 from installer.model.proxy import DEFAULT_FALLBACK, PolicyInForce
 from installer.node.assess import WEIGHT_TAKEN, assess, needs_probe, probed_endpoint
 from installer.node.desired import fleet_generation
@@ -285,7 +285,7 @@ def _installed(request: Request, host: Host) -> dict[str, str]:
     if good is None or is_earlier(store.record):
         return {}
     policy = policy_in_force(take_snapshot(host, machine, request.settings, store.record))
-    return {"generation": generation_of(good.files)} | _named(policy)
+    return {"generation": good.generation} | _named(policy)
 
 
 def _named(policy: PolicyInForce | None) -> dict[str, str]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
 from hashlib import sha256
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from installer.errors import UnservableHostError
 from installer.host.ports import Files
@@ -28,10 +28,9 @@ from installer.model.host import (
     Identity,
     Kind,
     Part,
-    PayloadFile,
 )
 from installer.model.jsontext import parse_json
-from installer.model.plan import Desired, DesiredKubelet, DesiredUnit, generation_of
+from installer.model.plan import Desired
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -43,6 +42,13 @@ _RECORD_LIMIT = 8 << 20  # bytes
 # field; what that one writes has none, and is believed as it always was.
 _CHECKSUM = re.compile(rb',\n "checksum": "([^"\n]*)"\n}\s*\Z')
 _DIGEST = re.compile(r"[0-9a-f]{64}|")
+_STATES = {"__all__": {"content", "identity"}}
+_NOT_KEPT: Any = {
+    "claims": {"__all__": {"before": {"content", "identity"}}},
+    "links": _STATES,
+    "replaced": _STATES,
+    "good": {"files": {"__all__": {"content"}}},
+}
 _OUR_MARK = b"cri-resmgr-installer"
 _MARK_WITHIN = 512  # bytes: our header is the first or second line
 
@@ -56,71 +62,18 @@ class RecordStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Original:
-    """What was at a path before us; a file's content is in the object store, by `digest`."""
-
-    kind: Kind = Kind.ABSENT
-    mode: int = 0
-    uid: int = 0
-    gid: int = 0
-    size: int = 0
-    digest: str = ""
-    target: str = ""
-    attributes: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def state(self) -> FileState:
-        parts = (self.kind, self.mode, self.uid, self.gid, self.size, self.digest, self.target)
-        return FileState(*parts, attributes=self.attributes)
-
-    @classmethod
-    def of(cls, state: FileState) -> Original:
-        parts = (state.kind, state.mode, state.uid, state.gid, state.size, state.digest, state.target)
-        return cls(*parts, state.attributes)
-
-
-@dataclass(frozen=True, slots=True)
 class Claim:
     """Our hold on one path: what was there, and the digests we wrote or are about to write."""
 
     part: Part
-    before: Original = Original()
+    before: FileState = ABSENT
     wrote: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class GoodFile:
-    """One file of the good generation; its content is in the object store."""
-
-    path: str
-    digest: str
-    mode: int
-    part: Part
-    size: int
-    generation_carrier: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Good:
-    """The last generation that was verified healthy, whole."""
-
-    files: tuple[GoodFile, ...]
-    proxy: DesiredUnit | None
-    kubelet: DesiredKubelet | None
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
     reason: str
     time: str
-
-
-@dataclass(frozen=True, slots=True)
-class Digest:
-    """A digest that need not be computed again while the file has this identity."""
-
-    identity: Identity
-    digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +87,10 @@ class Record:
     claims: Mapping[str, Claim] = field(default_factory=dict)  # by path
     directories: tuple[str, ...] = ()  # that we made, outermost first
     unit_files: Mapping[str, str] = field(default_factory=dict)  # units of ours: UnitFileState before us
-    links: Mapping[str, Original] = field(default_factory=dict)  # that enabled the proxy's unit
+    links: Mapping[str, FileState] = field(default_factory=dict)  # that enabled the proxy's unit
     foreign_state: tuple[str, ...] = ()  # directories of cri-resmgr that were there before us
-    digests: Mapping[str, Digest] = field(default_factory=dict)
-    good: Good | None = None
+    digests: Mapping[str, tuple[Identity, str]] = field(default_factory=dict)  # not computed again
+    good: Desired | None = None  # the last generation that was verified healthy; its contents are kept
     failed: Mapping[str, Failure] = field(default_factory=dict)
     # The invocation of a unit that has to end, because it may have been started from an edited file.
     owed: Mapping[str, str] = field(default_factory=dict)
@@ -146,13 +99,13 @@ class Record:
     # Of an installation that was taken over:
     taken: tuple[str, ...] = ()  # paths whose originals stay away once ours is good
     trees: tuple[str, ...] = ()  # directories that go with ours
-    replaced: Mapping[str, Original] = field(default_factory=dict)  # kubelet's files, as it had left them
+    replaced: Mapping[str, FileState] = field(default_factory=dict)  # kubelet's files, as it had left them
     found: tuple[str, ...] = ()  # those of `directories` that a rollback leaves
 
     def known_digest(self, path: str, identity: Identity) -> str | None:
         """The port's `KnownDigest`: a digest by identity, without reading the file."""
-        entry = self.digests.get(path)
-        return entry.digest if entry and entry.identity == identity else None
+        known, digest = self.digests.get(path, (None, None))
+        return digest if known == identity else None
 
 
 class LoadedRecord(NamedTuple):
@@ -270,7 +223,7 @@ def save_record(files: Files, record: Record) -> None:
 
 def dump_record(record: Record) -> bytes:
     """The record as its file has it. Pure."""
-    content = _adapter().dump_json(record, indent=1).removesuffix(b"\n}")
+    content = _adapter().dump_json(record, indent=1, exclude=_NOT_KEPT).removesuffix(b"\n}")
     return content + f',\n "checksum": "{sha256(content).hexdigest()}"\n}}\n'.encode()
 
 
@@ -289,22 +242,6 @@ def objects_of(record: Record) -> set[str]:
     return originals | good | {original.digest for original in record.replaced.values()}
 
 
-def with_good(record: Record, desired: Desired) -> Record:
-    """The record with `desired` as the good generation; its contents are kept already."""
-    kept = tuple(
-        GoodFile(
-            path=file.path,
-            digest=file.digest,
-            mode=file.mode,
-            part=file.part,
-            size=file.content.size if isinstance(file.content, PayloadFile) else len(file.content),
-            generation_carrier=file.generation_carrier,
-        )
-        for file in desired.files
-    )
-    return replace(record, good=Good(kept, desired.proxy, desired.kubelet))
-
-
 def claim_paths(
     record: Record,
     before: Mapping[str, FileState],
@@ -318,14 +255,14 @@ def claim_paths(
     for file in writes:
         claim = claims.get(file.path)
         if claim is None:
-            claim = Claim(file.part, Original.of(before.get(file.path, ABSENT)))
+            claim = Claim(file.part, before.get(file.path, ABSENT))
         claims[file.path] = replace(claim, wrote=tuple(dict.fromkeys((*claim.wrote, file.digest))))
     return replace(record, claims=claims)
 
 
 def is_open(record: Record, desired: Desired) -> bool:
     """Whether a run was cut off after its last step: everything is installed, but not yet kept as good."""
-    return record.good is None or generation_of(record.good.files) != desired.generation
+    return record.good is None or record.good.generation != desired.generation
 
 
 def is_proven(record: Record, desired: Desired) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from installer.model import paths
-from installer.model.host import DesiredFile, FileState, Kind, PayloadFile
+from installer.model.host import DesiredFile, FileState, Kind
 from installer.model.plan import FileChange, Verb
 from installer.report.terminal import BOLD, CYAN, GREEN, RED, YELLOW, cut, one_line, paint
 
@@ -115,12 +115,7 @@ def _text(content: bytes | None) -> str | None:
 
 
 def size_and_digest(after: DesiredFile | FileState | None) -> tuple[int, str]:
-    if after is None:
-        return 0, ""
-    if isinstance(after, FileState):
-        return after.size, after.digest
-    size = after.content.size if isinstance(after.content, PayloadFile) else len(after.content)
-    return size, after.digest
+    return (after.size, after.digest) if after is not None else (0, "")
 
 
 def _after(after: DesiredFile | FileState | None) -> str:

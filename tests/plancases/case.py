@@ -18,7 +18,8 @@ from installer.inputs.configs import load_configs
 from installer.inputs.load import Inputs, Request
 from installer.inputs.payload import Payload
 from installer.inputs.settings import parse_settings
-from installer.model.host import PayloadFile
+from installer.model import paths
+from installer.model.host import DesiredFile, Part
 from installer.model.names import Mode
 from installer.model.plan import Assessment, Step, UnitChange
 
@@ -92,7 +93,8 @@ def inputs_of(case: Case, asked: Mapping[str, Any], mode: Mode, scratch: Path) -
     payload = case.part(asked, "payload", {"version", "machine", "mib"})
     version = payload.get("version", "v0.9.2")
     digest = sha256(version.encode()).hexdigest()
-    binary = PayloadFile(Path("/payload/opt/intel/bin/cri-resmgr"), digest, payload.get("mib", 38) << 20)
+    size = payload.get("mib", 38) << 20
+    binary = DesiredFile(paths.BINARY, 0o755, Part.PROXY, digest, size, content=Path("/payload"))
     settings = asked.get("settings")
     case_settings = parse_settings(yaml.safe_dump(settings).encode() if settings else b"", str(case.path))
     request = Request(

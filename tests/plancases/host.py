@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from installer.inputs.settings import Settings
 from installer.inputs.systemd_syntax import parse_environment_file
@@ -21,7 +20,6 @@ from installer.model.host import (
     KubeletBase,
     KubeletSnapshot,
     Machine,
-    PayloadFile,
     Probe,
     ProcessState,
     ProxySnapshot,
@@ -114,9 +112,7 @@ class MemoryHost:
         match step.kind:
             case StepKind.WRITE | StepKind.MARK_PENDING:
                 assert isinstance(step.file, DesiredFile)
-                content, mode = step.file.content, step.file.mode
-                source = Path("payload") if isinstance(content, PayloadFile) else content
-                self.files.write(step.target, source, mode, digest=step.file.digest)
+                self.files.write(step.target, step.file.content, step.file.mode, digest=step.file.digest)
             case StepKind.RESTORE:
                 assert isinstance(step.file, FileState)
                 kept = self.files.state(f"{paths.OBJECTS}/{step.file.digest}").content

@@ -27,7 +27,7 @@ LIMITS = Limits(proxy_start=1, kubelet_start=1, settle=1, guard=1, healthz_url="
 
 
 def write(root: Path, digest: str = "") -> Progress:
-    file = DesiredFile(PATH, b"policy: {}\n", 0o644, Part.PROXY, digest)
+    file = replace(DesiredFile.of(PATH, b"policy: {}\n"), digest=digest)
     step = Step(StepKind.WRITE, PATH, Part.PROXY, file)
     plan = Plan(Mode.INSTALL, Desired(), Changes(), "kubelet.service", (step,))
     progress = Progress()

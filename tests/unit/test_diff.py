@@ -20,7 +20,7 @@ from installer.model.host import (
 )
 from installer.model.plan import Desired, DesiredKubelet, DesiredUnit, Strategy, UnitAction, Verb
 from installer.node.diff import diff
-from installer.node.record import Claim, Original, Record
+from installer.node.record import Claim, Record
 from tests.rules import rule
 from tests.snapshots import but, snapshot
 
@@ -28,7 +28,7 @@ DROP_IN = "/etc/systemd/system/kubelet.service.d/90-cri-resmgr.conf"
 
 
 def wanted(path: str, content: bytes, part: Part, carrier: bool = False) -> DesiredFile:
-    return DesiredFile(path, content, 0o644, part, sha256(content).hexdigest(), carrier)
+    return DesiredFile.of(path, content, part=part, carrier=carrier)
 
 
 def there(content: bytes, mode: int = 0o644, uid: int = 0) -> FileState:
@@ -226,7 +226,7 @@ def test_kubelet_that_the_guard_kept_on_its_base_endpoint_is_moved_back() -> Non
 
 @rule("R6")
 def test_removal_deletes_what_was_ours_and_restores_what_was_there() -> None:
-    original = Original(Kind.FILE, 0o640, 5, 6, 3, "d")
+    original = FileState(Kind.FILE, 0o640, 5, 6, 3, "d")
     record = replace(
         RECORD,
         claims={**RECORD.claims, paths.FALLBACK_CONFIG: Claim(Part.PROXY, original, (FILES[2].digest,))},
@@ -298,7 +298,7 @@ def test_r7_a_unit_that_was_enabled_before_us_is_enabled_again_by_the_next_run()
     """Killed after its file was given back and before its link was."""
     original = there(b"somebody's")
     record = Record(
-        claims={paths.PROXY_UNIT_FILE: Claim(Part.PROXY, Original.of(original))},
+        claims={paths.PROXY_UNIT_FILE: Claim(Part.PROXY, original)},
         unit_files={paths.PROXY_UNIT: "enabled"},
     )
     given_back = replace(removed(load_state="loaded"), files={paths.PROXY_UNIT_FILE: original})

@@ -65,7 +65,7 @@ def fault(directory: Path) -> str:
 def test_a_whole_binary_is_taken(tmp_path: Path, content: bytes, machine: str) -> None:
     payload = load_payload(unpack(tmp_path, content))
     assert payload.machine == machine
-    assert payload.binary.source == tmp_path / BINARY
+    assert payload.binary.content == tmp_path / BINARY
     assert payload.binary.size == len(content)
     assert payload.binary.digest == hashlib.sha256(content).hexdigest()
     verify_payload(payload)

@@ -15,7 +15,6 @@ from installer.model.host import (
     HostSnapshot,
     Kind,
     KubeletSnapshot,
-    Part,
     ProcessState,
     ProxySnapshot,
     UnitState,
@@ -89,7 +88,7 @@ def test_what_the_next_start_would_activate() -> None:
 def installs(**policies: str) -> Desired:
     """By the name of a path in `paths`."""
     texts = {getattr(paths, name): f"policy:\n  Active: {policy}\n" for name, policy in policies.items()}
-    files = (DesiredFile(path, text.encode(), 0o644, Part.PROXY, "") for path, text in texts.items())
+    files = (DesiredFile.of(path, text.encode()) for path, text in texts.items())
     return Desired(tuple(files))
 
 
@@ -168,7 +167,7 @@ def test_json_that_is_not_what_the_proxy_reads_is_a_torn_cache(other: dict[str, 
     ],
 )
 def test_a_policy_that_is_told_to_leave_cpus_alone(text: str, pins: bool) -> None:
-    file = DesiredFile(paths.FALLBACK_CONFIG, text.encode(), 0o644, Part.PROXY, "")
+    file = DesiredFile.of(paths.FALLBACK_CONFIG, text.encode())
     assert policy_of(Desired((file,)), NO_CACHE).pins == pins
     sections = {"policy": "Active: balloons\nballoons:\n  PinCPU: false\n"}
     assert not policy_of(Desired((file,)), ProxyCache(agent=sections)).pins

@@ -23,7 +23,6 @@ from installer.model.host import (
     KubeletSnapshot,
     Machine,
     Part,
-    PayloadFile,
     Probe,
     ProxySnapshot,
     RunningContainer,
@@ -61,9 +60,7 @@ FACTS = HostSnapshot(
     machine=Machine("x86_64", "id", "node"),
     cache=ProxyCache(version="1", containers=dict.fromkeys("012", CachedContainer(512))),
 )
-PAYLOAD = Payload(
-    Path("/payload"), PayloadFile(Path("/payload/opt/intel/bin/cri-resmgr"), "d", 38 * MIB), "", "x86_64"
-)
+PAYLOAD = Payload(Path("/payload"), DesiredFile(paths.BINARY, 0o755, Part.PROXY, "d", 38 * MIB), "", "x86_64")
 PROBE = Probe(free_bytes={"/opt/intel/bin": 1 << 30, paths.OUR_STATE: 1 << 30})
 DROP_IN = "/etc/systemd/system/kubelet.service.d/90-cri-resmgr.conf"
 DESIRED = Desired(
@@ -74,7 +71,7 @@ DESIRED = Desired(
 
 
 def created(path: str, part: Part) -> FileChange:
-    return FileChange(path, part, Verb.CREATE, ABSENT, DesiredFile(path, b"", 0o644, part, ""), "missing")
+    return FileChange(path, part, Verb.CREATE, ABSENT, DesiredFile.of(path, b"", part=part), "missing")
 
 
 INSTALL = Changes(
@@ -128,7 +125,7 @@ def change(
     unit = UnitState(paths.PROXY_UNIT, proxy)
     seen = replace(snapshot, proxy=ProxySnapshot(unit), probe=probe)
     text = given.configs.fallback or f"policy:\n  Active: {given.configs.asked.policy}\n".encode()
-    fallback = DesiredFile(paths.FALLBACK_CONFIG, text, 0o644, Part.PROXY, "")
+    fallback = DesiredFile.of(paths.FALLBACK_CONFIG, text)
     desired = replace(DESIRED, files=(fallback,))
     return list(check_change(given, seen, policies, desired, changes, moved=moved))
 

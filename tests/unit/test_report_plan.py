@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from installer.errors import InvalidInputError, RolledBackError
 from installer.model import paths
 from installer.model.event import Event
-from installer.model.host import ABSENT, FileState, Kind, Part, PayloadFile
+from installer.model.host import ABSENT, DesiredFile, FileState, Kind, Part
 from installer.model.plan import (
     Changes,
     FileChange,
@@ -33,7 +33,7 @@ from installer.report.events import build_reporter
 from installer.report.planned import plan_json, print_plan, render_plan, summarise
 from installer.report.terminal import cut, escape, one_line, wants_color
 from installer.report.waiting import WaitingLine
-from tests.reported import FALLBACK, HARMFUL, desired, file, plan, there, unit
+from tests.reported import FALLBACK, HARMFUL, file, plan, there, unit
 
 
 def diffs(plan: Plan) -> str:
@@ -41,7 +41,7 @@ def diffs(plan: Plan) -> str:
 
 
 def test_a_changed_file_is_shown_as_a_unified_diff() -> None:
-    text = diffs(plan(file(there(b"a\nb\nc\n"), desired(FALLBACK, b"a\nB\nc\n"))))
+    text = diffs(plan(file(there(b"a\nb\nc\n"), DesiredFile.of(FALLBACK, b"a\nB\nc\n"))))
     lines = [line.strip() for line in text.splitlines()]
     assert f"change {FALLBACK} (its content differs)" in lines
     assert f"--- {FALLBACK}" in lines
@@ -50,7 +50,7 @@ def test_a_changed_file_is_shown_as_a_unified_diff() -> None:
 
 
 def test_a_new_file_is_shown_whole_with_its_mode() -> None:
-    text = diffs(plan(file(ABSENT, desired(FALLBACK, b"a\nb", 0o600), Verb.CREATE)))
+    text = diffs(plan(file(ABSENT, DesiredFile.of(FALLBACK, b"a\nb", 0o600), Verb.CREATE)))
     assert f"create {FALLBACK}" in text
     assert "--- /dev/null" in text
     assert "mode 0600, owner 0:0" in text
@@ -59,8 +59,8 @@ def test_a_new_file_is_shown_whole_with_its_mode() -> None:
 
 
 def test_a_binary_is_shown_by_size_and_digest() -> None:
-    payload = PayloadFile(Path("/payload/x"), "f" * 64, 40_000_000)
-    text = diffs(plan(file(there(b"\x7fELF\0"), desired(paths.BINARY, payload), path=paths.BINARY)))
+    payload = DesiredFile(paths.BINARY, 0o755, Part.PROXY, "f" * 64, 40_000_000, content=Path("/payload/x"))
+    text = diffs(plan(file(there(b"\x7fELF\0"), payload, path=paths.BINARY)))
     old = sha256(b"\x7fELF\0").hexdigest()[:16]
     assert f"5 bytes, sha256 {old} -> 40000000 bytes, sha256 {'f' * 16}" in text
 
@@ -83,7 +83,7 @@ def test_an_original_that_comes_back_is_shown_with_all_it_had() -> None:
 
 
 def test_only_the_mode_or_owner_differs() -> None:
-    text = diffs(plan(file(there(b"same", 0o600, 5), desired(FALLBACK, b"same"))))
+    text = diffs(plan(file(there(b"same", 0o600, 5), DesiredFile.of(FALLBACK, b"same"))))
     assert "mode 0600 -> 0644" in text
     assert "owner 5:5 -> 0:0" in text
     assert "snapshot" not in text
@@ -91,35 +91,35 @@ def test_only_the_mode_or_owner_differs() -> None:
 
 
 def test_a_link_in_our_place_is_named() -> None:
-    text = diffs(plan(file(FileState(Kind.SYMLINK, target="/x"), desired(FALLBACK, b"a\n"))))
+    text = diffs(plan(file(FileState(Kind.SYMLINK, target="/x"), DesiredFile.of(FALLBACK, b"a\n"))))
     assert "was a symlink to /x; its original is kept" in text
 
 
 def test_a_huge_diff_is_cut_with_a_count() -> None:
-    text = diffs(plan(file(ABSENT, desired(FALLBACK, b"line\n" * 1000), Verb.CREATE)))
+    text = diffs(plan(file(ABSENT, DesiredFile.of(FALLBACK, b"line\n" * 1000), Verb.CREATE)))
     assert "... 803 more lines" in text
     assert len(text.splitlines()) < 230
-    long = diffs(plan(file(ABSENT, desired(FALLBACK, b"x" * 100_000), Verb.CREATE)))
+    long = diffs(plan(file(ABSENT, DesiredFile.of(FALLBACK, b"x" * 100_000), Verb.CREATE)))
     assert "more characters)" in long
     assert len(long) < 2_000
 
 
 def test_control_characters_never_reach_the_terminal() -> None:
     nasty = b"\x1b[2J\x07a\rb\x9b1m\xff\xe2\x80\xae\x7f\n"
-    text = diffs(plan(file(there(nasty), desired(FALLBACK, b"\x1b]0;x\n"), path="/etc/\x1b[1mx")))
+    text = diffs(plan(file(there(nasty), DesiredFile.of(FALLBACK, b"\x1b]0;x\n"), path="/etc/\x1b[1mx")))
     assert "\\x1b[2J\\x07a\\rb\\x9b1m\\xff\\u202e\\x7f" in text
     assert not HARMFUL.search(text)
 
 
 def test_the_text_of_files_is_shown_only_when_asked_for() -> None:
-    sample = plan(file(there(b"a\n"), desired(FALLBACK, b"b\n")))
+    sample = plan(file(there(b"a\n"), DesiredFile.of(FALLBACK, b"b\n")))
     assert "+b" not in render_plan(sample)
     assert f"change {FALLBACK} (its content differs)" in render_plan(sample)
 
 
 def test_the_guard_is_one_line() -> None:
     """A script that ships with this program: its text says nothing about this node."""
-    text = diffs(plan(file(there(b"old\n"), desired(paths.GUARD, b"new\n", 0o755), path=paths.GUARD)))
+    text = diffs(plan(file(there(b"old\n"), DesiredFile.of(paths.GUARD, b"new\n", 0o755), path=paths.GUARD)))
     assert "+new" not in text
     assert "4 bytes, sha256" in text
 
@@ -142,7 +142,7 @@ def test_cutting_says_how_much_is_missing() -> None:
 
 
 def created(path: str) -> FileChange:
-    return FileChange(path, Part.PROXY, Verb.CREATE, ABSENT, desired(path, b""), "missing")
+    return FileChange(path, Part.PROXY, Verb.CREATE, ABSENT, DesiredFile.of(path, b""), "missing")
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def created(path: str) -> FileChange:
         (Changes(), "nothing to do"),
         (
             Changes(
-                (*map(created, "abcd"), file(there(b"x"), desired("e", b"y"))),
+                (*map(created, "abcd"), file(there(b"x"), DesiredFile.of("e", b"y"))),
                 (unit(UnitAction.RESTART),),
             ),
             "4 to create, 1 to change; cri-resource-manager restarts, kubelet does not",
@@ -171,7 +171,7 @@ def created(path: str) -> FileChange:
             "1 to delete, 1 to restore; cri-resource-manager stops, kubelet restarts",
         ),
         (
-            Changes((file(there(b"x"), desired("e", b"y")),), (unit(UnitAction.RELOAD),)),
+            Changes((file(there(b"x"), DesiredFile.of("e", b"y")),), (unit(UnitAction.RELOAD),)),
             "1 to change; cri-resource-manager reloads, kubelet does not restart",
         ),
         (
@@ -246,7 +246,7 @@ def test_an_empty_plan_is_one_line() -> None:
 
 
 def test_colour_changes_nothing_but_colour() -> None:
-    sample = plan(file(there(b"a\n"), desired(FALLBACK, b"b\n")), units=(unit(UnitAction.RESTART),))
+    sample = plan(file(there(b"a\n"), DesiredFile.of(FALLBACK, b"b\n")), units=(unit(UnitAction.RESTART),))
     colored = render_plan(sample, color=True)
     assert "\x1b[" in colored
     assert re.sub("\x1b\\[[0-9]*m", "", colored) == render_plan(sample)
@@ -307,10 +307,10 @@ def test_what_is_waited_for_is_no_noise_in_a_log(output: str) -> None:
 
 def test_a_plan_as_json_is_one_document_with_stable_keys() -> None:
     stream = io.StringIO()
-    payload = PayloadFile(Path("/payload/x"), "f" * 64, 9)
+    payload = DesiredFile(paths.BINARY, 0o755, Part.PROXY, "f" * 64, 9, content=Path("/payload/x"))
     sample = plan(
-        file(there(b"a\xff\n"), desired(FALLBACK, b"b\n")),
-        file(ABSENT, desired(paths.BINARY, payload, 0o755), Verb.CREATE, paths.BINARY),
+        file(there(b"a\xff\n"), DesiredFile.of(FALLBACK, b"b\n")),
+        file(ABSENT, payload, Verb.CREATE, paths.BINARY),
         file(there(b""), None, Verb.DELETE),
         units=(unit(UnitAction.RESTART),),
         findings=(Finding(Severity.WARN, "w", "m", "h"),),

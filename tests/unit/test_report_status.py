@@ -10,13 +10,13 @@ import pytest
 
 from installer.model import paths
 from installer.model.history import History, HistoryEntry, Past
-from installer.model.host import HostSnapshot, ProcessState, UnitState
+from installer.model.host import DesiredFile, HostSnapshot, ProcessState, UnitState
 from installer.model.names import Mode
 from installer.model.plan import Assessment, Desired, DesiredUnit, Finding, Plan, Severity, UnitAction
 from installer.model.proxy import PolicyInForce, PolicySource
 from installer.report.history import print_history
 from installer.report.status import print_status
-from tests.reported import FALLBACK, HARMFUL, desired, file, plan, there, unit
+from tests.reported import FALLBACK, HARMFUL, file, plan, there, unit
 from tests.snapshots import but, snapshot
 
 PROXY = UnitState(paths.PROXY_UNIT, "loaded", "active", "running", "enabled", main_pid=5)
@@ -36,7 +36,7 @@ WELL = snapshot(
 )
 
 
-WANTED = Desired((desired(FALLBACK, b""),), proxy=DesiredUnit(paths.PROXY_UNIT, "", "", "g1"))
+WANTED = Desired((DesiredFile.of(FALLBACK, b""),), proxy=DesiredUnit(paths.PROXY_UNIT, "", "", "g1"))
 
 
 def status(seen: HostSnapshot, shown: Plan, output: str = "text") -> tuple[int, str]:
@@ -160,7 +160,7 @@ def test_an_unhealthy_host_is_exit_3_though_no_file_differs(seen: HostSnapshot, 
 
 
 def test_a_difference_is_exit_3_and_named() -> None:
-    different = plan(file(there(b"a"), desired(FALLBACK, b"b")), units=(unit(UnitAction.RESTART),))
+    different = plan(file(there(b"a"), DesiredFile.of(FALLBACK, b"b")), units=(unit(UnitAction.RESTART),))
     process = ProcessState(5, (), {paths.GENERATION_VARIABLE: "g0"})
     code, text = status(but(WELL, proxy_process=process), different)
     assert code == 3

@@ -17,13 +17,12 @@ from installer.inputs.load import Request
 from installer.inputs.settings import KubeletSettings, Settings
 from installer.model import paths
 from installer.model.event import silent
-from installer.model.host import Kind, Part
+from installer.model.host import ABSENT, FileState, Kind, Part
 from installer.model.names import Mode
 from installer.node.reconcile import reconcile
 from installer.node.record import (
     Claim,
     LoadedRecord,
-    Original,
     Record,
     RecordStatus,
     dump_record,
@@ -48,9 +47,9 @@ SAMPLE = Record(
     machine_id=MACHINE,
     hostname="node",
     claims={
-        paths.FALLBACK_CONFIG: Claim(Part.PROXY, Original(Kind.FILE, 0o640, 0, 0, 9, "a" * 64), ("b" * 64,)),
-        paths.BINARY: Claim(Part.PROXY, Original(), ("c" * 64,)),
-        paths.PROXY_ENVIRONMENT: Claim(Part.PROXY, Original(Kind.SYMLINK, target="/etc/default/kubelet")),
+        paths.FALLBACK_CONFIG: Claim(Part.PROXY, FileState(Kind.FILE, 0o640, 0, 0, 9, "a" * 64), ("b" * 64,)),
+        paths.BINARY: Claim(Part.PROXY, ABSENT, ("c" * 64,)),
+        paths.PROXY_ENVIRONMENT: Claim(Part.PROXY, FileState(Kind.SYMLINK, target="/etc/default/kubelet")),
     },
     directories=("/opt/intel", "/opt/intel/bin"),
     unit_files={paths.PROXY_UNIT: "disabled"},
