@@ -273,17 +273,12 @@ class Plan:
 
     @property
     def restarts_kubelet(self) -> bool:
-        return self._kubelet_restarts > 0
+        return self.kubelet_restarts > 0
 
     @property
-    def _kubelet_restarts(self) -> int:
+    def kubelet_restarts(self) -> int:
         restarts = (step for step in self.steps if step.kind is StepKind.RESTART)
         return sum(step.target == self.kubelet_unit for step in restarts)
-
-    def most_restarts(self, *, relay_answers: bool) -> int:
-        """How often it may have to restart kubelet. A start that turns out slow takes kubelet away and back;
-        where the relay is silent already, that is no part of the plan, but what saves kubelet."""
-        return 2 if self.leaves_if_slow and relay_answers else self._kubelet_restarts
 
     @property
     def rescues(self) -> bool:
@@ -320,3 +315,10 @@ class Assessment:
     policy: PolicyInForce | None = None
     as_installed: bool = False
     unchecked: bool = False
+
+    @property
+    def most_restarts(self) -> int:
+        """How often the plan may have to restart kubelet. A start that turns out slow takes kubelet away and
+        back; where the relay is silent already, that is no part of the plan, but what saves kubelet."""
+        slow = self.plan.leaves_if_slow and self.snapshot.proxy.relay_answers
+        return 2 if slow else self.plan.kubelet_restarts

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import NoReturn
 
 from installer.errors import (
     InstallerError,
@@ -18,29 +17,28 @@ from installer.errors import (
 )
 from installer.host.ports import Host
 from installer.inputs.load import Inputs, Request, load_inputs
-from installer.inputs.policy import policy_in_force, policy_of
+from installer.inputs.policy import policy_in_force
 from installer.model import paths
 from installer.model.event import Emit, Event, silent
 from installer.model.hold import is_of_a_run
 from installer.model.host import HostSnapshot
 from installer.model.names import Mode
-from installer.model.plan import Assessment, Changes, Desired, Finding, Plan
+from installer.model.plan import Assessment, Changes, Desired, Finding
 from installer.model.proxy import DEFAULT_FALLBACK, PolicyInForce
 from installer.node.assess import WEIGHT_TAKEN, assess, needs_probe, probed_endpoint
+from installer.node.decide import UNTOUCHED, check_pause, check_run, is_remembered, say
 from installer.node.desired import fleet_generation
-from installer.node.diff import diff
 from installer.node.earlier import may_be_earlier
 from installer.node.header import without_header
 from installer.node.kept import good_content, good_desired, lost_files
 from installer.node.kubelet_strategy import place_drop_in, possible_drop_ins
 from installer.node.ownership import RecordStore
-from installer.node.plan import build_plan, cache_step, refuge_of
 from installer.node.preflight_proxy import check_placed
 from installer.node.record import Record, RecordStatus, is_earlier, is_open, load_record
 from installer.node.run import Run
 from installer.node.snapshot import read_machine, take_snapshot, with_probe
 
-_UNTOUCHED = "nothing was touched"
+_KEPT = "the last good generation is kept in place meanwhile"
 _REPAIRED = "the last good generation was repaired, and nothing else was touched"
 
 
@@ -51,30 +49,23 @@ def reconcile(request: Request, host: Host, emit: Emit) -> bool:
     the previous state in place, RollbackFailedError, BusyHostError, InterruptedRunError.
     """
     with host.lock(), _explained(request, host) as asked:
-        with _good_repaired(request, host, emit):
+        try:
             run, inputs, assessment = _look(request, host, emit)
             asked.append(inputs)
-            plan, remembered = assessment.plan, _is_remembered(request, assessment)
-            _check_pause(request, assessment.snapshot)
-            _refuse(plan)
-            if not remembered:
-                _say(plan.warnings, emit)
-            if plan.steps and not remembered:
-                from installer.node.carry_out import check_run  # late: most runs have nothing to do
-
-                check_run(inputs, assessment, run)
-        if remembered:
-            _keep_good(request, assessment, run, inputs)
-        after = assessment.snapshot
+            check_run(inputs, assessment, run)
+        except (InvalidInputError, UnservableHostError, RolledBackError) as error:
+            _keep_good(error, request, host, emit)
+            raise
+        plan, after = assessment.plan, assessment.snapshot
         if plan.steps or _is_to_be_closed(assessment, run):
-            from installer.node.carry_out import carry_out
+            from installer.node.carry_out import carry_out  # late: most runs have nothing to do
 
             after = carry_out(assessment, inputs, run)
         _warn_unlabelled(run)
         _warn_unknown_health(after, emit)
         unplaced = tuple(check_placed(after))
         if plan.steps:
-            _say(unplaced, emit)
+            say(unplaced, emit)
         emit(_converged(assessment, after, inputs, unplaced))
         return bool(plan.steps)
 
@@ -97,16 +88,16 @@ def rehearse(request: Request, host: Host) -> tuple[Assessment, InstallerError |
     """
     run, inputs, assessment = _look(request, host, silent)
     try:
-        _check_pause(request, assessment.snapshot)
-        if assessment.plan.refusals or not assessment.plan.steps:
-            return assessment, None
-        if _is_remembered(request, assessment):
-            keeping, error = _not_tried_again(assessment, run, inputs)
-            return keeping, error
-        from installer.node.carry_out import check_run  # late: most runs have nothing to do
-
         check_run(inputs, assessment, run)
     except InstallerError as error:
+        if assessment.plan.refusals:
+            return assessment, None
+        if is_remembered(error):
+            kept = _look_at_good(request, host, silent)
+            nothing = replace(assessment.plan, changes=Changes(), steps=(), resets=())
+            assessment = kept[1] if kept else replace(assessment, plan=nothing, payload_version="")
+            if kept:
+                error.hint = f"{_KEPT}: {error.hint}"
         return assessment, error
     return assessment, None
 
@@ -175,24 +166,6 @@ def _forgot(found: list[str]) -> InvalidInputError:
     )
 
 
-def _check_pause(request: Request, snapshot: HostSnapshot) -> None:
-    """Raises UnservableHostError where nobody but a person who says so may change anything."""
-    if snapshot.pause and not request.despite_pause:
-        hint = "somebody may be working on it; --despite-pause proceeds anyway; nothing was touched"
-        raise UnservableHostError(f"this node is paused: {snapshot.pause}", hint)
-
-
-def _say(warnings: Iterable[Finding], emit: Emit) -> None:
-    for finding in warnings:
-        emit(Event("warning", finding.message, {"code": finding.code, "hint": finding.hint}))
-
-
-def _refuse(plan: Plan) -> None:
-    if plan.refusals:
-        lines = [f"{f.message}" + (f" ({f.hint})" if f.hint else "") for f in plan.refusals]
-        raise UnservableHostError("\n".join(lines), _UNTOUCHED, lines)
-
-
 def _is_to_be_closed(assessment: Assessment, run: Run) -> bool:
     """Whether a run that changes nothing on the host has to write in the record how it ended."""
     plan, snapshot = assessment.plan, assessment.snapshot
@@ -202,64 +175,42 @@ def _is_to_be_closed(assessment: Assessment, run: Run) -> bool:
     return plan.mode is Mode.REMOVE or (snapshot.sound and unkept)
 
 
-def _is_remembered(request: Request, assessment: Assessment) -> bool:
-    """Whether this generation failed here before, and is not to be tried again."""
-    return bool(assessment.plan.steps and assessment.remembered_failure and not request.retry)
+def _keep_good(error: InstallerError, request: Request, host: Host, emit: Emit) -> None:
+    """Repairs the last good generation, which `error` does not concern: where nobody watches the run, and
+    while a generation that failed is not tried again. The hint of `error` says so.
 
-
-def _as_good(assessment: Assessment, run: Run) -> Assessment | None:
-    """What repairs the last good generation on the host of `assessment`; None if there is none, if its
-    content is lost, or if a person holds kubelet: it stays as it is."""
-    snapshot, record = assessment.snapshot, run.store.record
-    held = snapshot.hold and not is_of_a_run(snapshot.hold)
-    good = None if held else good_desired(record, run.host.files)
-    if good is None or lost_files(record, snapshot):
-        return None
-    unit = assessment.plan.kubelet_unit
-    changes = diff(good, snapshot, record)
-    plan = build_plan(
-        assessment.plan.mode,
-        good,
-        changes,
-        nonce=os.urandom(8).hex(),
-        kubelet_unit=unit,
-        hold=bool(snapshot.hold),
-        ends_hold=True,
-        refuge=refuge_of(snapshot, changes, policy_of(good, snapshot.cache).name, assessment.base_endpoint),
-        cache_step=cache_step(snapshot),
-    )
-    return replace(assessment, plan=plan, payload_version="")
-
-
-def _not_tried_again(assessment: Assessment, run: Run, inputs: Inputs) -> tuple[Assessment, RolledBackError]:
-    """What is done instead: until an input changes, the good generation is repaired."""
-    hint = "change an input (settings, configs, payload), or run `cri-resmgr-installer install --retry`"
-    keeping = _as_good(assessment, run)
-    if keeping is not None:
-        hint = f"the last good generation is kept in place meanwhile: {hint}"
-    else:
-        plan, unit = assessment.plan, assessment.plan.kubelet_unit
-        nothing = build_plan(plan.mode, Desired(), Changes(), nonce="", kubelet_unit=unit)
-        keeping = replace(assessment, plan=nothing, payload_version="")
-    message = f"this generation failed on this host and is not tried again: {assessment.remembered_failure}"
-    return keeping, RolledBackError(message, hint, True, fleet_generation(inputs))
-
-
-def _keep_good(request: Request, assessment: Assessment, run: Run, inputs: Inputs) -> NoReturn:
-    """Raises RolledBackError."""
-    keeping, error = _not_tried_again(assessment, run, inputs)
-    _repair(request, keeping, run)
-    raise error
-
-
-def _repair(request: Request, keeping: Assessment, run: Run) -> bool:
-    """Carries out what `_as_good` has found. Says whether that was anything."""
-    if not keeping.plan.steps:
-        return False
+    Raises InstallerError."""
+    remembered = is_remembered(error)
+    if request.mode is Mode.REMOVE or not (request.unattended or remembered):
+        return
+    found = _look_at_good(request, host, emit)
+    if found is None:
+        return
+    run, good = found
+    if remembered:
+        error.hint = f"{_KEPT}: {error.hint}"
+    if not good.plan.steps or good.plan.refusals:
+        return
+    check_pause(request, good.snapshot)
+    if not remembered:
+        emit(Event("warning", f"refused: {error.message}", {"code": "refused", "hint": ""}))
     from installer.node.carry_out import repair
 
-    repair(request, keeping, run)
-    return True
+    repair(request, good, run)
+    if not remembered:
+        told = error.hint.removesuffix(UNTOUCHED).removesuffix("; ")
+        error.hint = f"{told}; {_REPAIRED}" if told else _REPAIRED
+
+
+def _look_at_good(request: Request, host: Host, emit: Emit) -> tuple[Run, Assessment] | None:
+    """What repairs the last good generation; None if there is none, if its content is lost, or if a person
+    holds kubelet: it stays as it is."""
+    asked = replace(request, payload=None, configs=None, inspect=True, take_over=False)
+    run, _, good = _look(asked, host, emit)
+    record, snapshot = run.store.record, good.snapshot
+    held = snapshot.hold and not is_of_a_run(snapshot.hold)
+    lost = record.good is None or lost_files(record, snapshot)
+    return None if held or lost else (run, good)
 
 
 @contextmanager
@@ -293,32 +244,6 @@ def _named(policy: PolicyInForce | None) -> dict[str, str]:
         "policy": policy.name if policy else "",
         "policySource": policy.source.value if policy else "",
     }
-
-
-@contextmanager
-def _good_repaired(request: Request, host: Host, emit: Emit) -> Iterator[None]:
-    """Nobody watches an unattended run: where it is refused what it was given, it first repairs the last good
-    generation, which that does not concern."""
-    try:
-        yield
-    except (InvalidInputError, UnservableHostError, RolledBackError) as error:
-        installs = request.unattended and request.mode is Mode.INSTALL
-        if installs and _repair_despite(error, request, host, emit):
-            told = error.hint.removesuffix(_UNTOUCHED).removesuffix("; ")
-            error.hint = f"{told}; {_REPAIRED}" if told else _REPAIRED
-        raise
-
-
-def _repair_despite(error: InstallerError, request: Request, host: Host, emit: Emit) -> bool:
-    """Repairs the last good generation without what is refused, unless that generation is refused, too. Says
-    whether anything was changed."""
-    run, _, assessment = _look(replace(request, payload=None, configs=None, inspect=True), host, emit)
-    keeping = _as_good(assessment, run)
-    if keeping is None or not keeping.plan.steps or assessment.plan.refusals:
-        return False
-    _check_pause(request, assessment.snapshot)
-    emit(Event("warning", f"refused: {error.message}", {"code": "refused", "hint": ""}))
-    return _repair(request, keeping, run)
 
 
 def _warn_unlabelled(run: Run) -> None:

@@ -32,7 +32,7 @@ NODE = (
     {"rollback"},
     {"failure_report", "history"},
     {"converge"},
-    {"assess", "takeover"},
+    {"assess", "takeover", "decide"},
     {"preflight", "snapshot", "diff", "plan", "apply"},
     {"run"},
     {"desired", "preflight_proxy", "preflight_files", "ownership"},

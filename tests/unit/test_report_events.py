@@ -77,7 +77,7 @@ def test_an_error_as_json_is_an_event() -> None:
 
 @rule("R13")
 def test_a_run_that_has_to_wait_is_not_called_an_error() -> None:
-    error = KubeletKeptError("planned work waits for the turn of this node", "nothing was touched")
+    error = KubeletKeptError("planned work waits for a permit", "nothing was touched")
     stream = io.StringIO()
     report_error(error, "text", stream)
     assert stream.getvalue().startswith("waiting: planned work waits")

@@ -1,0 +1,108 @@
+"""Whether a run does what its plan says, or ends with nothing touched, and why: the first reason counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from installer.errors import InstallerError, KubeletKeptError, RolledBackError, UnservableHostError
+from installer.inputs.load import Inputs, Request, check_inputs
+from installer.inputs.policy import policy_in_force, policy_of
+from installer.model import paths
+from installer.model.event import Emit, Event
+from installer.model.hold import is_operators
+from installer.model.host import HostSnapshot
+from installer.model.names import Mode
+from installer.model.plan import Assessment, Finding, Plan, StepKind
+from installer.node.desired import fleet_generation
+from installer.node.record import Record, is_open, is_proven
+from installer.node.run import Run
+
+if TYPE_CHECKING:
+    from installer.model.fleet import PlannedWork
+
+UNTOUCHED = "nothing was touched"
+
+
+def check_run(inputs: Inputs, assessment: Assessment, run: Run) -> None:
+    """Raises the error that this run ends with instead of carrying out its plan. The cheap reasons come
+    first, the payload's own program after them, and last a permit, which nobody should hold in vain."""
+    request, plan, record = inputs.request, assessment.plan, run.store.record
+    check_pause(request, assessment.snapshot)
+    _refuse(plan)
+    if plan.steps and assessment.remembered_failure and not request.retry:
+        raise _not_tried_again(assessment, inputs)
+    say(plan.warnings, run.emit)
+    if plan.steps:
+        check_allowed(request, assessment)
+        check_inputs(inputs, plan.changes, run.host.validator, proven=is_proven(record, plan.desired))
+        check_permit(request, _planned_work(inputs, assessment, record), run.emit)
+
+
+def say(findings: Iterable[Finding], emit: Emit) -> None:
+    """As warnings."""
+    for finding in findings:
+        emit(Event("warning", finding.message, {"code": finding.code, "hint": finding.hint}))
+
+
+def check_pause(request: Request, snapshot: HostSnapshot) -> None:
+    """Raises UnservableHostError where nobody but a person who says so may change anything."""
+    if snapshot.pause and not request.despite_pause:
+        hint = f"somebody may be working on it; --despite-pause proceeds anyway; {UNTOUCHED}"
+        raise UnservableHostError(f"this node is paused: {snapshot.pause}", hint)
+
+
+def _refuse(plan: Plan) -> None:
+    if plan.refusals:
+        lines = [f"{f.message}" + (f" ({f.hint})" if f.hint else "") for f in plan.refusals]
+        raise UnservableHostError("\n".join(lines), UNTOUCHED, lines)
+
+
+def _not_tried_again(assessment: Assessment, inputs: Inputs) -> RolledBackError:
+    message = f"this generation failed on this host and is not tried again: {assessment.remembered_failure}"
+    hint = "change an input (settings, configs, payload), or run `cri-resmgr-installer install --retry`"
+    return RolledBackError(message, hint, True, fleet_generation(inputs))
+
+
+def is_remembered(error: InstallerError) -> bool:
+    """Whether it ends a run whose generation failed here before, and is not tried again."""
+    return isinstance(error, RolledBackError) and error.remembered
+
+
+def check_allowed(request: Request, assessment: Assessment) -> None:
+    """Whether this run, and not only this plan, may do that to kubelet. Raises KubeletKeptError."""
+    plan, reason = assessment.plan, assessment.snapshot.hold
+    ends_hold = any(step.kind is StepKind.CLEAR_HOLD for step in plan.steps)
+    if request.unattended and ends_hold and is_operators(reason):
+        hint = f"`cri-resmgr-installer install` by hand ends the hold, or `rm {paths.HOLD}`; {UNTOUCHED}"
+        raise KubeletKeptError(f"an operator holds kubelet on its base endpoint: {reason}", hint)
+    needs = min(assessment.most_restarts, request.settings.kubelet.restarts_per_hour)
+    if needs > request.restarts_left:
+        times = f"{'would' if plan.restarts_kubelet else 'may'} have to restart{' twice' * (needs > 1)}"
+        raise KubeletKeptError(f"kubelet {times}: not allowed now: hourly restart limit", UNTOUCHED)
+
+
+def _planned_work(inputs: Inputs, assessment: Assessment, record: Record) -> PlannedWork:
+    """What the plan means for a fleet: a kubelet that restarts, and the first of a generation."""
+    from installer.model.fleet import PlannedWork  # late: most runs have nothing to do
+
+    plan, snapshot = assessment.plan, assessment.snapshot
+    restarts = assessment.most_restarts > 0
+    if plan.mode is Mode.REMOVE:
+        return PlannedWork("removal", restarts_kubelet=restarts, removes=True)
+    in_force = policy_in_force(snapshot)
+    repolicies = policy_of(plan.desired, snapshot.cache).name != (in_force.name if in_force else "")
+    return PlannedWork(
+        fleet_generation(inputs),
+        restarts_kubelet=restarts,
+        begins=is_open(record, plan.desired),
+        soaks=plan.restarts_kubelet or repolicies,
+    )
+
+
+def check_permit(request: Request, work: PlannedWork, emit: Emit) -> None:
+    """Says what is planned, and raises KubeletKeptError if it has to be asked for."""
+    if (work.restarts_kubelet and request.ask_first) or (work.begins and request.ask_first == "all"):
+        emit(Event("planned", "this pass has to wait for a permit", asdict(work)))
+        raise KubeletKeptError("planned work waits for a permit", UNTOUCHED)
