@@ -156,6 +156,11 @@ class UnitState:
         return self.active_state in ("active", "reloading") and self.main_pid > 0
 
     @property
+    def starts(self) -> bool:
+        """Whether it lives, and its start is only slow."""
+        return self.active_state in ("activating", "active") and self.main_pid > 0 and not self.flapping
+
+    @property
     def flapping(self) -> bool:
         """Whether the unit is down or between two tries although it should run."""
         return self.active_state == "failed" or self.sub_state == "auto-restart"

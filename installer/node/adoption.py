@@ -20,7 +20,7 @@ from installer.host.ports import Files, Host
 from installer.model import paths
 from installer.model.containers import CpuResources
 from installer.model.event import Event
-from installer.model.host import RunningContainer, UnstartedContainer
+from installer.model.host import HostPath, RunningContainer, UnstartedContainer
 from installer.model.jsontext import parse_json
 from installer.model.proxy import NO_POLICY, ProxyCache, parse_cache, quantity_of
 from installer.node.pinning import (
@@ -133,6 +133,15 @@ def bring_back(host: Host) -> None:
             cache["PolicyName"] = policy
         host.files.write(paths.PROXY_CACHE, json.dumps(cache).encode(), host.files.state(OLD_CACHE).mode)
     host.files.remove(OLD_CACHE)
+
+
+def set_aside_cache(files: Files) -> Event:
+    """One that no start can read. It is kept, because nobody else has what it says."""
+    kept = paths.TORN_CACHE
+    files.write(kept, HostPath(paths.PROXY_CACHE), 0o600)
+    files.remove(paths.PROXY_CACHE)
+    message = f"the cache of cri-resmgr was torn: restarting the proxy; the cache is kept as {kept}"
+    return Event("cache.kept", message, {"kept": kept})
 
 
 class Lost(NamedTuple):

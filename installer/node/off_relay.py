@@ -34,6 +34,14 @@ def restart_kubelet(unit: str) -> tuple[Step, ...]:
     return tuple(Step(kind, unit, Part.KUBELET) for kind in (StepKind.RESTART, StepKind.AWAIT_KUBELET))
 
 
+def start_proxy(refuge: str) -> tuple[Step, ...]:
+    """The steps of a restart of the proxy: it counts only when the relay answers. `refuge` is where kubelet
+    goes if that takes longer than it may hang on the relay, empty if it stays."""
+    leave = (Step(StepKind.LEAVE_IF_SLOW, refuge, Part.PROXY),) if refuge else ()
+    restart = Step(StepKind.RESTART, paths.PROXY_UNIT, Part.PROXY)
+    return (restart, *leave, Step(StepKind.AWAIT_RELAY, paths.RELAY_ENDPOINT, Part.PROXY))
+
+
 def check_way_back(rest: tuple[Step, ...], unit: str, restarts_left: float) -> None:
     """Raises KubeletKeptError where the rest of a plan begins with kubelet's way back to the relay, and no
     restart is left for it."""

@@ -96,7 +96,7 @@ def test_for_a_good_proxy_that_is_slow_kubelet_leaves(node: SlowNode, payload: P
     done = [event.data["step"] for event in node.said if event.kind == "step.done"]
     back = done[done.index("await-kubelet-on-base") :]
     assert back == [
-        *("await-kubelet-on-base", "leave-if-slow", "await-relay"),
+        *("await-kubelet-on-base", "await-relay"),
         *("clear-hold", "restart", "await-kubelet"),
     ]
     assert "slow-start" in [event.data.get("code") for event in node.said]

@@ -115,7 +115,7 @@ def test_kubelet_leaves_the_relay_for_a_start_that_takes_long(crowded: Node) -> 
     ]
     moves = [step for step, message in steps if "kubelet" in message or step == "await-relay"]
     assert moves == [
-        *("set-hold", "restart", "await-kubelet-on-base", "leave-if-slow"),
+        *("leave-if-slow", "set-hold", "restart", "await-kubelet-on-base"),
         *("await-relay", "clear-hold", "restart", "await-kubelet"),
     ]
     assert not node.path(HOLD).exists()
