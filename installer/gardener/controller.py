@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from installer.gardener.decide import Decision, Render, Situation, after_sweep, decide
 from installer.gardener.desired import EXTENSION_TYPE
-from installer.gardener.fenced import Seed
 from installer.gardener.health import Pulses
 from installer.gardener.mirror import Key, Mirror
 from installer.gardener.nodes import Nodes
@@ -26,12 +25,12 @@ from installer.gardener.resources import (
     parse_extension,
     parse_managed_resource,
 )
-from installer.gardener.shoots import ShootClient, Shoots
+from installer.gardener.shoots import Shoots
 from installer.gardener.status import Operation
 from installer.gardener.work_queue import WorkQueue
 from installer.gardener.write import carry_out
 from installer.model.names import Mode
-from installer.operator.api import ApiError, Resource
+from installer.operator.api import ApiError, KubeApi, Resource
 from installer.operator.kube_objects import Object
 
 ORIGIN = "origin=cri-resmgr-installer"  # the label of our ManagedResources
@@ -47,7 +46,7 @@ class Setup(NamedTuple):
     renderer: Render
     resource: str
     instance: str
-    connect: Callable[[bytes], ShootClient]
+    connect: Callable[[bytes], KubeApi]
     pulses: Pulses
     pace: float = 1.0
     lease_pace: float = 1.0
@@ -56,7 +55,7 @@ class Setup(NamedTuple):
 class Controller:
     """`log` is called with what an operator should know, one line at a time, from any thread."""
 
-    def __init__(self, seed: Seed, setup: Setup, log: Callable[[str], None]) -> None:
+    def __init__(self, seed: KubeApi, setup: Setup, log: Callable[[str], None]) -> None:
         self._seed, self._setup, self._log = seed, setup, log
         self._queue: WorkQueue[Key] = WorkQueue()
         self._extensions = Mirror(seed, EXTENSIONS, _parse_ours, self._queue.add, "", log, setup.pulses)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from installer.operator.api import LEASES, ApiError, ObjectApi
+from installer.operator.api import LEASES, ApiError, KubeApi
 from installer.operator.kube_objects import Object, mapping_at, text_at
 
 HEARTBEAT = "gardener-extension-heartbeat"
@@ -30,7 +30,7 @@ class Leadership:
 
     def __init__(
         self,
-        api: ObjectApi,
+        api: KubeApi,
         namespace: str,
         me: str,
         log: Callable[[str], None] = lambda _: None,
@@ -124,7 +124,7 @@ class Leadership:
         return True
 
 
-def beat(api: ObjectApi, namespace: str, name: str) -> None:
+def beat(api: KubeApi, namespace: str, name: str) -> None:
     """Renews the heartbeat of the extension `name`. Raises ApiError."""
     spec = {
         "holderIdentity": name,

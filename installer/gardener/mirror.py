@@ -6,10 +6,10 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from installer.gardener.health import Pulses
-from installer.operator.api import ApiError, Page, Resource
+from installer.operator.api import ApiError, KubeApi, Resource
 from installer.operator.kube_objects import Object
 
 T = TypeVar("T")
@@ -21,20 +21,13 @@ PULSE_SECONDS = 300.0
 """Within which it does something: longer than a request, the silence of a watch or a back-off may last."""
 
 
-class Source(Protocol):
-    """See KubeClient."""
-
-    def list_pages(self, resource: Resource, selector: str = "") -> Iterable[Page]: ...
-    def watch(self, resource: Resource, version: str, selector: str = "") -> Iterable[tuple[str, Object]]: ...
-
-
 class Mirror(Generic[T]):
     """`changed` is called with the key of each object that is new, other or gone, from the thread of `run`.
     An outage leaves everything as it was last known."""
 
     def __init__(
         self,
-        source: Source,
+        source: KubeApi,
         resource: Resource,
         parse: Callable[[Object], T | None],
         changed: Callable[[Key], None],

@@ -11,8 +11,7 @@ from datetime import datetime, timedelta
 from installer.gardener.seen import Pod, SeenNode, items_of, parse_node, parse_pod
 from installer.model.daemon import Phase
 from installer.model.names import COMPONENT_LABEL, COMPONENTS, OURS, Mode
-from installer.operator.api import CORE_EVENTS, DAEMON_SETS, NODES, PODS, ApiError
-from installer.operator.find import Lists
+from installer.operator.api import CORE_EVENTS, DAEMON_SETS, NODES, PODS, ApiError, KubeApi
 from installer.operator.kube_objects import Object, cut_line, mapping_at, number_at, text_at
 
 _COMPONENT = ("metadata", "labels", COMPONENT_LABEL)
@@ -54,7 +53,7 @@ def name_nodes(nodes: Sequence[Node]) -> str:
     return named + (f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else "")
 
 
-def ask_nodes(api: Lists, mode: Mode, now: datetime) -> Nodes:
+def ask_nodes(api: KubeApi, mode: Mode, now: datetime) -> Nodes:
     """One request where all is well, some more where it is not. A removal is done only where neither a
     DaemonSet nor a pod of an installation is left: whoever put them there, they would bring it back."""
     try:
@@ -74,18 +73,18 @@ def ask_nodes(api: Lists, mode: Mode, now: datetime) -> Nodes:
         return Nodes(unknown=f"The Shoot's API server cannot be asked for its nodes: {error}")
 
 
-def _pods(api: Lists, mode: Mode, namespace: str = "") -> list[Pod]:
+def _pods(api: KubeApi, mode: Mode, namespace: str = "") -> list[Pod]:
     selector = f"{OURS},{COMPONENT_LABEL}={COMPONENTS[mode]}"
     return [parse_pod(each) for each in items_of(api.list_pages(PODS, selector, namespace))]
 
 
-def _nodes_of(api: Lists, daemon_set: Object) -> list[SeenNode]:
+def _nodes_of(api: KubeApi, daemon_set: Object) -> list[SeenNode]:
     wanted = mapping_at(daemon_set, "spec", "template", "spec", "nodeSelector")
     selector = ",".join(f"{key}={value}" for key, value in sorted(wanted.items()))
     return [parse_node(each) for each in items_of(api.list_pages(NODES, selector))]
 
 
-def _who_ends(api: Lists, installed: Object | None, now: datetime) -> Nodes | None:
+def _who_ends(api: KubeApi, installed: Object | None, now: datetime) -> Nodes | None:
     """What is left of an installation; None if there is nothing, but on nodes that nobody waits for.
 
     Raises ApiError.
@@ -188,7 +187,7 @@ def _why(node: SeenNode, pod: Pod) -> str:
     return pod.complaint or (f"not Ready: {node.unready}" if node.unready else "")
 
 
-def _said_of(api: Lists, node: str) -> str:
+def _said_of(api: KubeApi, node: str) -> str:
     """The last warning of the installer on it. It is one of the node's events, as kubelet's are."""
     chosen = f"involvedObject.kind=Node,involvedObject.name={node},type=Warning"
     try:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from installer.gardener.controller import Controller, Setup
 from installer.gardener.desired import EXTENSION_TYPE
-from installer.gardener.fenced import FencedSeed, FencedShoot, Seed
+from installer.gardener.fenced import Fenced
 from installer.gardener.health import Pulses
 from installer.gardener.leases import Leadership, beat
-from installer.operator.api import ApiError, ObjectApi
+from installer.operator.api import ApiError, KubeApi
 
 _LOOK_SECONDS = 0.2
 _BEAT_SECONDS = 7.5  # a quarter of what the Lease is good for
@@ -18,8 +18,8 @@ _PULSE_SECONDS = 120.0  # longer than two requests for a Lease may last
 
 
 def serve(
-    seed: Seed,
-    leases: ObjectApi,
+    seed: KubeApi,
+    leases: KubeApi,
     setup: Setup,
     namespace: str,
     stop: threading.Event,
@@ -39,8 +39,8 @@ def serve(
             log(line)
 
     held = leadership.held
-    fenced = setup._replace(connect=lambda kubeconfig: FencedShoot(setup.connect(kubeconfig), held))
-    acting = Controller(FencedSeed(seed, held), fenced, say)
+    fenced = setup._replace(connect=lambda kubeconfig: Fenced(setup.connect(kubeconfig), held))
+    acting = Controller(Fenced(seed, held), fenced, say)
     controller = threading.Thread(target=acting.run, args=(ended,), daemon=True)
     heart = threading.Thread(target=_beat, args=(leases, namespace, ended, say, setup.pulses), daemon=True)
     controller.start()
@@ -64,7 +64,7 @@ def serve(
 
 
 def _beat(
-    leases: ObjectApi,
+    leases: KubeApi,
     namespace: str,
     ended: threading.Event,
     log: Callable[[str], None],

@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from base64 import b64decode
+from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from installer.gardener.health import Pulses
 from installer.gardener.nodes import Nodes, ask_nodes
-from installer.gardener.sweep import SweepApi, Swept, sweep
+from installer.gardener.sweep import Swept, sweep
 from installer.gardener.work_queue import WorkQueue
 from installer.model.names import Mode
-from installer.operator.api import ApiError
+from installer.operator.api import SECRETS, ApiError, KubeApi
 from installer.operator.inventory import delete_installation
+from installer.operator.kube_objects import mapping_at
 
 _ACCESS = ("gardener-internal", "gardener")
 """Secrets of a Shoot's namespace with a kubeconfig of its API server, the nearer address first
@@ -33,19 +34,6 @@ _SWEEP_SECONDS = 120.0  # after it, what is left is for the next time
 _PULSE_SECONDS = 300.0
 _SHARE = 10.0
 _FRESH = 20.0  # seconds: who is looked at for another reason does not ask a healthy Shoot again for so long
-
-
-class ShootClient(SweepApi, Protocol):
-    """See KubeClient."""
-
-    def within(self, seconds: float) -> AbstractContextManager[None]: ...
-    def close(self) -> None: ...
-
-
-class SecretReader(Protocol):
-    """See KubeClient."""
-
-    def read_secret(self, namespace: str, name: str) -> Mapping[str, bytes]: ...
 
 
 class _What(Enum):
@@ -78,9 +66,9 @@ class Shoots:
 
     def __init__(
         self,
-        seed: SecretReader,
+        seed: KubeApi,
         instance: str,
-        connect: Callable[[bytes], ShootClient],
+        connect: Callable[[bytes], KubeApi],
         answered: Callable[[str], None],
         log: Callable[[str], None],
         pulses: Pulses,
@@ -90,7 +78,7 @@ class Shoots:
         self._answered, self._log, self._pulses, self._pace = answered, log, pulses, pace
         self._queue: WorkQueue[str] = WorkQueue()
         self._lock = threading.Lock()
-        self._clients: dict[str, ShootClient] = {}
+        self._clients: dict[str, KubeApi] = {}
         self._questions: dict[str, _Question] = {}
         self._answers: dict[str, _Answer] = {}
 
@@ -110,7 +98,7 @@ class Shoots:
         return found if isinstance(found, Swept) else None
 
     def uninstall(self, namespace: str) -> None:
-        """Deletes the DaemonSet of our installation. Whether it is gone, `ask` says."""
+        """KubeApi the DaemonSet of our installation. Whether it is gone, `ask` says."""
         self._answer(namespace, _Question(_What.UNINSTALL, Mode.REMOVE, ""))
 
     def _answer(self, namespace: str, question: _Question) -> Nodes | Swept | None:
@@ -184,7 +172,7 @@ class Shoots:
             self._disconnect(namespace)
         return swept if sweeps else nodes
 
-    def _client_of(self, namespace: str) -> ShootClient:
+    def _client_of(self, namespace: str) -> KubeApi:
         """Raises ApiError."""
         with self._lock:
             found = self._clients.get(namespace)
@@ -194,17 +182,17 @@ class Shoots:
                 self._clients[namespace] = found
         return found
 
-    def _open(self, namespace: str) -> ShootClient:
+    def _open(self, namespace: str) -> KubeApi:
         """Raises ApiError."""
         for name in _ACCESS:
             try:
-                secret = self._seed.read_secret(namespace, name)
+                secret = mapping_at(self._seed.get(SECRETS, namespace, name), "data")
             except ApiError as error:
                 if not error.missing:
                     raise
                 continue
             if "kubeconfig" in secret:
-                return self._connect(secret["kubeconfig"])
+                return self._connect(b64decode(secret["kubeconfig"]))
         raise ApiError(0, f"there is no Secret {' or '.join(_ACCESS)} with a kubeconfig in {namespace}")
 
     def forget(self, namespace: str) -> None:

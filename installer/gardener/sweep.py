@@ -6,26 +6,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
 
 from installer.gardener.nodes import SILENCE, Node, name_nodes, silent_words
 from installer.model.names import INSTANCE_LABEL, OURS
-from installer.operator.api import DAEMON_SETS, NODES, PODS, ApiError
-from installer.operator.clean_nodes import NodesApi, clean_nodes
+from installer.operator.api import DAEMON_SETS, NODES, PODS, ApiError, KubeApi
+from installer.operator.clean_nodes import clean_nodes
 from installer.operator.inventory import (
     DEFINITIONS,
     NAMESPACES,
-    Deletes,
     Owned,
     delete_owned,
     find_adjustments,
     find_owned,
 )
 from installer.operator.kube_objects import Object, silent_since, text_at
-
-
-class SweepApi(Deletes, NodesApi, Protocol):
-    """See KubeClient."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +30,8 @@ class Swept:
     left: str = ""
 
 
-def sweep(api: SweepApi, instance: str, now: datetime) -> Swept:
-    """Deletes everything of the instance, if nothing of it runs any more. A pod on a node that is off asks,
+def sweep(api: KubeApi, instance: str, now: datetime) -> Swept:
+    """KubeApi everything of the instance, if nothing of it runs any more. A pod on a node that is off asks,
     when that comes back, whether it has to clean up: as long as there is one, all stays. People's Adjustments
     stay, with their definition. May be done again after any part of it."""
     try:
@@ -66,7 +60,7 @@ def _holds(owned: Owned, adjustments: tuple[str, ...]) -> bool:
     return owned.resource == NAMESPACES and owned.name in adjustments
 
 
-def _find_pods(api: SweepApi, instance: str, now: datetime) -> tuple[list[Node], list[Node]]:
+def _find_pods(api: KubeApi, instance: str, now: datetime) -> tuple[list[Node], list[Node]]:
     """The nodes that have some and are awaited, and those that nobody waits for. Raises ApiError."""
     ending, silent = list[Node](), list[Node]()
     pages = api.list_pages(PODS, f"{OURS},{INSTANCE_LABEL}={instance}")
@@ -79,7 +73,7 @@ def _find_pods(api: SweepApi, instance: str, now: datetime) -> tuple[list[Node],
     return ending, silent
 
 
-def _find_node(api: SweepApi, name: str) -> Object:
+def _find_node(api: KubeApi, name: str) -> Object:
     """Empty if there is none; its pods are about to be deleted. Raises ApiError."""
     try:
         return api.get(NODES, "", name)

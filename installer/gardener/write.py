@@ -9,28 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 from installer.gardener.decide import FINALIZER, Decision, Situation
 from installer.gardener.desired import Wanted
 from installer.gardener.resources import EXTENSIONS, MANAGED_RESOURCES, OPERATION
 from installer.gardener.status import build_patch
-from installer.operator.api import EVENTS, ApiError, ObjectApi, Resource
+from installer.operator.api import EVENTS, SECRETS, ApiError, KubeApi
 from installer.operator.kube_objects import Object, text_at
 
 _PROGRAM = "cri-resmgr-installer"
 _NOTE = 1024  # bytes, of an Event (Kubernetes API reference, events.k8s.io/v1)
 
 
-class SeedApi(ObjectApi, Protocol):
-    """See KubeClient."""
-
-    def delete(self, resource: Resource, namespace: str, name: str) -> None: ...
-    def create_secret(self, secret: Mapping[str, Any]) -> None: ...
-    def read_secret(self, namespace: str, name: str) -> Mapping[str, bytes]: ...
-
-
-def carry_out(api: SeedApi, situation: Situation, decision: Decision, instance: str) -> None:
+def carry_out(api: KubeApi, situation: Situation, decision: Decision, instance: str) -> None:
     """`instance` is who acts, for the events. Raises ApiError."""
     extension, resource = situation.extension, situation.resource
     version = extension.version
@@ -64,13 +56,13 @@ def carry_out(api: SeedApi, situation: Situation, decision: Decision, instance: 
         patch({"metadata": {"finalizers": [each for each in finalizers if each != FINALIZER]}})
 
 
-def _write(api: SeedApi, situation: Situation, wanted: Wanted) -> None:
+def _write(api: KubeApi, situation: Situation, wanted: Wanted) -> None:
     """The Secret is immutable and named by its content: one that is there already is the right one."""
     namespace, resource = situation.extension.namespace, situation.resource
     if resource is not None and resource.secrets == (wanted.secret_name,) and _is_same(resource.spec, wanted):
         return
     try:
-        api.create_secret(wanted.secret)
+        api.create(SECRETS, namespace, wanted.secret)
     except ApiError as error:
         if not error.conflict:
             raise
@@ -95,7 +87,7 @@ def _is_same(spec: Object, wanted: Wanted) -> bool:
     return all(spec.get(key) == value for key, value in wanted.resource["spec"].items())
 
 
-def _tell(api: SeedApi, situation: Situation, status: Mapping[str, Any], instance: str) -> None:
+def _tell(api: KubeApi, situation: Situation, status: Mapping[str, Any], instance: str) -> None:
     """An Event for each new state or error of an operation. Nobody depends on it: one that the API server
     does not take is lost."""
     operation = status.get("lastOperation")

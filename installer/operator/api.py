@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from datetime import datetime
+from typing import Any, NamedTuple
 
 from installer.operator.kube_objects import Object
 
+PAGE = 500  # objects of one answer, as kubectl asks
 MERGE = "application/merge-patch+json"  # RFC 7386
 STRATEGIC = "application/strategic-merge-patch+json"  # lists by their keys
 
@@ -84,10 +87,34 @@ class Page:
     version: str
 
 
-class PatchApi(Protocol):
-    """What changes an object that is there. See KubeClient."""
+class KubeApi:
+    """One API server. Every method raises ApiError; all of them may be called from any thread. Without a
+    namespace, objects that have none, and lists of all namespaces. An answer that goes beyond the limits is
+    an error; a watch is for ever."""
 
-    def get(self, resource: Resource, namespace: str, name: str) -> Object: ...
+    def now(self) -> datetime:
+        """By the clock of the server, as it has last said: a person's machine may be wrong by hours."""
+        raise NotImplementedError
+
+    def list_pages(
+        self, resource: Resource, selector: str = "", namespace: str = "", limit: int = 0, fields: str = ""
+    ) -> Iterable[Page]:
+        """All objects that the label selector and the field selector choose, `limit` of them with each
+        request; 0: few."""
+        raise NotImplementedError
+
+    def watch(self, resource: Resource, version: str, selector: str = "") -> Iterable[tuple[str, Object]]:
+        """ADDED, MODIFIED, DELETED and BOOKMARK with the object, from `version` on. Ends when the server ends
+        it. Until then it may be silent, for nothing is said of a kind that nobody changes; who is silent for
+        longer is not there any more."""
+        raise NotImplementedError
+
+    def get(self, resource: Resource, namespace: str, name: str) -> Object:
+        raise NotImplementedError
+
+    def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Object:
+        raise NotImplementedError
+
     def merge(
         self,
         resource: Resource,
@@ -96,10 +123,18 @@ class PatchApi(Protocol):
         patch: Mapping[str, Any],
         status: bool = False,
         content_type: str = MERGE,
-    ) -> Object: ...
+    ) -> Object:
+        """A patch of the object or of its status. With the object's `metadata.resourceVersion` in it, it
+        conflicts where another one was quicker."""
+        raise NotImplementedError
 
+    def delete(self, resource: Resource, namespace: str, name: str) -> None:
+        """Does nothing where it is not there."""
+        raise NotImplementedError
 
-class ObjectApi(PatchApi, Protocol):
-    """What makes objects, too. See KubeClient."""
+    def within(self, seconds: float) -> AbstractContextManager[None]:
+        """All that this thread asks in the block takes at most so long; then requests have no answer."""
+        raise NotImplementedError
 
-    def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Object: ...
+    def close(self) -> None:
+        raise NotImplementedError

@@ -10,8 +10,7 @@ from typing import Any, Protocol, TypeVar
 from installer.model.daemon import Phase
 from installer.model.hold import PAUSE_ANNOTATION
 from installer.model.names import LAST_FAILURE, LEFT, NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
-from installer.operator.api import NODES, STRATEGIC, ApiError, PatchApi
-from installer.operator.find import PAGE, Lists
+from installer.operator.api import NODES, PAGE, STRATEGIC, ApiError, KubeApi
 from installer.operator.kube_objects import Object, condition_of, items_at, mapping_at, text_at
 from installer.operator.look import read_status
 
@@ -30,15 +29,11 @@ class Patiently(Protocol):
     def __call__(self, call: Callable[[], _T], /) -> _T: ...
 
 
-class NodesApi(Lists, PatchApi, Protocol):
-    """See KubeClient."""
-
-
 def _once(call: Callable[[], _T]) -> _T:
     return call()
 
 
-def clean_nodes(api: NodesApi, left: Collection[str] = (), patiently: Patiently = _once) -> int:
+def clean_nodes(api: KubeApi, left: Collection[str] = (), patiently: Patiently = _once) -> int:
     """Takes it off every Node that is not `left` behind; returns how many had any of it. Raises ApiError.
 
     They are listed before the first one is written: an API server forgets the place in a list after a few
@@ -52,14 +47,14 @@ def clean_nodes(api: NodesApi, left: Collection[str] = (), patiently: Patiently 
     return len(cleaned)
 
 
-def mark_left(api: NodesApi, left: Mapping[str, str], patiently: Patiently = _once) -> None:
+def mark_left(api: KubeApi, left: Mapping[str, str], patiently: Patiently = _once) -> None:
     """The Nodes that are left behind, and why, say so until they are clean: their kubelet may run on with the
     proxy. What a node has said last of its generation stays. Raises ApiError."""
     for name, why in left.items():
         patiently(partial(_mark, api, name, why))
 
 
-def _mark(api: NodesApi, name: str, why: str) -> None:
+def _mark(api: KubeApi, name: str, why: str) -> None:
     try:
         said = read_status(mapping_at(api.get(NODES, "", name), "metadata"))
         if said.get("state") in (Phase.REMOVED, LEFT):
@@ -71,7 +66,7 @@ def _mark(api: NodesApi, name: str, why: str) -> None:
             raise
 
 
-def _marked(api: NodesApi) -> dict[str, Patches]:
+def _marked(api: KubeApi) -> dict[str, Patches]:
     """The Nodes that have any of it, and what takes it off each."""
     nodes = (node for page in api.list_pages(NODES, "", "", PAGE) for node in page.items)
     found = {text_at(node, "metadata", "name"): build_patches(node) for node in nodes}
@@ -96,7 +91,7 @@ def build_patches(node: Object) -> Patches:
     return patch, ({"status": gone} if condition_of(node, READY_CONDITION) else {})
 
 
-def _clean(api: NodesApi, name: str, patches: Patches) -> None:
+def _clean(api: KubeApi, name: str, patches: Patches) -> None:
     """A Node that is gone is clean."""
     patch, status = patches
     for attempt in range(_TRIES):

@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 from installer.model.names import COMPONENT_LABEL, INSTANCE_LABEL, OURS, mode_of
 from installer.model.overview import FleetInstallation
-from installer.operator.api import DAEMON_SETS, Page, Resource
+from installer.operator.api import DAEMON_SETS, PAGE, KubeApi
 from installer.operator.kube_objects import Object, items_at, mapping_at, text_at
-
-PAGE = 500  # objects of one answer, as kubectl asks
-
-
-class Lists(Protocol):
-    """See KubeClient."""
-
-    def list_pages(
-        self, resource: Resource, selector: str = "", namespace: str = "", limit: int = PAGE, fields: str = ""
-    ) -> Iterable[Page]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +22,7 @@ class Installed:
         return mapping_at(self.daemon_set, "spec", "template")
 
 
-def find_installations(api: Lists, namespace: str = "", instance: str = "") -> tuple[Installed, ...]:
+def find_installations(api: KubeApi, namespace: str = "", instance: str = "") -> tuple[Installed, ...]:
     """Without a namespace, of all; without an instance, all. Raises ApiError."""
     selector = OURS + (f",{INSTANCE_LABEL}={instance}" if instance else "")
     pages = api.list_pages(DAEMON_SETS, selector, namespace, PAGE)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 from installer.errors import InvalidInputError
 from installer.model.names import (
@@ -18,8 +17,7 @@ from installer.model.names import (
     UNINSTALLING,
     Mode,
 )
-from installer.operator.api import CONFIG_MAPS, DAEMON_SETS, LEASES, ApiError, Resource
-from installer.operator.find import PAGE, Lists
+from installer.operator.api import CONFIG_MAPS, DAEMON_SETS, LEASES, PAGE, ApiError, KubeApi, Resource
 from installer.operator.kube_objects import Object, cut_line, items_at, mapping_at, text_at
 
 _NAMES = ("cri-resmgr-installer", "cri-resmgr-agent")
@@ -52,12 +50,6 @@ KINDS = (
 one is there, an uninstallation that was ended can be found again."""
 
 
-class Deletes(Lists, Protocol):
-    """See KubeClient."""
-
-    def delete(self, resource: Resource, namespace: str, name: str) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Owned:
     """An object of ours. `marked`: the deletion policy lets go of it. `held`: it was deleted and is still
@@ -81,7 +73,7 @@ class Owned:
         return self.resource in _GUARDED
 
 
-def find_instance(api: Lists, namespace: str, asked: str) -> str:
+def find_instance(api: KubeApi, namespace: str, asked: str) -> str:
     """The one installation that is meant; empty if there is none. Raises ApiError, and InvalidInputError
     where there are several."""
     if asked:
@@ -100,7 +92,7 @@ def find_instance(api: Lists, namespace: str, asked: str) -> str:
     return next(iter(found), "")
 
 
-def take_inventory(api: Lists, instance: str, namespace: str) -> tuple[Owned, ...]:
+def take_inventory(api: KubeApi, instance: str, namespace: str) -> tuple[Owned, ...]:
     """Everything of the instance, in the order of deletion. Leases of nodes have no instance: those in
     `namespace` are taken where no other instance lives there. Raises ApiError."""
     found = [each for resource in KINDS for each in _owned(api, resource, f"{INSTANCE_LABEL}={instance}")]
@@ -114,7 +106,7 @@ def take_inventory(api: Lists, instance: str, namespace: str) -> tuple[Owned, ..
     return tuple(sorted(found, key=lambda each: (order[each.resource], each.namespace, each.name)))
 
 
-def find_owned(api: Lists, instance: str, namespace: str = "") -> tuple[str, tuple[Owned, ...]]:
+def find_owned(api: KubeApi, instance: str, namespace: str = "") -> tuple[str, tuple[Owned, ...]]:
     """The inventory, and the namespace of the pods: the one given, else that of their ServiceAccount.
 
     Raises ApiError.
@@ -127,13 +119,13 @@ def find_owned(api: Lists, instance: str, namespace: str = "") -> tuple[str, tup
     return namespace, take_inventory(api, instance, namespace) if namespace else owned
 
 
-def delete_installation(api: Deletes, instance: str) -> None:
+def delete_installation(api: KubeApi, instance: str) -> None:
     """The DaemonSet alone: its pods clean their nodes as they end. Raises ApiError."""
     selector = f"{OURS},{INSTANCE_LABEL}={instance},{COMPONENT_LABEL}={COMPONENTS[Mode.INSTALL]}"
     delete_owned(api, list(_owned(api, DAEMON_SETS, selector)))
 
 
-def delete_owned(api: Deletes, owned: Iterable[Owned]) -> None:
+def delete_owned(api: KubeApi, owned: Iterable[Owned]) -> None:
     """In the order given. Raises ApiError."""
     for each in owned:
         try:
@@ -143,7 +135,7 @@ def delete_owned(api: Deletes, owned: Iterable[Owned]) -> None:
                 raise
 
 
-def _owned(api: Lists, resource: Resource, selector: str, namespace: str = "") -> Iterator[Owned]:
+def _owned(api: KubeApi, resource: Resource, selector: str, namespace: str = "") -> Iterator[Owned]:
     for each in _list(api, resource, selector, namespace):
         metadata = mapping_at(each, "metadata")
         program = text_at(metadata, "labels", NAME_LABEL)
@@ -167,7 +159,7 @@ def _why_held(given: Object) -> str:
     return cut_line(said or (f"its finalizers: {finalizers}" if finalizers else "it is being deleted"))
 
 
-def _list(api: Lists, resource: Resource, selector: str, namespace: str = "") -> Iterator[Object]:
+def _list(api: KubeApi, resource: Resource, selector: str, namespace: str = "") -> Iterator[Object]:
     """Nothing where the API server does not know the kind."""
     try:
         for page in api.list_pages(resource, selector, namespace, PAGE):
@@ -177,6 +169,6 @@ def _list(api: Lists, resource: Resource, selector: str, namespace: str = "") ->
             raise
 
 
-def find_adjustments(api: Lists) -> tuple[str, ...]:
+def find_adjustments(api: KubeApi) -> tuple[str, ...]:
     """The namespace of each of people's objects, which go with their definition. Raises ApiError."""
     return tuple(text_at(each, "metadata", "namespace") for each in _list(api, ADJUSTMENTS, ""))

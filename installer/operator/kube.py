@@ -10,7 +10,6 @@ import json
 import os
 import re
 import time
-from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -28,11 +27,11 @@ from urllib3 import Timeout
 from urllib3.exceptions import HTTPError, ReadTimeoutError
 
 from installer.errors import InvalidInputError
-from installer.operator.api import MERGE, SECRETS, USUAL, ApiError, Limits, Page, Resource
+from installer.operator.api import MERGE, USUAL, ApiError, KubeApi, Limits, Page, Resource
 from installer.operator.bounded import Bounds, bind, bounded, end_of, ending
 from installer.operator.kube_objects import Object, cut_line, items_at, mapping_at
 
-PAGE = 50  # objects of one answer: a Cluster alone may have 200 KB
+_FEW = 50  # objects of one answer: a Cluster alone may have 200 KB
 _CONNECT_SECONDS = 5.0
 _FAR = float("inf")
 _GRACE = 20.0  # seconds by which a server may be late to end a watch
@@ -40,10 +39,8 @@ _CONNECTIONS = 24
 _TEXT = 4096  # characters of an error that are looked at
 
 
-class KubeClient:
-    """One API server. Every method raises ApiError; all of them may be called from any thread. Without a
-    namespace, objects that have none, and lists of all namespaces. An answer that goes beyond the limits is
-    an error; a watch is for ever."""
+class KubeClient(KubeApi):
+    """See KubeApi."""
 
     def __init__(self, connection: library.ApiClient, limits: Limits) -> None:
         bind(connection.rest_client.pool_manager)
@@ -52,16 +49,13 @@ class KubeClient:
         self._offset = timedelta(0)
 
     def now(self) -> datetime:
-        """By the clock of the server, as it has last said: a person's machine may be wrong by hours."""
         return datetime.now(UTC) + self._offset
 
     def list_pages(
-        self, resource: Resource, selector: str = "", namespace: str = "", limit: int = PAGE, fields: str = ""
+        self, resource: Resource, selector: str = "", namespace: str = "", limit: int = 0, fields: str = ""
     ) -> Iterator[Page]:
-        """All objects that the label selector and the field selector choose, `limit` of them with each
-        request."""
         end = end_of(self._limits.list_seconds)
-        query = {"limit": str(limit), "labelSelector": selector, "fieldSelector": fields}
+        query = {"limit": str(limit or _FEW), "labelSelector": selector, "fieldSelector": fields}
         for _ in range(self._limits.pages):
             given = {key: value for key, value in query.items() if value}
             body = self._request("GET", resource.path(namespace), given, end=end)
@@ -73,9 +67,6 @@ class KubeClient:
         raise ApiError(0, f"the list of {resource.plural} does not end after {self._limits.pages} pages")
 
     def watch(self, resource: Resource, version: str, selector: str = "") -> Iterator[tuple[str, Object]]:
-        """ADDED, MODIFIED, DELETED and BOOKMARK with the object, from `version` on. Ends when the server ends
-        it. Until then it may be silent, for nothing is said of a kind that nobody changes; who is silent for
-        longer is not there any more."""
         chosen = {"label_selector": selector} if selector else {}
         events = Watch().stream(
             self._custom.list_cluster_custom_object,
@@ -106,30 +97,18 @@ class KubeClient:
         status: bool = False,
         content_type: str = MERGE,
     ) -> Object:
-        """A patch of the object or of its status. With the object's `metadata.resourceVersion` in it, it
-        conflicts where another one was quicker."""
         path = resource.path(namespace, name) + ("/status" if status else "")
         return self._request("PATCH", path, body=patch, content_type=content_type)
 
     def delete(self, resource: Resource, namespace: str, name: str) -> None:
-        """Does nothing where it is not there."""
         try:
             self._request("DELETE", resource.path(namespace, name))
         except ApiError as error:
             if not error.missing:
                 raise
 
-    def create_secret(self, secret: Mapping[str, Any]) -> None:
-        self.create(SECRETS, secret["metadata"]["namespace"], secret)
-
-    def read_secret(self, namespace: str, name: str) -> Mapping[str, bytes]:
-        """Its data, decoded."""
-        found = self.get(SECRETS, namespace, name).get("data") or {}
-        return {key: b64decode(value) for key, value in found.items()}
-
     @contextlib.contextmanager
     def within(self, seconds: float) -> Iterator[None]:
-        """All that this thread asks in the block takes at most so long; then requests have no answer."""
         with ending(time.monotonic() + seconds):
             yield
 

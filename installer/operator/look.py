@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any
 
 from installer.cluster.node_objects import is_paused
 from installer.cluster.pod_context import lease_name
@@ -17,8 +17,8 @@ from installer.cluster.selection import selects
 from installer.model.daemon import Phase
 from installer.model.names import COMPONENT_LABEL, INSTANCE_LABEL, LEFT, OURS, STATUS, Mode, mode_of
 from installer.model.overview import NodeHealth, NodeView, Overview
-from installer.operator.api import LEASES, NODES, PODS
-from installer.operator.find import PAGE, Installed, Lists, find_installations
+from installer.operator.api import LEASES, NODES, PAGE, PODS, KubeApi
+from installer.operator.find import Installed, find_installations
 from installer.operator.kube_objects import (
     Object,
     complaint_of,
@@ -72,13 +72,7 @@ class Known:
     newest: Mapping[Mode, str] = field(default_factory=dict)
 
 
-class Api(Lists, Protocol):
-    """See KubeClient."""
-
-    def now(self) -> datetime: ...
-
-
-def look(api: Api, namespace: str = "", instance: str = "") -> Overview:
+def look(api: KubeApi, namespace: str = "", instance: str = "") -> Overview:
     """Raises ApiError."""
     installations = find_installations(api, namespace, instance)
     namespaces = sorted({each.what.namespace for each in installations})
@@ -107,7 +101,7 @@ def look(api: Api, namespace: str = "", instance: str = "") -> Overview:
     return Overview(when, tuple(each.what for each in installations), tuple(views), others)
 
 
-def find_unclean(api: Api, leases: Collection[str]) -> tuple[NodeView, ...]:
+def find_unclean(api: KubeApi, leases: Collection[str]) -> tuple[NodeView, ...]:
     """Where no DaemonSet of ours is left: the nodes that have a word of ours or one of these Leases, and do
     not say that they are clean. Raises ApiError."""
     found = []

@@ -4,8 +4,7 @@ it."""
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Collection, Sequence
 
 from installer.cluster.brake import Brake
 from installer.cluster.leases import brake_name
@@ -15,8 +14,8 @@ from installer.model.fleet import FLEET, FleetRules
 from installer.model.instant import plain_time
 from installer.model.names import Mode
 from installer.model.overview import GenerationView, NodeHealth, NodeView, RolloutView, group_nodes, name_some
-from installer.operator.api import CONFIG_MAPS, LEASES, ApiError, Resource
-from installer.operator.find import PAGE, Installed, Lists
+from installer.operator.api import CONFIG_MAPS, LEASES, PAGE, ApiError, KubeApi
+from installer.operator.find import Installed
 from installer.operator.kube_objects import Object, mapping_at, text_at
 from installer.operator.removal import parse_settings_map, settings_map_of
 from installer.operator.rollout_view import (
@@ -32,23 +31,13 @@ from installer.operator.rollout_view import (
 )
 
 
-class RolloutApi(Lists, Protocol):
-    """See KubeClient."""
-
-    def now(self) -> Any: ...
-    def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Object: ...
-    def get(self, resource: Resource, namespace: str, name: str) -> Object: ...
-    def delete(self, resource: Resource, namespace: str, name: str) -> None: ...
-    def merge(self, resource: Resource, namespace: str, name: str, patch: Mapping[str, Any]) -> Object: ...
-
-
 def rollout_namespace(installed: Installed) -> str:
     """The namespace of its permits and brakes, see Values.rollout_namespace."""
     return f"{installed.what.instance}-rollout"
 
 
 def see_rollouts(
-    api: RolloutApi, installations: Sequence[Installed], nodes: Collection[NodeView]
+    api: KubeApi, installations: Sequence[Installed], nodes: Collection[NodeView]
 ) -> tuple[RolloutView, ...]:
     """Of each instance: of its removal, where there is one, for that is what its nodes do then. `nodes` are
     those of all of them. Raises ApiError."""
@@ -58,7 +47,7 @@ def see_rollouts(
     return tuple(build_view(each, _read(api, each), nodes) for _, each in sorted(acting.items()))
 
 
-def pause(api: RolloutApi, installations: Sequence[Installed], why: str) -> None:
+def pause(api: KubeApi, installations: Sequence[Installed], why: str) -> None:
     """No planned work begins on any node. Raises ApiError."""
     for namespace in _namespaces(installations):
         if not _pause(api, namespace, why):
@@ -69,7 +58,7 @@ def pause(api: RolloutApi, installations: Sequence[Installed], why: str) -> None
                     raise
 
 
-def _pause(api: RolloutApi, namespace: str, why: str) -> bool:
+def _pause(api: KubeApi, namespace: str, why: str) -> bool:
     """Whether the Lease is there. Raises ApiError."""
     try:
         api.merge(LEASES, namespace, FLEET, build_pause(why))
@@ -80,7 +69,7 @@ def _pause(api: RolloutApi, namespace: str, why: str) -> bool:
     return True
 
 
-def resume(api: RolloutApi, installations: Sequence[Installed]) -> None:
+def resume(api: KubeApi, installations: Sequence[Installed]) -> None:
     """Raises ApiError."""
     for namespace in _namespaces(installations):
         try:
@@ -94,7 +83,7 @@ def _namespaces(installations: Sequence[Installed]) -> tuple[str, ...]:
     return tuple(sorted({rollout_namespace(each) for each in installations}))
 
 
-def retry(api: RolloutApi, installations: Sequence[Installed]) -> tuple[str, ...]:
+def retry(api: KubeApi, installations: Sequence[Installed]) -> tuple[str, ...]:
     """Lets the generations begin again that were stopped. Returns what it did and what nodes do then, in
     sentences; nothing where nothing was stopped. Raises ApiError."""
     said = list[str]()
@@ -122,22 +111,22 @@ def _describe(released: Released) -> str:
     )
 
 
-def why_paused(api: Lists, installed: Installed) -> str | None:
+def why_paused(api: KubeApi, installed: Installed) -> str | None:
     """None if it is not. Raises ApiError."""
     return find_pause(_list_leases(api, installed))
 
 
-def _list_leases(api: Lists, installed: Installed) -> list[Object]:
+def _list_leases(api: KubeApi, installed: Installed) -> list[Object]:
     pages = api.list_pages(LEASES, "", rollout_namespace(installed), PAGE)
     return [each for page in pages for each in page.items]
 
 
-def _read(api: RolloutApi, installed: Installed) -> Rollout:
+def _read(api: KubeApi, installed: Installed) -> Rollout:
     rules = _read_rules(api, installed)
     return build_rollout(installed.daemon_set, _list_leases(api, installed), rules, api.now().timestamp())
 
 
-def _read_rules(api: RolloutApi, installed: Installed) -> FleetRules:
+def _read_rules(api: KubeApi, installed: Installed) -> FleetRules:
     """Those of the settings that the nodes have; the defaults where they are gone."""
     name = settings_map_of(installed.daemon_set)
     try:

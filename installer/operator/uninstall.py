@@ -11,18 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from installer.errors import InvalidInputError, RollbackFailedError, RolledBackError
 from installer.model.event import Emit, Event
 from installer.model.names import UNINSTALLING, Mode
 from installer.model.overview import NodeHealth, NodeView, name_some
-from installer.operator.api import CONFIG_MAPS, DAEMON_SETS, LEASES, ApiError, ObjectApi, Resource
-from installer.operator.clean_nodes import NodesApi, clean_nodes, mark_left
+from installer.operator.api import CONFIG_MAPS, DAEMON_SETS, LEASES, ApiError, KubeApi, Resource
+from installer.operator.clean_nodes import clean_nodes, mark_left
 from installer.operator.find import Installed, find_installations
 from installer.operator.inventory import (
     DEFINITIONS,
-    Deletes,
     Owned,
     delete_owned,
     find_adjustments,
@@ -40,16 +39,12 @@ from installer.operator.removal import (
     wait_seconds_of,
 )
 from installer.operator.rollout import why_paused
-from installer.operator.wait import Clock, WaitApi, Waiting
+from installer.operator.wait import Clock, Waiting
 
 _NAMED = 10  # objects or nodes in a message
 _LEFT = "`uninstall` has left this node as it was"
 _ROUNDS = 2  # a Lease may have been written while it was deleted
 _GARDENER = ("resources.gardener.cloud/origin", "resources.gardener.cloud/description")
-
-
-class UninstallApi(Deletes, NodesApi, ObjectApi, WaitApi, Protocol):
-    """See KubeClient."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +82,7 @@ class Found:
         return wait_seconds_of(self.settings)
 
 
-def find(api: UninstallApi, asked: Asked) -> Found:
+def find(api: KubeApi, asked: Asked) -> Found:
     """Reads only. Raises ApiError, and InvalidInputError where it is not ours to take away."""
     instance = find_instance(api, asked.namespace, asked.name)
     sets = find_installations(api, "", instance) if instance else ()
@@ -124,9 +119,7 @@ def find(api: UninstallApi, asked: Asked) -> Found:
     )
 
 
-def _read_settings(
-    api: UninstallApi, installed: Installed | None, removal: Installed | None
-) -> Mapping[str, Any]:
+def _read_settings(api: KubeApi, installed: Installed | None, removal: Installed | None) -> Mapping[str, Any]:
     """Those of the nodes. Raises InvalidInputError where they are gone and a removal is still to get them."""
     found = installed or removal
     name = settings_map_of(found.daemon_set) if found is not None else ""
@@ -174,7 +167,7 @@ def describe(found: Found, asked: Asked) -> Iterator[Event]:
         yield Event("warning", f"no DaemonSet selects these nodes, and they are not clean: {dirty}")
 
 
-def uninstall(api: UninstallApi, found: Found, asked: Asked, emit: Emit, clock: Clock | None = None) -> None:
+def uninstall(api: KubeApi, found: Found, asked: Asked, emit: Emit, clock: Clock | None = None) -> None:
     """Raises RolledBackError (exit 5) where nodes are not clean and their rights stay, RollbackFailedError
     (exit 6) where all was deleted and nodes were left behind, and ApiError."""
     patience = found.patience if asked.wait is None else asked.wait
@@ -232,7 +225,7 @@ def left_behind(left: Sequence[NodeView], what: str) -> RollbackFailedError:
     )
 
 
-def _clean_hosts(api: UninstallApi, found: Found, waiting: Waiting, emit: Emit) -> tuple[NodeView, ...]:
+def _clean_hosts(api: KubeApi, found: Found, waiting: Waiting, emit: Emit) -> tuple[NodeView, ...]:
     """The nodes that are not clean in the end."""
     if found.installed is not None and found.removal is None:
         for resource, body in zip(
@@ -253,7 +246,7 @@ def _removal_of(found: Found) -> str:
     return removal_name(found.installed.what.name) if found.installed is not None else ""
 
 
-def _create(api: UninstallApi, resource: Resource, body: dict[str, Any]) -> None:
+def _create(api: KubeApi, resource: Resource, body: dict[str, Any]) -> None:
     """What is there already is an earlier run's."""
     try:
         api.create(resource, body["metadata"]["namespace"], body)
@@ -281,7 +274,7 @@ def _require_gone(pods: Sequence[str]) -> None:
         )
 
 
-def _mark(api: UninstallApi, owned: Sequence[Owned]) -> None:
+def _mark(api: KubeApi, owned: Sequence[Owned]) -> None:
     """The deletion policy lets go of what has the annotation."""
     for each in owned:
         if each.guarded and not each.marked:

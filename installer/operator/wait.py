@@ -11,27 +11,20 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from installer.model.event import Emit, Event
 from installer.model.names import COMPONENT_LABEL, COMPONENTS, INSTANCE_LABEL, OURS, Mode
 from installer.model.overview import NodeView, name_some
-from installer.operator.api import DAEMON_SETS, PODS, ApiError, Resource
-from installer.operator.find import PAGE
+from installer.operator.api import DAEMON_SETS, PAGE, PODS, ApiError, KubeApi
 from installer.operator.kube_objects import Object, mapping_at, number_at, text_at
-from installer.operator.look import Api, look
+from installer.operator.look import look
 
 _PACE = 2.0  # seconds between two looks
 _LARGE = 500  # nodes; looks at more of them are further apart
 _NEVER = float("-inf")
 _SAY = 60.0  # seconds from one word about a wait to the next
 _T = TypeVar("_T")
-
-
-class WaitApi(Api, Protocol):
-    """See KubeClient."""
-
-    def get(self, resource: Resource, namespace: str, name: str) -> Object: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +39,7 @@ class Waiting:
     """`patience`: so many seconds may pass without progress on any node."""
 
     def __init__(
-        self, api: WaitApi, instance: str, patience: float, emit: Emit, clock: Clock | None = None
+        self, api: KubeApi, instance: str, patience: float, emit: Emit, clock: Clock | None = None
     ) -> None:
         self._api, self._instance, self._patience = api, instance, patience
         self._emit, self._clock = emit, clock or Clock()

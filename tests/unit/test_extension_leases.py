@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from installer.gardener.leases import LEADER, Leadership
-from installer.operator.api import MERGE, ApiError, Resource
+from installer.operator.api import MERGE, ApiError, KubeApi, Resource
 from tests.throwaway.apiserver import merge
 
 
-class Leases:
+class Leases(KubeApi):
     """The Leases of an API server that may be away."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 from installer.gardener.nodes import Node, Nodes, ask_nodes, judge, name_nodes
 from installer.gardener.seen import parse_node, parse_pod
 from installer.model.names import STATUS, Mode
-from installer.operator.api import DAEMON_SETS, NODES, PODS, Page, Resource
+from installer.operator.api import DAEMON_SETS, NODES, PODS, KubeApi, Page, Resource
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -147,7 +147,7 @@ def test_only_the_first_nodes_are_asked_for_their_reasons() -> None:
     assert name_nodes(found.left).endswith("n4 (x) and 3 more")
 
 
-class Shoot:
+class Shoot(KubeApi):
     """Its DaemonSets and pods by component, and its nodes; `asked` are the requests."""
 
     def __init__(self, daemon_sets: dict[str, Any], pods: dict[str, list[Any]], nodes: list[Any]) -> None:

@@ -15,7 +15,7 @@ from installer.model.daemon import Phase
 from installer.model.fleet import FleetRules
 from installer.model.names import COMPONENTS, STATUS, Mode
 from installer.model.overview import FleetInstallation, NodeHealth, NodeView, RolloutView
-from installer.operator.api import DAEMON_SETS, LEASES, NODES, PODS, Page, Resource
+from installer.operator.api import DAEMON_SETS, LEASES, NODES, PODS, KubeApi, Page, Resource
 from installer.operator.find import Installed
 from installer.operator.look import look
 from installer.operator.rollout import build_view, see_rollouts
@@ -92,7 +92,7 @@ def test_a_generation_that_the_first_node_has_refused_is_named_and_stands_still(
     assert not view(nodes=(refused, at_work), what=installed(updated=1)).stuck
 
 
-class Objects:
+class Objects(KubeApi):
     """An API server's lists."""
 
     def __init__(self, found: Mapping[Resource, list[dict[str, Any]]]) -> None:
@@ -113,8 +113,6 @@ class Objects:
 
     def get(self, *_: object) -> Any:
         raise AssertionError
-
-    create = delete = merge = get
 
 
 def pod(mode: Mode, created: int, ready: bool, revision: str = "", **more: Any) -> dict[str, Any]:

@@ -65,7 +65,7 @@ class Mortal:
             if self.died.is_set():
                 raise ApiError(0, "killed")
             found = getattr(self._client, name)(*arguments, **options)
-            if name in ("create", "create_secret", "merge", "delete") and arguments[0] != LEASE_RESOURCE:
+            if name in ("create", "merge", "delete") and arguments[0] != LEASE_RESOURCE:
                 self._lives -= 1
                 if self._lives == 0:
                     self.died.set()
@@ -178,7 +178,7 @@ class Recorded:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
-            self.writes += name in ("create", "create_secret", "merge", "delete")
+            self.writes += name in ("create", "merge", "delete")
             return getattr(self._client, name)(*arguments, **options)
 
         return call

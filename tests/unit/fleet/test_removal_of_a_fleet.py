@@ -14,7 +14,7 @@ from installer.manifests.build import build_objects
 from installer.manifests.inputs import ManifestOptions, load_inputs
 from installer.model.hold import PAUSE_ANNOTATION
 from installer.model.names import LAST_FAILURE, NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
-from installer.operator.api import ApiError, Page
+from installer.operator.api import ApiError, KubeApi, Page
 from installer.operator.clean_nodes import build_patches, clean_nodes
 from installer.operator.find import read_installed
 from installer.operator.removal import build_removal, parse_settings_map, settings_map_of, wait_seconds_of
@@ -99,7 +99,7 @@ def test_only_what_is_ours_is_taken_off_a_node() -> None:
     assert build_patches({"metadata": {"annotations": {"other": "x"}}}) == ({}, {})
 
 
-class Forgetful:
+class Forgetful(KubeApi):
     """An API server with two Nodes that forgets the place in a list as soon as something is written."""
 
     def __init__(self) -> None:
