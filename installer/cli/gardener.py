@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib.util
 import os
 import signal
@@ -25,7 +24,7 @@ def run_extension(arguments: argparse.Namespace, options: Options) -> int:
         )
     from installer.gardener.controller import Setup
     from installer.gardener.desired import Renderer
-    from installer.gardener.health import HealthServer, Pulses
+    from installer.gardener.pulses import Pulses
     from installer.gardener.service import serve
     from installer.operator.api import LEASE, SHOOT
     from installer.operator.kube import connect, connect_with
@@ -49,11 +48,9 @@ def run_extension(arguments: argparse.Namespace, options: Options) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
-    seed, pulses = connect(), Pulses()
-    setup = Setup(renderer, name, pod, partial(connect_with, limits=SHOOT), pulses)
-    health = HealthServer(arguments.listen, pulses) if arguments.listen else contextlib.nullcontext()
-    with health:
-        led = serve(seed, connect(LEASE), setup, namespace, stop, lambda line: emit(Event("extension", line)))
+    setup = Setup(renderer, name, pod, partial(connect_with, limits=SHOOT), Pulses(arguments.alive))
+    seed, leases = connect(), connect(LEASE)
+    led = serve(seed, leases, setup, namespace, stop, lambda line: emit(Event("extension", line)))
     if not led:
         raise InstallerError("this replica does not lead any more", "it restarts, and waits to lead again")
     return 128 + received[0] if received else 0

@@ -311,7 +311,7 @@ def _add_extension(extension: argparse.ArgumentParser) -> None:
         help="the values of the ControllerDeployment; a Shoot's own are stronger",
     )
     extension.add_argument(
-        "--listen", default="", metavar="HOST:PORT", help="where /healthz and /readyz are served (nowhere)"
+        "--alive", type=Path, metavar="FILE", help="touched as long as no thread hangs (no file)"
     )
 
 

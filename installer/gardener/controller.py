@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from installer.gardener.decide import Decision, Render, Situation, after_sweep, decide
 from installer.gardener.desired import EXTENSION_TYPE
-from installer.gardener.health import Pulses
 from installer.gardener.mirror import Key, Mirror
 from installer.gardener.nodes import Nodes
+from installer.gardener.pulses import Pulses
 from installer.gardener.resources import (
     CLUSTERS,
     EXTENSIONS,

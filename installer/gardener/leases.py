@@ -48,7 +48,7 @@ class Leadership:
         renewed = self._renewed
         return renewed is not None and self._clock() - renewed < self._renew
 
-    def acquire(self, stop: threading.Event, alive: Callable[[], None] = lambda: None) -> bool:
+    def acquire(self, stop: threading.Event, alive: Callable[[], object] = lambda: None) -> bool:
         """Waits until it is held; False when stopped. Says before each attempt that it is `alive`."""
         while not stop.is_set():
             alive()

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
-from installer.gardener.health import Pulses
+from installer.gardener.pulses import Pulses
 from installer.operator.api import ApiError, KubeApi, Resource
 from installer.operator.kube_objects import Object
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from installer.gardener.controller import Controller, Setup
 from installer.gardener.desired import EXTENSION_TYPE
 from installer.gardener.fenced import Fenced
-from installer.gardener.health import Pulses
 from installer.gardener.leases import Leadership, beat
+from installer.gardener.pulses import Pulses
 from installer.operator.api import ApiError, KubeApi
 
 _LOOK_SECONDS = 0.2
@@ -29,7 +29,7 @@ def serve(
     Leases are. Requests for `leases` end in far less than the length of a Lease."""
     leadership = Leadership(leases, namespace, setup.instance, log, setup.lease_pace)
     log(f"{setup.instance} waits until it leads")
-    if not leadership.acquire(stop, lambda: setup.pulses.expect("the replica", _PULSE_SECONDS)):
+    if not leadership.acquire(stop, lambda: setup.pulses.show(log)):
         return True
     log(f"{setup.instance} leads")
     ended, quiet = threading.Event(), threading.Event()
@@ -51,7 +51,7 @@ def serve(
     keeper.start()
     # Not as long as the keeper lives: it may be waiting for an answer, while the Lease runs out.
     while held() and controller.is_alive() and not stop.wait(_LOOK_SECONDS * setup.lease_pace):
-        setup.pulses.expect("the replica", _PULSE_SECONDS)
+        setup.pulses.show(log)
     ended.set()
     lost = not held() or not controller.is_alive()
     if lost:

@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import NamedTuple
 
-from installer.gardener.health import Pulses
 from installer.gardener.nodes import Nodes, ask_nodes
+from installer.gardener.pulses import Pulses
 from installer.gardener.sweep import Swept, sweep
 from installer.gardener.work_queue import WorkQueue
 from installer.model.names import Mode

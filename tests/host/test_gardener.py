@@ -60,7 +60,7 @@ class Controller:
             "PYTHONPATH": str(EXTENSION),
         }
         words = [each.replace(mounted, str(scratch)) for each in container["args"]]
-        words[-1] = "--listen=127.0.0.1:0"
+        words[-1] = f"--alive={scratch}/alive"
         self._output = scratch / "output"
         with self._output.open("w") as output:
             self.process = subprocess.Popen(

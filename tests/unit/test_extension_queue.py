@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from installer.gardener.health import Pulses
+from pathlib import Path
+
+from installer.gardener.pulses import Pulses
 from installer.gardener.work_queue import WorkQueue
 
 
@@ -75,14 +77,16 @@ def test_a_closed_queue_gives_nothing() -> None:
     assert queue.take() is None
 
 
-def test_who_is_not_heard_of_in_time_hangs() -> None:
-    clock = Clock()
-    pulses = Pulses(clock)
+def test_who_is_not_heard_of_in_time_hangs(tmp_path: Path) -> None:
+    clock, alive = Clock(), tmp_path / "alive"
+    pulses = Pulses(alive, clock)
     pulses.expect("clusters", 300)
     pulses.expect("a Shoot", 900)
     clock.time += 301
-    assert pulses.overdue() == ["clusters"]
+    assert pulses.show() == ["clusters"]
+    assert not alive.exists()
     pulses.expect("clusters", 300)
     pulses.rest("a Shoot")
     clock.time += 299
-    assert pulses.overdue() == []
+    assert pulses.show() == []
+    assert alive.exists()

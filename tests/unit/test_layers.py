@@ -54,8 +54,7 @@ DOORS = {
     "ctypes": {"installer/host/healthz.py"},
     "fcntl": {"installer/host/disk.py", "installer/host/lock.py"},
     "ssl": {"installer/cluster/kubeapi.py"},
-    # A node's daemon serves its pages by GLib's loop, which Gardener's controller does not have.
-    "http": {"installer/cluster/kubeapi.py", "installer/gardener/health.py"},
+    "http": {"installer/cluster/kubeapi.py"},
 }
 MAY_WRITE_TO_A_TERMINAL = ("installer/report/", "installer/cli/")
 

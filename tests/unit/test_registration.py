@@ -72,9 +72,10 @@ def test_an_api_server_takes_all_of_it() -> None:
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     (container,) = pod["containers"]
     assert container["image"] == CONTROLLER
-    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
-    probed = {container[f"{kind}Probe"]["httpGet"]["port"] for kind in ("liveness", "readiness")}
-    assert [f"--listen=:{ports[each]}" for each in probed] == container["args"][-1:]
+    alive = container["args"][-1].removeprefix("--alive=")
+    for kind in ("liveness", "readiness"):
+        assert f"find {alive} -newermt" in container[f"{kind}Probe"]["exec"]["command"][-1]
+    assert alive.startswith(tuple(f"{each['mountPath']}/" for each in container["volumeMounts"]))
     assert {each.get("metadata", {}).get("namespace", NAMESPACE) for each in objects.values()} == {NAMESPACE}
     assert "VerticalPodAutoscaler" not in rendered(
         printed()["ControllerDeployment"], {"vpa": {"enabled": False}}

@@ -11,7 +11,7 @@ from typing import Any
 
 from installer.gardener.controller import Setup
 from installer.gardener.desired import Renderer
-from installer.gardener.health import Pulses
+from installer.gardener.pulses import Pulses
 from installer.gardener.service import serve
 from installer.operator.api import LEASE, Limits
 from installer.operator.api import SHOOT as SHOOT_LIMITS

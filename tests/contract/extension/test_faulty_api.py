@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from http.client import HTTPConnection
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from installer.gardener.decide import FINALIZER
-from installer.gardener.health import HealthServer, Pulses
+from installer.gardener.pulses import Pulses
 from installer.operator.kube import connect_with
 from tests.contract.extension.replica import (
     CHANGED,
@@ -168,10 +168,10 @@ def test_a_mirror_that_breaks_ends_the_replica(world: Landscape) -> None:
     assert "a thread has ended unexpectedly; this is a bug" in replica.lines
 
 
-def test_a_watch_that_hangs_is_said_to_the_probes(world: Landscape) -> None:
+def test_a_watch_that_hangs_is_said_to_the_probes(world: Landscape, tmp_path: Path) -> None:
     """And what does its work is not: each thread is heard of, while nothing happens too."""
-    now, hangs, lifted = [0.0], threading.Event(), threading.Event()
-    pulses = Pulses(lambda: now[0])
+    now, hangs, lifted, alive = [0.0], threading.Event(), threading.Event(), tmp_path / "alive"
+    pulses = Pulses(alive, lambda: now[0])
 
     def hang() -> Iterator[Any]:
         hangs.set()
@@ -180,24 +180,13 @@ def test_a_watch_that_hangs_is_said_to_the_probes(world: Landscape) -> None:
 
     replica = Replica(world, seed=OddClusters(world, hang), pulses=pulses)
     try:
-        with HealthServer("127.0.0.1:0", pulses) as server:
-            assert hangs.wait(300)
-            assert ask(server.port, "/healthz") == (200, "ok\n")
-            assert ask(server.port, "/readyz") == (200, "ok\n")
-            assert ask(server.port, "/metrics")[0] == 404
-            now[0] += 1000.0
-            live = "extensions", "managedresources"
-            world.seed.wait(lambda: not any(each in ask(server.port, "/healthz")[1] for each in live))
-            code, said = ask(server.port, "/healthz")
-            assert code == 503
-            assert said.startswith("hangs: clusters")
+        assert hangs.wait(300)
+        world.seed.wait(alive.exists)
+        now[0] += 1000.0
+        world.seed.wait(lambda: "hangs: clusters" in replica.lines)
+        alive.unlink()
+        assert pulses.show() == ["clusters"]
+        assert not alive.exists()
     finally:
         lifted.set()
         replica.stop()
-
-
-def ask(port: int, path: str) -> tuple[int, str]:
-    connection = HTTPConnection("127.0.0.1", port, timeout=30)
-    connection.request("GET", path)
-    answer = connection.getresponse()
-    return answer.status, answer.read().decode()

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from installer.gardener.health import Pulses
+from installer.gardener.pulses import Pulses
 from installer.operator.api import DAEMON_SETS, ApiError, Limits
 from installer.operator.kube import connect_with
 from tests.contract.extension.replica import SHOOT, Replica
@@ -83,7 +83,7 @@ def test_hostile_shoots_take_nothing_from_the_others(
         world.rest(SHOOT, "Create Succeeded")
         world.disable(SHOOT)
         world.gone(SHOOT)
-        assert not pulses.overdue()
+        assert not pulses.show()
         world.disable(hostile[0])
         world.says(hostile[0], "Progressing", "cannot be asked for its nodes")
         assert world.resource(hostile[0])
