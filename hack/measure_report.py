@@ -22,10 +22,8 @@ from installer.model.names import STATUS
 from tests.extras import EXTENSION
 from tests.throwaway.fleet import (
     DAEMON_SETS,
-    LEASES,
     NODES,
     PODS,
-    build_lease,
     build_node,
     build_pod,
     kind_of,
@@ -52,7 +50,7 @@ def main() -> int:
 
 
 def fill(server: KubeServer, count: int) -> None:
-    """Nodes, pods and Leases, past the requests that would make each of them."""
+    """Nodes and pods, past the requests that would make each of them."""
     daemon_set = next(each for each in server.find(DAEMON_SETS) if "agent" not in each["metadata"]["name"])
     for number in range(count):
         name = f"node-{number:05}"
@@ -66,7 +64,6 @@ def fill(server: KubeServer, count: int) -> None:
         node["status"]["images"] = [{"names": ["x" * (_NODE_BYTES - len(json.dumps(node)) - 40)]}]
         put(server, NODES, "", node)
         put(server, PODS, _NAMESPACE, build_pod(daemon_set, name, how))
-        put(server, LEASES, _NAMESPACE, build_lease(name))
     assert STATUS in node["metadata"]["annotations"]
 
 

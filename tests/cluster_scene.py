@@ -18,7 +18,7 @@ from installer.model.names import Mode
 
 CONTEXT = PodContext("10.0.0.1", 443, "/account", "worker-7", "ours-x7k2p", "kube-system", "ours")
 SEEN = {"node": ("ok", "")}
-ALL_OK = {**SEEN, "lease": ("ok", "")}
+ALL_OK = {**SEEN, "events": ("ok", "")}
 
 
 def answer(
@@ -127,7 +127,9 @@ class Scene:
         self.cluster.begin(self.loop, self._change)
 
     def heartbeat(self, output: str, code: int = 0) -> HeartbeatRequest:
-        """The next heartbeat, from its timer to its end."""
+        """The next heartbeat, from its timer to its end; a look at the Node, if none is due."""
+        if not self.loop.due:
+            self.cluster.see_node()
         self.loop.fire()
         child = self.children[-1]
         child.end(output, code)

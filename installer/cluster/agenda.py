@@ -1,8 +1,7 @@
 """When the next talk with the API server is due, and what for. Pure, but for its clock.
 
-A node at rest renews its Lease each five to six minutes, and looks at its Node before the pass that comes
-each ten minutes: 1.5 requests in five minutes, 50 a second for ten thousand nodes. Everything else follows a
-change.
+A node at rest looks at its Node before the pass that comes each ten minutes: 0.5 requests in five minutes,
+17 a second for ten thousand nodes. Everything else follows a change.
 """
 
 from __future__ import annotations
@@ -17,22 +16,18 @@ _SAME = 0.05  # seconds; a timer may be early by that
 
 
 class Due(StrEnum):
-    LEASE = "lease"  # its renewal
     NODE = "node"  # a look at the Node: is it paused, is it Ready
     WORD = "word"  # an Event, or what the Node says of us
 
 
 @dataclass(frozen=True, slots=True)
 class Periods:
-    """Seconds. `renew`: between two renewals of the Lease, at random within. `first`: until a new node has
-    one. `gap`: from one talk to the next, however fast the transitions come. `word`: until the Node says what
-    is no transition. `waiting`: until it says that it waits for its turn, which may come at once. `fresh`:
-    how old what is known of a pause may be when a pass begins. `paused`: between two looks whether a pause
-    has ended. `ready`: between two looks at a Node that is to be Ready, the first and the longest.
+    """Seconds. `gap`: from one talk to the next, however fast the transitions come. `word`: until the Node
+    says what is no transition. `waiting`: until it says that it waits for its turn, which may come at once.
+    `fresh`: how old what is known of a pause may be when a pass begins. `paused`: between two looks whether a
+    pause has ended. `ready`: between two looks at a Node that is to be Ready, the first and the longest.
     `retry`: after a failure, the first and the longest."""
 
-    renew: tuple[float, float] = (300.0, 360.0)
-    first: float = 60.0
     gap: float = 1.0
     word: float = 40.0
     waiting: float = 10.0
@@ -51,7 +46,6 @@ class Agenda:
         self._begun = self._looked = -_NEVER
         self._quiet_until = 0.0  # the server wants to be left alone
         self._failures = 0
-        self._doing = frozenset[Due]()
 
     def want(self, what: Due, seconds: float = 0.0) -> None:
         """Within `seconds`."""
@@ -73,10 +67,10 @@ class Agenda:
     def begin(self) -> frozenset[Due]:
         """A talk begins: what for."""
         self._begun = now = self._clock()
-        self._doing = frozenset(what for what, at in self._at.items() if at <= now + _SAME)
-        for what in self._doing:
+        due = frozenset(what for what, at in self._at.items() if at <= now + _SAME)
+        for what in due:
             self._at[what] = _NEVER
-        return self._doing
+        return due
 
     def ended(self, failed: frozenset[Due], *, looked: bool, retry_after: float = 0.0) -> None:
         """The talk has ended: what is to be tried again. `looked`: the Node was asked for, in vain or not."""
@@ -84,20 +78,9 @@ class Agenda:
         self._looked = now if looked else self._looked
         self._quiet_until = now + retry_after
         self._failures = self._failures + 1 if failed else 0
-        if Due.LEASE in self._doing - failed:
-            self.want_renewal(0.0)
         pause = min(longest, shortest * 2.0 ** min(10, self._failures - 1))
         for what in sorted(failed):
             self._at[what] = now + self._varied(max(pause, retry_after))
-
-    def want_renewal(self, ago: float) -> None:
-        """Of the Lease that was renewed so many seconds ago."""
-        first, last = self._periods.renew
-        self.want(Due.LEASE, max(0.0, first + (last - first) * self._random() - ago))
-
-    def want_first(self) -> None:
-        """The Lease, at any time within `first`: the nodes of a new fleet do not write all at once."""
-        self.want(Due.LEASE, self._periods.first * self._random())
 
     def want_varied(self, what: Due, seconds: float) -> None:
         """Within about so many seconds: a fleet does not ask in step."""

@@ -18,7 +18,6 @@ from installer.cluster.agenda import Agenda, Due, Periods
 from installer.cluster.events import EVENTS, MESSAGE_LIMIT, NodeSpeech, kind_of, message_of, policy_of
 from installer.cluster.heartbeat import HEARTBEAT_SECONDS, HeartbeatRequest
 from installer.cluster.memory import ClusterMemory
-from installer.cluster.node_objects import LEASE_SECONDS
 from installer.cluster.pod_context import PodContext
 from installer.cluster.turns import Turns
 from installer.host.ports import Files
@@ -71,13 +70,11 @@ class ApiCluster:
         self._child: RunningChild | None = None
         self._output = ""
         self._timer = 0
-        self._node_uid = ""
-        self._ahead = 0.0  # the API server's clock, of ours
         self._sees = False  # the child looks at the Node
         self._asking = False  # a pass waits for that
         self._unseen = False  # the last look at the Node was in vain
         self._busy = False  # a pass is at work
-        self._turns = Turns(context, emit, files, self._program, self._see_node, clock)
+        self._turns = Turns(context, emit, files, self._program, self.see_node, clock)
 
     # -- the port -------------------------------------------------------------------------
 
@@ -90,19 +87,7 @@ class ApiCluster:
         self._agenda.ended(failed, looked=True, retry_after=wait)
         self._loop, self._changed = loop, changed
         self._turns.begin(loop, changed)
-        self._plan_lease()
         self._schedule()
-
-    def _plan_lease(self) -> None:
-        """A Lease that an earlier pod has renewed is renewed when it is due. A new node has none yet that
-        could be out of date, and need not hurry."""
-        ago = self._now() - self._kept.renewed
-        if self._kept.renewed and 0.0 <= ago < LEASE_SECONDS:
-            self._agenda.want_renewal(ago)
-        elif self._context.annotate and self._node.is_new:
-            self._agenda.want_first()
-        else:
-            self._agenda.want(Due.LEASE)
 
     def paused(self) -> bool:
         """The last that the API server said: while it is away, nothing changes."""
@@ -151,7 +136,7 @@ class ApiCluster:
 
     def report(self, state: DaemonState) -> None:
         """See the port. A transition is told at once, everything else with the next heartbeat. A daemon that
-        has been replaced says that as an Event, and leaves Lease and annotation to the newer one."""
+        has been replaced says that as an Event, and leaves the annotation to the newer one."""
         phase = state.phase
         if phase is Phase.CHECKING:
             return  # nothing has changed
@@ -219,7 +204,7 @@ class ApiCluster:
         tells = self._owes_state and self._node.lasts
         if self._reached and (unsent or tells):
             sees = tells and not self._memory
-            request = self._request(unsent, _FIRST_SECONDS - 0.5, sees=sees, renews=self._speaks, tells=tells)
+            request = self._request(unsent, _FIRST_SECONDS - 0.5, sees=sees, tells=tells)
             self._run_child(self._argv("cluster-heartbeat", request), _FIRST_SECONDS)
 
     # -- children ---------------------------------------------------------------------------
@@ -230,7 +215,6 @@ class ApiCluster:
         seconds: float,
         *,
         sees: bool,
-        renews: bool,
         tells: bool,
     ) -> HeartbeatRequest:
         """`sees`: the Node is looked at; `tells`: it is told the present state."""
@@ -239,15 +223,10 @@ class ApiCluster:
             seconds,
             status=self._node.status if self._speaks and tells else {},
             events=events,
-            renew=renews and self._speaks,
             serves=self._node.serves,
             failure=self._node.failure,
             see_node=sees,
-            adopt=self._heard.get("lease", ("", ""))[0] != "ok",
-            node_uid=self._node_uid,
             known=self._memory,
-            creates=self._context.annotate and self._node.is_new and "lease" not in self._heard,
-            ahead=self._ahead,
         )
 
     def _tells(self, due: frozenset[Due]) -> bool:
@@ -287,7 +266,8 @@ class ApiCluster:
     def _argv(self, verb: str, request: HeartbeatRequest) -> tuple[str, ...]:
         return (*self._program, verb, request.to_json())
 
-    def _see_node(self) -> None:
+    def see_node(self) -> None:
+        """Looks at the Node soon."""
         self._agenda.soon(Due.NODE)
         self._schedule()
 
@@ -312,12 +292,10 @@ class ApiCluster:
         self._queue.clear()
         tells = self._tells(due)
         self._sees = Due.NODE in due or (tells and not self._memory)
-        if not (self._sees or tells or self._flight or Due.LEASE in due):
+        if not (self._sees or tells or self._flight):
             self._schedule()  # what was to be said is no longer so
             return
-        request = self._request(
-            self._flight, HEARTBEAT_SECONDS, sees=self._sees, renews=Due.LEASE in due, tells=tells
-        )
+        request = self._request(self._flight, HEARTBEAT_SECONDS, sees=self._sees, tells=tells)
         self._node.sending(request.status)
         argv = self._argv("cluster-heartbeat", request)
         try:
@@ -377,7 +355,7 @@ class ApiCluster:
             answer = json.loads(output.splitlines()[-1])
             parts = {str(part): (str(found[0]), str(found[1])) for part, found in answer["parts"].items()}
             sent, paused = int(answer["sent"]), answer["paused"]
-            wait, self._ahead = float(answer.get("wait", 0.0)), float(answer.get("ahead", self._ahead))
+            wait = float(answer.get("wait", 0.0))
             self._take_node(answer.get("node") or {})
             said = answer.get("said")
             parts["process"] = ("ok", "")
@@ -393,8 +371,6 @@ class ApiCluster:
         vain = parts["process"][0] != "ok" or self._unseen
         self._unseen = parts["node"][0] != "ok" if "node" in parts else vain
         self._kept.paused = before if paused is None else paused is True
-        if parts.get("lease", ("", ""))[0] == "ok":
-            self._kept.renewed = self._now()
         self._kept.keep()
         if self._kept.paused is not before or (unseen and not self._unseen):  # what waits for that may begin
             self._changed()
@@ -403,7 +379,6 @@ class ApiCluster:
     def _take_node(self, node: Mapping[str, Any]) -> None:
         """Nothing where the Node was not looked at, or did not come."""
         if uid := str(node.get("uid", "")):
-            self._node_uid = uid
             self._turns.node_is(uid, canary=bool(node.get("canary")), ready=bool(node.get("ready")))
         elif node.get("hidden"):
             self._turns.node_is_hidden()
@@ -413,8 +388,7 @@ class ApiCluster:
         failed = {part for part, (result, _) in parts.items() if result != "ok"}
         if "process" in failed:
             return frozenset(Due)
-        again = {Due.LEASE} if "lease" in failed else set[Due]()
-        again |= {Due.NODE} if "node" in failed else set()
+        again = {Due.NODE} if "node" in failed else set[Due]()
         words = [parts[part][0] for part in ("annotation", "condition") if part in parts]
         again |= {Due.WORD} if self._queue or "failed" in words else set()
         return frozenset(again)

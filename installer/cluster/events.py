@@ -124,11 +124,6 @@ class NodeSpeech:
         """Whether the present state is worth a word though none is due."""
         return bool(self.status) and (self.status["state"] not in _PASSING or self.shows_state)
 
-    @property
-    def is_new(self) -> bool:
-        """Whether the Node was seen, and has never said anything of us."""
-        return bool(self.known) and not self.known["metadata"]["annotations"]
-
     def shows(self, phase: Phase) -> bool:
         return self._shown.get("state") == phase
 

@@ -1,7 +1,7 @@
 """One heartbeat, and one check for a decommission: the requests, in order, and what they amount to.
 
 No part hinders another: each has its own result. What an RBAC role has to allow for them is DaemonSet get,
-Node get (and patch of it and its status), Lease patch and create, Event create.
+Node get (and patch of it and its status), Event create.
 """
 
 from __future__ import annotations
@@ -20,9 +20,6 @@ from installer.cluster.leases import CANARY, RING
 from installer.cluster.node_objects import (
     EVENTS_PATH,
     build_event,
-    build_lease,
-    build_ownership,
-    build_renewal,
     is_paused,
 )
 from installer.cluster.node_word import build_node_patch, build_word_patch, remember
@@ -31,8 +28,7 @@ from installer.errors import InvalidInputError
 from installer.model.jsontext import to_json
 
 HEARTBEAT_SECONDS = 10.0
-_NONE, _EXISTS, _TOO_MANY = 404, 409, 429
-_SAME_CLOCK = 10.0  # seconds between two clocks that are the same, with a slow answer between them
+_NONE, _TOO_MANY = 404, 429
 _CACHED = "?resourceVersion=0"
 """From the API server's own memory, not from etcd (Kubernetes API concepts, "Resource versions"): the
 heartbeats of a fleet must not be felt. May be a moment old."""
@@ -47,26 +43,18 @@ _OK: Result = ("ok", "")
 class HeartbeatRequest:
     """What the daemon wants of a child. `status`, `serves` and `failure` are what the Node is to say
     (node_word.py), `known` what it said of us when it was last seen (`said` of an answer), empty if that is
-    not known; `ask_only`: nothing is written; `renew`: whether the Lease is renewed; `creates`: there is none
-    yet, as far as is known; `ahead`: how many seconds the API server's clock was ahead of the node's when it
-    was last heard; `adopt`: it is given to the Node, if it is not the Node's; `see_node`: whether
-    the Node is looked at. `node_uid` is the Node's UID, as far as it is known. `seconds` is the deadline of
-    all of it."""
+    not known; `ask_only`: nothing is written; `see_node`: whether the Node is looked at. `seconds` is the
+    deadline of all of it."""
 
     context: PodContext
     seconds: float = HEARTBEAT_SECONDS
     ask_only: bool = False
     status: Mapping[str, str] = field(default_factory=dict)
     events: tuple[Mapping[str, Any], ...] = ()
-    renew: bool = True
     serves: bool | None = None
     failure: Mapping[str, str] = field(default_factory=dict)
     see_node: bool = True
-    adopt: bool = True
-    node_uid: str = ""
     known: Mapping[str, Any] = field(default_factory=dict)
-    creates: bool = False
-    ahead: float = 0.0
 
     def to_json(self) -> str:
         return to_json(self)
@@ -85,8 +73,7 @@ def parse_request(text: str) -> HeartbeatRequest:
 def heartbeat(text: str) -> str:
     """Asks and tells the API. The answer has `paused` (null if not known), `node` (null if not seen), `said`
     (what the Node says of us then; null if not seen), `sent` (how many of the events are done with), `parts`
-    with the result of each, `wait`: for how many seconds the server wants to be left alone, and `ahead` as a
-    request has it.
+    with the result of each, and `wait`: for how many seconds the server wants to be left alone.
 
     Raises InvalidInputError for a text that is not `HeartbeatRequest.to_json`'s.
     """
@@ -127,9 +114,8 @@ def _with_api(text: str, talk: Callable[[HeartbeatRequest, Api], Mapping[str, An
 class Heartbeat:
     """The most important request comes first: the time may not be enough for all."""
 
-    def __init__(self, request: HeartbeatRequest, api: Api, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, request: HeartbeatRequest, api: Api) -> None:
         self._request, self._context, self._api = request, request.context, api
-        self._clock, self._ahead = clock, request.ahead
         self._parts: dict[str, Result] = {}
         self._cached = "" if request.ask_only else _CACHED  # the first has to be new
         self._sent = 0
@@ -150,7 +136,6 @@ class Heartbeat:
             "sent": self._sent,
             "parts": self._parts,
             "wait": self._wait,
-            "ahead": self._ahead,
         }
 
     def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
@@ -158,8 +143,6 @@ class Heartbeat:
         if self._busy is not None:
             return self._busy
         answer = self._api.call(method, path, body)
-        if answer.when:
-            self._ahead = answer.when - self._clock()
         if answer.retry_after > 0 or answer.code == _TOO_MANY:
             self._busy, self._wait = answer, answer.retry_after
         return answer
@@ -171,42 +154,11 @@ class Heartbeat:
 
     def _tell(self, node: Answer | None) -> Answer | None:
         """Everything that is to be said; returns the Node as it is then, as far as it is known."""
-        if self._context.namespace and self._request.renew:
-            self._parts["lease"] = self._renew_lease(node)
         if self._request.events:
             self._parts["events"] = self._send_events()
         if self._is_to_speak and node is not None and node.ok and "condition" not in self._parts:
             node = self._speak(node)
         return node
-
-    def _renew_lease(self, seen: Answer | None) -> Result:
-        """By the API server's clock, by which others count its age. What was known of that may be old."""
-        supposed = self._ahead
-        answer = self._write_lease(seen)
-        if answer.ok and abs(self._ahead - supposed) > _SAME_CLOCK:
-            answer = self._call("PATCH", self._context.lease_path, build_renewal(self._context, self._now()))
-        return _result(answer)
-
-    def _now(self) -> datetime:
-        """As the API server has it."""
-        ahead = self._ahead if abs(self._ahead) > _SAME_CLOCK else 0.0
-        return datetime.fromtimestamp(self._clock() + ahead, UTC)
-
-    def _write_lease(self, seen: Answer | None) -> Answer:
-        """A Lease that is not the Node's yet is given to it; where that is not allowed (admission plugin
-        OwnerReferencesPermissionEnforcement), it is renewed all the same."""
-        now, uid = self._now(), self._request.node_uid
-        node = seen.metadata if seen is not None else {"name": self._context.node, "uid": uid} if uid else {}
-        if self._request.creates:
-            answer = self._call("POST", self._context.leases_path, build_lease(self._context, now, node))
-            if answer.code != _EXISTS:
-                return answer
-        answer = self._call("PATCH", self._context.lease_path, build_renewal(self._context, now))
-        if answer.code == 404:
-            answer = self._call("POST", self._context.leases_path, build_lease(self._context, now, node))
-        elif answer.ok and self._request.adopt and (owner := build_ownership(answer.metadata, node)):
-            self._call("PATCH", self._context.lease_path, owner)
-        return answer
 
     @property
     def _is_to_speak(self) -> bool:

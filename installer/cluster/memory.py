@@ -14,25 +14,22 @@ from installer.model.jsontext import parse_json
 
 
 class ClusterMemory:
-    """`paused`: what the API server has last said. `renewed`: when a daemon of this node has last renewed its
-    Lease, a time of the epoch; 0 if that is not known."""
+    """`paused`: what the API server has last said."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        self.paused, self.renewed = False, 0.0
-        self._kept: dict[str, object] = {}
+        self.paused = False
+        self._kept: bool | None = None
 
     def recall(self) -> None:
         with contextlib.suppress(InstallerError, OSError, ValueError, AttributeError, TypeError):
-            found = parse_json(self._files.read(CLUSTER_MEMORY) or b"{}")
-            self.paused, self.renewed = found.get("paused") is True, float(found.get("renewed", 0.0))
+            self.paused = parse_json(self._files.read(CLUSTER_MEMORY) or b"{}").get("paused") is True
 
     def keep(self) -> None:
         """Writes nothing where nothing has changed."""
-        found: dict[str, object] = {"paused": self.paused, "renewed": self.renewed}
-        if found == self._kept:
+        if self.paused is self._kept:
             return
         with contextlib.suppress(InstallerError, OSError):  # the next pass tells what is wrong with the host
             self._files.make_directory(paths.OUR_RUNTIME)
-            self._files.write(CLUSTER_MEMORY, json.dumps(found).encode() + b"\n", 0o644)
-            self._kept = found
+            self._files.write(CLUSTER_MEMORY, json.dumps({"paused": self.paused}).encode() + b"\n", 0o644)
+            self._kept = self.paused

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from installer.errors import InvalidInputError
-from installer.model.jsontext import sha256_hex
 
 PROGRAM = "cri-resmgr-installer"
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 _ROLLOUT = "CRI_RESMGR_INSTALLER_ROLLOUT_NAMESPACE"
 _NAME_LIMIT = 253  # of an object (Kubernetes documentation, "Object Names and IDs")
-_HASH_LENGTH = 16
 _GENERATED_LIMIT, _RANDOM_LENGTH = 58, 5  # characters of a pod's name
 
 
@@ -51,14 +49,6 @@ class PodContext:
     @property
     def node_path(self) -> str:
         return f"/api/v1/nodes/{self.node}"
-
-    @property
-    def leases_path(self) -> str:
-        return f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases"
-
-    @property
-    def lease_path(self) -> str:
-        return f"{self.leases_path}/{lease_name(self.node)}"
 
 
 def find_pod_context(environment: Mapping[str, str]) -> PodContext | None:
@@ -110,12 +100,3 @@ def is_name(text: str) -> bool:
     """Whether it may stand in a path as the name of an object."""
     allowed = "abcdefghijklmnopqrstuvwxyz0123456789-."
     return 0 < len(text) <= _NAME_LIMIT and not text.strip(allowed) and text[0] not in "-."
-
-
-def lease_name(node: str) -> str:
-    """`cri-resmgr-installer.<node>`; one that is too long for an object ends in a hash instead."""
-    whole = f"{PROGRAM}.{node}"
-    if len(whole) <= _NAME_LIMIT:
-        return whole
-    digest = sha256_hex(node.encode())[:_HASH_LENGTH]
-    return f"{whole[: _NAME_LIMIT - _HASH_LENGTH - 1].rstrip('-.')}-{digest}"

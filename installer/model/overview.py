@@ -39,8 +39,8 @@ class FleetInstallation:
 class NodeView:
     """`phase`, `generation` and `policy` (what is installed), `wanted` (the generation that is asked of it),
     `version`, `hold` and `changed` (a time) are the node's own words; empty where it says none. `outdated`:
-    its pod is not of the present template, and so it cannot know yet what is asked for. `heard` is how old
-    its word is, in seconds. `ready` is its pod's. `reachable`: its kubelet is heard of. `mode` is what is
+    its pod is not of the present template, and so it cannot know yet what is asked for. `ready` is its
+    pod's. `reachable`: its kubelet is heard of. `mode` is what is
     asked of it, None where no DaemonSet selects it."""
 
     name: str
@@ -58,7 +58,6 @@ class NodeView:
     ready: bool = False
     reachable: bool = True
     mode: Mode | None = None
-    heard: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

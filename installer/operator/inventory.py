@@ -93,8 +93,8 @@ def find_instance(api: KubeApi, namespace: str, asked: str) -> str:
 
 
 def take_inventory(api: KubeApi, instance: str, namespace: str) -> tuple[Owned, ...]:
-    """Everything of the instance, in the order of deletion. Leases of nodes have no instance: those in
-    `namespace` are taken where no other instance lives there. Raises ApiError."""
+    """Everything of the instance, in the order of deletion. Leases of nodes, which 0.1.0 wrote, have no
+    instance: those in `namespace` are taken where no other instance lives there. Raises ApiError."""
     found = [each for resource in KINDS for each in _owned(api, resource, f"{INSTANCE_LABEL}={instance}")]
     others = [
         text_at(each, "metadata", "labels", INSTANCE_LABEL)

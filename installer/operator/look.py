@@ -1,23 +1,22 @@
-"""One look at every node of a cluster: DaemonSets, their pods, Leases and the Nodes are listed in pages. Of
+"""One look at every node of a cluster: DaemonSets, their pods and the Nodes are listed in pages. Of
 each object only what is needed is kept, and no node costs a request of its own.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from operator import attrgetter
 from typing import Any
 
 from installer.cluster.node_objects import is_paused
-from installer.cluster.pod_context import lease_name
 from installer.cluster.selection import selects
 from installer.model.daemon import Phase
 from installer.model.names import COMPONENT_LABEL, INSTANCE_LABEL, LEFT, OURS, STATUS, Mode, mode_of
 from installer.model.overview import NodeHealth, NodeView, Overview
-from installer.operator.api import LEASES, NODES, PAGE, PODS, KubeApi
+from installer.operator.api import NODES, PAGE, PODS, KubeApi
 from installer.operator.find import Installed, find_installations
 from installer.operator.kube_objects import (
     Object,
@@ -25,7 +24,6 @@ from installer.operator.kube_objects import (
     cut_line,
     is_ready_pod,
     mapping_at,
-    number_at,
     parse_time,
     silent_since,
     text_at,
@@ -38,7 +36,6 @@ _REVISION = "controller-revision-hash"  # label (Kubernetes API reference, apps/
 _NO_DAEMON_SET = "no DaemonSet is left to clean it: apply the manifests again"
 _MOST_WORDS = 16_384  # characters; ours have about 3,000 at most (node_word.py)
 _MOST_OF_ONE = 1024
-_FUTURE = 60.0  # seconds that a renewal may seem to come from
 _PATIENCE = 300.0  # seconds that a new node may take until it has a pod
 
 
@@ -67,7 +64,6 @@ class Known:
 
     installations: tuple[Installed, ...]
     pods: Mapping[tuple[str, Mode], PodView]
-    words: Mapping[str, tuple[datetime, int]]
     now: datetime
     newest: Mapping[Mode, str] = field(default_factory=dict)
 
@@ -83,14 +79,10 @@ def look(api: KubeApi, namespace: str = "", instance: str = "") -> Overview:
             for each in page.items:
                 key, pod = _read_pod(each)
                 pods[key] = max(pods.get(key, pod), pod, key=attrgetter("counts"))
-    words = dict[str, tuple[datetime, int]]()
-    for each_namespace in namespaces:
-        for page in api.list_pages(LEASES, OURS, each_namespace, PAGE):
-            words |= {text_at(each, "metadata", "name"): _read_lease(each) for each in page.items}
     newest = {mode: _newest(pods, mode) for mode in Mode}
     views, others = [], 0
     for page in api.list_pages(NODES, "", "", PAGE):
-        known = Known(installations, pods, words, api.now(), newest)
+        known = Known(installations, pods, api.now(), newest)
         for node in page.items:
             view = judge_node(node, known)
             others += view is None
@@ -101,9 +93,9 @@ def look(api: KubeApi, namespace: str = "", instance: str = "") -> Overview:
     return Overview(when, tuple(each.what for each in installations), tuple(views), others)
 
 
-def find_unclean(api: KubeApi, leases: Collection[str]) -> tuple[NodeView, ...]:
-    """Where no DaemonSet of ours is left: the nodes that have a word of ours or one of these Leases, and do
-    not say that they are clean. Raises ApiError."""
+def find_unclean(api: KubeApi) -> tuple[NodeView, ...]:
+    """Where no DaemonSet of ours is left: the nodes that have a word of ours, and do not say that they are
+    clean. Raises ApiError."""
     found = []
     for page in api.list_pages(NODES, "", "", PAGE):
         for node in page.items:
@@ -111,7 +103,7 @@ def find_unclean(api: KubeApi, leases: Collection[str]) -> tuple[NodeView, ...]:
                 text_at(node, "metadata", "name"),
                 read_status(mapping_at(node, "metadata")).get("state", ""),
             )
-            if phase != Phase.REMOVED and (phase or lease_name(name) in leases):
+            if phase not in ("", Phase.REMOVED):
                 reason = _left_reason(node) or _NO_DAEMON_SET
                 reachable = silent_since(node) is None
                 found.append(NodeView(name, NodeHealth.DIRTY, reason, phase=phase, reachable=reachable))
@@ -125,15 +117,11 @@ def judge_node(node: Object, known: Known) -> NodeView | None:
     says = read_status(metadata)
     modes = _modes(known.installations, name, mapping_at(metadata, "labels"))
     mode = Mode.REMOVE if Mode.REMOVE in modes else Mode.INSTALL
-    pod, word = known.pods.get((name, mode)), known.words.get(lease_name(name))
-    heard = (known.now - word[0]).total_seconds() if word else None
+    pod = known.pods.get((name, mode))
     health, reason = NodeHealth.DIRTY, _left_reason(node) or "no DaemonSet selects it any more"
     if modes:
         health, reason = _judge(node, says, pod, mode, known.now)
-        silence = _silence(heard, word[1] if word else 0)
-        if silence and health in (NodeHealth.WELL, NodeHealth.WORKING, NodeHealth.PAUSED):
-            health, reason = NodeHealth.SILENT, silence
-    elif says.get("state", "") in ("", Phase.REMOVED) and (says or word is None):
+    elif says.get("state", "") in ("", Phase.REMOVED):
         return None
     return NodeView(
         name,
@@ -151,17 +139,7 @@ def judge_node(node: Object, known: Known) -> NodeView | None:
         ready=pod is not None and pod.ready,
         reachable=silent_since(node) is None,
         mode=mode if modes else None,
-        heard=None if heard is None else max(0.0, round(heard)),
     )
-
-
-def _silence(heard: float | None, seconds: int) -> str:
-    """What is wrong with a Lease that was renewed `heard` seconds ago, and is good for `seconds`."""
-    if heard is not None and heard > seconds:
-        return "its installer has not renewed its Lease"
-    if heard is not None and heard < -_FUTURE:
-        return "its Lease was renewed in the future: the node's clock is ahead, and hides silence"
-    return ""
 
 
 def _judge(
@@ -236,7 +214,3 @@ def _newest(pods: Mapping[tuple[str, Mode], PodView], mode: Mode) -> str:
     """The controller makes pods of the present template only."""
     found = [pod for (_, of), pod in pods.items() if of is mode and not pod.over]
     return max(found, key=attrgetter("created")).revision if found else ""
-
-
-def _read_lease(lease: Object) -> tuple[datetime, int]:
-    return parse_time(text_at(lease, "spec", "renewTime")), number_at(lease, "spec", "leaseDurationSeconds")

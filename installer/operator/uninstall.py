@@ -17,7 +17,7 @@ from installer.errors import InvalidInputError, RollbackFailedError, RolledBackE
 from installer.model.event import Emit, Event
 from installer.model.names import UNINSTALLING, Mode
 from installer.model.overview import NodeHealth, NodeView, name_some
-from installer.operator.api import CONFIG_MAPS, DAEMON_SETS, LEASES, ApiError, KubeApi, Resource
+from installer.operator.api import CONFIG_MAPS, DAEMON_SETS, ApiError, KubeApi, Resource
 from installer.operator.clean_nodes import clean_nodes, mark_left
 from installer.operator.find import Installed, find_installations
 from installer.operator.inventory import (
@@ -43,7 +43,6 @@ from installer.operator.wait import Clock, Waiting
 
 _NAMED = 10  # objects or nodes in a message
 _LEFT = "`uninstall` has left this node as it was"
-_ROUNDS = 2  # a Lease may have been written while it was deleted
 _GARDENER = ("resources.gardener.cloud/origin", "resources.gardener.cloud/description")
 
 
@@ -114,7 +113,7 @@ def find(api: KubeApi, asked: Asked) -> Found:
         by_mode.get(Mode.REMOVE),
         _read_settings(api, by_mode.get(Mode.INSTALL), by_mode.get(Mode.REMOVE)),
         owned,
-        look(api, namespace, instance).nodes if instance else find_unclean(api, ()),
+        look(api, namespace, instance).nodes if instance else find_unclean(api),
         len(find_adjustments(api)) if any(each.resource == DEFINITIONS for each in owned) else 0,
     )
 
@@ -200,8 +199,7 @@ def uninstall(api: KubeApi, found: Found, asked: Asked, emit: Emit, clock: Clock
     mark_left(api, {node.name: f"{_LEFT}: {node.reason or node.phase}" for node in left}, waiting.patiently)
     count = clean_nodes(api, {node.name for node in left}, waiting.patiently)
     emit(Event("uninstall.nodes", f"cleaned {count} Nodes in the API server", {"nodes": count}))
-    for _ in range(_ROUNDS):
-        delete(waiting.patiently(look_again))
+    delete(waiting.patiently(look_again))
     kept = waiting.until_deleted(lambda: [f"{each.path} ({each.held or 'new'})" for each in look_again()])
     but = f", but for {name_some(kept)}" if kept else ""
     what = f"everything is deleted from the API server{but}"
@@ -235,9 +233,7 @@ def _clean_hosts(api: KubeApi, found: Found, waiting: Waiting, emit: Emit) -> tu
         emit(Event("uninstall.removal", f"DaemonSet {found.namespace}/{_removal_of(found)} is at work"))
     if removal := _removal_of(found):
         return waiting.until_clean(found.namespace, removal)
-    marked = any(each.marked for each in found.owned)
-    leases = {each.name for each in found.owned if each.resource == LEASES}
-    return find_unclean(api, set() if marked else leases)
+    return find_unclean(api)
 
 
 def _removal_of(found: Found) -> str:

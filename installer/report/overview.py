@@ -33,7 +33,6 @@ _COLUMNS = (
     "changed",
     "hold",
     "pause",
-    "heard",
     "reason",
 )
 
@@ -132,17 +131,8 @@ def _row(cells: list[str], widths: list[int]) -> str:
 def _cells(node: NodeView) -> list[str]:
     pause = "yes" if node.paused else ""
     generation = node.generation[:12]
-    heard = "" if node.heard is None else describe_age(node.heard)
     words = [node.name, node.health.value, node.phase, generation, node.wanted[:12], node.policy]
-    return [*words, node.changed, node.hold, pause, heard, node.reason]
-
-
-def describe_age(seconds: float) -> str:
-    """`45s`, `3m`, `5h`, `12d`."""
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f}{unit}"
-    return f"{seconds:.0f}s"
+    return [*words, node.changed, node.hold, pause, node.reason]
 
 
 def describe_duration(seconds: float) -> str:
@@ -220,7 +210,6 @@ def _node_json(node: NodeView) -> Mapping[str, object]:
         "hold": node.hold,
         "paused": node.paused,
         "podReady": node.ready,
-        "heardSeconds": node.heard,
     }
 
 

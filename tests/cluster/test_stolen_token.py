@@ -18,6 +18,7 @@ from tests.contract.test_stolen_token import (
     test_a_lease_is_not_filled_by_many_managers,
     test_a_lease_is_not_filled_with_what_manages_it,
     test_a_lease_of_another_name_is_refused,
+    test_a_lease_of_another_namespace_is_refused,
     test_a_new_permit_with_more_than_a_permit_has_is_refused,
     test_a_patch_that_is_not_a_pods_own_is_refused,
     test_a_permit_that_is_claimed_for_later_does_not_come_free_before,
@@ -26,7 +27,6 @@ from tests.contract.test_stolen_token import (
     test_another_nodes_permit_is_neither_given_back_nor_taken,
     test_nothing_is_deleted_by_name,
     test_others_conditions_are_refused,
-    test_the_lease_of_another_node_is_refused,
 )
 from tests.throwaway.controlplane import Caller
 from tests.throwaway.furnish import IMAGE
@@ -38,6 +38,7 @@ __all__ = [
     "test_a_lease_is_not_filled_by_many_managers",
     "test_a_lease_is_not_filled_with_what_manages_it",
     "test_a_lease_of_another_name_is_refused",
+    "test_a_lease_of_another_namespace_is_refused",
     "test_a_new_permit_with_more_than_a_permit_has_is_refused",
     "test_a_patch_that_is_not_a_pods_own_is_refused",
     "test_a_permit_that_is_claimed_for_later_does_not_come_free_before",
@@ -46,7 +47,6 @@ __all__ = [
     "test_another_nodes_permit_is_neither_given_back_nor_taken",
     "test_nothing_is_deleted_by_name",
     "test_others_conditions_are_refused",
-    "test_the_lease_of_another_node_is_refused",
 ]
 
 #: No agent is in that image, but its pods are there, and with them their tokens.

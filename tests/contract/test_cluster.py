@@ -17,6 +17,7 @@ from installer.cluster.agenda import Periods
 from installer.cluster.client import ApiCluster
 from installer.cluster.heartbeat import Heartbeat, HeartbeatRequest, decommission, heartbeat
 from installer.cluster.kubeapi import Answer, KubeApi
+from installer.cluster.leases import leases_path
 from installer.cluster.pod_context import PodContext, find_pod_context
 from installer.daemon.watch import EventLoop
 from installer.host.files import RootedFiles
@@ -34,7 +35,7 @@ from installer.cluster.heartbeat import decommission, heartbeat
 print({"cluster-heartbeat": heartbeat, "cluster-decommission": decommission}[sys.argv[1]](sys.argv[2]))
 """
 PROGRAM = (sys.executable, "-P", "-c", CHILD)
-FAST = Periods(renew=(0.2, 0.2), gap=0.1, paused=0.2, retry=(0.2, 0.2))
+FAST = Periods(gap=0.1, paused=0.2, retry=(0.2, 0.2))
 EVENT = {"type": "Normal", "reason": "Converged", "message": "done", "time": 0.0}
 
 
@@ -71,7 +72,7 @@ def test_an_object_is_patched_and_created(server: ApiServer, api: KubeApi) -> No
     patch = {"metadata": {"annotations": {"a": "b"}}}
     assert api.call("PATCH", server.node_path, patch).ok
     assert server.annotations == {"a": "b"}
-    created = api.call("POST", server.lease_path.rpartition("/")[0], {"metadata": {"name": "mine"}})
+    created = api.call("POST", leases_path(server.namespace), {"metadata": {"name": "mine"}})
     assert (created.code, created.ok) == (201, True)
 
 
@@ -193,32 +194,10 @@ def test_a_service_account_that_lacks_a_file_is_a_failure(server: ApiServer, api
 # -- a heartbeat and the evidence ------------------------------------------------------------------
 
 
-def test_a_beat_leaves_a_lease_and_an_event(server: ApiServer, context: PodContext) -> None:
+def test_a_beat_looks_and_leaves_an_event(server: ApiServer, context: PodContext) -> None:
     answer = json.loads(heartbeat(HeartbeatRequest(context, events=(EVENT,)).to_json()))
     assert (answer["paused"], answer["sent"]) == (False, 1)
-    assert server.lease
-    first = server.lease["spec"]
-    assert (first["holderIdentity"], first["leaseDurationSeconds"]) == (context.node, 900)
-    heartbeat(HeartbeatRequest(context).to_json())
-    assert server.lease["spec"]["renewTime"] > first["renewTime"]
-    assert server.lease["spec"]["acquireTime"] == first["acquireTime"]
-    (owner,) = server.lease["metadata"]["ownerReferences"]
-    assert (owner["kind"], owner["uid"]) == ("Node", server.node["metadata"]["uid"])
-    changes = [request for request in server.requests if request[1].startswith(server.lease_path)]
-    assert len(changes) == 2  # the first try to renew, and a renewal: it belongs to the node from the start
     assert [event["reason"] for event in server.events] == ["Converged"]
-
-
-def test_a_lease_that_may_not_be_given_away_is_renewed_all_the_same(
-    server: ApiServer, context: PodContext
-) -> None:
-    heartbeat(HeartbeatRequest(context).to_json())
-    assert server.lease
-    del server.lease["metadata"]["ownerReferences"]
-    server.forbid_ownership()
-    answer = json.loads(heartbeat(HeartbeatRequest(context).to_json()))
-    assert answer["parts"]["lease"] == ["ok", ""]
-    assert "ownerReferences" not in server.lease["metadata"]
 
 
 @rule("R2")
@@ -249,7 +228,7 @@ def test_a_served_node_says_so_once_and_loses_the_startup_taint(server: ApiServe
     assert server.node["metadata"]["labels"][READY_LABEL] == "true"
     kubelets, ours = server.node["status"]["conditions"]
     assert (kubelets["type"], ours["type"], ours["status"]) == ("Ready", READY_CONDITION, "True")
-    writes = [path for method, path in server.requests if method == "PATCH" and path != server.lease_path]
+    writes = [path for method, path in server.requests if method == "PATCH"]
     assert writes == [f"{server.node_path}/status", server.node_path]
     removed = HeartbeatRequest(context, status={"state": "removed"}, serves=False)
     heartbeat(removed.to_json())
@@ -283,12 +262,12 @@ class _Remembers:
         return self._api.call(method, path, body)
 
 
-def test_a_part_that_hangs_does_not_hinder_the_others(server: ApiServer, context: PodContext) -> None:
+def test_a_part_that_hangs_does_not_hinder_the_other(server: ApiServer, context: PodContext) -> None:
     server.annotations[PAUSE_ANNOTATION] = "true"
-    server.fail("/leases", hang=True)
+    server.fail("/events", hang=True)
     answer = json.loads(heartbeat(HeartbeatRequest(context, events=(EVENT,), seconds=2.0).to_json()))
     results = {part: found[0] for part, found in answer["parts"].items()}
-    assert results == {"node": "ok", "lease": "failed", "events": "ok"}
+    assert results == {"node": "ok", "events": "failed"}
     assert answer["paused"] is True
 
 
@@ -444,24 +423,20 @@ def test_a_pause_outlasts_an_api_server_that_is_away(server: ApiServer, scene: S
 
 
 @rule("R13")
-def test_transitions_arrive_in_order_and_the_lease_is_renewed(server: ApiServer, scene: Scene) -> None:
+def test_transitions_arrive_in_order(server: ApiServer, scene: Scene) -> None:
     scene.begin()
     for phase in (Phase.FAILED, Phase.HELD, Phase.CONVERGED):
         scene.report(phase)
     scene.until(lambda: len(server.events) == 3)
     assert [event["reason"] for event in server.events] == ["RepairFailed", "HoldSet", "Converged"]
-    assert server.lease
-    renewed = server.lease["spec"]["renewTime"]
-    scene.until(lambda: bool(server.lease and server.lease["spec"]["renewTime"] > renewed))
     assert scene.said == []
 
 
 def test_without_permission_it_goes_on_and_says_so_once(server: ApiServer, scene: Scene) -> None:
-    server.fail("/leases", code=403)
     server.fail("/events", code=403)
     scene.begin()
     scene.report(Phase.CONVERGED)
-    asked = ("PATCH", server.lease_path)
+    asked = ("POST", "/api/v1/namespaces/default/events")
     scene.until(lambda: server.requests.count(asked) > 4)
     assert scene.kinds() == ["cluster.denied"]
     server.heal()

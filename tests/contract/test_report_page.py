@@ -36,7 +36,7 @@ def nodes() -> Iterator[NodeView]:
         health = NodeHealth.TROUBLE if sick else NodeHealth.WORKING if at > 250 else NodeHealth.WELL
         phase = "failed" if sick else "waiting" if at > 250 else "converged"
         changed = plain_time(NOW - 10 * at)
-        yield NodeView(f"n{at}", health, NASTY if sick else "", phase=phase, changed=changed, heard=at)
+        yield NodeView(f"n{at}", health, NASTY if sick else "", phase=phase, changed=changed)
 
 
 @pytest.fixture(scope="module")
@@ -97,12 +97,12 @@ def test_a_person_sees_what_is_wrong_and_finds_why_with_the_keyboard(browser: Br
 def test_a_view_is_kept_in_the_address(browser: Browser, page: Path) -> None:
     browser.open(page)
     browser.see("document.querySelector('#groups .link').click()")
-    browser.see("document.querySelector('[data-key=heardSeconds] button').click()")
-    browser.see("document.querySelector('[data-key=heardSeconds] button').click()")
+    browser.see("document.querySelector('[data-key=name] button').click()")
+    browser.see("document.querySelector('[data-key=name] button').click()")
     assert (browser.see(SHOWN), browser.see(FIRST)) == ("3 of 300 nodes", "n207")
     browser.open(page, str(browser.see("location.hash"))[1:])
     assert (browser.see(SHOWN), browser.see(FIRST)) == ("3 of 300 nodes", "n207")
-    assert browser.see("document.querySelector('[aria-sort=descending]').dataset.key") == "heardSeconds"
+    assert browser.see("document.querySelector('[aria-sort=descending]').dataset.key") == "name"
     browser.open(page, "state=waiting&sort=nothing&group=99&q=%E0%A4&node=gone&since=never")
     assert browser.see(SHOWN) == "300 of 300 nodes"
 

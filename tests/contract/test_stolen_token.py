@@ -17,7 +17,7 @@ from installer.cluster.ask import Ask, FleetContext
 from installer.cluster.heartbeat import Heartbeat, HeartbeatRequest
 from installer.cluster.kubeapi import KubeApi
 from installer.cluster.leases import Permit, build_lease, build_permit
-from installer.cluster.pod_context import PodContext, lease_name
+from installer.cluster.pod_context import PodContext
 from installer.manifests import ManifestOptions, render_objects
 from installer.model.fleet import ROLLOUT, SIZE, FleetRequest, FleetRules, PlannedWork, WorkResult
 from installer.model.hold import PAUSE_ANNOTATION
@@ -254,8 +254,8 @@ def test_a_lease_is_not_filled_by_many_managers(scene: Robbed, held: str) -> Non
     assert not (there and all(applied))
 
 
-def test_the_lease_of_another_node_is_refused(scene: Robbed) -> None:
-    there = {"metadata": {"name": lease_name(OTHER)}, "spec": {"holderIdentity": OTHER}}
+def test_a_lease_of_another_namespace_is_refused(scene: Robbed) -> None:
+    there = {"metadata": {"name": "kube-scheduler"}, "spec": {"holderIdentity": OTHER}}
     refused(scene, "POST", LEASES.format(NAMESPACE), lease(there))
 
 
@@ -309,26 +309,22 @@ def test_a_forgotten_permit_is_taken_over_when_it_has_expired(scene: Robbed, hel
 def test_a_pod_says_of_its_node_what_is_its_to_say(scene: Scene) -> None:
     context = PodContext("127.0.0.1", 0, "", OURS, f"{NAME}-{OURS}", NAMESPACE, NAME, annotate=True)
     status = {"state": "failed", "reason": "no space", "generation": "0a1b", "hold": "x" * 1024}
-    for serves, creates in ((True, True), (False, False)):
+    for serves in (True, False):
         request = HeartbeatRequest(
             context,
             status=status,
             serves=serves,
             failure={"reason": "y" * 1024},
-            node_uid=scene.uids[OURS],
-            creates=creates,
         )
         said = Heartbeat(request, scene.api(OURS)).run()
         assert {part: result for part, (result, _) in said["parts"].items()} == dict.fromkeys(
-            ("node", "lease", "condition", "annotation"), "ok"
+            ("node", "condition", "annotation"), "ok"
         ), said["parts"]
         status = {**status, "state": "converged"}
     node = scene.admin.call("GET", f"{NODES}/{OURS}").body
     assert {STATUS, LAST_FAILURE} <= node["metadata"]["annotations"].keys()
     assert node["metadata"]["labels"][READY_LABEL] == "false"
     assert {each["type"] for each in node["status"]["conditions"]} == {"Ready", READY_CONDITION}
-    lease = scene.admin.call("GET", f"{LEASES.format(NAMESPACE)}/{lease_name(OURS)}").body
-    assert [each["uid"] for each in lease["metadata"]["ownerReferences"]] == [scene.uids[OURS]]
 
 
 def test_nodes_take_their_turns_one_after_the_other(scene: Scene) -> None:

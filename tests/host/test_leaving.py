@@ -23,7 +23,7 @@ from tests.host.node import PROXY, Node
 from tests.host.nodes import Nodes
 from tests.rules import rule
 from tests.throwaway.authority import ACCOUNTS, NAMESPACES, StrictServer
-from tests.throwaway.fleet import LABELS, LEASES, NODES, kind_of
+from tests.throwaway.fleet import LABELS, NODES, kind_of
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.kubelet import wait_healthy
 from tests.throwaway.kubeserver import Kind, Name, Refused
@@ -223,13 +223,10 @@ def test_of_a_pool_that_is_scaled_to_zero_nothing_is_left_in_the_cluster(node: N
     node.run("remove")
     with Cluster(node, tmp_path) as cluster:
         cluster.install()
-        lease = Name(LEASES, NAMESPACE, f"cri-resmgr-installer.{NODE}")
-        cluster.server.wait(lambda: lease in cluster.server.objects)
         with cluster.server.changed:
             cluster.nodes.lose(NODE)
             cluster.server.delete(Name(NODES, "", NODE))
         within(SOON, cluster.without_pods)
-        assert lease not in cluster.server.objects
         assert Name(ACCOUNTS, NAMESPACE, "cri-resmgr-installer") in cluster.server.objects
         events = [name for name in cluster.server.objects if name.kind.plural == "events"]
         left = {name: body for name, body in cluster.server.objects.items() if name not in events}

@@ -249,7 +249,6 @@ def test_it_tells_the_cluster_and_removes_only_on_its_word(world: World) -> None
     node, values = world.node, {"removal": {"onTermination": "auto"}}
     with ApiServer(network=f"/proc/{world.host.leader}/ns/net") as server:
         with world.rollout(server=server, **values) as pod:
-            within(SOON, lambda: server.lease is not None)
             within(SOON, lambda: json.loads(server.annotations.get(STATUS, "{}")).get("state") == "converged")
             before = node.invocations()
             server.fail(code=403)

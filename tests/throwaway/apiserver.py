@@ -87,7 +87,6 @@ class ApiServer:
         self.requests: list[tuple[str, str]] = []
         self.changed = threading.Condition()
         self._faults: list[Fault] = []
-        self._ownership_is_forbidden = False
         self._lifted = threading.Event()
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
@@ -132,11 +131,6 @@ class ApiServer:
         return f"/apis/apps/v1/namespaces/{self.namespace}/daemonsets/{self.daemonset_name}"
 
     @property
-    def lease_path(self) -> str:
-        leases = f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases"
-        return f"{leases}/cri-resmgr-installer.{self.node_name}"
-
-    @property
     def node(self) -> dict[str, Any]:
         return self.objects[self.node_path]
 
@@ -148,10 +142,6 @@ class ApiServer:
     @property
     def daemonset(self) -> dict[str, Any]:
         return self.objects[self.daemonset_path]
-
-    @property
-    def lease(self) -> dict[str, Any] | None:
-        return self.objects.get(self.lease_path)
 
     def delete_daemonset(self) -> None:
         del self.objects[self.daemonset_path]
@@ -187,10 +177,6 @@ class ApiServer:
         retry_after: str = "",
     ) -> None:
         self._faults.append(Fault(part, method, code, delay, hang, page, retry_after))
-
-    def forbid_ownership(self) -> None:
-        """As the admission plugin OwnerReferencesPermissionEnforcement does for who may not delete."""
-        self._ownership_is_forbidden = True
 
     def heal(self) -> None:
         """Lifts every fault, and lets go what hangs."""
@@ -299,12 +285,6 @@ class ApiServer:
             return 200, self._versioned(path)
         if method == "GET" and path.rpartition("/")[2] in _COLLECTIONS:
             return 200, self._list(path, query)
-        if (
-            self._ownership_is_forbidden
-            and method == "PATCH"
-            and "ownerReferences" in body.get("metadata", {})
-        ):
-            return _status(403, path)
         if method == "PATCH" and path.endswith("/status") and path.removesuffix("/status") in self.objects:
             return 200, self._patch_status(self.objects[path.removesuffix("/status")], body)
         if method in ("PATCH", "PUT") and path in self.objects:

@@ -147,9 +147,6 @@ class Fleet:
         }
         annotations = {STATUS: json.dumps(said)}
         self.server.patch(Name(NODES, "", node), {"metadata": {"annotations": annotations}})
-        lease = Name(LEASES, namespace, f"cri-resmgr-installer.{node}")
-        if lease not in self.server.objects:
-            self.server.create(LEASES, namespace, build_lease(node))
 
 
 def _name_of(daemon_set: dict[str, Any]) -> str:
@@ -180,13 +177,4 @@ def build_pod(daemon_set: dict[str, Any], node: str, how: str = "ready") -> dict
         "owner": daemon_set["metadata"]["uid"],  # without cascading deletion: a silent node's pod stays
         "spec": {"nodeName": node},
         "status": {"conditions": [{"type": "Ready", "status": ready}]},
-    }
-
-
-def build_lease(node: str, age: float = 0.0) -> dict[str, Any]:
-    renewed = (datetime.now(UTC) - timedelta(seconds=age)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    labels = {"app.kubernetes.io/name": "cri-resmgr-installer"}
-    return {
-        "metadata": {"name": f"cri-resmgr-installer.{node}", "labels": labels},
-        "spec": {"renewTime": renewed, "leaseDurationSeconds": 900},
     }

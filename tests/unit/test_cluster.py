@@ -13,13 +13,12 @@ import pytest
 from installer.cluster.decommission import decide
 from installer.cluster.heartbeat import Heartbeat, HeartbeatRequest, check_decommission, parse_request
 from installer.cluster.kubeapi import Answer
-from installer.cluster.node_objects import build_event, build_lease, is_paused
+from installer.cluster.node_objects import build_event, is_paused
 from installer.cluster.node_word import cut
-from installer.cluster.pod_context import PodContext, find_pod_context, lease_name
+from installer.cluster.pod_context import PodContext, find_pod_context
 from installer.cluster.selection import selects
 from installer.errors import InvalidInputError
 from installer.model.hold import PAUSE_ANNOTATION
-from installer.model.instant import micro_time, parse_time
 
 NODE = "worker-7"
 UID = "5f1c-first"
@@ -268,44 +267,6 @@ def test_a_server_that_wants_to_be_left_alone_is_asked_for_nothing_more() -> Non
     assert {found[0] for found in answer["parts"].values()} == {"failed"}
 
 
-def test_a_renewal_is_one_request() -> None:
-    api = FakeApi(GOOD)
-    Heartbeat(HeartbeatRequest(CONTEXT, see_node=False, adopt=False, node_uid="uid"), api).run()
-    assert api.calls == [("PATCH", CONTEXT.lease_path)]
-
-
-class Clocked:
-    """An API server that keeps what the Lease says. `now` is its clock."""
-
-    def __init__(self) -> None:
-        self.now = NOON.timestamp()
-        self.renewed: list[float] = []
-
-    def call(self, _method: str, _path: str, body: Mapping[str, Any] | None = None) -> Answer:
-        self.renewed.append(parse_time((body or {})["spec"]["renewTime"]))
-        return Answer(200, {"kind": "Lease"}, when=self.now)
-
-
-@pytest.mark.parametrize("skew", [-700.0, 0.0, 3.0, 7200.0])
-def test_a_lease_is_renewed_by_the_api_servers_clock(skew: float) -> None:
-    """`report` judges by its age."""
-    api, ahead = Clocked(), 0.0
-    for renewals in (2 if abs(skew) > 10 else 1, 1, 1):
-        api.renewed.clear()
-        request = HeartbeatRequest(CONTEXT, see_node=False, adopt=False, ahead=ahead)
-        ahead = Heartbeat(request, api, lambda: api.now + skew).run()["ahead"]
-        assert len(api.renewed) == renewals
-        assert abs(api.renewed[-1] - api.now) < 10
-        api.now += 330
-
-
-def test_a_clock_that_is_set_is_noticed_with_the_next_renewal() -> None:
-    api = Clocked()
-    request = HeartbeatRequest(CONTEXT, see_node=False, adopt=False, ahead=7200.0)
-    assert Heartbeat(request, api, lambda: api.now).run()["ahead"] == 0.0
-    assert api.renewed == [api.now + 7200, api.now]
-
-
 # -- context and names ----------------------------------------------------------------------
 
 POD = {
@@ -360,18 +321,6 @@ def test_every_fault_of_the_environment_is_named(pod: dict[str, str]) -> None:
     ]
 
 
-@pytest.mark.parametrize("length", [1, 232, 233, 253])
-def test_a_lease_has_a_name_of_its_own_within_the_limit(length: int) -> None:
-    name, other = lease_name("n" * length), lease_name("n" * (length - 1) + "m")
-    assert len(name) <= 253
-    assert name != other
-    assert name.startswith("cri-resmgr-installer.n")
-
-
-def test_a_short_lease_name_is_readable() -> None:
-    assert lease_name(NODE) == f"cri-resmgr-installer.{NODE}"
-
-
 # -- what is written ------------------------------------------------------------------------
 
 NOON = datetime(2026, 1, 2, 12, 0, 0, 5, UTC)
@@ -395,19 +344,6 @@ def test_any_value_but_false_pauses(annotations: object, paused: bool) -> None:
 
 NODE_METADATA = {"name": NODE, "uid": "node-uid"}
 OWNER = {"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": "node-uid"}
-
-
-def test_a_lease_belongs_to_its_node_and_says_who_holds_it() -> None:
-    lease = build_lease(CONTEXT, NOON, NODE_METADATA)
-    assert lease["metadata"]["ownerReferences"] == [OWNER]
-    assert "ownerReferences" not in build_lease(CONTEXT, NOON, {})["metadata"]  # the node could not be read
-    assert lease["spec"] == {
-        "holderIdentity": NODE,
-        "leaseDurationSeconds": 900,
-        "renewTime": "2026-01-02T12:00:00.000005Z",
-        "acquireTime": "2026-01-02T12:00:00.000005Z",
-    }
-    assert micro_time(NOON).endswith(".000005Z")
 
 
 def test_an_event_regards_the_node_as_kubelets_do() -> None:
@@ -448,7 +384,6 @@ class FakeApi:
 
 GOOD = {
     ("GET", CONTEXT.node_path): node(annotations={PAUSE_ANNOTATION: "yes"}),
-    ("PATCH", CONTEXT.lease_path): Answer(200, {"kind": "Lease"}),
     ("POST", "/api/v1/namespaces/default/events"): Answer(201, {"kind": "Event"}),
 }
 EVENT = {"type": "Normal", "reason": "Converged", "message": "done", "time": 0.0}
@@ -461,36 +396,11 @@ def test_a_beat_asks_and_tells() -> None:
     assert answer["sent"] == 2
     assert {part: found[0] for part, found in answer["parts"].items()} == {
         "node": "ok",
-        "lease": "ok",
         "events": "ok",
     }
 
 
-@pytest.mark.parametrize("owners", [None, [], [{**OWNER, "uid": "of a node of that name before"}]])
-def test_a_lease_that_is_not_the_nodes_is_given_to_it(owners: object) -> None:
-    """One that an earlier version has made, or for a node that was replaced by another of its name."""
-    lease = Answer(200, {"kind": "Lease", "metadata": {"ownerReferences": owners}})
-    named = {("GET", CONTEXT.node_path): node(uid="node-uid"), ("PATCH", CONTEXT.lease_path): lease}
-    api = FakeApi({**GOOD, **named})
-    assert Heartbeat(HeartbeatRequest(CONTEXT), api).run()["parts"]["lease"] == ("ok", "")
-    assert api.calls[-2:] == [("PATCH", CONTEXT.lease_path)] * 2
-    assert api.bodies[-1] == {"metadata": {"ownerReferences": [OWNER]}}
-
-
-def test_a_daemon_that_was_replaced_leaves_the_lease_to_the_newer_one() -> None:
-    api = FakeApi(GOOD)
-    answer = Heartbeat(HeartbeatRequest(CONTEXT, events=(EVENT,), renew=False), api).run()
-    assert set(answer["parts"]) == {"node", "events"}
-
-
-def test_a_lease_that_is_not_there_is_created() -> None:
-    api = FakeApi({("POST", CONTEXT.leases_path): Answer(201, {"kind": "Lease"})})
-    answer = Heartbeat(HeartbeatRequest(CONTEXT), api).run()
-    assert answer["parts"]["lease"] == ("ok", "")
-    assert api.calls[-2:] == [("PATCH", CONTEXT.lease_path), ("POST", CONTEXT.leases_path)]
-
-
-@pytest.mark.parametrize("part", ["node", "lease", "events"])
+@pytest.mark.parametrize("part", ["node", "events"])
 @pytest.mark.parametrize(
     ("fault", "result"),
     [
@@ -501,7 +411,7 @@ def test_a_lease_that_is_not_there_is_created() -> None:
     ],
 )
 def test_no_part_hinders_another(part: str, fault: Answer, result: str) -> None:
-    keys = dict(zip(("node", "lease", "events"), GOOD, strict=True))
+    keys = dict(zip(("node", "events"), GOOD, strict=True))
     answer = Heartbeat(HeartbeatRequest(CONTEXT, events=(EVENT,)), FakeApi({**GOOD, keys[part]: fault})).run()
     results = {name: found[0] for name, found in answer["parts"].items()}
     assert results.pop(part) == result
@@ -525,7 +435,7 @@ def test_the_node_is_annotated_only_if_that_is_enabled() -> None:
     telling = FakeApi(patched)
     answer = Heartbeat(HeartbeatRequest(context, status=said, serves=True), telling).run()
     assert answer["parts"]["annotation"] == answer["parts"]["condition"] == ("ok", "")
-    changes = [path for method, path in telling.calls if method == "PATCH" and path != CONTEXT.lease_path]
+    changes = [path for method, path in telling.calls if method == "PATCH"]
     assert changes[0] == f"{CONTEXT.node_path}/status"
 
 
@@ -536,7 +446,7 @@ def test_an_event_that_is_refused_for_what_it_says_does_not_hold_up_the_others()
 
 def test_a_request_survives_its_way_through_a_command_line() -> None:
     said, failure = {"state": "paused"}, {"state": "failed"}
-    request = HeartbeatRequest(CONTEXT, 3.0, True, said, (EVENT,), True, False, failure)
+    request = HeartbeatRequest(CONTEXT, 3.0, True, said, (EVENT,), False, failure)
     assert parse_request(request.to_json()) == request
 
 

@@ -100,28 +100,14 @@ def test_a_broken_child_is_no_evidence(scene: Scene, done: Finished) -> None:
     assert why
 
 
-def test_at_rest_the_lease_alone_is_renewed_every_five_minutes_or_so(scene: Scene) -> None:
+def test_at_rest_nothing_is_asked_before_a_pass_wants_to_begin(scene: Scene) -> None:
     scene.begin()
     scene.heartbeat(answer())
-    for _ in range(5):
-        assert 300 <= scene.loop.fire() <= 360
-        request = scene.children[-1].request
-        assert (request.renew, request.see_node) == (True, False)
-        scene.children[-1].end(answer())
-
-
-def test_a_renewal_knows_how_wrong_the_nodes_clock_was(scene: Scene) -> None:
-    """Else it had to be corrected each time."""
-    scene.begin(answer(ahead=700.0))
-    scene.loop.fire()
-    assert scene.children[-1].request.ahead == 700.0
-    scene.children[-1].end(answer(ahead=-5.0))
-    scene.loop.fire()
-    assert scene.children[-1].request.ahead == -5.0
+    assert not scene.loop.due
 
 
 def test_before_a_pass_the_node_is_looked_at(scene: Scene) -> None:
-    """`ask` is answered at once; the Lease keeps its time."""
+    """`ask` is answered at once."""
     scene.begin()
     scene.heartbeat(answer())
     assert scene.cluster.asked()
@@ -131,7 +117,7 @@ def test_before_a_pass_the_node_is_looked_at(scene: Scene) -> None:
         scene.cluster.ask()
     assert scene.loop.fire() == 0
     request = scene.children[-1].request
-    assert (request.renew, request.see_node) == (False, True)
+    assert request.see_node
     scene.children[-1].end(answer(paused=True))
     assert scene.cluster.asked()
     assert scene.cluster.paused()
@@ -151,7 +137,7 @@ def test_a_pass_waits_for_no_api_server_that_is_away(scene: Scene) -> None:
 
 def test_what_fails_is_tried_again_ever_more_seldom(scene: Scene) -> None:
     scene.begin()
-    denied = answer(parts={**ALL_OK, "lease": ("failed", "503: ServiceUnavailable")})
+    denied = answer(parts={**ALL_OK, "node": ("failed", "503: ServiceUnavailable")})
     waits = []
     for _ in range(8):
         scene.heartbeat(denied)
@@ -163,7 +149,7 @@ def test_what_fails_is_tried_again_ever_more_seldom(scene: Scene) -> None:
 
 def test_a_server_that_wants_to_be_left_alone_is(scene: Scene) -> None:
     scene.begin()
-    scene.heartbeat(answer(parts={**ALL_OK, "lease": ("failed", "429: TooManyRequests")}, wait=77))
+    scene.heartbeat(answer(parts={**ALL_OK, "node": ("failed", "429: TooManyRequests")}, wait=77))
     scene.cluster.report(state(Phase.CONVERGED))
     assert scene.cluster.asked()  # as far as it may
     assert scene.loop.fire() == 77
@@ -254,6 +240,7 @@ def test_a_repair_of_drift_is_no_event(scene: Scene) -> None:
 
 def test_one_child_at_a_time_and_the_newest_state_wins(scene: Scene) -> None:
     scene.begin()
+    scene.cluster.see_node()
     scene.loop.fire()
     for phase in (Phase.FAILED, Phase.HELD, Phase.CONVERGED):
         scene.cluster.report(state(phase))
@@ -286,11 +273,11 @@ def test_a_request_fits_into_one_argument(scene: Scene) -> None:
 
 def test_each_kind_of_failure_is_said_once_and_so_is_its_end(scene: Scene) -> None:
     scene.begin()
-    denied = {**ALL_OK, "lease": ("denied", "403: Forbidden"), "events": ("denied", "403: Forbidden")}
+    denied = {**ALL_OK, "node": ("denied", "403: Forbidden"), "events": ("denied", "403: Forbidden")}
     scene.heartbeat(answer(parts=denied))
     scene.heartbeat(answer(parts=denied))
     assert scene.kinds() == ["cluster.denied"]
-    assert "lease, events: 403: Forbidden" in scene.said[0].message
+    assert "node, events: 403: Forbidden" in scene.said[0].message
     scene.heartbeat(answer(parts=dict.fromkeys(ALL_OK, ("failed", "no answer in time"))))
     scene.heartbeat(answer(parts=dict.fromkeys(ALL_OK, ("failed", "Connection refused"))))
     assert scene.kinds() == ["cluster.denied", "cluster.unreachable"]
@@ -302,6 +289,7 @@ def test_each_kind_of_failure_is_said_once_and_so_is_its_end(scene: Scene) -> No
 @rule("R15")
 def test_a_child_that_hangs_is_killed_and_the_heartbeats_go_on(scene: Scene) -> None:
     scene.begin()
+    scene.cluster.see_node()
     scene.loop.fire()
     assert 10 < scene.children[-1].seconds < 15
     scene.children[-1].end("", 137)
@@ -319,6 +307,7 @@ def test_a_log_that_fails_does_not_end_the_heartbeats(files: RootedFiles) -> Non
     scene = Scene(files)
     scene.begin()
     scene.cluster._emit = full
+    scene.cluster.see_node()
     scene.loop.fire()
     with pytest.raises(OSError, match="No space"):  # the loop's guard takes it
         scene.children[-1].end("", 1)
@@ -338,6 +327,7 @@ def test_a_process_that_cannot_be_started_does_not_end_the_heartbeats(scene: Sce
 
 def test_at_the_end_what_was_not_told_is_told_and_no_child_is_left(scene: Scene) -> None:
     scene.begin()
+    scene.cluster.see_node()
     scene.loop.fire()
     scene.cluster.report(state(Phase.REMOVED))
     scene.cluster.end()
@@ -418,14 +408,14 @@ def test_at_the_end_nothing_is_told_twice(files: RootedFiles) -> None:
 
 
 def test_a_daemon_that_was_replaced_says_so_and_nothing_of_the_node(files: RootedFiles) -> None:
-    """The newer one renews the Lease and writes the annotation."""
+    """The newer one writes the annotation."""
     scene = annotating(files)
     scene.cluster.report(state(Phase.CONVERGED))
     scene.heartbeat(answer(sent=1, parts=ANNOTATED))
     scene.cluster.report(state(Phase.YIELDED))
     request = scene.heartbeat(answer(sent=1))
     assert [event["reason"] for event in request.events] == ["HandedOver"]
-    assert (request.renew, dict(request.status)) == (False, {})
+    assert dict(request.status) == {}
     asked = len(scene.asked)
     scene.cluster.end()
     assert len(scene.asked) == asked
@@ -442,14 +432,6 @@ def test_an_annotation_that_caught_a_repair_is_corrected_at_once(files: RootedFi
     assert min(at for at, _ in scene.loop.due.values()) < scene.loop.now + 2.0
     request = scene.heartbeat(answer(parts=ANNOTATED))
     assert (request.status["state"], request.events) == ("converged", ())
-
-
-def test_a_look_that_nothing_called_for_is_not_told(files: RootedFiles) -> None:
-    scene = annotating(files)
-    scene.cluster.report(state(Phase.CONVERGED))
-    scene.heartbeat(answer(sent=1, parts=ANNOTATED))
-    scene.cluster.report(state(Phase.CHECKING))
-    assert not scene.heartbeat(answer(parts=ANNOTATED)).status
 
 
 @rule("R13")
@@ -480,33 +462,7 @@ def test_a_pause_outlasts_a_restart_while_the_api_server_is_away(files: RootedFi
     assert not once_more.cluster.paused()
 
 
-def next_renewal(files: RootedFiles, later: float) -> float:
-    """How long the daemon of the next pod waits, which starts so many seconds after a renewal."""
-    first = Scene(files)
-    first.now = 1_000_000.0
-    first.begin()
-    first.heartbeat(answer())
-    after = Scene(files)
-    after.now = first.now + later
-    after.begin()
-    wait = after.loop.fire()
-    assert after.children[-1].request.renew
-    return wait
-
-
-@pytest.mark.parametrize(
-    ("later", "at_least", "at_most"),
-    [(10, 290, 350), (200, 100, 160), (600, 0, 0), (5000, 0, 0), (-50, 0, 0)],
-)
-def test_a_lease_that_the_pod_before_has_renewed_is_renewed_when_it_is_due(
-    files: RootedFiles, later: float, at_least: float, at_most: float
-) -> None:
-    assert at_least <= next_renewal(files, later) <= at_most
-
-
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", "{}", '{"paused": "yes"}', '{"renewed": "x"}', '{"renewed": []}']
-)
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"paused": "yes"}'])
 def test_an_unreadable_memory_is_none(files: RootedFiles, text: str) -> None:
     place = files.root / CLUSTER_MEMORY[1:]
     place.parent.mkdir(parents=True)
@@ -514,8 +470,6 @@ def test_an_unreadable_memory_is_none(files: RootedFiles, text: str) -> None:
     scene = Scene(files)
     scene.begin("", 1)
     assert not scene.cluster.paused()
-    scene.loop.fire()
-    assert scene.children[-1].request.renew
 
 
 def test_what_does_not_change_is_not_written_again(scene: Scene, files: RootedFiles) -> None:

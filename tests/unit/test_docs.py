@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
@@ -12,8 +11,6 @@ import pytest
 import yaml
 
 from installer.cli import main
-from installer.cluster.node_objects import build_lease
-from installer.cluster.pod_context import PodContext
 from installer.daemon.pages import render_page
 from installer.errors import InstallerError
 from installer.inputs.settings import Settings, parse_settings
@@ -115,8 +112,7 @@ def test_what_is_to_be_deleted_after_a_removal_is_all_that_is_ever_made(
         argv = ["manifests", "--values", str(tmp_path / "values.yaml"), "--agent", "--mode", mode]
         assert main([*argv, "--monitoring"]) == 0
         made += list(yaml.safe_load_all(capsys.readouterr().out))
-    lease = build_lease(PodContext("", 443, "", "node-1", namespace="n"), datetime.now(UTC), {})
-    for thing in (*made, lease):
+    for thing in made:
         metadata = thing["metadata"]
         found = {
             (thing["kind"].lower(), "namespace" in metadata, label, value)

@@ -25,7 +25,7 @@ SILENT = {"metadata": {"annotations": {}, "labels": {}}, "status": {"conditions"
 
 
 def begun(path: Path, *, annotate: bool = True, said: Any = SAID) -> Scene:
-    """A daemon that has started, and has renewed its Lease."""
+    """A daemon that has started, and has looked at its Node."""
     path.mkdir()
     scene = Scene(RootedFiles(path), annotate=annotate)
     scene.begin(answer(said=said, parts=SEEN))
@@ -112,17 +112,6 @@ def test_a_node_that_said_it_waits_says_that_it_works_with_the_look_before_the_p
     assert scene.cluster.asked()
 
 
-def test_a_node_that_has_never_said_anything_has_no_lease_to_be_renewed(tmp_path: Path) -> None:
-    for said, creates in ((SILENT, True), (SAID, False)):
-        (tmp_path / str(creates)).mkdir()
-        scene = Scene(RootedFiles(tmp_path / str(creates)), annotate=True)
-        scene.begin(answer(said=said, parts=SEEN))
-        assert (scene.loop.fire() > 0) is creates  # at any time: it is due as that of a node at rest
-        assert scene.children[-1].request.creates is creates
-        scene.children[-1].end(answer())
-        assert not scene.heartbeat(answer()).creates
-
-
 def test_what_did_not_come_through_is_not_believed_to_be_known(tmp_path: Path) -> None:
     """Where the status may not be written, the Node is looked at, and gets its annotation all the same."""
     scene = begun(tmp_path / "one")
@@ -158,12 +147,11 @@ class Node:
 
     def tell(self, known: Any = None, *, see_node: bool = False, **changes: Any) -> dict[str, Any]:
         said = {"state": "converged", "generation": "ab12"}
-        request = HeartbeatRequest(
-            replace(CONTEXT, annotate=True), status=said, renew=False, serves=True, see_node=see_node
-        )
+        context = replace(CONTEXT, annotate=True)
+        request = HeartbeatRequest(context, status=said, serves=True, see_node=see_node)
         self.store.requests.clear()
         request = replace(request, known=known or {}, **changes)
-        return Heartbeat(request, self, lambda: self.store.now).run()
+        return Heartbeat(request, self).run()
 
     @property
     def requests(self) -> list[str]:
@@ -220,10 +208,3 @@ def test_a_node_whose_status_may_not_be_written_is_annotated_all_the_same() -> N
     told = node.tell(see_node=True)
     assert (told["parts"]["condition"][0], told["parts"]["annotation"][0]) == ("denied", "ok")
     assert STATUS in node.body["metadata"]["annotations"]
-
-
-def test_the_first_lease_of_a_node_is_one_request() -> None:
-    node = Node()
-    for requests in (["POST leases"], ["POST leases", "PATCH cri-resmgr-installer.worker-7"]):
-        told = node.tell(remember(node.body), status={}, renew=True, creates=True, adopt=False)
-        assert (node.requests, told["parts"]["lease"]) == (requests, ("ok", ""))

@@ -31,7 +31,6 @@ from installer.operator.look import Known, PodView, judge_node
 from installer.operator.progress import see_progress
 from installer.report.advice import advise
 from installer.report.overview import (
-    describe_age,
     describe_duration,
     describe_progress,
     overview_json,
@@ -47,7 +46,7 @@ READY, UNREADY, BROKEN = PodView(True, ""), PodView(False, ""), PodView(False, "
 INSTALL, REMOVAL = (Mode.INSTALL,), (Mode.INSTALL, Mode.REMOVE)
 
 
-def known(modes: tuple[Mode, ...], pod: PodView | None, word: float | None) -> Known:
+def known(modes: tuple[Mode, ...], pod: PodView | None) -> Known:
     spec = {"template": {"spec": {"nodeSelector": POOL}}}
     installed = tuple(
         Installed(
@@ -55,8 +54,7 @@ def known(modes: tuple[Mode, ...], pod: PodView | None, word: float | None) -> K
         )
         for mode in modes
     )
-    words = {} if word is None else {"cri-resmgr-installer.n1": (NOW - timedelta(seconds=word), 120)}
-    return Known(installed, {("n1", modes[-1]): pod} if pod and modes else {}, words, NOW)
+    return Known(installed, {("n1", modes[-1]): pod} if pod and modes else {}, NOW)
 
 
 def node(
@@ -74,77 +72,67 @@ def node(
     }
 
 
-IN_THE_FUTURE = "its Lease was renewed in the future: the node's clock is ahead, and hides silence"
 DESELECTED = "no DaemonSet selects it any more"
 CONVERGED, REMOVED = {"state": "converged"}, {"state": "removed"}
 
 
 @pytest.mark.parametrize(
-    ("given", "modes", "pod", "word", "health", "reason"),
+    ("given", "modes", "pod", "health", "reason"),
     [
-        (node(CONVERGED), INSTALL, READY, 10, NodeHealth.WELL, ""),
-        (node({}), INSTALL, READY, 10, NodeHealth.WELL, ""),
-        (node({}), INSTALL, UNREADY, 10, NodeHealth.WORKING, "its pod is not Ready yet"),
-        (node({}), INSTALL, BROKEN, None, NodeHealth.TROUBLE, BROKEN.complaint),
+        (node(CONVERGED), INSTALL, READY, NodeHealth.WELL, ""),
+        (node({}), INSTALL, READY, NodeHealth.WELL, ""),
+        (node({}), INSTALL, UNREADY, NodeHealth.WORKING, "its pod is not Ready yet"),
+        (node({}), INSTALL, BROKEN, NodeHealth.TROUBLE, BROKEN.complaint),
         (
             node({"state": "failed", "reason": "no space"}),
             INSTALL,
             UNREADY,
-            10,
             NodeHealth.TROUBLE,
             "no space",
         ),
-        (node({"state": "waiting", "reason": "turn"}), INSTALL, UNREADY, 10, NodeHealth.WORKING, "turn"),
-        (node({"state": "repairing"}), INSTALL, BROKEN, 10, NodeHealth.TROUBLE, BROKEN.complaint),
-        (node({"state": "paused", "reason": "why"}), INSTALL, READY, 10, NodeHealth.PAUSED, "why"),
-        (node(CONVERGED), INSTALL, READY, 121, NodeHealth.SILENT, "its installer has not renewed its Lease"),
-        (node(CONVERGED), INSTALL, READY, -59, NodeHealth.WELL, ""),
-        (node(CONVERGED), INSTALL, READY, -7200, NodeHealth.SILENT, IN_THE_FUTURE),
-        (node(CONVERGED, heard=False), INSTALL, READY, 10, NodeHealth.SILENT, "its kubelet is silent"),
-        (node({}), INSTALL, None, None, NodeHealth.SILENT, "the DaemonSet selects it, but it has no pod"),
+        (node({"state": "waiting", "reason": "turn"}), INSTALL, UNREADY, NodeHealth.WORKING, "turn"),
+        (node({"state": "repairing"}), INSTALL, BROKEN, NodeHealth.TROUBLE, BROKEN.complaint),
+        (node({"state": "paused", "reason": "why"}), INSTALL, READY, NodeHealth.PAUSED, "why"),
+        (node(CONVERGED, heard=False), INSTALL, READY, NodeHealth.SILENT, "its kubelet is silent"),
+        (node({}), INSTALL, None, NodeHealth.SILENT, "the DaemonSet selects it, but it has no pod"),
         (
             node({}, age=10),
             INSTALL,
             None,
-            None,
             NodeHealth.WORKING,
             "the DaemonSet selects it, but it has no pod",
         ),
-        (node(CONVERGED), REMOVAL, UNREADY, 10, NodeHealth.WORKING, "converged"),
-        (node(REMOVED), REMOVAL, READY, 10, NodeHealth.WELL, ""),
+        (node(CONVERGED), REMOVAL, UNREADY, NodeHealth.WORKING, "converged"),
+        (node(REMOVED), REMOVAL, READY, NodeHealth.WELL, ""),
         (
             node(CONVERGED, {}),
             INSTALL,
             None,
-            10,
             NodeHealth.DIRTY,
             DESELECTED,
         ),
-        (node(CONVERGED), (), None, None, NodeHealth.DIRTY, DESELECTED),
-        (node({}, {}), INSTALL, None, 10, NodeHealth.DIRTY, DESELECTED),
+        (node(CONVERGED), (), None, NodeHealth.DIRTY, DESELECTED),
         (
             node(json.dumps({"state": "failed", "reason": "x" * 20_000})),
             INSTALL,
             READY,
-            10,
             NodeHealth.WELL,
             "",
         ),
-        (node("[" * 16_000), INSTALL, READY, 10, NodeHealth.WELL, ""),
-        (node("[not ours", {}), INSTALL, None, None, None, ""),
-        (node(REMOVED, {}), INSTALL, None, 10, None, ""),
-        (node({}, {}), INSTALL, None, None, None, ""),
+        (node("[" * 16_000), INSTALL, READY, NodeHealth.WELL, ""),
+        (node("[not ours", {}), INSTALL, None, None, ""),
+        (node(REMOVED, {}), INSTALL, None, None, ""),
+        (node({}, {}), INSTALL, None, None, ""),
     ],
 )
 def test_a_node_is_judged_by_its_words_its_pod_and_its_silence(
     given: dict[str, Any],
     modes: tuple[Mode, ...],
     pod: PodView | None,
-    word: float | None,
     health: NodeHealth | None,
     reason: str,
 ) -> None:
-    view = judge_node(given, known(modes, pod, word))
+    view = judge_node(given, known(modes, pod))
     assert (view and view.health, view.reason if view else "") == (health, reason)
 
 
@@ -152,7 +140,7 @@ def test_one_node_that_says_much_makes_no_line_of_the_others_longer() -> None:
     """Its annotation may have 256 KiB; each line of a table is as wide as the widest."""
     words = dict.fromkeys(("state", "generation", "policy", "changed", "hold", "reason"), "a b" * 5000)
     much = [node(words), node({"state": "converged", "policy": "x" * 250_000}), node("[" * 250_000)]
-    views = [judge_node(each, known(INSTALL, READY, 10)) for each in (*much, node({"policy": "x" * 15_000}))]
+    views = [judge_node(each, known(INSTALL, READY)) for each in (*much, node({"policy": "x" * 15_000}))]
     seen = replace(SEEN, nodes=tuple(view for view in views if view))
     assert len(seen.nodes) == 4
     text = render_overview(seen, every_node=True)
@@ -169,7 +157,7 @@ SEEN = Overview(
     ),
     (
         *(NodeView(f"n{at}", NodeHealth.TROUBLE, f"n{at} has no space", phase="failed") for at in range(7)),
-        NodeView("n8", NodeHealth.SILENT, NASTY, phase="converged", heard=7300),
+        NodeView("n8", NodeHealth.SILENT, NASTY, phase="converged"),
         NodeView("n9", NodeHealth.WELL, phase="converged", policy="none", changed="2026-02-01T00:00:00Z"),
     ),
 )
@@ -273,10 +261,6 @@ def test_the_page_is_one_document_without_network_and_nothing_ends_its_data() ->
     page.feed(render_page(SEEN))
     assert not page.outside
     assert json.loads(page.data) == overview_json(SEEN)
-
-
-def test_ages_are_short() -> None:
-    assert [describe_age(each) for each in (0, 119, 120, 7200, 172_800)] == ["0s", "119s", "2m", "2h", "2d"]
 
 
 def test_other_commands_have_no_page(capsys: pytest.CaptureFixture[str]) -> None:

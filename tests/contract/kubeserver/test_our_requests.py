@@ -13,7 +13,7 @@ import pytest
 
 from installer.cluster.brake import Brake, Failure, build_brake
 from installer.cluster.leases import Permit, build_permit, build_release
-from installer.cluster.node_objects import EVENTS_PATH, build_event, build_lease, build_ownership
+from installer.cluster.node_objects import EVENTS_PATH, build_event
 from installer.cluster.node_word import build_node_patch, build_word_patch
 from installer.cluster.pod_context import PodContext
 from installer.cluster.size import FleetSize, build_size
@@ -53,13 +53,6 @@ def test_events(admin: Caller, node: Object) -> None:
     given = ("CreateError", "Create"), "\N{SNOWMAN}" * 2000, True, datetime.now(UTC), "replica-1"
     body = carry_out.build_event("default", regarding, *given)
     taken(admin, "POST", "/apis/events.k8s.io/v1/namespaces/default/events", body)
-
-
-def test_the_lease_of_a_node(admin: Caller, node: Object) -> None:
-    metadata, context = node["metadata"], context_of(node)
-    made = taken(admin, "POST", LEASES, build_lease(context, datetime.now(UTC), {}))
-    owned = taken(admin, "PATCH", path_of(made), build_ownership(made["metadata"], metadata))
-    assert [each["uid"] for each in owned["metadata"]["ownerReferences"]] == [metadata["uid"]]
 
 
 def test_permits(admin: Caller) -> None:

@@ -57,7 +57,6 @@ _KINDS = (
     (LEASES, "all Leases of the rollout"),
     (DAEMONSET, "DaemonSet"),
     (EVENTS_PATH, "Event"),
-    ("/apis/coordination", "own Lease"),
     ("/api/v1/nodes/", "Node"),
     ("/api/v1/nodes", "canaries"),
 )

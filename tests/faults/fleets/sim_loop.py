@@ -75,6 +75,6 @@ def answer_to(argv: Sequence[str], api: Api, wall: Callable[[], float]) -> str:
     """The last line of a child's output."""
     verb, text = argv[-2:]
     if verb == "cluster-heartbeat":
-        return json.dumps(Heartbeat(parse_heartbeat(text), api, wall).run())
+        return json.dumps(Heartbeat(parse_heartbeat(text), api).run())
     context, _, request = parse_turn(text)
     return to_json(talk(context, request, api, wall))

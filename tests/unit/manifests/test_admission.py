@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from installer.cluster.pod_context import lease_name
 from installer.model.fleet import ROLLOUT
 from installer.model.names import READY_CONDITION
 from tests.admission import compile_policy, judge, unknown_fields
@@ -221,10 +220,6 @@ def test_others_are_not_asked() -> None:
 @pytest.mark.parametrize(
     ("namespace", "name", "holder", "allowed"),
     [
-        ("kube-system", lease_name(NODE), NODE, True),
-        ("kube-system", lease_name(NODE), "worker-8", False),
-        ("kube-system", lease_name("worker-8"), NODE, False),
-        ("kube-system", "kube-scheduler", NODE, False),
         (ROLLOUT_NAMESPACE, "permit-3", f"{NODE}/{UID}", True),
         (ROLLOUT_NAMESPACE, "permit-999", f"{NODE}/{UID}", True),
         (ROLLOUT_NAMESPACE, "permit-1000", f"{NODE}/{UID}", False),
@@ -276,15 +271,6 @@ def test_no_lease_is_filled_or_handed_to_another_owner(
     old = there if operation == "UPDATE" else None
     assert denials("own-lease", request=asked, object=there, oldObject=old) == []
     assert denials("own-lease", request=asked, object=new, oldObject=old)
-
-
-def test_the_lease_of_a_node_belongs_to_that_node_alone() -> None:
-    asked = request("leases", "kube-system", operation="CREATE")
-    own = lease(lease_name(NODE), NODE, "kube-system")
-    own["metadata"]["ownerReferences"] = [OURS_ABOVE]
-    assert denials("own-lease", request=asked, object=own) == []
-    own["metadata"]["ownerReferences"] = [OURS_ABOVE | {"uid": "gone"}]
-    assert "no owner but its Node" in denials("own-lease", request=asked, object=own)[0]
 
 
 @pytest.mark.parametrize(
