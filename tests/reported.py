@@ -11,11 +11,14 @@ from installer.model.names import Mode
 from installer.model.plan import (
     Changes,
     Desired,
+    DesiredKubelet,
+    DesiredUnit,
     FileChange,
     Finding,
     Plan,
     Step,
     StepKind,
+    Strategy,
     UnitAction,
     UnitChange,
     Verb,
@@ -49,6 +52,6 @@ def unit(action: UnitAction, part: Part = Part.PROXY, why: str = "changed") -> U
 def plan(*files: FileChange, units: tuple[UnitChange, ...] = (), findings: tuple[Finding, ...] = ()) -> Plan:
     changes = Changes(files, units)
     steps = (STEP,) if changes else ()
-    return Plan(
-        Mode.INSTALL, Desired(), changes, "kubelet.service", steps, "environment", "it wins", findings
-    )
+    unit = DesiredUnit("kubelet.service", "", "", "")
+    kubelet = DesiredKubelet(unit, Strategy.ENVIRONMENT, "it wins", "KUBELET_EXTRA_ARGS", ())
+    return Plan(Mode.INSTALL, Desired(kubelet=kubelet), changes, "kubelet.service", steps, findings)

@@ -114,6 +114,10 @@ class Changes:
     def unit(self, part: Part) -> UnitChange | None:
         return next((change for change in self.units if change.part is part), None)
 
+    def restarts(self, part: Part) -> bool:
+        unit = self.unit(part)
+        return unit is not None and unit.action is UnitAction.RESTART
+
 
 _LENGTH = 16  # characters
 
@@ -253,7 +257,7 @@ class Step:
 class Plan:
     """Everything `install` or `remove` would do, in order. No steps: converged.
 
-    `strategy` and `strategy_why` are kubelet's; both are empty if none is chosen. `parts` are verified when
+    `parts` are verified when
     the plan is done; none of them: the plan owns nothing, and its steps say themselves whether they failed.
     `resets` says of each running container that gets CPUs or weight back, or is adopted, what changes.
     `resets_all`: what the proxy's cache says of a policy that touches nobody is not believed.
@@ -264,12 +268,19 @@ class Plan:
     changes: Changes
     kubelet_unit: str
     steps: tuple[Step, ...] = ()
-    strategy: str = ""
-    strategy_why: str = ""
     findings: tuple[Finding, ...] = ()
     parts: frozenset[Part] = frozenset(Part)
     resets: tuple[str, ...] = ()
     resets_all: bool = False
+
+    @property
+    def strategy(self) -> str:
+        """Kubelet's; empty if none is chosen."""
+        return self.desired.kubelet.strategy.value if self.desired.kubelet else ""
+
+    @property
+    def strategy_why(self) -> str:
+        return self.desired.kubelet.why if self.desired.kubelet else ""
 
     @property
     def restarts_kubelet(self) -> bool:

@@ -6,10 +6,8 @@ caller sees by `needs_probe` whether it is missing, adds it, and assesses again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
-from typing import NamedTuple
 
 from installer.inputs.load import Inputs, Request
 from installer.inputs.policy import policy_in_force, policy_of
@@ -17,7 +15,7 @@ from installer.model import paths
 from installer.model.hold import is_of_a_run
 from installer.model.host import HostSnapshot, Part, Probe
 from installer.model.names import Mode
-from installer.model.plan import Assessment, Changes, Desired, Finding, UnitAction, refusal, warning
+from installer.model.plan import Assessment, Changes, Desired, Finding, Plan, UnitAction, refusal, warning
 from installer.model.proxy import PolicyInForce, Repinning
 from installer.node.adoption import divide, find_leftovers, find_reduced
 from installer.node.desired import build_desired, runtime_endpoint
@@ -25,7 +23,7 @@ from installer.node.diff import diff
 from installer.node.kept import check_kept
 from installer.node.kubelet_strategy import KubeletAnalysis, analyse_kubelet
 from installer.node.pinning import find_resets, is_known, keeps_weight, was_cut_off
-from installer.node.plan import build_plan, cache_step, refuge_of
+from installer.node.plan import Ways, order_steps, refuge_of
 from installer.node.preflight import check
 from installer.node.record import Record, RecordStatus, leftovers_of_ours, was_moving_kubelet
 
@@ -46,60 +44,65 @@ def assess(
     """What the run would do. `nonce` marks its pending generation; `installed` replaces the inputs."""
     request, settings = inputs.request, inputs.request.settings
     removing, kubelet = request.mode is Mode.REMOVE, analyse_kubelet(snapshot, settings)
-    compared = _compare(inputs, snapshot, record, kubelet, installed)
-    if kubelet.next_endpoint and compared.restarts_kubelet and installed is None and not removing:
+    desired, runtime, changes = _compare(inputs, snapshot, record, kubelet, installed)
+    if kubelet.next_endpoint and changes.restarts(Part.KUBELET) and installed is None and not removing:
         # Its base is another one then. Without this, the next run would move the proxy there.
         kubelet = replace(kubelet, endpoint=kubelet.next_endpoint)
-        compared = _compare(inputs, snapshot, record, kubelet, installed)
-    desired, runtime, changes, refuge, starting = compared
+        desired, runtime, changes = _compare(inputs, snapshot, record, kubelet, installed)
     moved = was_moving_kubelet(record, snapshot)
     findings = check(inputs, snapshot, kubelet, desired, changes, moved=moved)
     if changes or not removing:
         findings = (*noted, *_record_findings(status, request, record, snapshot, desired, changes), *findings)
-    adopts = bool(runtime) and _adopting(inputs, snapshot, starting or _met_by(snapshot, changes))
-    unpinned = _unpinned(inputs, snapshot, changes, starting) if runtime else ()
-    adopted = _adopted(snapshot) if adopts and starting else ()
-    plan = build_plan(
-        request.mode,
-        desired,
-        changes,
-        nonce=nonce,
-        kubelet_unit=settings.kubelet.unit,
-        findings=findings,
-        hold=bool(snapshot.hold),
-        ends_hold=not request.unattended or is_of_a_run(snapshot.hold),
-        cache_step=cache_step(snapshot),
-        leftovers=leftovers_of_ours(record, snapshot) if removing else (),
-        adopt=runtime if adopts else "",
-        refuge=refuge,
-        reset_pinning=runtime if unpinned or (removing and settings.removal.reset_pinning) else "",
-    )
+    in_force = policy_in_force(snapshot)
+    plan = _plan(inputs, snapshot, record, desired, changes, runtime, nonce)
     return Assessment(
-        replace(plan, resets=unpinned + adopted, resets_all=was_cut_off(snapshot)),
+        replace(plan, findings=findings),
         snapshot,
         base_endpoint=runtime,
         payload_version=inputs.payload.version if inputs.payload else "",
         remembered_failure=_remembered_failure(record, desired),
-        policy=policy_in_force(snapshot),
+        policy=in_force,
         as_installed=installed is not None,
-        unchecked=not removing and _is_unchecked(record, snapshot),
+        unchecked=not removing and _is_unchecked(record, snapshot, in_force),
     )
 
 
-class _Compared(NamedTuple):
-    """What should be, where the runtime is, and what differs. `refuge`: see `refuge_of`. `starting`: the
-    policy that the proxy starts with, None if it does not."""
-
-    desired: Desired
-    runtime: str
-    changes: Changes
-    refuge: str
-    starting: PolicyInForce | None
-
-    @property
-    def restarts_kubelet(self) -> bool:
-        unit = self.changes.unit(Part.KUBELET)
-        return unit is not None and unit.action is UnitAction.RESTART
+def _plan(
+    inputs: Inputs,
+    snapshot: HostSnapshot,
+    record: Record,
+    desired: Desired,
+    changes: Changes,
+    runtime: str,
+    nonce: str,
+) -> Plan:
+    request, removing = inputs.request, inputs.request.mode is Mode.REMOVE
+    in_force = policy_in_force(snapshot)
+    starting = policy_of(desired, snapshot.cache) if changes.restarts(Part.PROXY) else None
+    # Who has come past a proxy that runs on is looked at when kubelet has moved onto it.
+    met = starting or (in_force if _moves(snapshot, changes) else None)
+    adopts = bool(runtime) and _adopting(inputs, snapshot, met)
+    unpinned = _unpinned(inputs, snapshot, changes, starting) if runtime else ()
+    policy = starting or in_force
+    ways = Ways(
+        nonce,
+        hold=bool(snapshot.hold),
+        ends_hold=not request.unattended or is_of_a_run(snapshot.hold),
+        torn_cache=snapshot.cache.torn,
+        leftovers=leftovers_of_ours(record, snapshot) if removing else (),
+        resets=runtime if unpinned or (removing and request.settings.removal.reset_pinning) else "",
+        adopts=runtime if adopts else "",
+        refuge=refuge_of(snapshot, changes, policy.name if policy else "", runtime),
+    )
+    return Plan(
+        request.mode,
+        desired,
+        changes,
+        request.settings.kubelet.unit,
+        order_steps(desired, changes, ways),
+        resets=unpinned + (_adopted(snapshot) if adopts and starting else ()),
+        resets_all=was_cut_off(snapshot),
+    )
 
 
 def _compare(
@@ -108,30 +111,16 @@ def _compare(
     record: Record,
     kubelet: KubeletAnalysis,
     installed: Desired | None,
-) -> _Compared:
-    settings = inputs.request.settings
+) -> tuple[Desired, str, Changes]:
+    """What should be, where the runtime is, and what differs."""
     removing = inputs.request.mode is Mode.REMOVE
-    runtime = kubelet.endpoint if removing else runtime_endpoint(settings, kubelet)
+    runtime = kubelet.endpoint if removing else runtime_endpoint(inputs.request.settings, kubelet)
     desired = _desired(inputs, snapshot, kubelet) if installed is None else installed
-    changes = _changes(inputs, desired, snapshot, record)
-    starting = _starting_policy(desired, snapshot, changes)
-    active = starting or policy_in_force(snapshot)
-    refuge = refuge_of(snapshot, changes, active.name if active else "", runtime)
-    return _Compared(desired, runtime, changes, refuge, starting)
-
-
-def _changes(inputs: Inputs, desired: Desired, snapshot: HostSnapshot, record: Record) -> Changes:
-    if desired.proxy is None and inputs.request.mode is not Mode.REMOVE:
-        return Changes()  # kubelet cannot be served: preflight says why
+    if desired.proxy is None and not removing:
+        return desired, runtime, Changes()  # kubelet cannot be served: preflight says why
     changes = diff(desired, snapshot, record)
-    why = ""
-    policy = partial(policy_of, desired, snapshot.cache)
-    adopts = _reload_would_repin(inputs, snapshot, changes, policy)
-    if adopts or _passes_by(inputs, snapshot, changes, policy):
-        why = _WHY_ADOPTED
-    if not why and desired.proxy is not None and _has_taken(inputs, snapshot):
-        why = _WHY_TAKEN
-    return changes.with_restart(paths.PROXY_UNIT, Part.PROXY, why) if why else changes
+    why = _why_restarted(inputs, snapshot, desired, changes) if desired.proxy else ""
+    return desired, runtime, changes.with_restart(paths.PROXY_UNIT, Part.PROXY, why) if why else changes
 
 
 def _desired(inputs: Inputs, snapshot: HostSnapshot, kubelet: KubeletAnalysis) -> Desired:
@@ -139,14 +128,6 @@ def _desired(inputs: Inputs, snapshot: HostSnapshot, kubelet: KubeletAnalysis) -
         return Desired()
     detail = snapshot.base.detail
     return build_desired(inputs.request.settings, inputs.configs, inputs.payload, kubelet, detail)
-
-
-def _starting_policy(desired: Desired, snapshot: HostSnapshot, changes: Changes) -> PolicyInForce | None:
-    """The policy that the proxy starts with; None if `changes` do not start it."""
-    proxy = changes.unit(Part.PROXY)
-    if proxy is None or proxy.action is not UnitAction.RESTART:
-        return None
-    return policy_of(desired, snapshot.cache)
 
 
 def _unpinned(
@@ -169,54 +150,36 @@ def _remembered_failure(record: Record, desired: Desired) -> str:
     return f"{failure.time}: {failure.reason}" if failure else ""
 
 
-def _adopting(inputs: Inputs, snapshot: HostSnapshot, starting: PolicyInForce | None) -> bool:
-    """Whether strangers are made known to the proxy before it starts, also those that come until then. With
-    one that cannot be, whom an operator has given up, nobody is."""
-    settings, probe = inputs.request.settings.proxy, snapshot.probe
-    if settings.existing_containers != "adopt" or probe is None or starting is None:
+def _adopting(inputs: Inputs, snapshot: HostSnapshot, policy: PolicyInForce | None) -> bool:
+    """Whether strangers are made known to the proxy before it starts with `policy`, also those that come
+    until then. With one that cannot be, whom an operator has given up, nobody is."""
+    probe = snapshot.probe
+    if inputs.request.settings.proxy.existing_containers != "adopt" or probe is None or policy is None:
         return False
-    return starting.repins is not Repinning.NOTHING and not divide(probe.containers, snapshot.cache)[1]
+    return policy.repins is not Repinning.NOTHING and not divide(probe.containers, snapshot.cache)[1]
 
 
-def _reload_would_repin(
-    inputs: Inputs, snapshot: HostSnapshot, changes: Changes, policy: Callable[[], PolicyInForce]
-) -> bool:
-    """Whether the proxy is only signalled although it has to be stopped: if it refuses what it reads again it
-    is restarted, and would meet strangers then."""
-    proxy, containers = changes.unit(Part.PROXY), snapshot.probe.containers if snapshot.probe else ()
-    if proxy is None or proxy.action is not UnitAction.RELOAD:
-        return False
-    return _adopting(inputs, snapshot, policy()) and bool(divide(containers, snapshot.cache)[0])
+def _why_restarted(inputs: Inputs, snapshot: HostSnapshot, desired: Desired, changes: Changes) -> str:
+    """Why the proxy is stopped although nothing of it differs, empty if it is not.
+
+    It may meet strangers without a start of ours: one that is only signalled is restarted if it refuses what
+    it reads again; and the next start of one that kubelet moves onto, whoever begins it, would take the CPUs
+    and the weight of those that it does not know."""
+    proxy = changes.unit(Part.PROXY)
+    action = proxy.action if proxy else UnitAction.NOTHING
+    may_meet = action is UnitAction.RELOAD or (_moves(snapshot, changes) and action is UnitAction.NOTHING)
+    if may_meet and _adopting(inputs, snapshot, policy_of(desired, snapshot.cache)):
+        probe = snapshot.probe or Probe()
+        if divide(probe.containers, snapshot.cache)[0]:
+            return _WHY_ADOPTED
+    if _adopting(inputs, snapshot, policy_in_force(snapshot)) and _reduced(snapshot):
+        return _WHY_TAKEN
+    return ""
 
 
-def _met_by(snapshot: HostSnapshot, changes: Changes) -> PolicyInForce | None:
-    """The policy in force, if kubelet moves onto a proxy that runs on: whether a container has come past it
-    meanwhile is looked at afterwards."""
-    kubelet = changes.unit(Part.KUBELET)
-    moves = kubelet is not None and kubelet.action is UnitAction.RESTART and not snapshot.kubelet.on_relay
-    return policy_in_force(snapshot) if moves else None
-
-
-def _passes_by(
-    inputs: Inputs, snapshot: HostSnapshot, changes: Changes, policy: Callable[[], PolicyInForce]
-) -> bool:
-    """Whether kubelet would move onto a proxy that runs on beside containers that it does not know: its next
-    start, whoever begins it, would take their CPUs and weight."""
-    kubelet, proxy = changes.unit(Part.KUBELET), changes.unit(Part.PROXY)
-    if kubelet is None or kubelet.action is not UnitAction.RESTART or snapshot.kubelet.on_relay:
-        return False
-    if (proxy is not None and proxy.action is UnitAction.RESTART) or snapshot.probe is None:
-        return False
-    return _adopting(inputs, snapshot, policy()) and bool(
-        divide(snapshot.probe.containers, snapshot.cache)[0]
-    )
-
-
-def _has_taken(inputs: Inputs, snapshot: HostSnapshot) -> bool:
-    """Whether containers have less weight than they were created with, and can get it back by a start that
-    knows them."""
-    policy = policy_in_force(snapshot)
-    return policy is not None and _adopting(inputs, snapshot, policy) and bool(_reduced(snapshot))
+def _moves(snapshot: HostSnapshot, changes: Changes) -> bool:
+    """Whether kubelet moves onto the relay."""
+    return changes.restarts(Part.KUBELET) and not snapshot.kubelet.on_relay
 
 
 def _reduced(snapshot: HostSnapshot) -> list[str]:
@@ -225,19 +188,18 @@ def _reduced(snapshot: HostSnapshot) -> list[str]:
 
 def _reduced_findings(snapshot: HostSnapshot, changes: Changes) -> Iterable[Finding]:
     """Where no start is to give it back."""
-    proxy, policy = changes.unit(Part.PROXY), policy_in_force(snapshot)
-    restarts = proxy is not None and proxy.action is UnitAction.RESTART
-    if policy is None or policy.repins is Repinning.NOTHING or restarts:
+    policy = policy_in_force(snapshot)
+    if policy is None or policy.repins is Repinning.NOTHING or changes.restarts(Part.PROXY):
         return
     for how in _reduced(snapshot):
         hint = "`install` with proxy.existingContainers: adopt, or with the policy none, gives it back"
         yield warning(WEIGHT_TAKEN, f"{how}: a start of the proxy has taken it", hint)
 
 
-def _is_unchecked(record: Record, snapshot: HostSnapshot) -> bool:
+def _is_unchecked(record: Record, snapshot: HostSnapshot, policy: PolicyInForce | None) -> bool:
     """Whether nobody has looked at the containers since the proxy was started, which may have taken something
     from them: systemd has started it, or a person."""
-    policy, unit = policy_in_force(snapshot), snapshot.proxy.unit
+    unit = snapshot.proxy.unit
     takes = policy is not None and policy.repins is not Repinning.NOTHING
     return takes and unit.running and unit.invocation_id != record.checked
 

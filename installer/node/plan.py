@@ -11,6 +11,7 @@ then the other files, then the reload, then the carrier with its real generation
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from installer.model import paths
 from installer.model.hold import is_operators
@@ -20,7 +21,6 @@ from installer.model.plan import (
     Changes,
     Desired,
     FileChange,
-    Finding,
     Plan,
     Step,
     StepKind,
@@ -30,64 +30,38 @@ from installer.model.plan import (
 )
 from installer.model.proxy import may_be_slow
 from installer.node.header import with_generation
-from installer.node.off_relay import restart_kubelet, set_hold
+from installer.node.off_relay import restart_kubelet, set_hold, start_proxy
 
 
-def build_plan(
-    mode: Mode,
-    desired: Desired,
-    changes: Changes,
-    *,
-    nonce: str,
-    kubelet_unit: str,
-    findings: tuple[Finding, ...] = (),
-    hold: bool = False,
-    ends_hold: bool = False,
-    cache_step: StepKind | None = None,
-    leftovers: tuple[str, ...] = (),
-    reset_pinning: str = "",
-    adopt: str = "",
-    refuge: str = "",
-) -> Plan:
-    """The plan that removes `changes`.
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """How a plan comes from what is there to what should be: all that the difference does not say."""
 
-    `nonce` makes this run's pending generation unlike any other. `hold`: kubelet is held on its base
-    endpoint, which ends with a move to the relay; with `ends_hold`, also if kubelet is on the relay already.
-    `cache_step` is what has to be done to cri-resmgr's cache before the proxy restarts.
-    `leftovers` are what cri-resmgr itself has left behind: they are deleted last, and also if nothing else is
-    to be removed. `reset_pinning` is the runtime endpoint where running containers get their CPUs and weight
-    back while the proxy is stopped; empty: they keep what they have. `adopt` is the same for strangers that
-    are made known to the proxy before it starts: the step stops it if there are any. `refuge`: see
-    `refuge_of`.
-    """
-    builder = _Builder(desired, changes, f"{paths.PENDING}{nonce}", reset_pinning, adopt, refuge)
-    if desired.proxy is not None:
-        steps = [*builder.base_repaired(), *builder.proxy_forward(cache_step)]
-        answered = any(step.kind is StepKind.AWAIT_RELAY for step in steps)
-        steps += builder.kubelet_forward(hold, answered=answered)
-        steps += builder.last_check(steps)
-        if hold and ends_hold and not any(step.kind is StepKind.CLEAR_HOLD for step in steps):
-            steps.append(Step(StepKind.CLEAR_HOLD, paths.HOLD, Part.KUBELET))
-    else:
-        steps = [*builder.kubelet_back(), *builder.proxy_back()]
-        steps += [Step(StepKind.DELETE_STATE, path, Part.PROXY) for path in leftovers]
-    kubelet = desired.kubelet
-    return Plan(
-        mode=mode,
-        desired=desired,
-        changes=changes,
-        kubelet_unit=kubelet_unit,
-        steps=tuple(steps),
-        strategy=kubelet.strategy.value if kubelet else "",
-        strategy_why=kubelet.why if kubelet else "",
-        findings=findings,
-    )
+    nonce: str = ""  # makes this run's pending generation unlike any other
+    hold: bool = False  # kubelet is held on its base endpoint, which ends with a move to the relay
+    ends_hold: bool = False  # also if kubelet is on the relay already
+    torn_cache: bool = False  # no plan, forward or back, starts the proxy on a cache that it cannot read
+    leftovers: tuple[str, ...] = ()  # of cri-resmgr itself: deleted last, also if nothing else is removed
+    # The runtime's endpoint where it applies, else empty:
+    resets: str = ""  # running containers get their CPUs and weight back while the proxy is stopped
+    adopts: str = ""  # strangers are made known to the proxy before it starts; the step stops it for any
+    refuge: str = ""  # see refuge_of
 
 
-def cache_step(snapshot: HostSnapshot) -> StepKind | None:
-    """What is done to the proxy's cache before it starts: no plan, forward or back, starts it on one that it
-    cannot read."""
-    return StepKind.SET_ASIDE_CACHE if snapshot.cache.torn else None
+def order_steps(desired: Desired, changes: Changes, ways: Ways) -> tuple[Step, ...]:
+    """What removes `changes`."""
+    builder = _Builder(desired, changes, ways)
+    if desired.proxy is None:
+        leftovers = (Step(StepKind.DELETE_STATE, path, Part.PROXY) for path in ways.leftovers)
+        return (*builder.kubelet_back(), *builder.proxy_back(), *leftovers)
+    steps = [*builder.base_repaired(), *builder.proxy_forward()]
+    answered = any(step.kind is StepKind.AWAIT_RELAY for step in steps)
+    steps += builder.kubelet_forward(answered=answered)
+    steps += builder.last_check(steps)
+    ended = any(step.kind is StepKind.CLEAR_HOLD for step in steps)
+    if ways.hold and ways.ends_hold and not ended:
+        steps.append(Step(StepKind.CLEAR_HOLD, paths.HOLD, Part.KUBELET))
+    return tuple(steps)
 
 
 def build_hold_plan(snapshot: HostSnapshot, reason: str, *, restart: bool) -> Plan:
@@ -113,15 +87,10 @@ def refuge_of(
 
 
 class _Builder:
-    def __init__(
-        self, desired: Desired, changes: Changes, pending: str, reset_pinning: str, adopt: str, refuge: str
-    ) -> None:
+    def __init__(self, desired: Desired, changes: Changes, ways: Ways) -> None:
         self._desired = desired
         self._changes = changes
-        self._pending = pending
-        self._reset_pinning = reset_pinning
-        self._adopt = adopt
-        self._refuge = refuge
+        self._ways = ways
 
     def _files(self, part: Part) -> tuple[FileChange, ...]:
         return tuple(change for change in self._changes.files if change.part is part)
@@ -132,41 +101,38 @@ class _Builder:
         too: a `Requires=` in it would restart kubelet with the proxy."""
         yield from map(_file_step, filter(_repairs_base, self._files(Part.KUBELET)))
 
-    def proxy_forward(self, cache_step: StepKind | None) -> Iterable[Step]:
+    def proxy_forward(self) -> Iterable[Step]:
         unit = self._changes.unit(Part.PROXY)
         if unit is None and not self._files(Part.PROXY):
             return
         if unit is not None and unit.disable:
             yield Step(StepKind.DISABLE, unit.name, Part.PROXY)
-        restarts = unit is not None and unit.action is UnitAction.RESTART
-        yield from self._forward(Part.PROXY, unit, self._while_stopped(cache_step) if restarts else ())
+        restarts = self._changes.restarts(Part.PROXY)
+        yield from self._forward(Part.PROXY, unit, tuple(self._while_stopped()) if restarts else ())
         if unit is None or not (unit.action or unit.enable or unit.daemon_reload or unit.awaited):
             return
         if unit.awaited:
             yield Step(StepKind.AWAIT_START, unit.name, Part.PROXY)
-        if restarts:
-            yield Step(StepKind.RESTART, unit.name, Part.PROXY)
-        elif unit.action is UnitAction.RELOAD:
+        if unit.action is UnitAction.RELOAD:
             yield Step(StepKind.SIGNAL, unit.name, Part.PROXY)
             yield Step(StepKind.RESTART_IF_REFUSED, unit.name, Part.PROXY)
         if unit.action or unit.awaited:
-            if self._refuge:
-                yield Step(StepKind.LEAVE_IF_SLOW, self._refuge, Part.PROXY)
-            yield Step(StepKind.AWAIT_RELAY, paths.RELAY_ENDPOINT, Part.PROXY)
-            if self._adopt and restarts:
-                yield Step(StepKind.CHECK_WEIGHTS, self._adopt, Part.PROXY)
+            start = start_proxy(self._ways.refuge)
+            yield from start if restarts else start[1:]
+            if self._ways.adopts and restarts:
+                yield Step(StepKind.CHECK_WEIGHTS, self._ways.adopts, Part.PROXY)
 
-    def _while_stopped(self, cache_step: StepKind | None) -> tuple[Step, ...]:
+    def _while_stopped(self) -> Iterable[Step]:
         """What is done to the cache and to containers before the proxy starts."""
-        steps = [Step(cache_step, paths.PROXY_CACHE, Part.PROXY)] if cache_step is not None else []
-        if self._reset_pinning:
-            steps.append(Step(StepKind.STOP, paths.PROXY_UNIT, Part.PROXY))
-        steps += self._give_back()
-        if self._adopt:
-            steps.append(Step(StepKind.ADOPT, self._adopt, Part.PROXY))
-        return tuple(steps)
+        if self._ways.torn_cache:
+            yield Step(StepKind.SET_ASIDE_CACHE, paths.PROXY_CACHE, Part.PROXY)
+        if self._ways.resets:
+            yield Step(StepKind.STOP, paths.PROXY_UNIT, Part.PROXY)
+        yield from self._give_back()
+        if self._ways.adopts:
+            yield Step(StepKind.ADOPT, self._ways.adopts, Part.PROXY)
 
-    def kubelet_forward(self, hold: bool, *, answered: bool) -> Iterable[Step]:
+    def kubelet_forward(self, *, answered: bool) -> Iterable[Step]:
         """`answered`: the plan has just seen the relay answer. Else that is seen before kubelet moves
         (R4)."""
         unit = self._changes.unit(Part.KUBELET)
@@ -176,7 +142,7 @@ class _Builder:
         if unit is not None and unit.action is UnitAction.RESTART:
             if not answered:
                 yield Step(StepKind.AWAIT_RELAY, paths.RELAY_ENDPOINT, Part.KUBELET)
-            if hold:
+            if self._ways.hold:
                 yield Step(StepKind.CLEAR_HOLD, paths.HOLD, Part.KUBELET)
             yield from restart_kubelet(unit.name)
 
@@ -184,8 +150,8 @@ class _Builder:
         """What has come while kubelet was still on its base endpoint is not known to a proxy that started
         before."""
         moves = any(step.kind is StepKind.AWAIT_KUBELET for step in steps)
-        if moves and self._adopt:
-            yield Step(StepKind.CHECK_WEIGHTS, self._adopt, Part.PROXY)
+        if moves and self._ways.adopts:
+            yield Step(StepKind.CHECK_WEIGHTS, self._ways.adopts, Part.PROXY)
 
     def _forward(
         self, part: Part, unit: UnitChange | None, before_start: tuple[Step, ...] = ()
@@ -194,7 +160,7 @@ class _Builder:
         the run ends there, a start by anybody else has another generation, and the next run does it."""
         changed = [change for change in self._files(part) if not _repairs_base(change)]
         carriers = [file for file in self._desired.files if file.part is part and file.generation_carrier]
-        restarts = unit is not None and unit.action is UnitAction.RESTART
+        restarts = self._changes.restarts(part)
         others = [c for c in changed if not (isinstance(c.after, DesiredFile) and c.after.generation_carrier)]
         reloads = unit is not None and (unit.daemon_reload or unit.enable)
         changes_carrier = len(others) < len(changed)
@@ -221,7 +187,7 @@ class _Builder:
 
     def _as_pending(self, carrier: DesiredFile) -> DesiredFile:
         assert isinstance(carrier.content, bytes)
-        return carrier.with_content(with_generation(carrier.content, self._pending))
+        return carrier.with_content(with_generation(carrier.content, f"{paths.PENDING}{self._ways.nonce}"))
 
     def kubelet_back(self) -> Iterable[Step]:
         unit = self._changes.unit(Part.KUBELET)
@@ -253,8 +219,8 @@ class _Builder:
 
     def _give_back(self) -> Iterable[Step]:
         """The proxy is stopped: else it would overwrite all of it."""
-        if self._reset_pinning:
-            yield Step(StepKind.RESET_PINNING, self._reset_pinning, Part.PROXY)
+        if self._ways.resets:
+            yield Step(StepKind.RESET_PINNING, self._ways.resets, Part.PROXY)
 
 
 def _repairs_base(change: FileChange) -> bool:

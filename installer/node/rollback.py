@@ -41,7 +41,7 @@ from installer.node.failure_report import (
 from installer.node.kept import good_desired
 from installer.node.off_relay import restart_kubelet
 from installer.node.pinning import read_cache
-from installer.node.plan import build_hold_plan, build_plan, cache_step, refuge_of
+from installer.node.plan import Ways, build_hold_plan, order_steps, refuge_of
 from installer.node.record import is_earlier, leftovers_of_ours
 from installer.node.run import Progress, Run
 from installer.node.snapshot import read_units, refresh
@@ -153,31 +153,30 @@ def _plan_back(
     snapshot = replace(snapshot, proxy=replace(snapshot.proxy, last_start=took))
     parts = frozenset(Part) if is_earlier(record) else _parts(progress, target)
     changes = diff(target, snapshot, record).within(parts)
-    plan = build_plan(
-        assessment.plan.mode,
-        target,
-        changes,
-        nonce=os.urandom(8).hex(),
-        kubelet_unit=assessment.plan.kubelet_unit,
+    endpoint, unit = assessment.base_endpoint, assessment.plan.kubelet_unit
+    ways = Ways(
+        os.urandom(8).hex(),
         hold=bool(snapshot.hold),
         ends_hold=hold.is_of_a_run(snapshot.hold),
+        torn_cache=snapshot.cache.torn,
         leftovers=leftovers_of_ours(record, snapshot) if target.proxy is None else (),
-        reset_pinning=assessment.base_endpoint if _gives_back(assessment, target, run) else "",
-        adopt=assessment.base_endpoint if _adopts(assessment, target, run) else "",
+        resets=endpoint if _gives_back(assessment, target, run) else "",
+        adopts=endpoint if _adopts(assessment, target, run) else "",
         refuge=_refuge_of(assessment, changes, snapshot, target, run),
-        cache_step=cache_step(snapshot),
     )
+    steps = order_steps(target, changes, ways)
     # A weight that is lost during the rollback is not mended by continuing.
-    steps = tuple(step for step in plan.steps if step.kind is not StepKind.CHECK_WEIGHTS)
+    steps = tuple(step for step in steps if step.kind is not StepKind.CHECK_WEIGHTS)
     if target.proxy is None and hold.is_of_a_run(snapshot.hold):
         steps += (Step(StepKind.CLEAR_HOLD, paths.HOLD, Part.KUBELET),)
     waits = any(step.kind is StepKind.AWAIT_KUBELET for step in steps)
     if progress.moved_kubelet and not waits and (is_earlier(record) or snapshot.kubelet.unwell):
         # Between two tries it is on no endpoint: nothing differs, but it is down because of us. Or it has
         # left an earlier installation's relay while the proxy started.
-        steps += restart_kubelet(plan.kubelet_unit)
+        steps += restart_kubelet(unit)
     resets_all = assessment.plan.resets_all or _pinned(assessment)
-    return replace(plan, steps=steps, parts=parts, resets_all=resets_all), snapshot
+    mode = assessment.plan.mode
+    return Plan(mode, target, changes, unit, steps, parts=parts, resets_all=resets_all), snapshot
 
 
 def _refuge_of(
@@ -263,10 +262,10 @@ def _plan_off_relay(assessment: Assessment, run: Run) -> Plan:
     snapshot = refresh(assessment.snapshot, run.host, run.settings, record)
     changes = diff(Desired(), snapshot, record).within({Part.KUBELET})
     unit = assessment.plan.kubelet_unit
-    plan = build_plan(assessment.plan.mode, Desired(), changes, nonce="", kubelet_unit=unit)
-    if not plan.restarts_kubelet and snapshot.kubelet.unwell:
-        plan = replace(plan, steps=plan.steps + restart_kubelet(unit))
-    return replace(plan, parts=frozenset())
+    steps = order_steps(Desired(), changes, Ways())
+    if not changes.restarts(Part.KUBELET) and snapshot.kubelet.unwell:
+        steps += restart_kubelet(unit)
+    return Plan(assessment.plan.mode, Desired(), changes, unit, steps, parts=frozenset())
 
 
 def rescue_limits(limits: Limits) -> Limits:

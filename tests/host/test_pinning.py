@@ -242,17 +242,19 @@ def running(node: Node) -> set[str]:
     return set(ctr(node.host, "containers", "list", "--quiet").split())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ContainerComes:
-    """A container is created just before the proxy starts, when those that it is told of are known. It goes
-    into another process, where the host is no more than its root."""
+    """A container is created just before the proxy starts for the first time, when those that it is told of
+    are known. It goes into another process, where the host is no more than its root."""
 
     root: Path
     socket: str
     pod: Pod
+    has_come: bool = False
 
     def __call__(self, event: Event) -> None:
-        if event.kind == "step.done" and event.data["step"] == "adopt":
+        if event.kind == "step.done" and event.data["step"] == "adopt" and not self.has_come:
+            self.has_come = True
             create_container(cast("ThrowawayHost", self), self.socket, "late", cpu_shares=307, pod=self.pod)
 
 

@@ -9,7 +9,7 @@ from installer.model.host import DesiredFile, HostSnapshot, Part, UnitState
 from installer.model.names import Mode
 from installer.model.plan import Desired, Plan, StepKind
 from installer.node.diff import diff
-from installer.node.plan import build_plan
+from installer.node.plan import Ways, order_steps
 from installer.node.record import Record
 from tests.rules import rule
 from tests.snapshots import but
@@ -37,15 +37,10 @@ def plan(
     hold: bool = False,
     leftovers: tuple[str, ...] = (),
 ) -> Plan:
-    return build_plan(
-        Mode.INSTALL if desired.proxy else Mode.REMOVE,
-        desired,
-        diff(desired, seen, record),
-        nonce="0a1b",
-        kubelet_unit="kubelet.service",
-        hold=hold,
-        leftovers=leftovers,
-    )
+    changes = diff(desired, seen, record)
+    steps = order_steps(desired, changes, Ways("0a1b", hold=hold, leftovers=leftovers))
+    mode = Mode.INSTALL if desired.proxy else Mode.REMOVE
+    return Plan(mode, desired, changes, "kubelet.service", steps)
 
 
 def story(found: Plan) -> list[tuple[StepKind, str]]:
