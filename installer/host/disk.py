@@ -10,7 +10,6 @@ import array
 import contextlib
 import errno
 import os
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -18,10 +17,6 @@ from typing import BinaryIO
 from installer.model.jsontext import sha256_hex
 
 _CHUNK = 1 << 20
-_MARK = ".cri-resmgr-installer."
-# Longer than any write of ours takes. The pid in the name belongs to the pid namespace of
-# a container that may be gone, so a process of that number proves little.
-_STALE_SECONDS = 600
 _DERIVED = ("security.ima", "security.evm", "trusted.overlay.")  # xattr(7), ima/evm, overlayfs
 _FS_IOC_GETFLAGS = 0x80086601  # linux/fs.h
 _FS_IMMUTABLE_FL = 0x10
@@ -72,39 +67,33 @@ class Kernel:
         os.fsync(descriptor)
 
 
-def temporary_name(place: str) -> str:
-    """The temp file that becomes `place`: beside it, hidden, marked as ours, with our pid."""
-    directory, name = os.path.split(place)
-    return f"{directory}/.{name[:200]}{_MARK}{os.getpid()}"
-
-
-def sweep(directory: str, kernel: Kernel, *, alone: bool = False) -> None:
-    """Removes temp files in `directory` that a killed run left: those of our own pid (a restarted container
-    counts from 1 again), of a pid that does not live, or older than ten minutes; all of them if no other
-    process can be writing there (`alone`). The removal is synced: there may never be another sweep."""
-    swept = False
-    with contextlib.suppress(OSError):
-        for name in os.listdir(directory):
-            hidden, mark, pid = name.rpartition(_MARK)
-            if (
-                mark
-                and hidden.startswith(".")
-                and pid.isdecimal()
-                and (alone or _stale(f"{directory}/{name}", int(pid)))
-            ):
-                with contextlib.suppress(OSError):
-                    kernel.unlink(f"{directory}/{name}")
-                    swept = True
-        if swept:
-            sync_directory(directory, kernel)
-
-
-def _stale(place: str, pid: int) -> bool:
-    if pid == os.getpid() or not os.path.exists(f"/proc/{pid}"):
-        return True
+def clear(temporary: str, kernel: Kernel) -> None:
+    """Removes what a killed write has left. Raises BlockingIOError where that write is still at work."""
     try:
-        return time.time() - os.lstat(place).st_mtime > _STALE_SECONDS
-    except OSError:
+        descriptor = os.open(temporary, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        kernel.unlink(temporary)  # a symlink, which only the lock holder makes
+        return
+    try:
+        if lock(descriptor, temporary):
+            kernel.unlink(temporary)
+    finally:
+        os.close(descriptor)
+
+
+def lock(descriptor: int, temporary: str) -> bool:
+    """Locks an open temp file for as long as it is open: nobody else removes or renames it then. Returns
+    whether it still has its name. Raises BlockingIOError where another process has the lock."""
+    import fcntl
+
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(temporary))
+    except FileNotFoundError:
         return False
 
 

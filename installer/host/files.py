@@ -23,6 +23,7 @@ from installer.host.ports import KnownDigest
 from installer.host.selinux import FilePolicy
 from installer.model.host import ABSENT, Content, FileState, HostPath, Identity, Kind
 from installer.model.jsontext import sha256_hex
+from installer.model.paths import TEMPORARY
 
 KEPT_BYTES = 1 << 20  # content of files up to this size is part of their state
 _NO_EMPTY_DIRECTORY = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.ENOENT, errno.EBUSY)
@@ -65,6 +66,8 @@ class RootedFiles:
                 return _plain_state(Kind.DIRECTORY if stat.S_ISDIR(status.st_mode) else Kind.OTHER, status)
         except (FileNotFoundError, NotADirectoryError):
             return ABSENT
+        except UnservableHostError:
+            return FileState(Kind.OUTSIDE)
 
     def read(self, path: str, limit: int = KEPT_BYTES) -> bytes | None:
         try:
@@ -113,27 +116,30 @@ class RootedFiles:
         attributes: Iterable[tuple[str, str]] = (),
     ) -> None:
         """Replaces `path`; see the port. A crash leaves the old or the new file, never a part of one, and at
-        worst a temp file beside it, which the next write or removal there sweeps away."""
+        worst the temp file beside it, which the next write removes, or the close of the record."""
         with (
             self._source(content) as source,
             parent_of(self.root, path) as place,
             self._temporary(place) as temporary,
+            disk.named(place),
+            self._kernel.create(temporary) as file,
         ):
-            with disk.named(place), self._kernel.create(temporary) as file:
-                written = disk.copy(source, file)
-                if digest and written != digest:
-                    raise InstallerError(
-                        f"{path}: not replaced: what was copied has sha256 {written}, not {digest}",
-                        "the source changed or was damaged meanwhile: run again",
-                    )
-                file.flush()
-                disk.own(file.fileno(), uid, gid, self._kernel)
-                self._kernel.chmod(file.fileno(), mode)
-                self._label(file.fileno(), path, stat.S_IFREG)
-                # After the owner and the mode: they remove capabilities and change an ACL.
-                disk.give_attributes(file.fileno(), attributes, self._kernel)
-                self._kernel.sync(file.fileno())
-            self._kernel.rename(temporary, place)
+            if not disk.lock(file.fileno(), temporary):
+                raise BlockingIOError(errno.EAGAIN, "another process is writing it, too")
+            written = disk.copy(source, file)
+            if digest and written != digest:
+                raise InstallerError(
+                    f"{path}: not replaced: what was copied has sha256 {written}, not {digest}",
+                    "the source changed or was damaged meanwhile: run again",
+                )
+            file.flush()
+            disk.own(file.fileno(), uid, gid, self._kernel)
+            self._kernel.chmod(file.fileno(), mode)
+            self._label(file.fileno(), path, stat.S_IFREG)
+            # After the owner and the mode: they remove capabilities and change an ACL.
+            disk.give_attributes(file.fileno(), attributes, self._kernel)
+            self._kernel.sync(file.fileno())
+            self._kernel.rename(temporary, place)  # while it is locked, and the name still its own
 
     @contextlib.contextmanager
     def _source(self, content: Content) -> Iterator[bytes | Path]:
@@ -165,13 +171,16 @@ class RootedFiles:
 
     @contextlib.contextmanager
     def _temporary(self, place: str) -> Iterator[str]:
-        """The name of a temp file that the block creates and renames to `place`. Sweeps before, and removes
-        the temp file of a block that fails."""
-        directory = os.path.dirname(place)
-        disk.sweep(directory, self._kernel)
-        temporary = disk.temporary_name(place)
+        """The name of a temp file that the block creates and renames to `place`; that of a block that fails
+        is removed. Each path has one: a write finds there what a killed one has left."""
+        directory, name = os.path.split(place)
+        temporary = f"{directory}/.{name[:200]}{TEMPORARY}"
+        with disk.named(place):
+            disk.clear(temporary, self._kernel)
         try:
             yield temporary
+        except (BlockingIOError, FileExistsError):
+            raise  # the name is another writer's by now
         except BaseException:
             with contextlib.suppress(OSError):
                 self._kernel.unlink(temporary)
@@ -182,12 +191,10 @@ class RootedFiles:
         with self._parent_if_any(path) as place:
             if place is None:
                 return
-            directory = os.path.dirname(place)
-            disk.sweep(directory, self._kernel)
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 self._kernel.unlink(place)
             # Even if nothing was removed: a run that was killed may have removed it, and not synced.
-            disk.sync_directory(directory, self._kernel)
+            disk.sync_directory(os.path.dirname(place), self._kernel)
 
     @contextlib.contextmanager
     def _parent_if_any(self, path: str) -> Iterator[str | None]:
@@ -198,13 +205,6 @@ class RootedFiles:
             except (FileNotFoundError, NotADirectoryError):
                 place = None
             yield place
-
-    def sweep(self, directory: str) -> None:
-        with (
-            contextlib.suppress(FileNotFoundError, NotADirectoryError),
-            opened(self.root, directory, follow=True) as (place, _status),
-        ):
-            disk.sweep(place, self._kernel, alone=True)
 
     # -- directories ------------------------------------------------------------
 
@@ -247,8 +247,6 @@ class RootedFiles:
         with self._parent_if_any(path) as place:
             if place is None:
                 return False
-            with contextlib.suppress(OSError), disk.open_directory(place) as descriptor:
-                disk.sweep(f"/proc/self/fd/{descriptor}", self._kernel)
             removed = True
             try:
                 self._kernel.rmdir(place)

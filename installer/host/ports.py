@@ -51,7 +51,8 @@ class Files(Protocol):
         ...
 
     def state(self, path: str, known: KnownDigest | None = None) -> FileState:
-        """The path as it is, links not followed. Absent parents: ABSENT."""
+        """The path as it is, links not followed. Absent parents: ABSENT; a parent that leads out of the host
+        root: Kind.OUTSIDE."""
         ...
 
     def read(self, path: str, limit: int = 1 << 20) -> bytes | None:
@@ -70,7 +71,8 @@ class Files(Protocol):
     ) -> None:
         """Replaces `path` atomically (R5). A file is copied; if `digest` is given and what was
         copied has another, raises InstallerError with the old file in place. The parent must exist.
-        Of the extended attributes (FileState) those are set that the file system takes."""
+        Of the extended attributes (FileState) those are set that the file system takes. Raises
+        BlockingIOError or FileExistsError where another process is writing it, too."""
         ...
 
     def link(self, path: str, target: str, uid: int = 0, gid: int = 0) -> None:
@@ -99,11 +101,6 @@ class Files(Protocol):
 
     def sync(self, directory: str) -> None:
         """Makes the names in a directory durable (not the contents), whoever changed them. Absent is fine."""
-        ...
-
-    def sweep(self, directory: str) -> None:
-        """Removes the temp files of writes that were killed. Absent is fine. Only for the lock holder: the
-        temp file of another process would be removed, too."""
         ...
 
     def list(self, path: str) -> tuple[str, ...]:

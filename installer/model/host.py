@@ -31,6 +31,7 @@ class Kind(StrEnum):
     DIRECTORY = "directory"
     SYMLINK = "symlink"
     OTHER = "other"  # device, socket, fifo
+    OUTSIDE = "path out of the host root"  # by a symlink on the way: nothing of ours can be there
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +71,22 @@ class FileState:
     identity: Identity | None = field(default=None, repr=False, compare=False)
     attributes: tuple[tuple[str, str], ...] = field(default=(), repr=False, compare=False)
 
+    @property
+    def exists(self) -> bool:
+        return self.kind not in (Kind.ABSENT, Kind.OUTSIDE)
+
+    @property
+    def obstacle(self) -> str:
+        """Why no file can be put there, or deleted; empty if one can."""
+        return _OBSTACLES.get(self.kind, "")
+
 
 ABSENT = FileState()
+_OBSTACLES = {
+    Kind.DIRECTORY: "a directory is in the way",
+    Kind.OTHER: "a special file is in the way",
+    Kind.OUTSIDE: "a symlink on the way leads out of the host root",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,8 @@ CPU_MANAGER_STATE = "/var/lib/kubelet/cpu_manager_state"
 ALLOCATED_PODS = "/var/lib/kubelet/allocated_pods_state"
 MEMORY_MANAGER_STATE = "/var/lib/kubelet/memory_manager_state"
 
+TEMPORARY = ".cri-resmgr-installer"
+"""How the name of a temp file ends: `.NAME.cri-resmgr-installer` becomes NAME, beside it."""
 OUR_STATE = "/var/lib/cri-resmgr-installer"
 OUR_RUNTIME = "/run/cri-resmgr-installer"
 PASS_UNIT = "cri-resmgr-installer-pass.service"

@@ -40,7 +40,6 @@ from installer.node.record import (
     is_ours,
     objects_of,
     save_record,
-    state_below,
 )
 
 _RECORD_KEPT = 8 << 20  # bytes
@@ -68,13 +67,13 @@ class RecordStore:
             return
         claims, unclaimed = {}, []
         # Upstream's program in another installer's hands is not ours, although we would install the same.
-        unit = state_below(self._files, paths.PROXY_UNIT_FILE)
+        unit = self._files.state(paths.PROXY_UNIT_FILE)
         anothers = unit.kind is Kind.FILE and not is_ours(unit, ())
         wrote = (payload_digest,) if payload_digest and not anothers else ()
         of_kubelet = (paths.KUBELET_ENVIRONMENT, *drop_ins)
         for path in (*paths.OUR_FILES, *drop_ins):
-            state = state_below(self._files, path)
-            if state.kind is Kind.ABSENT:
+            state = self._files.state(path)
+            if not state.exists:
                 continue
             if everything or is_ours(state, wrote):
                 part = Part.KUBELET if path in of_kubelet else Part.PROXY
@@ -97,7 +96,7 @@ class RecordStore:
     def take_over(self, earlier: Earlier, kubelet_unit: str) -> None:
         """From now on that installation counts as ours. Raises OSError."""
         states = {path: self._files.state(path) for path in (*earlier.files, *earlier.repairs)}
-        states |= {path: state_below(self._files, path) for path in (*DIRECTORIES, paths.PROXY_WANTED)}
+        states |= {path: self._files.state(path) for path in (*DIRECTORIES, paths.PROXY_WANTED)}
         self.record = take_over(self.record, earlier, states, kubelet_unit)
         of_good = earlier.files if is_earlier(self.record) else ()
         self._replaced = {path: states[path].digest for path in (*earlier.repairs, *of_good)}
@@ -110,7 +109,7 @@ class RecordStore:
         for path, claim in base_claims(self.record).items():
             content = self._repaired.get(claim.before.digest)
             content = content or self._files.read(object_path(claim.before.digest))
-            state = state_below(self._files, path)
+            state = self._files.state(path)
             if content is None or state.digest not in (claim.before.digest, *claim.wrote):
                 del claims[path]
             else:
@@ -136,7 +135,7 @@ class RecordStore:
     def _find_orphans(self, wrote: tuple[str, ...]) -> Iterable[str]:
         """The kept originals among everything that is kept."""
         for name in self._files.list(paths.OBJECTS):
-            state = state_below(self._files, object_path(name))
+            state = self._files.state(object_path(name))
             if state.digest == name and not is_ours(state, wrote):
                 yield name
 
@@ -144,7 +143,7 @@ class RecordStore:
         """Without its claim an original cannot be given back: it is kept where people find it, and so is the
         record as it is, before another one takes its place."""
         for name in self._orphans:
-            if state_below(self._files, object_path(name)).kind is not Kind.FILE:
+            if self._files.state(object_path(name)).kind is not Kind.FILE:
                 continue
             self._files.make_directory(_EDITED, 0o700)
             self._files.write(_set_aside_path(name), HostPath(object_path(name)), 0o600, digest=name)
@@ -155,7 +154,7 @@ class RecordStore:
         self._orphans = ()
 
     def _exists(self, path: str) -> bool:
-        return self._files.state(path, lambda _path, _identity: "unread").kind is not Kind.ABSENT
+        return self._files.state(path, lambda _path, _identity: "unread").exists
 
     def claim(self, plan: Plan, snapshot: HostSnapshot) -> tuple[str, ...]:
         """Records what the plan is about to own, originals kept first; then makes the directories.
@@ -194,9 +193,9 @@ class RecordStore:
         our link was not there."""
         names = self._files.list(paths.LINKS)
         wanted = (f"{paths.LINKS}/{name}/{paths.PROXY_UNIT}" for name in names)
-        found = {path: state_below(self._files, path) for path in wanted}
+        found = {path: self._files.state(path) for path in wanted}
         for name in names:
-            state = state_below(self._files, f"{paths.LINKS}/{name}")
+            state = self._files.state(f"{paths.LINKS}/{name}")
             if posixpath.basename(state.target) == paths.PROXY_UNIT != name:
                 found[f"{paths.LINKS}/{name}"] = state
         links = {path: state for path, state in found.items() if state.kind is Kind.SYMLINK}
@@ -311,13 +310,14 @@ class RecordStore:
         self.record = replace(self.record, failed={**self.record.failed, generation: failure})
 
     def _settle(self) -> None:
-        """Makes the disk agree with the record. A run that was killed in the middle of a write leaves a
-        temporary file, or a name that is not durable, in a directory that the next run had no reason to
-        touch."""
+        """Makes the disk agree with the record. A run that was killed in the middle of a write leaves a temp
+        file, or a name that is not durable, in a directory that the next run had no reason to touch."""
         directories = {posixpath.dirname(path) for path in (*self.record.claims, *self.record.directories)}
         for directory in sorted({*directories, paths.WANTS, paths.OBJECTS, paths.OUR_STATE}):
             with suppress(UnservableHostError):  # a link leads out of the host root by now
-                self._files.sweep(directory)
+                for name in self._files.list(directory):
+                    if name.startswith(".") and name.endswith(paths.TEMPORARY):
+                        self._files.remove(f"{directory}/{name}")
                 self._files.sync(directory)
 
     def close_removed(self, keep: Collection[str] = ()) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from installer.model import paths
-from installer.model.host import Kind, Probe
+from installer.model.host import Probe
 from installer.model.plan import Changes, Finding, Verb, refusal
 
 _MIB = 1 << 20
@@ -30,11 +30,7 @@ def check_places(changes: Changes) -> tuple[Finding, ...]:
     """A directory or a device in the place of a file of ours, which cannot be deleted as a file: checked for
     a removal, too, which would otherwise stop half-way."""
     going = (change for change in changes.files if change.verb in (Verb.DELETE, Verb.RESTORE))
-    return tuple(
-        _blocked(change.path, f"a {'directory' if kind is Kind.DIRECTORY else 'special file'} is in the way")
-        for change in going
-        if (kind := change.before.kind) in (Kind.DIRECTORY, Kind.OTHER)
-    )
+    return tuple(_blocked(change.path, change.before.obstacle) for change in going if change.before.obstacle)
 
 
 def _blocked(path: str, why: str) -> Finding:

@@ -17,7 +17,6 @@ from functools import cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from installer.errors import UnservableHostError
 from installer.host.ports import Files
 from installer.model import paths
 from installer.model.host import (
@@ -176,11 +175,7 @@ def _is_sensible(record: Record) -> bool:
 
 
 def _recheck(record: Record, files: Files, machine_id: str, hostname: str) -> LoadedRecord:
-    ours = {
-        path: claim
-        for path, claim in record.claims.items()
-        if _is_still_ours(state_below(files, path), claim)
-    }
+    ours = {path: claim for path, claim in record.claims.items() if _is_still_ours(files.state(path), claim)}
     dropped = (claim.before.digest for path, claim in record.claims.items() if path not in ours)
     rechecked = Record(
         machine_id=machine_id,
@@ -195,14 +190,6 @@ def _recheck(record: Record, files: Files, machine_id: str, hostname: str) -> Lo
     kept = objects_of(rechecked)
     orphans = tuple(dict.fromkeys(digest for digest in dropped if digest and digest not in kept))
     return LoadedRecord(rechecked, RecordStatus.FOREIGN, orphans)
-
-
-def state_below(files: Files, path: str) -> FileState:
-    """One path; ABSENT if a link leads out of the host root: nothing of ours can be there."""
-    try:
-        return files.state(path)
-    except UnservableHostError:
-        return ABSENT
 
 
 def is_ours(state: FileState, wrote: Collection[str]) -> bool:

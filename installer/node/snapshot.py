@@ -17,7 +17,6 @@ from installer.inputs.settings import Settings
 from installer.model import paths
 from installer.model.hold import CLUSTER_MEMORY, PAUSE_FILE, read_hold, why_paused
 from installer.model.host import (
-    FileState,
     Health,
     HostSnapshot,
     Kind,
@@ -122,14 +121,14 @@ def _look(host: Host, settings: Settings, record: Record, seconds: float) -> Hos
         units,
         proxy=replace(
             proxy,
-            linked=observe_file(host, record, paths.PROXY_WANTED).kind is Kind.SYMLINK,
+            linked=host.files.state(paths.PROXY_WANTED).kind is Kind.SYMLINK,
             relay_answers=answers,
             starting=not answers and _is_starting(proxy, limit, served=served),
             last_start=_last_start(host, proxy),
         ),
         kubelet=replace(kubelet, healthy=healthy, foreign_healthz=health is Health.FOREIGN),
         pause=_read_pause(host.files),
-        files={path: observe_file(host, record, path) for path in _paths(settings, record)},
+        files={path: host.files.state(path, record.known_digest) for path in _paths(settings, record)},
         composed=any(_exists(host.files, path) for path in (paths.KUBELET_COMPOSED, paths.KUBELET_USED)),
         leftovers=tuple(path for path in (*paths.PROXY_STATE, *record.trees) if _exists(host.files, path)),
         cache=cache,
@@ -217,17 +216,6 @@ def _paths(settings: Settings, record: Record) -> list[str]:
     drop_in = paths.drop_in(settings.kubelet.drop_in_directory, settings.kubelet.unit)
     kept = map(object_path, objects_of(record))
     return sorted({*paths.OUR_FILES, drop_in, *record.claims, *record.links, *kept})
-
-
-def observe_file(host: Host, record: Record, path: str) -> FileState:
-    """One path; a large file whose identity is known is not read again.
-
-    A directory link that leads out of the host root makes the path Kind.OTHER: an obstacle.
-    """
-    try:
-        return host.files.state(path, record.known_digest)
-    except UnservableHostError:
-        return FileState(Kind.OTHER)
 
 
 def _exists(files: Files, path: str) -> bool:
@@ -390,12 +378,10 @@ def _unwritable(host: Host, directory: str) -> str:
 
 def _obstacle(host: Host, path: str) -> str:
     """Why nothing of ours may be put at `path`, or an empty string."""
-    try:
-        state = host.files.state(path, lambda _path, _identity: "unread")
-        if state.kind is Kind.SYMLINK:
+    state = host.files.state(path, lambda _path, _identity: "unread")
+    if state.kind is Kind.SYMLINK:
+        try:
             host.files.status(path, follow=True)  # may it be followed?
-    except UnservableHostError as error:
-        return error.message
-    if state.kind in (Kind.DIRECTORY, Kind.OTHER):
-        return f"a {'directory' if state.kind is Kind.DIRECTORY else 'special file'} is in the way"
-    return ""
+        except UnservableHostError as error:
+            return error.message
+    return state.obstacle

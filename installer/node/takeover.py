@@ -24,7 +24,7 @@ from installer.model.paths import PROXY_UNIT, normalise_endpoint
 from installer.model.plan import Finding, refusal, warning
 from installer.node.earlier import Earlier
 from installer.node.ownership import RecordStore
-from installer.node.record import Record, is_earlier, state_below
+from installer.node.record import Record, is_earlier
 
 if TYPE_CHECKING:
     from installer.inputs.settings import Settings
@@ -216,7 +216,7 @@ def _required_by_link(files: Files, kubelet_unit: str) -> Iterable[str]:
     """The links that systemd makes for `RequiredBy=` in the proxy's unit."""
     for directory in paths.UNIT_DIRECTORIES:
         link = f"{directory}/{kubelet_unit}.requires/{paths.PROXY_UNIT}"
-        if state_below(files, link).kind is not Kind.ABSENT:
+        if files.state(link).exists:
             yield f"the link {link}"
 
 

@@ -72,8 +72,6 @@ class MemoryFiles:
 
     def sync(self, directory: str) -> None: ...
 
-    def sweep(self, directory: str) -> None: ...
-
     def free_bytes(self, path: str) -> int:
         return 1 << 30
 

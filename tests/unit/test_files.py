@@ -7,6 +7,7 @@ import hashlib
 import os
 import stat
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -14,6 +15,7 @@ from installer.errors import InstallerError, UnservableHostError
 from installer.host.disk import Kernel
 from installer.host.files import KEPT_BYTES, RootedFiles
 from installer.model.host import ABSENT, HostPath, Identity, Kind
+from installer.model.paths import TEMPORARY
 from tests.rules import rule
 
 UID, GID = os.geteuid(), os.getegid()
@@ -79,6 +81,8 @@ def test_a_link_out_of_the_root_is_refused(files: RootedFiles, target: str) -> N
     (files.root / "out").symlink_to(target)
     with pytest.raises(UnservableHostError, match="leads out"):
         files.status("/out/passwd")
+    assert files.state("/out/passwd").kind is Kind.OUTSIDE
+    assert not files.state("/out/passwd").exists
 
 
 def test_a_loop_is_refused(files: RootedFiles) -> None:
@@ -247,28 +251,46 @@ def test_a_failed_write_leaves_no_trace(files: RootedFiles) -> None:
 
 
 @rule("R5")
-@pytest.mark.parametrize("then", ["write", "link", "remove", "remove_empty_directory"])
-def test_what_a_killed_run_left_is_cleared(files: RootedFiles, then: str) -> None:
-    dead, ours = 4_194_305, os.getpid()  # above the kernel's highest pid
-    for name in (f".x.cri-resmgr-installer.{dead}", f".y.cri-resmgr-installer.{ours}"):
-        (files.root / "etc" / name).touch()
-    old = files.root / "etc/.z.cri-resmgr-installer.1"
-    old.touch()
-    os.utime(old, (0, 0))
-    kept = {".x.cri-resmgr-installer", ".x.other.4194305", "x.cri-resmgr-installer.4194305"}
-    if then == "remove_empty_directory":
-        assert files.remove_empty_directory("/etc")
-        return
-    kept.add(".w.cri-resmgr-installer.1")  # a run that lives
-    for name in kept:
-        (files.root / "etc" / name).touch()
-    if then == "write":
-        write(files, "/etc/new", b"")
-    elif then == "link":
-        files.link("/etc/new", "/t", UID, GID)
+@pytest.mark.parametrize("left", ["file", "link"])
+@pytest.mark.parametrize("then", ["write", "link"])
+def test_what_a_killed_write_left_is_cleared(files: RootedFiles, left: str, then: str) -> None:
+    temporary = files.root / f"etc/.x{TEMPORARY}"
+    if left == "file":
+        temporary.write_text("half")
     else:
-        files.remove("/etc/new")
-    assert set(files.list("/etc")) - {"new"} == kept
+        temporary.symlink_to("/nowhere")
+    if then == "write":
+        write(files, "/etc/x", b"whole")
+    else:
+        files.link("/etc/x", "/t", UID, GID)
+    assert files.list("/etc") == ("x",)
+
+
+def keep_writing(files: RootedFiles, byte: bytes, lost: list[OSError]) -> None:
+    for _ in range(80):
+        try:
+            write(files, "/etc/x", byte * 100_000)
+        except OSError as error:
+            lost.append(error)
+
+
+@rule("R5")
+def test_two_writers_of_one_path_never_mix(files: RootedFiles) -> None:
+    """As the daemons of a rolling update may be. One of them may have to leave it to the other."""
+    write(files, "/etc/x", b"0" * 100_000)
+    lost: list[OSError] = []
+    writers = [Thread(target=keep_writing, args=(files, byte, lost)) for byte in (b"1", b"2")]
+    for writer in writers:
+        writer.start()
+    seen = set()
+    while any(writer.is_alive() for writer in writers):
+        content = files.read("/etc/x") or b""
+        assert len(content) == 100_000
+        seen |= set(content)
+    assert seen & set(b"12")
+    assert len(set(files.read("/etc/x") or b"")) == 1
+    assert all(isinstance(error, (BlockingIOError, FileExistsError)) for error in lost)
+    assert files.list("/etc") == ("x",)
 
 
 def test_link_and_remove(files: RootedFiles) -> None:

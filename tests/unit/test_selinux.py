@@ -111,7 +111,7 @@ class Labelling(Kernel):
             raise OSError(self.fails, os.strerror(self.fails))
         assert name == "security.selinux"
         name = os.path.basename(os.readlink(f"/proc/self/fd/{place}") if isinstance(place, int) else place)
-        self.given[name.split(".cri-resmgr-installer.")[0].lstrip(".")] = value
+        self.given[name.split(".cri-resmgr-installer")[0].lstrip(".")] = value
 
 
 def test_files_directories_and_links_get_their_label_before_they_are_seen(root: Path) -> None:

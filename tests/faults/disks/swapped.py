@@ -70,7 +70,7 @@ class Outside:
             (place / directory).mkdir(parents=True)
         for file in ("x", "below/x"):
             (place / file).write_bytes(_SECRET)
-        (place / "empty/.x.cri-resmgr-installer.4194305").touch()  # as a killed run would have left it
+        (place / "empty/.x.cri-resmgr-installer").touch()  # as a killed run would have left it
         (place / "1/ns/net").symlink_to("/proc/self/ns/net")
         (place / str(os.getpid())).symlink_to(f"/proc/{os.getpid()}")
         (place / "stat").write_bytes(Path("/proc/stat").read_bytes())
@@ -168,13 +168,6 @@ def _makes(files: RootedFiles) -> bool:
     return files.remove_empty_directory("/etc/there/empty")
 
 
-def _sweeps(files: RootedFiles) -> bool:
-    files.sweep("/etc/there/empty")
-    files.sweep("/etc/there/below")
-    files.remove_empty_directory("/etc/there/empty")
-    return False
-
-
 def _fells(files: RootedFiles) -> bool:
     files.remove_tree("/etc/there/below")
     files.make_directory("/etc/there/below/more")
@@ -229,7 +222,7 @@ def _enters_a_network(files: RootedFiles) -> bool:
 _OPERATIONS: dict[str, Callable[[RootedFiles], bool]] = {
     function.__name__.strip("_").replace("_", " "): function
     for function in (
-        *(_writes, _reads, _looks, _lists, _links, _removes, _makes, _sweeps, _fells, _copies, _opens),
+        *(_writes, _reads, _looks, _lists, _links, _removes, _makes, _fells, _copies, _opens),
         *(_connects, _calls, _takes_the_bus, _watches, _asks_a_process, _enters_a_network),
     )
 }

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from installer.host.disk import sweep, temporary_name
 from installer.host.files import RootedFiles
+from installer.model.paths import TEMPORARY
 from tests.faults.disks.crash import Disk, Tree, read_tree
 from tests.faults.disks.power import PLANS, Bench, Crash, Plan, crashes, describe, find_bad
 from tests.faults.disks.recorder import Operation, Recorder, Verb
@@ -94,10 +94,9 @@ def test_changes_of_two_directories_come_in_any_order(tmp_path: Path) -> None:
     assert sorted(found) == [[], ["/a/link"], ["/a/link", "/b/link"], ["/b/link"]]
 
 
-def test_what_is_swept_away_does_not_come_back(tmp_path: Path) -> None:
-    (tmp_path / "directory").mkdir()
-    Path(temporary_name(f"{tmp_path}/directory/file")).touch()
+def test_what_a_killed_write_left_does_not_come_back(tmp_path: Path) -> None:
+    (tmp_path / f".file{TEMPORARY}").touch()
     start = read_tree(tmp_path)
     recorder = Recorder(tmp_path)
-    sweep(f"{tmp_path}/directory", recorder)
-    assert [list(tree) for tree in possible(recorder.log, start)] == [["/directory"]]
+    RootedFiles(tmp_path, recorder).write("/file", b"", 0o644, os.getuid(), os.getgid())
+    assert [list(tree) for tree in possible(recorder.log, start)] == [["/file"]]

@@ -124,8 +124,8 @@ LEFTOVERS = (
     Case(
         "half a file, by the number of a process that lives, and a removal",
         shell(
-            "echo half >/etc/cri-resmgr/.fallback.cfg.cri-resmgr-installer.1;"
-            "echo half >/var/lib/cri-resmgr-installer/.record.json.cri-resmgr-installer.1"
+            "echo half >/etc/cri-resmgr/.fallback.cfg.cri-resmgr-installer;"
+            "echo half >/var/lib/cri-resmgr-installer/.record.json.cri-resmgr-installer"
         ),
         nothing,
         0,
