@@ -21,6 +21,7 @@ from installer.model.containers import CgroupState, CpuResources, weights_of
 from installer.model.host import (
     Health,
     HostPath,
+    Machine,
     ProcessState,
     RunningContainer,
     UnitDetail,
@@ -442,12 +443,7 @@ class FakeLock:
             self.held = False
 
 
-IDENTITY: Mapping[str, str] = {
-    "machine": "x86_64",
-    "machine_id": "0123456789abcdef0123456789abcdef",
-    "hostname": "node-1",
-    "cpus": "0-1",
-}
+IDENTITY = Machine("x86_64", "0123456789abcdef0123456789abcdef", "node-1", cpus="0-1")
 
 
 @dataclass
@@ -459,7 +455,7 @@ class FakeHost:
 
     root: Path
     calls: list[Call] = field(default_factory=list)
-    identity: Mapping[str, str] = field(default_factory=lambda: dict(IDENTITY))
+    identity: Machine = IDENTITY
     processes: FakeProcesses = field(default_factory=FakeProcesses)
     cri: FakeCri = field(default_factory=FakeCri)
     healthz: FakeHealthz = field(default_factory=FakeHealthz)

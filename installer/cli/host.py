@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from installer.cli.options import Options, require_root
 from installer.errors import UnservableHostError
-from installer.host.clock import TickingClock, install_signal_handlers
+from installer.host.clock import SystemClock, install_signal_handlers
 from installer.host.ports import Host
 from installer.host.real import build_host
 from installer.host.validator import BinaryValidator
@@ -45,7 +45,7 @@ def _converge(request: Request, host: Host, options: Options) -> int:
     from installer.report.waiting import WaitingLine
 
     waiting = WaitingLine(sys.stderr)
-    watched = replace(host, clock=TickingClock(host.clock, waiting.tick))
+    watched = replace(host, clock=SystemClock(waiting.tick))
     emit = build_reporter(options.output, sys.stdout, options.verbose, waiting, options.pass_log)
     try:
         reconcile(request, watched, emit)

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 
 from installer.errors import InterruptedRunError
-from installer.host.ports import Clock
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -46,28 +45,16 @@ def install_signal_handlers() -> None:
     _stop.listen()
 
 
-class TickingClock:
-    """Another clock that calls `tick` before it sleeps: what is waited for can be shown."""
-
-    def __init__(self, clock: Clock, tick: Callable[[], None]) -> None:
-        self._clock = clock
-        self._tick = tick
-        self.now = clock.now
-        self.monotonic = clock.monotonic
-        self.check = clock.check
-
-    def sleep(self, seconds: float) -> None:
-        self._tick()
-        self._clock.sleep(seconds)
-
-
 def since_boot() -> float:
     """Seconds on a clock that nobody sets, for what does not outlive the boot either."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class SystemClock:
-    """The Clock port."""
+    """The Clock port. `on_wait` is called before it sleeps: what is waited for can be shown."""
+
+    def __init__(self, on_wait: Callable[[], None] = lambda: None) -> None:
+        self._on_wait = on_wait
 
     def now(self) -> str:
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -76,6 +63,7 @@ class SystemClock:
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
+        self._on_wait()
         self.check()
         if _stop.pipe is None:
             time.sleep(max(0.0, seconds))

@@ -91,8 +91,13 @@ def lock(descriptor: int, temporary: str) -> bool:
     import fcntl
 
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return is_at(descriptor, temporary)
+
+
+def is_at(descriptor: int, place: str) -> bool:
+    """Whether the open file still has that name."""
     try:
-        return os.path.samestat(os.fstat(descriptor), os.lstat(temporary))
+        return os.path.samestat(os.fstat(descriptor), os.lstat(place))
     except FileNotFoundError:
         return False
 

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 
 from installer.errors import BusyHostError, UnservableHostError, remedy_for
 from installer.host.chase import parent_of
+from installer.host.disk import is_at
 from installer.host.files import RootedFiles
 from installer.model.paths import LOCK
 
@@ -55,7 +56,7 @@ def _acquire(place: str) -> int:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise OSError(errno.EEXIST, "it is not a regular file")
             locked = _lock(descriptor)
-            if not _is_at(descriptor, place):
+            if not is_at(descriptor, place):
                 continue  # removed by its last holder since it was opened
             if locked:
                 closing.pop_all()
@@ -74,13 +75,6 @@ def _lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _is_at(descriptor: int, place: str) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.lstat(place))
-    except FileNotFoundError:
-        return False
 
 
 def _forget(place: str) -> None:

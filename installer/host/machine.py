@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Mapping
 
 from installer.errors import InstallerError, UnservableHostError
 from installer.host.files import RootedFiles
 from installer.host.run import run
+from installer.model.host import Machine
 
 # Which machine the host is: its architecture, machine-id and name, from its own files.
 #
@@ -30,16 +30,16 @@ _MACHINES = {
 }
 
 
-def host_identity(files: RootedFiles) -> Mapping[str, str]:
-    """`machine`, `machine_id` (empty if it has none yet), `hostname` and `cpus`, a list. Raises OSError."""
+def host_identity(files: RootedFiles) -> Machine:
+    """Without its services. `machine_id` is empty if it has none yet. Raises OSError."""
     machine_id = _line(files, "/etc/machine-id")
     kernel_name = _line(files, "/proc/sys/kernel/hostname")
-    return {
-        "machine": _machine(files),
-        "machine_id": machine_id if len(machine_id) == 32 else "",
-        "hostname": _line(files, "/etc/hostname") or kernel_name or os.uname().nodename,
-        "cpus": _line(files, "/sys/devices/system/cpu/present"),
-    }
+    return Machine(
+        architecture=_architecture(files),
+        machine_id=machine_id if len(machine_id) == 32 else "",
+        hostname=_line(files, "/etc/hostname") or kernel_name or os.uname().nodename,
+        cpus=_line(files, "/sys/devices/system/cpu/present"),
+    )
 
 
 def machine_of_elf(header: bytes) -> str:
@@ -51,7 +51,7 @@ def machine_of_elf(header: bytes) -> str:
     return _MACHINES.get((number, little), f"ELF machine {number}")
 
 
-def _machine(files: RootedFiles) -> str:
+def _architecture(files: RootedFiles) -> str:
     for program in _PROGRAMS:
         if machine := machine_of_elf(files.read(program, 20) or b""):
             return machine

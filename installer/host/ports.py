@@ -20,6 +20,7 @@ from installer.model.host import (
     FileState,
     Health,
     Identity,
+    Machine,
     ProcessState,
     RunningContainer,
     UnitDetail,
@@ -318,8 +319,8 @@ class Validator(Protocol):
 class Host:
     """All doors of one host. `lock` is held for a whole converging run; it raises BusyHostError.
 
-    `identity` returns machine (uname -m), machine-id, hostname and CPUs of the host. `kubelet_version`
-    returns what a kubelet at a host path says of itself (`1.36.2`), or an empty string: it is run for that.
+    `identity` is the machine, its services left out; it raises OSError. `kubelet_version` returns what a
+    kubelet at a host path says of itself (`1.36.2`), or an empty string: it is run for that.
     """
 
     files: Files
@@ -331,5 +332,5 @@ class Host:
     clock: Clock
     validator: Validator
     lock: Callable[[], AbstractContextManager[None]]
-    identity: Callable[[], Mapping[str, str]]
+    identity: Callable[[], Machine]
     kubelet_version: Callable[[str], str]

@@ -31,9 +31,19 @@ _SOCKET_PATH_LIMIT = 107  # bytes, of sun_path in unix(7), without the closing N
 _DAY = 86_400  # seconds
 _UNIT_NAME = re.compile(r"[A-Za-z0-9:_.\\@-]{1,247}\.service")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_HEALTHZ_URL = re.compile(r"http://(\[[0-9A-Fa-f:]+\]|[0-9.]+|localhost)(:[0-9]{1,5})?(/[!-~]*)?")
+_HEALTHZ_URL = re.compile(r"http://(\[[0-9A-Fa-f:]+\]|[0-9.]+|localhost)(?::([0-9]{1,5}))?(/[!-~]*)?")
 _SHARE = re.compile(r"[1-9][0-9]{0,8}|([1-9][0-9]?|100)%")
 _LISTEN = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]*):([0-9]{1,5})")
+
+
+def _is_address(host: str, port: str | None) -> bool:
+    from ipaddress import ip_address  # late: most settings have the default
+
+    try:
+        ip_address("::1" if host == "localhost" else host.strip("[]"))
+    except ValueError:
+        return False
+    return int(port or 0) < 1 << 16
 
 
 def _camel(name: str) -> str:
@@ -127,7 +137,8 @@ class KubeletSettings(_Section):
     @classmethod
     def _check_url(cls, url: str) -> str:
         # A name would be looked up with our resolver, not the host's; healthz serves no TLS.
-        if url and not _HEALTHZ_URL.fullmatch(url):
+        found = _HEALTHZ_URL.fullmatch(url)
+        if url and not (found and _is_address(found[1], found[2])):
             raise ValueError('must be http://ADDRESS:PORT/PATH with a numeric address, or "" (off)')
         return url
 

@@ -70,14 +70,7 @@ _RELAY_PAUSE = 0.3  # seconds
 
 def read_machine(host: Host) -> Machine:
     """Who the host is. Raises OSError where the disk gives errors."""
-    identity = host.identity()
-    return Machine(
-        architecture=identity["machine"],
-        machine_id=identity["machine_id"],
-        hostname=identity["hostname"],
-        cpus=identity["cpus"],
-        services=_services(host),
-    )
+    return replace(host.identity(), services=_services(host))
 
 
 def take_snapshot(host: Host, machine: Machine, settings: Settings, record: Record) -> HostSnapshot:

@@ -74,10 +74,6 @@ def test_a_process_that_is_not_there(host: Host) -> None:
     assert host.processes.get(4_194_305) is None
 
 
-def test_identity_has_four_keys(host: Host) -> None:
-    assert set(host.identity()) == {"machine", "machine_id", "hostname", "cpus"}
-
-
 def test_a_kubelet_that_is_not_there_has_no_version(host: Host) -> None:
     assert host.kubelet_version("/usr/bin/kubelet") == ""
 

@@ -75,7 +75,7 @@ def remove(node: Node, payload: Path) -> None:
 
 
 def rename(node: Node) -> None:
-    node.fake.identity = {**node.fake.identity, "hostname": "another-name"}
+    node.fake.identity = replace(node.fake.identity, hostname="another-name")
 
 
 def write(node: Node, path: str, content: bytes) -> None:

@@ -114,11 +114,13 @@ def test_what_a_file_sets_is_taken_and_the_rest_stays(tmp_path: Path) -> None:
             "kubelet: {dropInDirectory: system}",
             "kubelet.dropInDirectory: must be auto or one that systemd reads",
         ),
-        (
-            "kubelet: {healthzUrl: 'https://127.0.0.1/'}",
-            "kubelet.healthzUrl: must be http://ADDRESS:PORT/PATH",
+        *(
+            (f"kubelet: {{healthzUrl: '{url}'}}", "kubelet.healthzUrl: must be http://ADDRESS:PORT/PATH")
+            for url in (
+                *("https://127.0.0.1/", "http://node/", "127.0.0.1:10248", "http://127.0.0.1:x/"),
+                *("http://127.0.0.1:65536/", "http://127.0.0.999/", "http://127.1/", "http://[:::]/"),
+            )
         ),
-        ("kubelet: {healthzUrl: 'http://node/'}", "kubelet.healthzUrl: must be http://ADDRESS:PORT/PATH"),
         ("kubelet: {strategy: magic}", "kubelet.strategy: must be 'auto', 'environment' or 'exec-start'"),
         ("removal: {onTermination: remove}", "removal.onTermination: must be 'keep' or 'auto'"),
         ("status: {listen: '8080'}", "status.listen: must be host:port"),
