@@ -58,11 +58,12 @@ SHOOT = Limits(seconds=10.0, size=4 << 20, pages=200, list_seconds=30.0)
 
 
 class ApiError(Exception):
-    """A request that did not do what it should. `code` is that of HTTP; 0: no answer."""
+    """A request that did not do what it should. `code` is that of HTTP; 0: no answer. `more` continues a list
+    whose version has expired."""
 
-    def __init__(self, code: int, message: str) -> None:
+    def __init__(self, code: int, message: str, more: str = "") -> None:
         super().__init__(f"{code}: {message}" if code else message)
-        self.code = code
+        self.code, self.more = code, more
 
     @property
     def missing(self) -> bool:
@@ -81,7 +82,7 @@ class ApiError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """`version` is the resource version of the whole list, on every page of it."""
+    """`version` is the resource version of the first page: what comes later may be newer."""
 
     items: tuple[Object, ...]
     version: str
@@ -100,7 +101,7 @@ class KubeApi:
         self, resource: Resource, selector: str = "", namespace: str = "", limit: int = 0, fields: str = ""
     ) -> Iterable[Page]:
         """All objects that the label selector and the field selector choose, `limit` of them with each
-        request; 0: few."""
+        request; 0: few. If the version of the first page expires meanwhile, the rest is as it is now."""
         raise NotImplementedError
 
     def watch(self, resource: Resource, version: str, selector: str = "") -> Iterable[tuple[str, Object]]:

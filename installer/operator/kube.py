@@ -29,7 +29,7 @@ from urllib3.exceptions import HTTPError, ReadTimeoutError
 from installer.errors import InvalidInputError
 from installer.operator.api import MERGE, USUAL, ApiError, KubeApi, Limits, Page, Resource
 from installer.operator.bounded import Bounds, bind, bounded, end_of, ending
-from installer.operator.kube_objects import Object, cut_line, items_at, mapping_at
+from installer.operator.kube_objects import Object, cut_line, items_at, mapping_at, text_at
 
 _FEW = 50  # objects of one answer: a Cluster alone may have 200 KB
 _CONNECT_SECONDS = 5.0
@@ -56,12 +56,20 @@ class KubeClient(KubeApi):
     ) -> Iterator[Page]:
         end = end_of(self._limits.list_seconds)
         query = {"limit": str(limit or _FEW), "labelSelector": selector, "fieldSelector": fields}
+        version = ""
         for _ in range(self._limits.pages):
             given = {key: value for key, value in query.items() if value}
-            body = self._request("GET", resource.path(namespace), given, end=end)
+            try:
+                body = self._request("GET", resource.path(namespace), given, end=end)
+            except ApiError as error:
+                if not (error.expired and error.more):
+                    raise
+                query["continue"] = error.more
+                continue
             metadata = mapping_at(body, "metadata")
             query["continue"] = str(metadata.get("continue") or "")
-            yield Page(_items(body), str(metadata.get("resourceVersion") or ""))
+            version = version or str(metadata.get("resourceVersion") or "")
+            yield Page(_items(body), version)
             if not query["continue"]:
                 return
         raise ApiError(0, f"the list of {resource.plural} does not end after {self._limits.pages} pages")
@@ -153,7 +161,7 @@ class KubeClient(KubeApi):
                 response.close()  # what is left of the answer is not that of the next request
                 raise
             if not 200 <= response.status < 300:
-                raise ApiError(response.status, _message_in(content) or cut_line(str(response.reason)))
+                raise _refusal(response.status, content, str(response.reason))
             found = json.loads(content)
         return found if isinstance(found, dict) else {}
 
@@ -247,24 +255,23 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except ApiException as error:
-        said = _message_in(error.body or "")
         # An event of a watch has its code in its text only.
-        code = error.status or 0
-        raise ApiError(int(code), said or str(error.reason)) from None
+        raise _refusal(int(error.status or 0), error.body or "", str(error.reason)) from None
     except (HTTPError, OSError) as error:
         raise ApiError(0, f"no answer: {_cause(error)}") from None
     except (ValueError, RecursionError) as error:
         raise ApiError(0, f"an answer that is not the API's: {cut_line(str(error))}") from None
 
 
-def _message_in(content: str | bytes) -> str:
-    """Of a Status. A kind that the server does not know is answered with plain text."""
+def _refusal(code: int, content: str | bytes, reason: str) -> ApiError:
+    """As a Status says it. A kind that the server does not know is answered with plain text."""
     try:
         body = json.loads(content)
     except (ValueError, RecursionError):
-        return ""
-    message = body.get("message") if isinstance(body, dict) else None
-    return cut_line(message) if isinstance(message, str) else ""
+        body = {}
+    status = body if isinstance(body, dict) else {}
+    message = cut_line(text_at(status, "message")) or cut_line(reason)
+    return ApiError(code, message, text_at(status, "metadata", "continue"))
 
 
 def _cause(error: Exception) -> str:

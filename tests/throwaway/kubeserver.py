@@ -20,7 +20,7 @@ import urllib.parse
 import uuid
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -82,6 +82,11 @@ class Fault:
     after: bool = False  # the request has its effect, and its answer is lost
 
 
+def _place(found: dict[str, Any]) -> tuple[str, str]:
+    """Where an object stands in a list of its kind."""
+    return found["metadata"].get("namespace", ""), found["metadata"]["name"]
+
+
 class _Event(NamedTuple):
     """A change. `before` is the object as it was, `there`: whether there still is one."""
 
@@ -102,11 +107,14 @@ class _Event(NamedTuple):
 
 
 class Refused(Exception):
-    """`about`: the object that it is about, if that is another than was asked for."""
+    """`about`: the object that it is about, if that is another than was asked for. `more`: where a list that
+    was forgotten goes on as it is now."""
 
-    def __init__(self, code: int, reason: str, message: str, about: Name | None = None) -> None:
+    def __init__(
+        self, code: int, reason: str, message: str, about: Name | None = None, more: str = ""
+    ) -> None:
         super().__init__(message)
-        self.code, self.reason, self.about = code, reason, about
+        self.code, self.reason, self.about, self.more = code, reason, about, more
 
 
 class KubeServer:
@@ -132,7 +140,7 @@ class KubeServer:
         self.patience = 300.0  # seconds: on a machine that has much else to do
         self._uids: set[str] = set()  # of what is there
         self._history: list[_Event] = []
-        self._pages: dict[int, tuple[int, list[dict[str, Any]]]] = {}  # of lists: version and rest
+        self._pages: dict[int, tuple[int, Sequence[dict[str, Any]]]] = {}  # of lists: version and rest
         self._forgotten = 0
         self.cut = 0  # watches of an earlier number end
         self._lifted = threading.Event()
@@ -200,7 +208,6 @@ class KubeServer:
         """What happened until now: watches and lists from before are answered with 410."""
         with self.changed:
             self._history.clear()
-            self._pages.clear()
             self._forgotten = self.version
 
     def go_away(self) -> None:
@@ -408,22 +415,32 @@ class KubeServer:
     # -- lists and watches --------------------------------------------------------------------------
 
     def list(self, kind: Kind, namespace: str, query: dict[str, str]) -> dict[str, Any]:
-        """All pages are of the moment of the first."""
+        """All pages are of the moment of the first, as long as that is not forgotten."""
         with self.changed:
             more = int(query.get("continue") or 0)
-            if more and more not in self._pages:
-                raise Refused(410, "Expired", "The provided continue parameter is too old")
-            found = [each for each in self._all(kind, namespace) if more or selected(each, query)]
+            found = [each for each in self._all(kind, namespace) if selected(each, query)]
             version, rest = self._pages[more] if more else (self.version, found)
+            if version < self._forgotten:
+                later = [each for each in found if _place(each) >= _place(rest[0])]
+                raise Refused(
+                    410,
+                    "Expired",
+                    "The provided continue parameter is too old",
+                    more=self._keep(self.version, later),
+                )
             # What comes from the watch cache comes whole.
             cached = query.get("resourceVersion") == "0" and not more
             limit = (0 if cached else int(query.get("limit", "0") or 0)) or len(rest)
             metadata = {"resourceVersion": str(version)}
             if limit < len(rest):
-                place = len(self._pages) + 1
-                self._pages[place] = version, rest[limit:]
-                metadata["continue"] = str(place)
+                metadata["continue"] = self._keep(version, rest[limit:])
             return {"kind": "List", "metadata": metadata, "items": copy.deepcopy(rest[:limit])}
+
+    def _keep(self, version: int, rest: Sequence[dict[str, Any]]) -> str:
+        """What asks for the rest of a list."""
+        place = len(self._pages) + 1
+        self._pages[place] = version, rest
+        return str(place)
 
     def watch(
         self, kind: Kind, namespace: str, query: dict[str, str], cut: int
@@ -665,7 +682,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def _refuse(self, error: Refused, name: Name) -> None:
-        what = {"kind": "Status", "status": "Failure", "message": str(error)}
+        metadata = {"continue": error.more} if error.more else {}
+        what = {"kind": "Status", "metadata": metadata, "status": "Failure", "message": str(error)}
         details = {"details": (error.about or name).details()} if error.code != 401 else {}
         self._send(error.code, what | details | {"reason": error.reason, "code": error.code})
 

@@ -80,14 +80,36 @@ def test_a_page_that_goes_on_nowhere_is_refused(admin: Caller) -> None:
     assert admin.call("GET", f"{LEASES}?limit=2&continue=nonsense").code == 400
 
 
-def test_a_list_that_was_forgotten_cannot_go_on(server: ApiServer, label: str) -> None:
-    for _ in range(4):
-        create(server.admin, label)
-    page = server.admin.call("GET", chosen(label, "&limit=2")).body
-    create(server.admin, label)
+def test_a_list_that_was_forgotten_goes_on_as_it_is_now(server: ApiServer, label: str) -> None:
+    """Where it goes on is said with the refusal."""
+    admin = server.admin
+    made = [create(admin, label, name=f"m-{label}-{at}") for at in range(4)]
+    first = admin.call("GET", chosen(label, "&limit=2")).body
+    admin.call("DELETE", path_of(made[3]))
+    create(admin, label, name=f"a-{label}")
+    create(admin, label, name=f"z-{label}")
     server.forget()
-    answer = server.admin.call("GET", chosen(label, f"&limit=2&continue={page['metadata']['continue']}"))
+    answer = admin.call("GET", chosen(label, f"&limit=2&continue={first['metadata']['continue']}"))
     assert refused(answer, 410, "Expired")
+    rest = admin.call("GET", chosen(label, f"&limit=2&continue={answer.body['metadata']['continue']}")).body
+    assert [each["metadata"]["name"] for each in rest["items"]] == [f"m-{label}-2", f"z-{label}"]
+    assert int(version_of(rest)) > int(version_of(first))
+
+
+def test_the_client_goes_on_with_a_list_that_was_forgotten(server: ApiServer, label: str) -> None:
+    """A watch from the version that it has misses nothing, or is told that all is to be listed again."""
+    made = {create(server.admin, label)["metadata"]["name"] for _ in range(5)}
+    found = list[str]()
+    versions = set[str]()
+    for page in server.client().list_pages(THE_LEASES, f"in={label}", limit=2):
+        found += [each["metadata"]["name"] for each in page.items]
+        versions.add(page.version)
+        create(server.admin, "elsewhere")
+        server.forget()
+    assert (sorted(found), len(versions)) == (sorted(made), 1)
+    with pytest.raises(ApiError) as raised:
+        list(server.client().watch(THE_LEASES, versions.pop()))
+    assert raised.value.expired
 
 
 def test_what_comes_from_memory_comes_whole(admin: Caller, label: str) -> None:
