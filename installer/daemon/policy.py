@@ -37,6 +37,9 @@ HOUR = 3600.0
 REPAIR_BOUND = 30.0  # seconds that a repair and its rollback may take while kubelet hangs (R8)
 STOP_GRACE = 10.0  # seconds from SIGTERM to SIGKILL for a child that delays a rescue
 
+_BLIND_PATIENCE = (
+    20.0  # seconds without systemd's bus that mean nothing: its restart, or a host that shuts down
+)
 _KUBELET_PATIENCE = 10.0  # seconds that a restart of kubelet by others may take before a pass looks into it
 _LONG_SILENCE = 60.0  # from then on the relay is asked as seldom as one that answers
 _RESCUE_RETRY = 2.0
@@ -74,6 +77,7 @@ class Policy:
         self._rescue_at = 0.0
         self._relay = RelayHistory(now)
         self._starting_since: float | None = None
+        self._blind_since: float | None = None
         self._forward_at = -HOUR
         self._yielded = self._was_paused = self._stopped = False
         self._checked: Token | None = None  # for which a look has said how many restarts are too few
@@ -348,11 +352,17 @@ class Policy:
 
     def _judge(self, now: float, snapshot: PollSnapshot) -> None:
         """Sets phase, reason and readiness."""
-        sick = snapshot.complaint(self._relay.silence(now))
-        self._serves = bool(self._passes.installed.get("generation")) and not (snapshot.blind or sick)
+        sick, tried = snapshot.complaint(self._relay.silence(now)), self._passes.tried is not None
+        self._blind_since = (
+            (now if self._blind_since is None else self._blind_since) if snapshot.blind else None
+        )
+        patient = tried and self._blind_since is not None and now < self._blind_since + _BLIND_PATIENCE
+        blind = "" if patient else snapshot.blind
+        self._serves = bool(self._passes.installed.get("generation")) and not (blind or sick)
         standing = Standing(
             superseded=self._yielded,
-            tried=self._passes.tried is not None,
+            tried=tried,
+            blind=blind,
             removed=self._passes.removed and self.configuration.mode is Mode.REMOVE,
             said=self._passes.said,
             failed=self._passes.failures > 0,
@@ -394,6 +404,7 @@ class Policy:
         times += self._relay.moments(self.configuration.dead_seconds)
         times += [min(self.stamps) + HOUR + 1.0] if self.stamps else []
         times += [self._starting_since + _KUBELET_PATIENCE] if self._starting_since is not None else []
+        times += [self._blind_since + _BLIND_PATIENCE] if self._blind_since is not None else []
         return min(time for time in times if time > now)
 
     def _used(self) -> int:

@@ -213,6 +213,15 @@ def test_a_proxy_that_somebody_has_stopped_is_started(settled: Bench) -> None:
     assert settled.look(stopped) is Action.INSTALL
 
 
-def test_a_lost_bus_is_said_and_nothing_done(settled: Bench) -> None:
-    assert settled.look(replace(GOOD, blind="no bus", units=("?",))) is Action.NOTHING
-    assert (settled.phase, settled.ready) == (Phase.FAILED, False)
+def test_a_lost_bus_is_said_when_it_stays_away_and_nothing_done(settled: Bench) -> None:
+    """A host that shuts down ends its bus before its pods: it is not called failed for that."""
+    blind = replace(GOOD, blind="no bus")
+    assert settled.look(blind) is Action.NOTHING
+    assert settled.look(blind, after=19) is Action.NOTHING
+    assert (settled.phase, settled.ready) == (Phase.CONVERGED, True)
+    assert settled.last.wake == settled.now + 1
+    assert settled.look(blind, after=1) is Action.NOTHING
+    assert (settled.phase, settled.ready, settled.policy.state.reason) == (Phase.FAILED, False, "no bus")
+    settled.look(GOOD)
+    assert settled.look(blind, after=1) is Action.NOTHING
+    assert settled.phase is Phase.CONVERGED
