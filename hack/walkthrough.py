@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
+from tests import bootstrap
 from tests.throwaway import real
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.kubelet import install_kubelet, running_endpoint, wait_healthy
@@ -137,7 +138,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="hack/demo", description="Shows the product on a host of its own.")
     parser.add_argument("--keep", action="store_true", help="leave the host up at the end, until Ctrl-C")
     real.add_options(parser.add_argument, real.ON_HOSTS)
+    bootstrap.add_option(parser.add_argument)
     arguments = parser.parse_args()
+    bootstrap.take_option(vars(arguments))
     real.take_arguments(parser, arguments)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # SIGINT: also where a shell has it ignored
         signal.signal(number, interrupted)

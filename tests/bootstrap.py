@@ -2,8 +2,9 @@
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.cache import BuildError, digest_of, run
 
@@ -25,6 +26,17 @@ RELEASE = "TESTS_RELEASE"
 def named_release() -> str:
     """The release of Debian or Ubuntu that hosts and machines are made from; empty: this machine's."""
     return os.environ.get(RELEASE, "")
+
+
+def add_option(add: Callable[..., Any]) -> None:
+    """`--release NAME`; `add` is a parser's."""
+    add("--release", metavar="NAME", help="what hosts and machines have: trixie, noble")
+
+
+def take_option(given: Mapping[str, Any]) -> None:
+    """Names the release that a parser has found."""
+    if release := given.get("release"):
+        os.environ[RELEASE] = release
 
 
 class Bootstrap:

@@ -4,7 +4,6 @@
 No test is about how fast something is.
 """
 
-import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,8 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from installer.model.paths import PROXY_PID_FILE
-from tests import extras, rules
-from tests.bootstrap import RELEASE
+from tests import bootstrap, extras, rules
 from tests.throwaway import real
 from tests.throwaway.controlplane import CLUSTER_PROGRAMS, PROGRAMS, find_programs
 from tests.throwaway.resource_manager import PROGRAM as MANAGER
@@ -35,14 +33,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     real.add_options(parser.addoption)
     parser.addoption("--kubernetes", type=Path, metavar="DIR", help=f"a real API server: {_KUBERNETES}")
     parser.addoption("--gardener", type=Path, metavar="DIR", help=f"the real {MANAGER}: {_GARDENER}")
-    parser.addoption("--release", metavar="NAME", help="what hosts and machines have: trixie, noble")
+    bootstrap.add_option(parser.addoption)
     parser.addoption("--nodes", type=int, default=3, metavar="N", help="of the cluster in tests/cluster")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """A binary that was named and is not there must not look like one that was not named."""
-    if release := config.getoption("--release"):
-        os.environ[RELEASE] = release
+    bootstrap.take_option(vars(config.option))
     try:
         real.take_options(vars(config.option))
         if directory := config.getoption("--kubernetes"):

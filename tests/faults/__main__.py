@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+from tests import bootstrap
 from tests.throwaway import real
 
 #: Its module, how much of it is tried if nobody says, and what that counts.
@@ -81,7 +82,9 @@ def main() -> int:
     )
     parser.add_argument("--amount", type=int, help="how much of each is tried")
     real.add_options(parser.add_argument, real.ON_HOSTS)
+    bootstrap.add_option(parser.add_argument)
     arguments = parser.parse_args()
+    bootstrap.take_option(vars(arguments))
     real.take_arguments(parser, arguments)
     names = [name for word in arguments.names or SUITES for name in named(word)]
     if unknown := [word for word in arguments.names if not named(word)]:
