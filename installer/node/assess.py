@@ -24,7 +24,7 @@ from installer.node.kept import check_kept
 from installer.node.kubelet_strategy import KubeletAnalysis, analyse_kubelet
 from installer.node.pinning import find_resets, is_known, keeps_weight, was_cut_off
 from installer.node.plan import Ways, order_steps, refuge_of
-from installer.node.preflight import check
+from installer.node.preflight import Facts, check
 from installer.node.record import Record, RecordStatus, leftovers_of_ours, was_moving_kubelet
 
 _WHY_ADOPTED = "containers that it does not know are to be adopted"
@@ -50,7 +50,7 @@ def assess(
         kubelet = replace(kubelet, endpoint=kubelet.next_endpoint)
         desired, runtime, changes = _compare(inputs, snapshot, record, kubelet, installed)
     moved = was_moving_kubelet(record, snapshot)
-    findings = check(inputs, snapshot, kubelet, desired, changes, moved=moved)
+    findings = check(Facts(inputs, snapshot, kubelet, desired, changes, moved))
     if changes or not removing:
         findings = (*noted, *_record_findings(status, request, record, snapshot, desired, changes), *findings)
     in_force = policy_in_force(snapshot)

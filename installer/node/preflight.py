@@ -8,6 +8,7 @@ A refusal ends a run with exit 4 before the first write.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from installer.inputs.policy import policy_of
@@ -43,33 +44,69 @@ _EMBEDDED = {
     "rke2-agent.service": "RKE2",
     "microshift.service": "MicroShift",
 }
-_BOTTLEROCKET = "bottlerocket"
+_NEIGHBOURS = (
+    (
+        "nodeadm",
+        "nodeadm configures this node: at each boot it rewrites kubelet's environment file and "
+        "configuration, and our part follows its values when kubelet starts",
+        "replace nodes rather than editing them, and keep the installer running as a DaemonSet",
+    ),
+    (
+        "machine-config-daemon",
+        "OpenShift's machine-config-daemon manages this node: it owns kubelet's unit, and a node whose "
+        "files differ from its MachineConfig is reported as degraded",
+        "check that no MachineConfig writes to our paths, and try one node of a pool first",
+    ),
+)
+"""What else owns kubelet's unit: part of its services' names, and the finding's code; what that means."""
 _PROXY_ALONE = frozenset({"ExecStart", "Type", "User", "RootDirectory", "PrivateNetwork"})
 _PROXY_NEEDS = frozenset({"Environment", "EnvironmentFile", "ExecStartPre", "ExecStartPost"})
 
 
-def check(
-    inputs: Inputs,
-    snapshot: HostSnapshot,
-    kubelet: KubeletAnalysis,
-    desired: Desired,
-    changes: Changes,
-    *,
-    moved: bool,
-) -> tuple[Finding, ...]:
-    """Everything that speaks against this run, and what an operator should know.
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a run is judged by. `moved`: a run was cut off that had begun to move kubelet."""
 
-    `moved`: a run was cut off that had begun to move kubelet.
-    """
-    found = (*_check_pause(snapshot), *check_places(changes))
-    if inputs.request.mode is Mode.REMOVE:
-        return (*found, *check_removal(snapshot, changes)) if changes else tuple(_check_pause(snapshot))
-    found += check_host(inputs, snapshot, kubelet.refusals)
-    if snapshot.probe is None or (desired.files and not changes):
+    inputs: Inputs
+    snapshot: HostSnapshot
+    kubelet: KubeletAnalysis
+    desired: Desired
+    changes: Changes
+    moved: bool = False
+
+    @property
+    def settings(self) -> Settings:
+        return self.inputs.request.settings
+
+    @property
+    def unit(self) -> UnitState:
+        """Kubelet's."""
+        return self.snapshot.kubelet.unit
+
+    @property
+    def probe(self) -> Probe:
+        return self.snapshot.probe or Probe()
+
+    @property
+    def restarts_kubelet(self) -> bool:
+        return self.changes.restarts(Part.KUBELET)
+
+    @property
+    def starts_proxy(self) -> bool:
+        """A proxy that refuses what it is signalled to read again is restarted."""
+        proxy = self.changes.unit(Part.PROXY)
+        return proxy is not None and proxy.action in (UnitAction.RELOAD, UnitAction.RESTART)
+
+
+def check(facts: Facts) -> tuple[Finding, ...]:
+    """Everything that speaks against this run, and what an operator should know."""
+    changes, pause = facts.changes, tuple(_check_pause(facts.snapshot))
+    if facts.inputs.request.mode is Mode.REMOVE:
+        return (*pause, *check_places(changes), *_check_removal(facts)) if changes else pause
+    found = (*pause, *check_places(changes), *check_host(facts))
+    if facts.snapshot.probe is None or (facts.desired.files and not changes):
         return found
-    if not kubelet.cgroups_per_qos:
-        found += tuple(_check_cgroups(desired, snapshot, changes))
-    return found + check_change(inputs, snapshot, kubelet.policies, desired, changes, moved=moved)
+    return (*found, *check_change(facts))
 
 
 def _check_pause(snapshot: HostSnapshot) -> Iterable[Finding]:
@@ -78,89 +115,73 @@ def _check_pause(snapshot: HostSnapshot) -> Iterable[Finding]:
         yield warning("paused", f"this node is paused: {snapshot.pause}", hint)
 
 
-def check_host(
-    inputs: Inputs, snapshot: HostSnapshot, refusals: tuple[Finding, ...] = ()
-) -> tuple[Finding, ...]:
+def check_host(facts: Facts) -> tuple[Finding, ...]:
     """What the cheap facts say; asked on every run.
 
-    `refusals` is why kubelet's unit or endpoint cannot be served. It is left out if kubelet's unit is missing
-    or masked: that already is the reason.
+    Why kubelet's unit or endpoint cannot be served is left out if the unit is missing or masked: that already
+    is the reason.
     """
-    settings, machine = inputs.request.settings, snapshot.machine
-    kubelet = tuple(_check_kubelet_unit(settings, snapshot))
-    unusable = any(finding.code in ("kubelet-missing", "kubelet-masked") for finding in kubelet)
+    inputs, snapshot = facts.inputs, facts.snapshot
+    unit = tuple(_check_kubelet_unit(facts))
+    unusable = any(finding.code in ("kubelet-missing", "kubelet-masked") for finding in unit)
     return (
-        *kubelet,
-        *_check_platform(machine),
-        *(() if unusable else refusals),
-        *_check_machine(machine, inputs.payload),
+        *unit,
+        *(() if unusable else facts.kubelet.refusals),
+        *_check_machine(snapshot.machine, inputs.payload),
         *inputs.configs.warnings,
         *check_cache(inputs, snapshot.cache),
         *check_placed(snapshot),
-        *_check_neighbours(settings, machine),
+        *_check_neighbours(facts),
     )
 
 
-def check_change(
-    inputs: Inputs,
-    snapshot: HostSnapshot,
-    policies: tuple[str, str],
-    desired: Desired,
-    changes: Changes,
-    *,
-    moved: bool = False,
-) -> tuple[Finding, ...]:
-    """What matters only when something is to be written; `check_host`'s findings come besides.
-
-    `policies` are those of kubelet's CPU and memory manager. `moved`: as in `check`.
-    """
-    request, probe, payload = inputs.request, snapshot.probe or Probe(), inputs.payload
-    proxy = changes.unit(Part.PROXY)
-    # A proxy that refuses what it is signalled to read again is restarted.
-    starts_proxy = proxy is not None and proxy.action in (UnitAction.RELOAD, UnitAction.RESTART)
-    kubelet = changes.unit(Part.KUBELET)
-    restarts_kubelet = kubelet is not None and kubelet.action is UnitAction.RESTART
-    moves = restarts_kubelet and not snapshot.kubelet.on_relay
-    repinning = check_repinning(inputs, desired, snapshot)
+def check_change(facts: Facts) -> tuple[Finding, ...]:
+    """What matters only when something is to be written; `check_host`'s findings come besides."""
+    inputs, snapshot, probe, payload = facts.inputs, facts.snapshot, facts.probe, facts.inputs.payload
+    starting: tuple[Finding, ...] = ()
+    if facts.starts_proxy:
+        starting = (
+            *check_repinning(inputs, facts.desired, snapshot),
+            *check_capacity(inputs, snapshot),
+            *check_cpus(inputs.configs, snapshot.machine.cpus),
+            *_check_cgroups(facts),
+        )
     return (
-        *_check_running(snapshot, moved),
-        *_check_healthz(snapshot, request.settings.kubelet.healthz_url),
+        *_check_running(facts),
+        *_check_healthz(facts),
         *_check_mask(snapshot.proxy.unit),
         *_check_proxy_drop_ins(probe),
         *_check_runtime(probe, "the proxy needs it, so repair it first"),
-        *check_empty(inputs, changes),
-        *check_file_systems(probe, changes, payload.binary.size if payload else 0),
-        *_check_managers(request.settings, policies),
+        *check_empty(inputs, facts.changes),
+        *check_file_systems(probe, facts.changes, payload.binary.size if payload else 0),
+        *_check_managers(facts),
         *check_versions(
             probe.kubelet_version,
             payload.version if payload else "",
             probe.newer_status,
-            restarts=restarts_kubelet,
-            moves=moves,
+            restarts=facts.restarts_kubelet,
+            moves=facts.restarts_kubelet and not snapshot.kubelet.on_relay,
         ),
-        *(repinning if starts_proxy else ()),
-        *(check_capacity(inputs, snapshot) if starts_proxy else ()),
-        *(check_cpus(inputs.configs, snapshot.machine.cpus) if starts_proxy else ()),
-        *_check_pending(
-            snapshot.kubelet.unit, desired, changes, request.accept_pending or (moved and request.take_over)
-        ),
+        *starting,
+        *_check_pending(facts),
     )
 
 
-def check_removal(snapshot: HostSnapshot, changes: Changes) -> tuple[Finding, ...]:
+def _check_removal(facts: Facts) -> Iterable[Finding]:
     """What keeps kubelet from going back to its base endpoint."""
-    kubelet, unit = changes.unit(Part.KUBELET), snapshot.kubelet.unit
-    if kubelet is None or kubelet.action is not UnitAction.RESTART:
-        return ()
-    if unit.load_state == "masked":
-        message = f"{unit.name} is masked, and would have to restart to leave the proxy"
-        return (refusal("kubelet-masked", message, f"find out why, then `systemctl unmask {unit.name}`"),)
+    name = facts.unit.name
+    if not facts.restarts_kubelet:
+        return
+    if facts.unit.load_state == "masked":
+        message = f"{name} is masked, and would have to restart to leave the proxy"
+        yield refusal("kubelet-masked", message, f"find out why, then `systemctl unmask {name}`")
+        return
     why = "kubelet would not come up on it: a kubelet that runs is left alone. Repair it first"
-    return tuple(_check_runtime(snapshot.probe or Probe(), why))
+    yield from _check_runtime(facts.probe, why)
 
 
-def _check_kubelet_unit(settings: Settings, snapshot: HostSnapshot) -> Iterable[Finding]:
-    unit, name = snapshot.kubelet.unit, settings.kubelet.unit
+def _check_kubelet_unit(facts: Facts) -> Iterable[Finding]:
+    unit, name, services = facts.unit, facts.settings.kubelet.unit, facts.snapshot.machine.services
     if unit.load_state == "masked":
         yield refusal(
             "kubelet-masked",
@@ -168,9 +189,7 @@ def _check_kubelet_unit(settings: Settings, snapshot: HostSnapshot) -> Iterable[
             f"find out who masked it and why, then `systemctl unmask {name}` and start it",
         )
     elif not unit.exists:
-        embedded = sorted(
-            {_EMBEDDED[service] for service in snapshot.machine.services if service in _EMBEDDED}
-        )
+        embedded = sorted({_EMBEDDED[service] for service in services if service in _EMBEDDED})
         if embedded:
             yield refusal(
                 "kubelet-missing",
@@ -193,30 +212,27 @@ def _check_kubelet_unit(settings: Settings, snapshot: HostSnapshot) -> Iterable[
         )
 
 
-def _check_healthz(snapshot: HostSnapshot, url: str) -> Iterable[Finding]:
+def _check_healthz(facts: Facts) -> Iterable[Finding]:
     """Whether a change of kubelet could be judged afterwards."""
-    if snapshot.kubelet.foreign_healthz:
+    url = facts.settings.kubelet.healthz_url
+    if facts.snapshot.kubelet.foreign_healthz:
         port = url.split("/")[2].rpartition(":")[2]
         yield refusal(
             "healthz-foreign",
-            f"another process than {snapshot.kubelet.unit.name} listens at {url}: "
-            "kubelet's health is not known",
+            f"another process than {facts.unit.name} listens at {url}: kubelet's health is not known",
             f"`ss -ltnp 'sport = :{port}'` names it: end it, and kubelet takes its port back; or set "
             "kubelet.healthzUrl to kubelet's own address",
         )
 
 
-def _check_platform(machine: Machine) -> Iterable[Finding]:
-    if _BOTTLEROCKET in machine.services:
+def _check_machine(machine: Machine, payload: Payload | None) -> Iterable[Finding]:
+    if "bottlerocket" in machine.services:
         yield refusal(
             "read-only-root",
             "this host is Bottlerocket: its root file system is read-only and its units are generated "
             "from its API, so an installation would not last",
             "exclude this node (nodeSelector of the DaemonSet)",
         )
-
-
-def _check_machine(machine: Machine, payload: Payload | None) -> Iterable[Finding]:
     architecture = machine.architecture
     host = _ALIKE.get(architecture, architecture)
     if payload and payload.machine and host and payload.machine != host:
@@ -227,36 +243,24 @@ def _check_machine(machine: Machine, payload: Payload | None) -> Iterable[Findin
         )
 
 
-def _check_neighbours(settings: Settings, machine: Machine) -> Iterable[Finding]:
+def _check_neighbours(facts: Facts) -> Iterable[Finding]:
     """Other programs that own kubelet's unit as well, and what that means."""
-    services = " ".join(machine.services)
-    if "gardener-node-agent" in services:
-        directory = f"{paths.USUAL_UNITS}/{settings.kubelet.unit}.d"
-        if settings.kubelet.drop_in_directory == paths.USUAL_UNITS:
-            yield warning(
-                "gardener-node-agent",
-                "gardener-node-agent runs here: when it changes kubelet's unit it may delete all of "
-                f"{directory}, our drop-in included; kubelet then runs without the proxy until the repair",
-                f"leave kubelet.dropInDirectory out, or set it to {paths.CONTROL_UNITS}",
-            )
-    if "nodeadm" in services:
+    services, kubelet = " ".join(facts.snapshot.machine.services), facts.settings.kubelet
+    if "gardener-node-agent" in services and kubelet.drop_in_directory == paths.USUAL_UNITS:
         yield warning(
-            "nodeadm",
-            "nodeadm configures this node: at each boot it rewrites kubelet's environment file and "
-            "configuration, and our part follows its values when kubelet starts",
-            "replace nodes rather than editing them, and keep the installer running as a DaemonSet",
+            "gardener-node-agent",
+            "gardener-node-agent runs here: when it changes kubelet's unit it may delete all of "
+            f"{paths.USUAL_UNITS}/{kubelet.unit}.d, our drop-in included; kubelet then runs without the "
+            "proxy until the repair",
+            f"leave kubelet.dropInDirectory out, or set it to {paths.CONTROL_UNITS}",
         )
-    if "machine-config-daemon" in services:
-        yield warning(
-            "machine-config-daemon",
-            "OpenShift's machine-config-daemon manages this node: it owns kubelet's unit, and a node whose "
-            "files differ from its MachineConfig is reported as degraded",
-            "check that no MachineConfig writes to our paths, and try one node of a pool first",
-        )
+    for code, message, hint in _NEIGHBOURS:
+        if code in services:
+            yield warning(code, message, hint)
 
 
-def _check_running(snapshot: HostSnapshot, moved: bool) -> Iterable[Finding]:
-    unit = snapshot.kubelet.unit
+def _check_running(facts: Facts) -> Iterable[Finding]:
+    unit, snapshot = facts.unit, facts.snapshot
     if not unit.exists or unit.load_state == "masked":
         return
     if unit.load_state in ("error", "bad-setting"):
@@ -267,7 +271,7 @@ def _check_running(snapshot: HostSnapshot, moved: bool) -> Iterable[Finding]:
         )
     elif unit.flapping:
         dead_relay = snapshot.composed and bool(unit.loaded_digest) and not snapshot.proxy.relay_answers
-        if moved or dead_relay:
+        if facts.moved or dead_relay:
             return  # our own part keeps it down: then only repairing that, or rolling back, helps
         yield refusal(
             "kubelet-crash-looping",
@@ -318,13 +322,11 @@ def _check_runtime(probe: Probe, why: str) -> Iterable[Finding]:
         )
 
 
-def _check_cgroups(desired: Desired, snapshot: HostSnapshot, changes: Changes) -> Iterable[Finding]:
+def _check_cgroups(facts: Facts) -> Iterable[Finding]:
     """cri-resmgr reads a pod's QoS class from its cgroup's name, and gives containers of a pod without one
     the lowest weight, whatever it is told of them (seen with the real v0.9.2)."""
-    proxy = changes.unit(Part.PROXY)
-    policy = policy_of(desired, snapshot.cache)
-    starts = proxy is not None and proxy.action in (UnitAction.RELOAD, UnitAction.RESTART)
-    if starts and policy.repins is Repinning.CPUS_AND_WEIGHT:
+    policy = policy_of(facts.desired, facts.snapshot.cache)
+    if not facts.kubelet.cgroups_per_qos and policy.repins is Repinning.CPUS_AND_WEIGHT:
         yield refusal(
             "cgroups-per-qos",
             "kubelet has cgroupsPerQOS: false, so its pods have no cgroup of their class: the policy "
@@ -334,10 +336,9 @@ def _check_cgroups(desired: Desired, snapshot: HostSnapshot, changes: Changes) -
         )
 
 
-def _check_managers(settings: Settings, policies: tuple[str, str]) -> Iterable[Finding]:
-    static = [
-        name for name, policy in zip(("CPU", "memory"), policies, strict=True) if policy.lower() == "static"
-    ]
+def _check_managers(facts: Facts) -> Iterable[Finding]:
+    policies = zip(("CPU", "memory"), facts.kubelet.policies, strict=True)
+    static = [name for name, policy in policies if policy.lower() == "static"]
     if not static:
         return
     managers = " and ".join(static) + (" managers are" if len(static) > 1 else " manager is")
@@ -345,7 +346,7 @@ def _check_managers(settings: Settings, policies: tuple[str, str]) -> Iterable[F
         f"kubelet's {managers} set to the policy static: behind the proxy that has no effect, without an "
         "error, because cri-resmgr accepts kubelet's updates and drops them"
     )
-    if settings.kubelet.accept_static_managers:
+    if facts.settings.kubelet.accept_static_managers:
         yield warning("static-managers", message, "")
     else:
         yield refusal(
@@ -356,21 +357,18 @@ def _check_managers(settings: Settings, policies: tuple[str, str]) -> Iterable[F
         )
 
 
-def _check_pending(
-    unit: UnitState, desired: Desired, changes: Changes, accept_pending: bool
-) -> Iterable[Finding]:
-    if unit.load_state == "masked":
-        return  # systemd says so of every masked unit that has drop-ins
+def _check_pending(facts: Facts) -> Iterable[Finding]:
+    unit, changes, request = facts.unit, facts.changes, facts.inputs.request
+    if unit.load_state == "masked" or not unit.need_daemon_reload:
+        return  # systemd says that one is needed of every masked unit that has drop-ins
     reloads = any(change.daemon_reload or change.enable or change.disable for change in changes.units)
-    kubelet = changes.unit(Part.KUBELET)
-    restarts = kubelet is not None and kubelet.action is UnitAction.RESTART
-    if not (unit.need_daemon_reload and (reloads or restarts)) or _pending_is_ours(unit, desired, changes):
+    if not (reloads or facts.restarts_kubelet) or _pending_is_ours(unit, facts.desired, changes):
         return
     message = (
         f"{unit.name} was edited, and a daemon-reload is pending: our reload and restart would make "
         "that edit live"
     )
-    if accept_pending:
+    if request.accept_pending or (facts.moved and request.take_over):
         yield warning("pending-reload", message, "")
     else:
         yield refusal(

@@ -46,8 +46,8 @@ from installer.model.plan import (
 from installer.model.proxy import CachedContainer, ProxyCache
 from installer.node import preflight
 from installer.node.header import with_header
-from installer.node.kubelet_strategy import place_drop_in
-from installer.node.preflight import check_change
+from installer.node.kubelet_strategy import KubeletAnalysis, place_drop_in
+from installer.node.preflight import Facts, check_change
 from installer.node.preflight_files import check_places
 from tests.rules import rule
 
@@ -61,6 +61,7 @@ FACTS = HostSnapshot(
     cache=ProxyCache(version="1", containers=dict.fromkeys("012", CachedContainer(512))),
 )
 PAYLOAD = Payload(Path("/payload"), DesiredFile(paths.BINARY, 0o755, Part.PROXY, "d", 38 * MIB), "", "x86_64")
+ANALYSIS = KubeletAnalysis("", None, ("none", "None"))
 PROBE = Probe(free_bytes={"/opt/intel/bin": 1 << 30, paths.OUR_STATE: 1 << 30})
 DROP_IN = "/etc/systemd/system/kubelet.service.d/90-cri-resmgr.conf"
 DESIRED = Desired(
@@ -106,7 +107,10 @@ def check_host(
     payload: Payload,
     refusals: tuple[Finding, ...] = (),
 ) -> tuple[Finding, ...]:
-    return preflight.check_host(inputs(settings, configs, payload), snapshot, refusals)
+    kubelet = replace(ANALYSIS, refusals=refusals)
+    return preflight.check_host(
+        Facts(inputs(settings, configs, payload), snapshot, kubelet, Desired(), Changes())
+    )
 
 
 def change(
@@ -127,7 +131,8 @@ def change(
     text = given.configs.fallback or f"policy:\n  Active: {given.configs.asked.policy}\n".encode()
     fallback = DesiredFile.of(paths.FALLBACK_CONFIG, text)
     desired = replace(DESIRED, files=(fallback,))
-    return list(check_change(given, seen, policies, desired, changes, moved=moved))
+    kubelet = replace(ANALYSIS, policies=policies)
+    return list(check_change(Facts(given, seen, kubelet, desired, changes, moved)))
 
 
 def codes(findings: list[Finding] | tuple[Finding, ...], severity: Severity = Severity.REFUSE) -> list[str]:
