@@ -29,23 +29,23 @@ def parent_of(root: Path, path: str) -> Iterator[str]:
     symlink leads out of the root through `..` or there are too many. An OSError of the block names the path
     as a process outside the root would spell it.
     """
-    way = _Way(root, path)
-    try:
+    with _walked(root, path) as way:
         yield way.to_parent()
-    except OSError as error:
-        way.name_in(error)
-        raise
-    finally:
-        way.close()
 
 
 @contextmanager
 def opened(root: Path, path: str, *, follow: bool) -> Iterator[tuple[str, os.stat_result]]:
     """The object at `path`, opened with O_PATH: its place and status. A symlink itself, unless `follow`; for
     that, see `link_target`. Raises as `parent_of`."""
+    with _walked(root, path) as way:
+        yield way.to_end(follow)
+
+
+@contextmanager
+def _walked(root: Path, path: str) -> Iterator[_Way]:
     way = _Way(root, path)
     try:
-        yield way.to_end(follow)
+        yield way
     except OSError as error:
         way.name_in(error)
         raise
@@ -57,12 +57,9 @@ def resolved(root: Path, path: str) -> tuple[str, os.stat_result]:
     """The path from outside the root, and the status, of what `path` leads to when all links are followed. A
     link may be put into that path afterwards: only for callers to whom that does no harm. Raises as
     `parent_of`."""
-    way = _Way(root, path)
-    try:
+    with _walked(root, path) as way:
         _place, status = way.to_end(follow=True)
         return way.outside(), status
-    finally:
-        way.close()
 
 
 def link_target(place: str) -> str:

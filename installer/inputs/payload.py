@@ -105,10 +105,9 @@ def _why_unreadable(directory: Path, error: OSError) -> str:
     if not directory.is_dir():
         return f"the payload {directory} is a file, not the directory of the unpacked release"
     if isinstance(error, FileNotFoundError):
-        found = (
-            ", ".join(sorted(entry.name for entry in directory.iterdir())[:10]) if directory.is_dir() else ""
-        )
-        return f"missing; the payload has {found}" if found else "missing; the payload is empty"
+        found = sorted(entry.name for entry in directory.iterdir())
+        has = f"has {', '.join(found[:10])}" if found else "is empty"
+        return f"missing; the payload {has}"
     return error.strerror or type(error).__name__
 
 
@@ -152,13 +151,6 @@ def _version(directory: Path) -> str:
     words = _text(directory / "VERSION").split()
     if words:
         return words[0][:64]
-    return next(_documented_versions(directory), "")
-
-
-def _documented_versions(directory: Path) -> Iterator[str]:
-    documentation = directory / "opt/intel/share/doc"
-    names = sorted(entry.name for entry in documentation.iterdir()) if documentation.is_dir() else []
-    for name in names:
-        match = re.fullmatch(r"cri-resource-manager-(v?[0-9][\w.+~-]*)", name)
-        if match:
-            yield match[1]
+    named = (entry.name for entry in directory.glob("opt/intel/share/doc/cri-resource-manager-*"))
+    found = (re.fullmatch(r"cri-resource-manager-(v?[0-9][\w.+~-]*)", name) for name in sorted(named))
+    return next((match[1] for match in found if match), "")
