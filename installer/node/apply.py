@@ -48,7 +48,7 @@ from installer.node.adoption import (
 from installer.node.kept import object_path
 from installer.node.kubelet_start import KubeletStart, await_calm, check_steady
 from installer.node.off_relay import check_way_back, come_back, leave_relay, start_proxy
-from installer.node.pinning import restore_and_tell
+from installer.node.pinning import give_back
 from installer.node.proxy_start import (
     TOO_LONG,
     AtWork,
@@ -267,7 +267,7 @@ class _Worker:
 
     def _reset_pinning(self, step: Step) -> None:
         forget_old(self._host.files)  # of an adoption that was cut off
-        restore_and_tell(self._host, step.target, self._emit, everyone=self._plan.resets_all)
+        give_back(self._host, step.target, self._emit, everyone=self._plan.resets_all)
 
     def _restart(self, step: Step) -> tuple[Step, ...]:
         if step.part is Part.PROXY:

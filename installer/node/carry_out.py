@@ -16,7 +16,6 @@ from installer.errors import (
     failed_on_disk,
 )
 from installer.inputs.load import Inputs, Request
-from installer.model import paths
 from installer.model.event import Event
 from installer.model.fleet import PlannedWork
 from installer.model.host import HostSnapshot
@@ -26,7 +25,6 @@ from installer.node.converge import converge, limits_of
 from installer.node.decide import check_allowed, check_permit
 from installer.node.failure_report import capture, diagnose
 from installer.node.history import describe_end, entry_of, note
-from installer.node.preflight_proxy import differences
 from installer.node.rollback import roll_back
 from installer.node.run import Progress, Run
 
@@ -39,7 +37,7 @@ def carry_out(assessment: Assessment, inputs: Inputs, run: Run) -> HostSnapshot:
     plan, after = assessment.plan, assessment.snapshot
     if plan.steps:
         after = _change(assessment, run)
-        _warn_of_what_changed(assessment, run)
+        _warn_unmaintained(assessment, run)
     if plan.mode is Mode.REMOVE:
         _finish_removal(assessment, run)
     else:
@@ -80,21 +78,11 @@ def _change(assessment: Assessment, run: Run) -> HostSnapshot:
             note(run.host.journal, entry)
 
 
-def _warn_of_what_changed(assessment: Assessment, run: Run) -> None:
-    """What an operator should know of a proxy between kubelet and its runtime: the state of its life, once on
-    each node, and what of the runtime does not come through, each time that kubelet has moved."""
-    kubelet = assessment.plan.desired.kubelet
-    if kubelet is None or assessment.snapshot.kubelet.on_relay:
-        return
-    if run.store.record.good is None:
+def _warn_unmaintained(assessment: Assessment, run: Run) -> None:
+    """Said once on each node, when kubelet has moved onto the proxy for the first time."""
+    moved = assessment.plan.desired.kubelet is not None and not assessment.snapshot.kubelet.on_relay
+    if moved and run.store.record.good is None:
         run.emit(Event("warning", _UNMAINTAINED, {"code": "upstream-unmaintained", "hint": _SUCCESSOR}))
-    try:
-        direct = run.host.cri.status(assessment.base_endpoint)
-        relayed = run.host.cri.status(paths.RELAY_ENDPOINT)
-    except StepFailedError:
-        return  # the next look says more
-    for finding in differences(direct, relayed):
-        run.emit(Event("warning", finding.message, {"code": finding.code, "hint": finding.hint}))
 
 
 def _close_installed(plan: Plan, after: HostSnapshot, inputs: Inputs | None, run: Run) -> None:

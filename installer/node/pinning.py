@@ -107,9 +107,6 @@ class Reset:
             return f"{self.container.title} did not get back what the proxy took: {self.problem}"
         return f"given back to {self.container.title}: {', '.join(self._differences())}"
 
-    def with_problem(self, problem: str) -> Reset:
-        return replace(self, problem=problem)
-
     def missing(self, now: CgroupState) -> str:
         """What of `write` the kernel does not enforce, in words; empty if nothing is missing."""
         wrong = []
@@ -230,17 +227,21 @@ CACHE_LIMIT = (
 )  # bytes of the proxy's cache, some 10 KiB for each container: a longer one says nothing
 
 
-def restore_and_tell(host: Host, endpoint: str, emit: Emit, *, everyone: bool) -> None:
-    """As `restore`, told by events. A container that cannot get back what the proxy took is named, and is no
-    failure: nor is it if nobody can be asked."""
+def give_back(host: Host, endpoint: str, emit: Emit, *, everyone: bool) -> None:
+    """Gives running containers back what the proxy took, and says so; `everyone` as in find_resets. One that
+    cannot get it back is named, and is no failure: nor is it if the runtime cannot be asked."""
     try:
-        resets = restore(host, endpoint, everyone=everyone)
+        cache, managers = read_cache(host.files), read_managers(host.files)
+        resets = find_resets(host.cri.containers(endpoint), cache, managers, everyone=everyone)
+        writes = {reset.container.id: reset.write for reset in resets if not reset.problem}
+        complaints = host.cri.update(endpoint, writes) if writes else {}
+        done = [_checked(reset, complaints.get(reset.container.id, ""), host) for reset in resets]
     except (InstallerError, OSError) as error:
         message = f"no container could get its CPUs and weight back: {error}"
         hint = "they keep what they have until they are recreated"
         emit(Event("warning", message, {"code": "pinned", "hint": hint}))
         return
-    for reset in resets:
+    for reset in done:
         data = {"id": reset.container.id, "code": "pinned"}
         if reset.problem:
             hint = "it keeps what it has until it is recreated"
@@ -249,23 +250,12 @@ def restore_and_tell(host: Host, endpoint: str, emit: Emit, *, everyone: bool) -
             emit(Event("pinning.reset", reset.done, data))
 
 
-def restore(host: Host, endpoint: str, *, everyone: bool) -> tuple[Reset, ...]:
-    """What was done for each container that had not all that it should; `problem` of those that still have
-    not. `everyone` as in find_resets. Raises StepFailedError if the runtime cannot be asked."""
-    cache, managers = read_cache(host.files), read_managers(host.files)
-    resets = find_resets(host.cri.containers(endpoint), cache, managers, everyone=everyone)
-    writes = {reset.container.id: reset.write for reset in resets if not reset.problem}
-    complaints = host.cri.update(endpoint, writes) if writes else {}
-    return tuple(_checked(resets, complaints, host))
-
-
-def _checked(resets: tuple[Reset, ...], complaints: dict[str, str], host: Host) -> Iterator[Reset]:
+def _checked(reset: Reset, complaint: str, host: Host) -> Reset:
     """What the kernel says counts, and not that nobody complained."""
-    for reset in resets:
-        problem = reset.problem or complaints.get(reset.container.id, "")
-        if not problem and (now := host.cri.cgroup(reset.container)) is not None:
-            problem = reset.missing(now)
-        yield reset.with_problem(problem)
+    problem = reset.problem or complaint
+    if not problem and (now := host.cri.cgroup(reset.container)) is not None:
+        problem = reset.missing(now)
+    return replace(reset, problem=problem)
 
 
 def read_managers(files: Files) -> KubeletManagers:

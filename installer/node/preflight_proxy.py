@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from installer.host.ports import RuntimeStatus
 from installer.inputs.configs import Configs, find_cpu_faults
 from installer.inputs.policy import asked_by_agent, policy_in_force, policy_of
 from installer.model import paths
@@ -69,25 +68,6 @@ def check_versions(
             f"kubelet {kubelet} is newer than the CRI of cri-resmgr (Kubernetes 1.{_CRI_OF_THE_PROXY}): "
             f"fields and calls that came later do not pass through it{dropped}",
             "docs/operations.md has the table; try pods that use newer features on one node first",
-        )
-
-
-def differences(direct: RuntimeStatus, relayed: RuntimeStatus) -> Iterable[Finding]:
-    """What the runtime says of itself, and what kubelet hears of it through the relay."""
-    own, heard = (f"{one.name} {one.version} (CRI {one.api_version})" for one in (direct, relayed))
-    if own != heard:
-        yield warning(
-            "relay-differs",
-            f"the runtime says that it is {own}, and through the relay it is {heard}",
-            "see which runtime the proxy is connected to: proxy.runtimeEndpoint",
-        )
-    lost = [part for part in direct.extras if part not in relayed.extras]
-    if lost:
-        yield warning(
-            "relay-drops-status",
-            f"the runtime's {' and '.join(lost)} do not come through the relay, so kubelet takes it for one "
-            "without them (user namespaces and the like)",
-            "pods that need them do not start on this node",
         )
 
 

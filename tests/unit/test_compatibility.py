@@ -6,8 +6,7 @@ import pytest
 
 from installer.model.plan import Severity
 from installer.node.kubelet_command import kubelet_program
-from installer.node.preflight_proxy import check_versions, differences
-from tests.fakes import CONTAINERD
+from installer.node.preflight_proxy import check_versions
 
 
 @pytest.mark.parametrize(
@@ -45,17 +44,6 @@ def test_what_this_runtime_says_in_vain_is_named_before_kubelet_moves() -> None:
     (newer,) = check_versions("1.33.1", "v0.9.2", said, restarts=True, moves=True)
     assert newer.message.endswith("here the runtime's runtime handlers and features")
     assert not list(check_versions("1.29.14", "v0.9.2", said, restarts=True, moves=True)), "it knows neither"
-
-
-def test_what_does_not_come_through_the_relay() -> None:
-    direct = CONTAINERD._replace(version="2.1.4", extras=("runtime handlers", "features"))
-    (lost,) = differences(direct, direct._replace(extras=()))
-    assert lost.code == "relay-drops-status"
-    assert "runtime handlers and features" in lost.message
-    (other,) = differences(direct, direct._replace(version="1.6.20"))
-    assert other.code == "relay-differs"
-    assert "containerd 2.1.4 (CRI v1), and through the relay it is containerd 1.6.20" in other.message
-    assert not list(differences(direct, direct))
 
 
 @pytest.mark.parametrize(
