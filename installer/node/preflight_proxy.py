@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # What kubelet's version, the proxy's and their CRI mean for each other: said before it hurts.
 #
-# The table is in docs/operations.md ("Versions that go together"). cri-resmgr speaks the CRI of Kubernetes
+# The table is in docs/policies.md ("Versions that go together"). cri-resmgr speaks the CRI of Kubernetes
 # 1.29; what is newer does not pass through it, in either direction.
 
 _MINOR = re.compile(r"v?1\.([0-9]+)\.")
@@ -67,7 +67,7 @@ def check_versions(
             "newer-cri",
             f"kubelet {kubelet} is newer than the CRI of cri-resmgr (Kubernetes 1.{_CRI_OF_THE_PROXY}): "
             f"fields and calls that came later do not pass through it{dropped}",
-            "docs/operations.md has the table; try pods that use newer features on one node first",
+            "docs/policies.md has the table; try pods that use newer features on one node first",
         )
 
 
@@ -78,7 +78,7 @@ def check_versions(
 # v0.9.2). What it cannot place at its start runs on with all CPUs; what is created later fails.
 
 _NAMED, _LONGEST = 5, 120  # containers, and letters of each name
-_DOCS = 'docs/operations.md, "A policy\'s capacity"'
+_DOCS = 'docs/policies.md, "A policy\'s capacity"'
 
 
 def check_cpus(configs: Configs, cpus: str) -> Iterable[Finding]:

@@ -21,6 +21,7 @@ from installer.model.names import LAST_FAILURE, NOT_READY_TAINT, READY_LABEL, ST
 
 ROOT = Path(__file__).parents[2]
 OPERATIONS = (ROOT / "docs/operations.md").read_text()
+MONITORING = (ROOT / "docs/monitoring.md").read_text()
 RUNBOOKS = (ROOT / "docs/runbooks.md").read_text()
 ARCHITECTURE = (ROOT / "docs/architecture.md").read_text()
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -30,6 +31,7 @@ NO_QUOTE = re.compile(
     r"(cri|cri-resmgr-installer|docker|fuser|hack/\w+|history|journalctl|kill|kubectl|manifests|plan|ps|restorecon"
     r"|sh|ss|status|systemctl|systemd-analyze) |.*[{|]"
 )
+QUOTING = ("operations", "policies", "monitoring", "runbooks", "fleet", "gardener")
 QUOTED_OF_OTHERS = (
     "CreateContainerError ... not enough ... sharable CPU",
     "failed to unmarshal snapshot data",
@@ -127,11 +129,11 @@ def test_every_metric_is_explained_and_no_other() -> None:
     page = render_page("/metrics", DaemonState(Mode.INSTALL, Phase.STARTING, False), "1")
     assert page is not None
     served = set(re.findall(r"(?m)^# TYPE cri_resmgr_installer_(\w+)", page.text))
-    assert {cell.partition("{")[0] for cell in first_cells(section("Metrics"))} == served
+    assert {cell.partition("{")[0] for cell in first_cells(section("Metrics", MONITORING))} == served
 
 
 def test_every_phase_is_explained() -> None:
-    assert first_cells(section("Phases")) == [phase.value for phase in Phase]
+    assert first_cells(section("Phases", MONITORING)) == [phase.value for phase in Phase]
 
 
 def test_every_exit_code_is_explained() -> None:
@@ -152,7 +154,7 @@ def test_the_codes_of_refusals_exist() -> None:
 def test_every_kind_of_event_is_listed() -> None:
     kinds = set(re.findall(r'(?<![\w.])Event\(\s*"([^"]*)"', SOURCES))
     assert len(kinds) > 5
-    assert kinds <= set(first_cells(section("Logs")))
+    assert kinds <= set(first_cells(section("Logs", MONITORING)))
 
 
 def test_every_package_is_described_and_no_other() -> None:
@@ -193,7 +195,12 @@ def made_up(quote: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "name", [*("README.md", "docs/operations.md", "docs/runbooks.md"), *("docs/fleet.md", "docs/gardener.md")]
+    "name",
+    ["README.md"]
+    + [
+        f"docs/{page}.md"
+        for page in ("operations", "policies", "monitoring", "runbooks", "fleet", "gardener")
+    ],
 )
 def test_every_message_that_is_quoted_is_one_of_ours(name: str) -> None:
     found = [each for each in quotes((ROOT / name).read_text()) if each not in QUOTED_OF_OTHERS]

@@ -13,7 +13,7 @@ from installer.daemon.pages import render_page
 from installer.model.daemon import DaemonState, Phase
 from installer.model.names import Mode
 from tests.unit.manifests.rendering import Maker, pod_of, the
-from tests.unit.test_docs import RUNBOOKS, section
+from tests.unit.test_docs import MONITORING, RUNBOOKS, section
 
 REACHED = {"settings": {"status": {"listen": ":9464"}}}
 
@@ -48,7 +48,7 @@ def anchor(heading: str) -> str:
 
 def test_every_alert_has_its_runbook(made: list[dict[str, Any]]) -> None:
     anchors = {f"docs/runbooks.md#{anchor(each)}" for each in re.findall(r"(?m)^#+ (.*)$", RUNBOOKS)}
-    explained = section("Alerts")
+    explained = section("Alerts", MONITORING)
     (group,) = the(made, "PrometheusRule")["spec"]["groups"]
     for alert in group["rules"]:
         runbook = alert["annotations"]["runbook"]
