@@ -70,7 +70,7 @@ def test_other_configs_restart_each_proxy_and_no_kubelet(cluster: Cluster) -> No
     weights = {node.name: node.weights() for node in cluster.nodes}
     before = [node.invocations() for node in cluster.nodes]
     apply(cluster, DEBUG)
-    cluster.wait(lambda: has_fallback(cluster, DEBUG) and are_served(cluster), "the new configuration")
+    cluster.wait(lambda: has_fallback(cluster, DEBUG) and are_well(cluster), "the new configuration")
     after = [node.invocations() for node in cluster.nodes]
     assert [new[0] for new in after] == [old[0] for old in before]
     assert all(new[1] != old[1] for new, old in zip(after, before, strict=True))
@@ -163,7 +163,7 @@ def test_a_power_cut_in_the_middle_of_a_pass(cluster: Cluster) -> None:
     cluster.wait(lambda: node.invocations()[1] != before, "its proxy restarts")
     node.host.kill()
     cluster.boot(node)
-    cluster.wait(lambda: has_fallback(cluster, OTHER) and are_served(cluster), "it is served again")
+    cluster.wait(lambda: has_fallback(cluster, OTHER) and are_well(cluster), "each is served again")
 
 
 def test_a_drained_node_is_served_all_the_time(cluster: Cluster) -> None:
