@@ -64,7 +64,6 @@ class ApiCluster:
         self._warned = False  # by an Event, and not yet that it is over
         self._waits = False  # for its turn
         self._queue: deque[Mapping[str, Any]] = deque(maxlen=_QUEUE)
-        self._later: tuple[Mapping[str, Any], ...] = ()  # that the node waits, if it does so for a while
         self._flight: tuple[Mapping[str, Any], ...] = ()
         self._heard: dict[str, tuple[str, str]] = {}
         self._child: RunningChild | None = None
@@ -151,7 +150,7 @@ class ApiCluster:
         if self._waits and phase is not Phase.WAITING:
             self._end_waiting()
         if phase is Phase.WAITING:
-            self._wait(state)
+            self._wait()
         elif phase in EVENTS and told != self._told:
             self._told = told
             if not self._goes_without_event(state):
@@ -164,29 +163,28 @@ class ApiCluster:
         self._schedule()
 
     def _goes_without_event(self, state: DaemonState) -> bool:
-        """Whether the Node itself says that all is well, and no warning has to be taken back by an Event."""
+        """Whether all is well, and no warning has to be taken back: the Node and its pod say it."""
         warned, warns = self._warned, kind_of(state)[0] == "Warning"
         good = state.phase in (Phase.CONVERGED, Phase.REMOVED) and not warns
         self._warned = warns or (warned and not good)
-        return good and not warned and self._says
+        return good and not warned
 
     def _event(self, state: DaemonState) -> Mapping[str, Any]:
         kind, reason = kind_of(state)
         message = message_of(state)[:MESSAGE_LIMIT]
         return {"type": kind, "reason": reason, "message": message, "time": self._now()}
 
-    def _wait(self, state: DaemonState) -> None:
-        """A turn that comes at once is no word. A Node that says itself that it waits needs no Event."""
+    def _wait(self) -> None:
+        """A turn that comes at once is no word."""
         if not self._waits:
             self._waits, self._told = True, ()
-            self._later = () if self._says else (self._event(state),)
             self._agenda.put_off(Due.WORD, self._periods.waiting)
         elif self._owes_annotation:
             self._agenda.want(Due.WORD, self._periods.word)
 
     def _end_waiting(self) -> None:
         """What has not been said by now is not so any more."""
-        self._waits, self._later = False, ()
+        self._waits = False
         if not self._queue and not self._node.shows(Phase.WAITING):
             self._agenda.put_off(Due.WORD, self._periods.word)
 
@@ -285,9 +283,6 @@ class ApiCluster:
         if self._loop is None:
             return
         due = self._agenda.begin()
-        if Due.WORD in due:
-            self._queue.extend(self._later)
-            self._later = ()
         self._output, self._flight = "", tuple(self._queue)
         self._queue.clear()
         tells = self._tells(due)

@@ -14,7 +14,6 @@ from installer.model.instant import plain_time
 from installer.model.names import Mode
 
 EVENTS = {
-    Phase.WAITING: ("Normal", "WaitingForTurn"),
     Phase.CONVERGED: ("Normal", "Converged"),
     Phase.REMOVED: ("Normal", "Removed"),
     Phase.UNWELL: ("Warning", "Unwell"),
@@ -25,8 +24,8 @@ EVENTS = {
     Phase.PAUSED: ("Normal", "Paused"),
     Phase.YIELDED: ("Normal", "HandedOver"),
 }
-"""Phase -> type and reason of the Event. What lasts for one pass has none: a host whose every repair fails
-would have two events for each attempt."""
+"""Phase -> type and reason of the Event. A turn that is waited for has none, nor has what lasts for one pass:
+a host whose every repair fails would have two events for each attempt."""
 
 
 def kind_of(state: DaemonState) -> tuple[str, str]:

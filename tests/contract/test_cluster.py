@@ -435,7 +435,7 @@ def test_transitions_arrive_in_order(server: ApiServer, scene: Scene) -> None:
 def test_without_permission_it_goes_on_and_says_so_once(server: ApiServer, scene: Scene) -> None:
     server.fail("/events", code=403)
     scene.begin()
-    scene.report(Phase.CONVERGED)
+    scene.report(Phase.FAILED)
     asked = ("POST", "/api/v1/namespaces/default/events")
     scene.until(lambda: server.requests.count(asked) > 4)
     assert scene.kinds() == ["cluster.denied"]

@@ -159,11 +159,11 @@ def test_a_server_that_wants_to_be_left_alone_is(scene: Scene) -> None:
 def test_a_transition_is_told_at_once_and_once(scene: Scene) -> None:
     scene.begin()
     scene.heartbeat(answer())
-    scene.cluster.report(state(Phase.CONVERGED, generation="ab12"))
-    scene.cluster.report(state(Phase.CONVERGED, passes=2))
+    scene.cluster.report(state(Phase.PAUSED, generation="ab12"))
+    scene.cluster.report(state(Phase.PAUSED, passes=2))
     assert scene.loop.fire() <= 1
     request = scene.children[-1].request
-    assert [event["reason"] for event in request.events] == ["Converged"]
+    assert [event["reason"] for event in request.events] == ["Paused"]
     scene.children[-1].end(answer(sent=1))
     assert scene.heartbeat(answer()).events == ()
 
@@ -171,7 +171,6 @@ def test_a_transition_is_told_at_once_and_once(scene: Scene) -> None:
 def test_the_reasons_of_events(scene: Scene) -> None:
     scene.begin()
     told = (
-        state(Phase.CONVERGED),
         state(Phase.PAUSED),
         state(Phase.HELD, "kubelet is held", hold="run: silent"),
         state(Phase.FAILED, "disk is full"),
@@ -181,9 +180,8 @@ def test_the_reasons_of_events(scene: Scene) -> None:
     )
     for each in told:
         scene.cluster.report(each)
-    events = scene.heartbeat(answer(sent=7)).events
+    events = scene.heartbeat(answer(sent=6)).events
     assert [(event["type"], event["reason"]) for event in events] == [
-        ("Normal", "Converged"),
         ("Normal", "Paused"),
         ("Warning", "HoldSet"),
         ("Warning", "RepairFailed"),
@@ -191,7 +189,7 @@ def test_the_reasons_of_events(scene: Scene) -> None:
         ("Warning", "Refused"),
         ("Normal", "Removed"),
     ]
-    assert events[3]["message"] == "disk is full"
+    assert events[2]["message"] == "disk is full"
 
 
 def test_containers_that_are_not_served_are_a_warning_until_all_are(scene: Scene) -> None:
@@ -225,7 +223,7 @@ def test_a_failure_that_repeats_is_one_event_until_another_comes(scene: Scene, p
 
 def test_what_comes_of_new_inputs_is_told_again(scene: Scene) -> None:
     scene.begin()
-    for phase in (Phase.CONVERGED, Phase.CONVERGING, Phase.CONVERGED):
+    for phase in (Phase.PAUSED, Phase.CONVERGING, Phase.PAUSED):
         scene.cluster.report(state(phase))
     assert len(scene.heartbeat(answer()).events) == 2
 
@@ -233,9 +231,17 @@ def test_what_comes_of_new_inputs_is_told_again(scene: Scene) -> None:
 def test_a_repair_of_drift_is_no_event(scene: Scene) -> None:
     """A file that others fight over would else fill the API server."""
     scene.begin()
-    for phase in (Phase.CONVERGED, Phase.REPAIRING, Phase.CONVERGED, Phase.CHECKING, Phase.CONVERGED):
+    phases = (
+        Phase.FAILED,
+        Phase.CONVERGED,
+        Phase.REPAIRING,
+        Phase.CONVERGED,
+        Phase.CHECKING,
+        Phase.CONVERGED,
+    )
+    for phase in phases:
         scene.cluster.report(state(phase))
-    assert len(scene.heartbeat(answer()).events) == 1
+    assert len(scene.heartbeat(answer()).events) == 2
 
 
 def test_one_child_at_a_time_and_the_newest_state_wins(scene: Scene) -> None:
@@ -318,7 +324,7 @@ def test_a_log_that_fails_does_not_end_the_heartbeats(files: RootedFiles) -> Non
 def test_a_process_that_cannot_be_started_does_not_end_the_heartbeats(scene: Scene) -> None:
     scene.begin()
     scene.loop.refuse = OSError(11, "Resource temporarily unavailable")
-    scene.cluster.report(state(Phase.CONVERGED))
+    scene.cluster.report(state(Phase.FAILED))
     scene.loop.fire()
     assert scene.kinds() == ["cluster.unreachable"]
     scene.loop.refuse = None
@@ -329,10 +335,10 @@ def test_at_the_end_what_was_not_told_is_told_and_no_child_is_left(scene: Scene)
     scene.begin()
     scene.cluster.see_node()
     scene.loop.fire()
-    scene.cluster.report(state(Phase.REMOVED))
+    scene.cluster.report(state(Phase.FAILED))
     scene.cluster.end()
     assert scene.children[-1].killed
-    assert [event["reason"] for event in scene.asked[-1][1].events] == ["Removed"]
+    assert [event["reason"] for event in scene.asked[-1][1].events] == ["RepairFailed"]
     assert scene.loop.due == {}
     scene.children[-1].end("", 137)
     assert scene.loop.due == {}

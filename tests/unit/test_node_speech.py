@@ -50,11 +50,12 @@ def test_a_node_that_waits_for_long_says_so_and_needs_no_event_for_it(tmp_path: 
 
 
 @rule("R13")
-def test_a_node_that_may_not_say_so_has_an_event(tmp_path: Path) -> None:
+def test_a_node_that_may_not_say_so_leaves_it_to_its_pod(tmp_path: Path) -> None:
     scene = begun(tmp_path / "one", annotate=False)
+    talks = len(scene.children)
     wait(scene)
     assert scene.loop.fire() == pytest.approx(10)
-    assert [event["reason"] for event in scene.children[-1].request.events] == ["WaitingForTurn"]
+    assert len(scene.children) == talks
 
 
 @pytest.mark.parametrize("annotate", [True, False])
@@ -67,23 +68,28 @@ def test_a_turn_that_comes_at_once_is_no_word(tmp_path: Path, annotate: bool) ->
     scene.cluster.report(state(Phase.STARTING))
     scene.loop.now += 20
     scene.cluster.report(state(Phase.CONVERGED))
-    request = scene.heartbeat(answer(sent=1, parts=TOLD))
-    assert [event["reason"] for event in request.events] == ([] if annotate else ["Converged"])
-    assert request.status.get("state", "converged") == "converged"
-    assert len(scene.children) == 2
+    if annotate:
+        request = scene.heartbeat(answer(sent=1, parts=TOLD))
+        assert (request.events, request.status["state"]) == ((), "converged")
+        assert len(scene.children) == 2
+    else:
+        scene.loop.fire()
+        assert len(scene.children) == 1
 
 
+@pytest.mark.parametrize("annotate", [True, False])
 @pytest.mark.parametrize("phase", [Phase.CONVERGED, Phase.REMOVED])
-def test_what_is_well_is_no_event_where_the_node_says_it_unless_it_ends_a_warning(
-    tmp_path: Path, phase: Phase
+def test_what_is_well_is_no_event_unless_it_ends_a_warning(
+    tmp_path: Path, phase: Phase, annotate: bool
 ) -> None:
-    scene = begun(tmp_path / "one")
+    scene = begun(tmp_path / "one", annotate=annotate)
     reasons = []
     for each in (phase, Phase.FAILED, phase, Phase.HELD, phase, phase):
         scene.cluster.report(state(Phase.STARTING))
         scene.cluster.report(state(each, hold="no" if each is Phase.HELD else ""))
         spoken = len(scene.children)
-        scene.loop.fire()
+        while scene.loop.due and len(scene.children) == spoken:
+            scene.loop.fire()
         for child in scene.children[spoken:]:
             reasons += [event["reason"] for event in child.request.events]
             child.end(answer(sent=1, parts=TOLD))
