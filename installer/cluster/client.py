@@ -84,6 +84,7 @@ class ApiCluster:
         done = self._run_child(self._argv("cluster-heartbeat", request), _FIRST_SECONDS)
         failed, wait = self._take(done.output, "" if done.code == 0 else _how_it_ended(done.code))
         self._agenda.ended(failed, looked=True, retry_after=wait)
+        self._want_more(failed)
         self._loop, self._changed = loop, changed
         self._turns.begin(loop, changed)
         self._schedule()

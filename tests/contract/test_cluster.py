@@ -455,6 +455,6 @@ def test_evidence_counts_from_what_was_seen_at_the_start(server: ApiServer, scen
 
 def test_the_last_word_is_told_at_the_end(server: ApiServer, scene: Scene) -> None:
     scene.begin()
-    scene.report(Phase.REMOVED)
+    scene.report(Phase.FAILED)
     scene.cluster.end()
-    assert [event["reason"] for event in server.events] == ["Removed"]
+    assert [event["reason"] for event in server.events] == ["RepairFailed"]

@@ -43,6 +43,16 @@ def test_an_api_server_that_is_away_at_the_start_holds_nobody_up(scene: Scene) -
     assert scene.kinds() == ["cluster.unreachable"]
 
 
+def test_a_pause_that_was_there_at_the_start_is_looked_at_until_it_ends(scene: Scene) -> None:
+    scene.begin(answer(paused=True))
+    for _ in range(3):
+        assert 54 <= scene.loop.fire() <= 66
+        scene.children[-1].end(answer(paused=True))
+    scene.loop.fire()
+    scene.children[-1].end(answer(paused=False))
+    assert (scene.cluster.paused(), scene.loop.due) == (False, {})
+
+
 def test_a_pause_that_comes_and_goes_is_told_at_once(scene: Scene) -> None:
     scene.begin()
     scene.heartbeat(answer(paused=True))
