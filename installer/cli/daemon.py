@@ -68,9 +68,10 @@ def _run_child(arguments: argparse.Namespace, options: Options) -> int:
     settings = load_settings(options.config)
     require_root()
     if arguments.command == "settings":
-        from installer.daemon.configuration import build_configuration, print_configuration
+        from installer.daemon.configuration import build_configuration
+        from installer.model.jsontext import to_json
 
-        print(print_configuration(build_configuration(settings)))
+        print(to_json(build_configuration(settings)))
         return 0
 
     from installer.host.clock import install_signal_handlers

@@ -25,7 +25,7 @@ from installer.cluster.node_objects import (
 from installer.cluster.node_word import build_node_patch, build_word_patch, remember
 from installer.cluster.pod_context import PodContext
 from installer.errors import InvalidInputError
-from installer.model.jsontext import to_json
+from installer.model.jsontext import from_json, to_json
 
 HEARTBEAT_SECONDS = 10.0
 _NONE, _TOO_MANY = 404, 429
@@ -63,10 +63,8 @@ class HeartbeatRequest:
 def parse_request(text: str) -> HeartbeatRequest:
     """Raises InvalidInputError."""
     try:
-        data = json.loads(text)
-        context, events = PodContext(**data.pop("context")), tuple(data.pop("events"))
-        return HeartbeatRequest(context=context, events=events, **data)
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        return from_json(HeartbeatRequest, text)
+    except ValueError as error:
         raise InvalidInputError([f"the request is not one of the daemon's: {error}"]) from None
 
 

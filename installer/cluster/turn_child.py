@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -13,35 +12,27 @@ from installer.cluster.ask import Ask, FleetContext
 from installer.cluster.kubeapi import Api, KubeApi
 from installer.cluster.node_objects import EVENTS_PATH, build_event
 from installer.cluster.pod_context import PodContext
-from installer.cluster.turn_memory import read_result
+from installer.cluster.turns import Question
 from installer.errors import InvalidInputError
-from installer.model.fleet import FleetAnswer, FleetRequest, FleetRules, PlannedWork
-from installer.model.jsontext import to_json
+from installer.model.fleet import FleetAnswer, FleetRequest
+from installer.model.jsontext import from_json, to_json
 
 
-def parse_request(text: str) -> tuple[PodContext, float, FleetRequest]:
+def parse_request(text: str) -> Question:
     """Raises InvalidInputError."""
     try:
-        data = json.loads(text)
-        fields = dict(data["request"])
-        work, result = fields.pop("work"), fields.pop("result")
-        request = FleetRequest(
-            rules=FleetRules(**fields.pop("rules")),
-            work=PlannedWork(**work) if work else None,
-            result=read_result(result) if result else None,
-            **fields,
-        )
-        return PodContext(**data["context"]), float(data["seconds"]), request
-    except (ValueError, TypeError, LookupError) as error:
+        return from_json(Question, text)
+    except ValueError as error:
         raise InvalidInputError([f"the request is not one of the daemon's: {error}"]) from None
 
 
 def turn(text: str) -> str:
     """Asks for the turn, or tells of its end. Raises InvalidInputError where the daemon did not ask."""
-    context, seconds, request = parse_request(text)
-    api = KubeApi(context.host, context.port, Path(context.account), time.monotonic() + seconds)
+    asked = parse_request(text)
+    context, deadline = asked.context, time.monotonic() + asked.seconds
+    api = KubeApi(context.host, context.port, Path(context.account), deadline)
     try:
-        return to_json(talk(context, request, api, time.time))
+        return to_json(talk(context, asked.request, api, time.time))
     finally:
         api.close()
 

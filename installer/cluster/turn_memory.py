@@ -7,15 +7,13 @@ forgotten by the whole fleet.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from installer.errors import InstallerError
 from installer.host.ports import Files
 from installer.model import paths
 from installer.model.fleet import PlannedWork, WorkResult
-from installer.model.jsontext import parse_json, to_json
+from installer.model.jsontext import from_json, to_json
 
 MEMORY = f"{paths.OUR_RUNTIME}/turn.json"
 
@@ -39,17 +37,8 @@ class TurnMemory:
 
 def recall(files: Files) -> TurnMemory:
     """A file that is not understood is as good as none."""
-    with contextlib.suppress(InstallerError, OSError, ValueError, LookupError, TypeError, AttributeError):
-        found = parse_json(files.read(MEMORY) or b"{}")
-        texts = {name: str(found.get(name, "")) for name in ("permit", "version", "failed")}
-        begun, untold, soaking = found.get("begun"), found.get("untold", ()), found.get("soaking")
-        return TurnMemory(
-            **texts,
-            leads=None if found.get("leads") is None else str(found["leads"]),
-            begun=PlannedWork(**begun) if begun else None,
-            untold=tuple(read_result(result) for result in untold),
-            soaking=(PlannedWork(**soaking[0]), float(soaking[1])) if soaking else None,
-        )
+    with contextlib.suppress(InstallerError, OSError, ValueError):
+        return from_json(TurnMemory, files.read(MEMORY) or b"{}")
     return TurnMemory()
 
 
@@ -59,8 +48,3 @@ def keep(files: Files, memory: TurnMemory) -> None:
         if memory != TurnMemory() or files.status(MEMORY) is not None:
             files.make_directory(paths.OUR_RUNTIME)
             files.write(MEMORY, to_json(memory).encode() + b"\n", 0o644)
-
-
-def read_result(found: Mapping[str, Any]) -> WorkResult:
-    """Raises LookupError and TypeError."""
-    return WorkResult(PlannedWork(**found["work"]), found["ok"], found["why"])

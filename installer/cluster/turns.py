@@ -6,12 +6,11 @@ what is still to be told, and when the next question is due; `turn_memory.py` ke
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from installer.cluster.pod_context import PodContext
 from installer.cluster.turn_memory import TurnMemory, keep, recall
@@ -20,7 +19,7 @@ from installer.host.run import describe_exit
 from installer.model.daemon import Loop, RunningChild
 from installer.model.event import Emit, Event
 from installer.model.fleet import FREE, FleetAnswer, FleetRequest, FleetRules, PlannedWork, Turn, WorkResult
-from installer.model.jsontext import to_json
+from installer.model.jsontext import from_json, to_json
 
 TURN_SECONDS = 10.0  # the deadline of one question
 
@@ -33,6 +32,15 @@ _READY_RETRY = 5.0
 _POWERLESS_SECONDS = 60.0  # from then on nobody is waited for who cannot be asked
 _TO_TELL = 4
 _HIDDEN = "the API server does not return the Node object of this node"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Of one node to a child, to be answered within so many seconds."""
+
+    context: PodContext
+    seconds: float
+    request: FleetRequest
 
 
 class Turns:
@@ -237,8 +245,7 @@ class Turns:
             self._take(FleetAnswer(why=f"no process could be started: {error.strerror}", failed=True))
 
     def _argv(self, request: FleetRequest, seconds: float) -> tuple[str, ...]:
-        fields = {"context": self._context, "seconds": seconds, "request": request}
-        return (*self._program, "cluster-turn", to_json(fields))
+        return (*self._program, "cluster-turn", to_json(Question(self._context, seconds, request)))
 
     def _line(self, text: str) -> None:
         self._output = text
@@ -250,8 +257,8 @@ class Turns:
         try:
             if code != 0:
                 raise ValueError(describe_exit(code))
-            answer = FleetAnswer(**json.loads(self._output))
-        except (ValueError, TypeError) as error:
+            answer = from_json(FleetAnswer, self._output)
+        except ValueError as error:
             answer = FleetAnswer(why=f"the API server could not be asked: {error}", failed=True)
         self._take(answer)
 

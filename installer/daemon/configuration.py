@@ -6,7 +6,7 @@ A child reads the settings: loading what validates them would cost the daemon 10
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from installer.errors import InstallerError, InvalidInputError
 from installer.host.run import OURSELVES, Finished, run
 from installer.model.daemon import ALIVE_FILE, EXCUSED_FILE, READY_FILE
 from installer.model.fleet import DEFAULT_RULES, FleetRules
+from installer.model.jsontext import from_json
 from installer.model.names import Mode
 from installer.model.paths import AUTO
 
@@ -80,18 +81,6 @@ def build_configuration(settings: Settings) -> Configuration:
     )
 
 
-def print_configuration(configuration: Configuration) -> str:
-    """One line of JSON, as `parse_configuration` reads it."""
-    return json.dumps(asdict(configuration))
-
-
-def parse_configuration(text: str, good_seconds: float) -> Configuration:
-    """Raises ValueError, TypeError or LookupError for anything that is not `print_configuration`'s."""
-    found = json.loads(text)
-    found |= {"mode": Mode(found["mode"]), "rules": FleetRules(**found["rules"])}
-    return Configuration(**found | {"good_seconds": good_seconds})
-
-
 @dataclass(frozen=True, slots=True)
 class Command:
     """The global options as a child is given them. `ready_file` is in our own file system; `identity`
@@ -148,7 +137,7 @@ def read_answer(command: Command, done: Finished) -> Configuration:
     last = done.lines[-1] if done.lines else ""
     try:
         if done.code == 0:
-            return parse_configuration(last, command.good_seconds)
+            return replace(from_json(Configuration, last), good_seconds=command.good_seconds)
         answer = json.loads(last)
         message, data = str(answer["message"]), answer["data"]
         faults, hint, code = data["faults"], str(data["hint"]), data["exitCode"]

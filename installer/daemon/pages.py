@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
 
 from installer.daemon.httpd import Page
 from installer.model.daemon import DaemonState, Phase
+from installer.model.jsontext import to_camel
 
 _PREFIX = "cri_resmgr_installer_"
 _METRICS = "text/plain; version=0.0.4"
@@ -39,14 +39,8 @@ def render_page(
         return Page(200, _METRICS, "".join(_metrics(state, version, succeeded, answered_in)))
     if path in ("/healthz", "/readyz"):
         status = 200 if path == "/healthz" or state.ready else 503
-        return Page(status, "application/json", json.dumps(state_json(state)) + "\n")
+        return Page(status, "application/json", json.dumps(to_camel(state)) + "\n")
     return None
-
-
-def state_json(state: DaemonState) -> dict[str, object]:
-    """The state for machines, its keys as in every other JSON of ours: `lastExit`, `allRestarts` ..."""
-    words = ((name.split("_"), value) for name, value in asdict(state).items())
-    return {first + "".join(word.capitalize() for word in rest): value for (first, *rest), value in words}
 
 
 def _metrics(state: DaemonState, version: str, succeeded: float, answered_in: float) -> Iterator[str]:

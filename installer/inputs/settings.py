@@ -23,6 +23,7 @@ from installer.errors import InvalidInputError
 from installer.inputs.reading import kind, read_input, reword, shown, suggest
 from installer.inputs.yaml_document import Document, KeyPath, parse_document
 from installer.model import paths
+from installer.model.jsontext import camel
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -46,11 +47,6 @@ def _is_address(host: str, port: str | None) -> bool:
     return int(port or 0) < 1 << 16
 
 
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)
-
-
 class _Section(BaseModel):
     """Strict: `"20"` is not a number. Python code uses the attributes' own names."""
 
@@ -58,7 +54,7 @@ class _Section(BaseModel):
         frozen=True,
         extra="forbid",
         strict=True,
-        alias_generator=_camel,
+        alias_generator=camel,
         populate_by_name=True,
         defer_build=True,  # one schema, with the sections in it, instead of one more for each
     )

@@ -26,6 +26,7 @@ from installer.manifests.validators import (
     OptionalDnsLabel,
     Quantity,
 )
+from installer.model.jsontext import camel
 
 AGENT_IMAGE = "intel/cri-resmgr-agent:v0.9.0"
 STATIC_CONFIGS = {"fallback": "fallback.cfg", "force": "force.cfg", "EXTRA_OPTIONS": "EXTRA_OPTIONS.cfg"}
@@ -47,16 +48,11 @@ def _check_config_key(key: str) -> str:
     return key
 
 
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)
-
-
 class _Section(BaseModel):
     """Strict, and every key is known: a misspelt one would leave its default on the nodes."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, alias_generator=_camel, defer_build=True
+        frozen=True, extra="forbid", strict=True, alias_generator=camel, defer_build=True
     )
 
 

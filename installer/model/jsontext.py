@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import fields
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
 from importlib import import_module
-from typing import Any
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+_T = TypeVar("_T")
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -28,6 +32,54 @@ def to_json(value: Any) -> str:
 def _fields_of(value: Any) -> dict[str, Any]:
     """Without copies, of which `dataclasses.asdict` makes one of everything below."""
     return {each.name: getattr(value, each.name) for each in fields(value)}
+
+
+def from_json(kind: type[_T], text: str | bytes) -> _T:
+    """A dataclass as `to_json` has written it; what it does not know is passed over. Raises ValueError."""
+    found: _T = _decode(kind, parse_json(text))
+    return found
+
+
+def _decode(kind: Any, found: Any) -> Any:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return found
+    if origin is UnionType:  # with None
+        return None if found is None else _decode(arguments[0], found)
+    if isinstance(kind, type) and is_dataclass(kind):
+        known = get_type_hints(kind)
+        try:
+            return kind(**{name: _decode(known[name], each) for name, each in found.items() if name in known})
+        except (TypeError, AttributeError) as error:
+            raise ValueError(f"not a {kind}: {error}") from None
+    if origin is tuple and isinstance(found, list):
+        kinds = arguments[:1] * len(found) if arguments[-1] is ... else arguments
+        return tuple(_decode(each, value) for each, value in zip(kinds, found, strict=True))
+    if origin is Mapping and isinstance(found, dict):
+        return {name: _decode(arguments[1], value) for name, value in found.items()}
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind(found)
+    if kind is float and type(found) is int:
+        return float(found)
+    if type(found) is not kind:
+        raise ValueError(f"{found!r} is not of type {kind}")
+    return found
+
+
+def to_camel(value: Any) -> Any:
+    """For machines: a dataclass as a mapping with its fields in camelCase, an enumeration by its values."""
+    if is_dataclass(value):
+        return {camel(each.name): to_camel(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): to_camel(each) for key, each in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [to_camel(each) for each in value]
+    return value.value if isinstance(value, Enum) else value
+
+
+def camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
 
 
 # The sha256 of small contents, without OpenSSL.

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TextIO
 
 from installer.model.history import History, HistoryEntry
+from installer.model.jsontext import to_camel
 from installer.report.terminal import BOLD, YELLOW, one_line, paint, wants_color, write_json
 
 _SCHEMA = 1
@@ -15,7 +16,7 @@ _WHY_SHOWN = 3
 def print_history(history: History, output: str, stream: TextIO) -> None:
     """Writes the entries to `stream`, the newest last; `output` is text or json (one document)."""
     if output == "json":
-        document = {"schema": _SCHEMA, "entries": [entry_json(entry) for entry in history.entries]}
+        document = {"schema": _SCHEMA, "entries": to_camel(history.entries)}
         write_json(document, stream)
         return
     color = wants_color(stream)
@@ -33,17 +34,3 @@ def _lines(entry: HistoryEntry, color: bool) -> Iterator[str]:
     version = f", payload {entry.payload_version}" if entry.payload_version else ""
     if entry.generation:
         yield f"    generation {one_line(entry.generation + version)}"
-
-
-def entry_json(entry: HistoryEntry) -> dict[str, object]:
-    """Keys are stable: time, who, action, outcome, summary, why [text], generation, payloadVersion."""
-    return {
-        "time": entry.time,
-        "who": entry.who,
-        "action": entry.action,
-        "outcome": entry.outcome,
-        "summary": entry.summary,
-        "why": list(entry.why),
-        "generation": entry.generation,
-        "payloadVersion": entry.payload_version,
-    }

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TextIO
 
+from installer.model.jsontext import to_camel
 from installer.model.overview import (
     NEED_A_PERSON,
     NodeGroup,
@@ -165,22 +166,10 @@ def overview_json(seen: Overview) -> Mapping[str, object]:
         "counts": {health.value: count for health, count in seen.counts.items()},
         "others": seen.others,
         "rollouts": [rollout_json(each) for each in seen.rollouts],
-        "progress": _progress_json(seen.progress),
+        "progress": seen.progress
+        and {"summary": describe_progress(seen.progress), **to_camel(seen.progress)},
         "groups": [_group_json(group) for group in group_nodes(seen.nodes)],
         "nodes": [_node_json(node) for node in seen.nodes],
-    }
-
-
-def _progress_json(progress: Progress | None) -> Mapping[str, object] | None:
-    if progress is None:
-        return None
-    return {
-        "summary": describe_progress(progress),
-        "waiting": progress.waiting,
-        "working": progress.working,
-        "outdated": progress.outdated,
-        "perHour": progress.per_hour,
-        "secondsLeft": progress.seconds_left,
     }
 
 

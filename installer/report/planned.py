@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TextIO
 
 from installer.errors import InstallerError, RolledBackError
 from installer.model import paths
 from installer.model.host import DesiredFile, FileState, Kind, Part
+from installer.model.jsontext import to_camel
 from installer.model.plan import (
     Changes,
     FileChange,
@@ -171,7 +172,7 @@ def plan_json(plan: Plan, error: InstallerError | None = None) -> dict[str, obje
             {"kind": step.kind.value, "target": step.target, "part": step.part.value} for step in plan.steps
         ],
         "resets": list(plan.resets),
-        "findings": findings_json(plan.findings),
+        "findings": to_camel(plan.findings),
         "error": error and error_json(error),
     }
 
@@ -189,13 +190,6 @@ def error_json(error: InstallerError) -> dict[str, object]:
         "faults": list(error.faults),
         "remembered": is_remembered(error),
     }
-
-
-def findings_json(findings: Iterable[Finding]) -> list[dict[str, str]]:
-    return [
-        {"severity": one.severity.value, "code": one.code, "message": one.message, "hint": one.hint}
-        for one in findings
-    ]
 
 
 def _file_json(change: FileChange) -> dict[str, object]:

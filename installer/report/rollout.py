@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TextIO
 
+from installer.model.jsontext import to_camel
 from installer.model.names import Mode
 from installer.model.overview import GenerationView, RolloutView, name_some
 from installer.report.terminal import BOLD, RED, YELLOW, one_line, paint, wants_color, write_json
@@ -36,44 +37,14 @@ def _all_lines(seen: RolloutView, color: bool) -> Iterator[str]:
 
 
 def rollout_json(seen: RolloutView) -> Mapping[str, object]:
-    generations = [
-        {
-            "generation": each.generation,
-            "begun": each.begun,
-            "canaries": list(each.canaries),
-            "succeeded": list(each.succeeded),
-            "failures": dict(each.failures),
-            "passed": each.passed,
-            "soaksUntil": each.soaks_until,
-            "stopped": each.stopped,
-            "missing": each.missing,
-            "current": each.current,
-            "has": each.has,
-            "awaits": each.awaits,
-        }
-        for each in seen.generations
-    ]
     return {
-        "daemonSet": seen.daemon_set,
-        "nodes": seen.nodes,
-        "waiting": seen.waiting,
-        "outdated": seen.outdated,
-        "mode": seen.mode.value,
+        **to_camel(seen),
         "stopped": seen.is_stopped,
-        "stuck": seen.stuck,
         "paused": seen.paused is not None,
         "why": seen.paused or "",
         "permits": [{"node": node, "since": since} for node, since in seen.permits],
-        "limit": seen.limit,
-        "generations": generations,
-        "unreadable": list(seen.unreadable),
         "awaited": [
-            {
-                "state": each.health.value,
-                "phase": each.phase,
-                "reason": each.reason,
-                "nodes": list(each.nodes),
-            }
+            {"state": each.health, "phase": each.phase, "reason": each.reason, "nodes": list(each.nodes)}
             for each in seen.awaited
         ],
     }

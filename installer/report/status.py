@@ -7,12 +7,12 @@ from typing import TextIO
 
 from installer.model.history import NO_PAST, Past
 from installer.model.host import KubeletSnapshot, ProcessState, UnitState
+from installer.model.jsontext import to_camel
 from installer.model.names import Mode
 from installer.model.paths import HOLD
 from installer.model.plan import Assessment, Desired, FileChange
 from installer.model.proxy import PolicyInForce
-from installer.report.history import entry_json
-from installer.report.planned import finding_lines, findings_json, summarise_plan
+from installer.report.planned import finding_lines, summarise_plan
 from installer.report.terminal import BOLD, GREEN, RED, YELLOW, one_line, paint, wants_color, write_json
 
 _SCHEMA = 1
@@ -211,7 +211,7 @@ def status_json(seen: Assessment, past: Past) -> dict[str, object]:
             _unit_json(snapshot.kubelet.unit, snapshot.kubelet.process, wanted_kubelet),
         ],
         "differences": [_difference_json(change) for change in plan.changes.files],
-        "findings": findings_json(plan.findings),
+        "findings": to_camel(plan.findings),
         "policy": seen.policy and _policy_json(seen.policy),
         "runtimeEndpoint": _runtime_endpoint(seen),
         "payloadVersion": _payload_version(seen, past),
@@ -221,7 +221,7 @@ def status_json(seen: Assessment, past: Past) -> dict[str, object]:
             "decision": past.guard,
             "thisStart": bool(past.guard) and _decided_this_start(seen, past),
         },
-        "lastChange": past.last_change and entry_json(past.last_change),
+        "lastChange": to_camel(past.last_change),
         "asInstalled": seen.as_installed,
     }
 

@@ -18,12 +18,13 @@ from typing import Any
 from gi.repository import GLib
 from pytest_mock import MockerFixture
 
-from installer.daemon.configuration import Command, Configuration, print_configuration
+from installer.daemon.configuration import Command, Configuration
 from installer.daemon.loop import Daemon
 from installer.model import paths
 from installer.model.daemon import Cluster, NoCluster
 from installer.model.event import Event
 from installer.model.host import UnitState
+from installer.model.jsontext import to_json
 from tests.fakes import FakeSystemd
 
 SOON = 60.0
@@ -107,7 +108,7 @@ class Scene:
 
     def settings(self, **configuration: Any) -> None:
         given = replace(Configuration(), **({"dead_seconds": 4.0} | configuration))
-        self.does("settings", f"print({print_configuration(given)!r})")
+        self.does("settings", f"print({to_json(given)!r})")
 
     def does(self, verb: str, code: str) -> None:
         (self.work / verb).write_text(code)

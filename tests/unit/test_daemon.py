@@ -17,8 +17,6 @@ from installer.daemon.configuration import (
     Configuration,
     build_configuration,
     listen_address,
-    parse_configuration,
-    print_configuration,
 )
 from installer.daemon.decision import Action
 from installer.daemon.poller import Poller, file_token
@@ -30,6 +28,7 @@ from installer.model import paths
 from installer.model.event import Emit, Event, silent
 from installer.model.hold import PAUSE_FILE
 from installer.model.host import UnitDetail, UnitState
+from installer.model.jsontext import from_json, to_json
 from installer.model.names import Mode
 from tests.fakes import FakeSystemd
 from tests.rules import rule
@@ -494,8 +493,8 @@ def test_a_plan_that_would_not_be_carried_out_says_why() -> None:
 
 
 def test_the_configuration_is_that_of_the_settings() -> None:
-    told = print_configuration(build_configuration(Settings()))
-    assert parse_configuration(told, 60.0) == Configuration()
+    told = to_json(build_configuration(Settings()))
+    assert from_json(Configuration, told) == Configuration()
 
 
 def test_at_rest_no_heavy_library_is_loaded() -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from installer.model.jsontext import parse_json
+from installer.cluster.turn_memory import TurnMemory
+from installer.model.fleet import PlannedWork, WorkResult
+from installer.model.jsontext import from_json, parse_json, to_json
 
 DEEP = "[" * 100_000
 
@@ -13,3 +17,36 @@ DEEP = "[" * 100_000
 def test_what_is_no_json_is_one_kind_of_error(text: str | bytes) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         parse_json(text)
+
+
+@settings(max_examples=60)
+@given(
+    st.builds(
+        TurnMemory,
+        permit=st.text(),
+        leads=st.none() | st.text(),
+        begun=st.none() | st.builds(PlannedWork, st.text(), st.booleans()),
+        untold=st.lists(
+            st.builds(WorkResult, st.builds(PlannedWork, st.text()), st.none() | st.booleans())
+        ).map(tuple),
+        soaking=st.none() | st.tuples(st.builds(PlannedWork, st.text()), st.floats(0, 1e9)),
+    )
+)
+def test_what_is_written_is_read_as_it_was(memory: TurnMemory) -> None:
+    assert from_json(TurnMemory, to_json(memory)) == memory
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("[]", "null", '{"permit": 1}', '{"begun": {}}', '{"begun": []}', '{"untold": {}}'),
+        *('{"untold": [1]}', '{"soaking": [{"generation": "a"}]}', '{"soaking": [{}, "soon"]}'),
+    ],
+)
+def test_what_is_of_another_shape_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        from_json(TurnMemory, text)
+
+
+def test_what_a_later_version_has_added_is_passed_over() -> None:
+    assert from_json(TurnMemory, '{"permit": "permit-3", "more": [1]}') == TurnMemory("permit-3")

@@ -12,10 +12,11 @@ from dataclasses import replace
 import pytest
 from pytest_mock import MockerFixture
 
-from installer.daemon.configuration import Configuration, print_configuration
+from installer.daemon.configuration import Configuration
 from installer.daemon.runtime_state import MODE_FILE, STAMPS
 from installer.model import paths
 from installer.model.event import Event
+from installer.model.jsontext import to_json
 from installer.model.names import Mode
 from tests.contract.scene import KUBELET, Scene, refuse
 from tests.rules import rule
@@ -152,7 +153,7 @@ def test_a_look_that_fails_when_a_child_ends_leaves_no_policy_waiting(scene: Sce
 def test_settings_are_read_again_beside_the_loop(scene: Scene) -> None:
     def body() -> None:
         scene.reaches("converged")
-        new = print_configuration(replace(Configuration(), mode=Mode.REMOVE))
+        new = to_json(replace(Configuration(), mode=Mode.REMOVE))
         read = scene.work / "read"
         wait = f"while not os.path.exists({str(read)!r}): time.sleep(0.05)\n"
         scene.does("settings", f"{wait}print({new!r})")

@@ -76,5 +76,5 @@ def answer_to(argv: Sequence[str], api: Api, wall: Callable[[], float]) -> str:
     verb, text = argv[-2:]
     if verb == "cluster-heartbeat":
         return json.dumps(Heartbeat(parse_heartbeat(text), api).run())
-    context, _, request = parse_turn(text)
-    return to_json(talk(context, request, api, wall))
+    asked = parse_turn(text)
+    return to_json(talk(asked.context, asked.request, api, wall))
