@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from installer.manifests.image_vector import read_vector
 from installer.manifests.sources import Source, parse_mapping, read_file
 
 EXTENSION_TYPE = "cri-resmgr-extension"
-_ALIAS = "cri-resmgr"
 
 _VECTOR = "imageVectorOverwrite"
 _OURS = ("configs", "nodeSelector", _VECTOR)
@@ -152,11 +150,9 @@ class _Reader:
             self._fault(document, path, f"must be a list, not {kind(entries)}")
             return []
         types = [entry.get("type") if isinstance(entry, Mapping) else None for entry in entries or []]
-        ours = [index for index, name in enumerate(types) if name in (EXTENSION_TYPE, _ALIAS)]
+        ours = [index for index, name in enumerate(types) if name == EXTENSION_TYPE]
         if not ours and not self.removal:
-            near = get_close_matches(EXTENSION_TYPE, [name for name in types if isinstance(name, str)], 1)
-            hint = f"is {shown(near[0])} meant to be it?" if near else f"add `- type: {EXTENSION_TYPE}`"
-            self._fault(document, path, f"has no entry of type {EXTENSION_TYPE}; {hint}")
+            self._fault(document, path, f"has no entry of type {EXTENSION_TYPE}; add one")
         for index in ours[1:]:
             what = f"a second entry for this extension, after spec.extensions.{ours[0]}; keep one of them"
             self._fault(document, (*path, str(index)), what)
@@ -169,10 +165,7 @@ class _Reader:
             self._fault(document, path, f"must be a mapping, not {kind(entry)}")
             return []
         name, disabled = entry.get("type", EXTENSION_TYPE), entry.get("disabled")
-        if name == _ALIAS:
-            what = f"{_ALIAS} is taken for {EXTENSION_TYPE}; Gardener knows the extension only by that name"
-            self._warn(document, (*path, "type"), what)
-        elif name != EXTENSION_TYPE:
+        if name != EXTENSION_TYPE:
             self._fault(document, (*path, "type"), f"must be {EXTENSION_TYPE}, not {shown(name)}")
         if not isinstance(disabled, (bool, type(None))):
             what = f"must be true or false, not {shown(disabled)}"

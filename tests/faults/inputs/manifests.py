@@ -77,7 +77,7 @@ configs: {default: "logger: {}"}
 """,
     """kind: Extension
 spec:
-  type: cri-resmgr
+  type: cri-resmgr-extension
   providerConfig: {configs: {EXTRA_OPTIONS: EXTRA_OPTIONS="--disable-ui"}}
 ---
 replicaCount: 1
