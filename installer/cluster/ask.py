@@ -34,6 +34,7 @@ from installer.cluster.leases import (
 from installer.cluster.permits import choose, is_ghost, suspect
 from installer.cluster.size import CROWD, FleetSize, build_size, heard_by, measure, pace_of
 from installer.model.fleet import FLEET, FleetAnswer, FleetRequest, PlannedWork, WorkResult
+from installer.model.overview import name_some
 
 _TRIES = 4  # of a write that others hinder
 _NODES_PATH = "/api/v1/nodes"
@@ -207,7 +208,7 @@ class Ask:
         if not choice.held:
             raise self._for_people(_LOST)
         permits_are = "the permit is" if self._limit == 1 else f"all {self._limit} permits are"
-        by = _listed([permit.node or permit.name for permit in choice.held])
+        by = name_some([permit.node or permit.name for permit in choice.held], 3)
         detail = f": {permits_are} taken, by {by}"
         raise _Wait(_OTHERS_FIRST, _SHORTEST / 2, max(_SHORTEST, 2 * self._queue_seconds), detail)
 
@@ -275,7 +276,7 @@ class Ask:
         soak = self._rules.soak_seconds if work.soaks else 0.0
         if not brake.passed:
             awaited = sorted(set(brake.canaries) - brake.succeeded)
-            who = _listed(awaited) if awaited else f"nodes with the label {RING}={CANARY}"
+            who = name_some(awaited, 3) if awaited else f"nodes with the label {RING}={CANARY}"
             detail = f": canaries, {who}"
             if soak:
                 raise self._for_people(_OTHERS_FIRST, detail)
@@ -384,7 +385,3 @@ def _checked(answer: Answer) -> Mapping[str, Any]:
     denied = answer.denied or answer.code == _GONE
     what = "the API server denies a permit" if denied else "the API server cannot be asked for a permit"
     raise _Wait(f"{what}: {answer.failure}", answer.retry_after, answer=answer)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

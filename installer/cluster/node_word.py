@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from installer.model.daemon import Phase
+from installer.model.instant import plain_time
 from installer.model.names import LAST_FAILURE, NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
 
 _REASON_LIMIT = 1024  # bytes of ours in an annotation: all annotations of a node share 256 KiB
@@ -108,7 +109,7 @@ def _condition_changes(
     }
     if all(old.get(key) == value for key, value in wanted.items()):
         return []
-    when = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    when = plain_time(now.timestamp())
     since = old.get("lastTransitionTime", when) if old.get("status") == wanted["status"] else when
     return [wanted | {"lastHeartbeatTime": when, "lastTransitionTime": since}]
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from installer.model.instant import micro_time
 from installer.operator.api import LEASES, ApiError, KubeApi
 from installer.operator.kube_objects import Object, mapping_at, text_at
 
@@ -87,7 +88,7 @@ class Leadership:
         spec: dict[str, Any] = {
             "holderIdentity": self._me,
             "leaseDurationSeconds": self._length,
-            "renewTime": micro_time(),
+            "renewTime": micro_time(datetime.now(UTC)),
         }
         if holder != self._me:
             transitions = mapping_at(lease, "spec").get("leaseTransitions")
@@ -102,7 +103,7 @@ class Leadership:
         return self._clock() - self._seen[1] > (length if isinstance(length, int) else _LEASE_SECONDS)
 
     def _create(self, begun: float) -> None:
-        now = micro_time()
+        now = micro_time(datetime.now(UTC))
         spec = {
             "holderIdentity": self._me,
             "leaseDurationSeconds": self._length,
@@ -129,7 +130,7 @@ def beat(api: KubeApi, namespace: str, name: str) -> None:
     spec = {
         "holderIdentity": name,
         "leaseDurationSeconds": _HEARTBEAT_SECONDS,
-        "renewTime": micro_time(),
+        "renewTime": micro_time(datetime.now(UTC)),
     }
     try:
         api.merge(LEASES, namespace, HEARTBEAT, {"spec": spec})
@@ -137,11 +138,6 @@ def beat(api: KubeApi, namespace: str, name: str) -> None:
         if not error.missing:
             raise
         api.create(LEASES, namespace, _lease(HEARTBEAT, namespace, spec))
-
-
-def micro_time() -> str:
-    """Now, as the API's MicroTime has it."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def _lease(name: str, namespace: str, spec: Mapping[str, Any]) -> dict[str, Any]:

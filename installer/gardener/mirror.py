@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
 
 from installer.gardener.pulses import Pulses
 from installer.operator.api import ApiError, KubeApi, Resource
-from installer.operator.kube_objects import Object
+from installer.operator.kube_objects import Object, text_at
 
 T = TypeVar("T")
 Key = tuple[str, str]
@@ -110,14 +110,9 @@ def backoff(failures: int, first: float = _FIRST) -> float:
     return min(_LONGEST, first * 2.0 ** min(failures - 1, 10)) * random.uniform(0.8, 1.2)
 
 
-def _metadata(given: Object) -> Mapping[str, Any]:
-    found = given.get("metadata")
-    return found if isinstance(found, dict) else {}
-
-
 def _key(given: Object) -> Key:
-    return str(_metadata(given).get("namespace") or ""), str(_metadata(given).get("name") or "")
+    return text_at(given, "metadata", "namespace"), text_at(given, "metadata", "name")
 
 
 def _version(given: Object) -> str:
-    return str(_metadata(given).get("resourceVersion") or "")
+    return text_at(given, "metadata", "resourceVersion")

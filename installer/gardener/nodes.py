@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 
 from installer.gardener.seen import Pod, SeenNode, items_of, parse_node, parse_pod
 from installer.model.daemon import Phase
+from installer.model.instant import plain_time
 from installer.model.names import COMPONENT_LABEL, COMPONENTS, OURS, Mode
 from installer.operator.api import CORE_EVENTS, DAEMON_SETS, NODES, PODS, ApiError, KubeApi
 from installer.operator.kube_objects import Object, cut_line, mapping_at, number_at, text_at
@@ -178,7 +179,7 @@ def _by_node(pods: Iterable[Pod]) -> Mapping[str, Pod]:
 
 
 def silent_words(since: datetime) -> str:
-    return f"not heard of since {since.strftime('%Y-%m-%dT%H:%M:%SZ')}"
+    return f"not heard of since {plain_time(since.timestamp())}"
 
 
 def _why(node: SeenNode, pod: Pod) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from installer.gardener.nodes import Nodes, name_nodes
 from installer.gardener.resources import Extension, ManagedResource
+from installer.model.instant import plain_time
 from installer.operator.kube_objects import parse_time, text_at
 
 SYSTEM_COMPONENTS = "SystemComponentsHealthy"
@@ -91,7 +92,7 @@ def _build_node_health(nodes: Nodes) -> Condition:
 
 def build_patch(extension: Extension, report: Report, now: datetime) -> dict[str, Any]:
     """The merge patch of the status (RFC 7386): None deletes a key."""
-    told, time = extension.status, now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    told, time = extension.status, plain_time(now.timestamp())
     patch: dict[str, Any] = {}
     if report.operation is not None:
         patch |= _operation(told, report.operation, time, report.observed and _is_awaited(extension))

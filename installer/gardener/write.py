@@ -15,6 +15,7 @@ from installer.gardener.decide import FINALIZER, Decision, Situation
 from installer.gardener.desired import Wanted
 from installer.gardener.resources import EXTENSIONS, MANAGED_RESOURCES, OPERATION
 from installer.gardener.status import build_patch
+from installer.model.instant import micro_time
 from installer.operator.api import EVENTS, SECRETS, ApiError, KubeApi
 from installer.operator.kube_objects import Object, text_at
 
@@ -130,7 +131,7 @@ def build_event(
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
         "metadata": {"generateName": f"{_PROGRAM}-", "namespace": namespace},
-        "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "eventTime": micro_time(now),
         "regarding": dict(regarding),
         "reason": reason[0],
         "action": reason[1],

@@ -14,6 +14,7 @@ from typing import Any
 from installer.cluster.node_objects import is_paused
 from installer.cluster.selection import selects
 from installer.model.daemon import Phase
+from installer.model.instant import plain_time
 from installer.model.names import COMPONENT_LABEL, INSTANCE_LABEL, LEFT, OURS, STATUS, Mode, mode_of
 from installer.model.overview import NodeHealth, NodeView, Overview
 from installer.operator.api import NODES, PAGE, PODS, KubeApi
@@ -89,7 +90,7 @@ def look(api: KubeApi, namespace: str = "", instance: str = "") -> Overview:
             views += [view] if view is not None else []
     order = list(NodeHealth)
     views.sort(key=lambda view: (order.index(view.health), view.name))
-    when = api.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+    when = plain_time(api.now().timestamp())
     return Overview(when, tuple(each.what for each in installations), tuple(views), others)
 
 
