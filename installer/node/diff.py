@@ -25,7 +25,7 @@ from installer.model.host import (
 from installer.model.plan import Changes, Desired, DesiredUnit, FileChange, UnitAction, UnitChange, Verb
 from installer.node.earlier import base_claims
 from installer.node.header import started_from
-from installer.node.record import Record, is_earlier
+from installer.node.record import Goes, Owned, Record, is_earlier
 
 # Read when kubelet or the proxy starts next; a running process does not depend on it.
 _NO_RUNTIME_EFFECT = frozenset({paths.GUARD})
@@ -33,11 +33,7 @@ _NO_RUNTIME_EFFECT = frozenset({paths.GUARD})
 
 def diff(desired: Desired, snapshot: HostSnapshot, record: Record) -> Changes:
     """Every difference; empty means converged."""
-    files = (
-        *_diff_desired(desired, snapshot),
-        *_diff_owned(desired, snapshot, record),
-        *_diff_links(desired, snapshot, record),
-    )
+    files = (*_diff_desired(desired, snapshot), *_diff_owned(desired, snapshot, record))
     units = []
     if desired.proxy is not None:
         units.append(_diff_proxy(desired.proxy, snapshot, record, files))
@@ -76,35 +72,32 @@ def _why_different(file: DesiredFile, before: FileState) -> str:
 def _diff_owned(desired: Desired, snapshot: HostSnapshot, record: Record) -> Iterable[FileChange]:
     """Owned but not desired: the original returns, or nothing remains."""
     wanted = {file.path for file in desired.files}
-    for path, claim in sorted(record.claims.items()):
-        if path in wanted or (desired.kubelet is None and desired.proxy and claim.part is Part.KUBELET):
-            continue
+    for path, owned in sorted(record.owned.items()):
         before = snapshot.files.get(path, ABSENT)
-        original = claim.before
-        if before == original:
+        if path in wanted or before == owned.before or not _goes_back(owned, desired, record):
             continue
-        edited = before.kind is not Kind.ABSENT and before.digest not in claim.wrote
-        why = "no longer wanted" + (" (edited since it was installed)" if edited else "")
-        if path in record.replaced:
-            why = "an earlier installation has edited it"
-        if original.kind is Kind.ABSENT:
-            yield FileChange(path, claim.part, Verb.DELETE, before, None, why)
-        else:
-            yield FileChange(path, claim.part, Verb.RESTORE, before, original, why)
+        returns = owned.before.kind is not Kind.ABSENT
+        verb, after = (Verb.RESTORE, owned.before) if returns else (Verb.DELETE, None)
+        yield FileChange(path, owned.part, verb, before, after, _why_unwanted(path, owned, before, record))
 
 
-def _diff_links(desired: Desired, snapshot: HostSnapshot, record: Record) -> Iterable[FileChange]:
+def _goes_back(owned: Owned, desired: Desired, record: Record) -> bool:
     """The links that enabled a unit of our name return with it. Where a takeover goes, nothing does."""
-    returns = not is_earlier(record) if desired.proxy is None else not desired.proxy.generation
-    for path, original in sorted(record.links.items() if returns else ()):
-        before = snapshot.files.get(path, ABSENT)
-        if before == original:
-            continue
-        if original.kind is Kind.ABSENT:
-            yield FileChange(path, Part.PROXY, Verb.DELETE, before, None, "it was not enabled so")
-        else:
-            why = "another unit of this name was enabled so"
-            yield FileChange(path, Part.PROXY, Verb.RESTORE, before, original, why)
+    if owned.goes is not Goes.BACK:
+        return False
+    if not owned.wrote:
+        return not is_earlier(record) if desired.proxy is None else not desired.proxy.generation
+    return desired.kubelet is not None or desired.proxy is None or owned.part is not Part.KUBELET
+
+
+def _why_unwanted(path: str, owned: Owned, before: FileState, record: Record) -> str:
+    if not owned.wrote:
+        there = owned.before.kind is not Kind.ABSENT
+        return "another unit of this name was enabled so" if there else "it was not enabled so"
+    if path in base_claims(record):
+        return "an earlier installation has edited it"
+    edited = before.kind is not Kind.ABSENT and before.digest not in owned.wrote
+    return "no longer wanted" + (" (edited since it was installed)" if edited else "")
 
 
 def _diff_proxy(
@@ -268,15 +261,13 @@ def _diff_no_proxy(snapshot: HostSnapshot, record: Record) -> UnitChange | None:
     if claim is None:
         return None
     up = state.running or state.flapping or state.active_state == "activating"
-    original = claim.before
     disable = state.unit_file_state == "enabled" or snapshot.proxy.linked
-    enable = record.unit_files.get(state.name) == "enabled"
     if record.links and not is_earlier(record):
-        disable = enable = False  # each link returns or goes by itself
+        disable = False  # each link returns or goes by itself
     # systemd has unloaded our unit; another of the same name may lie in a later unit directory.
     read = not (state.loaded_digest or state.need_daemon_reload)
-    returned = snapshot.files.get(paths.PROXY_UNIT_FILE, ABSENT) == original
-    if not up and read and returned and disable == enable:
+    returned = snapshot.files.get(paths.PROXY_UNIT_FILE, ABSENT) == claim.before
+    if not up and read and returned and not disable:
         return None
     return UnitChange(
         state.name,
@@ -284,7 +275,6 @@ def _diff_no_proxy(snapshot: HostSnapshot, record: Record) -> UnitChange | None:
         UnitAction.STOP if up else UnitAction.NOTHING,
         ("no longer wanted",),
         daemon_reload=True,
-        enable=enable,
         disable=disable,
     )
 

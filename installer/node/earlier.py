@@ -8,9 +8,9 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from installer.model import paths
-from installer.model.host import ABSENT, DesiredFile, FileState, HostSnapshot, Kind, Part
+from installer.model.host import DesiredFile, FileState, HostSnapshot, Kind, Part
 from installer.model.plan import Desired, DesiredKubelet, DesiredUnit, Strategy
-from installer.node.record import Claim, Record, is_earlier
+from installer.node.record import Goes, Owned, Record, is_earlier
 
 
 class Earlier(NamedTuple):
@@ -52,7 +52,7 @@ DIRECTORIES = (
 _WHY = "as the earlier installation had it"
 
 
-def base_claims(record: Record) -> dict[str, Claim]:
+def base_claims(record: Record) -> dict[str, Owned]:
     """Kubelet's own files that a takeover repairs; what is before them is the repaired text."""
     return {
         path: claim
@@ -72,14 +72,16 @@ def take_over(record: Record, earlier: Earlier, states: Mapping[str, FileState],
     soon as ours is good (`complete`).
     """
     base = {path: _repair(states[path], content) for path, content in earlier.repairs.items()}
-    replaced = {**record.replaced, **{path: states[path] for path in earlier.repairs}}
-    record = replace(record, claims={**record.claims, **base}, replaced=replaced)
+    record = replace(record, owned={**record.owned, **base})
     if not earlier.unit_file:
         return record  # ours is installed, or the relay is named where nothing serves it
     if not earlier.on_relay:
-        claims = {path: claim for path, claim in record.claims.items() if path not in earlier.files}
-        return replace(record, claims=claims, taken=earlier.files, trees=earlier.trees)
-    theirs = {path: Claim(Part.PROXY, ABSENT, (states[path].digest,)) for path in earlier.files}
+        owned = {path: claim for path, claim in record.owned.items() if path not in earlier.files}
+        return replace(record, owned=owned, taken=(*earlier.files, *earlier.trees))
+    theirs = {path: Owned(wrote=(states[path].digest,)) for path in earlier.files}
+    theirs[paths.PROXY_WANTED] = Owned(before=states[paths.PROXY_WANTED])
+    theirs |= {path: Owned(goes=Goes.EMPTY, before=states[path]) for path in DIRECTORIES}
+    theirs |= {path: Owned(goes=Goes.WHOLE) for path in (*paths.PROXY_STATE, *earlier.trees)}
     files = (
         *(_good_file(path, states[path], Part.PROXY) for path in earlier.files),
         *(_good_file(path, states[path], Part.KUBELET) for path in base),
@@ -87,40 +89,26 @@ def take_over(record: Record, earlier: Earlier, states: Mapping[str, FileState],
     proxy = DesiredUnit(paths.PROXY_UNIT, earlier.unit_file, "", "")
     unit = DesiredUnit(kubelet_unit, next(iter(base), ""), "", "")
     kubelet = DesiredKubelet(unit, Strategy.ENVIRONMENT, _WHY, "", ())
-    return _owned(
-        replace(
-            record,
-            claims={**record.claims, **theirs},
-            good=Desired(files, proxy, kubelet),
-            trees=earlier.trees,
-            found=tuple(path for path in DIRECTORIES if states[path].kind is Kind.DIRECTORY),
-            links={paths.PROXY_WANTED: states[paths.PROXY_WANTED]},
-        )
-    )
+    return replace(record, owned={**record.owned, **theirs}, good=Desired(files, proxy, kubelet))
 
 
 def complete(record: Record, digests: Mapping[str, str]) -> Record:
     """After ours is verified: nothing of the installation that was taken over comes back. `digests` are those
     of our files."""
-    record = replace(record, found=(), links={} if is_earlier(record) else record.links)
-    if not record.taken:
-        return record
-    claims = dict(record.claims)
-    for path in record.taken:
-        if path in digests:
-            claims[path] = Claim(Part.PROXY, ABSENT, (digests[path],))
-    left = tuple(path for path in record.taken if path not in digests)  # of no effect while ours is there
-    return _owned(replace(record, claims=claims, links={}, taken=(), trees=(*record.trees, *left)))
+    owned = dict(record.owned)
+    for path in record.links if record.taken or is_earlier(record) else ():
+        del owned[path]
+    for path in record.taken:  # what is not ours is of no effect while ours is there
+        owned[path] = Owned(wrote=(digests[path],)) if path in digests else Owned(goes=Goes.WHOLE)
+    if record.taken:
+        owned |= {path: Owned(goes=Goes.EMPTY) for path in DIRECTORIES}
+        owned |= {path: Owned(goes=Goes.WHOLE) for path in paths.PROXY_STATE}
+    return replace(record, owned=owned, taken=())
 
 
-def _owned(record: Record) -> Record:
-    directories = tuple(sorted({*record.directories, *DIRECTORIES}))
-    return replace(record, directories=directories, unit_files={}, foreign_state=())
-
-
-def _repair(state: FileState, content: bytes) -> Claim:
+def _repair(state: FileState, content: bytes) -> Owned:
     before = replace(state, digest=sha256(content).hexdigest(), size=len(content))
-    return Claim(Part.KUBELET, before, (state.digest,))
+    return Owned(Part.KUBELET, before=before, wrote=(state.digest,))
 
 
 def _good_file(path: str, state: FileState, part: Part) -> DesiredFile:

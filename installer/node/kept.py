@@ -14,7 +14,7 @@ from installer.host.ports import Files
 from installer.model import paths
 from installer.model.host import ABSENT, Content, DesiredFile, FileState, HostPath, HostSnapshot
 from installer.model.plan import Desired, FileChange, Finding, Verb, refusal, warning
-from installer.node.record import Claim, Record, objects_of
+from installer.node.record import Record, objects_of
 
 
 def object_path(digest: str) -> str:
@@ -46,7 +46,7 @@ def keep_contents(files: Files, desired: Desired) -> None:
 
 def heal_good(files: Files, record: Record) -> None:
     """Before the host's files are replaced: keeps anew what is damaged of the good generation, where the host
-    still has it."""
+    still has it. Where a takeover begins, all of it."""
     for file in record.good.files if record.good else ():
         whole = files.state(object_path(file.digest)).digest == file.digest
         if not whole and files.state(file.path).digest == file.digest:
@@ -104,11 +104,12 @@ def lost_files(record: Record, snapshot: HostSnapshot) -> tuple[str, ...]:
 
 def without_lost_originals(record: Record, damaged: frozenset[str]) -> Record:
     """The record for a removal that gives up the originals whose content is damaged."""
-    claims = {
-        path: Claim(claim.part, ABSENT, claim.wrote) if claim.before.digest in damaged else claim
+    lost = {
+        path: replace(claim, before=ABSENT)
         for path, claim in record.claims.items()
+        if claim.before.digest in damaged
     }
-    return replace(record, claims=claims)
+    return replace(record, owned={**record.owned, **lost})
 
 
 def check_kept(

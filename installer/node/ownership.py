@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
@@ -16,7 +16,7 @@ from hashlib import sha256
 from installer.errors import UnservableHostError
 from installer.host.ports import Clock, Files
 from installer.model import paths
-from installer.model.host import ABSENT, DesiredFile, FileState, HostPath, HostSnapshot, Identity, Kind, Part
+from installer.model.host import ABSENT, DesiredFile, HostPath, HostSnapshot, Identity, Kind, Part
 from installer.model.plan import Desired, FileChange, Plan, StepKind, UnitAction
 from installer.node.earlier import DIRECTORIES, Earlier, base_claims, complete, take_over
 from installer.node.kept import (
@@ -30,9 +30,10 @@ from installer.node.kept import (
 )
 from installer.node.record import (
     NOTHING_LOADED,
-    Claim,
     Failure,
+    Goes,
     LoadedRecord,
+    Owned,
     Record,
     RecordStatus,
     claim_paths,
@@ -56,9 +57,7 @@ class RecordStore:
         self._on_disk = loaded.record if loaded.status is RecordStatus.OK else None
         self.unclaimed: tuple[str, ...] = ()
         self._orphans = loaded.orphans  # kept originals that only the lost record knew how to give back
-        # Of a takeover that begins: files by path as they are, kubelet's repaired ones by digest.
-        self._replaced: dict[str, str] = {}
-        self._repaired: dict[str, bytes] = {}
+        self._repaired: dict[str, bytes] = {}  # kubelet's files in a takeover that begins, by digest
 
     def adopt(self, drop_ins: Sequence[str], payload_digest: str, everything: bool) -> None:
         """Without a record, claims what is provably ours: files with our header, and the payload's own
@@ -77,44 +76,42 @@ class RecordStore:
                 continue
             if everything or is_ours(state, wrote):
                 part = Part.KUBELET if path in of_kubelet else Part.PROXY
-                claims[path] = Claim(part, ABSENT, (state.digest,))
+                claims[path] = Owned(part, wrote=(state.digest,))
             else:
                 unclaimed.append(path)
         # Made by us in all likelihood; they go only if nothing is in them.
         of_drop_ins = {paths.CONTROL_UNITS, *map(posixpath.dirname, drop_ins)}
-        directories = tuple(sorted({*_DIRECTORIES_OF_OURS, *of_drop_ins} if claims else ()))
-        if not everything:
-            unclaimed += [path for path in paths.PROXY_STATE if self._exists(path) and path not in claims]
+        owned = {path: Owned(goes=Goes.EMPTY) for path in (*_DIRECTORIES_OF_OURS, *of_drop_ins)}
+        there = [] if everything else [path for path in paths.PROXY_STATE if self._exists(path)]
+        owned |= {path: Owned(goes=Goes.WHOLE) for path in paths.PROXY_STATE if path not in there}
+        unclaimed += there
         if not everything and (claims or self.status is not RecordStatus.MISSING):
             self._orphans = tuple(self._find_orphans(wrote))
             unclaimed += map(_set_aside_path, self._orphans)
         # Neither a record nor a header: nothing was installed here, or the last removal is complete.
         self.unclaimed = tuple(unclaimed) if claims or self.status is not RecordStatus.MISSING else ()
-        foreign = () if everything else tuple(path for path in paths.PROXY_STATE if self._exists(path))
-        self.record = replace(self.record, claims=claims, directories=directories, foreign_state=foreign)
+        self.record = replace(self.record, owned={**owned, **claims} if claims else {})
 
     def take_over(self, earlier: Earlier, kubelet_unit: str) -> None:
         """From now on that installation counts as ours. Raises OSError."""
         states = {path: self._files.state(path) for path in (*earlier.files, *earlier.repairs)}
         states |= {path: self._files.state(path) for path in (*DIRECTORIES, paths.PROXY_WANTED)}
         self.record = take_over(self.record, earlier, states, kubelet_unit)
-        of_good = earlier.files if is_earlier(self.record) else ()
-        self._replaced = {path: states[path].digest for path in (*earlier.repairs, *of_good)}
         self._repaired |= {sha256(content).hexdigest(): content for content in earlier.repairs.values()}
 
     def repairs(self) -> dict[str, str]:
         """Kubelet's files as a takeover leaves them, path -> text. A file that another person has written
         since is theirs, and no longer claimed."""
-        claims, found = dict(self.record.claims), {}
+        owned, found = dict(self.record.owned), {}
         for path, claim in base_claims(self.record).items():
             content = self._repaired.get(claim.before.digest)
             content = content or self._files.read(object_path(claim.before.digest))
             state = self._files.state(path)
             if content is None or state.digest not in (claim.before.digest, *claim.wrote):
-                del claims[path]
+                del owned[path]
             else:
                 found[path] = content.decode("utf-8", "surrogateescape")
-        self.record = replace(self.record, claims=claims)
+        self.record = replace(self.record, owned=owned)
         return found
 
     def with_damage(self, snapshot: HostSnapshot, *, give_up: bool) -> HostSnapshot:
@@ -124,13 +121,6 @@ class RecordStore:
         if give_up:
             self.record = without_lost_originals(self.record, damaged)
         return replace(snapshot, damaged=damaged)
-
-    def _keep_taken(self) -> None:
-        """What a rollback of this takeover brings back, and what a removal does."""
-        for path, digest in self._replaced.items():
-            keep_object(self._files, digest, HostPath(path))
-        for digest, content in self._repaired.items():
-            keep_object(self._files, digest, content)
 
     def _find_orphans(self, wrote: tuple[str, ...]) -> Iterable[str]:
         """The kept originals among everything that is kept."""
@@ -162,7 +152,8 @@ class RecordStore:
         Returns where the content of edited files was kept.
         """
         self._make_own_directories()
-        self._keep_taken()
+        for digest, content in self._repaired.items():
+            keep_object(self._files, digest, content)
         heal_good(self._files, self.record)
         writes = [step.file for step in plan.steps if isinstance(step.file, DesiredFile)]
         self._keep_originals(writes, snapshot)
@@ -170,17 +161,17 @@ class RecordStore:
         # nothing has been touched.
         keep_contents(self._files, plan.desired)
         kept = (*self._set_aside(), *self._keep_edits(plan.changes.files))
-        record = self.record
-        if not record.claims:
-            record = replace(record, foreign_state=snapshot.leftovers)
-        if paths.PROXY_UNIT_FILE not in record.claims and not is_earlier(record):
-            before = {paths.PROXY_UNIT: snapshot.proxy.unit.unit_file_state}
-            record = replace(record, unit_files=before, links=self._links_of_proxy())
+        owned = dict(self.record.owned)
+        if not self.record.claims:
+            state = (path for path in paths.PROXY_STATE if path not in snapshot.leftovers)
+            owned |= {path: Owned(goes=Goes.WHOLE) for path in state}
+        if paths.PROXY_UNIT_FILE not in owned and not is_earlier(self.record):
+            owned |= self._links_of_proxy()
         needed = {posixpath.dirname(file.path) for file in writes}
         needed |= {paths.WANTS for step in plan.steps if step.kind is StepKind.ENABLE}
         missing = {made for directory in needed for made in self._files.missing_directories(directory)}
-        directories = tuple(dict.fromkeys((*record.directories, *sorted(missing))))
-        record = replace(record, directories=directories, owed=self._owed(plan, snapshot))
+        owned |= {path: Owned(goes=Goes.EMPTY) for path in sorted(missing - owned.keys())}
+        record = replace(self.record, owned=owned, owed=self._owed(plan, snapshot))
         if any(step.kind is StepKind.SIGNAL for step in plan.steps):
             record = replace(record, signalled=(record.signalled[0], ""))  # until it is sent
         self._save(claim_paths(record, snapshot.files, writes))
@@ -188,7 +179,7 @@ class RecordStore:
             self._files.make_directory(posixpath.dirname(file.path))
         return kept
 
-    def _links_of_proxy(self) -> dict[str, FileState]:
+    def _links_of_proxy(self) -> dict[str, Owned]:
         """The links that enable a unit of our name, those of its aliases, too; if there are any, also that
         our link was not there."""
         names = self._files.list(paths.LINKS)
@@ -198,8 +189,8 @@ class RecordStore:
             state = self._files.state(f"{paths.LINKS}/{name}")
             if posixpath.basename(state.target) == paths.PROXY_UNIT != name:
                 found[f"{paths.LINKS}/{name}"] = state
-        links = {path: state for path, state in found.items() if state.kind is Kind.SYMLINK}
-        return {paths.PROXY_WANTED: ABSENT, **links} if links else {}
+        links = {path: Owned(before=state) for path, state in found.items() if state.kind is Kind.SYMLINK}
+        return {paths.PROXY_WANTED: Owned(), **links} if links else {}
 
     def _make_own_directories(self) -> None:
         self._files.make_directory(paths.OUR_STATE, 0o700)
@@ -269,10 +260,10 @@ class RecordStore:
         """This generation is good: it is kept whole, and objects that nothing refers to are deleted."""
         digests = {file.path: file.digest for file in desired.files}
         self.record = complete(self.record, digests)
-        claims = {
-            path: replace(claim, wrote=(digests[path],)) if path in digests else claim
-            for path, claim in self.record.claims.items()
-            if path in digests or snapshot.files.get(path, ABSENT) != claim.before
+        owned = {
+            path: replace(owned, wrote=(digests[path],)) if path in digests else owned
+            for path, owned in self.record.owned.items()
+            if path in digests or not owned.wrote or snapshot.files.get(path, ABSENT) != owned.before
         }
         self._make_own_directories()
         tuple(self._set_aside())
@@ -283,7 +274,7 @@ class RecordStore:
         self._save(
             replace(
                 record,
-                claims=claims,
+                owned=owned,
                 owed={},
                 checked=snapshot.proxy.unit.invocation_id,
                 failed=failed,
@@ -312,7 +303,9 @@ class RecordStore:
     def _settle(self) -> None:
         """Makes the disk agree with the record. A run that was killed in the middle of a write leaves a temp
         file, or a name that is not durable, in a directory that the next run had no reason to touch."""
-        directories = {posixpath.dirname(path) for path in (*self.record.claims, *self.record.directories)}
+        record = self.record
+        directories = {posixpath.dirname(path) for path in record.going(Goes.BACK)}
+        directories.update(record.going(Goes.EMPTY))
         for directory in sorted({*directories, paths.WANTS, paths.OBJECTS, paths.OUR_STATE}):
             with suppress(UnservableHostError):  # a link leads out of the host root by now
                 for name in self._files.list(directory):
@@ -320,9 +313,9 @@ class RecordStore:
                         self._files.remove(f"{directory}/{name}")
                 self._files.sync(directory)
 
-    def close_removed(self, keep: Collection[str] = ()) -> None:
-        """Deletes what is left of ours: empty directories but for those to `keep`, then the record, then what
-        it refers to.
+    def close_removed(self, *, undone: bool = False) -> None:
+        """Deletes what is left of ours: empty directories, then the record, then what it refers to. `undone`:
+        the directories that were there before stay.
 
         Kept edits stay; without any, nothing remains.
         """
@@ -330,8 +323,8 @@ class RecordStore:
         tuple(self._set_aside())
         self._settle()
         files.remove_tree(paths.OUR_RUNTIME)
-        for directory in reversed(self.record.directories):
-            if directory not in keep:
+        for directory in sorted(self.record.going(Goes.EMPTY), reverse=True):  # innermost first
+            if not undone or self.record.owned[directory].before.kind is Kind.ABSENT:
                 files.remove_empty_directory(directory)
         files.remove(paths.HOLD)
         # Before the originals: an install that follows a crash here must not trust in what is gone.
@@ -347,7 +340,7 @@ class RecordStore:
             hostname=self.record.hostname,
             failed=self.record.failed,
         )
-        self.close_removed(keep=self.record.found)
+        self.close_removed(undone=True)
         if record.failed:
             self._make_own_directories()
             self._save(record)

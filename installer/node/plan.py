@@ -213,9 +213,6 @@ class _Builder:
             yield _file_step(change)
         if unit is not None:
             yield Step(StepKind.DAEMON_RELOAD, "", Part.PROXY)
-            if unit.enable:
-                yield Step(StepKind.ENABLE, unit.name, Part.PROXY)
-                yield Step(StepKind.DAEMON_RELOAD, "", Part.PROXY)
 
     def _give_back(self) -> Iterable[Step]:
         """The proxy is stopped: else it would overwrite all of it."""

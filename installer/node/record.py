@@ -40,12 +40,10 @@ _RECORD_LIMIT = 8 << 20  # bytes
 # The last line of the file covers all before it. A reader that does not know it takes it for an unknown
 # field; what that one writes has none, and is believed as it always was.
 _CHECKSUM = re.compile(rb',\n "checksum": "([^"\n]*)"\n}\s*\Z')
+_LAST_OWNER = 0xFFFF_FFFE
 _DIGEST = re.compile(r"[0-9a-f]{64}|")
-_STATES = {"__all__": {"content", "identity"}}
 _NOT_KEPT: Any = {
-    "claims": {"__all__": {"before": {"content", "identity"}}},
-    "links": _STATES,
-    "replaced": _STATES,
+    "owned": {"__all__": {"before": {"content", "identity"}}},
     "good": {"files": {"__all__": {"content"}}},
 }
 _OUR_MARK = b"cri-resmgr-installer"
@@ -60,11 +58,21 @@ class RecordStatus(StrEnum):
     FOREIGN = "from another machine"
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """Our hold on one path: what was there, and the digests we wrote or are about to write."""
+class Goes(StrEnum):
+    """What becomes of a path when it is no longer wanted."""
 
-    part: Part
+    BACK = "back"  # a file or link: what was there before us returns, or nothing
+    EMPTY = "empty"  # a directory: it goes if nothing is in it
+    WHOLE = "whole"  # cri-resmgr's own: it goes with all that is in it
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """Our hold on one path: what was there, and the digests we wrote or are about to write. A link to the
+    proxy's unit has none: systemd makes it."""
+
+    part: Part = Part.PROXY
+    goes: Goes = Goes.BACK
     before: FileState = ABSENT
     wrote: tuple[str, ...] = ()
 
@@ -83,11 +91,7 @@ class Record:
     schema: int = SCHEMA
     machine_id: str = ""
     hostname: str = ""
-    claims: Mapping[str, Claim] = field(default_factory=dict)  # by path
-    directories: tuple[str, ...] = ()  # that we made, outermost first
-    unit_files: Mapping[str, str] = field(default_factory=dict)  # units of ours: UnitFileState before us
-    links: Mapping[str, FileState] = field(default_factory=dict)  # that enabled the proxy's unit
-    foreign_state: tuple[str, ...] = ()  # directories of cri-resmgr that were there before us
+    owned: Mapping[str, Owned] = field(default_factory=dict)  # by path
     digests: Mapping[str, tuple[Identity, str]] = field(default_factory=dict)  # not computed again
     good: Desired | None = None  # the last generation that was verified healthy; its contents are kept
     failed: Mapping[str, Failure] = field(default_factory=dict)
@@ -97,9 +101,19 @@ class Record:
     checked: str = ""  # the proxy's invocation after whose start every container had its weight
     # Of an installation that was taken over:
     taken: tuple[str, ...] = ()  # paths whose originals stay away once ours is good
-    trees: tuple[str, ...] = ()  # directories that go with ours
-    replaced: Mapping[str, FileState] = field(default_factory=dict)  # kubelet's files, as it had left them
-    found: tuple[str, ...] = ()  # those of `directories` that a rollback leaves
+
+    @property
+    def claims(self) -> dict[str, Owned]:
+        """The files among what is owned."""
+        return {path: owned for path, owned in self.owned.items() if owned.wrote}
+
+    @property
+    def links(self) -> dict[str, Owned]:
+        """The links that enabled a unit of the proxy's name before us, and ours."""
+        return {path: self.owned[path] for path in self.going(Goes.BACK) if not self.owned[path].wrote}
+
+    def going(self, goes: Goes) -> list[str]:
+        return [path for path, owned in self.owned.items() if owned.goes is goes]
 
     def known_digest(self, path: str, identity: Identity) -> str | None:
         """The port's `KnownDigest`: a digest by identity, without reading the file."""
@@ -155,41 +169,32 @@ def _is_whole(raw: bytes) -> bool:
 
 def _is_sensible(record: Record) -> bool:
     """Whether every path, digest and number is possible on a host, and could have been written by us."""
-    before = [*(claim.before for claim in record.claims.values()), *record.replaced.values()]
-    before += record.links.values()
+    states = [owned.before for owned in record.owned.values()]
     files = record.good.files if record.good else ()
-    named = (*record.claims, *record.directories, *record.foreign_state, *(file.path for file in files))
-    named += (*record.taken, *record.trees, *record.replaced, *record.found, *record.links)
-    digests = (*(original.digest for original in before), *(file.digest for file in files))
-    numbers = (
-        *((original.mode, 0o7777) for original in before),
-        *((file.mode, 0o7777) for file in files),
-        *((owner, 0xFFFF_FFFE) for original in before for owner in (original.uid, original.gid)),
-        *((size, 1 << 62) for size in (*(each.size for each in before), *(each.size for each in files))),
-    )
+    kept: list[FileState | DesiredFile] = [*states, *files]
     return (
-        all(map(paths.is_clean, named))
-        and all(map(_DIGEST.fullmatch, digests))
-        and all(0 <= number <= most for number, most in numbers)
+        all(map(paths.is_clean, (*record.owned, *(file.path for file in files))))
+        and all(0 <= owner <= _LAST_OWNER for state in states for owner in (state.uid, state.gid))
+        and all(
+            _DIGEST.fullmatch(each.digest) and 0 <= each.mode <= 0o7777 and 0 <= each.size <= 1 << 62
+            for each in kept
+        )
     )
 
 
 def _recheck(record: Record, files: Files, machine_id: str, hostname: str) -> LoadedRecord:
-    ours = {path: claim for path, claim in record.claims.items() if _is_still_ours(files.state(path), claim)}
-    dropped = (claim.before.digest for path, claim in record.claims.items() if path not in ours)
-    rechecked = Record(
-        machine_id=machine_id,
-        hostname=hostname,
-        claims=ours,
-        directories=record.directories,
-        unit_files=record.unit_files,
-        links=record.links,
-        foreign_state=record.foreign_state,
-        trees=record.trees,
-    )
+    others = {
+        path: claim for path, claim in record.claims.items() if not _is_still_ours(files.state(path), claim)
+    }
+    ours = {path: owned for path, owned in record.owned.items() if path not in others}
+    rechecked = Record(machine_id=machine_id, hostname=hostname, owned=ours)
     kept = objects_of(rechecked)
-    orphans = tuple(dict.fromkeys(digest for digest in dropped if digest and digest not in kept))
-    return LoadedRecord(rechecked, RecordStatus.FOREIGN, orphans)
+    dropped = (claim.before.digest for claim in others.values())
+    return LoadedRecord(
+        rechecked,
+        RecordStatus.FOREIGN,
+        tuple(dict.fromkeys(digest for digest in dropped if digest and digest not in kept)),
+    )
 
 
 def is_ours(state: FileState, wrote: Collection[str]) -> bool:
@@ -198,7 +203,7 @@ def is_ours(state: FileState, wrote: Collection[str]) -> bool:
     return marked or (state.kind is Kind.FILE and state.digest in wrote)
 
 
-def _is_still_ours(state: FileState, claim: Claim) -> bool:
+def _is_still_ours(state: FileState, claim: Owned) -> bool:
     """Kubelet's files always: an edited drop-in must not keep the kubelet of a renamed host on the relay."""
     return is_ours(state, claim.wrote) or (claim.part is Part.KUBELET and state.kind is Kind.FILE)
 
@@ -224,9 +229,8 @@ def _adapter() -> TypeAdapter[Record]:
 
 def objects_of(record: Record) -> set[str]:
     """The digests of all objects the record refers to."""
-    originals = {claim.before.digest for claim in record.claims.values() if claim.before.digest}
-    good = {file.digest for file in record.good.files} if record.good else set()
-    return originals | good | {original.digest for original in record.replaced.values()}
+    originals = {owned.before.digest for owned in record.owned.values() if owned.before.digest}
+    return originals | ({file.digest for file in record.good.files} if record.good else set())
 
 
 def claim_paths(
@@ -238,13 +242,11 @@ def claim_paths(
 
     `before` is what is at those paths now: it becomes the original unless the path is ours already.
     """
-    claims = dict(record.claims)
+    owned = dict(record.owned)
     for file in writes:
-        claim = claims.get(file.path)
-        if claim is None:
-            claim = Claim(file.part, before.get(file.path, ABSENT))
-        claims[file.path] = replace(claim, wrote=tuple(dict.fromkeys((*claim.wrote, file.digest))))
-    return replace(record, claims=claims)
+        claim = owned.get(file.path) or Owned(file.part, before=before.get(file.path, ABSENT))
+        owned[file.path] = replace(claim, wrote=tuple(dict.fromkeys((*claim.wrote, file.digest))))
+    return replace(record, owned=owned)
 
 
 def is_open(record: Record, desired: Desired) -> bool:
@@ -262,9 +264,8 @@ def is_proven(record: Record, desired: Desired) -> bool:
 
 def leftovers_of_ours(record: Record, snapshot: HostSnapshot) -> tuple[str, ...]:
     """What cri-resmgr itself has left on the host since we brought it: a removal deletes it, too."""
-    if not record.claims:
-        return ()
-    return tuple(path for path in snapshot.leftovers if path not in record.foreign_state)
+    whole = record.going(Goes.WHOLE) if record.claims else ()
+    return tuple(path for path in snapshot.leftovers if path in whole)
 
 
 def is_earlier(record: Record) -> bool:

@@ -45,7 +45,7 @@ from installer.node.kubelet_command import (
 )
 from installer.node.kubelet_endpoint import is_behind_shell
 from installer.node.pinning import read_cache, read_managers
-from installer.node.record import Record, objects_of
+from installer.node.record import Goes, Record, objects_of
 
 _SERVICES_THAT_MATTER = (
     "gardener-node-agent.service",
@@ -110,6 +110,7 @@ def _look(host: Host, settings: Settings, record: Record, seconds: float) -> Hos
     silence = seconds if served and healthy else HURRIED_SECONDS
     answers = proxy.unit.running and _relay_answers(host, silence)
     limit = patience(settings.proxy.start_timeout_seconds, len(cache.containers))
+    state = (*paths.PROXY_STATE, *record.going(Goes.WHOLE))
     return replace(
         units,
         proxy=replace(
@@ -123,7 +124,7 @@ def _look(host: Host, settings: Settings, record: Record, seconds: float) -> Hos
         pause=_read_pause(host.files),
         files={path: host.files.state(path, record.known_digest) for path in _paths(settings, record)},
         composed=any(_exists(host.files, path) for path in (paths.KUBELET_COMPOSED, paths.KUBELET_USED)),
-        leftovers=tuple(path for path in (*paths.PROXY_STATE, *record.trees) if _exists(host.files, path)),
+        leftovers=tuple(path for path in dict.fromkeys(state) if _exists(host.files, path)),
         cache=cache,
     )
 
@@ -208,7 +209,7 @@ def _paths(settings: Settings, record: Record) -> list[str]:
     """Every path that may be desired, every path that is owned, and what is kept of them."""
     drop_in = paths.drop_in(settings.kubelet.drop_in_directory, settings.kubelet.unit)
     kept = map(object_path, objects_of(record))
-    return sorted({*paths.OUR_FILES, drop_in, *record.claims, *record.links, *kept})
+    return sorted({*paths.OUR_FILES, drop_in, *record.going(Goes.BACK), *kept})
 
 
 def _exists(files: Files, path: str) -> bool:

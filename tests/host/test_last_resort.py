@@ -104,6 +104,6 @@ def rewrite_record(node: Node, newer: int) -> None:
     record = json.loads(node.path(RECORD).read_text())
     record.pop("checksum", None)
     record |= {"schema": SCHEMA + newer, "new": {"something": 1}}
-    for claim in record["claims"].values():
+    for claim in record["owned"].values():
         claim["new"] = True
     node.path(RECORD).write_text(json.dumps(record))

@@ -59,7 +59,8 @@ class MemoryFiles:
         self.at = {name: state for name, state in self.at.items() if not f"{name}/".startswith(f"{path}/")}
 
     def list(self, path: str) -> tuple[str, ...]:
-        return tuple(sorted({name[len(path) + 1 :] for name in self.at if name.startswith(f"{path}/")}))
+        below = (name[len(path) + 1 :] for name in self.at if name.startswith(f"{path}/"))
+        return tuple(sorted({name.partition("/")[0] for name in below}))
 
     def make_directory(self, path: str, mode: int = 0o755) -> tuple[str, ...]:
         return ()

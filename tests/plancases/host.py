@@ -30,7 +30,7 @@ from installer.model.proxy import NO_CACHE, ProxyCache
 from installer.node.kept import object_path
 from installer.node.kubelet_command import next_command_line, parse_base
 from installer.node.pinning import find_resets
-from installer.node.record import Record, objects_of
+from installer.node.record import Goes, Record, objects_of
 from installer.node.takeover import texts_of, with_texts
 from tests.fakes import updated
 from tests.plancases.files import MemoryFiles, file_state
@@ -82,7 +82,7 @@ class MemoryHost:
         base = self.current_base()
         if self.kubelet_process is None:  # its command line says where its configuration is
             base = replace(base, config=None, config_dir=None)
-        wanted = {*paths.OUR_FILES, drop_in, *record.claims, *map(object_path, objects_of(record))}
+        wanted = {*paths.OUR_FILES, drop_in, *record.going(Goes.BACK), *map(object_path, objects_of(record))}
         return HostSnapshot(
             ProxySnapshot(proxy, self.proxy_process, self.linked, self.answers, self.starting, self.took),
             KubeletSnapshot(kubelet, self.kubelet_process, self.healthy and kubelet.running),

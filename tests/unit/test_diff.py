@@ -20,7 +20,7 @@ from installer.model.host import (
 )
 from installer.model.plan import Desired, DesiredKubelet, DesiredUnit, Strategy, UnitAction, Verb
 from installer.node.diff import diff
-from installer.node.record import Claim, Record
+from installer.node.record import Owned, Record
 from tests.rules import rule
 from tests.snapshots import but, snapshot
 
@@ -53,7 +53,7 @@ KUBELET = DesiredKubelet(
     (paths.KUBELET_ENVIRONMENT, paths.KUBELET_COMPOSED),
 )
 DESIRED = Desired(FILES, PROXY, KUBELET)
-RECORD = Record(claims={file.path: Claim(file.part, wrote=(file.digest,)) for file in FILES})
+RECORD = Record(owned={file.path: Owned(file.part, wrote=(file.digest,)) for file in FILES})
 
 
 def process(generation: str, *argv: str) -> ProcessState:
@@ -229,7 +229,7 @@ def test_removal_deletes_what_was_ours_and_restores_what_was_there() -> None:
     original = FileState(Kind.FILE, 0o640, 5, 6, 3, "d")
     record = replace(
         RECORD,
-        claims={**RECORD.claims, paths.FALLBACK_CONFIG: Claim(Part.PROXY, original, (FILES[2].digest,))},
+        owned={**RECORD.owned, paths.FALLBACK_CONFIG: Owned(before=original, wrote=(FILES[2].digest,))},
     )
     changes = diff(Desired(), CONVERGED, record)
     verbs = {change.path: change.verb for change in changes.files}
@@ -270,7 +270,7 @@ def test_a_link_that_somebody_has_deleted_by_hand_comes_back_without_a_restart()
     assert (unit.enable, unit.action) == (True, UnitAction.NOTHING)
 
 
-UNIT_RECORD = Record(claims={paths.PROXY_UNIT_FILE: Claim(Part.PROXY)})
+UNIT_RECORD = Record(owned={paths.PROXY_UNIT_FILE: Owned(wrote=("d",))})
 
 
 def test_the_link_of_a_unit_whose_file_somebody_has_deleted_goes_too() -> None:
@@ -297,16 +297,20 @@ def test_a_unit_of_a_package_that_ours_has_hidden_is_none_of_ours() -> None:
 def test_r7_a_unit_that_was_enabled_before_us_is_enabled_again_by_the_next_run() -> None:
     """Killed after its file was given back and before its link was."""
     original = there(b"somebody's")
+    link = FileState(Kind.SYMLINK, 0o777, target=paths.PROXY_UNIT_FILE)
     record = Record(
-        claims={paths.PROXY_UNIT_FILE: Claim(Part.PROXY, original)},
-        unit_files={paths.PROXY_UNIT: "enabled"},
+        owned={
+            paths.PROXY_UNIT_FILE: Owned(before=original, wrote=("d",)),
+            paths.PROXY_WANTED: Owned(before=link),
+        },
     )
     given_back = replace(removed(load_state="loaded"), files={paths.PROXY_UNIT_FILE: original})
-    unit = diff(Desired(), given_back, record).unit(Part.PROXY)
-    assert unit is not None
-    assert unit.enable
+    [change] = diff(Desired(), given_back, record).files
+    assert (change.path, change.verb) == (paths.PROXY_WANTED, Verb.RESTORE)
     enabled = but(given_back, proxy=replace(given_back.proxy.unit, unit_file_state="enabled"))
-    assert diff(Desired(), enabled, record).unit(Part.PROXY) is None
+    enabled = replace(enabled, files={**enabled.files, paths.PROXY_WANTED: link})
+    changes = diff(Desired(), enabled, record)
+    assert (changes.files, changes.unit(Part.PROXY)) == ((), None)
 
 
 @rule("R6")

@@ -17,12 +17,13 @@ from installer.inputs.load import Request
 from installer.inputs.settings import KubeletSettings, Settings
 from installer.model import paths
 from installer.model.event import silent
-from installer.model.host import ABSENT, FileState, Kind, Part
+from installer.model.host import FileState, Kind
 from installer.model.names import Mode
 from installer.node.reconcile import reconcile
 from installer.node.record import (
-    Claim,
+    Goes,
     LoadedRecord,
+    Owned,
     Record,
     RecordStatus,
     dump_record,
@@ -46,14 +47,16 @@ _PLACES = (
 SAMPLE = Record(
     machine_id=MACHINE,
     hostname="node",
-    claims={
-        paths.FALLBACK_CONFIG: Claim(Part.PROXY, FileState(Kind.FILE, 0o640, 0, 0, 9, "a" * 64), ("b" * 64,)),
-        paths.BINARY: Claim(Part.PROXY, ABSENT, ("c" * 64,)),
-        paths.PROXY_ENVIRONMENT: Claim(Part.PROXY, FileState(Kind.SYMLINK, target="/etc/default/kubelet")),
+    owned={
+        paths.FALLBACK_CONFIG: Owned(
+            before=FileState(Kind.FILE, 0o640, 0, 0, 9, "a" * 64), wrote=("b" * 64,)
+        ),
+        paths.BINARY: Owned(wrote=("c" * 64,)),
+        paths.PROXY_ENVIRONMENT: Owned(before=FileState(Kind.SYMLINK, target="/etc/default/kubelet")),
+        "/opt/intel": Owned(goes=Goes.EMPTY),
+        "/opt/intel/bin": Owned(goes=Goes.EMPTY),
+        paths.PROXY_CACHE: Owned(goes=Goes.WHOLE),
     },
-    directories=("/opt/intel", "/opt/intel/bin"),
-    unit_files={paths.PROXY_UNIT: "disabled"},
-    foreign_state=(paths.PROXY_CACHE,),
 )
 
 
@@ -144,9 +147,9 @@ class Damage:
         """As a version without a checksum would have written it: it says what it says, and is believed."""
         place = _PLACES[self.at % len(_PLACES)]
         if self.what == "claim":
-            data["claims"][place] = {"part": "proxy", "before": {"digest": self.text}, "wrote": []}
-        elif self.what == "directories":
-            data["directories"].append(place)
+            data["owned"][place] = {"before": {"digest": self.text}, "wrote": ["x"]}
+        elif self.what in ("empty", "whole"):
+            data["owned"][place] = {"goes": self.what}
         elif self.what == "machine":
             data["machine_id"] = self.text
         elif self.what == "good":
@@ -157,7 +160,7 @@ class Damage:
         return json.dumps(data).encode()
 
 
-_LIES = ("claim", "directories", "machine", "good", "value")
+_LIES = ("claim", "empty", "whole", "machine", "good", "value")
 _KINDS = ("missing", "cut", "flip", "insert", *_LIES)
 damages = st.builds(Damage, st.sampled_from(_KINDS), st.integers(0, 1 << 20), hostile_text)
 
