@@ -25,6 +25,7 @@ from installer.node.converge import converge, limits_of
 from installer.node.decide import check_allowed, check_permit
 from installer.node.failure_report import capture, diagnose
 from installer.node.history import describe_end, entry_of, note
+from installer.node.record import takes_over
 from installer.node.rollback import roll_back
 from installer.node.run import Progress, Run
 
@@ -81,7 +82,7 @@ def _change(assessment: Assessment, run: Run) -> HostSnapshot:
 def _warn_unmaintained(assessment: Assessment, run: Run) -> None:
     """Said once on each node, when kubelet has moved onto the proxy for the first time."""
     moved = assessment.plan.desired.kubelet is not None and not assessment.snapshot.kubelet.on_relay
-    if moved and run.store.record.good is None:
+    if moved and (run.store.record.good is None or takes_over(run.store.record)):
         run.emit(Event("warning", _UNMAINTAINED, {"code": "upstream-unmaintained", "hint": _SUCCESSOR}))
 
 

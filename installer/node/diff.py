@@ -23,9 +23,8 @@ from installer.model.host import (
     UnitState,
 )
 from installer.model.plan import Changes, Desired, DesiredUnit, FileChange, UnitAction, UnitChange, Verb
-from installer.node.earlier import base_claims
 from installer.node.header import started_from
-from installer.node.record import Goes, Owned, Record, is_earlier
+from installer.node.record import Goes, Owned, Record, base_claims, takes_over
 
 # Read when kubelet or the proxy starts next; a running process does not depend on it.
 _NO_RUNTIME_EFFECT = frozenset({paths.GUARD})
@@ -38,7 +37,7 @@ def diff(desired: Desired, snapshot: HostSnapshot, record: Record) -> Changes:
     if desired.proxy is not None:
         units.append(_diff_proxy(desired.proxy, snapshot, record, files))
     else:
-        units.append(_diff_no_proxy(snapshot, record))
+        units.append(_diff_no_proxy(desired, snapshot, record, files))
     if desired.kubelet is not None:
         units.append(_diff_kubelet(desired.kubelet.unit, snapshot, files))
     elif desired.proxy is None:
@@ -76,8 +75,7 @@ def _diff_owned(desired: Desired, snapshot: HostSnapshot, record: Record) -> Ite
         before = snapshot.files.get(path, ABSENT)
         if path in wanted or before == owned.before or not _goes_back(owned, desired, record):
             continue
-        returns = owned.before.kind is not Kind.ABSENT
-        verb, after = (Verb.RESTORE, owned.before) if returns else (Verb.DELETE, None)
+        verb, after = (Verb.RESTORE, owned.before) if owned.was_there else (Verb.DELETE, None)
         yield FileChange(path, owned.part, verb, before, after, _why_unwanted(path, owned, before, record))
 
 
@@ -86,14 +84,19 @@ def _goes_back(owned: Owned, desired: Desired, record: Record) -> bool:
     if owned.goes is not Goes.BACK:
         return False
     if not owned.wrote:
-        return not is_earlier(record) if desired.proxy is None else not desired.proxy.generation
+        return _returns_links(desired, record)
     return desired.kubelet is not None or desired.proxy is None or owned.part is not Part.KUBELET
+
+
+def _returns_links(desired: Desired, record: Record) -> bool:
+    if desired.proxy is not None and desired.proxy.generation:
+        return False
+    return bool(desired.files) or not takes_over(record)
 
 
 def _why_unwanted(path: str, owned: Owned, before: FileState, record: Record) -> str:
     if not owned.wrote:
-        there = owned.before.kind is not Kind.ABSENT
-        return "another unit of this name was enabled so" if there else "it was not enabled so"
+        return "another unit of this name was enabled so" if owned.was_there else "it was not enabled so"
     if path in base_claims(record):
         return "an earlier installation has edited it"
     edited = before.kind is not Kind.ABSENT and before.digest not in owned.wrote
@@ -166,7 +169,7 @@ def _foreign_enabled(state: UnitState, record: Record) -> bool:
     """Whether a unit of our name that is not ours is enabled: its links go before its [Install] does. In a
     takeover that kubelet hangs on they stay: systemd starts at boot what they are named after, so that each
     boot starts a proxy, and a rollback finds them as they were."""
-    if is_earlier(record):
+    if takes_over(record):
         return False
     return state.unit_file_state == "enabled" and paths.PROXY_UNIT_FILE not in record.claims
 
@@ -255,18 +258,19 @@ def _generation_reason(running: str, part: Part, files: tuple[FileChange, ...]) 
     return "it was started from an older generation"
 
 
-def _diff_no_proxy(snapshot: HostSnapshot, record: Record) -> UnitChange | None:
+def _diff_no_proxy(
+    desired: Desired, snapshot: HostSnapshot, record: Record, files: tuple[FileChange, ...]
+) -> UnitChange | None:
     state = snapshot.proxy.unit
-    claim = record.claims.get(paths.PROXY_UNIT_FILE)
-    if claim is None:
+    if paths.PROXY_UNIT_FILE not in record.claims:
         return None
     up = state.running or state.flapping or state.active_state == "activating"
     disable = state.unit_file_state == "enabled" or snapshot.proxy.linked
-    if record.links and not is_earlier(record):
+    if record.links and _returns_links(desired, record):
         disable = False  # each link returns or goes by itself
     # systemd has unloaded our unit; another of the same name may lie in a later unit directory.
     read = not (state.loaded_digest or state.need_daemon_reload)
-    returned = snapshot.files.get(paths.PROXY_UNIT_FILE, ABSENT) == claim.before
+    returned = all(change.path != paths.PROXY_UNIT_FILE for change in files)
     if not up and read and returned and not disable:
         return None
     return UnitChange(

@@ -8,9 +8,9 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from installer.model import paths
-from installer.model.host import DesiredFile, FileState, HostSnapshot, Kind, Part
+from installer.model.host import DesiredFile, FileState, HostSnapshot, Part
 from installer.model.plan import Desired, DesiredKubelet, DesiredUnit, Strategy
-from installer.node.record import Goes, Owned, Record, is_earlier
+from installer.node.record import Goes, Owned, Record, base_claims, is_earlier
 
 
 class Earlier(NamedTuple):
@@ -52,62 +52,33 @@ DIRECTORIES = (
 _WHY = "as the earlier installation had it"
 
 
-def base_claims(record: Record) -> dict[str, Owned]:
-    """Kubelet's own files that a takeover repairs; what is before them is the repaired text."""
-    return {
-        path: claim
-        for path, claim in record.claims.items()
-        if claim.part is Part.KUBELET
-        and claim.before.kind is Kind.FILE
-        and path != paths.KUBELET_ENVIRONMENT
-        and not path.endswith(f"/{paths.DROP_IN_NAME}")
-    }
-
-
 def take_over(record: Record, earlier: Earlier, states: Mapping[str, FileState], kubelet_unit: str) -> Record:
-    """The record with the `earlier` installation in it; `states` are its files, kubelet's, DIRECTORIES
-    and the link that enables ours as they are.
-
-    One that kubelet is not on is replaced as files of others are, with their originals: those stay away as
-    soon as ours is good (`complete`).
-    """
+    """The record with the `earlier` installation in it; `states` are its files, kubelet's, and where it may
+    have more, as they are. One that kubelet is not on is good without units: a rollback starts nothing."""
     base = {path: _repair(states[path], content) for path, content in earlier.repairs.items()}
     record = replace(record, owned={**record.owned, **base})
     if not earlier.unit_file:
         return record  # ours is installed, or the relay is named where nothing serves it
-    if not earlier.on_relay:
-        owned = {path: claim for path, claim in record.owned.items() if path not in earlier.files}
-        return replace(record, owned=owned, taken=(*earlier.files, *earlier.trees))
     theirs = {path: Owned(wrote=(states[path].digest,)) for path in earlier.files}
     theirs[paths.PROXY_WANTED] = Owned(before=states[paths.PROXY_WANTED])
     theirs |= {path: Owned(goes=Goes.EMPTY, before=states[path]) for path in DIRECTORIES}
-    theirs |= {path: Owned(goes=Goes.WHOLE) for path in (*paths.PROXY_STATE, *earlier.trees)}
+    for path in (*paths.PROXY_STATE, *earlier.trees):
+        theirs[path] = Owned(goes=Goes.WHOLE, before=FileState(states[path].kind))
     files = (
         *(_good_file(path, states[path], Part.PROXY) for path in earlier.files),
         *(_good_file(path, states[path], Part.KUBELET) for path in base),
     )
-    proxy = DesiredUnit(paths.PROXY_UNIT, earlier.unit_file, "", "")
-    unit = DesiredUnit(kubelet_unit, next(iter(base), ""), "", "")
-    kubelet = DesiredKubelet(unit, Strategy.ENVIRONMENT, _WHY, "", ())
-    return replace(record, owned={**record.owned, **theirs}, good=Desired(files, proxy, kubelet))
-
-
-def complete(record: Record, digests: Mapping[str, str]) -> Record:
-    """After ours is verified: nothing of the installation that was taken over comes back. `digests` are those
-    of our files."""
-    owned = dict(record.owned)
-    for path in record.links if record.taken or is_earlier(record) else ():
-        del owned[path]
-    for path in record.taken:  # what is not ours is of no effect while ours is there
-        owned[path] = Owned(wrote=(digests[path],)) if path in digests else Owned(goes=Goes.WHOLE)
-    if record.taken:
-        owned |= {path: Owned(goes=Goes.EMPTY) for path in DIRECTORIES}
-        owned |= {path: Owned(goes=Goes.WHOLE) for path in paths.PROXY_STATE}
-    return replace(record, owned=owned, taken=())
+    good = Desired(files)
+    if earlier.on_relay:
+        proxy = DesiredUnit(paths.PROXY_UNIT, earlier.unit_file, "", "")
+        unit = DesiredUnit(kubelet_unit, next(iter(base), ""), "", "")
+        good = replace(good, proxy=proxy, kubelet=DesiredKubelet(unit, Strategy.ENVIRONMENT, _WHY, "", ()))
+    return replace(record, owned={**record.owned, **theirs}, good=good)
 
 
 def _repair(state: FileState, content: bytes) -> Owned:
-    before = replace(state, digest=sha256(content).hexdigest(), size=len(content))
+    digest = sha256(content).hexdigest()
+    before = replace(state, digest=digest, size=len(content), content=content, identity=None)
     return Owned(Part.KUBELET, before=before, wrote=(state.digest,))
 
 

@@ -14,7 +14,7 @@ from installer.host.ports import Files
 from installer.model import paths
 from installer.model.host import ABSENT, Content, DesiredFile, FileState, HostPath, HostSnapshot
 from installer.model.plan import Desired, FileChange, Finding, Verb, refusal, warning
-from installer.node.record import Record, objects_of
+from installer.node.record import Record, base_claims, objects_of
 
 
 def object_path(digest: str) -> str:
@@ -46,11 +46,12 @@ def keep_contents(files: Files, desired: Desired) -> None:
 
 def heal_good(files: Files, record: Record) -> None:
     """Before the host's files are replaced: keeps anew what is damaged of the good generation, where the host
-    still has it. Where a takeover begins, all of it."""
-    for file in record.good.files if record.good else ():
-        whole = files.state(object_path(file.digest)).digest == file.digest
-        if not whole and files.state(file.path).digest == file.digest:
-            keep_object(files, file.digest, HostPath(file.path))
+    still has it. Where a takeover begins, all of it, and kubelet's files as they are."""
+    kept = {(file.path, file.digest) for file in (record.good.files if record.good else ())}
+    kept |= {(path, digest) for path, claim in base_claims(record).items() for digest in claim.wrote}
+    for path, digest in sorted(kept):
+        if files.state(object_path(digest)).digest != digest == files.state(path).digest:
+            keep_object(files, digest, HostPath(path))
 
 
 def good_desired(record: Record, files: Files) -> Desired | None:

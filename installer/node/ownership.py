@@ -18,7 +18,7 @@ from installer.host.ports import Clock, Files
 from installer.model import paths
 from installer.model.host import ABSENT, DesiredFile, HostPath, HostSnapshot, Identity, Kind, Part
 from installer.model.plan import Desired, FileChange, Plan, StepKind, UnitAction
-from installer.node.earlier import DIRECTORIES, Earlier, base_claims, complete, take_over
+from installer.node.earlier import DIRECTORIES, Earlier, take_over
 from installer.node.kept import (
     damaged_objects,
     drop_objects,
@@ -36,11 +36,13 @@ from installer.node.record import (
     Owned,
     Record,
     RecordStatus,
+    base_claims,
     claim_paths,
     is_earlier,
     is_ours,
     objects_of,
     save_record,
+    takes_over,
 )
 
 _RECORD_KEPT = 8 << 20  # bytes
@@ -95,7 +97,8 @@ class RecordStore:
     def take_over(self, earlier: Earlier, kubelet_unit: str) -> None:
         """From now on that installation counts as ours. Raises OSError."""
         states = {path: self._files.state(path) for path in (*earlier.files, *earlier.repairs)}
-        states |= {path: self._files.state(path) for path in (*DIRECTORIES, paths.PROXY_WANTED)}
+        others = (*DIRECTORIES, *paths.PROXY_STATE, *earlier.trees, paths.PROXY_WANTED)
+        states |= {path: self._files.state(path) for path in others}
         self.record = take_over(self.record, earlier, states, kubelet_unit)
         self._repaired |= {sha256(content).hexdigest(): content for content in earlier.repairs.values()}
 
@@ -165,7 +168,7 @@ class RecordStore:
         if not self.record.claims:
             state = (path for path in paths.PROXY_STATE if path not in snapshot.leftovers)
             owned |= {path: Owned(goes=Goes.WHOLE) for path in state}
-        if paths.PROXY_UNIT_FILE not in owned and not is_earlier(self.record):
+        if paths.PROXY_UNIT_FILE not in owned and not takes_over(self.record):
             owned |= self._links_of_proxy()
         needed = {posixpath.dirname(file.path) for file in writes}
         needed |= {paths.WANTS for step in plan.steps if step.kind is StepKind.ENABLE}
@@ -259,10 +262,11 @@ class RecordStore:
     def close_installed(self, desired: Desired, snapshot: HostSnapshot, payload_file: str) -> None:
         """This generation is good: it is kept whole, and objects that nothing refers to are deleted."""
         digests = {file.path: file.digest for file in desired.files}
-        self.record = complete(self.record, digests)
+        links = self.record.links if takes_over(self.record) else ()  # nothing of that installation returns
         owned = {
             path: replace(owned, wrote=(digests[path],)) if path in digests else owned
             for path, owned in self.record.owned.items()
+            if path not in links
             if path in digests or not owned.wrote or snapshot.files.get(path, ABSENT) != owned.before
         }
         self._make_own_directories()
@@ -324,7 +328,7 @@ class RecordStore:
         self._settle()
         files.remove_tree(paths.OUR_RUNTIME)
         for directory in sorted(self.record.going(Goes.EMPTY), reverse=True):  # innermost first
-            if not undone or self.record.owned[directory].before.kind is Kind.ABSENT:
+            if not (undone and self.record.owned[directory].was_there):
                 files.remove_empty_directory(directory)
         files.remove(paths.HOLD)
         # Before the originals: an install that follows a crash here must not trust in what is gone.

@@ -34,7 +34,7 @@ from installer.node.kept import good_content, good_desired, lost_files
 from installer.node.kubelet_strategy import place_drop_in, possible_drop_ins
 from installer.node.ownership import RecordStore
 from installer.node.preflight_proxy import check_placed
-from installer.node.record import Record, RecordStatus, is_earlier, is_open, load_record
+from installer.node.record import Record, RecordStatus, is_open, load_record, takes_over
 from installer.node.run import Run
 from installer.node.snapshot import read_machine, take_snapshot, with_probe
 
@@ -233,7 +233,7 @@ def _installed(request: Request, host: Host) -> dict[str, str]:
     machine = read_machine(host)
     store = RecordStore(host.files, load_record(host.files, machine.machine_id, machine.hostname))
     good = store.record.good
-    if good is None or is_earlier(store.record):
+    if good is None or takes_over(store.record):
         return {}
     policy = policy_in_force(take_snapshot(host, machine, request.settings, store.record))
     return {"generation": good.generation} | _named(policy)

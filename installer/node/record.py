@@ -40,6 +40,7 @@ _RECORD_LIMIT = 8 << 20  # bytes
 # The last line of the file covers all before it. A reader that does not know it takes it for an unknown
 # field; what that one writes has none, and is believed as it always was.
 _CHECKSUM = re.compile(rb',\n "checksum": "([^"\n]*)"\n}\s*\Z')
+_OF_PROXY = "/cri-res"  # in the path of whatever goes whole
 _LAST_OWNER = 0xFFFF_FFFE
 _DIGEST = re.compile(r"[0-9a-f]{64}|")
 _NOT_KEPT: Any = {
@@ -76,6 +77,10 @@ class Owned:
     before: FileState = ABSENT
     wrote: tuple[str, ...] = ()
 
+    @property
+    def was_there(self) -> bool:
+        return self.before.exists
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -100,7 +105,6 @@ class Record:
     signalled: tuple[str, str] = ("", "")  # invocation, digest of the force.cfg that it read again
     checked: str = ""  # the proxy's invocation after whose start every container had its weight
     # Of an installation that was taken over:
-    taken: tuple[str, ...] = ()  # paths whose originals stay away once ours is good
 
     @property
     def claims(self) -> dict[str, Owned]:
@@ -173,7 +177,8 @@ def _is_sensible(record: Record) -> bool:
     files = record.good.files if record.good else ()
     kept: list[FileState | DesiredFile] = [*states, *files]
     return (
-        all(map(paths.is_clean, (*record.owned, *(file.path for file in files))))
+        all(_OF_PROXY in path for path in record.going(Goes.WHOLE))
+        and all(map(paths.is_clean, (*record.owned, *(file.path for file in files))))
         and all(0 <= owner <= _LAST_OWNER for state in states for owner in (state.uid, state.gid))
         and all(
             _DIGEST.fullmatch(each.digest) and 0 <= each.mode <= 0o7777 and 0 <= each.size <= 1 << 62
@@ -227,10 +232,24 @@ def _adapter() -> TypeAdapter[Record]:
     return TypeAdapter(Record)
 
 
+def base_claims(record: Record) -> dict[str, Owned]:
+    """Kubelet's own files that a takeover repairs: what is before them is the repaired text, and what was
+    written the one that the other installer had left."""
+    return {
+        path: claim
+        for path, claim in record.claims.items()
+        if claim.part is Part.KUBELET
+        and claim.before.kind is Kind.FILE
+        and path != paths.KUBELET_ENVIRONMENT
+        and not path.endswith(f"/{paths.DROP_IN_NAME}")
+    }
+
+
 def objects_of(record: Record) -> set[str]:
     """The digests of all objects the record refers to."""
-    originals = {owned.before.digest for owned in record.owned.values() if owned.before.digest}
-    return originals | ({file.digest for file in record.good.files} if record.good else set())
+    found = {owned.before.digest for owned in record.owned.values() if owned.before.digest}
+    found.update(file.digest for file in (record.good.files if record.good else ()))
+    return found.union(*(claim.wrote for claim in base_claims(record).values()))
 
 
 def claim_paths(
@@ -262,16 +281,22 @@ def is_proven(record: Record, desired: Desired) -> bool:
     return wanted == {file.path: file.digest for file in good if file.path in judged}
 
 
-def leftovers_of_ours(record: Record, snapshot: HostSnapshot) -> tuple[str, ...]:
-    """What cri-resmgr itself has left on the host since we brought it: a removal deletes it, too."""
-    whole = record.going(Goes.WHOLE) if record.claims else ()
-    return tuple(path for path in snapshot.leftovers if path in whole)
+def leftovers_of_ours(record: Record, snapshot: HostSnapshot, *, undone: bool = False) -> tuple[str, ...]:
+    """What cri-resmgr itself has left on the host since we brought it: a removal deletes it, too. Where a
+    change is `undone`, not what was there before."""
+    whole = {path for path in record.going(Goes.WHOLE) if not (undone and record.owned[path].was_there)}
+    return tuple(path for path in snapshot.leftovers if path in whole and record.claims)
+
+
+def takes_over(record: Record) -> bool:
+    """Whether what is kept as good is another installer's work: a takeover has begun, and is not verified."""
+    good = record.good
+    return good is not None and not (good.proxy is not None and good.proxy.generation)
 
 
 def is_earlier(record: Record) -> bool:
-    """Whether what is kept as good is another installer's work: a takeover has begun, and is not verified."""
-    good = record.good
-    return good is not None and good.proxy is not None and not good.proxy.generation
+    """Whether kubelet was on the relay of the installation that is being taken over, and comes back to it."""
+    return record.good is not None and record.good.proxy is not None and takes_over(record)
 
 
 def was_moving_kubelet(record: Record, snapshot: HostSnapshot) -> bool:

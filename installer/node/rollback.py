@@ -159,7 +159,7 @@ def _plan_back(
         hold=bool(snapshot.hold),
         ends_hold=hold.is_of_a_run(snapshot.hold),
         torn_cache=snapshot.cache.torn,
-        leftovers=leftovers_of_ours(record, snapshot) if target.proxy is None else (),
+        leftovers=leftovers_of_ours(record, snapshot, undone=True) if target.proxy is None else (),
         resets=endpoint if _gives_back(assessment, target, run) else "",
         adopts=endpoint if _adopts(assessment, target, run) else "",
         refuge=_refuge_of(assessment, changes, snapshot, target, run),

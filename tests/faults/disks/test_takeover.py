@@ -29,7 +29,14 @@ from tests.throwaway.payload import UNIT
 RUNTIME = "unix:///run/containerd/containerd.sock"
 UNIT_FILE = "/etc/systemd/system/kubelet.service"
 EXTRA_ARGS = "/etc/default/kubelet"
-NODES = {"by hand": earlier_node, "packaged": packaged_node}
+
+
+def unused_node() -> Tree:
+    """Upstream's release, and a kubelet that does not use it."""
+    return {**earlier_node(), EXTRA_ARGS: bare_node()[EXTRA_ARGS]}
+
+
+NODES = {"by hand": earlier_node, "packaged": packaged_node, "unused": unused_node}
 #: How an earlier installation was enabled.
 WANTED_BY = (
     ("multi-user.target",),
@@ -150,8 +157,7 @@ def test_a_release_that_kubelet_does_not_use_is_enabled_again_as_it_was(
     tmp_path: Path, asked: Request, wanted_by: tuple[str, ...], works: bool
 ) -> None:
     """When ours has gone, or has failed."""
-    tree = {**wanted(earlier_node(), wanted_by), EXTRA_ARGS: bare_node()[EXTRA_ARGS]}
-    node = laid(tmp_path / "node", tree)
+    node = laid(tmp_path / "node", wanted(unused_node(), wanted_by))
     before = picture(node), placed(node)
     if works:
         assert reconcile(replace(asked, take_over=False), node.fake.host, silent)
@@ -221,17 +227,18 @@ def test_r8_if_not_even_that_comes_back_kubelet_is_on_the_runtime(node: Node, as
 
 @rule("R8")
 @pytest.mark.parametrize("wanted_by", WANTED_BY)
-def test_r8_the_way_back_to_a_package_is_exact(
-    tmp_path: Path, asked: Request, wanted_by: tuple[str, ...]
+@pytest.mark.parametrize("kind", ["packaged", "unused"])
+def test_r8_the_way_back_is_exact(
+    tmp_path: Path, asked: Request, wanted_by: tuple[str, ...], kind: str
 ) -> None:
     """The links that enable its unit, and a directory of its that is empty, included."""
-    node = laid(tmp_path / "node", wanted(packaged_node(), wanted_by))
-    before = picture(node), placed(node)
+    node = laid(tmp_path / "node", wanted(NODES[kind](), wanted_by))
+    before, uses = (picture(node), placed(node)), node.on_relay
     break_payload(asked)
     with pytest.raises(RolledBackError):
         reconcile(asked, node.fake.host, silent)
     assert (picture(node), placed(node)) == before
-    assert node.on_relay
+    assert node.on_relay is uses
     assert node.kubelet_healthy()
 
 
