@@ -261,6 +261,9 @@ class RecordStore:
 
     def close_installed(self, desired: Desired, snapshot: HostSnapshot, payload_file: str) -> None:
         """This generation is good: it is kept whole, and objects that nothing refers to are deleted."""
+        if desired.proxy is None or not desired.proxy.generation:
+            self.close_as_good()  # another installer's has been repaired: it is what was good before
+            return
         digests = {file.path: file.digest for file in desired.files}
         links = self.record.links if takes_over(self.record) else ()  # nothing of that installation returns
         owned = {

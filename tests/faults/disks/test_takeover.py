@@ -379,6 +379,30 @@ def test_r7_killed_after_any_step_the_next_run_goes_on(
 
 
 @rule("R7")
+@pytest.mark.parametrize("kind", NODES)
+def test_r7_killed_and_then_refused_the_node_has_a_kubelet_and_the_way_back_is_open(
+    tmp_path: Path, asked: Request, kind: str
+) -> None:
+    """Nobody watches the run that is refused: it repairs what is good, the other installer's work."""
+    node = laid(tmp_path / "node", wanted(NODES[kind](), ("graphical.target",)))
+    before, uses = (picture(node), placed(node)), node.on_relay
+    assert kill_after(node, asked, 12)
+    assert asked.configs is not None
+    (asked.configs / "fallback.cfg").write_text("policy: [\n")
+    with pytest.raises(InvalidInputError):
+        reconcile(replace(asked, take_over=False, unattended=True), node.fake.host, silent)
+    assert node.kubelet_healthy()
+    assert node.on_relay is uses
+    (asked.configs / "fallback.cfg").unlink()
+    break_payload(asked)
+    with pytest.raises(RolledBackError):
+        reconcile(asked, node.fake.host, silent)
+    assert (picture(node), placed(node)) == before
+    assert node.kubelet_healthy()
+    assert node.on_relay is uses
+
+
+@rule("R7")
 def test_r7_a_file_that_its_owner_has_written_meanwhile_is_theirs(node: Node, asked: Request) -> None:
     """Between a takeover that was cut off and the next run."""
     assert kill_after(node, asked, 12)
