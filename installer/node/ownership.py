@@ -18,7 +18,6 @@ from installer.host.ports import Clock, Files
 from installer.model import paths
 from installer.model.host import ABSENT, DesiredFile, HostPath, HostSnapshot, Identity, Kind, Part
 from installer.model.plan import Desired, FileChange, Plan, StepKind, UnitAction
-from installer.node.earlier import DIRECTORIES, Earlier, take_over
 from installer.node.kept import (
     damaged_objects,
     drop_objects,
@@ -94,13 +93,10 @@ class RecordStore:
         self.unclaimed = tuple(unclaimed) if claims or self.status is not RecordStatus.MISSING else ()
         self.record = replace(self.record, owned={**owned, **claims} if claims else {})
 
-    def take_over(self, earlier: Earlier, kubelet_unit: str) -> None:
-        """From now on that installation counts as ours. Raises OSError."""
-        states = {path: self._files.state(path) for path in (*earlier.files, *earlier.repairs)}
-        others = (*DIRECTORIES, *paths.PROXY_STATE, *earlier.trees, paths.PROXY_WANTED)
-        states |= {path: self._files.state(path) for path in others}
-        self.record = take_over(self.record, earlier, states, kubelet_unit)
-        self._repaired |= {sha256(content).hexdigest(): content for content in earlier.repairs.values()}
+    def take_over(self, record: Record, repaired: Iterable[bytes]) -> None:
+        """`record` describes another installer's work from now on, `repaired` are kubelet's files then."""
+        self.record = record
+        self._repaired |= {sha256(content).hexdigest(): content for content in repaired}
 
     def repairs(self) -> dict[str, str]:
         """Kubelet's files as a takeover leaves them, path -> text. A file that another person has written

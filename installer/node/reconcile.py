@@ -28,13 +28,12 @@ from installer.model.proxy import DEFAULT_FALLBACK, PolicyInForce
 from installer.node.assess import WEIGHT_TAKEN, assess, needs_probe, probed_endpoint
 from installer.node.decide import UNTOUCHED, check_pause, check_run, is_remembered, say
 from installer.node.desired import fleet_generation
-from installer.node.earlier import may_be_earlier
 from installer.node.header import without_header
 from installer.node.kept import good_content, good_desired, lost_files
 from installer.node.kubelet_strategy import place_drop_in, possible_drop_ins
 from installer.node.ownership import RecordStore
 from installer.node.preflight_proxy import check_placed
-from installer.node.record import Record, RecordStatus, is_open, load_record, takes_over
+from installer.node.record import Record, RecordStatus, is_open, load_record, may_be_earlier, takes_over
 from installer.node.run import Run
 from installer.node.snapshot import read_machine, take_snapshot, with_probe
 

@@ -315,3 +315,12 @@ def was_moving_kubelet(record: Record, snapshot: HostSnapshot) -> bool:
         for path, claim in record.claims.items()
         for digest in (snapshot.files.get(path, ABSENT).digest,)
     )
+
+
+def may_be_earlier(snapshot: HostSnapshot, record: Record) -> bool:
+    """Whether a closer look is worth its time: on most nodes there is nothing."""
+    if base_claims(record) or is_earlier(record):
+        return True
+    if paths.PROXY_UNIT_FILE not in record.claims and snapshot.proxy.unit.fragment_path:
+        return True
+    return any(paths.RELAY_NAME in text.text for text in snapshot.base.configured())

@@ -11,20 +11,30 @@ import posixpath
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
-from installer.errors import InstallerError, InvalidInputError
+from installer.errors import InvalidInputError
 from installer.host.ports import Files
 from installer.inputs.load import Request
 from installer.inputs.systemd_syntax import parse_exec, parse_unit
 from installer.model import paths
-from installer.model.host import HostSnapshot, Kind, KubeletBase, ProcessState, UnitText, last_flag
+from installer.model.host import (
+    DesiredFile,
+    FileState,
+    HostSnapshot,
+    Kind,
+    KubeletBase,
+    Part,
+    ProcessState,
+    UnitText,
+    last_flag,
+)
 from installer.model.names import Mode
 from installer.model.paths import PROXY_UNIT, normalise_endpoint
-from installer.model.plan import Finding, refusal, warning
-from installer.node.earlier import Earlier
+from installer.model.plan import Desired, DesiredKubelet, DesiredUnit, Finding, Strategy, refusal, warning
 from installer.node.ownership import RecordStore
-from installer.node.record import Record, is_earlier
+from installer.node.record import Goes, Owned, Record, is_earlier, is_ours
 
 if TYPE_CHECKING:
     from installer.inputs.settings import Settings
@@ -58,17 +68,16 @@ _LOST = (
 
 
 class Repaired(NamedTuple):
-    """`texts` are those that change. `sources` are the files that named the relay. `lost` is what a deletion
-    of lines has probably taken from kubelet's unit."""
+    """`texts` are those that change. `lost` is what a deletion of lines has probably taken from kubelet's
+    unit."""
 
     texts: Mapping[str, str]
-    sources: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
 
 
-def names_relay(base: KubeletBase) -> bool:
-    """Whether any of kubelet's own files names the relay."""
-    return any(_NAMES_RELAY.search(_effective(text.text)) for text in texts_of(base))
+def sources_of(base: KubeletBase) -> tuple[str, ...]:
+    """Those of kubelet's own files that name the relay."""
+    return tuple(text.path for text in texts_of(base) if _NAMES_RELAY.search(_effective(text.text)))
 
 
 def repair_base(base: KubeletBase, endpoint: str) -> Repaired:
@@ -76,7 +85,7 @@ def repair_base(base: KubeletBase, endpoint: str) -> Repaired:
     proxy's unit, which will not always be there."""
     texts: dict[str, str] = {}
     lost: tuple[str, ...] = ()
-    sources = tuple(text.path for text in texts_of(base) if _NAMES_RELAY.search(_effective(text.text)))
+    sources = sources_of(base)
     units = {text.path for text in base.texts}
     for text in texts_of(base):
         after = text.text
@@ -87,7 +96,7 @@ def repair_base(base: KubeletBase, endpoint: str) -> Repaired:
         after = _with_endpoint(after, endpoint)
         if after != text.text:
             texts[text.path] = after
-    return Repaired(texts, sources, lost)
+    return Repaired(texts, lost)
 
 
 def ties_of(base: KubeletBase) -> Iterable[str]:
@@ -167,11 +176,30 @@ def _in_front(found: re.Match[str]) -> str:
 
 _DEFAULT_RUNTIME = "/var/run/containerd/containerd.sock"  # cri-resmgr's own, without --runtime-socket
 _PROGRAM = "cri-resmgr"
-_OUR_MARK = "cri-resmgr-installer"
-_MARK_WITHIN = 512  # characters: our header is the first or second line
 _SAMPLE = "/etc/cri-resmgr/fallback.cfg.sample"
 _TREES = ("/opt/intel/licenses/cri-resource-manager", "/opt/intel/share/doc/cri-resource-manager")
 _PACKAGED = re.compile(r"/(?:etc/(?:default|sysconfig)/cri-res|(?:usr/)?(?:local/)?(?:bin|sbin)/cri-resmgr)")
+
+
+class Earlier(NamedTuple):
+    """What another installer, or a person, has put on this node.
+
+    `on_relay`: kubelet's own files name the relay, `sources` are those. `endpoint` is the runtime's, empty if
+    it is not known. `repairs` are kubelet's files as they have to be without that installation. `files` are
+    its own, which go, `trees` directories of its documentation. `lost` is what it has deleted from kubelet's
+    unit. `obstacles` say why it cannot be taken over, `ties` what would stop kubelet with the proxy's
+    unit."""
+
+    unit_file: str
+    on_relay: bool
+    sources: tuple[str, ...] = ()
+    endpoint: str = ""
+    repairs: Mapping[str, bytes] = {}
+    files: tuple[str, ...] = ()
+    trees: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+    obstacles: tuple[str, ...] = ()
+    ties: tuple[str, ...] = ()
 
 
 def find_earlier(
@@ -181,11 +209,10 @@ def find_earlier(
 
     Raises OSError.
     """
-    on_relay = names_relay(snapshot.base)
+    sources = sources_of(snapshot.base)
     unit = _foreign_unit(files, snapshot, claimed)
-    if unit is None and not on_relay:
+    if unit is None and not sources:
         return None
-    on_relay = on_relay or snapshot.kubelet.on_relay
     endpoint = _runtime(snapshot.proxy.process, settings)
     repaired = repair_base(snapshot.base, endpoint) if endpoint else Repaired({})
     found = list(_candidates(unit)) if unit else []
@@ -193,8 +220,8 @@ def find_earlier(
     present = {path: state for path, state in states.items() if state.kind is not Kind.ABSENT}
     return Earlier(
         unit_file=unit.path if unit else "",
-        on_relay=on_relay,
-        sources=repaired.sources,
+        on_relay=bool(sources) or snapshot.kubelet.on_relay,
+        sources=sources,
         endpoint=f"unix://{paths.normalise_endpoint(endpoint)}" if endpoint else "",
         repairs={path: text.encode("utf-8", "surrogateescape") for path, text in repaired.texts.items()},
         files=tuple(path for path in found if path in present),
@@ -223,20 +250,13 @@ def _required_by_link(files: Files, kubelet_unit: str) -> Iterable[str]:
 def _foreign_unit(files: Files, snapshot: HostSnapshot, claimed: Collection[str]) -> UnitText | None:
     """The proxy's unit, if it runs cri-resmgr and is not ours."""
     for path in dict.fromkeys((snapshot.proxy.unit.fragment_path, paths.PROXY_UNIT_FILE)):
-        if not path or path in claimed or path not in _unit_paths():
+        if path in claimed or path.removesuffix(f"/{paths.PROXY_UNIT}") not in paths.UNIT_DIRECTORIES:
             continue
-        try:
-            raw = files.read(path)
-        except InstallerError:  # a link leads out of the host root
-            continue
-        text = raw.decode("utf-8", "surrogateescape") if raw else ""
-        if _OUR_MARK not in text[:_MARK_WITHIN] and _PROGRAM in _exec_start(UnitText(path, text)):
-            return UnitText(path, text)
+        state = files.state(path)
+        unit = UnitText(path, (state.content or b"").decode("utf-8", "surrogateescape"))
+        if not is_ours(state, ()) and _PROGRAM in _exec_start(unit):
+            return unit
     return None
-
-
-def _unit_paths() -> tuple[str, ...]:
-    return tuple(f"{directory}/{paths.PROXY_UNIT}" for directory in paths.UNIT_DIRECTORIES)
 
 
 def _exec_start(unit: UnitText) -> str:
@@ -250,13 +270,7 @@ def _exec_start(unit: UnitText) -> str:
 
 def _candidates(unit: UnitText) -> Iterable[str]:
     """Where that installation may have files: upstream's places, and what its unit names in a package's."""
-    upstream = (
-        paths.BINARY,
-        paths.PROXY_UNIT_FILE,
-        paths.PROXY_ENVIRONMENT,
-        *paths.CONFIG_FILES,
-        _SAMPLE,
-    )
+    upstream = (paths.BINARY, paths.PROXY_UNIT_FILE, paths.PROXY_ENVIRONMENT, *paths.CONFIG_FILES, _SAMPLE)
     named = []
     for line in parse_unit(unit):
         if line.section == "Service" and line.key in ("ExecStart", "EnvironmentFile"):
@@ -275,6 +289,53 @@ def _runtime(process: ProcessState | None, settings: Settings) -> str:
     # Go's flags take one hyphen or two.
     argv = tuple(f"-{word}" if re.match(r"-[a-z]", word) else word for word in process.argv)
     return last_flag(argv, "--runtime-socket") or _DEFAULT_RUNTIME
+
+
+# How the record describes another installer's work. Only reads.
+
+# Made by upstream's archive; they go only if nothing is in them.
+_DIRECTORIES = (
+    "/etc/cri-resmgr",
+    "/opt/intel",
+    "/opt/intel/bin",
+    "/opt/intel/licenses",
+    "/opt/intel/share",
+    "/opt/intel/share/doc",
+)
+_WHY = "as the earlier installation had it"
+
+
+def _taken_over(files: Files, record: Record, earlier: Earlier, kubelet_unit: str) -> Record:
+    """The record with the `earlier` installation in it, as it is now. One that kubelet is not on is good
+    without units: a rollback starts nothing."""
+    places = (*earlier.files, *earlier.repairs, *_DIRECTORIES, *paths.PROXY_STATE, *earlier.trees)
+    states = {path: files.state(path) for path in (*places, paths.PROXY_WANTED)}
+    base = {path: _repair(states[path], content) for path, content in earlier.repairs.items()}
+    record = replace(record, owned={**record.owned, **base})
+    if not earlier.unit_file:
+        return record  # ours is installed, or the relay is named where nothing serves it
+    theirs = {path: Owned(wrote=(states[path].digest,)) for path in earlier.files}
+    theirs[paths.PROXY_WANTED] = Owned(before=states[paths.PROXY_WANTED])
+    theirs |= {path: Owned(goes=Goes.EMPTY, before=states[path]) for path in _DIRECTORIES}
+    for path in (*paths.PROXY_STATE, *earlier.trees):
+        theirs[path] = Owned(goes=Goes.WHOLE, before=FileState(states[path].kind))
+    of_proxy = (_good_file(path, states[path], Part.PROXY) for path in earlier.files)
+    good = Desired((*of_proxy, *(_good_file(path, states[path], Part.KUBELET) for path in base)))
+    if earlier.on_relay:
+        proxy = DesiredUnit(paths.PROXY_UNIT, earlier.unit_file, "", "")
+        unit = DesiredUnit(kubelet_unit, next(iter(base), ""), "", "")
+        good = replace(good, proxy=proxy, kubelet=DesiredKubelet(unit, Strategy.ENVIRONMENT, _WHY, "", ()))
+    return replace(record, owned={**record.owned, **theirs}, good=good)
+
+
+def _repair(state: FileState, content: bytes) -> Owned:
+    digest = sha256(content).hexdigest()
+    before = replace(state, digest=digest, size=len(content), content=content, identity=None)
+    return Owned(Part.KUBELET, before=before, wrote=(state.digest,))
+
+
+def _good_file(path: str, state: FileState, part: Part) -> DesiredFile:
+    return DesiredFile(path, state.mode, part, state.digest, state.size)
 
 
 # Whether this run takes an earlier installation over, and what it has to say about one. Only reads; what the
@@ -303,11 +364,12 @@ def consider(
         return snapshot, ()
     if not request.take_over and not is_earlier(store.record):
         return snapshot, tuple(_offer(earlier))
-    obstacles = tuple(_obstacles(earlier))
+    obstacles = _obstacles(earlier)
     if obstacles:
         return snapshot, obstacles
     _check_configs(request, earlier)
-    store.take_over(earlier, request.settings.kubelet.unit)
+    record = _taken_over(files, store.record, earlier, request.settings.kubelet.unit)
+    store.take_over(record, earlier.repairs.values())
     return _repaired(look(store.record), store, by_config=by_config), tuple(_taken(earlier))
 
 
@@ -336,7 +398,7 @@ def _by_config(snapshot: HostSnapshot, record: Record) -> bool:
     if process is None or process.flag("--container-runtime-endpoint") is not None:
         return False
     configured = replace(snapshot.base, texts=(), environment_files={})
-    return names_relay(configured) or record.owed.get(unit.name, "") == unit.invocation_id != ""
+    return bool(sources_of(configured)) or record.owed.get(unit.name, "") == unit.invocation_id != ""
 
 
 def _offer(earlier: Earlier) -> Iterable[Finding]:
@@ -351,27 +413,17 @@ def _offer(earlier: Earlier) -> Iterable[Finding]:
     )
 
 
-def _obstacles(earlier: Earlier) -> Iterable[Finding]:
+def _obstacles(earlier: Earlier) -> tuple[Finding, ...]:
+    put = "put a file there, or remove that installation by hand"
+    untie = f"delete it, then `systemctl daemon-reload`; After= and Wants= with {paths.PROXY_UNIT} may stay"
+    found = [("earlier-obstacle", obstacle, put) for obstacle in earlier.obstacles]
+    found += [("earlier-tie", f"{tie} stops kubelet whenever the proxy stops", untie) for tie in earlier.ties]
     if not earlier.endpoint and earlier.on_relay:
-        yield refusal(
-            "earlier-runtime-unknown",
-            f"the installation of cri-resmgr on this node cannot be taken over: {paths.PROXY_UNIT} does not "
-            "run, so nothing says where the container runtime listens",
-            f"`systemctl start {paths.PROXY_UNIT}`, or set proxy.runtimeEndpoint",
-        )
-    for obstacle in earlier.obstacles:
-        yield refusal(
-            "earlier-obstacle",
-            f"the installation of cri-resmgr on this node cannot be taken over: {obstacle}",
-            "put a file there, or remove that installation by hand",
-        )
-    for tie in earlier.ties:
-        yield refusal(
-            "earlier-tie",
-            f"the installation of cri-resmgr on this node cannot be taken over: {tie} stops kubelet whenever "
-            "the proxy stops",
-            f"delete it, then `systemctl daemon-reload`; After= and Wants= with {paths.PROXY_UNIT} may stay",
-        )
+        why = f"{paths.PROXY_UNIT} does not run, so nothing says where the container runtime listens"
+        start = f"`systemctl start {paths.PROXY_UNIT}`, or set proxy.runtimeEndpoint"
+        found.insert(0, ("earlier-runtime-unknown", why, start))
+    what = "the installation of cri-resmgr on this node cannot be taken over"
+    return tuple(refusal(code, f"{what}: {why}", hint) for code, why, hint in found)
 
 
 def _taken(earlier: Earlier) -> Iterable[Finding]:

@@ -8,10 +8,9 @@ from installer.inputs.load import Inputs
 from installer.model.names import Mode
 from installer.model.plan import Assessment, Finding
 from installer.node.assess import assess, needs_probe, probed_endpoint
-from installer.node.earlier import may_be_earlier
 from installer.node.kubelet_strategy import place_drop_in, possible_drop_ins
 from installer.node.ownership import RecordStore
-from installer.node.record import RecordStatus, load_record
+from installer.node.record import RecordStatus, load_record, may_be_earlier
 from installer.node.takeover import consider
 from tests.plancases.case import CaseError, line_of
 from tests.plancases.host import MemoryHost

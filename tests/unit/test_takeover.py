@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from installer.model.host import KubeletBase, UnitText
-from installer.node.takeover import Repaired, names_relay, repair_base
+from installer.node.takeover import Repaired, repair_base, sources_of
 from tests.throwaway.earlier import cut
 
 RUNTIME = "unix:///run/containerd/containerd.sock"
@@ -72,4 +72,4 @@ def test_gardeners_unit_has_all_but_what_was_deleted() -> None:
 )
 def test_the_runtime_takes_the_relays_place(before: str, after: str) -> None:
     assert repair(before)[0] == after
-    assert not names_relay(KubeletBase(texts=(UnitText(UNIT_FILE, after),)))
+    assert not sources_of(KubeletBase(texts=(UnitText(UNIT_FILE, after),)))
