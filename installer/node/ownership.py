@@ -83,8 +83,9 @@ class RecordStore:
         # Made by us in all likelihood; they go only if nothing is in them.
         of_drop_ins = {paths.CONTROL_UNITS, *map(posixpath.dirname, drop_ins)}
         owned = {path: Owned(goes=Goes.EMPTY) for path in (*_DIRECTORIES_OF_OURS, *of_drop_ins)}
-        there = [] if everything else [path for path in paths.PROXY_STATE if self._exists(path)]
-        owned |= {path: Owned(goes=Goes.WHOLE) for path in paths.PROXY_STATE if path not in there}
+        found = {path: self._files.state(path) for path in paths.PROXY_STATE}
+        there = [path for path, state in found.items() if state.exists and not everything]
+        owned |= {path: Owned(goes=Goes.WHOLE) for path in found if path not in there}
         unclaimed += there
         if not everything and (claims or self.status is not RecordStatus.MISSING):
             self._orphans = tuple(self._find_orphans(wrote))
@@ -142,9 +143,6 @@ class RecordStore:
             self._files.write(f"{_EDITED}/record.json", record, 0o600)
         self._orphans = ()
 
-    def _exists(self, path: str) -> bool:
-        return self._files.state(path, lambda _path, _identity: "unread").exists
-
     def claim(self, plan: Plan, snapshot: HostSnapshot) -> tuple[str, ...]:
         """Records what the plan is about to own, originals kept first; then makes the directories.
 
@@ -161,9 +159,9 @@ class RecordStore:
         keep_contents(self._files, plan.desired)
         kept = (*self._set_aside(), *self._keep_edits(plan.changes.files))
         owned = dict(self.record.owned)
-        if not self.record.claims:
-            state = (path for path in paths.PROXY_STATE if path not in snapshot.leftovers)
-            owned |= {path: Owned(goes=Goes.WHOLE) for path in state}
+        if not self.record.claims:  # what is there was there before us
+            owned |= {path: Owned(goes=Goes.WHOLE) for path in paths.PROXY_STATE}
+            owned = {path: one for path, one in owned.items() if path not in snapshot.leftovers}
         if paths.PROXY_UNIT_FILE not in owned and not takes_over(self.record):
             owned |= self._links_of_proxy()
         needed = {posixpath.dirname(file.path) for file in writes}
@@ -271,13 +269,13 @@ class RecordStore:
         self._make_own_directories()
         tuple(self._set_aside())
         keep_contents(self._files, desired)
-        record = replace(self.record, good=desired)
-        failed = {gen: why for gen, why in record.failed.items() if gen != desired.generation}
+        failed = {gen: why for gen, why in self.record.failed.items() if gen != desired.generation}
         self._settle()
         self._save(
             replace(
-                record,
+                self.record,
                 owned=owned,
+                good=desired,
                 owed={},
                 checked=snapshot.proxy.unit.invocation_id,
                 failed=failed,
