@@ -308,7 +308,8 @@ def was_moving_kubelet(record: Record, snapshot: HostSnapshot) -> bool:
         return True
     if not snapshot.composed:
         return False
-    good = {file.path: file.digest for file in record.good.files} if record.good else {}
+    ours = record.good if not takes_over(record) else None
+    good = {file.path: file.digest for file in ours.files} if ours else {}
     missing = () if good else (ABSENT.digest,)
     return any(
         claim.part is Part.KUBELET and digest in (*claim.wrote, *missing) and digest != good.get(path)
