@@ -14,6 +14,8 @@ from tests.throwaway.kubelet import install_kubelet, running_arguments
 from tests.throwaway.payload import build_payload
 from tests.throwaway.snapshot import difference, snapshot, walk
 
+pytestmark = pytest.mark.long
+
 BINARY = "opt/intel/bin/cri-resmgr"
 
 

@@ -21,6 +21,8 @@ from tests.throwaway.apiserver import ApiServer
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.kubelet import wait_healthy
 
+pytestmark = pytest.mark.long
+
 NAMES = ("one", "two", "three")
 NAMESPACE = "cri-resmgr-installer-rollout"
 PERMIT = f"{leases_path(NAMESPACE)}/permit-0"

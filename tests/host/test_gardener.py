@@ -29,6 +29,8 @@ from tests.throwaway.kubeserver import Kind, KubeServer, Name
 from tests.throwaway.managed import RESOURCES, SECRETS
 from tests.throwaway.payload import build_payload
 
+pytestmark = pytest.mark.long
+
 ACCOUNTS = Kind("/api/v1", "serviceaccounts")
 SHOOT = "shoot--example--pinned"
 NONE, DEBUG = "policy:\n  Active: none\n", "policy:\n  Active: none\nlogger:\n  Debug: policy\n"

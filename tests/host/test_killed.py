@@ -32,6 +32,8 @@ from tests.host.mortal import (
 from tests.host.workload import UNSEEN
 from tests.rules import rule
 
+pytestmark = pytest.mark.long
+
 STRIDE = 37  # odd, so that it is before one effect and after the next
 SEED = 1
 

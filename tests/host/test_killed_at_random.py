@@ -11,6 +11,8 @@ from tests.faults.hosts import killed
 from tests.faults.hosts.bench import Bench
 from tests.rules import rule
 
+pytestmark = pytest.mark.long
+
 EACH = 25
 SEEDS = (pytest.param(0, marks=pytest.mark.matrix("kill")), *range(1, 8))
 

@@ -23,6 +23,8 @@ from tests.throwaway.kubelet import (
 )
 from tests.throwaway.snapshot import difference, files, snapshot
 
+pytestmark = pytest.mark.long
+
 PROXY = "cri-resource-manager.service"
 
 #: Cases of kubelets, one for each way that no flavour has.

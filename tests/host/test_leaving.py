@@ -29,6 +29,8 @@ from tests.throwaway.kubelet import wait_healthy
 from tests.throwaway.kubeserver import Kind, Name, Refused
 from tests.throwaway.snapshot import difference, files
 
+pytestmark = pytest.mark.long
+
 EVENTS = Kind("/api/v1", "events")
 NODE, NAMESPACE, ROLLOUT = "worker-7", "node-tools", "cri-resmgr-installer-rollout"
 VALUES: dict[str, Any] = {

@@ -12,6 +12,8 @@ from tests.throwaway.freezer import freezer_root, frozen
 from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.kubelet import healthz, wait_healthy
 
+pytestmark = pytest.mark.long
+
 GUARD_SECONDS = 9
 BUSY = 30  # seconds that a start may take besides, on a busy machine
 _QUICK = "/run/systemd/system/kubelet.service.d/95-quick.conf"

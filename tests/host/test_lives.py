@@ -9,6 +9,8 @@ from tests.faults.hosts.life import Life
 from tests.faults.hosts.lives import live
 from tests.rules import rule
 
+pytestmark = pytest.mark.long
+
 AMOUNT = 2
 STEPS = 8
 

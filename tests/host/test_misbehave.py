@@ -14,6 +14,8 @@ from tests.faults.hosts.misfortunes.stage import Stage
 from tests.faults.hosts.misfortunes.table import GROUPS
 from tests.rules import rule
 
+pytestmark = pytest.mark.long
+
 REBOOTED = (
     ("disk", "an immutable binary of ours", Reboot.AFTERWARDS),
     ("bus", "the bus daemon is frozen in the middle of a job", Reboot.MEANWHILE),

@@ -12,6 +12,8 @@ from tests.throwaway.host import ThrowawayHost
 from tests.throwaway.kubelet import UNIT, install_kubelet, wait_healthy
 from tests.throwaway.pods import Assigned, available_since, fetch, pod_object
 
+pytestmark = pytest.mark.long
+
 FAULTS = "/etc/standin-kubelet.json"
 LABEL = {"served": "yes"}
 

@@ -22,6 +22,8 @@ from tests.throwaway.containers import Mount, Pod, container_pid, create_contain
 from tests.throwaway.kubelet import UNIT, wait_healthy
 from tests.throwaway.pods import Assigned, available_since, pod_object
 
+pytestmark = pytest.mark.long
+
 LABEL = {"served": "yes"}
 
 #: A pod's volumes are gone with it: nobody compares what is here.

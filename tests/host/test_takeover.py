@@ -21,6 +21,8 @@ from tests.throwaway.kubelet import running_endpoint, wait_healthy
 from tests.throwaway.payload import build_payload
 from tests.throwaway.snapshot import Entry, difference, files, snapshot
 
+pytestmark = pytest.mark.long
+
 #: What a run that failed keeps, and what each start of the proxy and of kubelet writes.
 KEPT = (STATE, *OF_A_START, "/run/cri-resmgr-installer", "/run/cri-resmgr-installer.lock")
 

@@ -39,6 +39,8 @@ from tests.throwaway.proxy import PID_FILE, PROXY, RELAY, ready, serves, start_p
 from tests.throwaway.snapshot import difference, snapshot
 from tests.throwaway.standins.http2 import PREFACE, SETTINGS, CallError, Connection, frame
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -12,6 +12,8 @@ from installer.host.systemd import BusSystemd
 from tests.faults.inputs.unitfiles import Laboratory
 from tests.throwaway.host import ThrowawayHost
 
+pytestmark = pytest.mark.long
+
 UNITS = 400  # as systemd would not load more than half of what is tried, some hundred are compared
 FILES = 120
 
