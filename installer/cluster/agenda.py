@@ -23,7 +23,7 @@ class Due(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Periods:
     """Seconds. `gap`: from one talk to the next, however fast the transitions come. `word`: until the Node
-    says what is no transition. `waiting`: until it says that it waits for its turn, which may come at once.
+    says what is no transition. `waiting`: until it says that it waits for a permit, which may come at once.
     `fresh`: how old what is known of a pause may be when a pass begins. `paused`: between two looks whether a
     pause has ended. `ready`: between two looks at a Node that is to be Ready, the first and the longest.
     `retry`: after a failure, the first and the longest."""

@@ -13,16 +13,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from installer.cluster import brake as brakes
+from installer.cluster import breaker as breakers
 from installer.cluster.board import Board, read_board, read_pause
-from installer.cluster.brake import Brake, build_brake, read_brake
+from installer.cluster.breaker import Breaker, build_breaker, read_breaker
 from installer.cluster.kubeapi import NO_OBJECTS, Answer, Api
 from installer.cluster.leases import (
     CANARY,
     RING,
     Member,
     Permit,
-    brake_name,
+    breaker_name,
     build_lease,
     build_permit,
     build_release,
@@ -107,17 +107,17 @@ class Ask:
             size, paused = self._size(board, may_be_gone=work.removes)
             self._await_people(paused)
             self._count(size, board, work)
-            if work.begins and board.brake is not None:
-                self._await(board.brake, work)
-            brake = self._pass_brake(board.brake, work) if work.begins else None
+            if work.begins and board.breaker is not None:
+                self._await(board.breaker, work)
+            breaker = self._pass_breaker(board.breaker, work) if work.begins else None
             free = self._free(board) if work.restarts_kubelet else ()
-            if size == board.size and brakes.allows_more(self._rules, size.nodes):
+            if size == board.size and breakers.allows_more(self._rules, size.nodes):
                 self._verify(size, board, work)
-                if brake is not None:
-                    self._await(brake, work)
+                if breaker is not None:
+                    self._await(breaker, work)
                 free = self._free(board) if work.restarts_kubelet else ()
             taken = self._take(free) if work.restarts_kubelet else Permit("")
-            canary = brake is not None and self._context.node in brake.canaries
+            canary = breaker is not None and self._context.node in breaker.canaries
         except _Wait as wait:
             return FleetAnswer(
                 why=wait.why,
@@ -233,55 +233,55 @@ class Ask:
             return self._call("PUT", f"{self._leases}/{permit.name}", lease)
         return self._call("POST", self._leases, lease)
 
-    # -- the brake ----------------------------------------------------------------------------
+    # -- the breaker ----------------------------------------------------------------------------
 
-    def _pass_brake(self, found: Brake | None, work: PlannedWork) -> Brake:
-        """The brake as it is when the generation may begin on this node. Raises _Wait."""
+    def _pass_breaker(self, found: Breaker | None, work: PlannedWork) -> Breaker:
+        """The breaker as it is when the generation may begin on this node. Raises _Wait."""
         for _try in range(_TRIES):
-            brake = found or self._new_brake(work.generation)
-            self._await(brake, work)
-            admitted = self._admitted(brake)
-            written = admitted == brake and bool(brake.version)
-            after = admitted if written else self._write_brake(admitted)
+            breaker = found or self._new_breaker(work.generation)
+            self._await(breaker, work)
+            admitted = self._admitted(breaker)
+            written = admitted == breaker and bool(breaker.version)
+            after = admitted if written else self._write_breaker(admitted)
             if after is not None:
                 self._await(after, work)
                 return after
-            found = self._read_brake(work.generation)
+            found = self._read_breaker(work.generation)
         raise _Wait(
             _OTHERS_FIRST, _SHORTEST / 2, _SHORTEST, ": they wrote the circuit breaker at the same time"
         )
 
-    def _await(self, brake: Brake, work: PlannedWork) -> None:
+    def _await(self, breaker: Breaker, work: PlannedWork) -> None:
         """Raises _Wait where the generation was stopped, or others begin it first: unless that is still to be
         written down, or this node is to be one of them."""
-        why, node = brakes.stopped(brake, self._rules, self._nodes), self._context.node
-        if why and node not in brake.failures:
+        why, node = breakers.stopped(breaker, self._rules, self._nodes), self._context.node
+        if why and node not in breaker.failures:
             raise self._for_people(why)
-        others = self._rules.order == "canary" and node not in brake.canaries
-        if others and brake.version and self._admitted(brake) == brake:
-            self._await_canaries(brake, work)
+        others = self._rules.order == "canary" and node not in breaker.canaries
+        if others and breaker.version and self._admitted(breaker) == breaker:
+            self._await_canaries(breaker, work)
 
-    def _admitted(self, brake: Brake) -> Brake:
-        """The brake with this node as a canary, if it is to be one."""
-        brake = brakes.with_passed(brake, self._now)
-        if brake.passed or self._rules.order != "canary" or self._context.node in brake.canaries:
-            return brake
+    def _admitted(self, breaker: Breaker) -> Breaker:
+        """The breaker with this node as a canary, if it is to be one."""
+        breaker = breakers.with_passed(breaker, self._now)
+        if breaker.passed or self._rules.order != "canary" or self._context.node in breaker.canaries:
+            return breaker
         node, labelled = self._context.node, self._request.canary
-        if brakes.may_be_canary(brake, node, labelled=labelled, nodes=self._nodes, now=self._now):
-            return brakes.with_canary(brake, node, self._now)
-        return brake
+        if breakers.may_be_canary(breaker, node, labelled=labelled, nodes=self._nodes, now=self._now):
+            return breakers.with_canary(breaker, node, self._now)
+        return breaker
 
-    def _await_canaries(self, brake: Brake, work: PlannedWork) -> None:
+    def _await_canaries(self, breaker: Breaker, work: PlannedWork) -> None:
         """Raises _Wait while the canaries are at work, or watched."""
         soak = self._rules.soak_seconds if work.soaks else 0.0
-        if not brake.passed:
-            awaited = sorted(set(brake.canaries) - brake.succeeded)
+        if not breaker.passed:
+            awaited = sorted(set(breaker.canaries) - breaker.succeeded)
             who = name_some(awaited, 3) if awaited else f"nodes with the label {RING}={CANARY}"
             detail = f": canaries, {who}"
             if soak:
                 raise self._for_people(_OTHERS_FIRST, detail)
             raise _Wait(_OTHERS_FIRST, _SHORTEST, self._queue_spread, detail)  # they are soon through
-        left = brake.passed + soak - self._now
+        left = breaker.passed + soak - self._now
         detail = f": canaries, which are watched for {left:.0f} s more"
         if left > heard_by(self._nodes):  # meanwhile one may fail, and a person may say `rollout retry`
             raise self._for_people(_OTHERS_FIRST, detail)
@@ -293,35 +293,35 @@ class Ask:
         """Seconds over which the questions are spread when what is waited for has ended for all at once."""
         return max(_SHORTEST, self._nodes / CROWD, 2 * self._queue_seconds)
 
-    def _new_brake(self, generation: str) -> Brake:
+    def _new_breaker(self, generation: str) -> Breaker:
         """Of a generation that nobody has begun yet: it says who goes first. Raises _Wait."""
         query = f"?labelSelector={RING}%3D{CANARY}&resourceVersion=0&{NO_OBJECTS}"
         found = _checked(self._call("GET", _NODES_PATH + query))
         labelled = len(found.get("rows") or found.get("items") or ())
-        ring = brakes.LABELLED if labelled else brakes.FIRST
-        return Brake(generation, ring, self._now, labelled=labelled)
+        ring = breakers.LABELLED if labelled else breakers.FIRST
+        return Breaker(generation, ring, self._now, labelled=labelled)
 
-    def _read_brake(self, generation: str) -> Brake | None:
+    def _read_breaker(self, generation: str) -> Breaker | None:
         """None where there is none. Raises _Wait."""
-        answer = self._call("GET", f"{self._leases}/{brake_name(generation)}")
+        answer = self._call("GET", f"{self._leases}/{breaker_name(generation)}")
         if answer.code == _GONE:
             return None
         try:
-            return read_brake(generation, _checked(answer), self._now)
+            return read_breaker(generation, _checked(answer), self._now)
         except ValueError as error:
             raise self._not_understood(str(error)) from None
 
-    def _write_brake(self, brake: Brake) -> Brake | None:
+    def _write_breaker(self, breaker: Breaker) -> Breaker | None:
         """As it is then. None if another node has written it meanwhile. Raises _Wait."""
-        body = build_brake(brake, self._context.namespace, self._rules, self._nodes)
-        if brake.version:
-            answer = self._call("PUT", f"{self._leases}/{brake_name(brake.generation)}", body)
+        body = build_breaker(breaker, self._context.namespace, self._rules, self._nodes)
+        if breaker.version:
+            answer = self._call("PUT", f"{self._leases}/{breaker_name(breaker.generation)}", body)
         else:
             answer = self._call("POST", self._leases, body)
         if answer.code == _CONFLICT:
             return None
         _checked(answer)
-        return replace(brake, version=str(answer.metadata.get("resourceVersion", "")))
+        return replace(breaker, version=str(answer.metadata.get("resourceVersion", "")))
 
     # -- to end -----------------------------------------------------------------------------
 
@@ -344,7 +344,7 @@ class Ask:
         return FleetAnswer(told=True, released=released, tripped=tripped)
 
     def _tell(self, result: WorkResult) -> str:
-        """Writes the result down, and says whether that has tripped the brake, and why. Raises _Wait."""
+        """Writes the result down, and says whether that has tripped the breaker, and why. Raises _Wait."""
         board = self._read_board(result.work)
         for each in board.permits if self._request.knows_none else ():
             if each.holder == self._me.identity and each.is_held(self._now):
@@ -352,18 +352,18 @@ class Ask:
         # Of a fault: nobody begins the generation until a person deletes it, and then it begins anew.
         if board.fault or result.work.removes:
             return ""
-        found = board.brake
+        found = board.breaker
         if result.ok is False:
             self._nodes = self._size(board, may_be_gone=True)[0].nodes
         for _try in range(2 * _TRIES):
-            brake = found or Brake(result.work.generation, begun=self._now)
-            after = brakes.with_result(brake, self._context.node, result.ok, result.why, self._now)
-            if after == brake:
+            breaker = found or Breaker(result.work.generation, begun=self._now)
+            after = breakers.with_result(breaker, self._context.node, result.ok, result.why, self._now)
+            if after == breaker:
                 return ""
-            if self._write_brake(after):
-                before = brakes.stopped(brake, self._rules, self._nodes)
-                return "" if before else brakes.stopped(after, self._rules, self._nodes)
-            found = self._read_brake(result.work.generation)
+            if self._write_breaker(after):
+                before = breakers.stopped(breaker, self._rules, self._nodes)
+                return "" if before else breakers.stopped(after, self._rules, self._nodes)
+            found = self._read_breaker(result.work.generation)
         raise _Wait("other nodes wrote the circuit breaker at the same time", _SHORTEST)
 
     def _release(self, name: str, version: str) -> bool:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from installer.cluster.brake import Brake, read_brake
-from installer.cluster.leases import Permit, annotations_of, brake_name, metadata_of, read_permits
+from installer.cluster.breaker import Breaker, read_breaker
+from installer.cluster.leases import Permit, annotations_of, breaker_name, metadata_of, read_permits
 from installer.cluster.size import FleetSize, read_size
 from installer.model.fleet import FLEET
 from installer.model.hold import PAUSE_ANNOTATION
@@ -15,13 +15,13 @@ from installer.model.hold import PAUSE_ANNOTATION
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """`paused`: why planned work is stopped, None if it is not. `brake` is that of the generation that was
+    """`paused`: why planned work is stopped, None if it is not. `breaker` is that of the generation that was
     asked for, None if nobody has begun it; `fault` says why it cannot be read. `size` is the last one that a
     node has written down, None if there is none."""
 
     permits: tuple[Permit, ...] = ()
     paused: str | None = None
-    brake: Brake | None = None
+    breaker: Breaker | None = None
     fault: str = ""
     size: FleetSize | None = None
 
@@ -39,16 +39,16 @@ def read_board(leases: object, generation: str, now: float) -> Board:
         if isinstance(each, dict)
     }
     fleet = found.get(FLEET, {})
-    brake, fault = None, ""
+    breaker, fault = None, ""
     try:
-        brake = _read(found.get(brake_name(generation)), generation, now)
+        breaker = _read(found.get(breaker_name(generation)), generation, now)
     except ValueError as error:
         fault = str(error)
-    return Board(read_permits(leases), read_pause(fleet), brake, fault, read_size(fleet))
+    return Board(read_permits(leases), read_pause(fleet), breaker, fault, read_size(fleet))
 
 
-def _read(lease: Mapping[str, Any] | None, generation: str, now: float) -> Brake | None:
-    return None if lease is None else read_brake(generation, lease, now)
+def _read(lease: Mapping[str, Any] | None, generation: str, now: float) -> Breaker | None:
+    return None if lease is None else read_breaker(generation, lease, now)
 
 
 def read_pause(lease: Mapping[str, Any]) -> str | None:

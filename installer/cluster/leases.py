@@ -1,7 +1,7 @@
 """Names and shapes of what a fleet keeps in the API. Pure.
 
-All of it is Leases of one namespace, so that one LIST tells a node everything: the permits, the brake of each
-generation, and one Lease of the whole fleet. A label says which is which.
+All of it is Leases of one namespace, so that one LIST tells a node everything: the permits, the circuit
+breaker of each generation, and one Lease of the whole fleet. A label says which is which.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def permit_name(index: int) -> str:
     return f"{_PERMIT}{index}"
 
 
-def brake_name(generation: str) -> str:
-    return f"brake-{generation}"
+def breaker_name(generation: str) -> str:
+    return f"breaker-{generation}"
 
 
 def leases_path(namespace: str) -> str:
@@ -94,7 +94,7 @@ def leases_path(namespace: str) -> str:
 
 
 def rollout_query(generation: str) -> str:
-    """Of a LIST: what a node has to know that is to begin this generation. Brakes of others are left out:
+    """Of a LIST: what a node has to know that is to begin this generation. Breakers of others are left out:
     they stay for ever."""
     return "?" + urlencode({"labelSelector": f"{ROLLOUT} in ({FLEET},{_PERMIT_LABEL},{generation})"})
 

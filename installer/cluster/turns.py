@@ -300,11 +300,11 @@ class Turns:
                 self._granted, self._granted_at = self._asked, now
                 leads = self._asked.generation if self._asked and answer.canary else self._leads
                 self._leads = leads or ""
-            self._say("turn.granted", f"the turn of this node has come{_with(answer.permit)}")
+            self._say("permit.granted", f"this node may begin{_with(answer.permit)}")
             self._answer = answer
             return
         if answer.why != self._answer.why:
-            self._say("turn.waiting", f"{answer.why}{answer.detail}")
+            self._say("permit.waiting", f"{answer.why}{answer.detail}")
         self._answer, self._in_vain = answer, not answer.failed
 
     def _take_end(self, answer: FleetAnswer) -> None:
@@ -312,12 +312,12 @@ class Turns:
         waited for."""
         if answer.failed:
             if answer.why != self._answer.why:
-                self._say("turn.waiting", answer.why)
+                self._say("permit.waiting", answer.why)
             self._answer = replace(self._answer, why=answer.why)
         if answer.told and self._results:
             self._results.popleft()
         if answer.tripped:
-            self._say("turn.stopped", answer.tripped)
+            self._say("rollout.stopped", answer.tripped)
         if answer.released and self._returns:
             self._permit = self._version = ""
             self._used = self._in_vain = False

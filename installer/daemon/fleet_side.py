@@ -1,5 +1,5 @@
 """The daemon's part of a fleet: what it asks for, what the fleet learns from it, and how long a node that
-leaves waits for its turn. Changes nothing on the host."""
+leaves waits for a permit. Changes nothing on the host."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REMOVAL = PlannedWork("removal", removes=True)
 
 
 def ask_fleet(cluster: Cluster, policy: Policy, snapshot: PollSnapshot) -> None:
-    """For the work that waits for its turn. A daemon that changes nothing asks for nothing. An earlier one
+    """For the work that waits for a permit. A daemon that changes nothing asks for nothing. An earlier one
     may be at work with the permit until a pass of this one has had the host's lock."""
     stands_back = snapshot.paused or snapshot.superseded
     busy = policy.working is not Action.NOTHING or not policy.had_lock
@@ -38,7 +38,7 @@ def tell_fleet(cluster: Cluster, policy: Policy, action: Action, outcome: ChildO
 
 
 def leave_seconds(files: Files) -> float:
-    """How long a node whose pod ends waits for its turn to be removed: not all give up at once."""
+    """How long a node whose pod ends waits for a permit to be removed: not all give up at once."""
     with contextlib.suppress(InstallerError, OSError):
         digest = sha256_hex((files.read("/etc/machine-id") or b"").strip())
         return _LEAVE_SECONDS + _LEAVE_SPREAD * int(digest[:16], 16) / 2**64  # the same each time

@@ -36,7 +36,7 @@ def build_probes(settings: Settings) -> dict[str, Any]:
 
     Readiness: the daemon works, and says that its node is ready. Liveness: the daemon works, and the proxy's
     unit is active on the host, by the host's own systemctl. Not while kubelet is held on its base endpoint,
-    nor while the daemon stands back: it waits for its turn, or is paused, refused, limited or replaced, or
+    nor while the daemon stands back: it waits for a permit, or is paused, refused, limited or replaced, or
     its first installation fails. A probe fails only for what a restart of the container could mend. A removal
     is never restarted.
     """

@@ -147,7 +147,7 @@ class Cluster(Protocol):
         ...
 
     def want(self, work: PlannedWork | None, rules: FleetRules, *, busy: bool) -> None:
-        """Called after each decision: the work that waits for its turn, or none. `busy`: a pass runs, or may
+        """Called after each decision: the work that waits for a permit, or none. `busy`: a pass runs, or may
         run. What was permitted and is not wanted any more is given back, once work that has begun has left
         the node Ready."""
         ...

@@ -11,12 +11,12 @@ FLEET = "fleet"
 """The Lease of the whole fleet, in the rollout's namespace."""
 SIZE = "cri-resource-manager.intel.com/size"
 """Annotation of that Lease: how large the fleet is (FleetSize)."""
-BRAKE = "cri-resource-manager.intel.com/brake"
-"""Annotation of a brake's Lease: what it says."""
+BREAKER = "cri-resource-manager.intel.com/breaker"
+"""Annotation of a breaker's Lease: what it says."""
 LONGEST_HOLD = 86_400
 """Seconds for which a permit can be held at most, whatever its Lease says."""
 ROLLOUT = "cri-resource-manager.intel.com/rollout"
-"""Label of each Lease there: `permit`, `fleet`, or the generation that a brake is about."""
+"""Label of each Lease there: `permit`, `fleet`, or the generation that a breaker is about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +105,8 @@ class FleetAnswer:
     """What came of it. `granted`, or `why` not, and after how many seconds to ask again (where `failed`, at
     the earliest). `detail` adds what differs from one question to the next: a node that said it of
     itself would write its Node all the time. `canary`: the fleet waits for the result. `told`: the result
-    stands in the brake, or need not. `released`: the permit is not ours any more. `powerless`: see Turn.
-    `tripped`: this result has tripped the brake, and why."""
+    stands in the breaker, or need not. `released`: the permit is not ours any more. `powerless`: see Turn.
+    `tripped`: this result has tripped the breaker, and why."""
 
     granted: bool = False
     why: str = ""

@@ -75,7 +75,7 @@ class GenerationView:
     """What nodes have learnt of one generation. Times are as the API writes them, empty for never. `failures`
     by node; `stopped` says why no other node begins it. `missing`: nodes with the label of canaries that have
     not begun yet, while the others wait for them. `current`: the DaemonSet asks for it; the others are
-    history. `has` and `awaits`: how many nodes have it, and wait for their turn to begin it."""
+    history. `has` and `awaits`: how many nodes have it, and wait for a permit to begin it."""
 
     generation: str
     begun: str = ""
@@ -95,7 +95,7 @@ class GenerationView:
 class RolloutView:
     """`waiting` are nodes whose pod is not available, `outdated` those whose pod is still to be replaced.
     `paused` is why a person has paused it, None if nobody has. `permits` has the nodes that may restart
-    kubelet now, and since when, of `limit` at once. `unreadable` are brakes of what is asked for. `awaited`
+    kubelet now, and since when, of `limit` at once. `unreadable` are breakers of what is asked for. `awaited`
     are the nodes that are not done, and why; `stuck`: none of them goes on before a person has been there."""
 
     daemon_set: str
@@ -121,7 +121,7 @@ class RolloutView:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a change of the fleet is. So many nodes wait for their turn (`waiting`), are at work
+    """How far a change of the fleet is. So many nodes wait for a permit (`waiting`), are at work
     (`working`), or have a pod that is still to be replaced (`outdated`). `per_hour`: how many get done at the
     present pace, and `seconds_left` until all are; None where there is no pace to judge by."""
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
-from installer.cluster.brake import Brake
-from installer.cluster.leases import brake_name
+from installer.cluster.breaker import Breaker
+from installer.cluster.leases import breaker_name
 from installer.cluster.size import heard_by
 from installer.model.daemon import Phase
 from installer.model.fleet import FLEET, FleetRules
@@ -32,7 +32,7 @@ from installer.operator.rollout_view import (
 
 
 def rollout_namespace(installed: Installed) -> str:
-    """The namespace of its permits and brakes, see Values.rollout_namespace."""
+    """The namespace of its permits and breakers, see Values.rollout_namespace."""
     return f"{installed.what.instance}-rollout"
 
 
@@ -152,10 +152,10 @@ def build_view(installed: Installed, rollout: Rollout, nodes: Collection[NodeVie
     ours = [each for each in nodes if each.mode is mode]
     installs = mode is Mode.INSTALL
     wanted = {each.wanted for each in ours if each.wanted and not each.outdated} if installs else set()
-    begun = {each.brake.generation: each for each in rollout.generations}
+    begun = {each.breaker.generation: each for each in rollout.generations}
     current = wanted or set(list(begun)[:1] if installs else ())
     unbegun = [
-        _generation(Generation(Brake(each), "", 0), ours, current=True) for each in wanted - set(begun)
+        _generation(Generation(Breaker(each), "", 0), ours, current=True) for each in wanted - set(begun)
     ]
     generations = [_generation(each, ours, current=name in current) for name, each in begun.items()]
     return RolloutView(
@@ -167,7 +167,7 @@ def build_view(installed: Installed, rollout: Rollout, nodes: Collection[NodeVie
         limit=rollout.limit,
         generations=(*unbegun, *sorted(generations, key=lambda each: not each.current)),
         unreadable=tuple(
-            name for name in rollout.unreadable if not wanted or name in map(brake_name, wanted)
+            name for name in rollout.unreadable if not wanted or name in map(breaker_name, wanted)
         ),
         outdated=rollout.outdated,
         mode=mode,
@@ -177,18 +177,18 @@ def build_view(installed: Installed, rollout: Rollout, nodes: Collection[NodeVie
 
 
 def _generation(found: Generation, nodes: Collection[NodeView], *, current: bool) -> GenerationView:
-    brake = found.brake
-    ours = [each for each in nodes if each.wanted == brake.generation]
+    breaker = found.breaker
+    ours = [each for each in nodes if each.wanted == breaker.generation]
     return GenerationView(
-        brake.generation,
-        begun=plain_time(brake.begun) if brake.begun else "",
-        canaries=tuple(sorted(brake.canaries)),
-        succeeded=tuple(sorted(brake.succeeded)),
-        failures={node: failure.why for node, failure in sorted(brake.failures.items())},
-        passed=plain_time(brake.passed) if brake.passed else "",
+        breaker.generation,
+        begun=plain_time(breaker.begun) if breaker.begun else "",
+        canaries=tuple(sorted(breaker.canaries)),
+        succeeded=tuple(sorted(breaker.succeeded)),
+        failures={node: failure.why for node, failure in sorted(breaker.failures.items())},
+        passed=plain_time(breaker.passed) if breaker.passed else "",
         soaks_until=plain_time(found.soaks_until) if found.soaks_until else "",
         stopped=found.stopped,
-        missing=0 if brake.passed else brake.missing,
+        missing=0 if breaker.passed else breaker.missing,
         current=current,
         has=sum(each.health is NodeHealth.WELL for each in ours),
         awaits=sum(each.phase == Phase.WAITING for each in ours),

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from installer.cluster.board import read_pause
-from installer.cluster.brake import Brake, read_brake, stopped
+from installer.cluster.breaker import Breaker, read_breaker, stopped
 from installer.cluster.leases import Permit, build_lease, metadata_of, permits_of, read_permits
 from installer.cluster.size import measure
 from installer.model.fleet import FLEET, ROLLOUT, FleetRules
 from installer.model.hold import PAUSE_ANNOTATION
 
-_BRAKE = "brake-"
+_BREAKER = "breaker-"
 _EDITED = "no node could read it, and no other node began its generation, which canaries begin again"
 _LOST = "it was dated so far ahead that no node could take this permit, which is free now"
 
@@ -26,20 +26,20 @@ class Generation:
     """One generation that nodes have begun. `stopped` says why no other node may begin it, empty if one may.
     `passed`: when the canaries were through, 0 before; `soaks_until`: until when they are watched."""
 
-    brake: Brake
+    breaker: Breaker
     stopped: str
     soaks_until: float
 
     @property
     def at_work(self) -> tuple[str, ...]:
         """Canaries that are waited for."""
-        return tuple(sorted(set(self.brake.canaries) - self.brake.succeeded))
+        return tuple(sorted(set(self.breaker.canaries) - self.breaker.succeeded))
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """A Lease that is to go: the brake of `generation`, with the nodes that have learnt that it `failed`; or
-    one with which something else is wrong: `why`, and what follows from its end."""
+    """A Lease that is to go: the circuit breaker of `generation`, with the nodes that have learnt that it
+    `failed`; or one with which something else is wrong: `why`, and what follows from its end."""
 
     lease: str
     generation: str = ""
@@ -52,8 +52,8 @@ class Rollout:
     """`nodes`, `waiting` and `outdated`: those that the DaemonSet selects, those whose pod is not available,
     and those whose pod is not of the present template. `paused` says why planned work is stopped, None if it
     is not. `permits` are those in use, of `limit` there may be. `generations`: the last begun first.
-    `unreadable`: brakes that were edited by hand. `void`: permits that no node can have come by honestly, and
-    why."""
+    `unreadable`: circuit breakers that were edited by hand. `void`: permits that no node can have come by
+    honestly, and why."""
 
     nodes: int
     waiting: int
@@ -80,12 +80,14 @@ def build_rollout(
     permits = tuple(permit for permit in every_permit if permit.is_held(now))
     void = dict.fromkeys((permit.name for permit in every_permit if permit.is_lost(now)), _LOST)
     void |= _more_than_one(permits)
-    brakes, unreadable = _read_brakes(leases, now)
+    breakers, unreadable = _read_breakers(leases, now)
     generations = tuple(
         Generation(
-            brake, stopped(brake, rules, nodes), brake.passed + rules.soak_seconds if brake.passed else 0
+            breaker,
+            stopped(breaker, rules, nodes),
+            breaker.passed + rules.soak_seconds if breaker.passed else 0,
         )
-        for brake in sorted(brakes, key=lambda brake: -brake.begun)
+        for breaker in sorted(breakers, key=lambda breaker: -breaker.begun)
     )
     limit = permits_of(rules.concurrent_restarts, nodes)
     paused = find_pause(leases)
@@ -116,9 +118,10 @@ def build_resume() -> dict[str, Any]:
 def to_retry(rollout: Rollout) -> tuple[Released, ...]:
     """What to delete, so that the generations that were stopped are begun again: by canaries; and the permits
     that nobody else can take because of what one node has written."""
-    stopped = [each.brake for each in rollout.generations if each.stopped]
+    stopped = [each.breaker for each in rollout.generations if each.stopped]
     found = [
-        Released(_BRAKE + each.generation, each.generation, tuple(sorted(each.failures))) for each in stopped
+        Released(_BREAKER + each.generation, each.generation, tuple(sorted(each.failures)))
+        for each in stopped
     ]
     wrong = {**dict.fromkeys(rollout.unreadable, _EDITED), **rollout.void}
     return (*found, *(Released(name, why=why) for name, why in wrong.items()))
@@ -136,14 +139,14 @@ def _more_than_one(permits: Iterable[Permit]) -> Iterator[tuple[str, str]]:
         seen.add(permit.holder)
 
 
-def _read_brakes(leases: Iterable[Mapping[str, Any]], now: float) -> tuple[list[Brake], tuple[str, ...]]:
-    brakes, unreadable = list[Brake](), list[str]()
+def _read_breakers(leases: Iterable[Mapping[str, Any]], now: float) -> tuple[list[Breaker], tuple[str, ...]]:
+    breakers, unreadable = list[Breaker](), list[str]()
     for lease in leases:
         name = str(metadata_of(lease).get("name", ""))
-        if not name.startswith(_BRAKE):
+        if not name.startswith(_BREAKER):
             continue
         try:
-            brakes.append(read_brake(name.removeprefix(_BRAKE), lease, now))
+            breakers.append(read_breaker(name.removeprefix(_BREAKER), lease, now))
         except ValueError:
             unreadable.append(name)
-    return brakes, tuple(unreadable)
+    return breakers, tuple(unreadable)

@@ -108,7 +108,7 @@ def describe_progress(progress: Progress) -> str:
     """The queue, and an estimate of the rest."""
     counts = (
         (progress.working, "at work"),
-        (progress.waiting, "waiting for their turn"),
+        (progress.waiting, "waiting for a permit"),
         (progress.outdated, "with a pod still to be replaced"),
     )
     words = "nodes " + ", ".join(f"{what}: {count}" for count, what in counts if count)

@@ -74,7 +74,7 @@ def _generation_lines(seen: GenerationView, color: bool) -> Iterator[str]:
     canaries = f"{len(seen.succeeded)} of {len(seen.canaries)} canaries have it"
     through = f", through since {seen.passed}, watched until {seen.soaks_until}" if seen.passed else ""
     missing = f", {seen.missing} nodes with their label have not begun yet" if seen.missing else ""
-    counts = f"; nodes that have it: {seen.has}, that wait for their turn: {seen.awaits}"
+    counts = f"; nodes that have it: {seen.has}, that wait for a permit: {seen.awaits}"
     yield f"  asked for: generation {one_line(seen.generation[:12])}" + counts * bool(seen.has or seen.awaits)
     if seen.begun:
         yield f"    begun {seen.begun}: {canaries}{missing}{through}"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from installer.cluster.leases import build_lease
-from installer.model.fleet import BRAKE
+from installer.model.fleet import BREAKER
 from installer.model.hold import PAUSE_ANNOTATION
 from tests.throwaway.controlplane import Caller
 
@@ -45,7 +45,7 @@ class Robbed:
         self.make(THERE, build_lease("fleet", PLACE, "fleet"))
         paused = {"metadata": {"annotations": {PAUSE_ANNOTATION: "a Friday"}}}
         assert self.admin.call("PATCH", f"{THERE}/fleet", paused).ok
-        self.make(THERE, build_lease("brake-0a1b", PLACE, "0a1b", annotations={BRAKE: "{}"}))
+        self.make(THERE, build_lease("breaker-0a1b", PLACE, "0a1b", annotations={BREAKER: "{}"}))
         self._await_policies()
 
     def _await_policies(self) -> None:

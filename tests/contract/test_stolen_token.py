@@ -128,7 +128,7 @@ ABSENT = {
     "name": "gone",
     "uid": "00000000-0000-0000-0000-000000000001",
 }
-FLEET, A_BRAKE = f"{THERE}/fleet", f"{THERE}/brake-0a1b"
+FLEET, A_BREAKER = f"{THERE}/fleet", f"{THERE}/breaker-0a1b"
 MUCH = "x" * 250_000
 
 
@@ -138,12 +138,12 @@ def annotated(key: str, text: str | None) -> Object:
 
 PATCHES: dict[str, tuple[str, Object]] = {
     "delete the pause by an owner that is not there": (FLEET, {"metadata": {"ownerReferences": [ABSENT]}}),
-    "delete a brake so": (A_BRAKE, {"metadata": {"ownerReferences": [ABSENT]}}),
+    "delete a breaker so": (A_BREAKER, {"metadata": {"ownerReferences": [ABSENT]}}),
     "keep the namespace for ever": (FLEET, {"metadata": {"finalizers": ["example.org/never"]}}),
     "resume": (FLEET, annotated(PAUSE_ANNOTATION, None)),
     "pause for another reason": (FLEET, annotated(PAUSE_ANNOTATION, "mine")),
     "hide the pause": (FLEET, {"metadata": {"labels": {ROLLOUT: "permit"}}}),
-    "hide a brake": (A_BRAKE, {"metadata": {"labels": {ROLLOUT: None}}}),
+    "hide a breaker": (A_BREAKER, {"metadata": {"labels": {ROLLOUT: None}}}),
     "fill the Lease of the fleet": (FLEET, annotated("x", MUCH)),
     "fill the size of the fleet": (FLEET, annotated(SIZE, MUCH)),
     "fill labels": (FLEET, {"metadata": {"labels": {f"l{number}": "x" for number in range(100)}}}),
@@ -201,9 +201,9 @@ def test_others_conditions_are_refused(scene: Robbed) -> None:
     assert "its own condition" in answer.says
 
 
-@pytest.mark.parametrize("name", ["permit-x", "permit-1000", "permit-00", "fleets", "brake-x", "brake-"])
+@pytest.mark.parametrize("name", ["permit-x", "permit-1000", "permit-00", "fleets", "breaker-x", "breaker-"])
 def test_a_lease_of_another_name_is_refused(scene: Robbed, name: str) -> None:
-    label = name.removeprefix("brake-") if name.startswith("brake") else "permit"
+    label = name.removeprefix("breaker-") if name.startswith("breaker") else "permit"
     refused(scene, "POST", THERE, build_lease(name, PLACE, label))
 
 
@@ -261,7 +261,7 @@ def test_a_lease_of_another_namespace_is_refused(scene: Robbed) -> None:
 
 
 def test_nothing_is_deleted_by_name(scene: Robbed) -> None:
-    for path in (FLEET, A_BRAKE, f"{NODES}/{OURS}", f"{NODES}/{OTHER}"):
+    for path in (FLEET, A_BREAKER, f"{NODES}/{OURS}", f"{NODES}/{OTHER}"):
         assert refused(scene, "DELETE", path, {}).code == 403
 
 

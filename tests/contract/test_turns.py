@@ -16,7 +16,7 @@ from installer.cluster.turns import Turns
 from installer.daemon.watch import EventLoop
 from installer.host.files import RootedFiles
 from installer.model.event import Event
-from installer.model.fleet import BRAKE, FLEET, FleetRules, PlannedWork, WorkResult
+from installer.model.fleet import BREAKER, FLEET, FleetRules, PlannedWork, WorkResult
 from installer.model.hold import PAUSE_ANNOTATION
 from tests.contract.scene import tidied
 from tests.host.daemon import SOON
@@ -32,7 +32,7 @@ NAMESPACE = "cri-resmgr-installer-rollout"
 WORK = PlannedWork("one", begins=True, soaks=True)
 RULES = FleetRules(hold_seconds=600)
 PERMIT = f"{leases_path(NAMESPACE)}/permit-0"
-THE_BRAKE = f"{leases_path(NAMESPACE)}/brake-one"
+THE_BREAKER = f"{leases_path(NAMESPACE)}/breaker-one"
 THE_FLEET = f"{leases_path(NAMESPACE)}/{FLEET}"
 
 
@@ -98,7 +98,7 @@ def test_a_turn_is_got_used_and_given_back(server: ApiServer, tmp_path: Path) ->
     assert run.turns.turn().granted == WORK
     run.turns.worked(WorkResult(WORK, True))
     run.want(None)
-    run.until(lambda: '"done": true' in server.objects[THE_BRAKE]["metadata"]["annotations"][BRAKE])
+    run.until(lambda: '"done": true' in server.objects[THE_BREAKER]["metadata"]["annotations"][BREAKER])
     assert holder(server)  # the node is not Ready yet
     assert run.turns.awaits_node
     run.see()

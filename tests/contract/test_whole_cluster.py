@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from installer.cluster.brake import Brake, Failure, build_brake
+from installer.cluster.breaker import Breaker, Failure, build_breaker
 from installer.cluster.leases import Permit, build_lease, build_permit
 from installer.manifests.inputs import ManifestOptions
-from installer.model.fleet import BRAKE, FleetRules
+from installer.model.fleet import BREAKER, FleetRules
 from installer.model.instant import parse_time
 from tests.extras import EXTENSION
 from tests.throwaway.fleet import LEASES, NODES, Fleet, build_node
@@ -150,8 +150,8 @@ def test_what_the_api_server_refuses_is_said_in_its_words(fleet: Fleet, run: Run
 
 def test_a_rollout_is_seen_paused_and_begun_again(fleet: Fleet, run: Run) -> None:
     place, now = "cri-resmgr-installer-rollout", time.time()
-    brake = Brake("0123456789abcdef", begun=now - 60, failures={"n3": Failure(now - 50, "no space")})
-    fleet.server.create(LEASES, place, build_brake(brake, place, FleetRules(), 4))
+    breaker = Breaker("0123456789abcdef", begun=now - 60, failures={"n3": Failure(now - 50, "no space")})
+    fleet.server.create(LEASES, place, build_breaker(breaker, place, FleetRules(), 4))
     fleet.server.create(LEASES, place, build_permit(Permit("permit-0"), place, "n1/uid-1", now, 600))
     seen = run("rollout", "status")
     assert seen.returncode == 3, seen.stderr
@@ -170,15 +170,15 @@ def test_a_rollout_is_seen_paused_and_begun_again(fleet: Fleet, run: Run) -> Non
     said = run("rollout", "retry").stdout
     assert "released generation 0123456789ab, which begins again with canaries; n3 had failed" in said
     assert "nodes that wait ask again within 60 s" in said
-    assert Name(LEASES, place, "brake-0123456789abcdef") not in fleet.server.objects
+    assert Name(LEASES, place, "breaker-0123456789abcdef") not in fleet.server.objects
     assert run("rollout", "status").returncode == 0
     assert run("rollout", "retry").stdout == "nothing was stopped, and nothing has changed\n"
 
 
 def test_a_retry_says_of_each_lease_why_it_goes(fleet: Fleet, run: Run) -> None:
     place, now = "cri-resmgr-installer-rollout", time.time()
-    brake = build_lease("brake-edited", place, "edited", annotations={BRAKE: "{"})
-    fleet.server.create(LEASES, place, brake)
+    breaker = build_lease("breaker-edited", place, "edited", annotations={BREAKER: "{"})
+    fleet.server.create(LEASES, place, breaker)
     for name, holder, begins in (
         ("permit-0", "n1/uid-1", now),
         ("permit-1", "n1/uid-1", now),
@@ -186,7 +186,7 @@ def test_a_retry_says_of_each_lease_why_it_goes(fleet: Fleet, run: Run) -> None:
     ):
         fleet.server.create(LEASES, place, build_permit(Permit(name), place, holder, begins, 600))
     assert run("rollout", "retry").stdout.strip().split("; ") == [
-        "deleted Lease brake-edited: no node could read it, and no other node began its generation, "
+        "deleted Lease breaker-edited: no node could read it, and no other node began its generation, "
         "which canaries begin again",
         "deleted Lease permit-2: it was dated so far ahead that no node could take this permit, which is "
         "free now",
@@ -208,12 +208,12 @@ def test_a_pause_is_no_failure_where_a_node_writes_the_lease_first(fleet: Fleet,
 def test_labelled_nodes_that_the_others_wait_for_are_counted(fleet: Fleet, run: Run) -> None:
     place, now = "cri-resmgr-installer-rollout", time.time()
     canaries = {"n1": now - 60}
-    brake = Brake("0123456789abcdef", "labelled", now - 60, canaries, frozenset({"n1"}), labelled=3)
-    fleet.server.create(LEASES, place, build_brake(brake, place, FleetRules(), 4))
+    breaker = Breaker("0123456789abcdef", "labelled", now - 60, canaries, frozenset({"n1"}), labelled=3)
+    fleet.server.create(LEASES, place, build_breaker(breaker, place, FleetRules(), 4))
     waiting = "1 of 1 canaries have it, 2 nodes with their label have not begun yet"
     assert waiting in run("rollout", "status").stdout
-    through = replace(brake, passed=now - 1)
+    through = replace(breaker, passed=now - 1)
     fleet.server.replace(
-        Name(LEASES, place, "brake-0123456789abcdef"), build_brake(through, place, FleetRules(), 4)
+        Name(LEASES, place, "breaker-0123456789abcdef"), build_breaker(through, place, FleetRules(), 4)
     )
     assert "have not begun yet" not in run("rollout", "status").stdout

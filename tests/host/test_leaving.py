@@ -230,4 +230,4 @@ def test_of_a_pool_that_is_scaled_to_zero_nothing_is_left_in_the_cluster(node: N
         events = [name for name in cluster.server.objects if name.kind.plural == "events"]
         left = {name: body for name, body in cluster.server.objects.items() if name not in events}
         naming = [name for name, body in left.items() if NODE in json.dumps(body)]
-        assert [name.name.partition("-")[0] for name in naming] == ["brake"]
+        assert [name.name.partition("-")[0] for name in naming] == ["breaker"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from installer.cluster.brake import Brake, Failure, build_brake
+from installer.cluster.breaker import Breaker, Failure, build_breaker
 from installer.model.daemon import Phase
 from installer.model.fleet import FleetRules
 from installer.model.names import COMPONENTS, STATUS, Mode
@@ -26,8 +26,8 @@ from tests.rules import rule
 NOW = 1_800_000_000.0
 RULES = FleetRules()
 PLACE = "installer-rollout"
-GOOD = Brake("good", begun=NOW - 9000, canaries={"n1": NOW - 9000}, succeeded=frozenset({"n1"}), passed=NOW)
-BAD = Brake("bad", begun=NOW - 5000, failures={"n2": Failure(NOW - 4900, "it exits at once")})
+GOOD = Breaker("good", begun=NOW - 9000, canaries={"n1": NOW - 9000}, succeeded=frozenset({"n1"}), passed=NOW)
+BAD = Breaker("bad", begun=NOW - 5000, failures={"n2": Failure(NOW - 4900, "it exits at once")})
 
 
 def installed(mode: Mode = Mode.INSTALL, nodes: int = 3, updated: int = 3) -> Installed:
@@ -37,9 +37,9 @@ def installed(mode: Mode = Mode.INSTALL, nodes: int = 3, updated: int = 3) -> In
     return Installed(FleetInstallation("ours", name, "installer", mode, "image:1"), daemon_set)
 
 
-def view(*brakes: Brake, nodes: tuple[NodeView, ...] = (), what: Installed | None = None) -> RolloutView:
+def view(*breakers: Breaker, nodes: tuple[NodeView, ...] = (), what: Installed | None = None) -> RolloutView:
     what = what or installed()
-    leases = [build_brake(brake, PLACE, RULES, 3) for brake in brakes]
+    leases = [build_breaker(breaker, PLACE, RULES, 3) for breaker in breakers]
     return build_view(what, build_rollout(what.daemon_set, leases, RULES, NOW), nodes)
 
 
@@ -59,7 +59,7 @@ def test_a_stopped_generation_that_nobody_asks_for_is_history() -> None:
     """The corrected one has converged everywhere: a pipeline that looks goes on."""
     code, text = said(view(BAD, GOOD, nodes=(node("n1", "good"), node("n2", "good"))))
     assert (code, "stopped" in text) == (0, False)
-    assert "asked for: generation good; nodes that have it: 2, that wait for their turn: 0" in text
+    assert "asked for: generation good; nodes that have it: 2, that wait for a permit: 0" in text
     assert "earlier generations, which are asked for no more: bad" in text
 
 
@@ -68,7 +68,7 @@ def test_a_stopped_generation_that_is_asked_for_needs_a_person() -> None:
     waits = node("n3", "bad", NodeHealth.WORKING, phase=Phase.WAITING, ready=False)
     code, text = said(view(BAD, GOOD, nodes=(node("n1", "good", outdated=True), waits)))
     assert code == 3
-    assert "asked for: generation bad; nodes that have it: 0, that wait for their turn: 1" in text
+    assert "asked for: generation bad; nodes that have it: 0, that wait for a permit: 1" in text
     assert "generation bad is stopped: it failed on node n2: it exits at once" in text
     assert "not done: 1 working, waiting (n3)" in text
     assert "no more: good" in text
@@ -161,7 +161,7 @@ def test_of_two_pods_of_a_node_the_one_that_is_there_now_counts(
 def test_a_rollout_is_one_whichever_daemonsets_work_on_it() -> None:
     """While `uninstall` works there are two, and the removal is what nodes do."""
     sets = [daemon_set(Mode.INSTALL), daemon_set(Mode.REMOVE)]
-    bad = build_brake(BAD, PLACE, RULES, 1)
+    bad = build_breaker(BAD, PLACE, RULES, 1)
     api = Objects({DAEMON_SETS: sets, LEASES: [bad], NODES: [THE_NODE]})
     both = (installed(), installed(Mode.REMOVE, nodes=2))
     awaited = node("n9", "", NodeHealth.SILENT, mode=Mode.REMOVE, reason="its kubelet is silent")

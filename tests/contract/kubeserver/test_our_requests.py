@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from installer.cluster.brake import Brake, Failure, build_brake
+from installer.cluster.breaker import Breaker, Failure, build_breaker
 from installer.cluster.leases import Permit, build_permit, build_release
 from installer.cluster.node_objects import EVENTS_PATH, build_event
 from installer.cluster.node_word import build_node_patch, build_word_patch
@@ -62,13 +62,13 @@ def test_permits(admin: Caller) -> None:
     assert "holderIdentity" not in released["spec"]
 
 
-def test_brakes(admin: Caller) -> None:
+def test_breakers(admin: Caller) -> None:
     now, rules = time.time(), FleetRules()
     failures = {f"node-{at}.example.org": Failure(now, "x" * 300) for at in range(200)}
-    brake = Brake(f"{number():016x}", begun=now, canaries={"n1": now}, failures=failures)
-    made = taken(admin, "POST", LEASES, build_brake(brake, "default", rules, 1000))
-    released = Brake(brake.generation, version=made["metadata"]["resourceVersion"])
-    taken(admin, "PUT", path_of(made), build_brake(released, "default", rules, 1000))
+    breaker = Breaker(f"{number():016x}", begun=now, canaries={"n1": now}, failures=failures)
+    made = taken(admin, "POST", LEASES, build_breaker(breaker, "default", rules, 1000))
+    released = Breaker(breaker.generation, version=made["metadata"]["resourceVersion"])
+    taken(admin, "PUT", path_of(made), build_breaker(released, "default", rules, 1000))
 
 
 def test_the_size_of_a_fleet(admin: Caller, lease: Object) -> None:

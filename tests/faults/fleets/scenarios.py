@@ -120,7 +120,7 @@ def bad_generation_in_unrest(chance: Chance, seed: int) -> list[str]:
 
 
 def bad_on_some(chance: Chance, seed: int) -> list[str]:
-    """Without canaries, it fails on three nodes of ten: the brake stops it at its limit, but for those that
+    """Without canaries, it fails on three nodes of ten: the breaker stops it at its limit, but for those that
     are at work by then."""
     natures = chance.natures()
     for number in chance.random.sample(range(chance.size), chance.size * 3 // 10):
@@ -174,7 +174,7 @@ def mass_drift(chance: Chance, seed: int) -> list[str]:
 
 
 def held_in_the_queue(chance: Chance, seed: int) -> list[str]:
-    """After a drift everywhere, nodes that wait for their turn get a person's hold, or their host cannot be
+    """After a drift everywhere, nodes that wait for a permit get a person's hold, or their host cannot be
     looked at: the others go on without them, and they follow when that is over."""
     fleet = SimFleet(chance.natures(), replace(RULES, concurrent_restarts="1"), seed)
     fleet.install("one")
@@ -320,7 +320,7 @@ def random_schedule(chance: Chance, seed: int) -> list[str]:
             fleet.controller.apply(draw.choice(("one", "two", "three")))
     fleet.run(300)
     for path in list(fleet.store.objects.below.get(LEASES, ())):
-        if path.startswith(f"{LEASES}/brake-"):
+        if path.startswith(f"{LEASES}/breaker-"):
             del fleet.store.objects[path]  # `rollout retry`
     fleet.controller.apply("four")
     return arrives(fleet, "four")

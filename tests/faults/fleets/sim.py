@@ -52,7 +52,7 @@ _NOT_AGAIN = ChildOutcome(
 
 _KINDS = (
     (f"{LEASES}/permit-", "permit"),
-    (f"{LEASES}/brake-", "brake"),
+    (f"{LEASES}/breaker-", "breaker"),
     (f"{LEASES}/", "size of the fleet"),
     (LEASES, "all Leases of the rollout"),
     (DAEMONSET, "DaemonSet"),

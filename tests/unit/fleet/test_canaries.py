@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from installer.cluster.brake import Brake, may_be_canary
-from installer.cluster.leases import brake_name
+from installer.cluster.breaker import Breaker, may_be_canary
+from installer.cluster.leases import breaker_name
 from tests.fleet_bench import (
     LEASES,
     NEW,
@@ -59,7 +59,7 @@ def test_who_waits_for_canaries_hears_within_a_minute_that_one_has_failed_and_of
     assert stopped.why == "generation one is stopped: it failed on node a: it is broken"
     assert stopped.wait <= 60
     store.now += stopped.wait
-    del store.objects[f"{LEASES}/{brake_name(NEW.generation)}"]  # `rollout retry`
+    del store.objects[f"{LEASES}/{breaker_name(NEW.generation)}"]  # `rollout retry`
     assert b.begin().canary
 
 
@@ -190,7 +190,7 @@ def test_who_waits_for_canaries_asks_for_nothing_else(store: Store) -> None:
 
 
 def test_of_many_labelled_nodes_a_thousand_go_first() -> None:
-    """What a brake says has to fit into an annotation."""
-    brake = Brake("one", "labelled", canaries={f"n{at}": 1.0 for at in range(1000)})
-    assert not may_be_canary(brake, "another", labelled=True, nodes=10_000, now=2.0)
-    assert may_be_canary(brake, "n7", labelled=True, nodes=10_000, now=2.0)
+    """What a breaker says has to fit into an annotation."""
+    breaker = Breaker("one", "labelled", canaries={f"n{at}": 1.0 for at in range(1000)})
+    assert not may_be_canary(breaker, "another", labelled=True, nodes=10_000, now=2.0)
+    assert may_be_canary(breaker, "n7", labelled=True, nodes=10_000, now=2.0)

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from installer.cluster.brake import Brake, build_brake
-from installer.cluster.leases import Permit, brake_name, build_lease, build_permit, permit_name
+from installer.cluster.breaker import Breaker, build_breaker
+from installer.cluster.leases import Permit, breaker_name, build_lease, build_permit, permit_name
 from installer.cluster.size import FleetSize, build_size
-from installer.model.fleet import BRAKE, SIZE
+from installer.model.fleet import BREAKER, SIZE
 from installer.operator.rollout_view import Rollout, build_rollout, to_retry
 from tests.fleet_bench import DAEMONSET, LEASES, NAMESPACE, NEW, REPAIR, RULES, Node, Store, anywhere, trio
 
 TIMES = ["9999-12-31T23:59:59Z", "9999-12-31T23:59:59.999999-14:00", "0001-01-01T00:00:00+14:00", "30 days"]
 THE_FLEET = f"{LEASES}/fleet"
-THE_BRAKE = f"{LEASES}/{brake_name('one')}"
+THE_BREAKER = f"{LEASES}/{breaker_name('one')}"
 
 
 def see(store: Store) -> Rollout:
@@ -44,19 +44,19 @@ def later(store: Store, seconds: float) -> str:
 
 @pytest.mark.parametrize("field", ["passed", "begun"])
 @pytest.mark.parametrize("time", TIMES)
-def test_nobody_waits_for_a_time_that_a_brake_has_not_seen_yet(store: Store, field: str, time: str) -> None:
+def test_nobody_waits_for_a_time_that_a_breaker_has_not_seen_yet(store: Store, field: str, time: str) -> None:
     store.size(3)
     time = later(store, 30 * 86_400) if time == "30 days" else time
-    brake = Brake("one", "first", store.now, {"x": store.now}, frozenset({"x"}), passed=store.now)
-    lease = build_brake(brake, NAMESPACE, RULES, 3)
-    said = json.loads(lease["metadata"]["annotations"][BRAKE])
+    breaker = Breaker("one", "first", store.now, {"x": store.now}, frozenset({"x"}), passed=store.now)
+    lease = build_breaker(breaker, NAMESPACE, RULES, 3)
+    said = json.loads(lease["metadata"]["annotations"][BREAKER])
     said[field] = time
     said["canaries"]["x"]["begun"] = time
     said["failures"] = {"y": {"time": time, "why": "z" * 100_000}} if field == "begun" else {}
-    lease["metadata"]["annotations"][BRAKE] = json.dumps(said)
-    store.put(THE_BRAKE, lease)
+    lease["metadata"]["annotations"][BREAKER] = json.dumps(said)
+    store.put(THE_BREAKER, lease)
     (seen,) = see(store).generations
-    assert all(len(failure.why) == 300 for failure in seen.brake.failures.values())
+    assert all(len(failure.why) == 300 for failure in seen.breaker.failures.values())
     if field == "passed":
         node = Node(store, "a", RULES)
         waits = node.begin().wait
@@ -139,7 +139,7 @@ def test_no_node_begins_by_a_size_that_another_one_made_up(store: Store) -> None
     assert left["nodes"] == 3
 
 
-def test_a_made_up_size_trips_no_brake_later(store: Store) -> None:
+def test_a_made_up_size_trips_no_breaker_later(store: Store) -> None:
     store.size(200)
     rules = anywhere(replace(RULES, max_failures="1%"))
     nodes = [Node(store, name, rules) for name in "abc"]

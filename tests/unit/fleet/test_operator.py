@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from installer.cluster.leases import brake_name, read_permits
+from installer.cluster.leases import breaker_name, read_permits
 from installer.model.fleet import FleetRules
 from installer.operator.rollout_view import Released, build_pause, build_resume, build_rollout, to_retry
 from tests.fleet_bench import (
@@ -19,7 +19,7 @@ from tests.fleet_bench import (
 )
 from tests.throwaway.apiserver import merge
 
-THE_BRAKE = f"{LEASES}/{brake_name(NEW.generation)}"
+THE_BREAKER = f"{LEASES}/{breaker_name(NEW.generation)}"
 
 
 def see(store: Store, rules: FleetRules = RULES) -> Any:
@@ -42,8 +42,8 @@ def test_a_rollout_is_seen_paused_resumed_and_retried(store: Store) -> None:
     assert see(store).paused is None
     a.end(ok=False)
     assert see(store).generations[0].stopped
-    assert to_retry(see(store)) == (Released("brake-one", "one", ("a",)),)
-    del store.objects[THE_BRAKE]
+    assert to_retry(see(store)) == (Released("breaker-one", "one", ("a",)),)
+    del store.objects[THE_BREAKER]
     assert b.begin().granted
 
 

@@ -137,13 +137,13 @@ def test_a_pod_that_ends_gives_its_permit_back_unless_a_pass_is_at_work(
     assert bool(store.holders()) is busy
 
 
-def test_a_brake_that_is_not_understood_keeps_no_permit_and_no_other_work(
+def test_a_breaker_that_is_not_understood_keeps_no_permit_and_no_other_work(
     node: TurnsOfANode, store: SimStore
 ) -> None:
     node.rules = RULES
     node.gets_turn()
-    brake = store.objects[f"{LEASES}/brake-one"]
-    store.put(f"{LEASES}/brake-one", {**brake, "metadata": {**brake["metadata"], "annotations": {}}})
+    breaker = store.objects[f"{LEASES}/breaker-one"]
+    store.put(f"{LEASES}/breaker-one", {**breaker, "metadata": {**breaker["metadata"], "annotations": {}}})
     node.works()
     node.sees()
     node.goes_on(10)
@@ -187,8 +187,8 @@ def test_a_removal_that_may_not_see_its_node_begins_after_a_minute(
 # -- an end that is not told at once -------------------------------------------------------------
 
 
-def the_brake(store: SimStore) -> str:
-    return str(store.objects.get(f"{LEASES}/brake-one", {}).get("metadata", {}).get("annotations"))
+def the_breaker(store: SimStore) -> str:
+    return str(store.objects.get(f"{LEASES}/breaker-one", {}).get("metadata", {}).get("annotations"))
 
 
 def test_a_daemon_that_comes_later_knows_what_the_pass_that_it_follows_was_about(
@@ -203,7 +203,7 @@ def test_a_daemon_that_comes_later_knows_what_the_pass_that_it_follows_was_about
     later.works(ok=False)
     later.sees()
     later.goes_on()
-    assert "it is broken" in the_brake(store)
+    assert "it is broken" in the_breaker(store)
     assert later.turns.turn().begun is None
 
 
@@ -220,7 +220,7 @@ def test_a_failure_that_could_not_be_told_is_told_by_the_next_daemon(
     later = TurnsOfANode(store, clock, "node", node.files)
     later.sees()
     later.goes_on()
-    assert "it is broken" in the_brake(store)
+    assert "it is broken" in the_breaker(store)
 
 
 @pytest.mark.parametrize(("after", "trips"), [(200.0, True), (400.0, False)])
@@ -235,7 +235,7 @@ def test_a_relay_that_dies_while_it_is_watched_is_a_failure_also_for_the_next_da
     later.goes_on(after)
     later.turns.worked(WorkResult(NO_WORK, False, "its relay died soon after"))
     later.goes_on()
-    assert ("its relay died" in the_brake(store)) is trips
+    assert ("its relay died" in the_breaker(store)) is trips
 
 
 def test_a_canary_whose_power_was_cut_says_that_it_has_what_others_wait_for(
@@ -301,14 +301,14 @@ def test_a_failure_that_only_the_host_remembers_is_told(
     outcome = ChildOutcome(5, remembered=True, reason=reason, fleet_generation=generation)
     tell_fleet(later, policy, Action.INSTALL, outcome)
     clock.run(clock.now + 5)
-    assert (reason in the_brake(store)) is told
+    assert (reason in the_breaker(store)) is told
 
 
 def test_a_failure_is_told_when_the_pod_ends(node: TurnsOfANode, store: SimStore) -> None:
     node.gets_turn()
     node.turns.worked(WorkResult(ONE, False, "it is broken"))
     node.ends()
-    assert "it is broken" in the_brake(store)
+    assert "it is broken" in the_breaker(store)
 
 
 @pytest.mark.parametrize(

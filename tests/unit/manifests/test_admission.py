@@ -66,7 +66,7 @@ def test_an_api_server_takes_every_policy_and_warns_of_none(case: str) -> None:
 @pytest.mark.parametrize(
     "expression",
     [
-        "object.metadata.name in [variables.label, 'brake-' + variables.label]",
+        "object.metadata.name in [variables.label, 'breaker-' + variables.label]",
         "{'a': 1, 'b': variables.label} == {}",
         "[1, 'one'] == []",
         "variables.lable == ''",
@@ -229,9 +229,9 @@ def test_others_are_not_asked() -> None:
         (ROLLOUT_NAMESPACE, "permit-3", None, True),
         (ROLLOUT_NAMESPACE, "permit-3", "worker-8/5f1c", False),
         (ROLLOUT_NAMESPACE, "permit-3", f"{NODE}/another", False),
-        (ROLLOUT_NAMESPACE, "brake-0123", "", True),
-        (ROLLOUT_NAMESPACE, "brake-0123", f"{NODE}/{UID}", False),
-        (ROLLOUT_NAMESPACE, "brake-" + "a" * 65, "", False),
+        (ROLLOUT_NAMESPACE, "breaker-0123", "", True),
+        (ROLLOUT_NAMESPACE, "breaker-0123", f"{NODE}/{UID}", False),
+        (ROLLOUT_NAMESPACE, "breaker-" + "a" * 65, "", False),
         (ROLLOUT_NAMESPACE, "fleet", None, True),
         (ROLLOUT_NAMESPACE, "fleets", "", False),
         (ROLLOUT_NAMESPACE, "another", "", False),
@@ -309,7 +309,7 @@ def lease(
     spec: dict[str, Any] = {} if holder is None else {"holderIdentity": holder}
     permit = name.startswith("permit-")
     spec |= {"leaseDurationSeconds": 814, "renewTime": begins} if permit else {}
-    labels = {ROLLOUT: "permit" if permit else name.removeprefix("brake-")}
+    labels = {ROLLOUT: "permit" if permit else name.removeprefix("breaker-")}
     return {"metadata": {"name": name, "namespace": namespace, "labels": labels}, "spec": spec}
 
 
@@ -335,7 +335,7 @@ def fleet(**annotations: str) -> dict[str, Any]:
         (fleet(pause="lunch"), fleet(size="4"), False),
         (fleet(pause=""), fleet(), False),
         (fleet(), fleet(size="9" * 1025), False),
-        (fleet(), fleet(brake="{}"), False),
+        (fleet(), fleet(breaker="{}"), False),
     ],
     ids=str,
 )
@@ -354,16 +354,16 @@ def test_nodes_neither_pause_nor_resume_a_rollout(
     [
         ("permit-1", {ROLLOUT: "permit"}, True),
         ("fleet", {ROLLOUT: "fleet", "app.kubernetes.io/name": "cri-resmgr-installer"}, True),
-        ("brake-0123", {ROLLOUT: "0123"}, True),
+        ("breaker-0123", {ROLLOUT: "0123"}, True),
         ("permit-1", {}, False),
         ("permit-1", None, False),
         ("fleet", {ROLLOUT: "permit"}, False),
-        ("brake-0123", {ROLLOUT: "4567"}, False),
-        ("brake-0123", {ROLLOUT: "fleet"}, False),
-        ("brake-0123", {}, False),
+        ("breaker-0123", {ROLLOUT: "4567"}, False),
+        ("breaker-0123", {ROLLOUT: "fleet"}, False),
+        ("breaker-0123", {}, False),
     ],
 )
-def test_no_node_hides_a_pause_or_a_brake_from_the_others(
+def test_no_node_hides_a_pause_or_a_breaker_from_the_others(
     name: str, labels: dict[str, str] | None, allowed: bool
 ) -> None:
     there = lease(name, "")

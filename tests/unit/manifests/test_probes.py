@@ -214,7 +214,7 @@ NO_UNIT, INACTIVE = 4, 3  # systemctl's exit codes for a unit that is not there,
         (BARE, ChildOutcome(5, remembered=True, rolled_back=True, reason="it exits at once"), NO_UNIT),
         (BARE, ChildOutcome(3, would_restart=True), INACTIVE),
     ],
-    ids=["waits for its turn", "has yielded", "is paused", "is held", "is refused", "failed", "is limited"],
+    ids=["waits for a permit", "has yielded", "is paused", "is held", "is refused", "failed", "is limited"],
 )
 def test_a_pod_that_waits_longer_than_any_probe_is_patient_is_not_restarted(
     liveness: Liveness, seen: PollSnapshot, first: ChildOutcome | None, status: int

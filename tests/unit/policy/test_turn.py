@@ -1,4 +1,4 @@
-"""What the policy does while planned work waits for the turn of this node."""
+"""What the policy does while planned work waits for a permit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The brake: what a fleet has learnt of a generation."""
+"""The breaker: what a fleet has learnt of a generation."""
 
 from __future__ import annotations
 
@@ -9,9 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from installer.cluster.brake import Brake, build_brake, read_brake, stopped, with_failure, with_success
-from installer.cluster.leases import brake_name, build_lease
-from installer.model.fleet import BRAKE, FleetRules
+from installer.cluster.breaker import (
+    Breaker,
+    build_breaker,
+    read_breaker,
+    stopped,
+    with_failure,
+    with_success,
+)
+from installer.cluster.leases import breaker_name, build_lease
+from installer.model.fleet import BREAKER, FleetRules
 from tests.fleet_bench import (
     LEASES,
     NAMESPACE,
@@ -25,7 +32,7 @@ from tests.fleet_bench import (
 
 # Any character but those that are none: hypothesis need not build its table of what UTF-8 can say.
 WORDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)
-THE_BRAKE = f"{LEASES}/{brake_name(NEW.generation)}"
+THE_BREAKER = f"{LEASES}/{breaker_name(NEW.generation)}"
 
 
 def test_one_failure_of_a_small_fleet_stops_the_generation(store: Store) -> None:
@@ -35,7 +42,10 @@ def test_one_failure_of_a_small_fleet_stops_the_generation(store: Store) -> None
     assert answer.tripped == "generation one is stopped: it failed on node a: the relay does not answer"
     for node in (b, c):
         assert node.begin().why == answer.tripped
-    assert json.loads(store.objects[THE_BRAKE]["metadata"]["annotations"][BRAKE])["stopped"] == answer.tripped
+    assert (
+        json.loads(store.objects[THE_BREAKER]["metadata"]["annotations"][BREAKER])["stopped"]
+        == answer.tripped
+    )
     assert b.begin(replace(NEW, generation="two")).granted
     b.end()
     assert c.begin(REPAIR).granted  # what was verified here is repaired all the same
@@ -56,16 +66,18 @@ def test_it_never_lapses_and_the_failed_node_takes_it_back(store: Store) -> None
 
 @settings(max_examples=40)
 @given(failures=st.integers(0, 9), limit=st.integers(1, 5), passed=st.booleans())
-def test_the_brake_counts_to_its_limit(failures: int, limit: int, passed: bool) -> None:
-    brake = Brake("one", passed=100.0 if passed else 0.0)
+def test_the_breaker_counts_to_its_limit(failures: int, limit: int, passed: bool) -> None:
+    breaker = Breaker("one", passed=100.0 if passed else 0.0)
     for number in range(failures):
-        brake = with_failure(with_failure(brake, f"n{number}", "x", 1000.0), f"n{number}", "again", 2000.0)
+        breaker = with_failure(
+            with_failure(breaker, f"n{number}", "x", 1000.0), f"n{number}", "again", 2000.0
+        )
     rules = FleetRules(max_failures=str(limit))
-    assert len(brake.failures) == failures
-    assert bool(stopped(brake, rules, 100)) is (failures >= (limit if passed else 1))
+    assert len(breaker.failures) == failures
+    assert bool(stopped(breaker, rules, 100)) is (failures >= (limit if passed else 1))
     for number in range(failures):
-        brake = with_success(brake, f"n{number}", 3000.0)
-    assert not stopped(brake, rules, 100)
+        breaker = with_success(breaker, f"n{number}", 3000.0)
+    assert not stopped(breaker, rules, 100)
 
 
 @settings(max_examples=40)
@@ -73,8 +85,8 @@ def test_the_brake_counts_to_its_limit(failures: int, limit: int, passed: bool) 
     canaries=st.dictionaries(WORDS.filter(bool), st.integers(1, 10**9), max_size=4),
     why=WORDS,
 )
-def test_a_brake_is_read_as_it_was_written(canaries: dict[str, int], why: str) -> None:
-    brake = Brake(
+def test_a_breaker_is_read_as_it_was_written(canaries: dict[str, int], why: str) -> None:
+    breaker = Breaker(
         "one",
         "labelled",
         5.0,
@@ -82,8 +94,8 @@ def test_a_brake_is_read_as_it_was_written(canaries: dict[str, int], why: str) -
         frozenset(list(canaries)[:1]),
         labelled=7,
     )
-    brake = with_failure(brake, "b", why, 7.0)
-    assert read_brake("one", build_brake(brake, "ns", RULES, 3), now=1e9) == brake
+    breaker = with_failure(breaker, "b", why, 7.0)
+    assert read_breaker("one", build_breaker(breaker, "ns", RULES, 3), now=1e9) == breaker
 
 
 @pytest.mark.parametrize(
@@ -98,18 +110,18 @@ def test_a_brake_is_read_as_it_was_written(canaries: dict[str, int], why: str) -
     ],
     ids=lambda said: said[:20],
 )
-def test_nobody_begins_on_a_brake_that_is_not_understood(store: Store, said: str) -> None:
+def test_nobody_begins_on_a_breaker_that_is_not_understood(store: Store, said: str) -> None:
     a, _, _ = trio(store, anywhere())
-    store.put(THE_BRAKE, build_lease(brake_name("one"), NAMESPACE, "one", annotations={BRAKE: said}))
+    store.put(THE_BREAKER, build_lease(breaker_name("one"), NAMESPACE, "one", annotations={BREAKER: said}))
     answer = a.begin()
     assert not answer.granted
     assert "rollout retry" in answer.why
 
 
-def test_a_brake_that_many_have_tripped_fits_into_an_annotation() -> None:
+def test_a_breaker_that_many_have_tripped_fits_into_an_annotation() -> None:
     """Annotations of an object have 256 KiB together (Kubernetes API, TotalAnnotationSizeLimitB)."""
-    brake = Brake("one", canaries={f"a-rather-long-name-of-a-node-{at}": 1.0 for at in range(1000)})
+    breaker = Breaker("one", canaries={f"a-rather-long-name-of-a-node-{at}": 1.0 for at in range(1000)})
     for at in range(1000):
-        brake = with_failure(brake, f"a-rather-long-name-of-a-node-{at}", "ü" * 400, 1.0)
-    said = build_brake(brake, NAMESPACE, RULES, 10_000)["metadata"]["annotations"]
+        breaker = with_failure(breaker, f"a-rather-long-name-of-a-node-{at}", "ü" * 400, 1.0)
+    said = build_breaker(breaker, NAMESPACE, RULES, 10_000)["metadata"]["annotations"]
     assert sum(len(text.encode()) for text in said.values()) < 200 << 10
