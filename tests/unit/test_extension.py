@@ -14,7 +14,7 @@ import sys
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import yaml
@@ -22,16 +22,36 @@ import yaml
 from installer.cli import main
 from installer.errors import InvalidInputError
 from installer.gardener.decide import Situation, decide
-from installer.gardener.desired import Renderer
+from installer.gardener.desired import Renderer, Wanted
 from installer.gardener.nodes import Node, Nodes
-from installer.gardener.resources import parse_cluster, parse_extension, parse_managed_resource
+from installer.gardener.resources import (
+    Extension,
+    Shoot,
+    parse_cluster,
+    parse_extension,
+    parse_managed_resource,
+)
 from installer.gardener.status import build_patch
 from installer.manifests.text import dump
 from installer.model.names import Mode
 
 CASES = Path(__file__).parents[1] / "cases" / "extension"
 NAMES = sorted(path.stem for path in (CASES / "situations").iterdir())
-RENDERER = Renderer(values=CASES / "values.yaml", deployment=(CASES / "deployment.yaml",))
+
+
+class Remembering(Renderer):
+    """Renders once what most cases ask for: that takes most of their time."""
+
+    made: ClassVar[dict[str, Wanted]] = {}
+
+    def _render(self, extension: Extension, shoot: Shoot, mode: Mode) -> Wanted:
+        key = repr((extension.namespace, extension.excess, extension.provider_config, shoot, mode))
+        if key not in self.made:
+            self.made[key] = super()._render(extension, shoot, mode)
+        return self.made[key]
+
+
+RENDERER = Remembering(values=CASES / "values.yaml", deployment=(CASES / "deployment.yaml",))
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
