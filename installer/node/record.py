@@ -104,7 +104,6 @@ class Record:
     owed: Mapping[str, str] = field(default_factory=dict)
     signalled: tuple[str, str] = ("", "")  # invocation, digest of the force.cfg that it read again
     checked: str = ""  # the proxy's invocation after whose start every container had its weight
-    # Of an installation that was taken over:
 
     @property
     def claims(self) -> dict[str, Owned]:

@@ -83,18 +83,15 @@ def roll_back(
     journal = journal_lines(unit, run.host.journal.tail(unit, _JOURNAL_LINES) if unit else ())
     message = f"failed: {failure.message}; rolling back"
     run.emit(Event("rollback.started", message, {"reason": failure.message}))
-    target, back, slow, kept = Desired(), Progress(restarts_left=progress.restarts_left), False, ""
+    target, back, kept = Desired(), Progress(restarts_left=progress.restarts_left), ""
     try:
         target = good_desired(run.store.record, run.host.files) or Desired()
-        if progress.touched or target.proxy is not None or not is_earlier(run.store.record):
-            plan, snapshot = _plan_back(assessment, progress, target, run)
-            limits = limits_of(plan, snapshot, run.settings)
-            try:
-                converge(plan, snapshot, run, limits, back)
-            except KubeletKeptError as error:  # it is healthy there
-                kept = f", but {error.message}"
-            slow = back.left_relay
-        # else not even the claim of a takeover was written: that installation is as it was
+        plan, snapshot = _plan_back(assessment, progress, target, run)
+        limits = limits_of(plan, snapshot, run.settings)
+        try:
+            converge(plan, snapshot, run, limits, back)
+        except KubeletKeptError as error:  # it is healthy there
+            kept = f", but {error.message}"
     except (InstallerError, OSError) as error:
         second = failed_on_disk("the rollback", error) if isinstance(error, OSError) else error
         if not runtime_error(run.host, assessment.base_endpoint):
@@ -105,7 +102,7 @@ def roll_back(
             # Every file is as it was; a proxy without its runtime waits, and systemd tries again.
             return runtime_away(failure, second, after, journal)
         return failed_twice(failure, second, after, journal)
-    if progress.cut_short and slow:  # it had less time than this node needs for a good one
+    if progress.cut_short and back.left_relay:  # it had less time than this node needs for a good one
         failure = StepFailedError(failure.message, _SLOW, interfered=True)
     blamed = _blame(assessment, failure, run)
     unsaved = _close(target, run)
