@@ -37,9 +37,7 @@ HOUR = 3600.0
 REPAIR_BOUND = 30.0  # seconds that a repair and its rollback may take while kubelet hangs (R8)
 STOP_GRACE = 10.0  # seconds from SIGTERM to SIGKILL for a child that delays a rescue
 
-_BLIND_PATIENCE = (
-    20.0  # seconds without systemd's bus that mean nothing: its restart, or a host that shuts down
-)
+_BLIND_PATIENCE = 20.0  # seconds without systemd's bus that mean nothing: a restart of it, or a shutdown
 _KUBELET_PATIENCE = 10.0  # seconds that a restart of kubelet by others may take before a pass looks into it
 _LONG_SILENCE = 60.0  # from then on the relay is asked as seldom as one that answers
 _RESCUE_RETRY = 2.0
@@ -353,9 +351,10 @@ class Policy:
     def _judge(self, now: float, snapshot: PollSnapshot) -> None:
         """Sets phase, reason and readiness."""
         sick, tried = snapshot.complaint(self._relay.silence(now)), self._passes.tried is not None
-        self._blind_since = (
-            (now if self._blind_since is None else self._blind_since) if snapshot.blind else None
-        )
+        if not snapshot.blind:
+            self._blind_since = None
+        elif self._blind_since is None:
+            self._blind_since = now
         patient = tried and self._blind_since is not None and now < self._blind_since + _BLIND_PATIENCE
         blind = "" if patient else snapshot.blind
         self._serves = bool(self._passes.installed.get("generation")) and not (blind or sick)
