@@ -1,14 +1,12 @@
 """The built image of Gardener's controller, as its chart starts it on a seed."""
 
 import signal
-from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
 
-from tests.image.container import Document, Pod, import_archive
+from tests.image.container import Pod, import_archive
 from tests.image.images import extension_image
-from tests.throwaway.apiserver import inside
 from tests.throwaway.fleet import LEASES
 from tests.throwaway.gardener import Landscape, install_controller
 from tests.throwaway.host import ThrowawayHost
@@ -34,7 +32,8 @@ def test_it_gets_ready_serves_a_shoot_and_ends(tmp_path: Path) -> None:
         with Landscape(seed, shoot, n1="ready") as world:
             place = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(seed.port)}
             with Pod(host, template, [objects["ConfigMap"]], environment=place, account=seed.account) as pod:
-                pod.until(lambda: inside(network, lambda: is_well(template)), SECONDS, "a probe fails")
+                pod.wait_ready(SECONDS)
+                assert pod.probe("livenessProbe").code == 0
                 world.add_shoot(SHOOT)
                 world.enable(SHOOT)
                 world.rest(SHOOT, "Create Succeeded")
@@ -45,20 +44,3 @@ def test_it_gets_ready_serves_a_shoot_and_ends(tmp_path: Path) -> None:
                 assert pod.terminate(SECONDS) == 128 + signal.SIGTERM
             lease = Name(LEASES, "kube-system", "cri-resmgr-extension-leader-election")
             assert seed.get(lease)["spec"]["holderIdentity"] == ""
-
-
-def is_well(template: Document) -> bool:
-    """By both probes, as kubelet sees them."""
-    (container,) = template["spec"]["containers"]
-    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
-    asked = [container[kind]["httpGet"] for kind in ("livenessProbe", "readinessProbe")]
-    try:
-        return [get(ports[each["port"]], each["path"]) for each in asked] == [200, 200]
-    except OSError:
-        return False
-
-
-def get(port: int, path: str) -> int:
-    connection = HTTPConnection("127.0.0.1", port, timeout=30)
-    connection.request("GET", path)
-    return connection.getresponse().status
