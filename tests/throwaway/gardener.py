@@ -16,7 +16,7 @@ import yaml
 
 from installer.gardener.registration import render_registration
 from installer.manifests import ManifestOptions
-from tests.gochart import render_chart
+from tests.charts import render_chart
 from tests.throwaway.fleet import DAEMON_SETS, NODES, PODS
 from tests.throwaway.kubeserver import Kind, KubeServer, Name
 from tests.throwaway.managed import RESOURCES, SECRETS, Manager

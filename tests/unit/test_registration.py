@@ -17,9 +17,10 @@ from installer.gardener.registration import build_chart, render_registration
 from installer.gardener.resources import Shoot, parse_extension
 from installer.manifests import ManifestOptions
 from installer.model.names import Mode
-from tests.gochart import merge, render_chart
+from tests.charts import lint_chart, render_chart
 
 NODES, CONTROLLER = "registry.example.org/cri-resmgr-installer:1", "registry.example.org/extension:1"
+CHART = Path(__file__).parents[2] / "templates" / "chart"
 NAMESPACE = "extension-cri-resmgr-x7k2p"
 
 
@@ -37,6 +38,12 @@ def rendered(deployment: dict[str, Any], values: dict[str, Any]) -> dict[str, di
     mixed = merge(given["values"], values) | {"gardener": {"seed": {"name": "seed-1"}}}
     objects = render_chart(b64decode(given["chart"]), mixed, NAMESPACE)
     return {each["kind"]: each for each in objects}
+
+
+def merge(old: Any, new: Any) -> Any:
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return new
+    return {**old, **{key: merge(old.get(key), value) for key, value in new.items()}}
 
 
 def mounted(config: dict[str, Any], directory: Path) -> Renderer:
@@ -61,6 +68,11 @@ def test_the_archive_is_the_same_bytes() -> None:
     assert chart == build_chart()
     assert chart[4:8] == bytes(4)
     assert len(chart) < 100_000
+
+
+def test_helm_finds_nothing_wrong_with_it() -> None:
+    values = {"image": {"repository": "registry.example.org/extension", "tag": "1"}}
+    assert lint_chart(CHART, values) == []
 
 
 def test_an_api_server_takes_all_of_it() -> None:

@@ -6,8 +6,8 @@ from __future__ import annotations
 from installer.gardener.decide import FINALIZER
 from installer.gardener.registration import build_chart
 from installer.model.names import STATUS
+from tests.charts import render_chart
 from tests.contract.extension.replica import CHANGED, INSTALLED, REMOVED, SHOOT, Start, secrets
-from tests.gochart import render_chart
 from tests.throwaway.fleet import DAEMON_SETS, LEASES, NODES, PODS
 from tests.throwaway.gardener import EVENTS, RESOURCE, Landscape
 from tests.throwaway.kubeserver import Kind, Name, parse_path
