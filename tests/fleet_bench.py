@@ -10,10 +10,11 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from installer.cluster.ask import Ask, FleetContext
+from installer.cluster.ask import Ask
 from installer.cluster.kubeapi import NO_OBJECTS, Answer
 from installer.cluster.leases import CANARY, RING, build_lease, leases_path
 from installer.cluster.node_objects import EVENTS_PATH
+from installer.cluster.pod_context import PodContext
 from installer.model.fleet import FLEET, FleetAnswer, FleetRequest, FleetRules, PlannedWork, WorkResult
 from installer.model.hold import PAUSE_ANNOTATION
 from tests.throwaway.apiserver import as_table, merge, merge_conditions
@@ -149,8 +150,9 @@ class Node:
         store.node(name, canary=canary)
 
     def _ask(self, request: FleetRequest) -> Ask:
-        fleet = FleetContext(self.name, NAMESPACE, DAEMONSET)
-        return Ask(fleet, request, self.store, lambda: self.store.now + self.skew, self.random.random)
+        name = "cri-resmgr-installer"
+        context = PodContext("", 0, "", self.name, "", "kube-system", name, rollout_namespace=NAMESPACE)
+        return Ask(context, request, self.store, lambda: self.store.now + self.skew, self.random.random)
 
     def begin(self, work: PlannedWork = NEW) -> FleetAnswer:
         answer = self._ask(FleetRequest(self.uid, self.rules, self.canary)).begin(work)

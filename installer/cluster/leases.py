@@ -30,7 +30,7 @@ _RELEASED_SECONDS = 1  # a Lease's duration has to be above 0
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class Holder:
     """A node as the holder of a permit: another node of the same name has another UID."""
 
     node: str

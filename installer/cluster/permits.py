@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from installer.cluster.leases import MOST_PERMITS, Member, Permit, permit_name
+from installer.cluster.leases import MOST_PERMITS, Holder, Permit, permit_name
 
 _OLD = 120.0  # seconds: who has held a permit for longer may be gone
 
@@ -27,7 +27,7 @@ class Choice:
 
 def choose(
     permits: Sequence[Permit],
-    me: Member,
+    me: Holder,
     limit: int,
     now: float,
     random: Callable[[], float],

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from installer.cluster.ask import Ask, FleetContext
+from installer.cluster.ask import Ask
 from installer.cluster.kubeapi import Api, KubeApi
 from installer.cluster.node_objects import EVENTS_PATH, build_event
 from installer.cluster.pod_context import PodContext
@@ -39,8 +39,7 @@ def turn(text: str) -> str:
 
 def talk(context: PodContext, request: FleetRequest, api: Api, clock: Callable[[], float]) -> FleetAnswer:
     """The requests. `clock` is the time of the epoch where the server does not say it."""
-    fleet = FleetContext(context.node, context.rollout_namespace, context.daemonset_path)
-    ask = Ask(fleet, request, api, clock, random.random)
+    ask = Ask(context, request, api, clock, random.random)
     answer = ask.begin(request.work) if request.work else ask.end()
     if answer.tripped:
         api.call("POST", EVENTS_PATH, build_event(context, _stopped(answer, clock())))

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from installer.cluster.board import read_pause
 from installer.cluster.breaker import Breaker, read_breaker, stopped
 from installer.cluster.leases import Permit, build_lease, metadata_of, permits_of, read_permits
+from installer.cluster.rollout import read_pause
 from installer.cluster.size import measure
 from installer.model.fleet import FLEET, ROLLOUT, FleetRules
 from installer.model.hold import PAUSE_ANNOTATION

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from installer.cluster.ask import Ask, FleetContext
+from installer.cluster.ask import Ask
 from installer.cluster.heartbeat import Heartbeat, HeartbeatRequest
 from installer.cluster.kubeapi import KubeApi
 from installer.cluster.leases import Permit, build_lease, build_permit
@@ -93,7 +93,7 @@ class Scene(Robbed):
         return KubeApi("127.0.0.1", self._cluster.port, account, time.monotonic() + 120)
 
     def ask(self, node: str, **request: Any) -> Ask:
-        context = FleetContext(node, PLACE, f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/{NAME}")
+        context = PodContext("", 0, "", node, "", NAMESPACE, NAME, rollout_namespace=PLACE)
         return Ask(
             context, FleetRequest(self.uids[node], RULES, **request), self.api(node), time.time, lambda: 0.0
         )

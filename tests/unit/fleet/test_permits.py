@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from installer.cluster.leases import Member, Permit, permit_name, permits_of, share_of
+from installer.cluster.leases import Holder, Permit, permit_name, permits_of, share_of
 from installer.cluster.permits import choose
 from tests.fleet_bench import (
     LEASES,
@@ -52,12 +52,12 @@ def test_a_node_takes_a_permit_only_where_there_is_room(
         for index, (node, left) in held.items()
     ]
     at_work = [permit for permit in permits if permit.is_held(100.0)]
-    choice = choose(permits, Member("me", "me"), limit, 100.0, lambda: start)
+    choice = choose(permits, Holder("me", "me"), limit, 100.0, lambda: start)
     assert len(choice.free) == max(0, limit - len(at_work))  # each may be taken by another node by then
     assert not {permit.name for permit in choice.free} & {permit.name for permit in at_work}
     for permit in at_work:
         node, _, uid = permit.holder.partition("/")
-        found = choose(permits, Member(node, uid), limit, 100.0, lambda: start)
+        found = choose(permits, Holder(node, uid), limit, 100.0, lambda: start)
         assert found.mine
         assert not found.free
 
