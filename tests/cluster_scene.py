@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from installer.cluster.child import parse_talk
 from installer.cluster.client import ApiCluster
-from installer.cluster.heartbeat import HeartbeatRequest, parse_request
+from installer.cluster.node_word import Statement
 from installer.cluster.pod_context import PodContext
+from installer.cluster.talk import Talk
 from installer.host.files import RootedFiles
 from installer.host.run import Finished
 from installer.model.daemon import DaemonState, Phase
@@ -29,7 +31,8 @@ def answer(
     **more: Any,
 ) -> str:
     """What a child says of a heartbeat."""
-    return json.dumps({"paused": paused, "sent": sent, "parts": parts, "wait": wait} | more)
+    node = None if paused is None else {"paused": paused}
+    return json.dumps({"node": node, "sent": sent, "parts": parts, "wait": wait} | more)
 
 
 class FakeLoop:
@@ -80,7 +83,7 @@ class FakeChild:
         on_end: Callable[[int], None],
         seconds: float,
     ) -> None:
-        self.verb, self.request, self.seconds = argv[-2], parse_request(argv[-1]), seconds
+        self.verb, self.request, self.seconds = argv[-2], parse_talk(argv[-1]), seconds
         self.killed = False
         self._on_line, self._on_end = on_line, on_end
 
@@ -100,7 +103,7 @@ class Scene:
         self.said: list[Event] = []
         self.loop = FakeLoop()
         self.children = self.loop.children
-        self.asked: list[tuple[str, HeartbeatRequest]] = []
+        self.asked: list[tuple[str, Talk]] = []
         self.answers: list[Finished] = []
         self.changes = 0
         self.now = 0.0
@@ -116,7 +119,7 @@ class Scene:
         )
 
     def _run(self, argv: Sequence[str], _timeout: float) -> Finished:
-        self.asked.append((argv[-2], parse_request(argv[-1])))
+        self.asked.append((argv[-2], parse_talk(argv[-1])))
         return self.answers.pop(0) if self.answers else Finished(tuple(argv), 0, answer())
 
     def _change(self) -> None:
@@ -126,7 +129,7 @@ class Scene:
         self.answers.append(Finished((), code, output or answer(parts=SEEN)))
         self.cluster.begin(self.loop, self._change)
 
-    def heartbeat(self, output: str, code: int = 0) -> HeartbeatRequest:
+    def heartbeat(self, output: str, code: int = 0) -> Talk:
         """The next heartbeat, from its timer to its end; a look at the Node, if none is due."""
         if not self.loop.due:
             self.cluster.see_node()
@@ -141,3 +144,8 @@ class Scene:
 
 def state(phase: Phase, reason: str = "", **more: Any) -> DaemonState:
     return DaemonState(Mode.INSTALL, phase, phase is Phase.CONVERGED, reason, **more)
+
+
+def says(order: Talk) -> Statement:
+    assert order.say
+    return order.say

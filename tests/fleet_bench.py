@@ -15,7 +15,8 @@ from installer.cluster.kubeapi import NO_OBJECTS, Answer
 from installer.cluster.leases import CANARY, RING, build_lease, leases_path
 from installer.cluster.node_objects import EVENTS_PATH
 from installer.cluster.pod_context import PodContext
-from installer.model.fleet import FLEET, FleetAnswer, FleetRequest, FleetRules, PlannedWork, WorkResult
+from installer.cluster.talk import End, Talk
+from installer.model.fleet import FLEET, FleetAnswer, FleetRules, PlannedWork, WorkResult
 from installer.model.hold import PAUSE_ANNOTATION
 from tests.throwaway.apiserver import as_table, merge, merge_conditions
 from tests.throwaway.selectors import matches
@@ -149,13 +150,14 @@ class Node:
         self.skew = 0.0
         store.node(name, canary=canary)
 
-    def _ask(self, request: FleetRequest) -> Ask:
+    def _ask(self) -> Ask:
         name = "cri-resmgr-installer"
         context = PodContext("", 0, "", self.name, "", "kube-system", name, rollout_namespace=NAMESPACE)
-        return Ask(context, request, self.store, lambda: self.store.now + self.skew, self.random.random)
+        order = Talk(context, uid=self.uid, canary=self.canary, rules=self.rules)
+        return Ask(order, self.store, lambda: self.store.now + self.skew, self.random.random)
 
     def begin(self, work: PlannedWork = NEW) -> FleetAnswer:
-        answer = self._ask(FleetRequest(self.uid, self.rules, self.canary)).begin(work)
+        answer = self._ask().begin(work)
         self.held = answer if answer.granted else self.held
         return answer
 
@@ -163,10 +165,7 @@ class Node:
         """As `run` does: only what the fleet waits for is told."""
         tells = work.begins and (ok is not True or self.held.canary)
         result = WorkResult(work, ok, "" if ok else why) if tells else None
-        request = FleetRequest(
-            self.uid, self.rules, result=result, permit=self.held.permit, version=self.held.version
-        )
-        answer = self._ask(request).end()
+        answer = self._ask().end(End(result, self.held.permit, self.held.version))
         if answer.told and answer.released:
             self.held = FleetAnswer()
         return answer

@@ -15,8 +15,11 @@ def run_daemon_verb(arguments: argparse.Namespace, options: Options) -> int:
     """Runs one of DAEMON_VERBS and returns its exit code."""
     if arguments.command == "run":
         return _run_daemon(options)
-    if arguments.command.startswith("cluster-"):
-        return _talk_to_cluster(arguments)
+    if arguments.command == "talk":
+        from installer.cluster.child import talk
+
+        print(talk(arguments.request))
+        return 0
     return _run_child(arguments, options)
 
 
@@ -51,15 +54,6 @@ def _run_daemon(options: Options) -> int:
     context = find_pod_context(os.environ)
     cluster = ApiCluster(context, emit, RootedFiles(options.host_root)) if context else NoCluster()
     return Daemon(command, emit, cluster).run()
-
-
-def _talk_to_cluster(arguments: argparse.Namespace) -> int:
-    from installer.cluster.heartbeat import decommission, heartbeat
-    from installer.cluster.turn_child import turn
-
-    talks = {"cluster-heartbeat": heartbeat, "cluster-decommission": decommission, "cluster-turn": turn}
-    print(talks[arguments.command](arguments.request))
-    return 0
 
 
 def _run_child(arguments: argparse.Namespace, options: Options) -> int:

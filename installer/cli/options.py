@@ -17,7 +17,7 @@ from installer.errors import InvalidInputError, UnservableHostError
 from installer.inputs.reading import suggest
 
 ENVIRONMENT_PREFIX = "CRI_RESMGR_INSTALLER_"
-INTERNAL_VERBS = ("settings", "rescue", "cluster-heartbeat", "cluster-decommission", "cluster-turn")
+INTERNAL_VERBS = ("settings", "rescue", "talk")
 DAEMON_VERBS = ("run", *INTERNAL_VERBS)
 _DEFAULTS = {
     "config": "",

@@ -30,7 +30,6 @@ from installer.cluster.leases import (
     rollout_query,
 )
 from installer.cluster.permits import is_ghost
-from installer.cluster.pod_context import PodContext
 from installer.cluster.rollout import (
     Board,
     Doubt,
@@ -44,7 +43,8 @@ from installer.cluster.rollout import (
     wait_for_others,
 )
 from installer.cluster.size import FleetSize, build_size, measure
-from installer.model.fleet import FLEET, FleetAnswer, FleetRequest, PlannedWork, WorkResult
+from installer.cluster.talk import End, Talk
+from installer.model.fleet import FLEET, FleetAnswer, PlannedWork, WorkResult
 
 _TRIES = 4  # of a write that others hinder
 _MOVES = 4 + _TRIES  # two looks at the size, the canaries, a doubt; and the breaker
@@ -68,17 +68,16 @@ class Ask:
 
     def __init__(
         self,
-        context: PodContext,
-        request: FleetRequest,
+        order: Talk,
         api: Api,
         clock: Callable[[], float],
         random: Callable[[], float],
     ) -> None:
-        self._context, self._request, self._random = context, request, random
+        self._order, self._context, self._random = order, order.context, random
         self._api, self._now = api, clock()
-        self._rules = request.rules
-        self._me = Holder(context.node, request.uid)
-        self._leases = leases_path(context.rollout_namespace)
+        self._rules = order.rules
+        self._me = Holder(order.context.node, order.uid)
+        self._leases = leases_path(order.context.rollout_namespace)
 
     # -- to begin ---------------------------------------------------------------------------
 
@@ -87,7 +86,7 @@ class Ask:
         try:
             board, path = self._read_board(work.generation), self._context.daemonset_path
             for _ in range(_MOVES):
-                now, labelled = self._now, self._request.canary
+                now, labelled = self._now, self._order.canary
                 rollout = Rollout(board, self._me, work, self._rules, path, now, self._random, labelled)
                 move = rollout.next_move()
                 if isinstance(move, Take):
@@ -183,23 +182,23 @@ class Ask:
 
     # -- to end -----------------------------------------------------------------------------
 
-    def end(self) -> FleetAnswer:
+    def end(self, end: End) -> FleetAnswer:
         """Tells the result first, so that the next node that gets the permit knows of it."""
-        request, told, tripped = self._request, False, ""
+        told, tripped = False, ""
         try:
-            tripped = self._tell(request.result) if request.result else ""
+            tripped = self._tell(end.result, knows_none=end.knows_none) if end.result else ""
             told = True
-            released = not request.permit or self._release(request.permit, request.version)
+            released = not end.permit or self._release(end.permit, end.version)
         except _FailedError as error:
             return replace(error.answer, told=told, tripped=tripped)
         return FleetAnswer(told=True, released=released, tripped=tripped)
 
-    def _tell(self, result: WorkResult) -> str:
+    def _tell(self, result: WorkResult, *, knows_none: bool) -> str:
         """Writes the result down, and says whether that has tripped the breaker, and why. Raises
         _FailedError."""
         for _ in range(2 * _TRIES):
             board = self._read_board(result.work.generation)
-            for each in board.permits if self._request.knows_none else ():
+            for each in board.permits if knows_none else ():
                 if each.holder == self._me.identity and each.is_held(self._now):
                     self._release(each.name, each.version)
             # Of a fault: nobody begins the generation until a person deletes it, and then it begins anew.

@@ -6,7 +6,7 @@ still to be told, and when the next child is due.
 
 from __future__ import annotations
 
-import json
+import contextlib
 import random
 import time
 from collections import deque
@@ -16,15 +16,16 @@ from typing import Any
 
 from installer.cluster.agenda import Agenda, Due, Periods
 from installer.cluster.events import EVENTS, MESSAGE_LIMIT, NodeSpeech, kind_of, message_of, policy_of
-from installer.cluster.heartbeat import HEARTBEAT_SECONDS, HeartbeatRequest
 from installer.cluster.memory import ClusterMemory
 from installer.cluster.pod_context import PodContext
+from installer.cluster.talk import TALK_SECONDS, Heard, NodeFacts, Result, Talk
 from installer.cluster.turns import Turns
 from installer.host.ports import Files
 from installer.host.run import OURSELVES, Finished, describe_exit, run
 from installer.model.daemon import DaemonState, Loop, Phase, RunningChild
 from installer.model.event import Emit, Event
 from installer.model.fleet import FleetRules, PlannedWork, Turn, WorkResult
+from installer.model.jsontext import from_json, to_json
 
 _PERIODS = Periods()
 _FIRST_SECONDS = 3.0  # before the first pass: a dead API server must not delay it
@@ -38,8 +39,8 @@ RunChild = Callable[[Sequence[str], float], Finished]
 
 
 class ApiCluster:
-    """The Cluster port. `run_child` runs a process and waits for it. `program` is what is started, with a
-    verb of the command line (`cluster-...`) and one JSON text."""
+    """The Cluster port. `run_child` runs a process and waits for it. `program` is what is started, with the
+    verb `talk` and one JSON text."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class ApiCluster:
         self._waits = False  # for its turn
         self._queue: deque[Mapping[str, Any]] = deque(maxlen=_QUEUE)
         self._flight: tuple[Mapping[str, Any], ...] = ()
-        self._heard: dict[str, tuple[str, str]] = {}
+        self._heard: dict[str, Result] = {}
         self._child: RunningChild | None = None
         self._output = ""
         self._timer = 0
@@ -80,8 +81,8 @@ class ApiCluster:
     def begin(self, loop: Loop, changed: Callable[[], None]) -> None:
         """See the port."""
         self._kept.recall()
-        request = HeartbeatRequest(self._context, _FIRST_SECONDS - 0.5, ask_only=True)
-        done = self._run_child(self._argv("cluster-heartbeat", request), _FIRST_SECONDS)
+        order = Talk(self._context, _FIRST_SECONDS - 0.5, look=True, is_first=True)
+        done = self._run_child(self._argv(order), _FIRST_SECONDS)
         failed, wait = self._take(done.output, "" if done.code == 0 else _how_it_ended(done.code))
         self._agenda.ended(failed, looked=True, retry_after=wait)
         self._want_more(failed)
@@ -107,15 +108,11 @@ class ApiCluster:
 
     def removal_evidence(self) -> tuple[bool, str]:
         """See the port."""
-        request = HeartbeatRequest(self._context)
-        done = self._run_child(self._argv("cluster-decommission", request), HEARTBEAT_SECONDS + _GRACE)
-        try:
-            if done.code != 0:
-                raise ValueError
-            answer = json.loads(done.lines[-1])
-            return answer["certain"] is True, str(answer["why"])
-        except (ValueError, LookupError, TypeError):
-            return False, f"the API server could not be asked: {_how_it_ended(done.code)}"
+        done = self._run_child(self._argv(Talk(self._context, evidence=True)), TALK_SECONDS + _GRACE)
+        with contextlib.suppress(ValueError):
+            if done.code == 0 and (found := from_json(Heard, _last_line(done.output)).evidence):
+                return found.certain, found.why
+        return False, f"the API server could not be asked: {_how_it_ended(done.code)}"
 
     def turn(self) -> Turn:
         """See the port. Where the API server does not say whether the node is paused, repairs go on, and
@@ -203,30 +200,22 @@ class ApiCluster:
         tells = self._owes_state and self._node.lasts
         if self._reached and (unsent or tells):
             sees = tells and not self._memory
-            request = self._request(unsent, _FIRST_SECONDS - 0.5, sees=sees, tells=tells)
-            self._run_child(self._argv("cluster-heartbeat", request), _FIRST_SECONDS)
+            order = self._order(unsent, _FIRST_SECONDS - 0.5, sees=sees, tells=tells)
+            self._run_child(self._argv(order), _FIRST_SECONDS)
 
     # -- children ---------------------------------------------------------------------------
 
-    def _request(
+    def _order(
         self,
         events: tuple[Mapping[str, Any], ...],
         seconds: float,
         *,
         sees: bool,
         tells: bool,
-    ) -> HeartbeatRequest:
+    ) -> Talk:
         """`sees`: the Node is looked at; `tells`: it is told the present state."""
-        return HeartbeatRequest(
-            self._context,
-            seconds,
-            status=self._node.status if self._speaks and tells else {},
-            events=events,
-            serves=self._node.serves,
-            failure=self._node.failure,
-            see_node=sees,
-            known=self._memory,
-        )
+        says = self._node.statement if self._speaks and tells else None
+        return Talk(self._context, seconds, look=sees, say=says, said=self._memory, events=events)
 
     def _tells(self, due: frozenset[Due]) -> bool:
         """Whether the Node is told the present state. What differs is told instead of a look: the answer is
@@ -262,8 +251,8 @@ class ApiCluster:
         """Whether the last attempt was no failure; there may have been none."""
         return self._heard.get(part, ("ok", ""))[0] == "ok"
 
-    def _argv(self, verb: str, request: HeartbeatRequest) -> tuple[str, ...]:
-        return (*self._program, verb, request.to_json())
+    def _argv(self, order: Talk) -> tuple[str, ...]:
+        return (*self._program, "talk", to_json(order))
 
     def see_node(self) -> None:
         """Looks at the Node soon."""
@@ -291,16 +280,15 @@ class ApiCluster:
         if not (self._sees or tells or self._flight):
             self._schedule()  # what was to be said is no longer so
             return
-        request = self._request(self._flight, HEARTBEAT_SECONDS, sees=self._sees, tells=tells)
-        self._node.sending(request.status)
-        argv = self._argv("cluster-heartbeat", request)
+        order = self._order(self._flight, TALK_SECONDS, sees=self._sees, tells=tells)
+        self._node.sending(order.say)
         try:
-            self._child = self._loop.start(argv, self._line, self._ended, HEARTBEAT_SECONDS, _GRACE)
+            self._child = self._loop.start(self._argv(order), self._line, self._ended, TALK_SECONDS, _GRACE)
         except OSError as error:
             self._heard_back(f"no process could be started: {error.strerror}")
 
     def _line(self, text: str) -> None:
-        self._output = text  # the last one counts; what comes before is a warning of Python's
+        self._output = text  # the last one counts
 
     def _ended(self, code: int) -> None:
         self._child = None
@@ -343,43 +331,39 @@ class ApiCluster:
     def _take(self, output: str, failure: str) -> tuple[frozenset[Due], float]:
         """What a child has answered, or why it has not answered. Returns what is to be tried again, and for
         how many seconds the server wants to be left alone."""
-        parts: dict[str, tuple[str, str]] = {}
-        sent, paused, wait, said = 0, None, 0.0, None
         try:
             if failure:
                 raise ValueError(failure)
-            answer = json.loads(output.splitlines()[-1])
-            parts = {str(part): (str(found[0]), str(found[1])) for part, found in answer["parts"].items()}
-            sent, paused = int(answer["sent"]), answer["paused"]
-            wait = float(answer.get("wait", 0.0))
-            self._take_node(answer.get("node") or {})
-            said = answer.get("said")
-            parts["process"] = ("ok", "")
-        except (ValueError, LookupError, TypeError, AttributeError):
+            heard = from_json(Heard, _last_line(output))
+            parts = {**heard.parts, "process": ("ok", "")}
+        except ValueError:
+            heard = Heard({})
             parts = {"process": ("failed", failure or "its answer is not understood")}
             self._node.known = {}  # the Node may have been told something
-        unsent = (*self._flight[sent:], *self._queue)
+        self._take_node(heard.node or NodeFacts())
+        unsent = (*self._flight[heard.sent :], *self._queue)
         self._queue, self._flight = deque(unsent, maxlen=_QUEUE), ()
         words = [parts[part][0] == "ok" for part in ("annotation", "condition") if part in parts]
-        self._node.heard(said, told=all(words) if words else None)
+        self._node.heard(heard.said, told=all(words) if words else None)
         self._say(parts)
         before, unseen = self._kept.paused, self._unseen
         vain = parts["process"][0] != "ok" or self._unseen
         self._unseen = parts["node"][0] != "ok" if "node" in parts else vain
-        self._kept.paused = before if paused is None else paused is True
+        paused = heard.node.paused if heard.node else None
+        self._kept.paused = before if paused is None else paused
         self._kept.keep()
         if self._kept.paused is not before or (unseen and not self._unseen):  # what waits for that may begin
             self._changed()
-        return self._failed(parts), wait
+        return self._failed(parts), heard.wait
 
-    def _take_node(self, node: Mapping[str, Any]) -> None:
+    def _take_node(self, node: NodeFacts) -> None:
         """Nothing where the Node was not looked at, or did not come."""
-        if uid := str(node.get("uid", "")):
-            self._turns.node_is(uid, canary=bool(node.get("canary")), ready=bool(node.get("ready")))
-        elif node.get("hidden"):
+        if node.uid:
+            self._turns.node_is(node.uid, canary=node.canary, ready=node.ready)
+        elif node.hidden:
             self._turns.node_is_hidden()
 
-    def _failed(self, parts: Mapping[str, tuple[str, str]]) -> frozenset[Due]:
+    def _failed(self, parts: Mapping[str, Result]) -> frozenset[Due]:
         """What has to be tried again. Without the Node's UID nobody can ask for a turn."""
         failed = {part for part, (result, _) in parts.items() if result != "ok"}
         if "process" in failed:
@@ -389,7 +373,7 @@ class ApiCluster:
         again |= {Due.WORD} if self._queue or "failed" in words else set()
         return frozenset(again)
 
-    def _say(self, parts: Mapping[str, tuple[str, str]]) -> None:
+    def _say(self, parts: Mapping[str, Result]) -> None:
         """Each kind of failure once, until it is over: the node is served without permission or server."""
         before = dict(self._heard)
         self._heard.update(parts)
@@ -413,6 +397,11 @@ class ApiCluster:
         if over:
             message = f"the API server serves again: {', '.join(over)}"
             self._emit(Event("cluster.restored", message, {"parts": over}))
+
+
+def _last_line(output: str) -> str:
+    """What comes before is a warning of Python's."""
+    return (output.splitlines() or [""])[-1]
 
 
 def _how_it_ended(code: int | None) -> str:

@@ -1,6 +1,6 @@
 """What a node says of itself: which Events, in which words, and what it wants its Node to say. No effects.
 
-`node_word.py` makes the objects; a child writes them (`heartbeat.py`).
+`node_word.py` makes the objects; a child writes them (`child.py`).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import installer
+from installer.cluster.node_word import Statement
 from installer.model.daemon import DaemonState, Phase
 from installer.model.instant import plain_time
 from installer.model.names import Mode
@@ -56,8 +57,8 @@ _PASSING = (Phase.STARTING, Phase.WAITING)  # soon over, as a rule, and then not
 
 
 class NodeSpeech:
-    """`status`, `serves` and `failure` are what the Node is to say (`HeartbeatRequest`), `known` is all that
-    it said of us when it was last seen, empty where that is not known. `now` is the time of the epoch."""
+    """`statement` is what the Node is to say, of `status`, `serves` and `failure`; `known` is all that it
+    said of us when it was last seen, empty where that is not known. `now` is the time of the epoch."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -126,9 +127,13 @@ class NodeSpeech:
     def shows(self, phase: Phase) -> bool:
         return self._shown.get("state") == phase
 
-    def sending(self, status: Mapping[str, str]) -> None:
+    @property
+    def statement(self) -> Statement | None:
+        return Statement(self.status, self.serves, self.failure) if self.status else None
+
+    def sending(self, says: Statement | None) -> None:
         """The Node is about to be told this."""
-        self._sent = dict(status)
+        self._sent = dict(says.status) if says else {}
 
     def heard(self, said: Mapping[str, Any] | None, *, told: bool | None) -> None:
         """An answer has come: what the Node says of us, None if it was not seen; and whether what was sent

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -20,6 +21,16 @@ _NOT_AS_WANTED = (Phase.STARTING, Phase.WAITING, Phase.FAILED, Phase.REFUSED, Ph
 _KNOWN_LIMIT = 16_384  # characters: it goes on a command line. What is longer is not ours, and is replaced
 
 Node = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What the Node is to say: the daemon's state (`status`), whether cri-resmgr serves the node (None: not
+    known), and the daemon's last failure, empty if there was none."""
+
+    status: Mapping[str, str]
+    serves: bool | None = None
+    failure: Mapping[str, str] = field(default_factory=dict)
 
 
 def build_word_patch(

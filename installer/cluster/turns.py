@@ -10,18 +10,17 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from installer.cluster.pod_context import PodContext
+from installer.cluster.talk import TALK_SECONDS, End, Heard, Talk
 from installer.cluster.turn_memory import TurnMemory, keep, recall
 from installer.host.ports import Files
 from installer.host.run import describe_exit
 from installer.model.daemon import Loop, RunningChild
 from installer.model.event import Emit, Event
-from installer.model.fleet import FREE, FleetAnswer, FleetRequest, FleetRules, PlannedWork, Turn, WorkResult
+from installer.model.fleet import FREE, FleetAnswer, FleetRules, PlannedWork, Turn, WorkResult
 from installer.model.jsontext import from_json, to_json
-
-TURN_SECONDS = 10.0  # the deadline of one question
 
 _GRACE = 2.0
 _END_SECONDS = 3.0  # for giving the permit back when `run` ends
@@ -34,17 +33,8 @@ _TO_TELL = 4
 _HIDDEN = "the API server does not return the Node object of this node"
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """Of one node to a child, to be answered within so many seconds."""
-
-    context: PodContext
-    seconds: float
-    request: FleetRequest
-
-
 class Turns:
-    """`program` is what is started with the verb `cluster-turn` and one JSON text. `changed` is called when
+    """`program` is what is started with the verb `talk` and one JSON text. `changed` is called when
     the turn has changed, `see_node` asks for a heartbeat soon, which calls `node_is`."""
 
     def __init__(
@@ -203,10 +193,8 @@ class Turns:
         permit = "" if self._busy else self._permit
         result = self._results[0] if self._results else None
         if permit or result:
-            request = FleetRequest(
-                self._uid, self._rules, result=result, permit=permit, version=self._version
-            )
-            run(self._argv(request, _END_SECONDS - 0.5), _END_SECONDS)
+            end = End(result, permit, self._version)
+            run(self._argv(self._order(_END_SECONDS - 0.5, end=end)), _END_SECONDS)
 
     # -- questions ----------------------------------------------------------------------------
 
@@ -225,27 +213,31 @@ class Turns:
         self._timer = 0
         if self._loop is None or self._child is not None or not self._uid:
             return
-        request = FleetRequest(self._uid, self._rules, self._canary)
         self._returns = returns = self._permit if self._is_spare and not self.awaits_node else ""
         self._asked = None
         if self._results or returns:
             result = self._results[0] if self._results else None
-            request = replace(request, result=result, permit=returns, version=self._version)
-            request = replace(request, knows_none=not self._permit and not self._yielded)
+            knows_none = not self._permit and not self._yielded
+            order = self._order(end=End(result, returns, self._version, knows_none))
         elif self._work is not None and self._granted is None and not self._busy:
             self._asked = self._work
-            request = replace(request, work=self._work)
+            order = self._order(begin=self._work)
         else:
             return
         self._output = ""
         try:
-            argv = self._argv(request, TURN_SECONDS)
-            self._child = self._loop.start(argv, self._line, self._ended, TURN_SECONDS, _GRACE)
+            self._child = self._loop.start(self._argv(order), self._line, self._ended, TALK_SECONDS, _GRACE)
         except OSError as error:
             self._take(FleetAnswer(why=f"no process could be started: {error.strerror}", failed=True))
 
-    def _argv(self, request: FleetRequest, seconds: float) -> tuple[str, ...]:
-        return (*self._program, "cluster-turn", to_json(Question(self._context, seconds, request)))
+    def _order(
+        self, seconds: float = TALK_SECONDS, begin: PlannedWork | None = None, end: End | None = None
+    ) -> Talk:
+        order = Talk(self._context, seconds, uid=self._uid, canary=self._canary, rules=self._rules)
+        return replace(order, begin=begin, end=end)
+
+    def _argv(self, order: Talk) -> tuple[str, ...]:
+        return (*self._program, "talk", to_json(order))
 
     def _line(self, text: str) -> None:
         self._output = text
@@ -257,7 +249,7 @@ class Turns:
         try:
             if code != 0:
                 raise ValueError(describe_exit(code))
-            answer = from_json(FleetAnswer, self._output)
+            answer = from_json(Heard, self._output).permit or FleetAnswer(failed=True)
         except ValueError as error:
             answer = FleetAnswer(why=f"the API server could not be asked: {error}", failed=True)
         self._take(answer)

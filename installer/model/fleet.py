@@ -85,22 +85,6 @@ class WorkResult:
 
 
 @dataclass(frozen=True, slots=True)
-class FleetRequest:
-    """What is asked for one node, whose Node has this `uid` and maybe the `canary` label: `work` is to be
-    permitted, or `result` to be told and `permit`, which was taken with this resourceVersion (`version`), to
-    be given back. `knows_none`: by what it remembers, it holds no permit; what has its name is given back."""
-
-    uid: str
-    rules: FleetRules
-    canary: bool = False
-    work: PlannedWork | None = None
-    result: WorkResult | None = None
-    permit: str = ""
-    version: str = ""
-    knows_none: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class FleetAnswer:
     """What came of it. `granted`, or `why` not, and after how many seconds to ask again (where `failed`, at
     the earliest). `detail` adds what differs from one question to the next: a node that said it of

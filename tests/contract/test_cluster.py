@@ -14,16 +14,20 @@ import pytest
 import trustme
 
 from installer.cluster.agenda import Periods
+from installer.cluster.child import talk, talk_with
 from installer.cluster.client import ApiCluster
-from installer.cluster.heartbeat import Heartbeat, HeartbeatRequest, decommission, heartbeat
+from installer.cluster.decommission import Decommission
 from installer.cluster.kubeapi import Answer, KubeApi
 from installer.cluster.leases import leases_path
+from installer.cluster.node_word import Statement
 from installer.cluster.pod_context import PodContext, find_pod_context
+from installer.cluster.talk import Heard, Talk
 from installer.daemon.watch import EventLoop
 from installer.host.files import RootedFiles
 from installer.model.daemon import DaemonState, Phase
 from installer.model.event import Event
 from installer.model.hold import PAUSE_ANNOTATION
+from installer.model.jsontext import from_json, to_json
 from installer.model.names import NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS, Mode
 from tests.contract.scene import tidied
 from tests.rules import rule
@@ -31,8 +35,8 @@ from tests.throwaway.apiserver import ApiServer
 
 CHILD = """
 import sys
-from installer.cluster.heartbeat import decommission, heartbeat
-print({"cluster-heartbeat": heartbeat, "cluster-decommission": decommission}[sys.argv[1]](sys.argv[2]))
+from installer.cluster.child import talk
+print(talk(sys.argv[2]))
 """
 PROGRAM = (sys.executable, "-P", "-c", CHILD)
 FAST = Periods(gap=0.1, paused=0.2, retry=(0.2, 0.2))
@@ -57,6 +61,11 @@ def api(context: PodContext) -> Iterator[KubeApi]:
     client = KubeApi(context.host, context.port, Path(context.account), time.monotonic() + 60)
     yield client
     client.close()
+
+
+def heard(order: Talk) -> Heard:
+    """What a child says."""
+    return from_json(Heard, talk(to_json(order)))
 
 
 # -- the client ---------------------------------------------------------------------------
@@ -153,16 +162,17 @@ def test_a_client_has_one_deadline_for_all(server: ApiServer, context: PodContex
 
 
 def test_a_rotated_token_is_read_anew(server: ApiServer, context: PodContext) -> None:
-    assert json.loads(heartbeat(HeartbeatRequest(context).to_json()))["parts"]["node"] == ["ok", ""]
+    assert heard(Talk(context, look=True)).parts["node"] == ("ok", "")
     server.rotate_token()
-    assert json.loads(heartbeat(HeartbeatRequest(context).to_json()))["parts"]["node"] == ["ok", ""]
+    assert heard(Talk(context, look=True)).parts["node"] == ("ok", "")
 
 
 def test_an_old_token_is_denied(server: ApiServer, context: PodContext) -> None:
     server.token = "another"
-    answer = json.loads(heartbeat(HeartbeatRequest(context).to_json()))
-    assert {found[0] for found in answer["parts"].values()} == {"denied"}
-    assert answer["paused"] is None
+    answer = heard(Talk(context, look=True))
+    assert {found[0] for found in answer.parts.values()} == {"denied"}
+    assert answer.node
+    assert answer.node.paused is None
 
 
 def test_a_server_with_anothers_certificate_gets_no_token(server: ApiServer, api: KubeApi) -> None:
@@ -195,8 +205,9 @@ def test_a_service_account_that_lacks_a_file_is_a_failure(server: ApiServer, api
 
 
 def test_a_beat_looks_and_leaves_an_event(server: ApiServer, context: PodContext) -> None:
-    answer = json.loads(heartbeat(HeartbeatRequest(context, events=(EVENT,)).to_json()))
-    assert (answer["paused"], answer["sent"]) == (False, 1)
+    answer = heard(Talk(context, look=True, events=(EVENT,)))
+    assert answer.node
+    assert (answer.node.paused, answer.sent) == (False, 1)
     assert [event["reason"] for event in server.events] == ["Converged"]
 
 
@@ -204,7 +215,7 @@ def test_a_beat_looks_and_leaves_an_event(server: ApiServer, context: PodContext
 def test_the_annotation_is_written_only_when_it_differs(server: ApiServer) -> None:
     context = annotating(server)
     for state in ("converged", "converged", "failed"):
-        heartbeat(HeartbeatRequest(context, status={"state": state}).to_json())
+        heard(Talk(context, look=True, say=Statement({"state": state})))
     patches = [path for method, path in server.requests if method == "PATCH" and server.node_path in path]
     assert patches == 2 * [f"{server.node_path}/status"]
     assert json.loads(server.annotations[STATUS])["state"] == "failed"
@@ -221,17 +232,16 @@ def test_a_served_node_says_so_once_and_loses_the_startup_taint(server: ApiServe
     context, theirs = annotating(server), {"key": "dedicated", "effect": "NoSchedule"}
     server.node["spec"] = {"taints": [{"key": NOT_READY_TAINT, "effect": "NoSchedule"}, theirs]}
     server.node["status"] = {"conditions": [{"type": "Ready", "status": "True"}]}
-    told = HeartbeatRequest(context, status={"state": "converged", "generation": "ab12"}, serves=True)
+    told = Talk(context, look=True, say=Statement({"state": "converged", "generation": "ab12"}, serves=True))
     for _ in range(2):
-        assert json.loads(heartbeat(told.to_json()))["parts"]["condition"] == ["ok", ""]
+        assert heard(told).parts["condition"] == ("ok", "")
     assert server.node["spec"]["taints"] == [theirs]
     assert server.node["metadata"]["labels"][READY_LABEL] == "true"
     kubelets, ours = server.node["status"]["conditions"]
     assert (kubelets["type"], ours["type"], ours["status"]) == ("Ready", READY_CONDITION, "True")
     writes = [path for method, path in server.requests if method == "PATCH"]
     assert writes == [f"{server.node_path}/status", server.node_path]
-    removed = HeartbeatRequest(context, status={"state": "removed"}, serves=False)
-    heartbeat(removed.to_json())
+    heard(Talk(context, look=True, say=Statement({"state": "removed"}, serves=False)))
     assert READY_LABEL not in server.node["metadata"]["labels"]
     assert [each["type"] for each in server.node["status"]["conditions"]] == ["Ready"]
 
@@ -242,10 +252,10 @@ def test_a_taint_that_another_has_added_meanwhile_stays(server: ApiServer) -> No
     ours = {"key": NOT_READY_TAINT, "effect": "NoSchedule"}
     server.node["spec"] = {"taints": [ours, theirs]}
     client = KubeApi(context.host, context.port, Path(context.account), time.monotonic() + 10)
-    request = HeartbeatRequest(context, status={"state": "converged"}, serves=True)
+    order = Talk(context, look=True, say=Statement({"state": "converged"}, serves=True))
     old = {**server.node, "metadata": {**server.node["metadata"], "resourceVersion": "0"}}
     old["spec"] = {"taints": [ours]}
-    assert Heartbeat(request, _Remembers(client, old)).run()["parts"]["annotation"] == ("ok", "")
+    assert talk_with(_Remembers(client, old), order).parts["annotation"] == ("ok", "")
     assert server.node["spec"]["taints"] == [theirs]
     client.close()
 
@@ -265,10 +275,16 @@ class _Remembers:
 def test_a_part_that_hangs_does_not_hinder_the_other(server: ApiServer, context: PodContext) -> None:
     server.annotations[PAUSE_ANNOTATION] = "true"
     server.fail("/events", hang=True)
-    answer = json.loads(heartbeat(HeartbeatRequest(context, events=(EVENT,), seconds=2.0).to_json()))
-    results = {part: found[0] for part, found in answer["parts"].items()}
-    assert results == {"node": "ok", "events": "failed"}
-    assert answer["paused"] is True
+    answer = heard(Talk(context, seconds=2.0, look=True, events=(EVENT,)))
+    assert {part: found[0] for part, found in answer.parts.items()} == {"node": "ok", "events": "failed"}
+    assert answer.node
+    assert answer.node.paused
+
+
+def evidence(context: PodContext, seconds: float = 10.0) -> Decommission:
+    found = heard(Talk(context, seconds, evidence=True)).evidence
+    assert found
+    return found
 
 
 def remove(server: ApiServer) -> None:
@@ -292,7 +308,7 @@ def test_positive_evidence(
     server: ApiServer, context: PodContext, change: Callable[[ApiServer], None]
 ) -> None:
     change(server)
-    assert json.loads(decommission(HeartbeatRequest(context).to_json()))["certain"] is True
+    assert evidence(context).certain
 
 
 FAULTS: list[dict[str, Any]] = [
@@ -312,9 +328,9 @@ FAULTS: list[dict[str, Any]] = [
 def test_no_evidence(server: ApiServer, context: PodContext, fault: dict[str, Any]) -> None:
     if fault:
         server.fail(**fault)
-    answer = json.loads(decommission(HeartbeatRequest(context, seconds=1.0).to_json()))
-    assert answer["certain"] is False
-    assert answer["why"]
+    found = evidence(context, seconds=1.0)
+    assert not found.certain
+    assert found.why
 
 
 def replace(server: ApiServer) -> None:
@@ -332,16 +348,13 @@ def test_doubt_is_no_evidence(
     server: ApiServer, context: PodContext, change: Callable[[ApiServer], None]
 ) -> None:
     change(server)
-    assert json.loads(decommission(HeartbeatRequest(context).to_json()))["certain"] is False
+    assert not evidence(context).certain
 
 
 def test_a_server_that_is_away_is_no_evidence(server: ApiServer, context: PodContext) -> None:
     server.go_away()
-    answer = json.loads(decommission(HeartbeatRequest(context).to_json()))
-    assert answer == {
-        "certain": False,
-        "why": "DaemonSet kube-system/cri-resmgr-installer could not be read: Connection refused",
-    }
+    why = "DaemonSet kube-system/cri-resmgr-installer could not be read: Connection refused"
+    assert evidence(context) == Decommission(False, why)
 
 
 # -- the daemon's side, with children --------------------------------------------------------

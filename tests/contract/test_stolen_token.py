@@ -8,18 +8,19 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from installer.cluster.ask import Ask
-from installer.cluster.heartbeat import Heartbeat, HeartbeatRequest
+from installer.cluster.child import talk_with
 from installer.cluster.kubeapi import KubeApi
 from installer.cluster.leases import Permit, build_lease, build_permit
+from installer.cluster.node_word import Statement
 from installer.cluster.pod_context import PodContext
+from installer.cluster.talk import End, Talk
 from installer.manifests import ManifestOptions, render_objects
-from installer.model.fleet import ROLLOUT, SIZE, FleetRequest, FleetRules, PlannedWork, WorkResult
+from installer.model.fleet import ROLLOUT, SIZE, FleetRules, PlannedWork, WorkResult
 from installer.model.hold import PAUSE_ANNOTATION
 from installer.model.names import LAST_FAILURE, READY_CONDITION, READY_LABEL, STATUS
 from tests.contract.api_servers import ApiServer, serve
@@ -92,11 +93,10 @@ class Scene(Robbed):
         account = self._directory / NAME / node
         return KubeApi("127.0.0.1", self._cluster.port, account, time.monotonic() + 120)
 
-    def ask(self, node: str, **request: Any) -> Ask:
+    def ask(self, node: str) -> Ask:
         context = PodContext("", 0, "", node, "", NAMESPACE, NAME, rollout_namespace=PLACE)
-        return Ask(
-            context, FleetRequest(self.uids[node], RULES, **request), self.api(node), time.time, lambda: 0.0
-        )
+        order = Talk(context, uid=self.uids[node], rules=RULES)
+        return Ask(order, self.api(node), time.time, lambda: 0.0)
 
 
 @pytest.fixture(scope="module", params=["stand-in", "real"])
@@ -311,16 +311,11 @@ def test_a_pod_says_of_its_node_what_is_its_to_say(scene: Scene) -> None:
     context = PodContext("127.0.0.1", 0, "", OURS, f"{NAME}-{OURS}", NAMESPACE, NAME, annotate=True)
     status = {"state": "failed", "reason": "no space", "generation": "0a1b", "hold": "x" * 1024}
     for serves in (True, False):
-        request = HeartbeatRequest(
-            context,
-            status=status,
-            serves=serves,
-            failure={"reason": "y" * 1024},
-        )
-        said = Heartbeat(request, scene.api(OURS)).run()
-        assert {part: result for part, (result, _) in said["parts"].items()} == dict.fromkeys(
+        says = Statement(status, serves, {"reason": "y" * 1024})
+        said = talk_with(scene.api(OURS), Talk(context, look=True, say=says))
+        assert {part: result for part, (result, _) in said.parts.items()} == dict.fromkeys(
             ("node", "condition", "annotation"), "ok"
-        ), said["parts"]
+        ), said.parts
         status = {**status, "state": "converged"}
     node = scene.admin.call("GET", f"{NODES}/{OURS}").body
     assert {STATUS, LAST_FAILURE} <= node["metadata"]["annotations"].keys()
@@ -346,13 +341,13 @@ def test_nodes_take_their_turns_one_after_the_other(scene: Scene) -> None:
     waiting = scene.ask(OTHER).begin(WORK)
     assert (waiting.granted, waiting.failed) == (False, False), waiting
     result = WorkResult(WORK, False, "it is broken")
-    ended = scene.ask(OURS, result=result, permit=mine.permit, version=mine.version).end()
+    ended = scene.ask(OURS).end(End(result, mine.permit, mine.version))
     assert (ended.told, ended.released) == (True, True), ended
     stopped = scene.ask(OTHER).begin(WORK)
     assert "it is broken" in stopped.why
     other = scene.ask(OTHER).begin(PlannedWork("0a1b"))
     assert other.granted, other
-    assert scene.ask(OTHER, permit=other.permit, version=other.version).end().released
+    assert scene.ask(OTHER).end(End(None, other.permit, other.version)).released
     scene.admin.call("PATCH", FLEET, annotated(PAUSE_ANNOTATION, "a Friday"))
     scene.admin.call("DELETE", f"{path}/{daemonset['metadata']['name']}")
 

@@ -24,8 +24,8 @@ from tests.throwaway.apiserver import ApiServer
 
 CHILD = """
 import sys
-from installer.cluster.turn_child import turn
-print(turn(sys.argv[2]))
+from installer.cluster.child import talk
+print(talk(sys.argv[2]))
 """
 PROGRAM = (sys.executable, "-P", "-c", CHILD)
 NAMESPACE = "cri-resmgr-installer-rollout"

@@ -10,15 +10,18 @@ from typing import Any
 
 import pytest
 
-from installer.cluster.decommission import decide
-from installer.cluster.heartbeat import Heartbeat, HeartbeatRequest, check_decommission, parse_request
+from installer.cluster.child import parse_talk, talk_with
+from installer.cluster.decommission import Decommission, decide
 from installer.cluster.kubeapi import Answer
 from installer.cluster.node_objects import build_event, is_paused
-from installer.cluster.node_word import cut
+from installer.cluster.node_word import Statement, cut
 from installer.cluster.pod_context import PodContext, find_pod_context
 from installer.cluster.selection import selects
+from installer.cluster.talk import End, Heard, Talk
 from installer.errors import InvalidInputError
+from installer.model.fleet import PlannedWork, WorkResult
 from installer.model.hold import PAUSE_ANNOTATION
+from installer.model.jsontext import to_json
 
 NODE = "worker-7"
 UID = "5f1c-first"
@@ -134,6 +137,17 @@ def test_what_is_not_understood_is_no_no(what: dict[str, Any]) -> None:
     assert "not understood" in found.why
 
 
+def evidence(context: PodContext, api: FakeApi) -> Decommission:
+    found = talk_with(api, Talk(context, evidence=True)).evidence
+    assert found
+    return found
+
+
+def paused_of(answer: Heard) -> bool | None:
+    assert answer.node
+    return answer.node.paused
+
+
 # -- evidence ---------------------------------------------------------------------------
 
 
@@ -243,28 +257,27 @@ def test_only_a_pod_that_has_its_name_from_a_daemonset_knows_that_it_is_gone(
 def test_without_its_name_nothing_is_asked() -> None:
     context = PodContext("10.0.0.1", 443, "/account", NODE)
     api = FakeApi({})
-    found = check_decommission(HeartbeatRequest(context), api)
-    assert (found["certain"], api.calls) == (False, [])
-    assert "not known" in found["why"]
+    found = evidence(context, api)
+    assert (found.certain, api.calls) == (False, [])
+    assert "not known" in found.why
 
 
 def test_a_pause_keeps_a_node_that_is_not_wanted_any_more() -> None:
     """Nobody may have heard of the pause before."""
     gone = {("GET", CONTEXT.daemonset_path): status(404, "NotFound")}
     paused = {("GET", CONTEXT.node_path): node(annotations={PAUSE_ANNOTATION: "yes"})}
-    request = HeartbeatRequest(CONTEXT)
-    assert check_decommission(request, FakeApi(gone | {("GET", CONTEXT.node_path): node()}))["certain"]
-    found = check_decommission(request, FakeApi(gone | paused))
-    assert (found["certain"], "worker-7 is paused" in found["why"]) == (False, True)
+    assert evidence(CONTEXT, FakeApi(gone | {("GET", CONTEXT.node_path): node()})).certain
+    found = evidence(CONTEXT, FakeApi(gone | paused))
+    assert (found.certain, "worker-7 is paused" in found.why) == (False, True)
 
 
 def test_a_server_that_wants_to_be_left_alone_is_asked_for_nothing_more() -> None:
     busy = Answer(429, {}, "429: TooManyRequests", retry_after=7)
     api = FakeApi({**GOOD, ("GET", CONTEXT.node_path): busy})
-    answer = Heartbeat(HeartbeatRequest(CONTEXT, events=(EVENT,)), api).run()
+    answer = talk_with(api, Talk(CONTEXT, look=True, events=(EVENT,)))
     assert api.calls == [("GET", CONTEXT.node_path)]
-    assert (answer["wait"], answer["sent"]) == (7, 0)
-    assert {found[0] for found in answer["parts"].values()} == {"failed"}
+    assert (answer.wait, answer.sent) == (7, 0)
+    assert {found[0] for found in answer.parts.values()} == {"failed"}
 
 
 # -- context and names ----------------------------------------------------------------------
@@ -391,13 +404,10 @@ EVENT = {"type": "Normal", "reason": "Converged", "message": "done", "time": 0.0
 
 def test_a_beat_asks_and_tells() -> None:
     api = FakeApi(GOOD)
-    answer = Heartbeat(HeartbeatRequest(CONTEXT, events=(EVENT, EVENT)), api).run()
-    assert answer["paused"] is True
-    assert answer["sent"] == 2
-    assert {part: found[0] for part, found in answer["parts"].items()} == {
-        "node": "ok",
-        "events": "ok",
-    }
+    answer = talk_with(api, Talk(CONTEXT, look=True, events=(EVENT, EVENT)))
+    assert paused_of(answer) is True
+    assert answer.sent == 2
+    assert {part: found[0] for part, found in answer.parts.items()} == {"node": "ok", "events": "ok"}
 
 
 @pytest.mark.parametrize("part", ["node", "events"])
@@ -412,42 +422,39 @@ def test_a_beat_asks_and_tells() -> None:
 )
 def test_no_part_hinders_another(part: str, fault: Answer, result: str) -> None:
     keys = dict(zip(("node", "events"), GOOD, strict=True))
-    answer = Heartbeat(HeartbeatRequest(CONTEXT, events=(EVENT,)), FakeApi({**GOOD, keys[part]: fault})).run()
-    results = {name: found[0] for name, found in answer["parts"].items()}
+    api = FakeApi({**GOOD, keys[part]: fault})
+    answer = talk_with(api, Talk(CONTEXT, look=True, events=(EVENT,)))
+    results = {name: found[0] for name, found in answer.parts.items()}
     assert results.pop(part) == result
     assert set(results.values()) == {"ok"}
-    assert answer["paused"] is (None if part == "node" else True)
-
-
-def test_before_the_first_pass_nothing_is_written() -> None:
-    api = FakeApi(GOOD)
-    Heartbeat(HeartbeatRequest(CONTEXT, ask_only=True, events=(EVENT,)), api).run()
-    assert {method for method, _ in api.calls} == {"GET"}
+    assert paused_of(answer) is (None if part == "node" else True)
 
 
 def test_the_node_is_annotated_only_if_that_is_enabled() -> None:
     said = {"state": "converged"}
     patched = {**GOOD, ("PATCH", CONTEXT.node_path): node()}  # and with it its status
     silent = FakeApi(patched)
-    Heartbeat(HeartbeatRequest(CONTEXT, status=said), silent).run()
+    talk_with(silent, Talk(CONTEXT, look=True, say=Statement(said)))
     assert ("PATCH", CONTEXT.node_path) not in silent.calls
     context = replace(CONTEXT, annotate=True)
     telling = FakeApi(patched)
-    answer = Heartbeat(HeartbeatRequest(context, status=said, serves=True), telling).run()
-    assert answer["parts"]["annotation"] == answer["parts"]["condition"] == ("ok", "")
+    answer = talk_with(telling, Talk(context, look=True, say=Statement(said, serves=True)))
+    assert answer.parts["annotation"] == answer.parts["condition"] == ("ok", "")
     changes = [path for method, path in telling.calls if method == "PATCH"]
     assert changes[0] == f"{CONTEXT.node_path}/status"
 
 
 def test_an_event_that_is_refused_for_what_it_says_does_not_hold_up_the_others() -> None:
     refused = {**GOOD, ("POST", "/api/v1/namespaces/default/events"): status(422, "Invalid")}
-    assert Heartbeat(HeartbeatRequest(CONTEXT, events=(EVENT, EVENT)), FakeApi(refused)).run()["sent"] == 2
+    assert talk_with(FakeApi(refused), Talk(CONTEXT, events=(EVENT, EVENT))).sent == 2
 
 
 def test_a_request_survives_its_way_through_a_command_line() -> None:
-    said, failure = {"state": "paused"}, {"state": "failed"}
-    request = HeartbeatRequest(CONTEXT, 3.0, True, said, (EVENT,), False, failure)
-    assert parse_request(request.to_json()) == request
+    says = Statement({"state": "paused"}, False, {"state": "failed"})
+    work = PlannedWork("one", begins=True)
+    end = End(WorkResult(work, None), "permit-0", "7", knows_none=True)
+    order = Talk(CONTEXT, 3.0, say=says, events=(EVENT,), uid=UID, begin=work, end=end)
+    assert parse_talk(to_json(order)) == order
 
 
 @pytest.mark.parametrize(
@@ -455,4 +462,4 @@ def test_a_request_survives_its_way_through_a_command_line() -> None:
 )
 def test_a_request_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InvalidInputError):
-        parse_request(text)
+        parse_talk(text)

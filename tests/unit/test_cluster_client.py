@@ -12,8 +12,9 @@ from installer.host.run import Finished
 from installer.model.daemon import DaemonState, Phase
 from installer.model.event import Event
 from installer.model.hold import CLUSTER_MEMORY
+from installer.model.jsontext import to_json
 from installer.model.names import Mode
-from tests.cluster_scene import ALL_OK, Scene, answer, state
+from tests.cluster_scene import ALL_OK, Scene, answer, says, state
 from tests.rules import rule
 
 
@@ -34,7 +35,7 @@ def test_a_pause_is_known_before_the_first_pass(scene: Scene) -> None:
     assert scene.cluster.paused()
     assert scene.changes == 0
     ((verb, request),) = scene.asked
-    assert (verb, request.ask_only) == ("cluster-heartbeat", True)
+    assert (verb, request.is_first) == ("talk", True)
 
 
 def test_an_api_server_that_is_away_at_the_start_holds_nobody_up(scene: Scene) -> None:
@@ -84,22 +85,25 @@ def test_a_node_that_is_seen_again_is_told_at_once(scene: Scene) -> None:
     assert scene.changes == 1
 
 
+EVIDENCE = '{"parts": {}, "evidence": {"certain": true, "why": "gone"}}'
+
+
 def test_a_removal_rests_on_what_the_api_server_says(scene: Scene) -> None:
     scene.begin()
-    scene.answers.append(Finished((), 0, '{"certain": true, "why": "gone"}'))
+    scene.answers.append(Finished((), 0, EVIDENCE))
     assert scene.cluster.removal_evidence() == (True, "gone")
-    assert scene.asked[-1][0] == "cluster-decommission"
+    assert scene.asked[-1][1].evidence
 
 
 @pytest.mark.parametrize(
     "done",
     [
-        Finished((), None, '{"certain": true, "why": "gone"}'),
-        Finished((), 1, '{"certain": true, "why": "gone"}'),
+        Finished((), None, EVIDENCE),
+        Finished((), 1, EVIDENCE),
         Finished((), 0, ""),
         Finished((), 0, "[]"),
-        Finished((), 0, '{"certain": true}'),
-        Finished((), 0, '{"certain": "true", "why": "a string"}'),
+        Finished((), 0, '{"parts": {}, "evidence": {"certain": true}}'),
+        Finished((), 0, EVIDENCE.replace("true", '"true"')),
     ],
 )
 def test_a_broken_child_is_no_evidence(scene: Scene, done: Finished) -> None:
@@ -127,7 +131,7 @@ def test_before_a_pass_the_node_is_looked_at(scene: Scene) -> None:
         scene.cluster.ask()
     assert scene.loop.fire() == 0
     request = scene.children[-1].request
-    assert request.see_node
+    assert request.look
     scene.children[-1].end(answer(paused=True))
     assert scene.cluster.asked()
     assert scene.cluster.paused()
@@ -284,7 +288,7 @@ def test_a_request_fits_into_one_argument(scene: Scene) -> None:
     scene.begin()
     for number in range(40):
         scene.cluster.report(state(Phase.FAILED, f"{number}" + "ü" * 5000))
-    assert len(scene.heartbeat(answer()).to_json()) < 128 << 10
+    assert len(to_json(scene.heartbeat(answer()))) < 128 << 10
 
 
 def test_each_kind_of_failure_is_said_once_and_so_is_its_end(scene: Scene) -> None:
@@ -371,7 +375,7 @@ def test_at_the_end_the_annotation_says_what_was_last(files: RootedFiles) -> Non
     scene.cluster.report(state(Phase.REMOVED))
     scene.cluster.end()
     request = scene.asked[-1][1]
-    assert (request.status["state"], request.events) == ("removed", ())
+    assert (says(request).status["state"], request.events) == ("removed", ())
 
 
 @rule("R13")
@@ -392,7 +396,7 @@ def test_whether_a_node_is_served(
 ) -> None:
     scene = annotating(files)
     scene.cluster.report(DaemonState(Mode.INSTALL, phase, ready, generation=generation, serves=bool(serves)))
-    assert scene.heartbeat(answer(parts=ANNOTATED)).serves is serves
+    assert says(scene.heartbeat(answer(parts=ANNOTATED))).serves is serves
 
 
 def test_the_last_failure_has_the_time_when_it_began(files: RootedFiles) -> None:
@@ -401,7 +405,7 @@ def test_the_last_failure_has_the_time_when_it_began(files: RootedFiles) -> None
     for phase in (Phase.FAILED, Phase.REPAIRING, Phase.FAILED, Phase.CONVERGED, Phase.FAILED):
         scene.now += 100
         scene.cluster.report(state(phase, "no space" if phase is Phase.FAILED else ""))
-        times.append(scene.heartbeat(answer(parts=ANNOTATED)).failure["time"])
+        times.append(says(scene.heartbeat(answer(parts=ANNOTATED))).failure["time"])
     assert times == ["1970-01-01T00:01:40Z"] * 4 + ["1970-01-01T00:08:20Z"]
 
 
@@ -410,7 +414,7 @@ def test_a_change_has_the_time_when_it_was_done(files: RootedFiles) -> None:
     for changes, policy in ((0, "a"), (1, "a"), (1, "b"), (2, "b")):
         scene.now += 100
         scene.cluster.report(replace(state(Phase.CONVERGED), changes=changes, policy=policy))
-        times.append(scene.heartbeat(answer(parts=ANNOTATED)).status["changed"])
+        times.append(says(scene.heartbeat(answer(parts=ANNOTATED))).status["changed"])
     assert times == ["", "1970-01-01T00:03:20Z", "1970-01-01T00:03:20Z", "1970-01-01T00:06:40Z"]
 
 
@@ -431,7 +435,7 @@ def test_a_daemon_that_was_replaced_says_so_and_nothing_of_the_node(files: Roote
     scene.cluster.report(state(Phase.YIELDED))
     request = scene.heartbeat(answer(sent=1))
     assert [event["reason"] for event in request.events] == ["HandedOver"]
-    assert dict(request.status) == {}
+    assert request.say is None
     asked = len(scene.asked)
     scene.cluster.end()
     assert len(scene.asked) == asked
@@ -443,11 +447,11 @@ def test_an_annotation_that_caught_a_repair_is_corrected_at_once(files: RootedFi
     scene.cluster.report(state(Phase.CONVERGED))
     scene.heartbeat(answer(sent=1, parts=ANNOTATED))
     scene.cluster.report(state(Phase.REPAIRING))
-    assert scene.heartbeat(answer(parts=ANNOTATED)).status["state"] == "repairing"
+    assert says(scene.heartbeat(answer(parts=ANNOTATED))).status["state"] == "repairing"
     scene.cluster.report(state(Phase.CONVERGED))
     assert min(at for at, _ in scene.loop.due.values()) < scene.loop.now + 2.0
     request = scene.heartbeat(answer(parts=ANNOTATED))
-    assert (request.status["state"], request.events) == ("converged", ())
+    assert (says(request).status["state"], request.events) == ("converged", ())
 
 
 @rule("R13")
@@ -458,7 +462,7 @@ def test_what_is_no_transition_is_told_within_a_minute(files: RootedFiles) -> No
     for generation in ("one", "two"):
         scene.cluster.report(state(Phase.CONVERGED, generation=generation))
     assert 30 <= scene.loop.fire() <= 60
-    assert scene.children[-1].request.status["generation"] == "two"
+    assert says(scene.children[-1].request).status["generation"] == "two"
 
 
 def test_at_the_end_a_dead_api_server_is_not_waited_for(scene: Scene) -> None:

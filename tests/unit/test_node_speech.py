@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from installer.cluster.heartbeat import Heartbeat, HeartbeatRequest
+from installer.cluster.child import talk_with
 from installer.cluster.kubeapi import Answer
-from installer.cluster.node_word import remember
+from installer.cluster.node_word import Statement, remember
+from installer.cluster.talk import Heard, Talk
 from installer.host.files import RootedFiles
 from installer.model.daemon import Phase
 from installer.model.hold import PAUSE_ANNOTATION
 from installer.model.names import NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
-from tests.cluster_scene import ALL_OK, CONTEXT, SEEN, Scene, answer, state
+from tests.cluster_scene import ALL_OK, CONTEXT, SEEN, Scene, answer, says, state
 from tests.fleet_bench import Store
 from tests.rules import rule
 
@@ -46,7 +47,7 @@ def test_a_node_that_waits_for_long_says_so_and_needs_no_event_for_it(tmp_path: 
     wait(scene)
     assert scene.loop.fire() == pytest.approx(10)
     request = scene.children[-1].request
-    assert (request.status["state"], request.events, request.see_node) == ("waiting", (), False)
+    assert (says(request).status["state"], request.events, request.look) == ("waiting", (), False)
 
 
 @rule("R13")
@@ -70,7 +71,7 @@ def test_a_turn_that_comes_at_once_is_no_word(tmp_path: Path, annotate: bool) ->
     scene.cluster.report(state(Phase.CONVERGED))
     if annotate:
         request = scene.heartbeat(answer(sent=1, parts=TOLD))
-        assert (request.events, request.status["state"]) == ((), "converged")
+        assert (request.events, says(request).status["state"]) == ((), "converged")
         assert len(scene.children) == 2
     else:
         scene.loop.fire()
@@ -103,7 +104,7 @@ def test_a_long_start_is_said(tmp_path: Path) -> None:
     wait(scene)
     scene.cluster.report(state(Phase.STARTING))
     assert scene.loop.fire() == pytest.approx(40)
-    assert scene.children[-1].request.status["state"] == "starting"
+    assert says(scene.children[-1].request).status["state"] == "starting"
 
 
 @rule("R13")
@@ -114,7 +115,8 @@ def test_a_node_that_said_it_waits_says_that_it_works_with_the_look_before_the_p
     scene.loop.now += 30
     scene.cluster.report(state(Phase.STARTING))
     scene.cluster.ask()
-    assert scene.heartbeat(answer(paused=False, parts=TOLD, said=SAID)).status["state"] == "starting"
+    order = scene.heartbeat(answer(paused=False, parts=TOLD, said=SAID))
+    assert says(order).status["state"] == "starting"
     assert scene.cluster.asked()
 
 
@@ -123,13 +125,13 @@ def test_what_did_not_come_through_is_not_believed_to_be_known(tmp_path: Path) -
     scene = begun(tmp_path / "one")
     scene.cluster.report(state(Phase.CONVERGED))
     denied = {**TOLD, "condition": ("denied", "403: Forbidden")}
-    assert scene.heartbeat(answer(sent=1, parts=denied)).known == SAID
+    assert scene.heartbeat(answer(sent=1, parts=denied)).said == SAID
     scene.cluster.ask()
     request = scene.heartbeat(answer(said=SAID, parts=denied))
-    assert (dict(request.known), request.see_node) == ({}, True)
+    assert (dict(request.said), request.look) == ({}, True)
     scene.loop.now += 60
     scene.cluster.ask()
-    assert dict(scene.heartbeat(answer(said=SAID, parts=denied)).known) == {}
+    assert dict(scene.heartbeat(answer(said=SAID, parts=denied)).said) == {}
 
 
 # -- in how few requests ------------------------------------------------------------------------
@@ -151,13 +153,11 @@ class Node:
             return Answer(403, {}, "403: Forbidden")
         return self.store.call(method, path, body)
 
-    def tell(self, known: Any = None, *, see_node: bool = False, **changes: Any) -> dict[str, Any]:
-        said = {"state": "converged", "generation": "ab12"}
-        context = replace(CONTEXT, annotate=True)
-        request = HeartbeatRequest(context, status=said, serves=True, see_node=see_node)
+    def tell(self, known: Any = None, *, look: bool = False) -> Heard:
+        statement = Statement({"state": "converged", "generation": "ab12"}, serves=True)
         self.store.requests.clear()
-        request = replace(request, known=known or {}, **changes)
-        return Heartbeat(request, self).run()
+        order = Talk(replace(CONTEXT, annotate=True), look=look, say=statement, said=known or {})
+        return talk_with(self, order)
 
     @property
     def requests(self) -> list[str]:
@@ -171,20 +171,21 @@ class Node:
 @rule("R13")
 def test_a_word_is_one_request_whose_answer_is_a_look() -> None:
     node = Node(annotations={PAUSE_ANNOTATION: "a person looks"})
-    told = node.tell(remember(node.body), see_node=True)
+    told = node.tell(remember(node.body), look=True)
     assert node.requests == ["PATCH status"]
-    assert (told["paused"], told["node"]["ready"], told["node"]["uid"]) == (True, True, "n")
-    assert {part: found[0] for part, found in told["parts"].items()} == dict.fromkeys(
+    assert told.node
+    assert (told.node.paused, told.node.ready, told.node.uid) == (True, True, "n")
+    assert {part: found[0] for part, found in told.parts.items()} == dict.fromkeys(
         ("node", "annotation", "condition"), "ok"
     )
     assert node.body["metadata"]["labels"][READY_LABEL] == "true"
     assert [each["type"] for each in node.body["status"]["conditions"]] == ["Ready", READY_CONDITION]
-    assert told["said"] == remember(node.body)
+    assert told.said == remember(node.body)
 
 
 def test_a_word_that_the_node_says_already_is_none() -> None:
     node = Node()
-    said = node.tell(see_node=True)["said"]
+    said = node.tell(look=True).said
     assert node.requests == [f"GET {CONTEXT.node}", "PATCH status"]
     node.tell(said)
     assert node.requests == []
@@ -192,9 +193,9 @@ def test_a_word_that_the_node_says_already_is_none() -> None:
 
 def test_what_others_have_changed_is_put_right_with_the_next_look() -> None:
     node = Node()
-    said = node.tell(see_node=True)["said"]
+    said = node.tell(look=True).said
     del node.body["metadata"]["annotations"][STATUS]
-    node.tell(said, see_node=True)
+    node.tell(said, look=True)
     assert node.requests == [f"GET {CONTEXT.node}", "PATCH status"]
     assert STATUS in node.body["metadata"]["annotations"]
 
@@ -203,7 +204,7 @@ def test_the_startup_taint_goes_by_the_version_that_the_answer_has() -> None:
     ours, theirs = {"key": NOT_READY_TAINT, "effect": "NoSchedule"}, {"key": "theirs", "effect": "NoSchedule"}
     node = Node(ours, theirs)
     known = remember(node.body)
-    assert node.tell(known)["parts"]["annotation"] == ("ok", "")
+    assert node.tell(known).parts["annotation"] == ("ok", "")
     assert node.requests == ["PATCH status", f"PATCH {CONTEXT.node}"]
     assert node.body["spec"]["taints"] == [theirs]
 
@@ -211,6 +212,6 @@ def test_the_startup_taint_goes_by_the_version_that_the_answer_has() -> None:
 def test_a_node_whose_status_may_not_be_written_is_annotated_all_the_same() -> None:
     node = Node()
     node.refused = ("PATCH", f"{CONTEXT.node_path}/status")
-    told = node.tell(see_node=True)
-    assert (told["parts"]["condition"][0], told["parts"]["annotation"][0]) == ("denied", "ok")
+    told = node.tell(look=True)
+    assert (told.parts["condition"][0], told.parts["annotation"][0]) == ("denied", "ok")
     assert STATUS in node.body["metadata"]["annotations"]

@@ -15,12 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
+from installer.cluster.child import parse_talk, talk_with
 from installer.cluster.kubeapi import Answer, KubeApi
 from installer.cluster.leases import read_permits
 from installer.host.run import Finished
 from installer.manifests import ManifestOptions, render_objects
+from installer.model.jsontext import to_json
 from tests.faults.fleets.sim import Clock
-from tests.faults.fleets.sim_loop import Child, SimLoop, answer_to
+from tests.faults.fleets.sim_loop import Child, SimLoop
 from tests.fleet_bench import DAEMONSET, LEASES
 from tests.throwaway.controlplane import Caller, ControlPlane
 from tests.throwaway.fleet import kind_of
@@ -219,7 +221,11 @@ class RealLoop(SimLoop):
         store: RealStore = node.fleet.store
         api = store.api(node.name)
         try:
-            return Finished(tuple(argv), 0, answer_to(argv, _Asking(node, api, store), self._wall))
+            return Finished(
+                tuple(argv),
+                0,
+                to_json(talk_with(_Asking(node, api, store), parse_talk(argv[-1]), self._wall)),
+            )
         finally:
             api.close()
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from installer.cluster.heartbeat import Heartbeat
-from installer.cluster.heartbeat import parse_request as parse_heartbeat
+from installer.cluster.child import parse_talk, talk_with
 from installer.cluster.kubeapi import Api
-from installer.cluster.turn_child import parse_request as parse_turn
-from installer.cluster.turn_child import talk
 from installer.host.run import Finished
 from installer.model.jsontext import to_json
 
@@ -68,13 +64,4 @@ class SimLoop:
 
     def run(self, argv: Sequence[str], _seconds: float) -> Finished:
         """What a child does, in this process."""
-        return Finished(tuple(argv), 0, answer_to(argv, self._api, self._wall))
-
-
-def answer_to(argv: Sequence[str], api: Api, wall: Callable[[], float]) -> str:
-    """The last line of a child's output."""
-    verb, text = argv[-2:]
-    if verb == "cluster-heartbeat":
-        return json.dumps(Heartbeat(parse_heartbeat(text), api).run())
-    asked = parse_turn(text)
-    return to_json(talk(asked.context, asked.request, api, wall))
+        return Finished(tuple(argv), 0, to_json(talk_with(self._api, parse_talk(argv[-1]), self._wall)))
