@@ -69,7 +69,6 @@ class ProxySettings(_Section):
     start_timeout_seconds: int = Field(default=20, ge=1, le=_DAY)
     dead_seconds: int = Field(default=20, ge=1, le=_DAY)
     existing_containers: Literal["adopt", "refuse"] = "adopt"
-    accept_repinning: bool = False
 
     @field_validator("runtime_endpoint")
     @classmethod
@@ -239,6 +238,8 @@ _SECTIONS = {
 _GONE: dict[tuple[int | str, ...], str] = {
     ("adopt",): "is called takeOver now",
     ("proxy", "strangers"): "is called proxy.existingContainers now",
+    ("proxy", "acceptRepinning"): "was taken out: proxy.existingContainers: adopt keeps the weight of "
+    "containers; where one cannot be adopted, install with the policy none and recreate its pod",
     ("rollout", "spreadSeconds"): "was taken out: in a fleet, permits bound the restarts",
     ("configs",): "was taken out: a force.cfg goes before what the agent has sent",
 }

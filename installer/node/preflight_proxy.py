@@ -138,13 +138,6 @@ def _cpus(containers: Iterable[RunningContainer]) -> int:
 _CONTAINERS_NAMED = 10
 
 
-_OLD_NAME = warning(
-    "accept-repinning",
-    "proxy.acceptRepinning is an old setting: it lets a policy take CPUs and weight from running containers",
-    "take it out of the settings: proxy.existingContainers decides, and adopt, its default, takes no weight",
-)
-
-
 def check_empty(inputs: Inputs, changes: Changes) -> Iterable[Finding]:
     """A directory of configs that is there and holds none."""
     request, configs = inputs.request, inputs.configs
@@ -193,8 +186,6 @@ def check_repinning(inputs: Inputs, desired: Desired, snapshot: HostSnapshot) ->
     adoptable, others = divide(snapshot.probe.containers if snapshot.probe else (), snapshot.cache)
     adopts = settings.existing_containers == "adopt"
     strangers = [one for one, _why in others] + ([] if adopts else adoptable)
-    if settings.accept_repinning:
-        yield _OLD_NAME
     if policy.repins is Repinning.NOTHING or not strangers:
         return
     cut = policy.repins is Repinning.CPUS_AND_WEIGHT
@@ -204,27 +195,18 @@ def check_repinning(inputs: Inputs, desired: Desired, snapshot: HostSnapshot) ->
         + (", and cut their CPU weight to the minimum" if cut else "")
         + f", until they are recreated: {_named(strangers)}"
     )
-    if settings.accept_repinning:
-        yield warning("repinning", message, "")
-        return
-    reasons = "; ".join(sorted({why for _one, why in others}))
-    yield refusal(
-        "repinning",
-        message,
-        _what_helps(settings.existing_containers, reasons),
-    )
-
-
-def _what_helps(strangers: str, reasons: str) -> str:
-    if strangers != "adopt":
-        return (
+    if adopts:
+        reasons = "; ".join(sorted({why for _one, why in others}))
+        hint = (
+            f"they cannot be adopted: {reasons}. Install with the policy none and recreate their pods: what "
+            "is created through the proxy is known to it"
+        )
+    else:
+        hint = (
             "proxy.existingContainers: adopt tells the proxy what they were created with, so that they keep "
             "their weight; or install with the policy none and recreate their pods"
         )
-    return (
-        f"they cannot be adopted: {reasons}. Install with the policy none and recreate their pods: what is "
-        "created through the proxy is known to it"
-    )
+    yield refusal("repinning", message, hint)
 
 
 def _counted(number: int) -> str:

@@ -206,9 +206,9 @@ def _pinned(assessment: Assessment) -> bool:
 
 def _adopts(assessment: Assessment, target: Desired, run: Run) -> bool:
     """Whether `target` has a policy that would touch strangers: the attempt may have failed before it adopted
-    them. With one that cannot be adopted, whom an operator has given up, nobody is."""
+    them."""
     settings, snapshot = run.settings.proxy, assessment.snapshot
-    if target.proxy is None or settings.existing_containers != "adopt" or settings.accept_repinning:
+    if target.proxy is None or settings.existing_containers != "adopt":
         return False
     return policy_of(target, snapshot.cache).repins is not Repinning.NOTHING
 

@@ -203,10 +203,6 @@ def test_containers_that_would_be_repinned(node: Node) -> None:
     assert "recreate their pods" in said
     assert "proxy.existingContainers: adopt" in said
 
-    node.command.set(proxy={"existingContainers": "refuse", "acceptRepinning": True})
-    found = {code: kind for code, kind in node.findings().items() if code != "policy-capacity"}
-    assert found == {"repinning": "warn", "accept-repinning": "warn"}
-
 
 @rule("R14")
 def test_a_cache_of_an_unknown_format_is_refused(node: Node) -> None:

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.host.command import REAL_POLICY
+from tests.host.daemon import SOON, within
 from tests.host.node import Node
 from tests.throwaway.containers import container_pid, create_container, run_pod
 from tests.throwaway.host import ThrowawayHost
+from tests.throwaway.proxy import PROXY, serves
 from tests.throwaway.standins.repinning import LOWEST, SHARED
 
 #: Policies that take CPUs from whoever runs, each with what its configuration begins with. The pools are as
@@ -54,12 +56,18 @@ class Workload:
         return [container_pid(self.node.host, identity) for identity in self.strangers.values()]
 
     def repin(self) -> None:
-        """Installs with a policy that takes CPUs and weight from each of them."""
-        self.node.command.set(proxy={"existingContainers": "refuse", "acceptRepinning": True})
-        self.node.fallback(REAL_POLICY)
+        """Takes CPUs and weight from each of them, on a node with the policy none."""
         self.node.run("install")
+        repin_by_hand(self.node)
         assert {one["cpu.shares"] for one in self.usage.values()} == {str(LOWEST)}
         assert not free_of_pins(self.usage)
+
+
+def repin_by_hand(node: Node) -> None:
+    """A person edits the node's configuration and restarts the proxy, which nobody has told of containers."""
+    node.path("/etc/cri-resmgr/fallback.cfg").write_text(REAL_POLICY)
+    node.host.systemctl("restart", PROXY)
+    within(SOON, lambda: serves(node.host))
 
 
 def enforced(host: ThrowawayHost, identity: str) -> dict[str, str]:
@@ -80,12 +88,13 @@ def free_of_pins(usage: Usage) -> list[str]:
     return [name for name, one in usage.items() if one["cpuset.cpus"] == ALL_CPUS.read_text().strip()]
 
 
-def start(node: Node, pods: int, each: int) -> Workload:
-    """Containers with weights, quotas and memory limits of their own, as kubelet makes them."""
+def start(node: Node, pods: int, each: int, cgroup_parent: str | None = None) -> Workload:
+    """Containers with weights, quotas and memory limits of their own, as kubelet makes them; `cgroup_parent`:
+    as of `run_pod`."""
     socket = node.host.runtime_socket
     found: dict[str, str] = {}
     for number in range(pods):
-        pod = run_pod(node.host, socket, f"pod-{number}")
+        pod = run_pod(node.host, socket, f"pod-{number}", cgroup_parent)
         for index in range(each):
             milli = 10 + 137 * len(found) % 1900
             found[f"{pod.name}/c{index}"] = create_container(

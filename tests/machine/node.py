@@ -29,8 +29,6 @@ SETTINGS = {
     "kubelet": {**PROMPT["kubelet"], "guardSeconds": 60, "startTimeoutSeconds": 240},
     "proxy": {"startTimeoutSeconds": 300},
 }
-#: And the proxy takes CPUs and weight from whoever runs.
-FORCED = {**SETTINGS, "proxy": {**SETTINGS["proxy"], "existingContainers": "refuse", "acceptRepinning": True}}
 HEALTHY = (
     "until busybox wget -qO- http://127.0.0.1:10248/healthz 2>/dev/null | grep -qx ok; do sleep 0.2; done"
 )
@@ -51,7 +49,6 @@ def build_parts(scratch: Path, selinux: bool = False) -> Parts:
         write(kit / name / "fallback.cfg", text)
     (kit / "settings.yaml").write_text(json.dumps(SETTINGS))
     (kit / "prompt.yaml").write_text(json.dumps(PROMPT))
-    (kit / "forced.yaml").write_text(json.dumps(FORCED))
     return assemble(scratch, kit, selinux)
 
 
@@ -74,9 +71,9 @@ class MachineNode:
         inputs = ("--payload", f"{KIT}/{self.payload}", "--configs", f"{KIT}/{self.configs}")
         return (PROGRAM, *inputs, "--config", f"{KIT}/{self.settings}", *argv)
 
-    def give(self, configs: str, *, forced: bool = False) -> None:
-        """What the program is given from now on; `forced`: whatever containers lose by it."""
-        self.configs, self.settings = configs, "forced.yaml" if forced else "settings.yaml"
+    def give(self, configs: str) -> None:
+        """What the program is given from now on."""
+        self.configs, self.settings = configs, "settings.yaml"
 
     def run(self, *argv: str, code: int = 0) -> Ended:
         ended = self.machine.run(*self.words(*argv), check=False)

@@ -424,10 +424,6 @@ def test_repinning_is_refused_only_when_it_would_happen(
     probe = replace(PROBE, containers=running)
     found = change(probe=probe, configs=Configs(asked=Asked(policy)), changes=changes)
     assert codes(found) == ["repinning"] * refused
-    accepting = Settings(proxy=ProxySettings(accept_repinning=True))
-    found = change(probe=probe, configs=Configs(asked=Asked(policy)), changes=changes, settings=accepting)
-    assert codes(found) == []
-    assert codes(found, Severity.WARN) == ["accept-repinning"] + ["repinning"] * refused
 
 
 @rule("R14")
@@ -438,13 +434,6 @@ def test_who_can_be_adopted_is_refused_only_if_the_operator_wants_no_adoption() 
     (finding,) = change(probe=probe, configs=Configs(asked=Asked("balloons")), settings=settings)
     assert finding.code == "repinning"
     assert "proxy.existingContainers: adopt" in finding.hint
-
-
-def test_the_old_name_of_a_forced_yes_names_the_new_setting() -> None:
-    settings = Settings(proxy=ProxySettings(accept_repinning=True))
-    (finding,) = change(configs=Configs(asked=Asked("balloons")), settings=settings)
-    assert (finding.code, finding.severity) == ("accept-repinning", Severity.WARN)
-    assert "proxy.existingContainers" in finding.hint
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from installer.errors import RolledBackError
 from installer.inputs.load import Request
-from installer.inputs.settings import KubeletSettings, ProxySettings, Settings
+from installer.inputs.settings import KubeletSettings, Settings
 from installer.model import paths
 from installer.model.containers import NO_MANAGERS, CgroupState, CpuResources
 from installer.model.event import Event
@@ -25,16 +25,13 @@ from tests.faults.disks.recorder import Careless
 from tests.rules import rule
 from tests.slownode import release
 
-# Nobody is adopted: that takes a real socket.
-SETTINGS = Settings(
-    kubelet=KubeletSettings(settle_seconds=1),
-    proxy=ProxySettings(existing_containers="refuse", accept_repinning=True),
-)
+SETTINGS = Settings(kubelet=KubeletSettings(settle_seconds=1))
 FREE = CgroupState("0-3", "0", "0-3", "0", shares=512)
 CREATED = CpuResources(shares=512)
 WEB = RunningContainer(
     "aa", "web", "web-0", "ns", False, "uid", 7, CREATED, FREE, creation={"cpu_shares": 512}
 )
+_REQUEST = {"Resources": {"requests": {"cpu": "500m"}}}
 REAL = "policy:\n  Active: topology-aware\n  ReservedResources:\n    CPU: 1\n"
 
 
@@ -47,9 +44,10 @@ class PinningNode(Node):
         start = self.systemd.on_job[paths.PROXY_UNIT]
 
         def begin(method: str, unit: UnitState) -> tuple[str, UnitState]:
+            result = start(method, unit)
             if method != "stop":
                 self.start_proxy()
-            return start(method, unit)
+            return result
 
         self.systemd.on_job[paths.PROXY_UNIT] = begin
 
@@ -65,7 +63,8 @@ class PinningNode(Node):
         (web,) = self.fake.cri.running
         if pins:
             self.fake.cri.running = (replace(web, cgroup=replace(FREE, cpus="1")),)
-        known = {"ID": "aa", "LinuxReq": {"cpuset_cpus": "1"} if pins else {}}
+        # Its request is known, so that nobody has to be adopted: that takes a real socket.
+        known = {"ID": "aa", "LinuxReq": {"cpuset_cpus": "1"} if pins else {}, **_REQUEST}
         policy = "topology-aware" if pins else "none"
         cache = self.fake.root / paths.PROXY_CACHE[1:]
         cache.parent.mkdir(parents=True, exist_ok=True)

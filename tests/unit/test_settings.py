@@ -30,7 +30,6 @@ def test_no_file_is_all_defaults() -> None:
     assert settings.proxy.runtime_endpoint == "auto"
     assert settings.proxy.agent == "enabled"
     assert (settings.proxy.start_timeout_seconds, settings.proxy.dead_seconds) == (20, 20)
-    assert not settings.proxy.accept_repinning
     kubelet = settings.kubelet
     assert (kubelet.unit, kubelet.strategy) == ("kubelet.service", "auto")
     assert kubelet.drop_in_directory == "auto"
@@ -85,7 +84,8 @@ def test_what_a_file_sets_is_taken_and_the_rest_stays(tmp_path: Path) -> None:
         ("proxy: {strangers: adopt}", "proxy.strangers: is called proxy.existingContainers now"),
         ("configs: {resetCached: true}", "configs: was taken out: a force.cfg goes before"),
         ("rollout: {spreadSeconds: 5}", "rollout.spreadSeconds: was taken out: in a fleet, permits bound"),
-        ("proxy: {acceptRepinning: 'yes'}", "proxy.acceptRepinning: must be true or false, not 'yes'"),
+        ("proxy: {acceptRepinning: true}", "proxy.acceptRepinning: was taken out: proxy.existingContainers"),
+        ("kubelet: {acceptStaticManagers: 'yes'}", "kubelet.acceptStaticManagers: must be true or"),
         ("proxy: {agent: off}", "proxy.agent: must be 'enabled' or 'disabled', not false"),
         ("proxy: {agent: }", "proxy.agent: has no value; leave the key out for its default"),
         ("proxy: 5", "proxy: must be a mapping, not 5"),

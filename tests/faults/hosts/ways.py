@@ -13,7 +13,7 @@ from functools import partial
 from installer.model.names import Mode
 from tests.host.node import BINARY, FALLBACK, Node
 from tests.host.product import offer_good, put_right
-from tests.host.workload import POLICIES, start_once
+from tests.host.workload import POLICIES, repin_by_hand, start_once
 
 FORCE = "/etc/cri-resmgr/force.cfg"
 
@@ -106,10 +106,9 @@ _balloons = partial(_policy, "balloons")
 _static_pools = partial(_policy, "static-pools")
 
 
-def _forced_policy(node: Node, number: int) -> None:
-    """It takes everybody's weight."""
-    node.command.set(kubelet=SETTINGS, proxy={"existingContainers": "refuse", "acceptRepinning": True})
-    _real_policy(node, number)
+def _repinned(node: Node, _number: int) -> None:
+    """Everybody's weight is taken."""
+    repin_by_hand(node)
 
 
 def _crashing_real_policy(node: Node, number: int) -> None:
@@ -321,7 +320,8 @@ WAYS_OF_CONTAINERS = (
         Starts(0, 1),
         mode=Mode.REMOVE,
         then=Mode.REMOVE,
-        lay=_forced_policy,
+        lay=_policy_none,
+        ask=_repinned,
         policy="none",
     ),
     Way(

@@ -6,9 +6,12 @@ from functools import partial
 
 from tests.faults import Report
 from tests.faults.machines.trial import attempt_each
+from tests.host.daemon import within
 from tests.host.workload import POLICIES
-from tests.machine.node import NEW, OLD, REAL_CONFIGS, MachineNode
+from tests.machine.node import NEW, NO_CONFIGS, OLD, REAL_CONFIGS, UP_SECONDS, MachineNode
 from tests.machine.policies import install
+from tests.program import KIT
+from tests.throwaway.proxy import PROXY
 from tests.throwaway.standins.repinning import SHARED
 
 EACH = 5  # in a pod
@@ -28,8 +31,8 @@ def run(report: Report, amount: int) -> None:
 
 
 def try_containers(node: MachineNode, pods: int) -> None:
-    """Adopted, through each policy and an upgrade, and given back, twice; then all is taken by force, and
-    given back."""
+    """Adopted, through each policy and an upgrade, and given back, twice; then a person starts a policy by
+    hand, which takes all, and it is given back."""
     node.run_containers(pods, EACH)
     before = node.usage()
     for _ in range(2):
@@ -40,10 +43,16 @@ def try_containers(node: MachineNode, pods: int) -> None:
         install(node, list(POLICIES)[-1], before)
         node.run("remove")
         assert node.usage() == before
-    node.give(REAL_CONFIGS, forced=True)
+    node.give(NO_CONFIGS)
     node.run("install")
-    assert {(one["cpuset.cpus.effective"], one["cpu.weight"]) for one in node.usage().values()} == {
-        (SHARED, "1")
-    }
+    node.machine.run("cp", f"{KIT}/{REAL_CONFIGS}/fallback.cfg", "/etc/cri-resmgr/")
+    node.machine.run("systemctl", "restart", PROXY)
+    within(UP_SECONDS, partial(is_taken, node))
     node.machine.run(*AS_A_POD, *node.words("remove"))
     assert node.usage() == before
+
+
+def is_taken(node: MachineNode) -> bool:
+    """Whether each container has lost CPUs and weight."""
+    usage = node.usage().values()
+    return {(one["cpuset.cpus.effective"], one["cpu.weight"]) for one in usage} == {(SHARED, "1")}

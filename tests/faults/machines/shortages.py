@@ -63,7 +63,7 @@ def try_offline_cpu(node: MachineNode) -> None:
     node.run_containers(*CONTAINERS)
     before = node.usage()
     switch(node, "0")
-    node.give(REAL_CONFIGS, forced=True)
+    node.give(REAL_CONFIGS)
     node.run("install")
     node.expect_good()
     switch(node, "1")
