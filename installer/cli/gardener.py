@@ -52,5 +52,5 @@ def run_extension(arguments: argparse.Namespace, options: Options) -> int:
     seed, leases = connect(), connect(LEASE)
     led = serve(seed, leases, setup, namespace, stop, lambda line: emit(Event("extension", line)))
     if not led:
-        raise InstallerError("this replica does not lead any more", "it restarts, and waits to lead again")
+        raise InstallerError("this replica is no longer the leader", "it restarts and waits to lead again")
     return 128 + received[0] if received else 0

@@ -62,7 +62,7 @@ def run_rollout(arguments: argparse.Namespace, options: Options) -> int:
             rollout.resume(api, found)
             said = "resumed: nodes start planned work again as permits allow"
         else:
-            said = "; ".join(rollout.retry(api, found)) or "nothing was stopped, and nothing has changed"
+            said = "; ".join(rollout.retry(api, found)) or "no generation was stopped; nothing has changed"
         emit = build_reporter(options.output, sys.stdout, options.verbose)
         names = [f"{each.what.namespace}/{each.what.name}" for each in found]
         emit(Event("rollout", said, {"daemonSets": names}))
@@ -81,7 +81,7 @@ def run_uninstall(arguments: argparse.Namespace, options: Options) -> int:
         for line in describe(found, asked):
             emit(line)
         if not found.owned and found.dirty:
-            raise left_behind(found.dirty, "nothing of cri-resmgr-installer is left in the API server")
+            raise left_behind(found.dirty, "no object of cri-resmgr-installer is left in the API server")
         if not found.owned:
             return 0
         if arguments.dry_run:
@@ -103,7 +103,7 @@ def _confirm() -> None:
     if not sys.stdin.isatty():
         raise InvalidInputError(["stdin is not a terminal: use --yes to proceed, --dry-run to preview"])
     try:
-        answer = input("Do all of this? [y/N] ")
+        answer = input("Proceed? [y/N] ")
     except EOFError:  # Ctrl-D
         answer = ""
     if answer.strip().lower() not in ("y", "yes"):

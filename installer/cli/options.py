@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
@@ -29,10 +30,13 @@ _DEFAULTS = {
     "output": "text",
 }
 _RENAMED = {"--adopt": "--take-over"}
+_PROGRAM = "cri-resmgr-installer"
+_NODE = f"{_PROGRAM} --payload /root/payload --configs /root/configs"
 _DESCRIPTION = "Installs, keeps and removes CRI-Resource-Manager on a Kubernetes node."
 _EPILOG = f"""environment:
   {ENVIRONMENT_PREFIX}CONFIG, _PAYLOAD, _CONFIGS, _DEFAULT_CONFIGS, _TAKE_OVER, _HOST_ROOT and _OUTPUT
-  stand for the options of these names; an option beats them. Options may stand before or after the command.
+  stand for the options of these names; an option takes precedence. These options may stand
+  before or after the command.
 
 exit codes:
   0    converged, nothing to do
@@ -104,27 +108,35 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(faults, f"`{self.prog} --help` says what is possible")
 
 
-def _shared_options() -> _Parser:
+def _output_options() -> _Parser:
+    """What every command takes."""
     shared = _Parser(add_help=False, argument_default=argparse.SUPPRESS)
-    shared.add_argument("--config", metavar="FILE", help="settings (YAML); default: built-in defaults")
-    shared.add_argument("--host-root", metavar="DIR", help="where the host's / is seen; default /")
-    shared.add_argument("--payload", metavar="DIR", help="the unpacked release; default /payload")
-    shared.add_argument("--configs", metavar="DIR", help="fallback.cfg, force.cfg, EXTRA_OPTIONS.cfg")
     shared.add_argument(
-        "--default-configs", action="store_true", help="no configs are meant: the policy is none"
+        "--output", choices=("text", "json", "html"), help="default: text; html is for `report` only"
     )
+    shared.add_argument("-v", "--verbose", action="store_true", help="more detail, and tracebacks of bugs")
+    return shared
+
+
+def _host_options(output: _Parser) -> _Parser:
+    """What every command that looks at a node takes."""
+    shared = _Parser(add_help=False, argument_default=argparse.SUPPRESS, parents=[output])
+    shared.add_argument("--config", metavar="FILE", help="settings (YAML); default: built-in settings")
+    shared.add_argument("--host-root", metavar="DIR", help="where the host's / is mounted; default: /")
+    shared.add_argument("--payload", metavar="DIR", help="the unpacked release; default: /payload")
     shared.add_argument(
-        "--output", choices=("text", "json", "html"), help="default text; html: of `report` only"
+        "--configs", metavar="DIR", help="directory with fallback.cfg, force.cfg, EXTRA_OPTIONS.cfg"
     )
-    shared.add_argument("-v", "--verbose", action="store_true", help="more detail; tracebacks of bugs")
+    shared.add_argument("--default-configs", action="store_true", help="use no configs: the policy is none")
     shared.add_argument("--pass-log", action="store_true", help=argparse.SUPPRESS)
     return shared
 
 
 def build_parser() -> tuple[argparse.ArgumentParser, Mapping[str, _Parser]]:
-    """The parser, and that of each command by its name. Global options are accepted before and after the
-    command. Parsing raises UsageError."""
-    shared = _shared_options()
+    """The parser, and that of each command by its name. Options that many commands share are accepted before
+    the command, too. Parsing raises UsageError."""
+    output = _output_options()
+    shared = _host_options(output)
     parser = _Parser(
         "cri-resmgr-installer",
         description=_DESCRIPTION,
@@ -135,41 +147,67 @@ def build_parser() -> tuple[argparse.ArgumentParser, Mapping[str, _Parser]]:
     parser.add_argument("--version", action="version", version=f"cri-resmgr-installer {__version__}")
     verbs = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", title="commands")
 
-    def add(verb: str, purpose: str) -> _Parser:
-        return verbs.add_parser(verb, parents=[shared], help=purpose, description=f"{verb}: {purpose}")
+    def add(verb: str, purpose: str, example: str, on_host: bool = False) -> _Parser:
+        return verbs.add_parser(
+            verb,
+            parents=[shared if on_host else output],
+            help=purpose,
+            description=f"{purpose[0].upper()}{purpose[1:]}.",
+            epilog=f"example:\n  {example}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
 
-    _add_host_verbs(add)
-    _add_manifests(add("manifests", "print Kubernetes YAML; needs neither root nor a host"))
-    _add_report(add("report", "every node of a cluster, with your kubeconfig: how it does, and why"))
-    _add_rollout(add("rollout", "what nodes agree on before restarts of kubelet; pause, resume or retry it"))
-    _add_uninstall(add("uninstall", "clean every node of a cluster, then delete everything of ours from it"))
-    _add_extension(add("extension", "Gardener's controller, in a pod of a seed; see docs/gardener.md"))
+    _add_changing_verbs(partial(add, on_host=True))
+    _add_watching_verbs(partial(add, on_host=True))
+    manifests = "print the Kubernetes objects as YAML; needs neither root nor a host"
+    _add_manifests(
+        add("manifests", manifests, f"{_PROGRAM} manifests --values values.yaml | kubectl apply -f -")
+    )
+    report = "show every node of a cluster, how it does and why, with your kubeconfig"
+    _add_report(add("report", report, f"{_PROGRAM} report --nodes"))
+    rollout = "show who may restart kubelet and who waits; pause, resume or retry"
+    _add_rollout(add("rollout", rollout, f"{_PROGRAM} rollout pause --why 'maintenance until noon'"))
+    uninstall = "clean every node of a cluster, then delete the installer's objects from it"
+    _add_uninstall(add("uninstall", uninstall, f"{_PROGRAM} uninstall --dry-run"))
+    extension = "run Gardener's controller, in a pod of a seed; see docs/gardener.md"
+    values = "/etc/gardener-extension-cri-resmgr/values.yaml"
+    _add_extension(add("extension", extension, f"{_PROGRAM} --output json extension --values {values}"))
     _add_internal_verbs(verbs, shared)
     return parser, verbs.choices
 
 
-def _add_host_verbs(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
-    plan = add("plan", "show what would change, step by step; touches nothing")
-    plan.add_argument("--mode", choices=("install", "remove"), help="default: the settings' mode")
-    plan.add_argument("--diff", action="store_true", help="show the changed text of each file, too")
-    install = add("install", "converge the host to installed, once")
+def _add_changing_verbs(add: Callable[[str, str, str], argparse.ArgumentParser]) -> None:
+    plan = add(
+        "plan", "show each step that would change this host, and why; touches nothing", f"{_NODE} plan --diff"
+    )
+    plan.add_argument("--mode", choices=("install", "remove"), help="default: as the settings say")
+    plan.add_argument("--diff", action="store_true", help="also show the changed text of each file")
+    install = add("install", "install cri-resmgr on this host, or update it, once", f"{_NODE} install")
     for verb in (plan, install):
-        verb.add_argument("--retry", action="store_true", help="try a generation again that failed here")
         verb.add_argument(
-            "--accept-pending", action="store_true", help="make a pending edit of kubelet's unit live"
+            "--retry", action="store_true", help="try a generation again that failed on this host"
+        )
+        verb.add_argument(
+            "--accept-pending",
+            action="store_true",
+            help="let the daemon-reload make a pending edit of kubelet's unit live",
         )
         verb.add_argument(
             "--take-over",
             action="store_true",
             default=argparse.SUPPRESS,
-            help="take an installation of cri-resmgr over that another installer has made",
+            help="take over an installation of cri-resmgr that another installer has made",
         )
-    remove = add("remove", "converge the host to removed, once")
+    remove = add(
+        "remove",
+        "move kubelet back to its runtime and remove cri-resmgr from this host",
+        f"{_PROGRAM} remove",
+    )
     for verb in (plan, remove):
         verb.add_argument(
             "--without-record",
             action="store_true",
-            help="without a usable record: delete all files at our paths",
+            help="if the record is lost: delete every file at a path that the installer uses",
         )
     for verb in (plan, install, remove):
         _add_despite_pause(verb)
@@ -178,11 +216,18 @@ def _add_host_verbs(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
         verb.add_argument("--unattended", action="store_true", help=argparse.SUPPRESS)
         verb.add_argument("--because", default="", help=argparse.SUPPRESS)
         verb.add_argument("--ask-first", choices=("restarts", "all"), default="", help=argparse.SUPPRESS)
-    add("run", "daemon: converge, then watch (settings' mode)")
-    history = add("history", "what changed on this host, when, by whom and why, from its journal")
-    history.add_argument("-n", "--lines", type=_count, default=20, metavar="COUNT", help="default 20")
+
+
+def _add_watching_verbs(add: Callable[[str, str, str], argparse.ArgumentParser]) -> None:
+    add("run", "run the daemon: converge this host, then keep watching it", f"{_NODE} run")
+    history = add(
+        "history", "show what changed on this host, when, by whom and why", f"{_PROGRAM} history -n 50"
+    )
+    history.add_argument("-n", "--lines", type=_count, default=20, metavar="COUNT", help="default: 20")
     status = add(
-        "status", "compare the host with what should be on it, and show the last change; touches nothing"
+        "status",
+        "show whether this host is converged and healthy, and its last change; touches nothing",
+        "kubectl -n kube-system exec POD -- cri-resmgr-installer status",
     )
     status.add_argument(
         "--wait",
@@ -190,12 +235,12 @@ def _add_host_verbs(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
         nargs="?",
         const=300,
         metavar="SECONDS",
-        help="until it is converged and healthy, at most so long; default 300",
+        help="wait until it is converged and healthy, at most this long; default: 300",
     )
 
 
 def _add_despite_pause(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("--despite-pause", action="store_true", help="act although the node is paused")
+    verb.add_argument("--despite-pause", action="store_true", help="proceed even if the node is paused")
 
 
 def _count(text: str) -> int:
@@ -205,7 +250,9 @@ def _count(text: str) -> int:
 
 
 def _add_manifests(manifests: argparse.ArgumentParser) -> None:
-    manifests.add_argument("--values", type=Path, metavar="FILE", help="what the YAML is made from")
+    manifests.add_argument(
+        "--values", type=Path, metavar="FILE", help="the values (YAML); see docs/operations.md"
+    )
     manifests.add_argument("--mode", choices=("install", "remove"), help="remove: pods that clean the nodes")
     manifests.add_argument(
         "--provider-config",
@@ -220,15 +267,15 @@ def _add_manifests(manifests: argparse.ArgumentParser) -> None:
         "--managed-resource", action="store_true", help="wrap everything in a ManagedResource (Gardener)"
     )
     manifests.add_argument(
-        "--monitoring", action="store_true", help="also a PodMonitor, alerts and a dashboard of Grafana"
+        "--monitoring", action="store_true", help="add a PodMonitor, alerts and a Grafana dashboard"
     )
     manifests.add_argument(
         "--gardener-registration",
         action="store_true",
-        help="what registers the extension with Gardener instead; --image extension=... is its controller",
+        help="print what registers the extension with Gardener instead; needs --image extension=REFERENCE",
     )
     manifests.add_argument(
-        "--profile", choices=("privileged", "restricted"), help="what the pods may do; default privileged"
+        "--profile", choices=("privileged", "restricted"), help="the rights of the pods; default: privileged"
     )
     manifests.add_argument("--nodes", metavar="A,B,C", help="only these nodes")
     manifests.add_argument(
@@ -242,31 +289,33 @@ def _add_manifests(manifests: argparse.ArgumentParser) -> None:
         metavar="[NAME=]REFERENCE",
         action="append",
         default=[],
-        help="the image of the installer, or installer=..., agent=...",
+        help="image of the installer; NAME is installer, agent or extension",
     )
 
 
 def _add_cluster_options(verb: argparse.ArgumentParser) -> None:
     """As kubectl has them."""
     verb.add_argument("--kubeconfig", default="", metavar="FILE", help="default: as kubectl finds it")
-    verb.add_argument("--context", default="", metavar="NAME", help="of the kubeconfig; default: its own")
-    verb.add_argument("-n", "--namespace", default="", help="where the DaemonSet is; default: all")
+    verb.add_argument(
+        "--context", default="", metavar="NAME", help="context of the kubeconfig; default: its current one"
+    )
+    verb.add_argument("-n", "--namespace", default="", help="namespace of the DaemonSet; default: all")
 
 
 def _add_report(report: argparse.ArgumentParser) -> None:
     _add_cluster_options(report)
     report.add_argument("--name", default="", help="the value `name` of the manifests; default: all")
-    report.add_argument("--nodes", action="store_true", help="a line for each node, too")
+    report.add_argument("--nodes", action="store_true", help="add a line for each node")
 
 
 def _add_rollout(rollout: argparse.ArgumentParser) -> None:
     rollout.add_argument(
         "action",
         choices=("status", "pause", "resume", "retry"),
-        help="status: permits, canaries, what was stopped and why; pause: no node begins planned work; "
-        "resume: ends that; retry: begins generations again that were stopped",
+        help="status: show permits, canaries, and what was stopped and why; pause: let no node start planned "
+        "work; resume: end the pause; retry: start stopped generations again",
     )
-    rollout.add_argument("--why", default="", help="of a pause, for those who see it")
+    rollout.add_argument("--why", default="", help="reason of a pause, shown to everybody")
     rollout.add_argument("--name", default="", help="the value `name` of the manifests; default: all")
     _add_cluster_options(rollout)
 
@@ -274,21 +323,23 @@ def _add_rollout(rollout: argparse.ArgumentParser) -> None:
 def _add_uninstall(uninstall: argparse.ArgumentParser) -> None:
     _add_cluster_options(uninstall)
     uninstall.add_argument(
-        "--name", default="", help="the value `name` of the manifests, if there are several"
+        "--name",
+        default="",
+        help="the value `name` of the manifests; needed if there are several installations",
     )
     uninstall.add_argument(
         "--wait",
         type=_seconds,
         metavar="SECONDS",
-        help="until no node makes progress for so long; default: the setting removal.waitSeconds",
+        help="give up when no node has made progress for this long; default: the setting removal.waitSeconds",
     )
     uninstall.add_argument(
-        "--leave-nodes", action="store_true", help="delete everything, also where nodes are not clean"
+        "--leave-nodes", action="store_true", help="delete everything even if some nodes are not clean"
     )
     sure = uninstall.add_mutually_exclusive_group()
-    sure.add_argument("--yes", action="store_true", help="do not ask")
+    sure.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     sure.add_argument(
-        "--dry-run", action="store_true", help="show what would be done; exit 3 if anything would"
+        "--dry-run", action="store_true", help="show what would be done; exit 3 if there is anything to do"
     )
 
 
@@ -299,19 +350,17 @@ def _seconds(text: str) -> float:
 
 
 def _add_extension(extension: argparse.ArgumentParser) -> None:
-    extension.add_argument(
-        "--values", type=Path, metavar="FILE", help="what the YAML of every Shoot is made from"
-    )
+    extension.add_argument("--values", type=Path, metavar="FILE", help="the values (YAML) for every Shoot")
     extension.add_argument(
         "--provider-config",
         type=Path,
         metavar="FILE",
         action="append",
         default=[],
-        help="the values of the ControllerDeployment; a Shoot's own are stronger",
+        help="the values of the ControllerDeployment; those of a Shoot take precedence",
     )
     extension.add_argument(
-        "--alive", type=Path, metavar="FILE", help="touched as long as no thread hangs (no file)"
+        "--alive", type=Path, metavar="FILE", help="file to touch while no thread hangs; default: none"
     )
 
 
@@ -329,7 +378,7 @@ def _options(arguments: argparse.Namespace) -> Options:
 
     output, configs = chosen("output"), chosen("configs")
     if output == "html" and arguments.command != "report":
-        raise UsageError(["--output html: only `report` has it"])
+        raise UsageError(["--output html: only `report` can print it"])
     if output not in ("text", "json", "html"):
         raise InvalidInputError([f"{ENVIRONMENT_PREFIX}OUTPUT: must be text or json, not {output!r}"])
     defaults = switched_on("default_configs")
@@ -366,7 +415,7 @@ def parse_options(argv: Sequence[str] | None) -> tuple[argparse.Namespace, Optio
 def require_root() -> None:
     """Raises UnservableHostError for any other user."""
     if os.geteuid() != 0:
-        raise UnservableHostError("this has to run as root", "sudo, or a privileged container")
+        raise UnservableHostError("must run as root", "use sudo, or a privileged container")
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -112,7 +112,7 @@ class ApiCluster:
         with contextlib.suppress(ValueError):
             if done.code == 0 and (found := from_json(Heard, _last_line(done.output)).evidence):
                 return found.certain, found.why
-        return False, f"the API server could not be asked: {_how_it_ended(done.code)}"
+        return False, f"the API server was not reached: {_how_it_ended(done.code)}"
 
     def turn(self) -> Turn:
         """See the port. Where the API server does not say whether the node is paused, repairs go on, and
@@ -338,7 +338,7 @@ class ApiCluster:
             parts = {**heard.parts, "process": ("ok", "")}
         except ValueError:
             heard = Heard({})
-            parts = {"process": ("failed", failure or "its answer is not understood")}
+            parts = {"process": ("failed", failure or "its answer cannot be parsed")}
             self._node.known = {}  # the Node may have been told something
         self._take_node(heard.node or NodeFacts())
         unsent = (*self._flight[heard.sent :], *self._queue)
@@ -395,7 +395,7 @@ class ApiCluster:
             part for part, found in parts.items() if found[0] == "ok" and before.get(part, found)[0] != "ok"
         ]
         if over:
-            message = f"the API server serves again: {', '.join(over)}"
+            message = f"the API server answers again: {', '.join(over)}"
             self._emit(Event("cluster.restored", message, {"parts": over}))
 
 

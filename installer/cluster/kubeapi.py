@@ -80,7 +80,7 @@ class KubeApi:
         from http.client import HTTPException
 
         if not self._unreachable and self._left() <= 0:
-            self._unreachable = "no time left to ask"
+            self._unreachable = "no time left for the request"
         if not self._unreachable:
             try:
                 self._connect()

@@ -30,7 +30,7 @@ _BACKOFF = (5.0, 300.0)  # the first and the longest
 _READY_RETRY = 5.0
 _POWERLESS_SECONDS = 60.0  # from then on nobody is waited for who cannot be asked
 _TO_TELL = 4
-_HIDDEN = "the API server does not return the Node object of this node"
+_HIDDEN = "the API server returned a different object than the Node of this node"
 
 
 class Turns:
@@ -251,7 +251,7 @@ class Turns:
                 raise ValueError(describe_exit(code))
             answer = from_json(Heard, self._output).permit or FleetAnswer(failed=True)
         except ValueError as error:
-            answer = FleetAnswer(why=f"the API server could not be asked: {error}", failed=True)
+            answer = FleetAnswer(why=f"the API server was not reached: {error}", failed=True)
         self._take(answer)
 
     def _take(self, answer: FleetAnswer) -> None:

@@ -218,7 +218,7 @@ class Daemon:
     def _turn(self, full: bool) -> None:
         """Looks, decides, acts, and sets the next time to look. One whose successor is gone begins anew."""
         if self._policy.state.phase is Phase.YIELDED and self._runtime_state.is_vacant():
-            self._terminate("nobody acts on this host")
+            self._terminate("no process acts on this host")
         if self._ending:
             return
         snapshot = self._look(full)

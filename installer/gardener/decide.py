@@ -129,7 +129,7 @@ def _reconcile(situation: Situation, shoot: Shoot, renderer: Render) -> Decision
     except OperatorFaultError as error:
         return _failed(situation, kind, _operators_fault(error), _LATER)
     except InvalidInputError as error:
-        what = "The configuration is wrong, and the nodes keep what they have: " + "; ".join(error.faults)
+        what = "The configuration is invalid; the nodes keep what they have: " + "; ".join(error.faults)
         return _failed(situation, kind, what, _LATER, CONFIGURATION_PROBLEM)
     unchanged = situation.resource is not None and situation.resource.secrets == (wanted.secret_name,)
     health = build_health(situation.resource if unchanged else None, None, shoot.hibernated)
@@ -156,7 +156,7 @@ def _provider_status(wanted: Wanted) -> Mapping[str, object]:
 def _operators_fault(error: OperatorFaultError) -> str:
     """It is said in every Shoot, and only people of the landscape can correct it."""
     faults = "; ".join(error.faults)
-    return f"The ControllerDeployment of the extension is wrong, and the nodes keep what they have: {faults}"
+    return f"The extension's ControllerDeployment is invalid; the nodes keep what they have: {faults}"
 
 
 def _failed(situation: Situation, kind: str, what: str, again: float, *codes: str) -> Decision:
@@ -174,7 +174,7 @@ def _migrate(situation: Situation) -> Decision:
     """The ManagedResource goes from this seed; everything in the Shoot stays as it is for the next one."""
     resource = situation.resource
     if resource is not None:
-        what = "The ManagedResource goes from this seed; the nodes keep what they have."
+        what = "The ManagedResource is deleted from this seed; the nodes keep what they have."
         return Decision(
             keep_objects=not resource.keep_objects,
             # Not before the other is known to be written: else the nodes would be cleaned.
@@ -182,7 +182,7 @@ def _migrate(situation: Situation) -> Decision:
             report=Report(operation=Operation("Migrate", "Processing", 50, what)),
             again=_SOON,
         )
-    what = "This seed has nothing of the Shoot any more; the nodes keep what they have."
+    what = "This seed has no objects of the Shoot left; the nodes keep what they have."
     return Decision(
         report=Report(operation=Operation("Migrate", "Succeeded", 100, what), observed=True),
         remove_operation=True,
@@ -199,7 +199,7 @@ def _delete(situation: Situation, renderer: Render, ask: Ask) -> Decision:
         return _deleted(situation, "Force-deleted; nodes were not cleaned.")
     if resource is None:
         reachable = not (shoot.hibernated or shoot.deleting)
-        return replace(_deleted(situation, "Nothing of cri-resmgr is left."), sweep=reachable)
+        return replace(_deleted(situation, "No object of cri-resmgr is left."), sweep=reachable)
     # Without nodes, or where all of them are about to be destroyed, nothing is cleaned.
     if shoot.hibernated or shoot.deleting or resource.deleting:
         return _delete_resource(resource, "The ManagedResource of cri-resmgr is deleted.")

@@ -20,7 +20,7 @@ class Fenced(KubeApi):
 
     def _writer(self) -> KubeApi:
         if not self._held():
-            raise ApiError(0, "this replica does not lead any more")
+            raise ApiError(0, "this replica is no longer the leader")
         return self._client
 
     def now(self) -> datetime:

@@ -71,7 +71,7 @@ def ask_nodes(api: KubeApi, mode: Mode, now: datetime) -> Nodes:
         pods = _pods(api, mode, text_at(daemon_set, "metadata", "namespace"))
         return judge(daemon_set, pods, _nodes_of(api, daemon_set), now, lambda node: _said_of(api, node))
     except ApiError as error:
-        return Nodes(unknown=f"The Shoot's API server cannot be asked for its nodes: {error}")
+        return Nodes(unknown=f"The Shoot's API server does not list its nodes: {error}")
 
 
 def _pods(api: KubeApi, mode: Mode, namespace: str = "") -> list[Pod]:
@@ -98,7 +98,7 @@ def _who_ends(api: KubeApi, installed: Object | None, now: datetime) -> Nodes | 
     for name in sorted(pods):
         since = known[name].silent if name in known else None
         if installed is not None or since is None or now - since <= SILENCE:
-            ending.append(Node(name, silent_words(since) if since else "its pod of the installation ends"))
+            ending.append(Node(name, silent_words(since) if since else "its installation pod is terminating"))
     if installed is None and not ending:
         return None
     ended = "The pods of the installation have ended, and its DaemonSet is still there."
@@ -179,7 +179,7 @@ def _by_node(pods: Iterable[Pod]) -> Mapping[str, Pod]:
 
 
 def silent_words(since: datetime) -> str:
-    return f"not heard of since {plain_time(since.timestamp())}"
+    return f"silent since {plain_time(since.timestamp())}"
 
 
 def _why(node: SeenNode, pod: Pod) -> str:

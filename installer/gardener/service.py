@@ -28,7 +28,7 @@ def serve(
     """Until `stop`; False where it ended because another replica leads now, or may. `namespace` is where the
     Leases are. Requests for `leases` end in far less than the length of a Lease."""
     leadership = Leadership(leases, namespace, setup.instance, log, setup.lease_pace)
-    log(f"{setup.instance} waits until it leads")
+    log(f"{setup.instance} is waiting to become the leader")
     if not leadership.acquire(stop, lambda: setup.pulses.show(log)):
         return True
     log(f"{setup.instance} leads")

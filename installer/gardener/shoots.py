@@ -165,8 +165,8 @@ class Shoots:
                     failed = nodes.unknown
         except ApiError as error:
             self._disconnect(namespace)
-            what = f"The Shoot's API server cannot be asked for its nodes: {error}"
-            left = f"The Shoot's API server cannot be asked for what is left there: {error}"
+            what = f"The Shoot's API server does not list its nodes: {error}"
+            left = f"The Shoot's API server does not list what is left there: {error}"
             return Swept(waits=left) if sweeps else Nodes(unknown=what)
         if failed:
             self._disconnect(namespace)

@@ -50,7 +50,7 @@ def sweep(api: KubeApi, instance: str, now: datetime) -> Swept:
         few = "1 Adjustment" if len(adjustments) == 1 else f"{len(adjustments)} Adjustments"
         return Swept(left=f"{few} of people's, with the definition" if adjustments else "")
     except ApiError as error:
-        return Swept(waits=f"The Shoot's API server cannot be asked for what is left there: {error}")
+        return Swept(waits=f"The Shoot's API server does not list what is left there: {error}")
 
 
 def _holds(owned: Owned, adjustments: tuple[str, ...]) -> bool:

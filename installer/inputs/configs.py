@@ -307,7 +307,9 @@ def _only_line(text: str) -> tuple[int, str]:
         if stripped.startswith(("#", ";")):
             if stripped.endswith("\\"):
                 # Up to systemd 253 the next line then is a comment as well, later it is not.
-                raise ValueError(f"{number}: a comment that ends with a backslash may swallow the next line")
+                raise ValueError(
+                    f"{number}: a comment that ends with a backslash may join it with the next line"
+                )
         elif stripped:
             if not re.match(r"EXTRA_OPTIONS[ \t]*=", stripped):
                 raise ValueError(f"{number}: only one line EXTRA_OPTIONS=... is allowed in this file")

@@ -24,13 +24,13 @@ IMAGES = {
 """Name in an image vector -> key of `images` in our values."""
 
 _NOT_OURS = {
-    "gardener-extension-cri-resmgr": "is the controller of the original extension, and not used",
+    "gardener-extension-cri-resmgr": "is the original extension's controller and is ignored",
     **dict.fromkeys(
         (
             "gardener-extension-cri-resmgr-installation",
             "gardener-extension-cri-resmgr-installation-and-agent",
         ),
-        "is the image of the original extension, which does not contain this program, and not used; "
+        "is the original extension's image, which does not contain this program, and is ignored; "
         "give ours as --image or as an entry named cri-resmgr-installer",
     ),
 }
@@ -132,7 +132,7 @@ def _candidates(
         if isinstance(entry.get(key), str) and len(entry[key]) > _LENGTH
     ]
     wrong += [
-        ((*path, key), "is not read here: one image serves every version of Kubernetes; leave it out")
+        ((*path, key), "is not supported: one image serves every version of Kubernetes; leave it out")
         for key in _VERSIONS
         if entry.get(key) is not None
     ]

@@ -85,7 +85,7 @@ def load_inputs(options: ManifestOptions, warn: Callable[[str], None]) -> Manife
     faults += embedded.config_faults(merged.data.get("configs"))
     faults += _combined_faults(merged.data, given)
     if provided.from_shoot and _mapping(merged.data, "managedResource").get("class") == "seed":
-        what = "seed puts everything on the nodes of the seed, but the configuration is that of a Shoot"
+        what = "seed installs on the nodes of the seed, but the configuration is that of a Shoot"
         faults.append((("managedResource", "class"), what))
     if options.monitoring and settings is not None and not metrics_port(settings):
         what = 'must be an address that Prometheus reaches, for --monitoring, such as ":9464"'

@@ -135,9 +135,7 @@ class _Reader:
 
     def _find_in_shoot(self, document: Source) -> list[_Part]:
         if self.shoot:
-            what = (
-                f"a second Shoot, after the one in {self.shoot}: they are two clusters; render each by itself"
-            )
+            what = f"a second Shoot, after the one in {self.shoot}: these are two clusters; render each alone"
             self._fault(document, ("kind",), what)
             return []
         self.shoot = document.place(("kind",)) or "the API server"
@@ -172,7 +170,7 @@ class _Reader:
             self._fault(document, (*path, "disabled"), what)
         elif disabled and not self.removal:
             what = (
-                "the extension is disabled, so nothing is to be installed; --mode remove renders its removal"
+                "the extension is disabled, so there is nothing to install; --mode remove renders its removal"
             )
             self._fault(document, (*path, "disabled"), what)
         return [_Part(document, (*path, "providerConfig"))]
@@ -218,7 +216,7 @@ class _Reader:
                 self._fault(part.document, (*part.path, str(key)), what)
         for key in _CONTROLLERS if part.chart_values else ():
             if data.get(key) is not None:
-                what = "is about the extension's controller, and not used"
+                what = "configures the extension's controller and is ignored here"
                 self._warn(part.document, (*part.path, key), what)
 
     def _fault(self, document: Source, path: KeyPath, what: str) -> None:

@@ -53,7 +53,7 @@ class Adoption(NamedTuple):
         for leftover in self.removed:
             yield Event("leftover.removed", f"removed {leftover.title}, which never ran", {"id": leftover.id})
         for stranger in self.made_known:
-            yield Event("adopted", f"made known to the proxy: {stranger.title}", {"id": stranger.id})
+            yield Event("adopted", f"adopted: {stranger.title}", {"id": stranger.id})
 
 
 def find_leftovers(
@@ -72,7 +72,7 @@ def unadoptable(container: RunningContainer, cache: ProxyCache) -> str:
     if cache.foreign:
         return f"the proxy's cache has a format that is not known (version {cache.version or 'not said'})"
     if container.creation is None:
-        return "the runtime does not say, in a shape that is known, how it was created"
+        return "the runtime reports how it was created in an unknown format"
     return ""
 
 
@@ -111,7 +111,7 @@ def adopt(host: Host, endpoint: str, stop_proxy: Callable[[], None], seconds: fl
     _check_adoptable(containers, cache)
     strangers = tuple(one for one in containers if not keeps_weight(one, cache))
     if unseen := [one.title for one in strangers if one.id not in cache.containers]:
-        message = f"the proxy has not seen {_named(unseen)}, though it was started for that"
+        message = f"the proxy has not seen {_named(unseen)} although it was restarted for that"
         raise StepFailedError(message, "run again", interfered=True)
     _give_back(host, endpoint, strangers)
     raw, mode = host.files.read(paths.PROXY_CACHE, CACHE_LIMIT) or b"", _mode(host.files)
@@ -179,7 +179,7 @@ def _lost(container: RunningContainer, cache: ProxyCache, before: RunningContain
     if not unsure and not now.is_lower_than(due):
         return None
     has = f"cpu.weight {now.weight}" if now.weight else f"{now.shares} shares"
-    wanted = "what it was created with is not known" if unsure else f"not {due} shares"
+    wanted = "its original CPU settings are unknown" if unsure else f"not {due} shares"
     return Lost(f"{container.title} has {has}, {wanted}", came_late=before is None and not unsure)
 
 
@@ -236,7 +236,7 @@ def with_strangers(raw: bytes, strangers: Iterable[RunningContainer]) -> bytes:
 
 def _check_adoptable(containers: Iterable[RunningContainer], cache: ProxyCache) -> None:
     for stranger, why in divide(containers, cache)[1]:
-        message = f"{stranger.title} has come meanwhile and cannot be adopted: {why}"
+        message = f"{stranger.title} was created meanwhile and cannot be adopted: {why}"
         raise StepFailedError(message, "run again", interfered=True)
 
 
@@ -265,7 +265,7 @@ def _show_containers(host: Host, endpoint: str, seconds: float) -> None:
         complaint = host.validator.see_containers(binary, place, runtime, seconds)
     files.remove(paths.PROXY_STATE[2])  # its pid file, which has one place whatever it is told
     if complaint:
-        raise StepFailedError(f"cri-resmgr could not be shown the running containers: {complaint}")
+        raise StepFailedError(f"the running containers could not be handed to cri-resmgr: {complaint}")
 
 
 def _keep_old(files: Files) -> None:

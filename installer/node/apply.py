@@ -385,7 +385,7 @@ class _Worker:
         if not why:
             return ()
         self._relay_deadline = answered + limits.proxy_start if hangs else 0.0
-        message = f"cri-resmgr has not taken the new force.cfg, and is restarted: {why}"
+        message = f"cri-resmgr did not take up the new force.cfg; restarting it: {why}"
         self._emit(Event("warning", message, {"code": "force-refused", "hint": ""}))
         return (replace(step, kind=StepKind.RESTART),)
 

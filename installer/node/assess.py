@@ -29,7 +29,7 @@ from installer.node.record import Record, RecordStatus, leftovers_of_ours, was_m
 
 _WHY_ADOPTED = "containers that it does not know are to be adopted"
 WEIGHT_TAKEN = "weight-taken"  # the code of a finding
-_WHY_TAKEN = "its last start has taken CPU weight from containers that it did not know"
+_WHY_TAKEN = "its last start took CPU weight from containers that it did not know"
 
 
 def assess(
@@ -209,7 +209,9 @@ def _adopted(snapshot: HostSnapshot) -> tuple[str, ...]:
     probe, cache = snapshot.probe or Probe(), snapshot.cache
     changed = [one for one in probe.containers if not keeps_weight(one, cache)]
     leftovers = find_leftovers(probe.unstarted, probe.containers)
-    removed = tuple(f"remove {one.title}, which never ran: another of its name runs" for one in leftovers)
+    removed = tuple(
+        f"remove {one.title}, which never ran: another container of that name runs" for one in leftovers
+    )
     return removed + tuple(
         f"correct {one.title}: what the proxy knows of its CPU weight is rounded"
         if is_known(one, cache)
@@ -238,7 +240,7 @@ def _record_findings(
         yield warning(code, f"{what}: {removed} will be removed")
     elif status is RecordStatus.FUTURE:
         hint = "use the installer that wrote it, or a newer one"
-        yield refusal(code, f"{what}: a newer installer works on this node", hint)
+        yield refusal(code, f"{what}: a newer installer manages this node", hint)
     else:
         yield warning(code, f"{what}: starting a new record with the files provably ours")
 

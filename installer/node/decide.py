@@ -49,7 +49,7 @@ def say(findings: Iterable[Finding], emit: Emit) -> None:
 def check_pause(request: Request, snapshot: HostSnapshot) -> None:
     """Raises UnservableHostError where nobody but a person who says so may change anything."""
     if snapshot.pause and not request.despite_pause:
-        hint = f"somebody may be working on it; --despite-pause proceeds anyway; {UNTOUCHED}"
+        hint = f"someone may be working on it; --despite-pause proceeds anyway; {UNTOUCHED}"
         raise UnservableHostError(f"this node is paused: {snapshot.pause}", hint)
 
 

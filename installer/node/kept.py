@@ -146,7 +146,7 @@ def _check_copies(record: Record, snapshot: HostSnapshot, desired: Desired) -> I
         if file.digest in snapshot.damaged:
             hint = "a run that installs keeps it anew"
             if file.path in lost and file.digest not in obtainable:
-                hint = "one that fails leaves kubelet on its base endpoint: there is nothing to go back to"
+                hint = "one that fails leaves kubelet on its base endpoint: there is nothing to roll back to"
             yield warning(
                 "copy-damaged",
                 f"the copy of {file.path} for a rollback, {object_path(file.digest)}, is damaged or gone",

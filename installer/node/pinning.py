@@ -167,7 +167,7 @@ def _reset(container: RunningContainer, cache: ProxyCache, managers: KubeletMana
     if container.created is None and known.request is None and not (known.weighed or container.asked):
         if not container.pinned and not now.is_lowest:
             return None
-        return Reset(container, problem="the runtime does not say, in a shape we know, how it was created")
+        return Reset(container, problem="the runtime reports how it was created in an unknown format")
     wanted = _wanted(container, now, known, managers)
     write = CpuResources(
         cpus="" if same_list(now.cpus, wanted.cpus) else wanted.cpus,

@@ -153,7 +153,7 @@ def why_not_taken(
             return "it has ended instead", answered
         now = host.clock.monotonic()
         if now - began >= STILL and (not work.gets_on or now - began >= longest):
-            return f"its journal says nothing about it within {now - began:.0f} s", answered
+            return f"its journal does not mention it within {now - began:.0f} s", answered
         if silence < math.inf and now - asked >= _ASK_EACH:
             answers = host.cri.answers(paths.RELAY_ENDPOINT, HURRIED_SECONDS)
             asked = host.clock.monotonic()
@@ -186,7 +186,7 @@ class Gap:
             if kubelet_hangs:
                 self._systemd.arm_start(paths.PROXY_UNIT, _SECONDS)
         except SystemdError as error:
-            data = {"code": "gap", "hint": "should this run be killed now, the next one starts the proxy"}
+            data = {"code": "gap", "hint": "if this run is killed now, the next one starts the proxy"}
             self._emit(
                 Event(
                     "warning", f"cannot arm the systemd timer that restarts the proxy: {error.message}", data

@@ -96,8 +96,8 @@ def find(api: KubeApi, asked: Asked) -> Found:
     for each in sets:
         if any(key in _GARDENER for key in mapping_at(each.daemon_set, "metadata", "annotations")):
             raise InvalidInputError(
-                [f"DaemonSet {each.what.name} belongs to a ManagedResource, which would bring it back"],
-                "remove it the way of Gardener: docs/gardener.md, Remove",
+                [f"DaemonSet {each.what.name} belongs to a ManagedResource, which would recreate it"],
+                "remove it through Gardener: docs/gardener.md, Remove",
             )
         if (why := why_paused(api, each)) is not None:
             raise InvalidInputError(
@@ -133,7 +133,7 @@ def _read_settings(api: KubeApi, installed: Installed | None, removal: Installed
             return {}
         where = f"ConfigMap {found.what.namespace}/{name}"
         raise InvalidInputError(
-            [f"{where} is gone: it has the settings that a removal works with"],
+            [f"{where} is gone: the removal needs the settings in it"],
             "apply the manifests again, then run the same command",
         ) from None
 
@@ -142,24 +142,24 @@ def describe(found: Found, asked: Asked) -> Iterator[Event]:
     """What `uninstall` would do, line by line."""
     if not found.owned:
         named = f" with the name {asked.name}" if asked.name else ""
-        where = "the API server, but on nodes" if found.dirty else "this cluster"
-        yield Event("uninstall.plan", f"nothing of ours{named} is in {where}")
+        where = "the API server, except on nodes" if found.dirty else "this cluster"
+        yield Event("uninstall.plan", f"no object of cri-resmgr-installer{named} is in {where}")
         return
     where = f"{found.instance} in namespace {found.namespace or 'of its objects'}, {len(found.nodes)} nodes"
     yield Event("uninstall.plan", where, {"instance": found.instance, "namespace": found.namespace})
     if found.installed is not None or found.removal is not None:
         patience = found.patience if asked.wait is None else asked.wait
-        what = "takes cri-resmgr off every node, and each kubelet restarts once"
+        what = "removes cri-resmgr from every node; each kubelet restarts once"
         rest = f"waits for all of them, until {patience:g} s pass without progress"
         yield Event("uninstall.plan", f"1. a removal {what}; {rest}")
     chosen = f"app.kubernetes.io/instance={found.instance}"
-    yield Event("uninstall.plan", f"2. deletes what has the label {chosen} and the name of our programs:")
+    yield Event("uninstall.plan", f"2. deletes the installer's objects with the label {chosen}:")
     for kind, names in _by_kind(found.owned).items():
         yield Event("uninstall.plan", f"     {kind}: {_some(names)}", {"kind": kind, "objects": names})
-    yield Event("uninstall.plan", "3. takes our annotations, label, condition and taint off every Node")
+    yield Event("uninstall.plan", "3. removes its annotations, label, condition and taint from every Node")
     if found.adjustments:
         yield Event(
-            "warning", f"{found.adjustments} Adjustments that people have made go with their definition"
+            "warning", f"{found.adjustments} Adjustments created by users are deleted with their definition"
         )
     if found.dirty:
         dirty = name_some([each.name for each in found.dirty], _NAMED)

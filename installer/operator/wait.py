@@ -144,7 +144,7 @@ class Waiting:
             return
         now = self._said_at = self._clock.now()
         seconds = math.ceil(max(0.0, self._patience - (now - since)))
-        message = f"waiting for {what}; it goes on then, or after {seconds} s without progress"
+        message = f"waiting for {what}; it continues then, or gives up after {seconds} s without progress"
         self._emit(Event("uninstall.waiting", message, {"seconds": seconds}))
 
     def _tell(self, fresh: list[str], clean: int, count: int) -> None:

@@ -48,12 +48,12 @@ _BY_HEALTH = {
         "`kubectl describe` and `kubectl logs` of the node's pod say more", f"{_RUNBOOKS}not-ready"
     ),
     NodeHealth.SILENT: Advice(
-        "look at the node and at its pod of ours; what is installed there needs neither",
+        "check the node and the installer's pod on it; what is installed there needs neither",
         f"{_FLEET}see-every-node",
     ),
     NodeHealth.DIRTY: Advice(
         "`cri-resmgr-installer manifests --mode remove --nodes NODE | kubectl apply -f -`, with your "
-        "--values, cleans it; then `cri-resmgr-installer uninstall` takes the rest away",
+        "--values, cleans it; then `cri-resmgr-installer uninstall` removes the rest",
         "docs/operations.md#uninstalling",
     ),
     NodeHealth.WORKING: Advice("wait"),

@@ -21,7 +21,7 @@ def print_history(history: History, output: str, stream: TextIO) -> None:
         return
     color = wants_color(stream)
     lines = [line for entry in history.entries for line in _lines(entry, color)]
-    stream.write("\n".join(lines or ["the journal of this host knows of no change"]) + "\n")
+    stream.write("\n".join(lines or ["the journal of this host records no change"]) + "\n")
 
 
 def _lines(entry: HistoryEntry, color: bool) -> Iterator[str]:

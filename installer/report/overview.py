@@ -100,7 +100,7 @@ def _head(seen: Overview, color: bool) -> Iterator[str]:
             yield from rollout_lines(rollout, color)
     if seen.progress:
         yield f"  {describe_progress(seen.progress)}"
-    others = f"; {seen.others} other nodes have nothing of ours" if seen.others else ""
+    others = f"; {seen.others} other nodes are not served" if seen.others else ""
     yield f"seen at {seen.time}{others}"
 
 
@@ -115,7 +115,7 @@ def describe_progress(progress: Progress) -> str:
     if progress.per_hour is None or progress.seconds_left is None:
         return words
     rest = describe_duration(progress.seconds_left)
-    return f"{words}; {progress.per_hour} an hour get done, so about {rest} are left"
+    return f"{words}; {progress.per_hour} per hour, so about {rest} are left"
 
 
 def _table(nodes: tuple[NodeView, ...], color: bool) -> Iterator[str]:

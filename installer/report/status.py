@@ -16,8 +16,8 @@ from installer.report.planned import finding_lines, summarise_plan
 from installer.report.terminal import BOLD, GREEN, RED, YELLOW, one_line, paint, wants_color, write_json
 
 _SCHEMA = 1
-_NOTHING_INSTALLED = "no installation was completed here: give --payload, and --configs if any, to compare"
-_AS_INSTALLED = "what was installed last, not with a payload and configs: they were not given"
+_NOTHING_INSTALLED = "no installation was completed here; to compare, give --payload and any --configs"
+_AS_INSTALLED = "what was installed last, because no payload and configs were given"
 
 
 def print_status(seen: Assessment, output: str, stream: TextIO, past: Past = NO_PAST) -> int:

@@ -120,7 +120,7 @@ def test_a_node_that_leaves_the_pool_cleans_itself_and_comes_back(cluster: Clust
     cluster.wait(lambda: is_clean(cluster, node), "it is clean")
     cluster.wait(lambda: not cluster.pod(node), "its pod has ended")
     assert not node.traces()
-    assert "1 other nodes have nothing of ours" in cluster.ours("report")
+    assert "1 other nodes are not served" in cluster.ours("report")
     label(cluster, node)
     cluster.wait(lambda: node.host.show(PASS_UNIT, "ActiveState") == "active", "its pass is at work")
     cluster.wait(node.on_relay, "kubelet is on the relay")

@@ -151,7 +151,7 @@ def test_while_the_api_server_is_away_it_waits_and_says_so(server: ApiServer, tm
     run = Run(server, tmp_path / "one", "one")
     run.want()
     run.until(lambda: bool(run.turns.turn().why))
-    assert "the API server cannot be asked for a permit" in run.turns.turn().why
+    assert "the API server was not reached for a permit" in run.turns.turn().why
     assert not run.granted()
     server.come_back()
     run.until(run.granted)

@@ -155,7 +155,7 @@ def test_nothing_of_ours_is_left_and_all_of_others(begin: Begin) -> None:
     assert world.fleet.removed == {"n1", "n2"}
     world.before[node("n1")]["spec"] = {"taints": [{"key": "theirs", "effect": "NoSchedule"}]}
     assert world.everything() == world.before
-    assert world.run("--yes").stdout == "nothing of ours is in this cluster\n"
+    assert world.run("--yes").stdout == "no object of cri-resmgr-installer is in this cluster\n"
 
 
 def node(name: str) -> Name:
@@ -218,7 +218,7 @@ def test_a_node_that_is_silent_is_named_and_left(begin: Begin) -> None:
     assert left == {"pods"}  # that of the silent node, which kubelet ends when it comes back
     waits = [event.message for event in world.events if event.kind == "uninstall.waiting"]
     assert any(
-        "nodes to be clean: n2 (its kubelet is silent); it goes on then, or after 30 s" in each
+        "nodes to be clean: n2 (its kubelet is silent); it continues then, or gives up after 30 s" in each
         for each in waits
     )
 
@@ -254,7 +254,7 @@ def test_a_node_that_was_left_says_so_until_it_is_clean(begin: Begin, values: Pa
     world.uninstall()
     assert world.fleet.removed == {"n1", "n2"}
     assert world.everything() == world.before
-    assert world.run("--yes").stdout == "nothing of ours is in this cluster\n"
+    assert world.run("--yes").stdout == "no object of cri-resmgr-installer is in this cluster\n"
 
 
 def test_each_minute_it_says_what_the_nodes_say_then(begin: Begin) -> None:
@@ -379,7 +379,7 @@ def test_settings_that_a_person_has_deleted_are_missed_only_where_a_removal_need
         each for each in world.server.objects if each.name.startswith(prefix) and each not in world.before
     )
     kept = world.server.objects.pop(settings)
-    with pytest.raises(InvalidInputError, match="is gone: it has the settings that a removal works with"):
+    with pytest.raises(InvalidInputError, match="is gone: the removal needs the settings in it"):
         world.uninstall()
     assert {method for method, _ in world.server.log} == {"GET"}
     world.server.objects[settings] = kept

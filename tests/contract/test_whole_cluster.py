@@ -172,7 +172,7 @@ def test_a_rollout_is_seen_paused_and_begun_again(fleet: Fleet, run: Run) -> Non
     assert "nodes that wait ask again within 60 s" in said
     assert Name(LEASES, place, "breaker-0123456789abcdef") not in fleet.server.objects
     assert run("rollout", "status").returncode == 0
-    assert run("rollout", "retry").stdout == "nothing was stopped, and nothing has changed\n"
+    assert run("rollout", "retry").stdout == "no generation was stopped; nothing has changed\n"
 
 
 def test_a_retry_says_of_each_lease_why_it_goes(fleet: Fleet, run: Run) -> None:

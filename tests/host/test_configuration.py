@@ -44,7 +44,7 @@ def force(node: Node, text: str) -> None:
 @rule("R13")
 @pytest.mark.parametrize(
     ("fault", "why"),
-    [("refuse", "failed to reload forced configuration"), ("silent", "its journal says nothing about it")],
+    [("refuse", "failed to reload forced configuration"), ("silent", "its journal does not mention it")],
 )
 def test_a_force_config_that_the_signal_does_not_bring_is_brought_by_a_restart(
     forced: Node, fault: str, why: str
@@ -54,7 +54,7 @@ def test_a_force_config_that_the_signal_does_not_bring_is_brought_by_a_restart(
     assert "if it refuses the new force.cfg" in forced.run("plan", code=3).out
     with forced.restarts(kubelet=False, proxy=True):
         said = forced.run("install").out
-    assert f"cri-resmgr has not taken the new force.cfg, and is restarted: {why}" in said
+    assert f"cri-resmgr did not take up the new force.cfg; restarting it: {why}" in said
     assert forced.run("install").out == "nothing to do\n"
     forced.expect_good()
 

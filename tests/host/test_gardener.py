@@ -200,7 +200,7 @@ def test_nodes_that_leave(world: LiveShoot, controller: Controller, machines: li
 
     world.lose("n1")
     world.disable(SHOOT)
-    world.says(SHOOT, "Progressing", "Not yet clean: n1 (not heard of since")
+    world.says(SHOOT, "Progressing", "Not yet clean: n1 (silent since")
     world.late = True
     world.gone(SHOOT)
     assert any("Left as they are: n1" in each["note"] for each in world.seed.find(SEED_EVENTS, SHOOT))

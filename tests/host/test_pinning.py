@@ -267,7 +267,7 @@ def test_who_comes_while_the_proxy_starts_is_adopted_at_once(node: Node) -> None
     node.fallback(REAL_POLICY)
     ended = run_apart(node, Mode.INSTALL, listen=comes)
     assert ended.how == "changed", ended
-    assert "made known to the proxy: default/late/late" in ended.said
+    assert "adopted: default/late/late" in ended.said
     weights = {
         enforced(node.host, one)["cpu.shares"] for one in running(node) - {*workload.strangers.values()}
     }
@@ -368,7 +368,7 @@ def test_r13_converged_is_not_said_while_a_start_of_another_has_taken_weight(nod
     before = but_cpus(workload.usage)
     crash(node)
     assert but_cpus(workload.usage) != before, "nobody has spared them"
-    assert "has taken CPU weight from containers" in node.run("status", code=3).out
+    assert "took CPU weight from containers" in node.run("status", code=3).out
     with node.restarts(kubelet=False, proxy=True):
         node.run("install")
     assert but_cpus(workload.usage) == before

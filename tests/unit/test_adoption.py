@@ -1,4 +1,4 @@
-"""Strangers are made known to the proxy: what is written into its cache, and when nothing is."""
+"""Strangers are adopted: what is written into its cache, and when nothing is."""
 
 from __future__ import annotations
 
@@ -370,7 +370,7 @@ def test_kubelet_does_not_hang_while_the_program_looks_at_many_containers(
 def test_a_program_that_cannot_be_shown_them_is_a_failure_with_its_complaint(tmp_path: Path) -> None:
     fake = pinned_host(tmp_path, None)
     fake.validator.on_see = lambda _state: "F: broken"
-    with pytest.raises(StepFailedError, match="could not be shown the running containers: F: broken"):
+    with pytest.raises(StepFailedError, match="could not be handed to cri-resmgr: F: broken"):
         carry_out(fake, StepKind.ADOPT)
 
 
@@ -479,7 +479,7 @@ def test_where_the_runtime_tells_only_of_now_a_late_one_with_the_lowest_weight_i
     fake = pinned_host(tmp_path)
     cut = replace(STRANGER, created=None, creation={"cpu_shares": 2}, cgroup=replace(FREE, shares=2))
     fake.cri.running = (cut,)
-    with pytest.raises(StepFailedError, match="what it was created with is not known"):
+    with pytest.raises(StepFailedError, match="its original CPU settings are unknown"):
         carry_out(fake, StepKind.CHECK_WEIGHTS)
 
 
@@ -487,7 +487,7 @@ def test_who_has_come_and_is_of_unknown_shape_stops_it_with_nothing_written(tmp_
     fake = pinned_host(tmp_path)
     new = replace(STRANGER, id="bb", name="new", created=None, creation=None)
     fake.cri.running = (STRANGER, new)
-    with pytest.raises(StepFailedError, match="ns/web-0/new has come meanwhile") as failure:
+    with pytest.raises(StepFailedError, match="ns/web-0/new was created meanwhile") as failure:
         carry_out(fake, StepKind.ADOPT)
     assert failure.value.interfered
     assert text(tmp_path, paths.PROXY_CACHE) == cache()

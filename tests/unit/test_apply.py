@@ -123,8 +123,8 @@ def test_kubelet_that_does_not_stop_in_time_is_no_fault_of_what_was_to_be_starte
             ("reloading", "failed to reload forced configuration F: no"),
             "failed to reload forced configuration F",
         ),
-        (("reloading forced configuration",), "says nothing about it within 10 s"),
-        ((), "says nothing about it within 10 s"),
+        (("reloading forced configuration",), "does not mention it within 10 s"),
+        ((), "does not mention it within 10 s"),
         (None, "it has ended instead"),
     ],
 )

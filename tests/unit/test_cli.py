@@ -91,7 +91,8 @@ def test_help_explains_each_command_and_option_that_is_for_people() -> None:
             continue
         assert f"\n    {verb} " in shown
         page = its.format_help()
-        assert f"\n{verb}: " in page
+        assert f"cri-resmgr-installer {verb}" in page
+        assert "\nexample:\n" in page
         options = [action for action in its._actions if action.help != argparse.SUPPRESS]
         assert [action.option_strings for action in options if not action.help] == []
 

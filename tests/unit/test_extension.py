@@ -153,7 +153,7 @@ def test_only_what_its_owner_can_correct_makes_a_shoot_fail(tmp_path: Path) -> N
     assert errors_of(RENDERER, mine)["codes"] == ["ERR_CONFIGURATION_PROBLEM"]
     of_operator = errors_of(broken, None)
     assert of_operator["codes"] == []
-    assert of_operator["description"].startswith("The ControllerDeployment of the extension is wrong")
+    assert of_operator["description"].startswith("The extension's ControllerDeployment is invalid")
     assert errors_of(broken, mine)["codes"] == ["ERR_CONFIGURATION_PROBLEM"]
     assert errors_of(broken, {"configs": {"fallback": "policy: {Active: none}"}}) == {}  # stronger than it
 
@@ -175,7 +175,7 @@ LONG = {"name": "cri-resmgr-agent", "ref": "a:1", "targetVersion": "1" * 90_000}
                     {"name": "cri-resmgr-agent", "ref": "a:1", "targetVersion": "1" * 90_000}
                 ]
             },
-            "providerConfig.imageVectorOverwrite.0.targetVersion: is not read here",
+            "providerConfig.imageVectorOverwrite.0.targetVersion: is not supported",
         ),
     ],
 )

@@ -57,7 +57,7 @@ def test_all_is_well() -> None:
 
 def test_a_node_that_is_silent_is_waited_for_and_then_given_up() -> None:
     shortly = judged(1, [pod("n1")], [node("n1", "Unknown", ago(minutes=9))])
-    assert shortly.silent == (Node("n1", "not heard of since 2026-03-01T11:51:00Z"),)
+    assert shortly.silent == (Node("n1", "silent since 2026-03-01T11:51:00Z"),)
     assert not shortly.done
     long = judged(1, [pod("n1")], [node("n1", "Unknown", ago(minutes=11))])
     assert [each.name for each in long.given_up] == ["n1"]
@@ -174,8 +174,8 @@ def test_before_the_removal_comes_the_pods_of_the_installation_end() -> None:
     shoot = Shoot({"installation": daemon_set(2)}, pods, [node("n1"), node("n2", "Unknown")])
     found = ask_nodes(shoot, Mode.REMOVE, NOW)
     assert not found.done
-    silent = "n2 (not heard of since 2026-03-01T11:00:00Z)"
-    assert found.pending == f"Not yet clean: n1 (its pod of the installation ends), {silent}."
+    silent = "n2 (silent since 2026-03-01T11:00:00Z)"
+    assert found.pending == f"Not yet clean: n1 (its installation pod is terminating), {silent}."
     assert not ask_nodes(Shoot({}, {}, []), Mode.REMOVE, NOW).done
 
 
@@ -193,7 +193,7 @@ def test_no_node_is_clean_while_an_installation_is_there() -> None:
     assert ask_nodes(removed(), Mode.REMOVE, NOW).done
     found = ask_nodes(removed(set=daemon_set(2), pods=[pod("n1", ready=True)]), Mode.REMOVE, NOW)
     assert (found.done, found.installed) == (False, True)
-    assert found.pending == "Not yet clean: n1 (its pod of the installation ends)."
+    assert found.pending == "Not yet clean: n1 (its installation pod is terminating)."
     going = daemon_set(2)
     going["metadata"]["deletionTimestamp"] = ago(minutes=1)
     assert not ask_nodes(removed(set=going), Mode.REMOVE, NOW).installed

@@ -400,7 +400,7 @@ def test_a_runtime_that_tells_only_of_now_gives_back_what_the_cache_knows() -> N
     assert written(crio, policy) == CpuResources("0-3", "0-1", 30)
     best_effort = replace(adopted, request=None, shares=0)
     assert written(crio, replace(policy, containers={"aa": best_effort})) == CpuResources("0-3", "0-1")
-    assert "does not say" in problem(crio, ProxyCache(policy="topology-aware"))
+    assert "in an unknown format" in problem(crio, ProxyCache(policy="topology-aware"))
 
 
 @rule("R14")

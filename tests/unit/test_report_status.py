@@ -72,7 +72,7 @@ def test_status_tells_the_policy_the_runtime_the_payload_and_how_it_came_to_be()
         "payload: v0.9.2",
         "guard: relay: ready, waited 0.10 s  (2026-11-22T03:00:01Z)",
         "last change: 2026-11-22T03:00:00Z install by alice: done: 1 to change",
-        "compared with what was installed last, not with a payload and configs: they were not given",
+        "compared with what was installed last, because no payload and configs were given",
     ):
         assert line in lines
     stream = io.StringIO()

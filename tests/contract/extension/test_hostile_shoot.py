@@ -85,7 +85,7 @@ def test_hostile_shoots_take_nothing_from_the_others(
         world.gone(SHOOT)
         assert not pulses.show()
         world.disable(hostile[0])
-        world.says(hostile[0], "Progressing", "cannot be asked for its nodes")
+        world.says(hostile[0], "Progressing", "does not list its nodes")
         assert world.resource(hostile[0])
 
 

@@ -158,9 +158,9 @@ def test_nodes_that_are_all_down_are_left(enabled: Landscape) -> None:
     world.shoot.create(*account[:2], {"metadata": {"name": account.name, "labels": OURS}})
     world.disable(SHOOT)
     world.gone(SHOOT)
-    assert "Left as they are: n1 (not heard of since" in notes(world)
+    assert "Left as they are: n1 (silent since" in notes(world)
     # When they come back, their pods ask whether they have to clean up.
-    assert "Left in the Shoot: what the pods need that have not ended on n1 (not" in notes(world)
+    assert "Left in the Shoot: what the pods need that have not ended on n1 (silent" in notes(world)
     assert account in world.shoot.objects
 
 
@@ -180,7 +180,7 @@ def test_what_the_pods_needed_goes_with_them(enabled: Landscape) -> None:
     world.shoot.create(LEASES, SHOOT, {"metadata": lease})
     world.shoot.fail("DELETE", f"/clusterroles/{RESOURCE}", code=503)
     world.disable(SHOOT)
-    world.seed.wait(lambda: "cannot be asked for what is left" in world.health(SHOOT)[1])
+    world.seed.wait(lambda: "does not list what is left" in world.health(SHOOT)[1])
     world.shoot.heal()
     world.gone(SHOOT)
     world.shoot.finish_namespaces()  # they are Terminating until their controller comes round
@@ -197,7 +197,7 @@ def test_a_shoot_whose_api_server_is_away_is_not_given_up(enabled: Landscape) ->
     world = enabled
     world.shoot.go_away()
     world.disable(SHOOT)
-    world.seed.wait(lambda: "cannot be asked" in world.health(SHOOT)[1])
+    world.seed.wait(lambda: "API server does not list" in world.health(SHOOT)[1])
     assert world.resource(SHOOT)
     world.shoot.come_back()
     world.gone(SHOOT)

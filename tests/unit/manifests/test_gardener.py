@@ -94,7 +94,7 @@ def test_a_removal_needs_no_extension_that_is_enabled(given: Given, shoot: str) 
 
 def test_what_is_the_controllers_is_not_dropped_without_a_word(given: Given) -> None:
     given.render("replicaCount: 1\nimage: {repository: a/b, tag: v1}\nconfigs: {}\nvpa:\n")
-    what = "is about the extension's controller, and not used"
+    what = "configures the extension's controller and is ignored here"
     assert given.warnings == [f"image: {what} (a.yaml:2)", f"replicaCount: {what} (a.yaml:1)"]
 
 
@@ -157,8 +157,8 @@ FAULTS = (
     ),
     (
         SHOOT.format(type="cri-resmgr-extension", rest="disabled: true"),
-        "spec.extensions.0.disabled: the extension is disabled, so nothing is to be installed; --mode remove "
-        "renders its removal (a.yaml:5)",
+        "spec.extensions.0.disabled: the extension is disabled, so there is nothing to install; --mode "
+        "remove renders its removal (a.yaml:5)",
     ),
     (
         SHOOT.format(type="cri-resmgr-extension", rest="disabled: 'yes'"),
@@ -213,7 +213,7 @@ def test_what_is_wrong_is_named_with_its_line_and_what_to_do(given: Given, text:
 
 def test_two_shoots_are_two_clusters(given: Given) -> None:
     shoot = SHOOT.format(type="cri-resmgr-extension", rest="")
-    what = "a second Shoot, after the one in a.yaml:1: they are two clusters; render each by itself"
+    what = "a second Shoot, after the one in a.yaml:1: these are two clusters; render each alone"
     assert given.faults(shoot, shoot) == [f"kind: {what} (b.yaml:1)"]
 
 

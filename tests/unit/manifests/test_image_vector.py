@@ -48,7 +48,7 @@ def test_the_entry_is_the_one_for_the_architecture(given: Given) -> None:
 def test_ranges_of_versions_are_refused_and_not_read(key: str, range_: str) -> None:
     """A large one held the controller of all Shoots for a minute."""
     found = read_vector([{**OURS, "tag": "1", key: range_}], "amd64")
-    what = "is not read here: one image serves every version of Kubernetes; leave it out"
+    what = "is not supported: one image serves every version of Kubernetes; leave it out"
     assert found.faults == [(("0", key), what)]
 
 
@@ -125,9 +125,9 @@ def test_the_image_of_the_original_is_not_run(given: Given, suffix: str) -> None
     name = f"gardener-extension-cri-resmgr-{suffix}"
     text = f"imageVectorOverwrite:\n  images:\n  - {{name: {name}, repository: a/b, tag: v1}}\n"
     said = (
-        f"imageVectorOverwrite.images.0: {name} is the image of the original extension, which does not "
-        "contain this program, and not used; give ours as --image or as an entry named cri-resmgr-installer "
-        "(a.yaml:3)"
+        f"imageVectorOverwrite.images.0: {name} is the original extension's image, which does not "
+        "contain this program, and is ignored; give ours as --image or as an entry named cri-resmgr-"
+        "installer (a.yaml:3)"
     )
     found = the(given.render(text), "DaemonSet")
     assert pod_of(found)["containers"][0]["image"] == IMAGE

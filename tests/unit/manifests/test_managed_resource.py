@@ -101,7 +101,7 @@ def test_a_shoots_configuration_never_goes_to_the_seeds_nodes(given: Given, tmp_
     values = tmp_path / "values.yaml"
     values.write_text("managedResource:\n  class: seed\n")
     shoot = SHOOT.format(type="cri-resmgr-extension", rest="")
-    what = "seed puts everything on the nodes of the seed, but the configuration is that of a Shoot"
+    what = "seed installs on the nodes of the seed, but the configuration is that of a Shoot"
     assert given.faults(shoot, values=values, managed_resource=True) == [
         f"managedResource.class: {what} (values.yaml:2)"
     ]
