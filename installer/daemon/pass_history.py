@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 
 RESYNC = 600.0  # seconds between two passes that nothing called for
 
-_BUSY_RETRY = 2.0
+_HINDERED_RETRY = 2.0
 _BACKOFF = (5.0, RESYNC)  # the first and the longest
 _CALM_PASSES = 20  # a minute; passes beyond them are slowed down
 _SECOND_LOOK = 1.0  # after a pass that changed something
 _INSTALLED = ("generation", "payload_version", "policy", "policy_source")
 _COUNTED = ("all_restarts", "passes", "changes", "repairs", "rollbacks", "rescues", "failures")
 _INVALID, _PENDING, _UNSERVABLE = 2, 3, 4
+NEEDS_THE_BUS = (1, _UNSERVABLE)  # exit codes that a pass without systemd's bus may end with
 _TELLS_OF_THE_HOST = (0, _INVALID, _PENDING, _UNSERVABLE)  # exit codes of a plan
 _KILLED = tuple(128 + number for number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS))
 _FILES_DIFFER = "a file has changed"
@@ -36,7 +37,7 @@ class PassHistory:
     `failures` since one did, in a row, and `said` is what the last one said that did not end well. `refused`:
     that was a refusal (exit 4). `unplaced`: what the last one that did end well has said of containers that
     the policy does not serve. `retry_at`: no pass before that time, unless something changes.
-    `locked_until`: the same, because another run held the host's lock.
+    `locked_until`: the same, because another run held the host's lock, or systemd's bus was away.
     """
 
     def __init__(self, now: float, spread: Callable[[float], float]) -> None:
@@ -75,10 +76,11 @@ class PassHistory:
         if outcome.tells or outcome.code == 0:
             self.installed = {name: getattr(outcome, name) for name in _INSTALLED}
 
-    def busy(self, now: float) -> None:
-        """Another run holds the host's lock."""
-        self.retry_at = self.locked_until = now + _BUSY_RETRY
-        self.said = "another run holds the host's lock"
+    def hindered(self, now: float, why: str) -> None:
+        """A pass could not look: another run holds the host's lock, or systemd's bus is away. What called for
+        it calls for the next one."""
+        self.retry_at = self.locked_until = now + _HINDERED_RETRY
+        self.said = why
 
     def forget(self) -> None:
         """A person may have changed anything during a pause, also what a failure was about."""

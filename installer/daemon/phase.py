@@ -22,17 +22,19 @@ _GO_ON_HINT = "; with rollout.refused: ready a rollout does not wait for such no
 class Standing:
     """What the policy knows, beside what is seen. Each text is empty where it does not apply.
 
-    `blind` is why the host cannot be looked at, once that has lasted. `said` is what the last pass or plan
-    has said that did not end well, `failed` whether a pass has failed since one ended well, and `refused`
-    whether that was a refusal (exit 4). `limited`: how often kubelet was restarted, if one more restart is
-    not allowed now. `awaits`: why planned work may not begin now. `sick`: what is not healthy. `difference`:
-    what differs from the host that the last pass has verified. `at_work`: a child runs. `well`: the last look
-    found everything correct. `unplaced`: which containers the policy does not serve all the same.
+    `blind` is why the host cannot be looked at, once that has lasted; `unservable`: this is not a host that
+    we can serve. `said` is what the last pass or plan has said that did not end well, `failed` whether a pass
+    has failed since one ended well, and `refused` whether that was a refusal (exit 4). `limited`: how often
+    kubelet was restarted, if one more restart is not allowed now. `awaits`: why planned work may not begin
+    now. `sick`: what is not healthy. `difference`: what differs from the host that the last pass has
+    verified. `at_work`: a child runs. `well`: the last look found everything correct. `unplaced`: which
+    containers the policy does not serve all the same.
     """
 
     superseded: bool
     tried: bool
     blind: str
+    unservable: bool
     removed: bool
     said: str
     failed: bool
@@ -69,7 +71,7 @@ def _phase(now: Standing, seen: PollSnapshot, installs: bool) -> tuple[Phase, st
     if now.removed:
         return Phase.REMOVED, ""
     if installs and now.blind:
-        return Phase.REFUSED if seen.unservable and not now.tried else Phase.FAILED, now.blind
+        return Phase.REFUSED if now.unservable else Phase.FAILED, now.blind
     if installs and seen.hold and not (now.at_work and is_of_a_run(seen.hold)):
         return Phase.HELD, f"kubelet is held on its base endpoint: {seen.hold}"
     if installs and now.limited:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from installer.daemon.configuration import Configuration
 from installer.daemon.decision import Action, Decision
-from installer.daemon.pass_history import RESYNC, PassHistory
+from installer.daemon.pass_history import NEEDS_THE_BUS, RESYNC, PassHistory
 from installer.daemon.phase import Standing, judge
 from installer.daemon.poller import PollSnapshot, Token
 from installer.daemon.relay_history import RelayHistory
@@ -156,13 +156,15 @@ class Policy:
         self.stamps += [now] * outcome.restarts
         passes.counts["all_restarts"] += outcome.restarts
         passes.counts["rollbacks"] += outcome.rolled_back
-        if action in (Action.INSTALL, Action.REMOVE) and outcome.code != BUSY and not self._by_another:
+        away = after.blind and outcome.code in NEEDS_THE_BUS and not outcome.touched
+        told = not (away or self._by_another or outcome.code == BUSY)
+        if told and action in (Action.INSTALL, Action.REMOVE):
             passes.told(outcome)
         self.had_lock |= not (self._by_another or action is Action.PLAN or outcome.code == BUSY)
         if self._by_another:
             pass  # the node is as it left it, which a pass of our own looks at
-        elif outcome.code == BUSY:
-            self._passes.busy(now)
+        elif away or outcome.code == BUSY:
+            passes.hindered(now, outcome.reason if away else "another run holds the host's lock")
             self._rescue_at = passes.retry_at
         elif action is Action.PLAN or outcome.would_restart or outcome.planned is not None:
             if outcome.planned is not None:
@@ -350,18 +352,20 @@ class Policy:
 
     def _judge(self, now: float, snapshot: PollSnapshot) -> None:
         """Sets phase, reason and readiness."""
-        sick, tried = snapshot.complaint(self._relay.silence(now)), self._passes.tried is not None
+        sick = snapshot.complaint(self._relay.silence(now))
+        looked = self._passes.counts["passes"] > 0  # which is not begun before
         if not snapshot.blind:
             self._blind_since = None
         elif self._blind_since is None:
             self._blind_since = now
-        patient = tried and self._blind_since is not None and now < self._blind_since + _BLIND_PATIENCE
+        patient = looked and self._blind_since is not None and now < self._blind_since + _BLIND_PATIENCE
         blind = "" if patient else snapshot.blind
         self._serves = bool(self._passes.installed.get("generation")) and not (blind or sick)
         standing = Standing(
             superseded=self._yielded,
-            tried=tried,
+            tried=self._passes.tried is not None,
             blind=blind,
+            unservable=snapshot.unservable and not looked,
             removed=self._passes.removed and self.configuration.mode is Mode.REMOVE,
             said=self._passes.said,
             failed=self._passes.failures > 0,

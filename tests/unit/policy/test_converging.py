@@ -22,6 +22,7 @@ from tests.policy_bench import (
     PROXY,
     SILENT,
     Bench,
+    Make,
 )
 from tests.rules import rule
 
@@ -225,3 +226,30 @@ def test_a_lost_bus_is_said_when_it_stays_away_and_nothing_done(settled: Bench) 
     settled.look(GOOD)
     assert settled.look(blind, after=1) is Action.NOTHING
     assert settled.phase is Phase.CONVERGED
+
+
+@pytest.mark.parametrize("code", [1, 4])
+def test_a_pass_that_lost_the_bus_has_found_nothing_and_is_repeated(settled: Bench, code: int) -> None:
+    """The refusal of a host without a bus is not that of a host that shuts down."""
+    blind = replace(GOOD, blind="no bus", unservable=True)
+    assert settled.look(after=RESYNC + 1) is Action.INSTALL
+    settled.end(ChildOutcome(code, reason="cannot connect"), blind)
+    assert (settled.phase, settled.ready) == (Phase.CONVERGED, True)
+    assert settled.look(after=21) is Action.NOTHING
+    assert (settled.phase, settled.ready, settled.policy.state.reason) == (Phase.FAILED, False, "no bus")
+    assert settled.look(GOOD) is Action.INSTALL
+    assert settled.last.why == "resync"
+    settled.end()
+    assert (settled.phase, settled.policy.state.failures) == (Phase.CONVERGED, 0)
+
+
+def test_a_first_pass_that_lost_the_bus_is_not_refused(make: Make) -> None:
+    bench = make()
+    assert bench.look(GOOD) is Action.INSTALL
+    bench.end(ChildOutcome(4, reason="cannot connect"), replace(GOOD, blind="no bus", unservable=True))
+    assert (bench.phase, bench.policy.state.reason) == (Phase.STARTING, "cannot connect")
+    assert bench.look(after=21) is Action.NOTHING
+    assert (bench.phase, bench.policy.state.reason) == (Phase.FAILED, "no bus")
+    assert bench.look(GOOD) is Action.INSTALL
+    bench.end(ChildOutcome(4, reason="cannot be served"))
+    assert (bench.phase, bench.ready) == (Phase.REFUSED, False)
