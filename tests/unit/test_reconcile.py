@@ -125,6 +125,11 @@ def test_what_a_fleet_has_to_be_asked_for_is_said_and_not_begun(
     assert (other.restarts_kubelet, other.begins, other.soaks) == (False, True, False)
     assert other.generation != first.generation
 
+    (tmp_path / "configs/fallback.cfg").write_bytes(THEIRS)
+    policy = planned(replace(request(payload), configs=tmp_path / "configs"), node)
+    assert policy
+    assert (policy.restarts_kubelet, policy.begins, policy.soaks) == (False, True, True)
+
     removal = planned(request(payload, Mode.REMOVE), node)
     assert removal
     assert (removal.restarts_kubelet, removal.begins, removal.removes) == (True, False, True)
@@ -406,6 +411,18 @@ def test_nobody_but_a_person_ends_a_persons_hold(held: Node, payload: Path, plac
     assert (held.read(place), held.on_relay) == (OPERATORS.encode() + b"\n", False)
     assert install(held, payload)
     assert (held.read(place), held.on_relay) == (None, True)
+
+
+def test_a_persons_hold_that_kubelet_has_not_met_yet_stays_and_files_are_repaired(
+    node: Node, payload: Path
+) -> None:
+    """It counts from kubelet's next start on."""
+    assert install(node, payload)
+    write(node, paths.HOLD, OPERATORS.encode() + b"\n")
+    node.fake.files.remove(paths.GUARD)
+    assert install(node, payload, unattended=True)
+    assert (node.read(paths.HOLD), node.on_relay) == (OPERATORS.encode() + b"\n", True)
+    assert node.read(paths.GUARD) is not None
 
 
 def test_a_hold_of_our_own_is_ended_unattended(held: Node, payload: Path) -> None:
