@@ -26,6 +26,7 @@ _GARDENER = "tests/contract/gardener runs on it, with --kubernetes"
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
 extras.use_extension()
+pytest.register_assert_rewrite("tests.lib.attacks")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -12,42 +12,10 @@ import pytest
 from tests.cluster.steps import SETTINGS, install
 from tests.cluster.world import Cluster, KubeNode
 from tests.contract.robbed import AGENT, NAME, NODES, Robbed
-from tests.contract.test_stolen_token import (
-    held,
-    test_a_forgotten_permit_is_taken_over_when_it_has_expired,
-    test_a_lease_is_not_filled_by_many_managers,
-    test_a_lease_is_not_filled_with_what_manages_it,
-    test_a_lease_of_another_name_is_refused,
-    test_a_lease_of_another_namespace_is_refused,
-    test_a_new_permit_with_more_than_a_permit_has_is_refused,
-    test_a_patch_that_is_not_a_pods_own_is_refused,
-    test_a_permit_that_is_claimed_for_later_does_not_come_free_before,
-    test_an_agent_labels_and_taints_its_own_node,
-    test_an_agent_says_of_an_adjustment_how_its_node_takes_it,
-    test_another_nodes_permit_is_neither_given_back_nor_taken,
-    test_nothing_is_deleted_by_name,
-    test_others_conditions_are_refused,
-)
+from tests.lib.attacks import *  # noqa: F403
 from tests.throwaway.controlplane import Caller
 from tests.throwaway.furnish import IMAGE
 from tests.throwaway.network import address
-
-__all__ = [
-    "held",
-    "test_a_forgotten_permit_is_taken_over_when_it_has_expired",
-    "test_a_lease_is_not_filled_by_many_managers",
-    "test_a_lease_is_not_filled_with_what_manages_it",
-    "test_a_lease_of_another_name_is_refused",
-    "test_a_lease_of_another_namespace_is_refused",
-    "test_a_new_permit_with_more_than_a_permit_has_is_refused",
-    "test_a_patch_that_is_not_a_pods_own_is_refused",
-    "test_a_permit_that_is_claimed_for_later_does_not_come_free_before",
-    "test_an_agent_labels_and_taints_its_own_node",
-    "test_an_agent_says_of_an_adjustment_how_its_node_takes_it",
-    "test_another_nodes_permit_is_neither_given_back_nor_taken",
-    "test_nothing_is_deleted_by_name",
-    "test_others_conditions_are_refused",
-]
 
 #: No agent is in that image, but its pods are there, and with them their tokens.
 VALUES = {"settings": SETTINGS, "agent": {"enabled": True}, "images": {"agent": IMAGE}}

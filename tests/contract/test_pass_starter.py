@@ -15,7 +15,7 @@ from installer.daemon.transient import TransientService
 from installer.host.bus import SystemBus
 from installer.host.files import RootedFiles
 from installer.model.paths import PASS_UNIT
-from tests.contract.test_watch import Scene
+from tests.lib.event_loop import Scene
 
 OURS, THEIRS = os.readlink("/proc/self/ns/mnt"), "mnt:[1]"
 NO_NSENTER = "the host has no nsenter"

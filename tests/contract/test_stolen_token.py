@@ -15,18 +15,16 @@ import yaml
 from installer.cluster.ask import Ask
 from installer.cluster.child import talk_with
 from installer.cluster.kubeapi import KubeApi
-from installer.cluster.leases import Permit, build_lease, build_permit
 from installer.cluster.node_word import Statement
 from installer.cluster.pod_context import PodContext
 from installer.cluster.talk import End, Talk
 from installer.manifests import ManifestOptions, render_objects
-from installer.model.fleet import ROLLOUT, SIZE, FleetRules, PlannedWork, WorkResult
+from installer.model.fleet import FleetRules, PlannedWork, WorkResult
 from installer.model.hold import PAUSE_ANNOTATION
 from installer.model.names import LAST_FAILURE, READY_CONDITION, READY_LABEL, STATUS
 from tests.contract.api_servers import ApiServer, serve
 from tests.contract.robbed import (
     AGENT,
-    LEASES,
     NAME,
     NAMESPACE,
     NODES,
@@ -34,11 +32,10 @@ from tests.contract.robbed import (
     OURS,
     PLACE,
     THERE,
-    Object,
     Robbed,
-    lease,
 )
-from tests.throwaway.controlplane import Answer
+from tests.lib.attacks import *  # noqa: F403
+from tests.lib.attacks import FLEET, annotated
 from tests.throwaway.fleet import kind_of
 
 WORK = PlannedWork("0a1b", begins=True, soaks=True)
@@ -112,198 +109,6 @@ def scene(cluster: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Scene
     return found
 
 
-@pytest.fixture
-def held(scene: Robbed) -> str:
-    """A permit that worker-2 has taken a moment ago."""
-    permit = build_permit(Permit("permit-0"), PLACE, scene.identity(OTHER), time.time(), 814)
-    scene.admin.call("DELETE", f"{THERE}/permit-0")
-    answer = scene.callers[NAME, OTHER].call("POST", THERE, permit)
-    assert answer.ok, answer
-    return f"{THERE}/permit-0"
-
-
-ABSENT = {
-    "apiVersion": "v1",
-    "kind": "ConfigMap",
-    "name": "gone",
-    "uid": "00000000-0000-0000-0000-000000000001",
-}
-FLEET, A_BREAKER = f"{THERE}/fleet", f"{THERE}/breaker-0a1b"
-MUCH = "x" * 250_000
-
-
-def annotated(key: str, text: str | None) -> Object:
-    return {"metadata": {"annotations": {key: text}}}
-
-
-PATCHES: dict[str, tuple[str, Object]] = {
-    "delete the pause by an owner that is not there": (FLEET, {"metadata": {"ownerReferences": [ABSENT]}}),
-    "delete a breaker so": (A_BREAKER, {"metadata": {"ownerReferences": [ABSENT]}}),
-    "keep the namespace for ever": (FLEET, {"metadata": {"finalizers": ["example.org/never"]}}),
-    "resume": (FLEET, annotated(PAUSE_ANNOTATION, None)),
-    "pause for another reason": (FLEET, annotated(PAUSE_ANNOTATION, "mine")),
-    "hide the pause": (FLEET, {"metadata": {"labels": {ROLLOUT: "permit"}}}),
-    "hide a breaker": (A_BREAKER, {"metadata": {"labels": {ROLLOUT: None}}}),
-    "fill the Lease of the fleet": (FLEET, annotated("x", MUCH)),
-    "fill the size of the fleet": (FLEET, annotated(SIZE, MUCH)),
-    "fill labels": (FLEET, {"metadata": {"labels": {f"l{number}": "x" for number in range(100)}}}),
-    "hold the Lease of the fleet": (FLEET, {"spec": {"holderIdentity": "x"}}),
-    "become the controller manager": (
-        f"{LEASES.format(NAMESPACE)}/kube-controller-manager",
-        {"spec": {"holderIdentity": "x"}},
-    ),
-    "annotate another Node": (f"{NODES}/{OTHER}", annotated(STATUS, "{}")),
-    "cordon its Node": (f"{NODES}/{OURS}", {"spec": {"unschedulable": True}}),
-    "untaint its Node": (f"{NODES}/{OURS}", {"spec": {"taints": []}}),
-    "label its Node": (f"{NODES}/{OURS}", {"metadata": {"labels": {"pool": "secret"}}}),
-    "unpause its Node": (f"{NODES}/{OURS}", annotated("cri-resource-manager.intel.com/pause", "false")),
-    "fill its own annotation": (f"{NODES}/{OURS}", annotated(STATUS, MUCH)),
-    "delete its Node by an owner": (f"{NODES}/{OURS}", {"metadata": {"ownerReferences": [ABSENT]}}),
-    "keep its Node for ever": (f"{NODES}/{OURS}", {"metadata": {"finalizers": ["example.org/never"]}}),
-    "change its phase": (f"{NODES}/{OURS}/status", {"status": {"phase": "Terminated"}}),
-    "change its features": (
-        f"{NODES}/{OURS}/status",
-        {"status": {"features": {"supplementalGroupsPolicy": True}}},
-    ),
-    "change its runtime handlers": (
-        f"{NODES}/{OURS}/status",
-        {"status": {"runtimeHandlers": [{"name": "x"}]}},
-    ),
-    "change its capacity": (f"{NODES}/{OURS}/status", {"status": {"capacity": {"cpu": "400"}}}),
-    "change its addresses": (
-        f"{NODES}/{OURS}/status",
-        {"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.9"}]}},
-    ),
-}
-
-
-def refused(scene: Robbed, method: str, path: str, body: Object, kind: str = "") -> Answer:
-    """By a policy, or by RBAC; and nothing is another than before, also when garbage was collected."""
-    before = scene.state()
-    answer = scene.thief.call(method, path, body, kind)
-    assert not answer.ok, answer
-    assert scene.state() == before
-    return answer
-
-
-@pytest.mark.parametrize("what", PATCHES)
-def test_a_patch_that_is_not_a_pods_own_is_refused(scene: Robbed, what: str) -> None:
-    path, body = PATCHES[what]
-    answer = refused(scene, "PATCH", path, body)
-    by_policy = NAMESPACE not in path.partition("/leases/")[0]  # there RBAC allows no Lease at all
-    assert ("ValidatingAdmissionPolicy" in answer.says) is by_policy
-
-
-def test_others_conditions_are_refused(scene: Robbed) -> None:
-    conditions = [{"type": "Ready", "status": "False"}]
-    path = f"{NODES}/{OURS}/status"
-    answer = refused(scene, "PATCH", path, {"status": {"conditions": conditions}}, "strategic-merge")
-    assert "its own condition" in answer.says
-
-
-@pytest.mark.parametrize("name", ["permit-x", "permit-1000", "permit-00", "fleets", "breaker-x", "breaker-"])
-def test_a_lease_of_another_name_is_refused(scene: Robbed, name: str) -> None:
-    label = name.removeprefix("breaker-") if name.startswith("breaker") else "permit"
-    refused(scene, "POST", THERE, build_lease(name, PLACE, label))
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"annotations": {"x": MUCH}},
-        {"ownerReferences": [ABSENT]},
-        {"finalizers": ["example.org/never"]},
-    ],
-    ids=lambda more: next(iter(more)),
-)
-def test_a_new_permit_with_more_than_a_permit_has_is_refused(scene: Robbed, more: Object) -> None:
-    permit = build_permit(Permit("permit-7"), PLACE, scene.identity(OURS), time.time(), 814)
-    permit["metadata"] |= more
-    refused(scene, "POST", THERE, permit)
-
-
-@pytest.mark.parametrize("kind", ["Update", "Apply"])
-def test_a_lease_is_not_filled_with_what_manages_it(scene: Robbed, kind: str) -> None:
-    """The API server keeps the fields that a client says it manages, whether there are such or not."""
-    permit = build_permit(Permit("permit-7"), PLACE, scene.identity(OURS), time.time(), 814)
-    managed = {
-        "manager": "x",
-        "operation": kind,
-        "apiVersion": "coordination.k8s.io/v1",
-        "time": "2030-01-01T00:00:00Z",
-        "fieldsType": "FieldsV1",
-    }
-    filled: tuple[Object, ...] = (
-        {"f:metadata": {"f:annotations": {f"f:{MUCH}": {}}}},
-        {"f:spec": {f"f:{MUCH}": {}}},
-        {"f:metadata": {"f:labels": {f"f:{ROLLOUT}": {f"f:{MUCH}": {}}}}},
-    )
-    for fields in filled:
-        permit["metadata"]["managedFields"] = [managed | {"fieldsV1": fields}]
-        assert "managedFields" in refused(scene, "POST", THERE, permit).says
-
-
-def test_a_lease_is_not_filled_by_many_managers(scene: Robbed, held: str) -> None:
-    """Each of a server-side apply has an entry of its own."""
-    permit = build_permit(Permit("permit-0"), PLACE, scene.identity(OTHER), time.time(), 814)
-    applied = [
-        scene.callers[NAME, OTHER].call("PATCH", f"{held}?fieldManager=m{at}&force=true", permit, "apply").ok
-        for at in range(12)
-    ]
-    there = scene.admin.call("GET", held).body["metadata"].get("managedFields", ())
-    assert len(there) <= 3
-    assert not (there and all(applied))
-
-
-def test_a_lease_of_another_namespace_is_refused(scene: Robbed) -> None:
-    there = {"metadata": {"name": "kube-scheduler"}, "spec": {"holderIdentity": OTHER}}
-    refused(scene, "POST", LEASES.format(NAMESPACE), lease(there))
-
-
-def test_nothing_is_deleted_by_name(scene: Robbed) -> None:
-    for path in (FLEET, A_BREAKER, f"{NODES}/{OURS}", f"{NODES}/{OTHER}"):
-        assert refused(scene, "DELETE", path, {}).code == 403
-
-
-def test_another_nodes_permit_is_neither_given_back_nor_taken(scene: Robbed, held: str) -> None:
-    mine, now = scene.identity(OURS), time.time()
-    taken = build_permit(Permit("permit-0"), PLACE, mine, now, 814)["spec"]
-    later = build_permit(Permit("permit-0"), PLACE, mine, now + 700, 814)["spec"]
-    for spec in (
-        {"holderIdentity": None, "leaseDurationSeconds": 1},
-        {"holderIdentity": None, "leaseDurationSeconds": 1, "renewTime": later["renewTime"]},
-        {"leaseDurationSeconds": 1},
-        {"renewTime": "2020-01-01T00:00:00.000000Z"},
-        taken,
-        later,
-    ):
-        answer = refused(scene, "PATCH", held, {"spec": spec})
-        assert "another node's permit" in answer.says or "only for the node" in answer.says
-
-
-def test_a_permit_that_is_claimed_for_later_does_not_come_free_before(scene: Robbed, held: str) -> None:
-    """What is allowed of another's permit: to be the next. It cannot be handed on before the other's time is
-    over, and who reads it takes it for held until then."""
-    now = time.time()
-    claim = build_permit(Permit("permit-0"), PLACE, scene.identity(OURS), now + 900, 814)["spec"]
-    assert scene.thief.call("PATCH", held, {"spec": claim}).ok
-    back = {
-        "holderIdentity": None,
-        "renewTime": build_permit(Permit("x"), PLACE, "", now, 1)["spec"]["renewTime"],
-    }
-    assert not scene.thief.call("PATCH", held, {"spec": back}).ok
-    assert scene.thief.call("PATCH", held, {"spec": {"holderIdentity": None}}).ok
-    assert not scene.callers[NAME, OTHER].call("PATCH", held, {"spec": back}).ok
-    scene.admin.call("DELETE", held)
-
-
-def test_a_forgotten_permit_is_taken_over_when_it_has_expired(scene: Robbed, held: str) -> None:
-    old = build_permit(Permit("permit-0"), PLACE, scene.identity(OTHER), time.time() - 900, 814)["spec"]
-    assert scene.admin.call("PATCH", held, {"spec": old}).ok
-    spec = build_permit(Permit("permit-0"), PLACE, scene.identity(OURS), time.time(), 814)["spec"]
-    assert scene.thief.call("PATCH", held, {"spec": spec}).ok
-
-
 # -- what pods do ---------------------------------------------------------------------------------
 
 
@@ -350,48 +155,3 @@ def test_nodes_take_their_turns_one_after_the_other(scene: Scene) -> None:
     assert scene.ask(OTHER).end(End(None, other.permit, other.version)).released
     scene.admin.call("PATCH", FLEET, annotated(PAUSE_ANNOTATION, "a Friday"))
     scene.admin.call("DELETE", f"{path}/{daemonset['metadata']['name']}")
-
-
-# -- the agent ------------------------------------------------------------------------------------
-
-
-def test_an_agent_says_of_an_adjustment_how_its_node_takes_it(scene: Robbed) -> None:
-    path = f"/apis/criresmgr.intel.com/v1alpha1/namespaces/{NAME}-agent/adjustments"
-    made = {
-        "apiVersion": "criresmgr.intel.com/v1alpha1",
-        "kind": "Adjustment",
-        "metadata": {"name": "a"},
-        "spec": {"scope": []},
-    }
-    deadline = time.monotonic() + 60
-    while not (answer := scene.admin.call("POST", path, made)).ok:  # the CRD has just been created
-        assert time.monotonic() < deadline, answer
-        time.sleep(0.1)
-    agent = scene.callers[AGENT, OURS]
-
-    def says(node: str) -> Object:
-        return {"status": {"nodes": {node: {"errors": {"request": "no"}}}}}
-
-    while "agent-adjustments" not in (answer := agent.call("PATCH", f"{path}/a", says(OTHER))).says:
-        assert time.monotonic() < deadline, answer
-        scene.admin.call("PATCH", f"{path}/a", {"status": None})
-        time.sleep(0.1)
-    assert agent.call("PATCH", f"{path}/a", says(OURS)).ok
-    assert scene.callers[AGENT, OTHER].call("PATCH", f"{path}/a", says(OTHER)).ok
-    for body in (
-        {"status": {"nodes": {OTHER: None}}},
-        {"spec": {"scope": [{"nodes": ["*"]}]}},
-        {"metadata": {"finalizers": ["example.org/never"]}},
-        {"metadata": {"labels": {"x": "y"}}},
-    ):
-        assert not agent.call("PATCH", f"{path}/a", body).ok
-    assert agent.call("PATCH", f"{path}/a", {"status": {"nodes": {OURS: None}}}).ok
-
-
-def test_an_agent_labels_and_taints_its_own_node(scene: Robbed) -> None:
-    agent, own = scene.callers[AGENT, OURS], f"{NODES}/{OURS}"
-    assert agent.call("PATCH", own, {"metadata": {"labels": {"cmk": "yes"}}}).ok
-    assert agent.call("PATCH", own, {"metadata": {"labels": {"cmk": None}}}).ok
-    for body in ({"spec": {"unschedulable": True}}, {"metadata": {"ownerReferences": [ABSENT]}}):
-        assert not agent.call("PATCH", own, body).ok
-    assert not agent.call("PATCH", f"{NODES}/{OTHER}", {"metadata": {"labels": {"cmk": "yes"}}}).ok

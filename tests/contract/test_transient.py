@@ -13,7 +13,7 @@ from installer.errors import SystemdError
 from installer.host.bus import SystemBus
 from installer.host.files import RootedFiles
 from installer.model.paths import OUR_RUNTIME, PASS_LOG
-from tests.contract.test_watch import Scene
+from tests.lib.event_loop import Scene
 from tests.rules import rule
 from tests.throwaway.host import ThrowawayHost
 

@@ -17,12 +17,12 @@ from installer.model.host import FileState, Kind, KubeletBase, Probe, RunningCon
 from installer.model.names import Mode
 from installer.model.proxy import CachedContainer, ProxyCache
 from installer.node.record import Failure, RecordStatus, dump_record, load_record
+from tests.lib.kubelet_trees import FLAVOURS, UNIT_DIRECTORIES, load_base
 from tests.plancases.case import ASKED, Case, CaseError, inputs_of
 from tests.plancases.files import file_state
 from tests.plancases.host import KUBELET, MemoryHost
 from tests.plancases.node import Node
 from tests.throwaway import payload as release
-from tests.unit.test_desired_kubelets import FLAVOURS, UNIT_DIRECTORIES, load_base
 
 _STARTS = ("bare", "installed", "installing", "changing", "removing")
 _UNIT = {"state", "generation", "pending", "loads", "invocation"}

@@ -9,9 +9,7 @@ refusal, and the base endpoint.
 
 from __future__ import annotations
 
-import re
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ import pytest
 import yaml
 
 from installer.host.files import RootedFiles
-from installer.host.kubelet_files import configuration_files, matching
+from installer.host.kubelet_files import configuration_files
 from installer.inputs.settings import KubeletSettings, Settings
 from installer.inputs.systemd_syntax import quote
 from installer.model import paths
@@ -33,19 +31,14 @@ from installer.model.host import (
     UnitDetail,
     UnitState,
     UnitText,
-    last_flag,
 )
 from installer.model.plan import Finding
 from installer.node.desired import kubelet_resources
-from installer.node.kubelet_command import launch_of, next_command_line, parse_base
+from installer.node.kubelet_command import parse_base
 from installer.node.kubelet_endpoint import base_endpoint
 from installer.node.kubelet_strategy import Choice, KubeletAnalysis, analyse_kubelet, choose_strategy
-from installer.node.snapshot import is_script
+from tests.lib.kubelet_trees import CASES, FLAVOURS, UNIT, load_base, next_start
 
-CASES = Path(__file__).parent.parent / "cases" / "kubelets"
-FLAVOURS = Path(__file__).parent.parent / "throwaway" / "kubelets"
-UNIT = "kubelet.service"
-UNIT_DIRECTORIES = ("etc/systemd/system", "usr/lib/systemd/system")
 OUR_FLAG = f"--container-runtime-endpoint={paths.RELAY_ENDPOINT}"
 
 
@@ -74,53 +67,12 @@ def running(expected: dict[str, Any], base: KubeletBase) -> ProcessState:
     return ProcessState(7, argv, {}, argv[0])
 
 
-def load_base(root: Path) -> KubeletBase:
-    """What a snapshot has of the kubelet below `root`, which does not run."""
-    fragment = next(root / d / UNIT for d in UNIT_DIRECTORIES if (root / d / UNIT).exists())
-    drop_ins = [path for d in UNIT_DIRECTORIES for path in (root / d / f"{UNIT}.d").glob("*.conf")]
-    texts = [text_of(root, path) for path in (fragment, *sorted(drop_ins, key=lambda path: path.name))]
-    named = {path for text in texts for path in re.findall(r"^EnvironmentFile=-?(\S+)", text.text, re.M)}
-    base = KubeletBase(
-        texts=tuple(texts),
-        environment_files={
-            pattern: tuple(text_of(root, root / path[1:]) for path in matching(RootedFiles(root), pattern))
-            for pattern in named
-        },
-    )
-    argv = next_start(base)
-    config, directory = last_flag(argv, "--config"), last_flag(argv, "--config-dir")
-    found = root / config[1:] if config else None
-    in_directory = configuration_files(RootedFiles(root), directory or "")
-    return replace(
-        base,
-        config=text_of(root, found) if found and found.exists() else None,
-        config_dir=tuple(text_of(root, root / path[1:]) for path in in_directory),
-        scripted=is_scripted(root, base),
-    )
-
-
-def is_scripted(root: Path, base: KubeletBase) -> bool:
-    try:
-        commands = parse_base(base).commands()
-    except ValueError:
-        return False
-    return len(commands) == 1 and is_script(RootedFiles(root), launch_of(commands[0]).program)
-
-
-def next_start(base: KubeletBase) -> tuple[str, ...]:
-    return next_command_line(parse_base(base), base)
-
-
 def analysed(
     base: KubeletBase, process: ProcessState | None = None, settings: Settings | None = None
 ) -> KubeletAnalysis:
     unit = UnitState(UNIT, load_state="loaded")
     snapshot = HostSnapshot(ProxySnapshot(UnitState("")), KubeletSnapshot(unit, process), base=base)
     return analyse_kubelet(snapshot, settings or Settings())
-
-
-def text_of(root: Path, path: Path) -> UnitText:
-    return UnitText(f"/{path.relative_to(root)}", path.read_text())
 
 
 def on_relay(expected: dict[str, Any], base: KubeletBase) -> ProcessState:

@@ -16,7 +16,7 @@ from installer.inputs.configs import EXTRA_OPTIONS, FALLBACK, FORCE, load_config
 from installer.inputs.payload import BINARY, DIGESTS, load_payload
 from installer.inputs.reading import read_if_present, read_input
 from installer.inputs.settings import load_settings
-from tests.unit.test_payload import elf, unpack
+from tests.lib.releases import elf, unpack
 
 KINDS: dict[str, Callable[[Path], object]] = {
     "a FIFO": os.mkfifo,

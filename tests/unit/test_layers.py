@@ -265,3 +265,16 @@ def test_sizes(path: Path) -> None:
 @every_module
 def test_a_module_says_what_it_is_for(path: Path) -> None:
     assert ast.get_docstring(tree(path)), "a module opens with what it is for"
+
+
+def test_no_module_of_tests_imports_another() -> None:
+    """What several need is in tests/lib."""
+    modules = [path for path in (ROOT / "tests").rglob("test_*.py") if "cases" not in path.parts]
+    assert len(modules) > 150
+    found = [
+        f"{name(path)} imports {node.module}"
+        for path in modules
+        for node in nodes(path)
+        if isinstance(node, ast.ImportFrom) and ".test_" in f".{node.module}"
+    ]
+    assert not found, "\n".join(found)

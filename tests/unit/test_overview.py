@@ -37,7 +37,7 @@ from installer.report.overview import (
     render_overview,
     render_page,
 )
-from tests.unit.test_docs import ROOT, anchors
+from tests.lib.documents import ROOT, anchors
 
 NAME = "cri-resmgr-installer"
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)

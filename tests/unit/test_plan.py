@@ -11,9 +11,9 @@ from installer.model.plan import Desired, Plan, StepKind
 from installer.node.diff import diff
 from installer.node.plan import Ways, order_steps
 from installer.node.record import Record
+from tests.lib.converged import CONVERGED, DESIRED, DROP_IN, RECORD, process
 from tests.rules import rule
 from tests.snapshots import but
-from tests.unit.test_diff import CONVERGED, DESIRED, DROP_IN, RECORD, process
 
 BARE = but(
     CONVERGED,

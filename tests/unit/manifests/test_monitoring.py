@@ -12,8 +12,8 @@ import pytest
 from installer.daemon.pages import render_page
 from installer.model.daemon import DaemonState, Phase
 from installer.model.names import Mode
+from tests.lib.documents import MONITORING, RUNBOOKS, section
 from tests.unit.manifests.rendering import Maker, pod_of, the
-from tests.unit.test_docs import MONITORING, RUNBOOKS, section
 
 REACHED = {"settings": {"status": {"listen": ":9464"}}}
 
