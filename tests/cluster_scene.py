@@ -1,4 +1,4 @@
-"""An ApiCluster on a clock that does not wait, with children that are answered by hand."""
+"""A Voice on a clock that does not wait, with children that are answered by hand."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from dataclasses import replace
 from typing import Any
 
 from installer.cluster.child import parse_talk
-from installer.cluster.client import ApiCluster
+from installer.cluster.member import Due
 from installer.cluster.node_word import Statement
 from installer.cluster.pod_context import PodContext
 from installer.cluster.talk import Talk
+from installer.cluster.voice import Voice
 from installer.host.files import RootedFiles
 from installer.host.run import Finished
 from installer.model.daemon import DaemonState, Phase
 from installer.model.event import Event
+from installer.model.fleet import DEFAULT_RULES
 from installer.model.names import Mode
+from tests.member_bench import UNCHANGED
 
 CONTEXT = PodContext("10.0.0.1", 443, "/account", "worker-7", "ours-x7k2p", "kube-system", "ours")
 SEEN = {"node": ("ok", "")}
@@ -97,7 +100,7 @@ class FakeChild:
 
 
 class Scene:
-    """An ApiCluster whose children are answered by hand."""
+    """A Voice whose children are answered by hand."""
 
     def __init__(self, files: RootedFiles, annotate: bool = False) -> None:
         self.said: list[Event] = []
@@ -108,7 +111,7 @@ class Scene:
         self.changes = 0
         self.now = 0.0
         context = replace(CONTEXT, annotate=annotate)
-        self.cluster = ApiCluster(
+        self.cluster = Voice(
             context,
             self.said.append,
             files,
@@ -132,11 +135,29 @@ class Scene:
     def heartbeat(self, output: str, code: int = 0) -> Talk:
         """The next heartbeat, from its timer to its end; a look at the Node, if none is due."""
         if not self.loop.due:
-            self.cluster.see_node()
+            self.look()
         self.loop.fire()
         child = self.children[-1]
         child.end(output, code)
         return child.request
+
+    def look(self) -> None:
+        """At the Node, soon."""
+        due = {Due.LOOK: max(self.loop.now, self.cluster.member.talked_at + 1)}
+        self.cluster.become(replace(self.cluster.member, due=due))
+
+    def report(self, state: DaemonState) -> None:
+        self.cluster.saw(state, None, DEFAULT_RULES, busy=False, looks=False)
+
+    def ask(self) -> None:
+        """A pass waits for a look at the Node."""
+        self.cluster.saw(UNCHANGED, None, DEFAULT_RULES, busy=False, looks=True)
+
+    def paused(self) -> bool:
+        return self.cluster.permission().paused
+
+    def is_fresh(self) -> bool:
+        return self.cluster.permission().fresh
 
     def kinds(self) -> list[str]:
         return [event.kind for event in self.said]

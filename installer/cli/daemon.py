@@ -25,8 +25,8 @@ def run_daemon_verb(arguments: argparse.Namespace, options: Options) -> int:
 
 def _run_daemon(options: Options) -> int:
     """Stays until a signal comes, and so loads no library that it does not need all the time."""
-    from installer.cluster.client import ApiCluster
     from installer.cluster.pod_context import find_pod_context
+    from installer.cluster.voice import Voice
     from installer.daemon.configuration import Command
     from installer.daemon.loop import Daemon
     from installer.host.files import RootedFiles
@@ -52,7 +52,7 @@ def _run_daemon(options: Options) -> int:
     )
     emit = build_reporter(options.output, sys.stdout, options.verbose)
     context = find_pod_context(os.environ)
-    cluster = ApiCluster(context, emit, RootedFiles(options.host_root)) if context else NoCluster()
+    cluster = Voice(context, emit, RootedFiles(options.host_root)) if context else NoCluster()
     return Daemon(command, emit, cluster).run()
 
 

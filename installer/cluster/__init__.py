@@ -1,4 +1,4 @@
-"""What a node says to the Kubernetes API and asks of it, and how the nodes of a fleet take turns.
+"""What a node says to the Kubernetes API and asks of it, and how the nodes of a fleet share permits.
 
 There is no controller. Nodes agree through Leases in a namespace of their own, each written with the
 resourceVersion that was read. All decisions are pure: objects and a time in, what to write or why to wait

@@ -58,8 +58,8 @@ class _FailedError(Exception):
 
     def __init__(self, answer: Answer) -> None:
         powerless = answer.denied or answer.code == _GONE
-        what = "denies a permit" if powerless else "cannot be asked for a permit"
-        why, wait = f"the API server {what}: {answer.failure}", answer.retry_after
+        what = "the API server denies a permit" if powerless else "the request for a permit failed"
+        why, wait = f"{what}: {answer.failure}", answer.retry_after
         self.answer = FleetAnswer(why=why, wait=wait, failed=True, powerless=powerless)
 
 

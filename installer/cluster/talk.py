@@ -53,6 +53,11 @@ class Talk:
     end: End | None = None
     evidence: bool = False
 
+    @property
+    def is_of_node(self) -> bool:
+        """Whether it is about the Node, and not only about a permit."""
+        return bool(self.look or self.say or self.events)
+
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:

@@ -19,22 +19,23 @@ _LEAVE_SECONDS, _LEAVE_SPREAD = 60.0, 120.0  # for a permit; 600 s are all that 
 _REMOVAL = PlannedWork("removal", removes=True)
 
 
-def ask_fleet(cluster: Cluster, policy: Policy, snapshot: PollSnapshot) -> None:
-    """For the work that waits for a permit. A daemon that changes nothing asks for nothing. An earlier one
-    may be at work with the permit until a pass of this one has had the host's lock."""
+def tell_cluster(cluster: Cluster, policy: Policy, snapshot: PollSnapshot) -> None:
+    """How the node is, and for which work it waits. A daemon that changes nothing asks for nothing. An
+    earlier one may be at work with the permit until a pass of this one has had the host's lock."""
     stands_back = snapshot.paused or snapshot.superseded
     busy = policy.working is not Action.NOTHING or not policy.had_lock
-    cluster.want(None if stands_back else policy.wanted, policy.configuration.rules, busy=busy)
+    work, rules = None if stands_back else policy.wanted, policy.configuration.rules
+    cluster.saw(policy.state, work, rules, busy=busy, looks=policy.wonders)
 
 
 def tell_fleet(cluster: Cluster, policy: Policy, action: Action, outcome: ChildOutcome) -> None:
     """How a child has ended, before the policy knows of it."""
-    permitted, begun = None if policy.asks == "all" else policy.planned, cluster.turn().begun
+    permitted, begun = None if policy.asks == "all" else policy.planned, cluster.permission().begun
     known_bad = begun is not None and outcome.remembered and outcome.fleet_generation == begun.generation
     if policy.follows or (permitted is None and known_bad):
         permitted = begun  # by an earlier daemon, and its end was not told
     if (result := build_result(action, outcome, permitted)) is not None:
-        cluster.worked(result)
+        cluster.ended(result)
 
 
 def leave_seconds(files: Files) -> float:
@@ -47,15 +48,14 @@ def leave_seconds(files: Files) -> float:
 
 def may_leave(cluster: Cluster, policy: Policy, snapshot: PollSnapshot) -> bool:
     """Whether the removal of this node may begin now; it is asked for, unless it needs no restart."""
-    if not snapshot.on_relay or cluster.turn().allows(_REMOVAL):
-        cluster.want(None, policy.configuration.rules, busy=True)
-        return True
-    cluster.want(_REMOVAL, policy.configuration.rules, busy=False)
-    return False
+    may = not snapshot.on_relay or cluster.permission().allows(_REMOVAL)
+    rules = policy.configuration.rules
+    cluster.saw(policy.state, None if may else _REMOVAL, rules, busy=may, looks=False)
+    return may
 
 
 def build_result(action: Action, outcome: ChildOutcome, permitted: PlannedWork | None) -> WorkResult | None:
-    """None where nothing was begun. `permitted` is the work whose turn had come, None if none had: then a
+    """None where nothing was begun. `permitted` is the work that was permitted, None if none was: then a
     pass that converged still says that the generation works here, which a person may have put right."""
     if outcome.planned is not None or outcome.code == BUSY:
         return None

@@ -34,7 +34,7 @@ from installer.daemon.configuration import (
     read_answer,
 )
 from installer.daemon.decision import Action, Decision
-from installer.daemon.fleet_side import ask_fleet, leave_seconds, may_leave, tell_fleet
+from installer.daemon.fleet_side import leave_seconds, may_leave, tell_cluster, tell_fleet
 from installer.daemon.httpd import Page, PageServer
 from installer.daemon.pages import render_page
 from installer.daemon.pass_starter import Begun, Pass, PassStarter
@@ -236,8 +236,6 @@ class Daemon:
             self._child.stop(decision.grace)
         elif decision.action is not Action.NOTHING:
             self._begin(decision, snapshot)
-        if self._policy.wonders:
-            self._cluster.ask()
         self._publish()
         self._set_timer(self._wake - now)
 
@@ -252,13 +250,15 @@ class Daemon:
                 self._loop.watch(self._poller.watch_specs(), self._stir)
         except (InstallerError, OSError) as error:
             snapshot = replace(before, blind=str(error))
-        paused = snapshot.paused or self._cluster.paused()
+        permission = self._cluster.permission()
+        paused = snapshot.paused or permission.paused
         superseded = self._runtime_state.superseded()
         if superseded and not self._ending and self._runtime_state.insist():
             superseded = False
             self._policy.remove_again()
-        asked, turn = self._cluster.asked(), self._cluster.turn()
-        self._snapshot = replace(snapshot, paused=paused, asked=asked, superseded=superseded, turn=turn)
+        self._snapshot = replace(
+            snapshot, paused=paused, asked=permission.fresh, superseded=superseded, permission=permission
+        )
         if full and self._settings_token() != self._settings_seen:
             self._reload()
         return self._snapshot
@@ -385,9 +385,7 @@ class Daemon:
             before.reason,
         ):
             self._say("state", state.word, phase=state.phase.value, ready=state.ready, hold=state.hold)
-        if state != before:
-            self._cluster.report(state)
-        ask_fleet(self._cluster, self._policy, self._snapshot)
+        tell_cluster(self._cluster, self._policy, self._snapshot)
 
     def _serve_pages(self) -> None:
         listen = listen_address(self._policy.configuration.listen, self._command.node_address)

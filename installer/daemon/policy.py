@@ -115,7 +115,7 @@ class Policy:
 
     @property
     def wanted(self) -> PlannedWork | None:
-        """The same, if nothing but its turn is missing: what could not begin would keep a permit from others
+        """The same, if nothing but a permit is missing: what could not begin would keep a permit from others
         (a person's hold, a host that cannot be looked at, no restart of kubelet left). A pass keeps its."""
         return self._wanted
 
@@ -295,12 +295,12 @@ class Policy:
         return _NOTHING
 
     def _may_begin(self, snapshot: PollSnapshot, *, planned: bool = True) -> bool:
-        """Whether a pass may begin now. One that has not got its turn does only what needs none; the end of a
+        """Whether a pass may begin now. One without a permit does only what needs none; the end of a
         rescue is not `planned`. Before each one the cluster is asked whether the node is paused."""
-        turn, work = snapshot.turn, self._planned
-        if not (planned and turn.asks):
+        permission, work = snapshot.permission, self._planned
+        if not (planned and permission.asks):
             self.asks = ""
-        elif work is None or not turn.allows(work):
+        elif work is None or not permission.allows(work):
             self.asks = "all"
         else:
             self.asks = "" if work.restarts_kubelet else "restarts"
@@ -313,10 +313,10 @@ class Policy:
         return snapshot.asked
 
     def _waits(self, snapshot: PollSnapshot) -> bool:
-        """Whether there is nothing to do but planned work, whose turn has not come."""
+        """Whether there is nothing to do but planned work that is not permitted."""
         planned = self._planned
         known = planned is not None and self._planned_for == snapshot.everything
-        return known and planned is not None and not snapshot.turn.allows(planned)
+        return known and planned is not None and not snapshot.permission.allows(planned)
 
     def _allowed(self, now: float, snapshot: PollSnapshot, why: str, *, planned: bool = True) -> _Choice:
         """A pass, unless it would restart kubelet once too often: where no restart is left, a plan says first
@@ -371,7 +371,7 @@ class Policy:
             failed=self._passes.failures > 0,
             refused=self._passes.refused,
             limited=f"restarted {self._used()} times within an hour" if self._is_limited(snapshot) else "",
-            awaits=(snapshot.turn.why or "asking for a permit")
+            awaits=(snapshot.permission.why or "asking for a permit")
             if self._wanted is not None and self._waits(snapshot)
             else "",
             sick=sick,

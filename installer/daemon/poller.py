@@ -24,7 +24,7 @@ from installer.host.chase import components
 from installer.host.kubelet_files import configuration_files, matching
 from installer.host.ports import Files, Systemd
 from installer.model import paths
-from installer.model.fleet import FREE, Turn
+from installer.model.fleet import FREE, Permission
 from installer.model.hold import PAUSE_FILE, read_hold
 from installer.model.host import ProcessState, UnitDetail, UnitState
 from installer.model.limits import ANSWER_SECONDS
@@ -73,7 +73,7 @@ class PollSnapshot:
     paused: bool = False
     asked: bool = True
     superseded: bool = False
-    turn: Turn = FREE
+    permission: Permission = FREE
     blind: str = ""
     unservable: bool = False
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from installer.model.fleet import FREE, FleetRules, PlannedWork, Turn, WorkResult
+from installer.model.fleet import FREE, FleetRules, Permission, PlannedWork, WorkResult
 from installer.model.names import Mode
 
 # In the daemon's own file system, for the probes of its container: the age of the first two counts.
@@ -121,43 +121,28 @@ class Cluster(Protocol):
     raises."""
 
     def begin(self, loop: Loop, changed: Callable[[], None]) -> None:
-        """Called once, before anything is asked. On return `paused` is true to the node, if the API
-        server answers within 3 s. `changed` is called whenever `paused` has changed."""
+        """Called once, before anything is asked. On return the permission tells of a pause, if the API
+        server answers within 3 s. `changed` is called whenever the permission has changed."""
         ...
 
-    def paused(self) -> bool:
-        """Whether the node says that nothing may be changed."""
+    def permission(self) -> Permission:
+        """By what is known now."""
         ...
 
-    def asked(self) -> bool:
-        """Whether `paused` is what the API server has said a moment ago, or would be if it answered."""
+    def saw(
+        self, state: DaemonState, work: PlannedWork | None, rules: FleetRules, *, busy: bool, looks: bool
+    ) -> None:
+        """Called after each decision. `work` waits for a permit; what was permitted and is not wanted any
+        more is given back, once work that has begun has left the node Ready. `busy`: a pass runs, or may run.
+        `looks`: a pass waits for a permission that is fresh."""
         ...
 
-    def ask(self) -> None:
-        """Asks whether the node is paused. `changed` is called when `asked` has become true."""
+    def ended(self, result: WorkResult) -> None:
+        """How work that was permitted has ended, or work of a generation that others may have to know of."""
         ...
 
     def removal_evidence(self) -> tuple[bool, str]:
         """Whether it is certain that this node is no longer to be served, and why (or why not)."""
-        ...
-
-    def turn(self) -> Turn:
-        """Whether the work that was last wanted may begin, by what is known now. `changed` is called when
-        that changes."""
-        ...
-
-    def want(self, work: PlannedWork | None, rules: FleetRules, *, busy: bool) -> None:
-        """Called after each decision: the work that waits for a permit, or none. `busy`: a pass runs, or may
-        run. What was permitted and is not wanted any more is given back, once work that has begun has left
-        the node Ready."""
-        ...
-
-    def worked(self, result: WorkResult) -> None:
-        """How work that was permitted has ended, or work of a generation that others may have to know of."""
-        ...
-
-    def report(self, state: DaemonState) -> None:
-        """Called at each transition, and now and then in between."""
         ...
 
     def end(self) -> None:
@@ -171,29 +156,19 @@ class NoCluster:
     def begin(self, loop: Loop, changed: Callable[[], None]) -> None:
         """Nothing changes."""
 
-    def paused(self) -> bool:
-        return False
+    def permission(self) -> Permission:
+        return FREE
 
-    def asked(self) -> bool:
-        return True
+    def saw(
+        self, state: DaemonState, work: PlannedWork | None, rules: FleetRules, *, busy: bool, looks: bool
+    ) -> None:
+        """Nobody to tell or to ask."""
 
-    def ask(self) -> None:
-        """Nobody to ask."""
+    def ended(self, result: WorkResult) -> None:
+        """Nobody to tell."""
 
     def removal_evidence(self) -> tuple[bool, str]:
         return False, "the daemon does not run in a cluster"
-
-    def turn(self) -> Turn:
-        return FREE
-
-    def want(self, work: PlannedWork | None, rules: FleetRules, *, busy: bool) -> None:
-        """Nobody to ask."""
-
-    def worked(self, result: WorkResult) -> None:
-        """Nobody to tell."""
-
-    def report(self, state: DaemonState) -> None:
-        """Nobody to report to."""
 
     def end(self) -> None:
         """Nothing is left to tell."""

@@ -1,4 +1,4 @@
-"""What one node knows of the fleet: work that has to be asked for, and whether its turn has come. No effects.
+"""What one node knows of the fleet: work that has to be asked for, and whether it is permitted. No effects.
 
 The decisions over a whole fleet are in `installer/fleet`; the daemon at rest needs only this.
 """
@@ -55,23 +55,24 @@ DEFAULT_RULES = FleetRules()
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """Whether planned work may begin now. `asks`: it has to be asked for (a pod whose manifests have a
-    rollout namespace). `granted` is the work that may begin, `why` why none may. `powerless`: the API server
-    says that this node has no rights to ask any more, or nowhere. `begun` is work that has begun in its
-    turn, by what an earlier daemon remembers too, and whose end is not known."""
+class Permission:
+    """What may begin now. `asks`: planned work has to be asked for (a pod whose manifests have a rollout
+    namespace). `granted` is the work that may begin, `why` why none may. `begun` is permitted work that has
+    begun, by what an earlier daemon remembers too, and whose end is not known. `paused`: the node says that
+    nothing may be changed, `fresh`: the API server has said so a moment ago, or would if it answered."""
 
     asks: bool = False
     granted: PlannedWork | None = None
     why: str = ""
-    powerless: bool = False
     begun: PlannedWork | None = None
+    paused: bool = False
+    fresh: bool = True
 
     def allows(self, work: PlannedWork) -> bool:
         return not self.asks or self.granted == work
 
 
-FREE = Turn()
+FREE = Permission()
 """A host outside of a fleet: nobody is asked."""
 
 
@@ -89,7 +90,8 @@ class FleetAnswer:
     """What came of it. `granted`, or `why` not, and after how many seconds to ask again (where `failed`, at
     the earliest). `detail` adds what differs from one question to the next: a node that said it of
     itself would write its Node all the time. `canary`: the fleet waits for the result. `told`: the result
-    stands in the breaker, or need not. `released`: the permit is not ours any more. `powerless`: see Turn.
+    stands in the breaker, or need not. `released`: the permit is not ours any more. `powerless`: the API
+    server says that this node has no rights to ask any more, or nowhere.
     `tripped`: this result has tripped the breaker, and why."""
 
     granted: bool = False

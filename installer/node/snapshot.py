@@ -61,7 +61,7 @@ _SERVICES_THAT_MATTER = (
 )
 _BOTTLEROCKET = re.compile(r"^ID=[\"']?bottlerocket", re.MULTILINE)
 _CONFIG_LIMIT = 4 << 20  # bytes of a kubelet configuration worth reading
-_SMALL = 4096  # bytes
+_SMALL, _MEMORY = 4096, 1 << 16  # bytes
 _RUNTIME_SECONDS = 10.0  # a runtime that works has needed more than 2 s on a starved node
 _RELAY_SECONDS = 1.0  # systemd may be restarting the proxy, which is away for 0.1 - 0.3 s
 _FIRST_SECONDS = 3.0  # for an answer, and not more: a relay that is dead has to be left in time (R4)
@@ -222,7 +222,7 @@ def _exists(files: Files, path: str) -> bool:
 def _read_pause(files: Files) -> str:
     """Why the node is paused; empty if it is not. Whatever lies at the path of the file pauses."""
     file = _read_small(files, PAUSE_FILE) if _exists(files, PAUSE_FILE) else None
-    return why_paused(file, _read_small(files, CLUSTER_MEMORY))
+    return why_paused(file, _read_small(files, CLUSTER_MEMORY, _MEMORY))
 
 
 def _read_small(files: Files, path: str, limit: int = _SMALL) -> bytes:

@@ -13,23 +13,25 @@ from typing import Any
 import pytest
 import trustme
 
-from installer.cluster.agenda import Periods
 from installer.cluster.child import talk, talk_with
-from installer.cluster.client import ApiCluster
 from installer.cluster.decommission import Decommission
 from installer.cluster.kubeapi import Answer, KubeApi
 from installer.cluster.leases import leases_path
+from installer.cluster.member import Periods
 from installer.cluster.node_word import Statement
 from installer.cluster.pod_context import PodContext, find_pod_context
 from installer.cluster.talk import Heard, Talk
+from installer.cluster.voice import Voice
 from installer.daemon.watch import EventLoop
 from installer.host.files import RootedFiles
 from installer.model.daemon import DaemonState, Phase
 from installer.model.event import Event
+from installer.model.fleet import DEFAULT_RULES
 from installer.model.hold import PAUSE_ANNOTATION
 from installer.model.jsontext import from_json, to_json
 from installer.model.names import NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS, Mode
 from tests.contract.scene import tidied
+from tests.member_bench import UNCHANGED
 from tests.rules import rule
 from tests.throwaway.apiserver import ApiServer
 
@@ -366,7 +368,7 @@ class Scene:
         self.changes = 0
         self.failures: list[Exception] = []
         self.loop = EventLoop(self.failures.append)
-        self.cluster = ApiCluster(context, self.said.append, RootedFiles(root), PROGRAM, periods=FAST)
+        self.cluster = Voice(context, self.said.append, RootedFiles(root), PROGRAM, periods=FAST)
 
     def begin(self) -> None:
         self.cluster.begin(self.loop, self._change)
@@ -390,7 +392,13 @@ class Scene:
         assert reached(), [event.message for event in self.said]
 
     def report(self, phase: Phase) -> None:
-        self.cluster.report(DaemonState(Mode.INSTALL, phase, phase is Phase.CONVERGED))
+        self.says(DaemonState(Mode.INSTALL, phase, phase is Phase.CONVERGED))
+
+    def says(self, state: DaemonState, *, looks: bool = False) -> None:
+        self.cluster.saw(state, None, DEFAULT_RULES, busy=False, looks=looks)
+
+    def paused(self) -> bool:
+        return self.cluster.permission().paused
 
     def kinds(self) -> list[str]:
         return [event.kind for event in self.said]
@@ -408,19 +416,19 @@ def scene(context: PodContext, tmp_path: Path) -> Iterator[Scene]:
 def test_a_paused_node_is_paused_from_the_start(server: ApiServer, scene: Scene) -> None:
     server.annotations[PAUSE_ANNOTATION] = "a person is at work"
     scene.begin()
-    assert scene.cluster.paused()
+    assert scene.paused()
     assert {method for method, _ in server.requests} == {"GET"}
 
 
 def test_the_annotation_comes_and_goes(server: ApiServer, scene: Scene) -> None:
     scene.begin()
-    assert not scene.cluster.paused()
+    assert not scene.paused()
     server.annotations[PAUSE_ANNOTATION] = "true"
-    scene.cluster.ask()
-    scene.until(scene.cluster.paused)
+    scene.says(UNCHANGED, looks=True)
+    scene.until(scene.paused)
     del server.annotations[PAUSE_ANNOTATION]
-    scene.until(lambda: not scene.cluster.paused())
-    assert scene.changes == 3  # and the answer
+    scene.until(lambda: not scene.paused())
+    assert scene.changes == 2  # the first one is the answer, too
 
 
 def test_a_pause_outlasts_an_api_server_that_is_away(server: ApiServer, scene: Scene) -> None:
@@ -428,10 +436,10 @@ def test_a_pause_outlasts_an_api_server_that_is_away(server: ApiServer, scene: S
     scene.begin()
     server.go_away()
     scene.until(lambda: "cluster.unreachable" in scene.kinds())
-    assert scene.cluster.paused()
+    assert scene.paused()
     server.come_back()
     scene.until(lambda: "cluster.restored" in scene.kinds())
-    assert scene.cluster.paused()
+    assert scene.paused()
     assert scene.kinds() == ["cluster.unreachable", "cluster.restored"]
 
 

@@ -14,9 +14,9 @@ from typing import Any, Self
 
 import pytest
 
-from installer.cluster.turn_memory import MEMORY
 from installer.manifests.build import build_objects
 from installer.manifests.inputs import ManifestOptions, load_inputs
+from installer.model.hold import CLUSTER_MEMORY
 from installer.model.names import READY_LABEL, STATUS, UNINSTALLING
 from tests.host.daemon import SOON, Daemon, within
 from tests.host.node import PROXY, Node
@@ -101,8 +101,8 @@ class Cluster:
         return daemon
 
     def _keeps_a_permit(self) -> bool:
-        memory = self._machine.path(MEMORY)
-        return memory.exists() and bool(json.loads(memory.read_text())["permit"])
+        memory = self._machine.path(CLUSTER_MEMORY)
+        return memory.exists() and bool(json.loads(memory.read_text())["held"])
 
     def said_by_node(self) -> str:
         annotations = self.server.get(Name(NODES, "", NODE))["metadata"].get("annotations", {})

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from installer.cluster.events import MESSAGE_LIMIT
+from installer.cluster.speech import MESSAGE_LIMIT
 from installer.inputs.configs import load_configs
 from installer.inputs.load import Inputs, Request
 from installer.inputs.settings import Settings

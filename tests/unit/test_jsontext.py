@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from installer.cluster.turn_memory import TurnMemory
+from installer.cluster.member import Held, Kept
 from installer.model.fleet import PlannedWork, WorkResult
 from installer.model.jsontext import from_json, parse_json, to_json
 
@@ -22,31 +22,31 @@ def test_what_is_no_json_is_one_kind_of_error(text: str | bytes) -> None:
 @settings(max_examples=60)
 @given(
     st.builds(
-        TurnMemory,
-        permit=st.text(),
+        Kept,
+        held=st.none() | st.builds(Held, st.text(), st.text(), st.floats(0, 1e9)),
         leads=st.none() | st.text(),
         begun=st.none() | st.builds(PlannedWork, st.text(), st.booleans()),
-        untold=st.lists(
+        results=st.lists(
             st.builds(WorkResult, st.builds(PlannedWork, st.text()), st.none() | st.booleans())
         ).map(tuple),
-        soaking=st.none() | st.tuples(st.builds(PlannedWork, st.text()), st.floats(0, 1e9)),
+        watched=st.none() | st.tuples(st.builds(PlannedWork, st.text()), st.floats(0, 1e9)),
     )
 )
-def test_what_is_written_is_read_as_it_was(memory: TurnMemory) -> None:
-    assert from_json(TurnMemory, to_json(memory)) == memory
+def test_what_is_written_is_read_as_it_was(memory: Kept) -> None:
+    assert from_json(Kept, to_json(memory)) == memory
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        *("[]", "null", '{"permit": 1}', '{"begun": {}}', '{"begun": []}', '{"untold": {}}'),
-        *('{"untold": [1]}', '{"soaking": [{"generation": "a"}]}', '{"soaking": [{}, "soon"]}'),
+        *("[]", "null", '{"failed": 1}', '{"begun": {}}', '{"begun": []}', '{"results": {}}'),
+        *('{"results": [1]}', '{"watched": [{"generation": "a"}]}', '{"watched": [{}, "soon"]}'),
     ],
 )
 def test_what_is_of_another_shape_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"\w"):
-        from_json(TurnMemory, text)
+        from_json(Kept, text)
 
 
 def test_what_a_later_version_has_added_is_passed_over() -> None:
-    assert from_json(TurnMemory, '{"permit": "permit-3", "more": [1]}') == TurnMemory("permit-3")
+    assert from_json(Kept, '{"failed": "one", "more": [1]}') == Kept(failed="one")

@@ -11,6 +11,7 @@ from installer.daemon.runtime_state import MODE_FILE
 from installer.errors import UnservableHostError
 from installer.model import paths
 from installer.model.daemon import DaemonState, NoCluster
+from installer.model.fleet import FleetRules, PlannedWork
 from installer.model.names import Mode
 from tests.contract.scene import Scene, refuse
 from tests.rules import rule
@@ -174,7 +175,9 @@ class Gone(NoCluster):
     def removal_evidence(self) -> tuple[bool, str]:
         return True, "the DaemonSet is gone"
 
-    def report(self, state: DaemonState) -> None:
+    def saw(
+        self, state: DaemonState, work: PlannedWork | None, rules: FleetRules, *, busy: bool, looks: bool
+    ) -> None:
         self.told.append(state)
 
     def end(self) -> None:

@@ -1,7 +1,7 @@
 """What may happen to a fleet, and what has to hold of it each time. For the unit level and for `hack/faults`.
 
 Each scenario gets a number of nodes and a seed, and returns what did not hold. Of every one: never more
-planned restarts of kubelet at once than permits; none without its turn; no permit is left behind; every
+planned restarts of kubelet at once than permits; none without a permit; no permit is left behind; every
 healthy node gets there.
 """
 
@@ -63,7 +63,7 @@ def safe(fleet: SimFleet) -> list[str]:
     if fleet.most_at_work > fleet.limit:
         bad.append(f"{fleet.most_at_work} kubelets at once, of {fleet.limit}")
     if fleet.unasked:
-        bad.append(f"{fleet.unasked[:3]} began without their turn")
+        bad.append(f"{fleet.unasked[:3]} began without a permit")
     return bad
 
 

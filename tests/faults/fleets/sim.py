@@ -335,7 +335,7 @@ class Controller:
 
 class SimFleet:
     """`at_work` are nodes whose kubelet is restarted as planned; `most_at_work` at once so far. `touched` has
-    the nodes that have begun a generation, `unasked` those that had not got their turn. `per_second` counts
+    the nodes that have begun a generation, `unasked` those without a permit. `per_second` counts
     requests by second, `kinds` by what they are. `done_at` has the times at which planned work was."""
 
     def __init__(

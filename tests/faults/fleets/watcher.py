@@ -6,12 +6,12 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from installer.cluster.client import ApiCluster
 from installer.cluster.pod_context import PodContext
+from installer.cluster.voice import Voice
 from installer.daemon.child_run import ChildOutcome
 from installer.daemon.configuration import Configuration
 from installer.daemon.decision import Action
-from installer.daemon.fleet_side import ask_fleet, tell_fleet
+from installer.daemon.fleet_side import tell_cluster, tell_fleet
 from installer.daemon.policy import Policy
 from installer.daemon.poller import PollSnapshot
 from tests.faults.fleets.sim_loop import LATENCY
@@ -20,7 +20,7 @@ from tests.fleet_bench import NAMESPACE
 if TYPE_CHECKING:
     from tests.faults.fleets.sim import SimNode
 
-_HEARTBEAT = 5.0  # between two looks of the daemon; here only when a turn has come within the last minute
+_HEARTBEAT = 5.0  # between two looks of the daemon; here only when work was permitted within the last minute
 _MINUTE = 60.0
 
 
@@ -36,7 +36,7 @@ class Watcher:
             *("", 0, "", node.name, pod, "kube-system", "cri-resmgr-installer"), True, NAMESPACE
         )
         self.policy = Policy(Configuration(rules=node.fleet.rules), random.random, self.clock.now)
-        self.cluster = ApiCluster(
+        self.cluster = Voice(
             context,
             lambda _event: None,
             node.files,  # type: ignore[arg-type]
@@ -76,9 +76,8 @@ class Watcher:
         self._timer = self.loop.after(seconds, self.turn)
 
     def _look(self) -> PollSnapshot:
-        cluster = self.cluster
-        seen = self.node.look(self.generation)
-        return replace(seen, paused=cluster.paused(), asked=cluster.asked(), turn=cluster.turn())
+        seen, permission = self.node.look(self.generation), self.cluster.permission()
+        return replace(seen, paused=permission.paused, asked=permission.fresh, permission=permission)
 
     def turn(self) -> None:
         self._timer = 0
@@ -86,10 +85,8 @@ class Watcher:
         decision = self.policy.step(self.clock.now, snapshot)
         if decision.action not in (Action.NOTHING, Action.STOP):
             self._begin(decision.action, snapshot)
-        if self.policy.wonders:
-            self.cluster.ask()
         self._publish(snapshot)
-        self._granted_at = self.clock.now if snapshot.turn.granted else self._granted_at
+        self._granted_at = self.clock.now if snapshot.permission.granted else self._granted_at
         due, waits = decision.due - self.clock.now, self.policy.planned and not self.policy.working
         soon = waits and self.clock.now - self._granted_at < _MINUTE
         self._set_timer(min(due, _HEARTBEAT) if soon else due)
@@ -97,11 +94,9 @@ class Watcher:
     def _publish(self, snapshot: PollSnapshot) -> None:
         state, before = self.policy.state, self._published
         self._published = state
-        if state != before:
-            self.cluster.report(state)
         if before is None or state.ready != before.ready:
             self.node.pod_is(ready=state.ready)
-        ask_fleet(self.cluster, self.policy, snapshot)
+        tell_cluster(self.cluster, self.policy, snapshot)
 
     def _begin(self, action: Action, snapshot: PollSnapshot) -> None:
         self.policy.begun(action, snapshot)

@@ -20,7 +20,7 @@ from installer.model.fleet import PlannedWork, WorkResult
 from tests.faults.fleets.sim import Clock, SimStore
 from tests.faults.fleets.sim_loop import LATENCY
 from tests.fleet_bench import LEASES
-from tests.turns_bench import ONE, TurnsOfANode
+from tests.member_bench import ONE, MemberNode
 
 WORKS = {"one": ONE, "two": PlannedWork("two", begins=True), "files": PlannedWork("one", False, begins=True)}
 BEGINS, ENDS = ("wants one", "begins"), ("ends well", "fails")
@@ -45,7 +45,7 @@ class Server(SimStore):
         self, clock: Clock, shared: SimStore, judges: Callable[[str, Mapping[str, Any]], None]
     ) -> None:
         super().__init__(clock)
-        self._shared, self._judges = shared, judges
+        self._shared, self._judges, self.objects = shared, judges, shared.objects
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
         name = (body or {}).get("metadata", {}).get("name") or path.rpartition("/")[2]
@@ -64,10 +64,9 @@ class Life:
         self.store = SimStore(self.clock)
         self.store.size(3)
         self.server = Server(self.clock, self.store, self.judges)
-        self.node = TurnsOfANode(self.server, self.clock, "node")
-        self.store.node("node")
+        self.node = MemberNode(self.server, self.clock, "node")
         self.node.sees()
-        self.others = [TurnsOfANode(self.store, self.clock, f"other-{at}") for at in range(2)]
+        self.others = [MemberNode(self.store, self.clock, f"other-{at}") for at in range(2)]
         self.work: PlannedWork | None = None
         self.busy_since = self.replaced_at = NEVER
         self.used = self.ready = False
@@ -114,7 +113,7 @@ class Life:
         elif fact == "another takes it":
             self.taken_by_another()
         elif fact == "a newer one comes" and self.replaced_at == NEVER:
-            self.node.turns.yields()
+            self.node.voice.become(self.node.voice.member.yields())
             self.node.wants, self.replaced_at = None, self.clock.now
             self.remembered = dict(self.node.files._kept)
         self.node.goes_on(float(how) if what == "wait" else 1.0)
@@ -129,12 +128,13 @@ class Life:
         if self.work is not None:
             self.node.wants = None
             self.used, self.ready = self.holds, False
-            self.node.turns.worked(WorkResult(self.work, ok, "" if ok else "it is broken"))
+            self.node.is_ready(False)
+            self.node.voice.ended(WorkResult(self.work, ok, "" if ok else "it is broken"))
 
     def comes_again(self) -> None:
         """The next pod's daemon; a pass that is at work goes on, and it follows that to its end."""
         busy, work = self.node.busy, self.work
-        self.node = TurnsOfANode(self.server, self.clock, "node", self.node.files)
+        self.node = MemberNode(self.server, self.clock, "node", self.node.files)
         self.node.busy, self.work, self.started_at = busy, work, self.clock.now
         self.used, self.ready, self.replaced_at = self.holds, False, NEVER
         self.node.sees(ready=False)

@@ -18,7 +18,7 @@ RESERVED = {"one": 750, "two": 500}
 
 class HostedNode(SimNode):
     """Its passes are the program's own. `in_turn`: of each restart of kubelet, whether it came to the relay
-    and whether the pass had its turn for that."""
+    and whether the pass was permitted that."""
 
     def __init__(self, fleet: SimFleet, number: int, root: Path) -> None:
         super().__init__(fleet, number, Nature())

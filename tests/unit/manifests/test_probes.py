@@ -20,7 +20,7 @@ from installer.inputs.deadlines import build_deadlines
 from installer.inputs.settings import KubeletSettings, ProxySettings, Settings
 from installer.manifests.probes import FRESH, build_min_ready, build_probes
 from installer.model.daemon import ALIVE_FILE, EXCUSED_FILE, READY_FILE
-from installer.model.fleet import PlannedWork, Turn
+from installer.model.fleet import Permission, PlannedWork
 from tests.policy_bench import BARE, Bench
 from tests.rules import rule
 
@@ -206,7 +206,11 @@ NO_UNIT, INACTIVE = 4, 3  # systemctl's exit codes for a unit that is not there,
 @pytest.mark.parametrize(
     ("seen", "first", "status"),
     [
-        (replace(BARE, turn=Turn(True, None, "others first")), ChildOutcome(3, planned=WORK), NO_UNIT),
+        (
+            replace(BARE, permission=Permission(True, None, "others first")),
+            ChildOutcome(3, planned=WORK),
+            NO_UNIT,
+        ),
         (replace(BARE, superseded=True), None, INACTIVE),
         (replace(BARE, paused=True), ChildOutcome(3), NO_UNIT),
         (replace(BARE, hold="a person looks"), None, INACTIVE),

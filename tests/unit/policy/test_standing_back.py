@@ -1,4 +1,4 @@
-"""When the policy may not act: restarts per hour, a pause, a newer daemon, a turn that has not come."""
+"""When the policy may not act: restarts per hour, a pause, a newer daemon, work that is not permitted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from installer.daemon.decision import Action
 from installer.daemon.pass_history import RESYNC
 from installer.daemon.policy import HEARTBEAT, HOUR
 from installer.model.daemon import Phase
-from installer.model.fleet import PlannedWork, Turn
+from installer.model.fleet import Permission, PlannedWork
 from installer.model.hold import BY_DAEMON
 from installer.model.names import Mode
 from tests.policy_bench import (
@@ -163,7 +163,7 @@ def test_at_rest_nobody_is_asked(settled: Bench) -> None:
 def test_a_node_without_a_proxy_asks_nobody_while_it_waits_for_its_turn(make: Make) -> None:
     """There is nothing to rescue, though no relay answers."""
     bench = make()
-    waits = replace(BARE, turn=Turn(True, why="all permits are taken"))
+    waits = replace(BARE, permission=Permission(True, why="all permits are taken"))
     bench.look(waits)
     bench.end(ChildOutcome(3, would_restart=True, planned=PlannedWork("one")), waits)
     for _ in range(10):

@@ -12,19 +12,19 @@ from installer.daemon.decision import Action
 from installer.daemon.policy import BUSY
 from installer.daemon.poller import PollSnapshot
 from installer.model.daemon import Phase
-from installer.model.fleet import PlannedWork, Turn
+from installer.model.fleet import Permission, PlannedWork
 from installer.model.names import Mode
 from tests.policy_bench import BARE, CHANGED, DEAD, GOOD, HELD, KUBELET, OK, Bench, Make, held
 from tests.rules import rule
 
 WORK = PlannedWork("one", begins=True)
-WAITS = Turn(True, None, "the permit to restart kubelet is taken, by worker-1")
-COMES = Turn(True, WORK)
+WAITS = Permission(True, None, "the permit to restart kubelet is taken, by worker-1")
+COMES = Permission(True, WORK)
 KEPT = ChildOutcome(3, planned=WORK)
 
 
-def of(snapshot: PollSnapshot, turn: Turn = WAITS) -> PollSnapshot:
-    return replace(snapshot, turn=turn)
+def of(snapshot: PollSnapshot, permission: Permission = WAITS) -> PollSnapshot:
+    return replace(snapshot, permission=permission)
 
 
 def wait(bench: Bench, snapshot: PollSnapshot = BARE) -> None:
@@ -98,7 +98,7 @@ def test_a_first_installation_that_waits_serves_nothing(make: Make) -> None:
 def test_the_turn_of_other_work_is_not_taken(make: Make) -> None:
     bench = make()
     wait(bench)
-    other = Turn(True, replace(WORK, generation="another"))
+    other = Permission(True, replace(WORK, generation="another"))
     assert bench.look(of(BARE, other), after=1.0) is Action.NOTHING
 
 

@@ -9,8 +9,8 @@ from dataclasses import asdict
 import pytest
 from gi.repository import Gio, GLib
 
-from installer.model.daemon import Loop, NoCluster
-from installer.model.fleet import FleetRules, PlannedWork, Turn, WorkResult
+from installer.model.daemon import DaemonState, Loop, NoCluster
+from installer.model.fleet import FleetRules, Permission, PlannedWork, WorkResult
 from installer.model.hold import PAUSE_FILE
 from tests.contract.scene import Scene
 
@@ -26,7 +26,7 @@ class Fleet(NoCluster):
     """It permits what a test says, and keeps what it was told."""
 
     def __init__(self) -> None:
-        self.now = Turn(True, None, "the permit is taken")
+        self.now = Permission(True, None, "the permit is taken")
         self.wanted: PlannedWork | None = None
         self.results: list[WorkResult] = []
         self._changed: Callable[[], None] = lambda: None
@@ -34,14 +34,16 @@ class Fleet(NoCluster):
     def begin(self, loop: Loop, changed: Callable[[], None]) -> None:
         self._changed = changed
 
-    def turn(self) -> Turn:
+    def permission(self) -> Permission:
         return self.now
 
-    def want(self, work: PlannedWork | None, rules: FleetRules, *, busy: bool) -> None:
+    def saw(
+        self, state: DaemonState, work: PlannedWork | None, rules: FleetRules, *, busy: bool, looks: bool
+    ) -> None:
         self.wanted = work
 
-    def worked(self, result: WorkResult) -> None:
-        self.now = Turn(True, None, "the permit is taken")
+    def ended(self, result: WorkResult) -> None:
+        self.now = Permission(True, None, "the permit is taken")
         self.results.append(result)
 
 
@@ -68,7 +70,7 @@ def test_planned_work_waits_begins_and_is_told(scene: Scene, then: str, ok: bool
         assert scene.begun().count("install") == 1
         assert fleet.wanted == WORK
         assert not fleet.results
-        fleet.now = Turn(True, WORK)
+        fleet.now = Permission(True, WORK)
         scene.looks()
         scene.until(lambda: bool(fleet.results))
 
@@ -90,14 +92,14 @@ class LatePause(NoCluster):
     def begin(self, loop: Loop, changed: Callable[[], None]) -> None:
         self._loop, self._changed = loop, changed
 
-    def paused(self) -> bool:
-        return self.known and self.set
+    def permission(self) -> Permission:
+        return Permission(paused=self.known and self.set, fresh=self.known or not self.set)
 
-    def asked(self) -> bool:
-        return self.known or not self.set
-
-    def ask(self) -> None:
-        self._loop.after(0.01, self._answer)
+    def saw(
+        self, state: DaemonState, work: PlannedWork | None, rules: FleetRules, *, busy: bool, looks: bool
+    ) -> None:
+        if looks:
+            self._loop.after(0.01, self._answer)
 
     def _answer(self) -> None:
         self.known = True

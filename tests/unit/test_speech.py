@@ -35,7 +35,7 @@ def begun(path: Path, *, annotate: bool = True, said: Any = SAID) -> Scene:
 
 
 def wait(scene: Scene) -> None:
-    scene.cluster.report(state(Phase.WAITING, "other nodes go first"))
+    scene.report(state(Phase.WAITING, "other nodes go first"))
 
 
 # -- which words --------------------------------------------------------------------------------
@@ -63,12 +63,12 @@ def test_a_node_that_may_not_say_so_leaves_it_to_its_pod(tmp_path: Path) -> None
 def test_a_turn_that_comes_at_once_is_no_word(tmp_path: Path, annotate: bool) -> None:
     """Nor is the pass that follows, unless it lasts."""
     scene = begun(tmp_path / "one", annotate=annotate)
-    scene.cluster.report(state(Phase.STARTING))
+    scene.report(state(Phase.STARTING))
     wait(scene)
     scene.loop.now += 2
-    scene.cluster.report(state(Phase.STARTING))
+    scene.report(state(Phase.STARTING))
     scene.loop.now += 20
-    scene.cluster.report(state(Phase.CONVERGED))
+    scene.report(state(Phase.CONVERGED))
     if annotate:
         request = scene.heartbeat(answer(sent=1, parts=TOLD))
         assert (request.events, says(request).status["state"]) == ((), "converged")
@@ -86,8 +86,8 @@ def test_what_is_well_is_no_event_unless_it_ends_a_warning(
     scene = begun(tmp_path / "one", annotate=annotate)
     reasons = []
     for each in (phase, Phase.FAILED, phase, Phase.HELD, phase, phase):
-        scene.cluster.report(state(Phase.STARTING))
-        scene.cluster.report(state(each, hold="no" if each is Phase.HELD else ""))
+        scene.report(state(Phase.STARTING))
+        scene.report(state(each, hold="no" if each is Phase.HELD else ""))
         spoken = len(scene.children)
         while scene.loop.due and len(scene.children) == spoken:
             scene.loop.fire()
@@ -102,7 +102,7 @@ def test_what_is_well_is_no_event_unless_it_ends_a_warning(
 def test_a_long_start_is_said(tmp_path: Path) -> None:
     scene = begun(tmp_path / "one")
     wait(scene)
-    scene.cluster.report(state(Phase.STARTING))
+    scene.report(state(Phase.STARTING))
     assert scene.loop.fire() == pytest.approx(40)
     assert says(scene.children[-1].request).status["state"] == "starting"
 
@@ -113,24 +113,24 @@ def test_a_node_that_said_it_waits_says_that_it_works_with_the_look_before_the_p
     wait(scene)
     scene.heartbeat(answer(parts=TOLD, said=SAID))
     scene.loop.now += 30
-    scene.cluster.report(state(Phase.STARTING))
-    scene.cluster.ask()
+    scene.report(state(Phase.STARTING))
+    scene.ask()
     order = scene.heartbeat(answer(paused=False, parts=TOLD, said=SAID))
     assert says(order).status["state"] == "starting"
-    assert scene.cluster.asked()
+    assert scene.is_fresh()
 
 
 def test_what_did_not_come_through_is_not_believed_to_be_known(tmp_path: Path) -> None:
     """Where the status may not be written, the Node is looked at, and gets its annotation all the same."""
     scene = begun(tmp_path / "one")
-    scene.cluster.report(state(Phase.CONVERGED))
+    scene.report(state(Phase.CONVERGED))
     denied = {**TOLD, "condition": ("denied", "403: Forbidden")}
     assert scene.heartbeat(answer(sent=1, parts=denied)).said == SAID
-    scene.cluster.ask()
+    scene.ask()
     request = scene.heartbeat(answer(said=SAID, parts=denied))
     assert (dict(request.said), request.look) == ({}, True)
     scene.loop.now += 60
-    scene.cluster.ask()
+    scene.ask()
     assert dict(scene.heartbeat(answer(said=SAID, parts=denied)).said) == {}
 
 

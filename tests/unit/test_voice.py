@@ -32,7 +32,7 @@ def scene(files: RootedFiles) -> Scene:
 
 def test_a_pause_is_known_before_the_first_pass(scene: Scene) -> None:
     scene.begin(answer(paused=True))
-    assert scene.cluster.paused()
+    assert scene.paused()
     assert scene.changes == 0
     ((verb, request),) = scene.asked
     assert (verb, request.is_first) == ("talk", True)
@@ -40,7 +40,7 @@ def test_a_pause_is_known_before_the_first_pass(scene: Scene) -> None:
 
 def test_an_api_server_that_is_away_at_the_start_holds_nobody_up(scene: Scene) -> None:
     scene.begin("", None)
-    assert not scene.cluster.paused()
+    assert not scene.paused()
     assert scene.kinds() == ["cluster.unreachable"]
 
 
@@ -51,17 +51,17 @@ def test_a_pause_that_was_there_at_the_start_is_looked_at_until_it_ends(scene: S
         scene.children[-1].end(answer(paused=True))
     scene.loop.fire()
     scene.children[-1].end(answer(paused=False))
-    assert (scene.cluster.paused(), scene.loop.due) == (False, {})
+    assert (scene.paused(), scene.loop.due) == (False, {})
 
 
 def test_a_pause_that_comes_and_goes_is_told_at_once(scene: Scene) -> None:
     scene.begin()
     scene.heartbeat(answer(paused=True))
-    assert (scene.cluster.paused(), scene.changes) == (True, 1)
+    assert (scene.paused(), scene.changes) == (True, 1)
     scene.heartbeat(answer(paused=True))
     assert scene.changes == 1
     scene.heartbeat(answer(paused=False))
-    assert (scene.cluster.paused(), scene.changes) == (False, 2)
+    assert (scene.paused(), scene.changes) == (False, 2)
 
 
 @pytest.mark.parametrize(
@@ -70,12 +70,12 @@ def test_a_pause_that_comes_and_goes_is_told_at_once(scene: Scene) -> None:
 def test_while_the_api_server_is_away_a_pause_stays(scene: Scene, output: str, code: int) -> None:
     scene.begin(answer(paused=True))
     scene.heartbeat(output, code)
-    assert scene.cluster.paused()
+    assert scene.paused()
     assert scene.changes == 0
 
 
 def test_a_node_that_is_seen_again_is_told_at_once(scene: Scene) -> None:
-    """Work whose turn has come waits for that, and a removal looks by itself each ten minutes only."""
+    """Permitted work waits for that, and a removal looks by itself each ten minutes only."""
     scene.begin()
     scene.heartbeat("", 1)
     assert scene.changes == 0
@@ -124,18 +124,18 @@ def test_before_a_pass_the_node_is_looked_at(scene: Scene) -> None:
     """`ask` is answered at once."""
     scene.begin()
     scene.heartbeat(answer())
-    assert scene.cluster.asked()
+    assert scene.is_fresh()
     scene.loop.now += 60
-    assert not scene.cluster.asked()
+    assert not scene.is_fresh()
     for _ in range(3):
-        scene.cluster.ask()
+        scene.ask()
     assert scene.loop.fire() == 0
     request = scene.children[-1].request
     assert request.look
     scene.children[-1].end(answer(paused=True))
-    assert scene.cluster.asked()
-    assert scene.cluster.paused()
-    assert scene.changes == 2  # the pause, and the answer
+    assert scene.is_fresh()
+    assert scene.paused()
+    assert scene.changes == 1  # the answer, which tells of the pause, too
     assert 54 <= scene.loop.fire() <= 66  # a pause that may end
 
 
@@ -143,10 +143,10 @@ def test_a_pass_waits_for_no_api_server_that_is_away(scene: Scene) -> None:
     scene.begin()
     scene.heartbeat(answer())
     scene.loop.now += 60
-    scene.cluster.ask()
+    scene.ask()
     scene.loop.fire()
     scene.children[-1].end("", 1)
-    assert (scene.cluster.asked(), scene.changes) == (True, 1)
+    assert (scene.is_fresh(), scene.changes) == (True, 1)
 
 
 def test_what_fails_is_tried_again_ever_more_seldom(scene: Scene) -> None:
@@ -164,8 +164,8 @@ def test_what_fails_is_tried_again_ever_more_seldom(scene: Scene) -> None:
 def test_a_server_that_wants_to_be_left_alone_is(scene: Scene) -> None:
     scene.begin()
     scene.heartbeat(answer(parts={**ALL_OK, "node": ("failed", "429: TooManyRequests")}, wait=77))
-    scene.cluster.report(state(Phase.CONVERGED))
-    assert scene.cluster.asked()  # as far as it may
+    scene.report(state(Phase.CONVERGED))
+    assert scene.is_fresh()  # as far as it may
     assert scene.loop.fire() == 77
 
 
@@ -173,8 +173,8 @@ def test_a_server_that_wants_to_be_left_alone_is(scene: Scene) -> None:
 def test_a_transition_is_told_at_once_and_once(scene: Scene) -> None:
     scene.begin()
     scene.heartbeat(answer())
-    scene.cluster.report(state(Phase.PAUSED, generation="ab12"))
-    scene.cluster.report(state(Phase.PAUSED, passes=2))
+    scene.report(state(Phase.PAUSED, generation="ab12"))
+    scene.report(state(Phase.PAUSED, passes=2))
     assert scene.loop.fire() <= 1
     request = scene.children[-1].request
     assert [event["reason"] for event in request.events] == ["Paused"]
@@ -193,7 +193,7 @@ def test_the_reasons_of_events(scene: Scene) -> None:
         state(Phase.REMOVED),
     )
     for each in told:
-        scene.cluster.report(each)
+        scene.report(each)
     events = scene.heartbeat(answer(sent=6)).events
     assert [(event["type"], event["reason"]) for event in events] == [
         ("Normal", "Paused"),
@@ -209,8 +209,8 @@ def test_the_reasons_of_events(scene: Scene) -> None:
 def test_containers_that_are_not_served_are_a_warning_until_all_are(scene: Scene) -> None:
     scene.begin()
     for reason in ("no CPUs for web", "no CPUs for web", "no CPUs for db", ""):
-        scene.cluster.report(state(Phase.CHECKING, reason))
-        scene.cluster.report(state(Phase.CONVERGED, reason))
+        scene.report(state(Phase.CHECKING, reason))
+        scene.report(state(Phase.CONVERGED, reason))
     events = scene.heartbeat(answer(sent=3)).events
     assert [(event["type"], event["reason"]) for event in events] == [
         *[("Warning", "Unplaced")] * 2,
@@ -227,8 +227,8 @@ def test_containers_that_are_not_served_are_a_warning_until_all_are(scene: Scene
 def test_a_failure_that_repeats_is_one_event_until_another_comes(scene: Scene, phase: Phase) -> None:
     scene.begin()
     for reason in ("disk is full", "disk is full", "no such unit"):
-        scene.cluster.report(state(Phase.STARTING))
-        scene.cluster.report(state(phase, reason))
+        scene.report(state(Phase.STARTING))
+        scene.report(state(phase, reason))
     assert [event["message"] for event in scene.heartbeat(answer()).events] == [
         "disk is full",
         "no such unit",
@@ -238,7 +238,7 @@ def test_a_failure_that_repeats_is_one_event_until_another_comes(scene: Scene, p
 def test_what_comes_of_new_inputs_is_told_again(scene: Scene) -> None:
     scene.begin()
     for phase in (Phase.PAUSED, Phase.CONVERGING, Phase.PAUSED):
-        scene.cluster.report(state(phase))
+        scene.report(state(phase))
     assert len(scene.heartbeat(answer()).events) == 2
 
 
@@ -254,16 +254,16 @@ def test_a_repair_of_drift_is_no_event(scene: Scene) -> None:
         Phase.CONVERGED,
     )
     for phase in phases:
-        scene.cluster.report(state(phase))
+        scene.report(state(phase))
     assert len(scene.heartbeat(answer()).events) == 2
 
 
 def test_one_child_at_a_time_and_the_newest_state_wins(scene: Scene) -> None:
     scene.begin()
-    scene.cluster.see_node()
+    scene.look()
     scene.loop.fire()
     for phase in (Phase.FAILED, Phase.HELD, Phase.CONVERGED):
-        scene.cluster.report(state(phase))
+        scene.report(state(phase))
     assert len(scene.children) == 1
     scene.children[0].end(answer())
     request = scene.heartbeat(answer(sent=3))
@@ -273,10 +273,10 @@ def test_one_child_at_a_time_and_the_newest_state_wins(scene: Scene) -> None:
 
 def test_events_that_were_not_sent_are_sent_later_in_order_and_bounded(scene: Scene) -> None:
     scene.begin()
-    scene.cluster.report(state(Phase.FAILED, "0"))
+    scene.report(state(Phase.FAILED, "0"))
     scene.loop.fire()
     for number in range(1, 40):
-        scene.cluster.report(state(Phase.FAILED, str(number)))
+        scene.report(state(Phase.FAILED, str(number)))
     scene.children[-1].end("", 1)
     assert [event["message"] for event in scene.heartbeat(answer(sent=1)).events] == [
         str(number) for number in range(24, 40)
@@ -287,7 +287,7 @@ def test_events_that_were_not_sent_are_sent_later_in_order_and_bounded(scene: Sc
 def test_a_request_fits_into_one_argument(scene: Scene) -> None:
     scene.begin()
     for number in range(40):
-        scene.cluster.report(state(Phase.FAILED, f"{number}" + "ü" * 5000))
+        scene.report(state(Phase.FAILED, f"{number}" + "ü" * 5000))
     assert len(to_json(scene.heartbeat(answer()))) < 128 << 10
 
 
@@ -309,7 +309,7 @@ def test_each_kind_of_failure_is_said_once_and_so_is_its_end(scene: Scene) -> No
 @rule("R15")
 def test_a_child_that_hangs_is_killed_and_the_heartbeats_go_on(scene: Scene) -> None:
     scene.begin()
-    scene.cluster.see_node()
+    scene.look()
     scene.loop.fire()
     assert 10 < scene.children[-1].seconds < 15
     scene.children[-1].end("", 137)
@@ -327,7 +327,7 @@ def test_a_log_that_fails_does_not_end_the_heartbeats(files: RootedFiles) -> Non
     scene = Scene(files)
     scene.begin()
     scene.cluster._emit = full
-    scene.cluster.see_node()
+    scene.look()
     scene.loop.fire()
     with pytest.raises(OSError, match="No space"):  # the loop's guard takes it
         scene.children[-1].end("", 1)
@@ -338,7 +338,7 @@ def test_a_log_that_fails_does_not_end_the_heartbeats(files: RootedFiles) -> Non
 def test_a_process_that_cannot_be_started_does_not_end_the_heartbeats(scene: Scene) -> None:
     scene.begin()
     scene.loop.refuse = OSError(11, "Resource temporarily unavailable")
-    scene.cluster.report(state(Phase.FAILED))
+    scene.report(state(Phase.FAILED))
     scene.loop.fire()
     assert scene.kinds() == ["cluster.unreachable"]
     scene.loop.refuse = None
@@ -347,9 +347,9 @@ def test_a_process_that_cannot_be_started_does_not_end_the_heartbeats(scene: Sce
 
 def test_at_the_end_what_was_not_told_is_told_and_no_child_is_left(scene: Scene) -> None:
     scene.begin()
-    scene.cluster.see_node()
+    scene.look()
     scene.loop.fire()
-    scene.cluster.report(state(Phase.FAILED))
+    scene.report(state(Phase.FAILED))
     scene.cluster.end()
     assert scene.children[-1].killed
     assert [event["reason"] for event in scene.asked[-1][1].events] == ["RepairFailed"]
@@ -370,9 +370,9 @@ def annotating(files: RootedFiles) -> Scene:
 def test_at_the_end_the_annotation_says_what_was_last(files: RootedFiles) -> None:
     """Also where the Event has been told before, or may not be."""
     scene = annotating(files)
-    scene.cluster.report(state(Phase.CONVERGED))
+    scene.report(state(Phase.CONVERGED))
     scene.heartbeat(answer(sent=1, parts={**ANNOTATED, "events": ("denied", "403: Forbidden")}))
-    scene.cluster.report(state(Phase.REMOVED))
+    scene.report(state(Phase.REMOVED))
     scene.cluster.end()
     request = scene.asked[-1][1]
     assert (says(request).status["state"], request.events) == ("removed", ())
@@ -395,7 +395,7 @@ def test_whether_a_node_is_served(
     files: RootedFiles, phase: Phase, ready: bool, generation: str, serves: bool | None
 ) -> None:
     scene = annotating(files)
-    scene.cluster.report(DaemonState(Mode.INSTALL, phase, ready, generation=generation, serves=bool(serves)))
+    scene.report(DaemonState(Mode.INSTALL, phase, ready, generation=generation, serves=bool(serves)))
     assert says(scene.heartbeat(answer(parts=ANNOTATED))).serves is serves
 
 
@@ -404,7 +404,7 @@ def test_the_last_failure_has_the_time_when_it_began(files: RootedFiles) -> None
     times = []
     for phase in (Phase.FAILED, Phase.REPAIRING, Phase.FAILED, Phase.CONVERGED, Phase.FAILED):
         scene.now += 100
-        scene.cluster.report(state(phase, "no space" if phase is Phase.FAILED else ""))
+        scene.report(state(phase, "no space" if phase is Phase.FAILED else ""))
         times.append(says(scene.heartbeat(answer(parts=ANNOTATED))).failure["time"])
     assert times == ["1970-01-01T00:01:40Z"] * 4 + ["1970-01-01T00:08:20Z"]
 
@@ -413,14 +413,14 @@ def test_a_change_has_the_time_when_it_was_done(files: RootedFiles) -> None:
     scene, times = annotating(files), []
     for changes, policy in ((0, "a"), (1, "a"), (1, "b"), (2, "b")):
         scene.now += 100
-        scene.cluster.report(replace(state(Phase.CONVERGED), changes=changes, policy=policy))
+        scene.report(replace(state(Phase.CONVERGED), changes=changes, policy=policy))
         times.append(says(scene.heartbeat(answer(parts=ANNOTATED))).status["changed"])
     assert times == ["", "1970-01-01T00:03:20Z", "1970-01-01T00:03:20Z", "1970-01-01T00:06:40Z"]
 
 
 def test_at_the_end_nothing_is_told_twice(files: RootedFiles) -> None:
     scene = annotating(files)
-    scene.cluster.report(state(Phase.CONVERGED))
+    scene.report(state(Phase.CONVERGED))
     scene.heartbeat(answer(sent=1, parts={**ANNOTATED, "events": ("ok", "")}))
     asked = len(scene.asked)
     scene.cluster.end()
@@ -430,9 +430,9 @@ def test_at_the_end_nothing_is_told_twice(files: RootedFiles) -> None:
 def test_a_daemon_that_was_replaced_says_so_and_nothing_of_the_node(files: RootedFiles) -> None:
     """The newer one writes the annotation."""
     scene = annotating(files)
-    scene.cluster.report(state(Phase.CONVERGED))
+    scene.report(state(Phase.CONVERGED))
     scene.heartbeat(answer(sent=1, parts=ANNOTATED))
-    scene.cluster.report(state(Phase.YIELDED))
+    scene.report(state(Phase.YIELDED))
     request = scene.heartbeat(answer(sent=1))
     assert [event["reason"] for event in request.events] == ["HandedOver"]
     assert request.say is None
@@ -444,11 +444,11 @@ def test_a_daemon_that_was_replaced_says_so_and_nothing_of_the_node(files: Roote
 @rule("R13")
 def test_an_annotation_that_caught_a_repair_is_corrected_at_once(files: RootedFiles) -> None:
     scene = annotating(files)
-    scene.cluster.report(state(Phase.CONVERGED))
+    scene.report(state(Phase.CONVERGED))
     scene.heartbeat(answer(sent=1, parts=ANNOTATED))
-    scene.cluster.report(state(Phase.REPAIRING))
+    scene.report(state(Phase.REPAIRING))
     assert says(scene.heartbeat(answer(parts=ANNOTATED))).status["state"] == "repairing"
-    scene.cluster.report(state(Phase.CONVERGED))
+    scene.report(state(Phase.CONVERGED))
     assert min(at for at, _ in scene.loop.due.values()) < scene.loop.now + 2.0
     request = scene.heartbeat(answer(parts=ANNOTATED))
     assert (says(request).status["state"], request.events) == ("converged", ())
@@ -457,17 +457,17 @@ def test_an_annotation_that_caught_a_repair_is_corrected_at_once(files: RootedFi
 @rule("R13")
 def test_what_is_no_transition_is_told_within_a_minute(files: RootedFiles) -> None:
     scene = annotating(files)
-    scene.cluster.report(state(Phase.CONVERGED))
+    scene.report(state(Phase.CONVERGED))
     scene.heartbeat(answer(sent=1, parts=ANNOTATED))
     for generation in ("one", "two"):
-        scene.cluster.report(state(Phase.CONVERGED, generation=generation))
+        scene.report(state(Phase.CONVERGED, generation=generation))
     assert 30 <= scene.loop.fire() <= 60
     assert says(scene.children[-1].request).status["generation"] == "two"
 
 
 def test_at_the_end_a_dead_api_server_is_not_waited_for(scene: Scene) -> None:
     scene.begin("", None)
-    scene.cluster.report(state(Phase.REMOVED))
+    scene.report(state(Phase.REMOVED))
     scene.cluster.end()
     assert len(scene.asked) == 1
 
@@ -476,10 +476,10 @@ def test_a_pause_outlasts_a_restart_while_the_api_server_is_away(files: RootedFi
     Scene(files).begin(answer(paused=True))
     again = Scene(files)
     again.begin("", 1)
-    assert again.cluster.paused()
+    assert again.paused()
     once_more = Scene(files)
     once_more.begin(answer(paused=False))
-    assert not once_more.cluster.paused()
+    assert not once_more.paused()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"paused": "yes"}'])
@@ -489,7 +489,7 @@ def test_an_unreadable_memory_is_none(files: RootedFiles, text: str) -> None:
     place.write_text(text)
     scene = Scene(files)
     scene.begin("", 1)
-    assert not scene.cluster.paused()
+    assert not scene.paused()
 
 
 def test_what_does_not_change_is_not_written_again(scene: Scene, files: RootedFiles) -> None:
@@ -503,4 +503,4 @@ def test_what_does_not_change_is_not_written_again(scene: Scene, files: RootedFi
 def test_a_host_that_takes_no_files_does_not_end_the_heartbeats(scene: Scene, files: RootedFiles) -> None:
     (files.root / "run").write_text("no directory")
     scene.begin(answer(paused=True))
-    assert scene.cluster.paused()
+    assert scene.paused()

@@ -12,7 +12,7 @@ import pytest
 
 from installer.cluster.leases import CANARY, RING, build_lease, leases_path
 from installer.cluster.pod_context import find_pod_context
-from installer.cluster.turns import Turns
+from installer.cluster.voice import Voice
 from installer.daemon.watch import EventLoop
 from installer.host.files import RootedFiles
 from installer.model.event import Event
@@ -20,6 +20,7 @@ from installer.model.fleet import BREAKER, FLEET, FleetRules, PlannedWork, WorkR
 from installer.model.hold import PAUSE_ANNOTATION
 from tests.contract.scene import tidied
 from tests.host.daemon import SOON
+from tests.member_bench import UNCHANGED
 from tests.throwaway.apiserver import ApiServer
 
 CHILD = """
@@ -48,13 +49,17 @@ class Run:
         self.said: list[Event] = []
         self.failures: list[Exception] = []
         self.loop = EventLoop(self.failures.append)
-        self.turns = Turns(context, self.said.append, RootedFiles(root), PROGRAM, lambda: None)
-        self.turns.begin(self.loop, lambda: None)
+        self.voice = Voice(context, self.said.append, RootedFiles(root), PROGRAM)
+        self._work: PlannedWork | None = None
+        self._busy = False
+        self._node = server.objects[f"/api/v1/nodes/{node}"]
         self.see(ready=False)
+        self.voice.begin(self.loop, lambda: None)
 
     def see(self, *, ready: bool = True) -> None:
-        """A heartbeat has come back."""
-        self.turns.node_is(self.uid, canary=False, ready=ready)
+        """It looks at its Node, and kubelet says there whether that is Ready."""
+        self._node["status"] = {"conditions": [{"type": "Ready", "status": str(ready)}]}
+        self.voice.saw(UNCHANGED, self._work, RULES, busy=self._busy, looks=True)
 
     def until(self, reached: Callable[[], bool]) -> None:
         deadline = time.monotonic() + SOON
@@ -71,10 +76,11 @@ class Run:
         assert reached(), [event.message for event in self.said]
 
     def want(self, work: PlannedWork | None = WORK, *, busy: bool = False) -> None:
-        self.turns.want(work, RULES, busy=busy)
+        self._work, self._busy = work, busy
+        self.voice.saw(UNCHANGED, work, RULES, busy=busy, looks=False)
 
     def granted(self) -> bool:
-        return self.turns.turn().granted is not None
+        return self.voice.permission().granted is not None
 
 
 @pytest.fixture
@@ -89,18 +95,18 @@ def holder(server: ApiServer) -> str:
     return str(server.objects.get(PERMIT, {}).get("spec", {}).get("holderIdentity", ""))
 
 
-def test_a_turn_is_got_used_and_given_back(server: ApiServer, tmp_path: Path) -> None:
+def test_a_permit_is_got_used_and_given_back(server: ApiServer, tmp_path: Path) -> None:
     run = Run(server, tmp_path / "one", "one")
     run.want()
     run.until(run.granted)
     assert holder(server) == f"one/{run.uid}"
     run.want(busy=True)
-    assert run.turns.turn().granted == WORK
-    run.turns.worked(WorkResult(WORK, True))
+    assert run.voice.permission().granted == WORK
+    run.voice.ended(WorkResult(WORK, True))
     run.want(None)
     run.until(lambda: '"done": true' in server.objects[THE_BREAKER]["metadata"]["annotations"][BREAKER])
     assert holder(server)  # the node is not Ready yet
-    assert run.turns.awaits_node
+    assert run.voice.member.awaits_node
     run.see()
     run.until(lambda: not holder(server))
 
@@ -109,16 +115,16 @@ def test_a_failure_is_told_before_the_permit_is_given_back(server: ApiServer, tm
     run = Run(server, tmp_path / "one", "one")
     run.want()
     run.until(run.granted)
-    run.turns.worked(WorkResult(WORK, False, "the relay does not answer"))
+    run.voice.ended(WorkResult(WORK, False, "the relay does not answer"))
     run.want(None)
     run.see()
     run.until(lambda: not holder(server) and bool(server.events))
     assert [event["reason"] for event in server.events] == ["RolloutStopped"]
     other = Run(server, tmp_path / "two", "two")
     other.want()
-    other.until(lambda: bool(other.turns.turn().why))
+    other.until(lambda: bool(other.voice.permission().why))
     assert (
-        other.turns.turn().why
+        other.voice.permission().why
         == "generation one is stopped: it failed on node one: the relay does not answer"
     )
 
@@ -131,7 +137,7 @@ def test_a_run_that_starts_again_knows_its_permit(server: ApiServer, tmp_path: P
     again.want()
     again.until(again.granted)
     assert [path for path in server.objects if path.startswith(PERMIT[:-1])] == [PERMIT]
-    again.turns.worked(WorkResult(WORK, True))
+    again.voice.ended(WorkResult(WORK, True))
     again.want(None)
     again.see()
     again.until(lambda: not holder(server))
@@ -147,11 +153,11 @@ def test_a_permit_that_is_not_needed_any_more_is_given_back(server: ApiServer, t
 
 
 def test_while_the_api_server_is_away_it_waits_and_says_so(server: ApiServer, tmp_path: Path) -> None:
-    server.go_away()
     run = Run(server, tmp_path / "one", "one")
+    server.go_away()
     run.want()
-    run.until(lambda: bool(run.turns.turn().why))
-    assert "the API server was not reached for a permit" in run.turns.turn().why
+    run.until(lambda: bool(run.voice.permission().why))
+    assert "the request for a permit failed" in run.voice.permission().why
     assert not run.granted()
     server.come_back()
     run.until(run.granted)
@@ -162,9 +168,9 @@ def test_an_end_that_cannot_be_told_is_why_nothing_begins(server: ApiServer, tmp
     run.want()
     run.until(run.granted)
     server.go_away()
-    run.turns.worked(WorkResult(WORK, False, "the relay does not answer"))
+    run.voice.ended(WorkResult(WORK, False, "the relay does not answer"))
     run.want(PlannedWork("two", begins=True))
-    run.until(lambda: "the API server cannot be asked" in run.turns.turn().why)
+    run.until(lambda: "the request for a permit failed" in run.voice.permission().why)
     server.come_back()
     run.until(run.granted)
 
@@ -175,7 +181,7 @@ def test_a_pause_is_seen_before_anything_begins(server: ApiServer, tmp_path: Pat
     )
     run = Run(server, tmp_path / "one", "one")
     run.want()
-    run.until(lambda: run.turns.turn().why == "the rollout is paused: we look")
+    run.until(lambda: run.voice.permission().why == "the rollout is paused: we look")
     assert not run.granted()
     assert not holder(server)
 
@@ -187,8 +193,8 @@ def test_many_large_nodes_with_the_label_are_no_reason_to_wait(server: ApiServer
         node = server.objects[f"/api/v1/nodes/labelled-{at}"]
         node["metadata"]["labels"][RING] = CANARY
         node["metadata"]["annotations"]["of others"] = "x" * 8000
+    server.objects["/api/v1/nodes/one"]["metadata"]["labels"][RING] = CANARY
     run = Run(server, tmp_path / "one", "one")
-    run.turns.node_is(run.uid, canary=True, ready=True)
     run.want()
-    run.until(lambda: run.granted() or bool(run.turns.turn().why))
-    assert run.granted(), run.turns.turn().why
+    run.until(lambda: run.granted() or bool(run.voice.permission().why))
+    assert run.granted(), run.voice.permission().why
