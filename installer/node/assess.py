@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from installer.inputs.load import Inputs, Request
-from installer.inputs.policy import policy_in_force, policy_of
+from installer.inputs.load import Inputs
 from installer.model import paths
 from installer.model.hold import is_of_a_run
-from installer.model.host import HostSnapshot, Part, Probe
+from installer.model.host import HostSnapshot, Part
 from installer.model.names import Mode
 from installer.model.plan import Assessment, Changes, Desired, Finding, Plan, UnitAction, refusal, warning
 from installer.model.proxy import PolicyInForce, Repinning
-from installer.node.adoption import divide, find_leftovers, find_reduced
+from installer.node.adoption import find_leftovers, find_reduced
 from installer.node.desired import build_desired, runtime_endpoint
 from installer.node.diff import diff
 from installer.node.kept import check_kept
@@ -42,48 +41,64 @@ def assess(
     noted: tuple[Finding, ...] = (),
 ) -> Assessment:
     """What the run would do. `nonce` marks its pending generation; `installed` replaces the inputs."""
-    request, settings = inputs.request, inputs.request.settings
-    removing, kubelet = request.mode is Mode.REMOVE, analyse_kubelet(snapshot, settings)
-    desired, runtime, changes = _compare(inputs, snapshot, record, kubelet, installed)
-    if kubelet.next_endpoint and changes.restarts(Part.KUBELET) and installed is None and not removing:
+    removing = inputs.request.mode is Mode.REMOVE
+    facts = _compare(inputs, snapshot, record, analyse_kubelet(snapshot, inputs.request.settings), installed)
+    moved_on = facts.kubelet.next_endpoint
+    if moved_on and facts.restarts_kubelet and installed is None and not removing:
         # Its base is another one then. Without this, the next run would move the proxy there.
-        kubelet = replace(kubelet, endpoint=kubelet.next_endpoint)
-        desired, runtime, changes = _compare(inputs, snapshot, record, kubelet, installed)
-    moved = was_moving_kubelet(record, snapshot)
-    findings = check(Facts(inputs, snapshot, kubelet, desired, changes, moved))
-    if changes or not removing:
-        findings = (*noted, *_record_findings(status, request, record, snapshot, desired, changes), *findings)
-    in_force = policy_in_force(snapshot)
-    plan = _plan(inputs, snapshot, record, desired, changes, runtime, nonce)
+        facts = _compare(inputs, snapshot, record, replace(facts.kubelet, endpoint=moved_on), installed)
+    findings = check(facts)
+    if facts.changes or not removing:
+        findings = (*noted, *_record_findings(facts, record, status), *findings)
     return Assessment(
-        replace(plan, findings=findings),
+        replace(_plan(facts, record, nonce), findings=findings),
         snapshot,
-        base_endpoint=runtime,
+        base_endpoint=facts.runtime,
         payload_version=inputs.payload.version if inputs.payload else "",
-        remembered_failure=_remembered_failure(record, desired),
-        policy=in_force,
+        remembered_failure=_remembered_failure(record, facts.desired),
+        policy=facts.in_force,
         as_installed=installed is not None,
-        unchecked=not removing and _is_unchecked(record, snapshot, in_force),
+        unchecked=not removing and _is_unchecked(facts, record),
     )
 
 
-def _plan(
+def _compare(
     inputs: Inputs,
     snapshot: HostSnapshot,
     record: Record,
-    desired: Desired,
-    changes: Changes,
-    runtime: str,
-    nonce: str,
-) -> Plan:
-    request, removing = inputs.request, inputs.request.mode is Mode.REMOVE
-    in_force = policy_in_force(snapshot)
-    starting = policy_of(desired, snapshot.cache) if changes.restarts(Part.PROXY) else None
+    kubelet: KubeletAnalysis,
+    installed: Desired | None,
+) -> Facts:
+    """What should be, and what differs."""
+    removing = inputs.request.mode is Mode.REMOVE
+    runtime = kubelet.endpoint if removing else runtime_endpoint(inputs.request.settings, kubelet)
+    desired = _desired(inputs, snapshot, kubelet) if installed is None else installed
+    moved = was_moving_kubelet(record, snapshot)
+    facts = Facts(inputs, snapshot, kubelet, desired, Changes(), runtime, moved)
+    if desired.proxy is None and not removing:
+        return facts  # kubelet cannot be served: preflight says why
+    facts = replace(facts, changes=diff(desired, snapshot, record))
+    why = _why_restarted(facts) if desired.proxy else ""
+    changes = facts.changes.with_restart(paths.PROXY_UNIT, Part.PROXY, why) if why else facts.changes
+    return replace(facts, changes=changes)
+
+
+def _desired(inputs: Inputs, snapshot: HostSnapshot, kubelet: KubeletAnalysis) -> Desired:
+    if inputs.request.mode is Mode.REMOVE or inputs.payload is None:
+        return Desired()
+    detail = snapshot.base.detail
+    return build_desired(inputs.request.settings, inputs.configs, inputs.payload, kubelet, detail)
+
+
+def _plan(facts: Facts, record: Record, nonce: str) -> Plan:
+    request, snapshot, changes = facts.inputs.request, facts.snapshot, facts.changes
+    removing, runtime = request.mode is Mode.REMOVE, facts.runtime
+    starting = facts.asked if changes.restarts(Part.PROXY) else None
     # Who has come past a proxy that runs on is looked at when kubelet has moved onto it.
-    met = starting or (in_force if _moves(snapshot, changes) else None)
-    adopts = bool(runtime) and _adopting(inputs, snapshot, met)
-    unpinned = _unpinned(inputs, snapshot, changes, starting) if runtime else ()
-    policy = starting or in_force
+    met = starting or (facts.in_force if facts.moves_kubelet else None)
+    adopts = bool(runtime) and facts.adopts(met)
+    unpinned = _unpinned(facts, starting) if runtime else ()
+    policy = starting or facts.in_force
     ways = Ways(
         nonce,
         hold=bool(snapshot.hold),
@@ -96,47 +111,20 @@ def _plan(
     )
     return Plan(
         request.mode,
-        desired,
+        facts.desired,
         changes,
         request.settings.kubelet.unit,
-        order_steps(desired, changes, ways),
-        resets=unpinned + (_adopted(snapshot) if adopts and starting else ()),
+        order_steps(facts.desired, changes, ways),
+        resets=unpinned + (_adopted(facts) if adopts and starting else ()),
         resets_all=was_cut_off(snapshot),
     )
 
 
-def _compare(
-    inputs: Inputs,
-    snapshot: HostSnapshot,
-    record: Record,
-    kubelet: KubeletAnalysis,
-    installed: Desired | None,
-) -> tuple[Desired, str, Changes]:
-    """What should be, where the runtime is, and what differs."""
-    removing = inputs.request.mode is Mode.REMOVE
-    runtime = kubelet.endpoint if removing else runtime_endpoint(inputs.request.settings, kubelet)
-    desired = _desired(inputs, snapshot, kubelet) if installed is None else installed
-    if desired.proxy is None and not removing:
-        return desired, runtime, Changes()  # kubelet cannot be served: preflight says why
-    changes = diff(desired, snapshot, record)
-    why = _why_restarted(inputs, snapshot, desired, changes) if desired.proxy else ""
-    return desired, runtime, changes.with_restart(paths.PROXY_UNIT, Part.PROXY, why) if why else changes
-
-
-def _desired(inputs: Inputs, snapshot: HostSnapshot, kubelet: KubeletAnalysis) -> Desired:
-    if inputs.request.mode is Mode.REMOVE or inputs.payload is None:
-        return Desired()
-    detail = snapshot.base.detail
-    return build_desired(inputs.request.settings, inputs.configs, inputs.payload, kubelet, detail)
-
-
-def _unpinned(
-    inputs: Inputs, snapshot: HostSnapshot, changes: Changes, starting: PolicyInForce | None
-) -> tuple[str, ...]:
+def _unpinned(facts: Facts, starting: PolicyInForce | None) -> tuple[str, ...]:
     """The running containers that get CPUs or weight back, each with what changes: when the proxy leaves, and
     when it starts with the policy none."""
-    request, probe = inputs.request, snapshot.probe
-    if not request.settings.removal.reset_pinning or probe is None or not changes:
+    request, snapshot, probe = facts.inputs.request, facts.snapshot, facts.probe
+    if not request.settings.removal.reset_pinning or not facts.changes:
         return ()
     if request.mode is Mode.INSTALL and (starting is None or starting.name != "none"):
         return ()
@@ -150,68 +138,50 @@ def _remembered_failure(record: Record, desired: Desired) -> str:
     return f"{failure.time}: {failure.reason}" if failure else ""
 
 
-def _adopting(inputs: Inputs, snapshot: HostSnapshot, policy: PolicyInForce | None) -> bool:
-    """Whether strangers are made known to the proxy before it starts with `policy`, also those that come
-    until then. With one that cannot be, whom an operator has given up, nobody is."""
-    probe = snapshot.probe
-    if inputs.request.settings.proxy.existing_containers != "adopt" or probe is None or policy is None:
-        return False
-    return policy.repins is not Repinning.NOTHING and not divide(probe.containers, snapshot.cache)[1]
-
-
-def _why_restarted(inputs: Inputs, snapshot: HostSnapshot, desired: Desired, changes: Changes) -> str:
+def _why_restarted(facts: Facts) -> str:
     """Why the proxy is stopped although nothing of it differs, empty if it is not.
 
     It may meet strangers without a start of ours: one that is only signalled is restarted if it refuses what
     it reads again; and the next start of one that kubelet moves onto, whoever begins it, would take the CPUs
     and the weight of those that it does not know."""
-    proxy = changes.unit(Part.PROXY)
+    proxy = facts.changes.unit(Part.PROXY)
     action = proxy.action if proxy else UnitAction.NOTHING
-    may_meet = action is UnitAction.RELOAD or (_moves(snapshot, changes) and action is UnitAction.NOTHING)
-    if may_meet and _adopting(inputs, snapshot, policy_of(desired, snapshot.cache)):
-        probe = snapshot.probe or Probe()
-        if divide(probe.containers, snapshot.cache)[0]:
-            return _WHY_ADOPTED
-    if _adopting(inputs, snapshot, policy_in_force(snapshot)) and _reduced(snapshot):
-        return _WHY_TAKEN
-    return ""
+    may_meet = action is UnitAction.RELOAD or (facts.moves_kubelet and action is UnitAction.NOTHING)
+    if may_meet and facts.adopts(facts.asked) and facts.strangers[0]:
+        return _WHY_ADOPTED
+    return _WHY_TAKEN if facts.adopts(facts.in_force) and _reduced(facts) else ""
 
 
-def _moves(snapshot: HostSnapshot, changes: Changes) -> bool:
-    """Whether kubelet moves onto the relay."""
-    return changes.restarts(Part.KUBELET) and not snapshot.kubelet.on_relay
+def _reduced(facts: Facts) -> list[str]:
+    return find_reduced(facts.probe.containers, facts.snapshot.cache)
 
 
-def _reduced(snapshot: HostSnapshot) -> list[str]:
-    return find_reduced(snapshot.probe.containers, snapshot.cache) if snapshot.probe else []
-
-
-def _reduced_findings(snapshot: HostSnapshot, changes: Changes) -> Iterable[Finding]:
+def _reduced_findings(facts: Facts) -> Iterable[Finding]:
     """Where no start is to give it back."""
-    policy = policy_in_force(snapshot)
-    if policy is None or policy.repins is Repinning.NOTHING or changes.restarts(Part.PROXY):
+    if not _takes(facts.in_force) or facts.changes.restarts(Part.PROXY):
         return
-    for how in _reduced(snapshot):
+    for how in _reduced(facts):
         hint = "`install` with proxy.existingContainers: adopt, or with the policy none, gives it back"
         yield warning(WEIGHT_TAKEN, f"{how}: a start of the proxy has taken it", hint)
 
 
-def _is_unchecked(record: Record, snapshot: HostSnapshot, policy: PolicyInForce | None) -> bool:
+def _takes(policy: PolicyInForce | None) -> bool:
+    return policy is not None and policy.repins is not Repinning.NOTHING
+
+
+def _is_unchecked(facts: Facts, record: Record) -> bool:
     """Whether nobody has looked at the containers since the proxy was started, which may have taken something
     from them: systemd has started it, or a person."""
-    unit = snapshot.proxy.unit
-    takes = policy is not None and policy.repins is not Repinning.NOTHING
-    return takes and unit.running and unit.invocation_id != record.checked
+    unit = facts.snapshot.proxy.unit
+    return _takes(facts.in_force) and unit.running and unit.invocation_id != record.checked
 
 
-def _adopted(snapshot: HostSnapshot) -> tuple[str, ...]:
+def _adopted(facts: Facts) -> tuple[str, ...]:
     """The containers that the proxy is told of, each with why."""
-    probe, cache = snapshot.probe or Probe(), snapshot.cache
+    probe, cache = facts.probe, facts.snapshot.cache
     changed = [one for one in probe.containers if not keeps_weight(one, cache)]
     leftovers = find_leftovers(probe.unstarted, probe.containers)
-    removed = tuple(
-        f"remove {one.title}, which never ran: another container of that name runs" for one in leftovers
-    )
+    removed = tuple(f"remove {one.title}, which never ran: another of its name runs" for one in leftovers)
     return removed + tuple(
         f"correct {one.title}: what the proxy knows of its CPU weight is rounded"
         if is_known(one, cache)
@@ -220,17 +190,11 @@ def _adopted(snapshot: HostSnapshot) -> tuple[str, ...]:
     )
 
 
-def _record_findings(
-    status: RecordStatus,
-    request: Request,
-    record: Record,
-    snapshot: HostSnapshot,
-    desired: Desired,
-    changes: Changes,
-) -> Iterable[Finding]:
-    yield from check_kept(record, snapshot, desired, changes.files)
+def _record_findings(facts: Facts, record: Record, status: RecordStatus) -> Iterable[Finding]:
+    request = facts.inputs.request
+    yield from check_kept(record, facts.snapshot, facts.desired, facts.changes.files)
     if request.mode is Mode.INSTALL:
-        yield from _reduced_findings(snapshot, changes)
+        yield from _reduced_findings(facts)
     code, mode = "record-unusable", request.mode
     if status is RecordStatus.OK or (status is RecordStatus.MISSING and mode is Mode.INSTALL):
         return
@@ -240,7 +204,7 @@ def _record_findings(
         yield warning(code, f"{what}: {removed} will be removed")
     elif status is RecordStatus.FUTURE:
         hint = "use the installer that wrote it, or a newer one"
-        yield refusal(code, f"{what}: a newer installer manages this node", hint)
+        yield refusal(code, f"{what}: a newer installer works on this node", hint)
     else:
         yield warning(code, f"{what}: starting a new record with the files provably ours")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from installer.errors import InstallerError, KubeletKeptError, RolledBackError, UnservableHostError
 from installer.inputs.load import Inputs, Request, check_inputs
-from installer.inputs.policy import policy_in_force, policy_of
+from installer.inputs.policy import policy_of
 from installer.model import paths
 from installer.model.event import Emit, Event
 from installer.model.hold import is_operators
@@ -87,12 +87,13 @@ def _planned_work(inputs: Inputs, assessment: Assessment, record: Record) -> Pla
     """What the plan means for a fleet: a kubelet that restarts, and the first of a generation."""
     from installer.model.fleet import PlannedWork  # late: most runs have nothing to do
 
-    plan, snapshot = assessment.plan, assessment.snapshot
+    plan, in_force = assessment.plan, assessment.policy
     restarts = assessment.most_restarts > 0
     if plan.mode is Mode.REMOVE:
         return PlannedWork("removal", restarts_kubelet=restarts, removes=True)
-    in_force = policy_in_force(snapshot)
-    repolicies = policy_of(plan.desired, snapshot.cache).name != (in_force.name if in_force else "")
+    repolicies = policy_of(plan.desired, assessment.snapshot.cache).name != (
+        in_force.name if in_force else ""
+    )
     return PlannedWork(
         fleet_generation(inputs),
         restarts_kubelet=restarts,

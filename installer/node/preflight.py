@@ -11,13 +11,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from installer.inputs.policy import policy_of
+from installer.inputs.policy import policy_in_force, policy_of
 from installer.inputs.systemd_syntax import parse_unit
 from installer.model import paths
-from installer.model.host import HostSnapshot, Machine, Part, Probe, UnitState
+from installer.model.host import HostSnapshot, Machine, Part, Probe, RunningContainer, UnitState
 from installer.model.names import Mode
 from installer.model.plan import Changes, Desired, Finding, UnitAction, refusal, warning
-from installer.model.proxy import Repinning
+from installer.model.proxy import PolicyInForce, Repinning
+from installer.node.adoption import divide
 from installer.node.header import digest_within
 from installer.node.preflight_files import check_file_systems, check_places
 from installer.node.preflight_proxy import (
@@ -65,13 +66,15 @@ _PROXY_NEEDS = frozenset({"Environment", "EnvironmentFile", "ExecStartPre", "Exe
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a run is judged by. `moved`: a run was cut off that had begun to move kubelet."""
+    """What a run is judged by. `runtime` is where it answers, empty if that is not known. `moved`: a run was
+    cut off that had begun to move kubelet."""
 
     inputs: Inputs
     snapshot: HostSnapshot
     kubelet: KubeletAnalysis
     desired: Desired
     changes: Changes
+    runtime: str = ""
     moved: bool = False
 
     @property
@@ -90,6 +93,32 @@ class Facts:
     @property
     def restarts_kubelet(self) -> bool:
         return self.changes.restarts(Part.KUBELET)
+
+    @property
+    def moves_kubelet(self) -> bool:
+        """Onto the relay."""
+        return self.restarts_kubelet and not self.snapshot.kubelet.on_relay
+
+    @property
+    def in_force(self) -> PolicyInForce | None:
+        return policy_in_force(self.snapshot)
+
+    @property
+    def asked(self) -> PolicyInForce:
+        """What a start of the proxy would activate."""
+        return policy_of(self.desired, self.snapshot.cache)
+
+    @property
+    def strangers(self) -> tuple[list[RunningContainer], list[tuple[RunningContainer, str]]]:
+        """See `divide`."""
+        return divide(self.probe.containers, self.snapshot.cache)
+
+    def adopts(self, policy: PolicyInForce | None) -> bool:
+        """Whether strangers are made known to the proxy before it starts with `policy`, also those that come
+        until then. Where one of them cannot be, that is refused."""
+        wanted = self.settings.proxy.existing_containers == "adopt" and self.snapshot.probe is not None
+        takes = policy is not None and policy.repins is not Repinning.NOTHING
+        return wanted and takes and not self.strangers[1]
 
     @property
     def starts_proxy(self) -> bool:
@@ -141,7 +170,7 @@ def check_change(facts: Facts) -> tuple[Finding, ...]:
     starting: tuple[Finding, ...] = ()
     if facts.starts_proxy:
         starting = (
-            *check_repinning(inputs, facts.desired, snapshot),
+            *check_repinning(facts),
             *check_capacity(inputs, snapshot),
             *check_cpus(inputs.configs, snapshot.machine.cpus),
             *_check_cgroups(facts),
@@ -160,7 +189,7 @@ def check_change(facts: Facts) -> tuple[Finding, ...]:
             payload.version if payload else "",
             probe.newer_status,
             restarts=facts.restarts_kubelet,
-            moves=facts.restarts_kubelet and not snapshot.kubelet.on_relay,
+            moves=facts.moves_kubelet,
         ),
         *starting,
         *_check_pending(facts),
@@ -325,7 +354,7 @@ def _check_runtime(probe: Probe, why: str) -> Iterable[Finding]:
 def _check_cgroups(facts: Facts) -> Iterable[Finding]:
     """cri-resmgr reads a pod's QoS class from its cgroup's name, and gives containers of a pod without one
     the lowest weight, whatever it is told of them (seen with the real v0.9.2)."""
-    policy = policy_of(facts.desired, facts.snapshot.cache)
+    policy = facts.asked
     if not facts.kubelet.cgroups_per_qos and policy.repins is Repinning.CPUS_AND_WEIGHT:
         yield refusal(
             "cgroups-per-qos",

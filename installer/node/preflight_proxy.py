@@ -8,19 +8,19 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from installer.inputs.configs import Configs, find_cpu_faults
-from installer.inputs.policy import asked_by_agent, policy_in_force, policy_of
+from installer.inputs.policy import asked_by_agent, policy_in_force
 from installer.model import paths
 from installer.model.containers import parse_list
 from installer.model.host import HostSnapshot, RunningContainer
 from installer.model.overview import name_some
-from installer.model.plan import Changes, Desired, FileChange, Finding, refusal, warning
+from installer.model.plan import Changes, FileChange, Finding, refusal, warning
 from installer.model.proxy import DEFAULT_FALLBACK, POLICIES, ProxyCache, Repinning, nano_of
-from installer.node.adoption import divide
 from installer.node.header import without_header
 from installer.node.pinning import LOWEST, due_shares
 
 if TYPE_CHECKING:
     from installer.inputs.load import Inputs
+    from installer.node.preflight import Facts
 
 
 # What kubelet's version, the proxy's and their CRI mean for each other: said before it hurts.
@@ -179,12 +179,10 @@ def check_cache(inputs: Inputs, cache: ProxyCache) -> Iterable[Finding]:
     )
 
 
-def check_repinning(inputs: Inputs, desired: Desired, snapshot: HostSnapshot) -> Iterable[Finding]:
+def check_repinning(facts: Facts) -> Iterable[Finding]:
     """Containers that a start of the proxy would pin anew."""
-    settings = inputs.request.settings.proxy
-    policy = policy_of(desired, snapshot.cache)
-    adoptable, others = divide(snapshot.probe.containers if snapshot.probe else (), snapshot.cache)
-    adopts = settings.existing_containers == "adopt"
+    policy, (adoptable, others) = facts.asked, facts.strangers
+    adopts = facts.settings.proxy.existing_containers == "adopt"
     strangers = [one for one, _why in others] + ([] if adopts else adoptable)
     if policy.repins is Repinning.NOTHING or not strangers:
         return

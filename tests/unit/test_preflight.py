@@ -132,7 +132,7 @@ def change(
     fallback = DesiredFile.of(paths.FALLBACK_CONFIG, text)
     desired = replace(DESIRED, files=(fallback,))
     kubelet = replace(ANALYSIS, policies=policies)
-    return list(check_change(Facts(given, seen, kubelet, desired, changes, moved)))
+    return list(check_change(Facts(given, seen, kubelet, desired, changes, moved=moved)))
 
 
 def codes(findings: list[Finding] | tuple[Finding, ...], severity: Severity = Severity.REFUSE) -> list[str]:
