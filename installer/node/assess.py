@@ -19,11 +19,12 @@ from installer.model.proxy import PolicyInForce, Repinning
 from installer.node.adoption import find_leftovers, find_reduced
 from installer.node.desired import build_desired, runtime_endpoint
 from installer.node.diff import diff
+from installer.node.facts import Facts
 from installer.node.kept import check_kept
 from installer.node.kubelet_strategy import KubeletAnalysis, analyse_kubelet
 from installer.node.pinning import find_resets, is_known, keeps_weight, was_cut_off
 from installer.node.plan import Ways, order_steps, refuge_of
-from installer.node.preflight import Facts, check
+from installer.node.preflight import check
 from installer.node.record import Record, RecordStatus, leftovers_of_ours, was_moving_kubelet
 
 _WHY_ADOPTED = "containers that it does not know are to be adopted"

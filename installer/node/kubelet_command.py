@@ -206,6 +206,14 @@ class BaseUnit(NamedTuple):
         lines = merged(self.assignments, "Service", "ExecStart")
         return tuple(parse_exec(line) for line in lines)
 
+    def command(self) -> ExecCommand | None:
+        """The one command line; None if there is not one, or it cannot be read."""
+        try:
+            (command,) = self.commands()
+        except ValueError:
+            return None
+        return command
+
     def resets_later(self, key: str) -> str:
         """The later drop-in that empties the list setting `key`, or an empty string."""
         return next((line.path for line in self._later(key) if not line.value), "")
@@ -264,39 +272,32 @@ def parse_base(base: KubeletBase) -> BaseUnit:
 def next_command_line(unit: BaseUnit, base: KubeletBase) -> tuple[str, ...]:
     """The command line of kubelet's next start without us, or nothing if it cannot be known. Of a script, it
     is the script's."""
-    try:
-        commands = unit.commands()
-    except ValueError:
-        return ()
-    if len(commands) != 1:
+    command = unit.command()
+    if command is None:
         return ()
     environment = unit.environment(base.environment_files)
-    words = expand(commands[0], environment)
-    if launch_of(commands[0]).inline is None:
+    words = expand(command, environment)
+    if launch_of(command).inline is None:
         return words
-    launch = find_launch((*words[:1], *words[2:]) if "@" in commands[0].prefixes else words)
+    launch = find_launch(without_argv0(command, words))
     return split_words(" ".join(shell_words(launch, environment)), relaxed=True)
 
 
 def launch_of(command: ExecCommand) -> Launch:
     """What the command line runs."""
-    return find_launch(without_argv0(command))
+    return find_launch(without_argv0(command, command.words))
 
 
 def base_launch(unit: BaseUnit) -> Launch | None:
     """What the command line of the base runs; None if there is not one, or if its program's place is known to
     systemd alone."""
-    try:
-        commands = unit.commands()
-    except ValueError:
-        return None
-    launch = launch_of(commands[0]) if len(commands) == 1 else None
+    command = unit.command()
+    launch = launch_of(command) if command else None
     return launch if launch and launch.is_located else None
 
 
-def without_argv0(command: ExecCommand) -> tuple[str, ...]:
-    """The words without what `@` makes argv[0]."""
-    words = command.words
+def without_argv0(command: ExecCommand, words: tuple[str, ...]) -> tuple[str, ...]:
+    """The words, which may be filled in, without what `@` makes argv[0]."""
     return (*words[:1], *words[2:]) if "@" in command.prefixes else words
 
 

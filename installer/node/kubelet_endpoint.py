@@ -24,6 +24,7 @@ from installer.node.kubelet_command import (
     judge_inline,
     launch_of,
     next_command_line,
+    without_argv0,
 )
 
 # What kubelet uses without our part: its base endpoint and its resource managers' policies.
@@ -202,7 +203,6 @@ class Found(NamedTuple):
     systemd and kubelet, in words. `earlier` is the program that our drop-in starts kubelet by, if its unit
     has another one now."""
 
-    launch: Launch
     passing: Passing
     what: str = ""
     code: str = ""
@@ -235,9 +235,9 @@ def find_passing(
     name = posixpath.basename(launch.program)
     if launch.is_container:
         why = f"{name} runs it in a container, where the relay is not"
-        return Found(launch, Passing(why_not=why), name, "kubelet-in-container")
+        return Found(Passing(why_not=why), name, "kubelet-in-container")
     if launch.is_kubelet and not base.scripted:
-        return Found(launch, Passing(appended=True))
+        return Found(Passing(appended=True))
     passing = judge_inline(launch) if launch.inline is not None else Passing()
     what = (
         "the shell command"
@@ -245,15 +245,15 @@ def find_passing(
         else f"the program {launch.program or command.words[0]}"
     )
     if passing.appended or passing.variable:
-        return Found(launch, passing, what, "kubelet-shell-wrapper")
+        return Found(passing, what, "kubelet-shell-wrapper")
     by_shell = launch.inline is not None or launch.shell or base.scripted
     if by_shell and is_behind_shell(process):
         why = "the main process of the unit is the shell, and kubelet its child"
-        return Found(launch, Passing(why_not=why), what, "kubelet-behind-shell")
+        return Found(Passing(why_not=why), what, "kubelet-behind-shell")
     if launch.inline is not None:
-        return Found(launch, passing, what, "kubelet-shell-wrapper")
+        return Found(passing, what, "kubelet-shell-wrapper")
     started, earlier = _started_line(unit, command, base, launch)
-    return Found(launch, _shown(started, process), what, "kubelet-arguments-lost", earlier)
+    return Found(_shown(started, process), what, "kubelet-arguments-lost", earlier)
 
 
 def is_behind_shell(process: ProcessState | None) -> bool:
@@ -282,7 +282,6 @@ def _started_line(
             return (), lines[0].path
         line = expand(ExecCommand("", "", "", words), unit.environment(base.environment_files))
     else:
-        line = next_command_line(unit, base)
-        line = (*line[:1], *line[2:]) if "@" in command.prefixes else line
+        line = without_argv0(command, next_command_line(unit, base))
     at = line.index(launch.program) if launch.program in line else 0
     return (launch.program, *line[at + 1 :]), ""

@@ -8,34 +8,20 @@ A refusal ends a run with exit 4 before the first write.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from installer.inputs.policy import policy_in_force, policy_of
 from installer.inputs.systemd_syntax import parse_unit
 from installer.model import paths
-from installer.model.host import HostSnapshot, Machine, Part, Probe, RunningContainer, UnitState
+from installer.model.host import HostSnapshot, Machine, Probe, UnitState
 from installer.model.names import Mode
-from installer.model.plan import Changes, Desired, Finding, UnitAction, refusal, warning
-from installer.model.proxy import PolicyInForce, Repinning
-from installer.node.adoption import divide
+from installer.model.plan import Changes, Desired, Finding, refusal, warning
+from installer.node.facts import Facts
 from installer.node.header import digest_within
 from installer.node.preflight_files import check_file_systems, check_places
-from installer.node.preflight_proxy import (
-    check_cache,
-    check_capacity,
-    check_cpus,
-    check_empty,
-    check_placed,
-    check_repinning,
-    check_versions,
-)
+from installer.node.preflight_proxy import check_cache, check_empty, check_placed, check_start, check_versions
 
 if TYPE_CHECKING:
-    from installer.inputs.load import Inputs
     from installer.inputs.payload import Payload
-    from installer.inputs.settings import Settings
-    from installer.node.kubelet_strategy import KubeletAnalysis
 
 _ALIKE = {"amd64": "x86_64", "arm64": "aarch64", "i386": "i686", "i486": "i686", "i586": "i686"}
 _EMBEDDED = {
@@ -62,69 +48,6 @@ _NEIGHBOURS = (
 """What else owns kubelet's unit: part of its services' names, and the finding's code; what that means."""
 _PROXY_ALONE = frozenset({"ExecStart", "Type", "User", "RootDirectory", "PrivateNetwork"})
 _PROXY_NEEDS = frozenset({"Environment", "EnvironmentFile", "ExecStartPre", "ExecStartPost"})
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What a run is judged by. `runtime` is where it answers, empty if that is not known. `moved`: a run was
-    cut off that had begun to move kubelet."""
-
-    inputs: Inputs
-    snapshot: HostSnapshot
-    kubelet: KubeletAnalysis
-    desired: Desired
-    changes: Changes
-    runtime: str = ""
-    moved: bool = False
-
-    @property
-    def settings(self) -> Settings:
-        return self.inputs.request.settings
-
-    @property
-    def unit(self) -> UnitState:
-        """Kubelet's."""
-        return self.snapshot.kubelet.unit
-
-    @property
-    def probe(self) -> Probe:
-        return self.snapshot.probe or Probe()
-
-    @property
-    def restarts_kubelet(self) -> bool:
-        return self.changes.restarts(Part.KUBELET)
-
-    @property
-    def moves_kubelet(self) -> bool:
-        """Onto the relay."""
-        return self.restarts_kubelet and not self.snapshot.kubelet.on_relay
-
-    @property
-    def in_force(self) -> PolicyInForce | None:
-        return policy_in_force(self.snapshot)
-
-    @property
-    def asked(self) -> PolicyInForce:
-        """What a start of the proxy would activate."""
-        return policy_of(self.desired, self.snapshot.cache)
-
-    @property
-    def strangers(self) -> tuple[list[RunningContainer], list[tuple[RunningContainer, str]]]:
-        """See `divide`."""
-        return divide(self.probe.containers, self.snapshot.cache)
-
-    def adopts(self, policy: PolicyInForce | None) -> bool:
-        """Whether strangers are made known to the proxy before it starts with `policy`, also those that come
-        until then. Where one of them cannot be, that is refused."""
-        wanted = self.settings.proxy.existing_containers == "adopt" and self.snapshot.probe is not None
-        takes = policy is not None and policy.repins is not Repinning.NOTHING
-        return wanted and takes and not self.strangers[1]
-
-    @property
-    def starts_proxy(self) -> bool:
-        """A proxy that refuses what it is signalled to read again is restarted."""
-        proxy = self.changes.unit(Part.PROXY)
-        return proxy is not None and proxy.action in (UnitAction.RELOAD, UnitAction.RESTART)
 
 
 def check(facts: Facts) -> tuple[Finding, ...]:
@@ -158,7 +81,7 @@ def check_host(facts: Facts) -> tuple[Finding, ...]:
         *(() if unusable else facts.kubelet.refusals),
         *_check_machine(snapshot.machine, inputs.payload),
         *inputs.configs.warnings,
-        *check_cache(inputs, snapshot.cache),
+        *check_cache(facts),
         *check_placed(snapshot),
         *_check_neighbours(facts),
     )
@@ -166,22 +89,14 @@ def check_host(facts: Facts) -> tuple[Finding, ...]:
 
 def check_change(facts: Facts) -> tuple[Finding, ...]:
     """What matters only when something is to be written; `check_host`'s findings come besides."""
-    inputs, snapshot, probe, payload = facts.inputs, facts.snapshot, facts.probe, facts.inputs.payload
-    starting: tuple[Finding, ...] = ()
-    if facts.starts_proxy:
-        starting = (
-            *check_repinning(facts),
-            *check_capacity(inputs, snapshot),
-            *check_cpus(inputs.configs, snapshot.machine.cpus),
-            *_check_cgroups(facts),
-        )
+    snapshot, probe, payload = facts.snapshot, facts.probe, facts.inputs.payload
     return (
         *_check_running(facts),
         *_check_healthz(facts),
         *_check_mask(snapshot.proxy.unit),
         *_check_proxy_drop_ins(probe),
         *_check_runtime(probe, "the proxy needs it, so repair it first"),
-        *check_empty(inputs, facts.changes),
+        *check_empty(facts),
         *check_file_systems(probe, facts.changes, payload.binary.size if payload else 0),
         *_check_managers(facts),
         *check_versions(
@@ -191,7 +106,7 @@ def check_change(facts: Facts) -> tuple[Finding, ...]:
             restarts=facts.restarts_kubelet,
             moves=facts.moves_kubelet,
         ),
-        *starting,
+        *check_start(facts),
         *_check_pending(facts),
     )
 
@@ -348,20 +263,6 @@ def _check_runtime(probe: Probe, why: str) -> Iterable[Finding]:
             "runtime-not-ready",
             f"the container runtime is not ready: {probe.runtime_error}",
             f"{why} (containerd: 1.6 or later, with its CRI plugin enabled); `crictl info` shows the same",
-        )
-
-
-def _check_cgroups(facts: Facts) -> Iterable[Finding]:
-    """cri-resmgr reads a pod's QoS class from its cgroup's name, and gives containers of a pod without one
-    the lowest weight, whatever it is told of them (seen with the real v0.9.2)."""
-    policy = facts.asked
-    if not facts.kubelet.cgroups_per_qos and policy.repins is Repinning.CPUS_AND_WEIGHT:
-        yield refusal(
-            "cgroups-per-qos",
-            "kubelet has cgroupsPerQOS: false, so its pods have no cgroup of their class: the policy "
-            f"{policy.name} would cut the CPU weight of every container to the minimum",
-            "set cgroupsPerQOS: true in kubelet's configuration (and drain the node), or use a policy that "
-            "leaves weights alone: none, balloons, podpools",
         )
 
 

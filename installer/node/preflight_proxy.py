@@ -13,14 +13,14 @@ from installer.model import paths
 from installer.model.containers import parse_list
 from installer.model.host import HostSnapshot, RunningContainer
 from installer.model.overview import name_some
-from installer.model.plan import Changes, FileChange, Finding, refusal, warning
-from installer.model.proxy import DEFAULT_FALLBACK, POLICIES, ProxyCache, Repinning, nano_of
+from installer.model.plan import FileChange, Finding, refusal, warning
+from installer.model.proxy import DEFAULT_FALLBACK, POLICIES, Repinning, nano_of
 from installer.node.header import without_header
 from installer.node.pinning import LOWEST, due_shares
 
 if TYPE_CHECKING:
     from installer.inputs.load import Inputs
-    from installer.node.preflight import Facts
+    from installer.node.facts import Facts
 
 
 # What kubelet's version, the proxy's and their CRI mean for each other: said before it hurts.
@@ -81,7 +81,7 @@ _NAMED, _LONGEST = 5, 120  # containers, and letters of each name
 _DOCS = 'docs/policies.md, "A policy\'s capacity"'
 
 
-def check_cpus(configs: Configs, cpus: str) -> Iterable[Finding]:
+def _check_cpus(configs: Configs, cpus: str) -> Iterable[Finding]:
     """Whether the policy that starts now is given CPUs that the node does not have, which ends its start."""
     for fault in find_cpu_faults(configs, cpus):
         yield refusal("cpus", fault, "name CPUs that each node with these configs has, or exclude the node")
@@ -138,9 +138,18 @@ def _cpus(containers: Iterable[RunningContainer]) -> int:
 _CONTAINERS_NAMED = 10
 
 
-def check_empty(inputs: Inputs, changes: Changes) -> Iterable[Finding]:
+def check_start(facts: Facts) -> Iterable[Finding]:
+    """What a start of the proxy would do to the containers that run."""
+    if facts.starts_proxy:
+        yield from _check_repinning(facts)
+        yield from check_capacity(facts.inputs, facts.snapshot)
+        yield from _check_cpus(facts.inputs.configs, facts.snapshot.machine.cpus)
+        yield from _check_cgroups(facts)
+
+
+def check_empty(facts: Facts) -> Iterable[Finding]:
     """A directory of configs that is there and holds none."""
-    request, configs = inputs.request, inputs.configs
+    request, configs, changes = facts.inputs.request, facts.inputs.configs, facts.changes
     given = (configs.fallback, configs.force, configs.extra_options)
     if request.configs is None or any(content is not None for content in given):
         return
@@ -160,7 +169,8 @@ def _says(change: FileChange) -> bool:
     return without_header(before) not in (before, DEFAULT_FALLBACK)
 
 
-def check_cache(inputs: Inputs, cache: ProxyCache) -> Iterable[Finding]:
+def check_cache(facts: Facts) -> Iterable[Finding]:
+    cache = facts.snapshot.cache
     if cache.torn:
         yield warning(
             "torn-cache",
@@ -168,7 +178,7 @@ def check_cache(inputs: Inputs, cache: ProxyCache) -> Iterable[Finding]:
             f"the proxy can read it. It is kept as {paths.TORN_CACHE} when the proxy is restarted",
             "the proxy then knows no container that runs, as after a first install",
         )
-    if inputs.configs.force is not None or not cache.agent:
+    if facts.inputs.configs.force is not None or not cache.agent:
         return
     policy = asked_by_agent(cache).policy
     yield warning(
@@ -179,7 +189,21 @@ def check_cache(inputs: Inputs, cache: ProxyCache) -> Iterable[Finding]:
     )
 
 
-def check_repinning(facts: Facts) -> Iterable[Finding]:
+def _check_cgroups(facts: Facts) -> Iterable[Finding]:
+    """cri-resmgr reads a pod's QoS class from its cgroup's name, and gives containers of a pod without one
+    the lowest weight, whatever it is told of them (seen with the real v0.9.2)."""
+    policy = facts.asked
+    if not facts.kubelet.cgroups_per_qos and policy.repins is Repinning.CPUS_AND_WEIGHT:
+        yield refusal(
+            "cgroups-per-qos",
+            "kubelet has cgroupsPerQOS: false, so its pods have no cgroup of their class: the policy "
+            f"{policy.name} would cut the CPU weight of every container to the minimum",
+            "set cgroupsPerQOS: true in kubelet's configuration (and drain the node), or use a policy that "
+            "leaves weights alone: none, balloons, podpools",
+        )
+
+
+def _check_repinning(facts: Facts) -> Iterable[Finding]:
     """Containers that a start of the proxy would pin anew."""
     policy, (adoptable, others) = facts.asked, facts.strangers
     adopts = facts.settings.proxy.existing_containers == "adopt"

@@ -150,17 +150,7 @@ def _plan_back(
     snapshot = replace(snapshot, proxy=replace(snapshot.proxy, last_start=took))
     parts = frozenset(Part) if is_earlier(record) else _parts(progress, target)
     changes = diff(target, snapshot, record).within(parts)
-    endpoint, unit = assessment.base_endpoint, assessment.plan.kubelet_unit
-    ways = Ways(
-        os.urandom(8).hex(),
-        hold=bool(snapshot.hold),
-        ends_hold=hold.is_of_a_run(snapshot.hold),
-        torn_cache=snapshot.cache.torn,
-        leftovers=leftovers_of_ours(record, snapshot, undone=True) if target.proxy is None else (),
-        resets=endpoint if _gives_back(assessment, target, run) else "",
-        adopts=endpoint if _adopts(assessment, target, run) else "",
-        refuge=_refuge_of(assessment, changes, snapshot, target, run),
-    )
+    unit, ways = assessment.plan.kubelet_unit, _ways_back(assessment, target, changes, snapshot, run)
     steps = order_steps(target, changes, ways)
     # A weight that is lost during the rollback is not mended by continuing.
     steps = tuple(step for step in steps if step.kind is not StepKind.CHECK_WEIGHTS)
@@ -176,25 +166,28 @@ def _plan_back(
     return Plan(mode, target, changes, unit, steps, parts=parts, resets_all=resets_all), snapshot
 
 
-def _refuge_of(
-    assessment: Assessment, changes: Changes, snapshot: HostSnapshot, target: Desired, run: Run
-) -> str:
-    """With the files of an earlier installation, kubelet knows no hold."""
-    if target.proxy is None or is_earlier(run.store.record):
-        return ""
-    policy = policy_of(target, snapshot.cache).name
-    return refuge_of(snapshot, changes, policy, assessment.base_endpoint, back=True)
-
-
-def _gives_back(assessment: Assessment, target: Desired, run: Run) -> bool:
-    """Whether the attempt may have pinned containers that `target` would leave so. Which of them differ is
-    seen when the proxy is stopped."""
-    if not run.settings.removal.reset_pinning:
-        return False
-    if target.proxy is None:
-        return True
-    back_to_none = policy_of(target, assessment.snapshot.cache).name == "none"
-    return back_to_none and (_pinned(assessment) or assessment.plan.resets_all)
+def _ways_back(
+    assessment: Assessment, target: Desired, changes: Changes, snapshot: HostSnapshot, run: Run
+) -> Ways:
+    """As on the way forward, but for what the attempt may have done: it may have pinned containers that
+    `target` would leave so (which of them differ is seen when the proxy is stopped), and have failed before
+    it adopted any. With the files of an earlier installation, kubelet knows no hold."""
+    record, endpoint = run.store.record, assessment.base_endpoint
+    removes, policy = target.proxy is None, policy_of(target, assessment.snapshot.cache)
+    undoes_pins = _pinned(assessment) or assessment.plan.resets_all
+    resets = removes or (policy.name == "none" and undoes_pins)
+    adopts = run.settings.proxy.existing_containers == "adopt" and policy.repins is not Repinning.NOTHING
+    stays = removes or is_earlier(record)
+    return Ways(
+        os.urandom(8).hex(),
+        hold=bool(snapshot.hold),
+        ends_hold=hold.is_of_a_run(snapshot.hold),
+        torn_cache=snapshot.cache.torn,
+        leftovers=leftovers_of_ours(record, snapshot, undone=True) if removes else (),
+        resets=endpoint if resets and run.settings.removal.reset_pinning else "",
+        adopts=endpoint if adopts else "",
+        refuge="" if stays else refuge_of(snapshot, changes, policy.name, endpoint, back=True),
+    )
 
 
 def _pinned(assessment: Assessment) -> bool:
@@ -202,15 +195,6 @@ def _pinned(assessment: Assessment) -> bool:
     that are back already: then its cache tells of the policy none."""
     attempted = assessment.plan.desired
     return attempted.proxy is not None and policy_of(attempted, assessment.snapshot.cache).name != "none"
-
-
-def _adopts(assessment: Assessment, target: Desired, run: Run) -> bool:
-    """Whether `target` has a policy that would touch strangers: the attempt may have failed before it adopted
-    them."""
-    settings, snapshot = run.settings.proxy, assessment.snapshot
-    if target.proxy is None or settings.existing_containers != "adopt":
-        return False
-    return policy_of(target, snapshot.cache).repins is not Repinning.NOTHING
 
 
 def _parts(progress: Progress, target: Desired) -> frozenset[Part]:

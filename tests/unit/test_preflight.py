@@ -45,9 +45,10 @@ from installer.model.plan import (
 )
 from installer.model.proxy import CachedContainer, ProxyCache
 from installer.node import preflight
+from installer.node.facts import Facts
 from installer.node.header import with_header
 from installer.node.kubelet_strategy import KubeletAnalysis, place_drop_in
-from installer.node.preflight import Facts, check_change
+from installer.node.preflight import check_change
 from installer.node.preflight_files import check_places
 from tests.rules import rule
 
