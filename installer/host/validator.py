@@ -46,27 +46,14 @@ class BinaryValidator:
 
     def validate(self, binary: Path, config: bytes) -> str:
         with self._private_directory() as private:
-            config_file = Path(private, "fallback.cfg")
-            config_file.write_bytes(config)
-            argv = (
-                *_flags(binary, private, f"{private}/state"),
-                f"--runtime-socket={private}/none.sock",
-                f"--image-socket={private}/none.sock",
-                f"--fallback-config={config_file}",
-            )
+            nobody = f"{private}/none.sock"
+            argv = _argv(binary, private, f"{private}/state", nobody, "fallback", config)
             finished = self._answered(self._run_apart(argv, _ACCEPTED, self._seconds))
             return "" if finished.seen else _complaint(finished, private)
 
     def see_containers(self, binary: Path, state_directory: Path, runtime: Path, seconds: float) -> str:
         with self._private_directory() as private:
-            config_file = Path(private, "force.cfg")
-            config_file.write_bytes(DEFAULT_FALLBACK)
-            argv = (
-                *_flags(binary, private, str(state_directory)),
-                f"--runtime-socket={runtime}",
-                f"--image-socket={runtime}",
-                f"--force-config={config_file}",
-            )
+            argv = _argv(binary, private, str(state_directory), str(runtime), "force", DEFAULT_FALLBACK)
             finished = self._run_apart(argv, _SERVES, seconds)
             if finished.code is None and not finished.seen:
                 message = f"cri-resmgr has not read the running containers within {seconds:g} s"
@@ -140,7 +127,10 @@ def _temporary_directory() -> Iterator[str]:
         raise UnservableHostError(failure.message, f"{failure.hint}; nothing was touched") from error
 
 
-def _flags(binary: Path, private: str, state: str) -> tuple[str, ...]:
+def _argv(binary: Path, private: str, state: str, runtime: str, kind: str, config: bytes) -> tuple[str, ...]:
+    """The binary's command line, its configuration of this `kind` written for it."""
+    config_file = Path(private, f"{kind}.cfg")
+    config_file.write_bytes(config)
     return (
         str(binary),
         f"--relay-dir={state}",
@@ -148,6 +138,9 @@ def _flags(binary: Path, private: str, state: str) -> tuple[str, ...]:
         f"--config-socket={private}/config.sock",
         "--agent-socket=disabled",
         f"--pid-file={private}/pid",
+        f"--runtime-socket={runtime}",
+        f"--image-socket={runtime}",
+        f"--{kind}-config={config_file}",
     )
 
 

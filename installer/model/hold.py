@@ -16,7 +16,6 @@ from installer.model.jsontext import parse_json
 BY_DAEMON = "run: "
 BY_ROLLBACK = "rollback: "
 BY_RUN = "install: "  # one that is at work, and ends it itself; if it was cut off, the next run does
-_BY_OLDER_ROLLBACK = "the way back failed too"  # how version 0.1.0 began it
 
 
 def read_hold(read: Callable[[str], bytes | None]) -> str:
@@ -33,8 +32,7 @@ def reason_in(content: bytes) -> str:
 
 def is_operators(reason: str) -> bool:
     """Whether a person set the hold of this reason. No hold (an empty reason) is nobody's."""
-    ours = (BY_DAEMON, BY_ROLLBACK, BY_RUN, _BY_OLDER_ROLLBACK)
-    return bool(reason) and not reason.startswith(ours)
+    return bool(reason) and not reason.startswith((BY_DAEMON, BY_ROLLBACK, BY_RUN))
 
 
 def is_of_a_run(reason: str) -> bool:

@@ -23,6 +23,11 @@ MESSAGE_ID = "42fa621d53b44a9f91095e477e8c4d1a"
 """Of our entries: `journalctl MESSAGE_ID=...`."""
 _IDENTIFIER = "cri-resmgr-installer"
 _PREFIX = "CRI_RESMGR_INSTALLER_"
+_WHY = f"{_PREFIX}WHY"
+_FIELDS = {
+    name: f"{_PREFIX}{name.upper()}"
+    for name in ("who", "action", "outcome", "summary", "generation", "payload_version")
+}
 _NOTICE, _WARNING = "5", "4"  # of syslog(3)
 _WHY_LINES = 30
 _GUARD = paths.GUARD.rpartition("/")[2]
@@ -65,13 +70,8 @@ def note(journal: Journal, entry: HistoryEntry) -> None:
             "MESSAGE_ID": MESSAGE_ID,
             "PRIORITY": _NOTICE if entry.outcome == "done" else _WARNING,
             "SYSLOG_IDENTIFIER": _IDENTIFIER,
-            f"{_PREFIX}WHO": entry.who,
-            f"{_PREFIX}ACTION": entry.action,
-            f"{_PREFIX}OUTCOME": entry.outcome,
-            f"{_PREFIX}SUMMARY": entry.summary,
-            f"{_PREFIX}WHY": "\n".join(entry.why[:_WHY_LINES]),
-            f"{_PREFIX}GENERATION": entry.generation,
-            f"{_PREFIX}PAYLOAD_VERSION": entry.payload_version,
+            **{field: getattr(entry, name) for name, field in _FIELDS.items()},
+            _WHY: "\n".join(entry.why[:_WHY_LINES]),
         }
     )
 
@@ -98,20 +98,10 @@ def read_past(journal: Journal, kubelet_unit: str) -> Past:
     return Past(last, _time(fields), decision, fields.get("_SYSTEMD_INVOCATION_ID", ""))
 
 
-def _entry(fields: Mapping[str, str]) -> HistoryEntry:
-    def given(name: str) -> str:
-        return fields.get(_PREFIX + name, "")
-
-    return HistoryEntry(
-        _time(fields),
-        given("WHO"),
-        given("ACTION"),
-        given("OUTCOME"),
-        given("SUMMARY"),
-        tuple(line for line in given("WHY").split("\n") if line),
-        given("GENERATION"),
-        given("PAYLOAD_VERSION"),
-    )
+def _entry(said: Mapping[str, str]) -> HistoryEntry:
+    why = tuple(line for line in said.get(_WHY, "").split("\n") if line)
+    given = {name: said.get(field, "") for name, field in _FIELDS.items()}
+    return HistoryEntry(time=_time(said), why=why, **given)
 
 
 def _time(fields: Mapping[str, str]) -> str:

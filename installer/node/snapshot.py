@@ -60,7 +60,7 @@ _SERVICES_THAT_MATTER = (
     "microshift.service",
 )
 _BOTTLEROCKET = re.compile(r"^ID=[\"']?bottlerocket", re.MULTILINE)
-_CONFIG_LIMIT = 4 << 20  # bytes of a kubelet configuration worth reading
+_TEXT_LIMIT = 4 << 20  # bytes of a unit file or a kubelet configuration worth reading
 _SMALL, _MEMORY = 4096, 1 << 16  # bytes
 _RUNTIME_SECONDS = 10.0  # a runtime that works has needed more than 2 s on a starved node
 _RELAY_SECONDS = 1.0  # systemd may be restarting the proxy, which is away for 0.1 - 0.3 s
@@ -146,7 +146,7 @@ def with_probe(snapshot: HostSnapshot, host: Host, wanted: Iterable[str], endpoi
         free_bytes={directory: host.files.free_bytes(directory) for directory in (*usable, paths.RUN)},
         unwritable=unwritable,
         obstacles={path: reason for path in wanted if (reason := _obstacle(host, path))},
-        proxy_drop_ins=tuple(_proxy_drop_ins(host)),
+        proxy_drop_ins=_proxy_drop_ins(host.files),
         kubelet_version=_kubelet_version(host, snapshot) if wanted else "",
     )
     return replace(snapshot, probe=probe)
@@ -241,9 +241,9 @@ def _read_base(host: Host, kubelet: KubeletSnapshot) -> KubeletBase:
     argv = kubelet.process.argv if kubelet.process else ()
     base = KubeletBase(
         detail=detail,
-        texts=tuple(_unit_texts(host, unit)),
-        config=_config_file(host, argv),
-        config_dir=_config_directory(host, argv),
+        texts=_unit_texts(host.files, unit),
+        config=_config_file(host.files, argv),
+        config_dir=_config_directory(host.files, argv),
         environment_files=read_environment_files(host.files, detail),
     )
     return replace(base, scripted=_is_scripted(host.files, base))
@@ -272,39 +272,30 @@ def read_environment_files(files: Files, detail: UnitDetail) -> dict[str, tuple[
     """For each EnvironmentFile= except ours, the files that it names: several if it is a pattern."""
     ours = (paths.KUBELET_ENVIRONMENT, paths.KUBELET_COMPOSED)
     named = (path for path, _optional in detail.environment_files if path not in ours)
-    return {
-        name: tuple(
-            UnitText(path, raw.decode("utf-8", "surrogateescape"))
-            for path in matching(files, name)
-            if (raw := files.read(path, _CONFIG_LIMIT)) is not None
-        )
-        for name in named
-    }
+    return {name: _texts(files, matching(files, name)) for name in named}
 
 
-def _unit_texts(host: Host, unit: UnitState) -> Iterable[UnitText]:
-    for path in (unit.fragment_path, *unit.drop_in_paths):
-        if path and posixpath.basename(path) != paths.DROP_IN_NAME:
-            raw = host.files.read(path)
-            if raw is not None:
-                # A byte that is not UTF-8 must survive being copied into our drop-in.
-                yield UnitText(path, raw.decode("utf-8", "surrogateescape"))
+def _unit_texts(files: Files, unit: UnitState) -> tuple[UnitText, ...]:
+    found = (unit.fragment_path, *unit.drop_in_paths)
+    return _texts(files, (path for path in found if path and posixpath.basename(path) != paths.DROP_IN_NAME))
 
 
-def _config_file(host: Host, argv: tuple[str, ...]) -> UnitText | None:
-    path = last_flag(argv, "--config")
-    raw = host.files.read(path, _CONFIG_LIMIT) if path and path.startswith("/") else None
-    return UnitText(path, raw.decode("utf-8", "replace")) if path and raw is not None else None
+def _config_file(files: Files, argv: tuple[str, ...]) -> UnitText | None:
+    path = last_flag(argv, "--config") or ""
+    return next(iter(_texts(files, (path,) if path.startswith("/") else ())), None)
 
 
-def _config_directory(host: Host, argv: tuple[str, ...]) -> tuple[UnitText, ...] | None:
-    directory = last_flag(argv, "--config-dir")
-    if not directory or not directory.startswith("/"):
-        return None
+def _config_directory(files: Files, argv: tuple[str, ...]) -> tuple[UnitText, ...] | None:
+    directory = last_flag(argv, "--config-dir") or ""
+    return _texts(files, configuration_files(files, directory)) if directory.startswith("/") else None
+
+
+def _texts(files: Files, places: Iterable[str]) -> tuple[UnitText, ...]:
+    """Those that are there. A byte that is not UTF-8 must survive being copied into a file of ours."""
     return tuple(
-        UnitText(path, raw.decode("utf-8", "replace"))
-        for path in configuration_files(host.files, directory)
-        if (raw := host.files.read(path, _CONFIG_LIMIT)) is not None
+        UnitText(path, raw.decode("utf-8", "surrogateescape"))
+        for path in places
+        if (raw := files.read(path, _TEXT_LIMIT)) is not None
     )
 
 
@@ -317,14 +308,9 @@ def _services(host: Host) -> tuple[str, ...]:
         for service in _SERVICES_THAT_MATTER
         if any(_exists(host.files, f"{directory}/{service}") for directory in paths.UNIT_DIRECTORIES)
     ]
-    if _BOTTLEROCKET.search(_text(host, "/etc/os-release")):
+    if any(_BOTTLEROCKET.search(text.text) for text in _texts(host.files, ("/etc/os-release",))):
         found.append("bottlerocket")
     return tuple(found)
-
-
-def _text(host: Host, path: str) -> str:
-    raw = host.files.read(path, _CONFIG_LIMIT)
-    return raw.decode("utf-8", "replace") if raw is not None else ""
 
 
 # -- the probe ------------------------------------------------------------------------
@@ -351,15 +337,14 @@ def _kubelet_version(host: Host, snapshot: HostSnapshot) -> str:
     return host.kubelet_version(program) if program else ""
 
 
-def _proxy_drop_ins(host: Host) -> Iterable[UnitText]:
+def _proxy_drop_ins(files: Files) -> tuple[UnitText, ...]:
     """For a unit that need not exist yet. Of two files with one name, the first directory's wins."""
-    seen = set()
+    first: dict[str, str] = {}
     for directory in (f"{directory}/{paths.PROXY_UNIT}.d" for directory in paths.UNIT_DIRECTORIES):
-        for name in host.files.list(directory):
-            raw = host.files.read(f"{directory}/{name}") if name.endswith(".conf") else None
-            if raw is not None and name not in seen:
-                seen.add(name)
-                yield UnitText(f"{directory}/{name}", raw.decode("utf-8", "surrogateescape"))
+        for name in files.list(directory):
+            if name.endswith(".conf") and files.read(f"{directory}/{name}", 0) is not None:
+                first.setdefault(name, f"{directory}/{name}")
+    return _texts(files, first.values())
 
 
 def _unwritable(host: Host, directory: str) -> str:
