@@ -130,6 +130,13 @@ def test_what_a_fleet_has_to_be_asked_for_is_said_and_not_begun(
     assert policy
     assert (policy.restarts_kubelet, policy.begins, policy.soaks) == (False, True, True)
 
+    reconcile(replace(request(payload), configs=tmp_path / "configs"), node.fake.host, silent)
+    back = planned(replace(request(payload), default_configs=True), node)
+    assert back
+    assert (back.restarts_kubelet, back.begins, back.soaks) == (False, True, True)
+    restarts_only = replace(request(payload, unattended=True), default_configs=True, ask_first="restarts")
+    assert reconcile(restarts_only, node.fake.host, silent)  # it begins a generation, and restarts no kubelet
+
     removal = planned(request(payload, Mode.REMOVE), node)
     assert removal
     assert (removal.restarts_kubelet, removal.begins, removal.removes) == (True, False, True)
