@@ -13,7 +13,7 @@ from typing import Any
 from installer.cluster.ask import Ask
 from installer.cluster.kubeapi import NO_OBJECTS, Answer
 from installer.cluster.leases import CANARY, RING, build_lease, leases_path
-from installer.cluster.node_objects import EVENTS_PATH
+from installer.cluster.node_word import EVENTS_PATH
 from installer.cluster.pod_context import PodContext
 from installer.cluster.talk import End, Talk
 from installer.model.fleet import FLEET, FleetAnswer, FleetRules, PlannedWork, WorkResult

@@ -18,8 +18,15 @@ from installer.cluster.ask import Ask
 from installer.cluster.decommission import Decommission, decide
 from installer.cluster.kubeapi import Answer, Api, KubeApi
 from installer.cluster.leases import CANARY, RING
-from installer.cluster.node_objects import EVENTS_PATH, build_event, is_paused
-from installer.cluster.node_word import Statement, build_node_patch, build_word_patch, remember
+from installer.cluster.node_word import (
+    EVENTS_PATH,
+    Statement,
+    build_event,
+    build_node_patch,
+    build_word_patch,
+    is_paused,
+    remember,
+)
 from installer.cluster.talk import End, Heard, NodeFacts, Result, Talk
 from installer.errors import InvalidInputError
 from installer.model.fleet import FleetAnswer

@@ -165,7 +165,7 @@ def _hear_end(before: Member, end: End, answer: FleetAnswer) -> Member:
     if answer.told and end.result:
         member = replace(member, results=before.results[1:])
     if answer.released and end.permit:
-        member = replace(member, held=None, used=False, in_vain=False)
+        member = replace(member, held=None, in_vain=False)
     return member
 
 

@@ -1,4 +1,4 @@
-"""What is said about a node on its Node object: annotations, label, condition, and the startup taint. Pure.
+"""What is said about a node, on its Node object (annotations, label, condition, taint) and in Events. Pure.
 
 Every patch is None where the Node says all of it already: a Node is read by every controller of a cluster.
 """
@@ -11,11 +11,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from installer.cluster.pod_context import PROGRAM, PodContext
 from installer.model.daemon import Phase
+from installer.model.hold import PAUSE_ANNOTATION
 from installer.model.instant import plain_time
 from installer.model.names import LAST_FAILURE, NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
 
-_REASON_LIMIT = 1024  # bytes of ours in an annotation: all annotations of a node share 256 KiB
+EVENTS_PATH = "/api/v1/namespaces/default/events"
+_REASON_LIMIT = 1024  # bytes of ours in an annotation (all of a node share 256 KiB), or of an Event's note
 
 _NOT_AS_WANTED = (Phase.STARTING, Phase.WAITING, Phase.FAILED, Phase.REFUSED, Phase.LIMITED, Phase.HELD)
 _KNOWN_LIMIT = 16_384  # characters: it goes on a command line. What is longer is not ours, and is replaced
@@ -138,6 +141,36 @@ def _installed(status: Mapping[str, str], serves: bool) -> str:
 def _condition_of(node: Node) -> Mapping[str, Any]:
     found = _mapping(node, "status").get("conditions") or []
     return next((each for each in found if each.get("type") == READY_CONDITION), {})
+
+
+def build_event(context: PodContext, what: Mapping[str, Any]) -> dict[str, Any]:
+    """`what` has `type` (Normal or Warning), `reason`, `message` and `time` (of the epoch).
+
+    It regards the node as kubelet's own events do, its name as UID, so that `kubectl describe node`
+    shows both (kubelet's `nodeRef`; an object without namespace has its events in `default`).
+    """
+    when = plain_time(what["time"])
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": f"{PROGRAM}-", "namespace": "default"},
+        "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": context.node, "uid": context.node},
+        "type": what["type"],
+        "reason": what["reason"],
+        "message": cut(what["message"], _REASON_LIMIT),
+        "source": {"component": PROGRAM, "host": context.node},
+        "reportingComponent": PROGRAM,
+        "reportingInstance": cut(context.pod or context.node, 128),
+        "firstTimestamp": when,
+        "lastTimestamp": when,
+        "count": 1,
+    }
+
+
+def is_paused(metadata: Mapping[str, Any]) -> bool:
+    """Whether the node of this metadata has the annotation, with any value except "false"."""
+    annotations = _mapping(metadata, "annotations")
+    return PAUSE_ANNOTATION in annotations and str(annotations[PAUSE_ANNOTATION]) != "false"
 
 
 def cut(text: str, limit: int) -> str:

@@ -11,7 +11,7 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Any
 
-from installer.cluster.node_objects import is_paused
+from installer.cluster.node_word import is_paused
 from installer.cluster.selection import selects
 from installer.model.daemon import Phase
 from installer.model.instant import plain_time

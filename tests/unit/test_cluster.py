@@ -13,8 +13,7 @@ import pytest
 from installer.cluster.child import parse_talk, talk_with
 from installer.cluster.decommission import Decommission, decide
 from installer.cluster.kubeapi import Answer
-from installer.cluster.node_objects import build_event, is_paused
-from installer.cluster.node_word import Statement, cut
+from installer.cluster.node_word import Statement, build_event, cut, is_paused
 from installer.cluster.pod_context import PodContext, find_pod_context
 from installer.cluster.selection import selects
 from installer.cluster.talk import End, Heard, Talk

@@ -13,8 +13,7 @@ import pytest
 
 from installer.cluster.breaker import Breaker, Failure, build_breaker
 from installer.cluster.leases import Permit, build_permit, build_release
-from installer.cluster.node_objects import EVENTS_PATH, build_event
-from installer.cluster.node_word import build_node_patch, build_word_patch
+from installer.cluster.node_word import EVENTS_PATH, build_event, build_node_patch, build_word_patch
 from installer.cluster.pod_context import PodContext
 from installer.cluster.size import FleetSize, build_size
 from installer.gardener import write as carry_out

@@ -21,7 +21,7 @@ MINUTE, HOUR = 60.0, 3600.0
 RULES = FleetRules(hold_seconds=200.0, concurrent_restarts="5%")
 AWAY = Answer(0, failure="no answer in time")
 BUSY = Answer(429, failure="429: TooManyRequests", retry_after=60.0)
-_REST = 1.6  # requests of a node in five minutes, by chance a little more than on average
+_REST = 0.6  # requests of a node in five minutes, by chance a little more than on average
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import Any
 
 from installer.cluster.kubeapi import Answer
 from installer.cluster.leases import permits_of, read_permits
-from installer.cluster.node_objects import EVENTS_PATH
+from installer.cluster.node_word import EVENTS_PATH
 from installer.daemon.child_run import ChildOutcome
 from installer.daemon.decision import Action
 from installer.daemon.policy import BUSY
