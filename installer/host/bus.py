@@ -17,6 +17,7 @@ from installer.errors import SystemdError, UnservableHostError
 from installer.host.files import RootedFiles
 from installer.model.paths import SYSTEM_BUS
 
+SYSTEMD = "org.freedesktop.systemd1"
 MANAGER = "org.freedesktop.systemd1.Manager"
 MANAGER_PATH = "/org/freedesktop/systemd1"
 UNIT = "org.freedesktop.systemd1.Unit"
@@ -29,6 +30,7 @@ READ_SECONDS = 10.0  # a read is tried again while systemd reloads or re-execute
 RECONNECT_SECONDS = 5.0  # a bus daemon that was reached before may be restarting
 AWAY_SECONDS = 1.0  # for one that did not answer the last time
 
+_CHANGED = ("org.freedesktop.DBus.Properties", "PropertiesChanged")
 _ALREADY_SUBSCRIBED = "org.freedesktop.systemd1.AlreadySubscribed"
 _LOST = (
     TIMEOUT,
@@ -128,7 +130,7 @@ class SystemBus:
         _ = self.manager  # a new connection starts without proxies
         proxy = self._units.get(path)
         if proxy is None:
-            proxy = self._units[path] = self._unit_class(self._bus, "org.freedesktop.systemd1", path)
+            proxy = self._units[path] = self._unit_class(self._bus, SYSTEMD, path)
         return proxy
 
     def _connect(self) -> None:
@@ -140,7 +142,7 @@ class SystemBus:
         bus = self._open()
         manager_class = CompositeInterface(ElementTree.fromstring(_manager_xml()))
         self._unit_class = CompositeInterface(ElementTree.fromstring(_unit_xml()))
-        manager = manager_class(bus, "org.freedesktop.systemd1", MANAGER_PATH)
+        manager = manager_class(bus, SYSTEMD, MANAGER_PATH)
         try:
             self.read("Ping", lambda: manager.Ping(timeout=CONNECT_SECONDS), CONNECT_SECONDS)
         except SystemdError as error:
@@ -224,6 +226,11 @@ class SystemBus:
                     raise
                 time.sleep(0.05)
 
+    def ask(self, what: str, method: str, *given: Any, seconds: float = CALL_SECONDS) -> Any:
+        """Calls a method of systemd's manager, once. Raises as `call` and `manager`."""
+        manager = self.manager
+        return self.call(what, lambda: getattr(manager, method)(*given, timeout=seconds))
+
     def start_timer(self, name: str, seconds: float, description: str) -> None:
         """A transient timer, which starts the service of its name once and is gone. Raises SystemdError."""
         properties = {
@@ -240,8 +247,7 @@ class SystemBus:
         from gi.repository import GLib
 
         values = [(key, GLib.Variant(kind, value)) for key, (kind, value) in properties.items()]
-        manager = self.manager
-        self.call(what, lambda: manager.StartTransientUnit(name, "replace", values, [], timeout=CALL_SECONDS))
+        self.ask(what, "StartTransientUnit", name, "replace", values, [])
 
     # -- signals ----------------------------------------------------------------
 
@@ -266,9 +272,8 @@ class SystemBus:
 
     def _ask_for_signals(self) -> None:
         """systemd sends none before a client asks for them; a connection may do that once."""
-        manager = self.manager
         try:
-            self.call("subscribing to systemd's signals", lambda: manager.Subscribe(timeout=CALL_SECONDS))
+            self.ask("subscribing to systemd's signals", "Subscribe")
         except SystemdError as error:
             if error.name != _ALREADY_SUBSCRIBED:
                 raise
@@ -280,12 +285,9 @@ class SystemBus:
         connection = self._bus.con
         if connection is self._listened:
             return
-        properties = ("org.freedesktop.DBus.Properties", "PropertiesChanged")
-        watched = [(*properties, path) for path in paths]
-        for interface, member, path in (*watched, (MANAGER, "Reloading", MANAGER_PATH)):
-            connection.signal_subscribe(
-                "org.freedesktop.systemd1", interface, member, path, None, 0, lambda *_: changed()
-            )
+        for path in paths:
+            _on_signal(connection, *_CHANGED, path, changed)
+        _on_signal(connection, MANAGER, "Reloading", MANAGER_PATH, changed)
         self._ask_for_signals()
         self._listened = connection
 
@@ -294,15 +296,7 @@ class SystemBus:
         until what is returned is called. Raises SystemdError, UnservableHostError."""
         _ = self.manager
         connection = self._bus.con
-        number = connection.signal_subscribe(
-            "org.freedesktop.systemd1",
-            "org.freedesktop.DBus.Properties",
-            "PropertiesChanged",
-            path,
-            None,
-            0,
-            lambda *_: changed(),
-        )
+        number = _on_signal(connection, *_CHANGED, path, changed)
         self._ask_for_signals()
         return lambda: connection.signal_unsubscribe(number)
 
@@ -352,7 +346,7 @@ class SystemBus:
         self._context.push_thread_default()
         try:
             connection.call(
-                "org.freedesktop.systemd1",
+                SYSTEMD,
                 MANAGER_PATH,
                 MANAGER,
                 "Reload",
@@ -366,6 +360,11 @@ class SystemBus:
         finally:
             self._context.pop_thread_default()
         return lambda: (bool(replies), replies[0] if replies else None)
+
+
+def _on_signal(connection: Any, interface: str, member: str, path: str, changed: Callable[[], None]) -> Any:
+    """A signal of systemd's calls `changed`, by the default main loop."""
+    return connection.signal_subscribe(SYSTEMD, interface, member, path, None, 0, lambda *_: changed())
 
 
 def require_bus(files: RootedFiles) -> None:

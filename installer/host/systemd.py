@@ -166,10 +166,9 @@ class BusSystemd:
         # Before the call: a short job may be over before the reply to it arrives.
         bus.subscribe()
         bus.job_results.clear()
-        queue = getattr(bus.manager, method)
         what = f"systemctl {verb} {name}"
         try:
-            job: str = bus.call(what, lambda: queue(name, mode, timeout=min(timeout, CALL_SECONDS)))
+            job: str = bus.ask(what, method, name, mode, seconds=min(timeout, CALL_SECONDS))
         except SystemdError as error:
             hint = error.hint if error.lost else f"systemctl status {name}"
             raise SystemdError(error.message, hint, error.name, error.lost) from error
@@ -203,17 +202,13 @@ class BusSystemd:
 
     def _current_job(self, name: str) -> str:
         path = self._load(name)
-        number_and_path = self._bus.read(
-            name, lambda: self._bus.unit(path).Get(UNIT, "Job", timeout=CALL_SECONDS)
-        )
-        return str(number_and_path[1])
+        return str(self._get(path, "Job", UNIT)[1])
 
     def _cancel(self, job: str) -> bool:
         """Whether systemd answers."""
         number = int(job.rpartition("/")[2])
-        manager = self._bus.manager
         try:
-            self._bus.call(f"cancel {number}", lambda: manager.CancelJob(number, timeout=_CANCEL_SECONDS))
+            self._bus.ask(f"cancel {number}", "CancelJob", number, seconds=_CANCEL_SECONDS)
         except SystemdError as error:
             # It has ended, or cannot be cancelled: the error that matters is the deadline's.
             return not error.lost
@@ -245,34 +240,21 @@ class BusSystemd:
         bus.read("daemon-reload", lambda: bus.manager.Ping(timeout=max(0.1, deadline - time.monotonic())))
 
     def enable(self, name: str) -> None:
-        manager = self._bus.manager
-        self._bus.call(
-            f"systemctl enable {name}",
-            lambda: manager.EnableUnitFiles([name], False, False, timeout=CALL_SECONDS),
-        )
+        self._bus.ask(f"systemctl enable {name}", "EnableUnitFiles", [name], False, False)
 
     def disable(self, name: str) -> None:
-        manager = self._bus.manager
-        self._bus.call(
-            f"systemctl disable {name}", lambda: manager.DisableUnitFiles([name], False, timeout=CALL_SECONDS)
-        )
+        self._bus.ask(f"systemctl disable {name}", "DisableUnitFiles", [name], False)
 
     def reset_failed(self, name: str) -> None:
-        manager = self._bus.manager
         try:
-            self._bus.call(
-                f"systemctl reset-failed {name}", lambda: manager.ResetFailedUnit(name, timeout=CALL_SECONDS)
-            )
+            self._bus.ask(f"systemctl reset-failed {name}", "ResetFailedUnit", name)
         except SystemdError as error:
             if error.name != _NO_SUCH_UNIT:
                 raise
 
     def kill(self, name: str, signal_number: int) -> None:
-        manager = self._bus.manager
-        self._bus.call(
-            f"systemctl kill --kill-whom=main --signal={signal_number} {name}",
-            lambda: manager.KillUnit(name, "main", signal_number, timeout=CALL_SECONDS),
-        )
+        what = f"systemctl kill --kill-whom=main --signal={signal_number} {name}"
+        self._bus.ask(what, "KillUnit", name, "main", signal_number)
 
 
 def _timer_of(name: str) -> str:
