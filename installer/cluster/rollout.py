@@ -27,9 +27,9 @@ from installer.cluster.leases import (
 )
 from installer.cluster.permits import choose, suspect
 from installer.cluster.size import CROWD, FleetSize, heard_by, pace_of, read_size
+from installer.model.event import name_some
 from installer.model.fleet import FLEET, FleetRules, PlannedWork
 from installer.model.hold import PAUSE_ANNOTATION
-from installer.model.overview import name_some
 
 _GRANT_SECONDS = 7.0  # a fleet that waits asks once in twice that time for each permit there is
 _MANY = 11.0  # the same, at most, where there are many permits: one is often free, and is used for longer

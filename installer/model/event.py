@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 ERROR, WAITING = "error", "waiting"
@@ -25,6 +25,12 @@ class Event:
 
 
 Emit = Callable[[Event], None]
+
+
+def name_some(names: Sequence[str], most: int = 5, between: str = ", ") -> str:
+    """As many of the names, and how many more there are."""
+    more = len(names) - most
+    return between.join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def silent(_event: Event) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -153,12 +153,6 @@ class Overview:
     def well(self) -> bool:
         """Whether no node needs a person, and none is at work."""
         return set(self.counts) <= {NodeHealth.WELL, NodeHealth.PAUSED}
-
-
-def name_some(names: Sequence[str], most: int = 5) -> str:
-    """As many of the names, and how many more there are."""
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def group_nodes(nodes: Iterable[NodeView]) -> tuple[NodeGroup, ...]:

@@ -19,7 +19,7 @@ from installer.errors import StepFailedError
 from installer.host.ports import Files, Host
 from installer.model import paths
 from installer.model.containers import CpuResources
-from installer.model.event import Event
+from installer.model.event import Event, name_some
 from installer.model.host import HostPath, RunningContainer, UnstartedContainer
 from installer.model.jsontext import parse_json
 from installer.model.proxy import NO_POLICY, ProxyCache, parse_cache, quantity_of
@@ -111,7 +111,7 @@ def adopt(host: Host, endpoint: str, stop_proxy: Callable[[], None], seconds: fl
     _check_adoptable(containers, cache)
     strangers = tuple(one for one in containers if not keeps_weight(one, cache))
     if unseen := [one.title for one in strangers if one.id not in cache.containers]:
-        message = f"the proxy has not seen {_named(unseen)} although it was restarted for that"
+        message = f"the proxy has not seen {name_some(unseen, _SOME)} although it was restarted for that"
         raise StepFailedError(message, "run again", interfered=True)
     _give_back(host, endpoint, strangers)
     raw, mode = host.files.read(paths.PROXY_CACHE, CACHE_LIMIT) or b"", _mode(host.files)
@@ -187,7 +187,7 @@ def check_lost(lost: tuple[Lost, ...]) -> None:
     """Raises StepFailedError for those that an adoption now cannot help."""
     taken = [one.how for one in lost if not one.came_late]
     if taken:
-        message = f"the policy has taken weight from {len(taken)} containers: {_named(taken)}"
+        message = f"the policy has taken weight from {len(taken)} containers: {name_some(taken, _SOME, '; ')}"
         hint = "install with the policy none, or set proxy.existingContainers: refuse"
         raise StepFailedError(message, hint)
 
@@ -312,8 +312,3 @@ def _requirements(linux: Mapping[str, int | str], *, guaranteed: bool) -> dict[s
         limits["cpu"] = f"{(of('cpu_quota') * 2000 // of('cpu_period') + 1) // 2}m"
     found: dict[str, Any] = {"requests": requests, "limits": limits}
     return {key: value for key, value in found.items() if value}
-
-
-def _named(what: list[str]) -> str:
-    more = len(what) - _SOME
-    return "; ".join(what[:_SOME]) + (f" and {more} more" if more > 0 else "")

@@ -11,8 +11,8 @@ from installer.inputs.configs import Configs, find_cpu_faults
 from installer.inputs.policy import asked_by_agent, policy_in_force
 from installer.model import paths
 from installer.model.containers import parse_list
+from installer.model.event import name_some
 from installer.model.host import HostSnapshot, RunningContainer
-from installer.model.overview import name_some
 from installer.model.plan import FileChange, Finding, refusal, warning
 from installer.model.proxy import DEFAULT_FALLBACK, POLICIES, Repinning, nano_of
 from installer.node.header import without_header
@@ -211,11 +211,13 @@ def _check_repinning(facts: Facts) -> Iterable[Finding]:
     if policy.repins is Repinning.NOTHING or not strangers:
         return
     cut = policy.repins is Repinning.CPUS_AND_WEIGHT
+    some = f"{len(strangers)} running container{'s' * (len(strangers) > 1)}"
+    named = name_some(sorted(one.title for one in strangers), _CONTAINERS_NAMED)
     message = (
-        f"the policy {policy.name} (from {policy.source}) would at once re-pin {_counted(len(strangers))} "
+        f"the policy {policy.name} (from {policy.source}) would at once re-pin {some} "
         "that were not created through the proxy, or that its cache does not know"
         + (", and cut their CPU weight to the minimum" if cut else "")
-        + f", until they are recreated: {_named(strangers)}"
+        + f", until they are recreated: {named}"
     )
     if adopts:
         reasons = "; ".join(sorted({why for _one, why in others}))
@@ -229,13 +231,3 @@ def _check_repinning(facts: Facts) -> Iterable[Finding]:
             "their weight; or install with the policy none and recreate their pods"
         )
     yield refusal("repinning", message, hint)
-
-
-def _counted(number: int) -> str:
-    return f"{number} running container" + ("s" if number != 1 else "")
-
-
-def _named(containers: list[RunningContainer]) -> str:
-    names = sorted(one.title for one in containers)
-    more = len(names) - _CONTAINERS_NAMED
-    return ", ".join(names[:_CONTAINERS_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -10,10 +10,11 @@ from installer.cluster.breaker import Breaker
 from installer.cluster.leases import breaker_name
 from installer.cluster.size import heard_by
 from installer.model.daemon import Phase
+from installer.model.event import name_some
 from installer.model.fleet import FLEET, FleetRules
 from installer.model.instant import plain_time
 from installer.model.names import Mode
-from installer.model.overview import GenerationView, NodeHealth, NodeView, RolloutView, group_nodes, name_some
+from installer.model.overview import GenerationView, NodeHealth, NodeView, RolloutView, group_nodes
 from installer.operator.api import CONFIG_MAPS, LEASES, PAGE, ApiError, KubeApi
 from installer.operator.find import Installed
 from installer.operator.kube_objects import Object, mapping_at, text_at

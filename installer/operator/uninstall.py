@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from installer.errors import InvalidInputError, RollbackFailedError, RolledBackError
-from installer.model.event import Emit, Event
+from installer.model.event import Emit, Event, name_some
 from installer.model.names import UNINSTALLING, Mode
-from installer.model.overview import NodeHealth, NodeView, name_some
+from installer.model.overview import NodeHealth, NodeView
 from installer.operator.api import CONFIG_MAPS, DAEMON_SETS, ApiError, KubeApi, Resource
 from installer.operator.clean_nodes import clean_nodes, mark_left
 from installer.operator.find import Installed, find_installations

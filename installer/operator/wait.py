@@ -13,9 +13,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from installer.model.event import Emit, Event
+from installer.model.event import Emit, Event, name_some
 from installer.model.names import COMPONENT_LABEL, COMPONENTS, INSTANCE_LABEL, OURS, Mode
-from installer.model.overview import NodeView, name_some
+from installer.model.overview import NodeView
 from installer.operator.api import DAEMON_SETS, PAGE, PODS, ApiError, KubeApi
 from installer.operator.kube_objects import Object, mapping_at, number_at, text_at
 from installer.operator.look import look

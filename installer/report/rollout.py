@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TextIO
 
+from installer.model.event import name_some
 from installer.model.jsontext import to_camel
 from installer.model.names import Mode
-from installer.model.overview import GenerationView, RolloutView, name_some
+from installer.model.overview import GenerationView, RolloutView
 from installer.report.terminal import BOLD, RED, YELLOW, one_line, paint, wants_color, write_json
 
 _SCHEMA = 1
