@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from base64 import b64decode
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ from installer.manifests import ManifestOptions, render_manifests, render_object
 
 CASES = Path(__file__).parents[2] / "cases" / "manifests"
 NAMES = sorted(path.name for path in CASES.iterdir())
+WHOLE = ("minimal", "full")
 TEMPLATES = Path(__file__).parents[3] / "templates" / "manifests"
 IMAGE = "registry.example.org/cri-resmgr-installer:0.1.0"
 
@@ -38,14 +40,23 @@ def objects(text: str) -> list[dict[str, Any]]:
     return list(yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
 
 
-def expected(case: str) -> dict[Path, str]:
-    """What a case's files have to say. What is in the Secret of a ManagedResource has one of its own: nobody
-    can read base64."""
-    files = {CASES / case / "expected.yaml": rendered(case)}
+def applied(case: str) -> str:
+    """What comes to the API server of the nodes: of a ManagedResource, what its Secret contains."""
     for each in objects(rendered(case)):
         if each["kind"] == "Secret":
-            files[CASES / case / "objects.yaml"] = b64decode(each["data"]["objects.yaml"]).decode()
-    return files
+            return b64decode(each["data"]["objects.yaml"]).decode()
+    return rendered(case)
+
+
+def expected(case: str) -> tuple[Path, str]:
+    """The file of a case, and what it has to say: everything, or what differs from the minimal one, as a
+    unified diff without numbers of lines, which any change of the minimal case would move."""
+    if case in WHOLE:
+        return CASES / case / "expected.yaml", rendered(case)
+    before, after = rendered("minimal").splitlines(), applied(case).splitlines()
+    lines = difflib.unified_diff(before, after, "minimal", case, n=2, lineterm="")
+    text = "".join(f"{'@@' if line.startswith('@@') else line}\n" for line in lines)
+    return CASES / case / "expected.diff", text
 
 
 def the(found: list[dict[str, Any]], kind: str, name: str = "") -> dict[str, Any]:

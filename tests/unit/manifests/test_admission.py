@@ -16,7 +16,7 @@ from installer.model.fleet import ROLLOUT
 from installer.model.names import READY_CONDITION
 from tests.admission import compile_policy, judge, unknown_fields
 from tests.cel import CelError
-from tests.unit.manifests.rendering import CASES, NAMES, Maker, objects, rendered, the
+from tests.unit.manifests.rendering import NAMES, Maker, applied, objects, rendered, the
 
 NODE, UID = "worker-7", "5f1c"
 PREFIX = "cri-resource-manager.intel.com"
@@ -56,7 +56,7 @@ def request(resource: str, namespace: str = "", user: str = ACCOUNT, **extra: An
 
 @pytest.mark.parametrize("case", NAMES)
 def test_an_api_server_takes_every_policy_and_warns_of_none(case: str) -> None:
-    for text in (rendered(case), *(path.read_text() for path in CASES.joinpath(case).glob("objects.yaml"))):
+    for text in {rendered(case), applied(case)}:
         for each in objects(text):
             if each["kind"] == "ValidatingAdmissionPolicy":
                 compile_policy(each["spec"])
@@ -428,7 +428,7 @@ def test_policies_are_deleted_last_by_a_deletion_of_everything() -> None:
 
 def test_gardener_keeps_what_cleaning_needs_by_itself() -> None:
     """And must be able to delete what it has brought."""
-    found = objects((CASES / "gardener-disabled/objects.yaml").read_text())
+    found = objects(applied("gardener-disabled"))
     policies = [each for each in found if each["kind"].startswith("ValidatingAdmission")]
     assert {each["metadata"]["name"].rpartition("-own-")[2] for each in policies} == {"node", "lease"}
     keep = {"resources.gardener.cloud/keep-object": "true"}
@@ -437,7 +437,7 @@ def test_gardener_keeps_what_cleaning_needs_by_itself() -> None:
 
 def test_a_shoot_that_is_too_old_for_policies_gets_none() -> None:
     """Its version is 1.27.11. gardener-resource-manager could not apply what has them."""
-    assert "ValidatingAdmission" not in (CASES / "managed-resource/objects.yaml").read_text()
+    assert "ValidatingAdmission" not in applied("managed-resource")
 
 
 @pytest.mark.parametrize(

@@ -33,8 +33,8 @@ from tests.unit.manifests.rendering import (
 def test_a_case(case: str) -> None:
     """After an intended change, `python -m tests.unit.manifests.test_cases` writes them: read the
     difference."""
-    for file, text in expected(case).items():
-        assert file.read_text() == text
+    file, text = expected(case)
+    assert file.read_text() == text
 
 
 @pytest.mark.parametrize("case", NAMES)
@@ -337,5 +337,5 @@ def test_images_of_the_command_line_win(make: Maker) -> None:
 
 if __name__ == "__main__":
     for name in NAMES:
-        for path, content in expected(name).items():
-            path.write_text(content)
+        path, content = expected(name)
+        path.write_text(content)

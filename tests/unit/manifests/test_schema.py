@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.unit.manifests.rendering import CASES
+from tests.unit.manifests.rendering import objects as read
+from tests.unit.manifests.rendering import rendered
 
 kubernetes_validate = pytest.importorskip("kubernetes_validate")
 
@@ -18,8 +19,7 @@ VERSIONS = list(dict.fromkeys(kubernetes_validate.utils.all_versions()))
 
 
 def objects(case: str) -> list[dict[str, Any]]:
-    text = (CASES / case / "expected.yaml").read_text()
-    return list(yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+    return read(rendered(case))
 
 
 @pytest.mark.parametrize("version", VERSIONS)
