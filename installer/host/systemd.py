@@ -188,7 +188,7 @@ class BusSystemd:
         as the job is not the unit's current one."""
         while True:
             with contextlib.suppress(SystemdError, UnservableHostError):
-                if self._current_job(name) != job:
+                if self._get(self._load(name), "Job", UNIT)[1] != job:
                     state = self.unit(name).active_state
                     good = ("inactive", "failed") if verb == "stop" else ("active", "reloading")
                     return "done" if state in good else "failed"
@@ -199,10 +199,6 @@ class BusSystemd:
                     lost=True,
                 )
             time.sleep(0.1)
-
-    def _current_job(self, name: str) -> str:
-        path = self._load(name)
-        return str(self._get(path, "Job", UNIT)[1])
 
     def _cancel(self, job: str) -> bool:
         """Whether systemd answers."""

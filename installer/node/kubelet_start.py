@@ -83,7 +83,7 @@ class KubeletStart:
         proxy = (self._proxy or self._host.systemd.unit(paths.PROXY_UNIT)) if relay else None
         deadline = self._host.clock.monotonic() + self._limits.kubelet_start
         # Without a healthz URL, a script may not have come to its `exec` of kubelet yet.
-        while self._is_unwell(unit) or (relay and self._is_shell(unit)):
+        while self._is_unwell(unit) or (relay and is_behind_shell(self._host.processes.get(unit.main_pid))):
             self._check_relay(proxy)  # first: kubelet does not survive a relay that dies
             self._check_steady(unit)
             if self._host.clock.monotonic() > deadline:
@@ -110,9 +110,6 @@ class KubeletStart:
         """A kubelet that cannot be asked is judged by its process alone: it exits where its endpoint does not
         answer."""
         return self._host.healthz.ask(self._limits.healthz_url, unit.main_pid) is Health.UNWELL
-
-    def _is_shell(self, unit: UnitState) -> bool:
-        return is_behind_shell(self._host.processes.get(unit.main_pid))
 
     def _check_relay(self, proxy: UnitState | None) -> None:
         """R4: kubelet is not left on a relay that dies or falls silent while kubelet settles on it."""

@@ -68,7 +68,9 @@ def choose_strategy(
     if named and not (found.direct and last_variable(command) == named):
         return _named(unit, command, found, named)
     if found.passing.variable and wanted != Strategy.EXEC_START:
-        return _passed_on(unit, command, found.passing.variable, _handed_on(found, command))
+        variable = found.passing.variable
+        why = f"{found.what} in {command.path} ends with ${variable}, which it hands on to kubelet"
+        return _passed_on(unit, variable, why)
     if not found.passing.appended and (wanted != Strategy.EXEC_START or found.known_to_lose):
         return found.refused(command)
     if ":" in command.prefixes:
@@ -153,13 +155,9 @@ def _taken(unit: BaseUnit, variable: str, more: str = "") -> Finding | None:
     return None
 
 
-def _passed_on(unit: BaseUnit, command: ExecCommand, variable: str, why: str) -> Choice | Finding:
+def _passed_on(unit: BaseUnit, variable: str, why: str) -> Choice | Finding:
     taken = _taken(unit, variable)
     return taken or Choice(Strategy.ENVIRONMENT, variable, why, passed_on=True)
-
-
-def _handed_on(found: Found, command: ExecCommand) -> str:
-    return f"{found.what} in {command.path} ends with ${found.passing.variable}, which it hands on to kubelet"
 
 
 def _named(unit: BaseUnit, command: ExecCommand, found: Found, variable: str) -> Choice | Finding:
@@ -174,7 +172,7 @@ def _named(unit: BaseUnit, command: ExecCommand, found: Found, variable: str) ->
             "leave kubelet.variable out: the unit starts kubelet itself, and its command line is known",
         )
     why = f"kubelet.variable names ${variable}, which {found.what} in {command.path} hands on to kubelet"
-    return _passed_on(unit, command, variable, why)
+    return _passed_on(unit, variable, why)
 
 
 def _exec_start(unit: BaseUnit, command: ExecCommand) -> Choice | Finding:

@@ -26,11 +26,9 @@ from installer.model.host import (
     Probe,
     ProcessState,
     ProxySnapshot,
-    RunningContainer,
     UnitDetail,
     UnitState,
     UnitText,
-    UnstartedContainer,
     last_flag,
 )
 from installer.model.limits import HURRIED_SECONDS
@@ -132,16 +130,12 @@ def _look(host: Host, settings: Settings, record: Record, seconds: float) -> Hos
 def with_probe(snapshot: HostSnapshot, host: Host, wanted: Iterable[str], endpoint: str) -> HostSnapshot:
     """The snapshot with what is asked only when something is to be changed. `wanted` are the paths to be
     written, `endpoint` where the runtime is asked; empty: it is not asked."""
-    runtime_error, containers, unstarted, newer_status = _probe_runtime(host, endpoint)
     wanted = tuple(wanted)
     directories = sorted({posixpath.dirname(path) for path in wanted} | {paths.OUR_STATE})
     unwritable = {directory: reason for directory in directories if (reason := _unwritable(host, directory))}
     usable = [directory for directory in directories if directory not in unwritable]
-    probe = Probe(
-        runtime_error=runtime_error,
-        containers=containers,
-        unstarted=unstarted,
-        newer_status=newer_status,
+    probe = replace(
+        _probe_runtime(host, endpoint),
         managers=read_managers(host.files),
         free_bytes={directory: host.files.free_bytes(directory) for directory in (*usable, paths.RUN)},
         unwritable=unwritable,
@@ -316,19 +310,18 @@ def _services(host: Host) -> tuple[str, ...]:
 # -- the probe ------------------------------------------------------------------------
 
 
-_Runtime = tuple[str, tuple[RunningContainer, ...], tuple[UnstartedContainer, ...], tuple[str, ...]]
-
-
-def _probe_runtime(host: Host, endpoint: str) -> _Runtime:
+def _probe_runtime(host: Host, endpoint: str) -> Probe:
+    """What the runtime says, if it is asked."""
     if not endpoint:
-        return "", (), (), ()
+        return Probe()
     try:
         status = host.cri.status(endpoint, _RUNTIME_SECONDS)
         if not status.ready:
-            return f"{endpoint}: {status.reason}", (), (), ()
-        return "", host.cri.containers(endpoint), host.cri.unstarted(endpoint), status.extras
+            return Probe(f"{endpoint}: {status.reason}")
+        running, unstarted = host.cri.containers(endpoint), host.cri.unstarted(endpoint)
     except InstallerError as error:
-        return error.message, (), (), ()
+        return Probe(error.message)
+    return Probe(containers=running, unstarted=unstarted, newer_status=status.extras)
 
 
 def _kubelet_version(host: Host, snapshot: HostSnapshot) -> str:
