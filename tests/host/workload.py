@@ -64,10 +64,14 @@ class Workload:
 
 
 def repin_by_hand(node: Node) -> None:
-    """A person edits the node's configuration and restarts the proxy, which nobody has told of containers."""
-    node.path("/etc/cri-resmgr/fallback.cfg").write_text(REAL_POLICY)
+    """A person edits the node's configuration, restarts the proxy, which nobody has told of containers, and
+    puts the file back."""
+    file = node.path("/etc/cri-resmgr/fallback.cfg")
+    ours = file.read_text()
+    file.write_text(REAL_POLICY)
     node.host.systemctl("restart", PROXY)
     within(SOON, lambda: serves(node.host))
+    file.write_text(ours)
 
 
 def enforced(host: ThrowawayHost, identity: str) -> dict[str, str]:
