@@ -77,9 +77,7 @@ class Life:
 
     def judges(self, method: str, permit: Mapping[str, Any]) -> None:
         assert self.clock.now <= self.replaced_at + ASYNC
-        if (
-            method != "PATCH"
-        ):  # it takes the permit; one that had expired was another's since, as far as it knows
+        if method != "PATCH":  # it takes the permit: one that had expired is another's, as far as it knows
             self.used &= any(found.is_held(self.store.now) for found in read_permits([permit]))
             return
         assert permit["spec"]["holderIdentity"] == "node/uid-node"
@@ -134,6 +132,7 @@ class Life:
     def comes_again(self) -> None:
         """The next pod's daemon; a pass that is at work goes on, and it follows that to its end."""
         busy, work = self.node.busy, self.work
+        self.node.is_ready(False)
         self.node = MemberNode(self.server, self.clock, "node", self.node.files)
         self.node.busy, self.work, self.started_at = busy, work, self.clock.now
         self.used, self.ready, self.replaced_at = self.holds, False, NEVER
