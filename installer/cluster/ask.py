@@ -132,7 +132,7 @@ class Ask:
         answer = self._call("GET", path)
         if answer.code == _GONE and may_be_gone:
             return replace(board, size=board.size or FleetSize(path), is_counted=True)
-        size = measure(_checked(answer), path, board.grants, self._now)
+        size = measure(_checked(answer), path, self._now)
         news = size.nodes and (size.nodes != board.nodes or not board.knows_size(path, self._now))
         paused = self._leave(size) if news else None
         return replace(board, size=size, is_counted=True, paused=board.paused if paused is None else paused)

@@ -25,7 +25,6 @@ PROGRAM = "cri-resmgr-installer"
 
 _PERMIT, _PERMIT_LABEL = "permit-", "permit"  # how the names begin, and the value of ROLLOUT
 MOST_PERMITS = 1000  # each question reads all of them, 1 KB each, and they are never deleted
-_MOST_HOLDERS = 1 << 30  # that are counted: the API takes twice as many
 _RELEASED_SECONDS = 1  # a Lease's duration has to be above 0
 
 
@@ -45,7 +44,7 @@ class Holder:
 class Permit:
     """A Lease that permits one restart of kubelet. `holder` is empty while it is free; `taken` and `expires`
     are times of the epoch, and so is `begins`, the begin of its term. `version` is the resourceVersion that
-    it was read with, empty if it does not exist yet. `holders`: how many had it so far.
+    it was read with, empty if it does not exist yet.
 
     Who takes over another node's permit lets its own term begin when the other's is over, and no term is put
     back (admission.yaml.j2). So a term that is still to come is another node's until then."""
@@ -56,7 +55,6 @@ class Permit:
     begins: float = 0.0
     expires: float = 0.0
     version: str = ""
-    holders: int = 0
 
     @property
     def index(self) -> int:
@@ -143,7 +141,6 @@ def _read_permit(lease: object) -> Permit | None:
         begins,
         begins + _number(spec.get("leaseDurationSeconds"), LONGEST_HOLD),
         str(metadata.get("resourceVersion", "")),
-        _number(spec.get("leaseTransitions"), _MOST_HOLDERS),
     )
 
 
@@ -178,7 +175,6 @@ def build_permit(permit: Permit, namespace: str, holder: str, now: float, second
     spec: dict[str, Any] = {
         "holderIdentity": holder,
         "leaseDurationSeconds": round(seconds),
-        "leaseTransitions": permit.holders + (not renews),
         "renewTime": _time(begins),
         "acquireTime": _time(permit.taken if renews else now),
     }

@@ -57,11 +57,6 @@ class Board:
     gone: str | None = None
 
     @property
-    def grants(self) -> int:
-        """How often permits were taken so far."""
-        return sum(permit.holders for permit in self.permits)
-
-    @property
     def nodes(self) -> int:
         return self.size.nodes if self.size else 1
 
@@ -230,7 +225,7 @@ class Rollout:
         if self.board.size is None or not self.work.restarts_kubelet:
             return 0.0
         each = min(_MANY, _GRANT_SECONDS + self._limit / 4)
-        return each * self.board.size.queue(self.board.grants) / self._limit
+        return each * self.board.size.waiting / self._limit
 
     @property
     def _queue_spread(self) -> float:

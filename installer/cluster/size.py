@@ -15,7 +15,6 @@ from installer.cluster.leases import annotations_of
 from installer.model.fleet import SIZE
 
 _MOST_NODES = 1 << 20  # more than any cluster has
-_MOST_GRANTS = 1 << 40  # of all permits together
 _OLD = (30.0, 300.0)  # seconds after which it is asked for again: a large fleet's queue is soon another
 _ASKED = 30_000.0  # nodes times seconds: each node's part of that is the same in small and large fleets
 _BY_PEOPLE = 40.0  # seconds, on average, until a node asks again for what people or canaries end
@@ -36,13 +35,11 @@ def heard_by(nodes: int) -> float:
 @dataclass(frozen=True, slots=True)
 class FleetSize:
     """`nodes` that the DaemonSet selects, and those of them that were `waiting` (their pod was not available)
-    when all permits together had been granted `grants` times: at the time `at` of the epoch. `daemonset` is
-    the path of the one that was asked."""
+    at the time `at` of the epoch. `daemonset` is the path of the one that was asked."""
 
     daemonset: str
     nodes: int = 0
     waiting: int = 0
-    grants: int = 0
     at: float = 0.0
 
     def is_fresh(self, daemonset: str, now: float) -> bool:
@@ -51,21 +48,17 @@ class FleetSize:
         good = min(longest, max(shortest, _ASKED / max(1, self.nodes)))
         return self.daemonset == daemonset and abs(now - self.at) < good
 
-    def queue(self, grants: int) -> int:
-        """How many wait once there have been so many grants."""
-        return max(0, self.waiting - max(0, grants - self.grants))
 
-
-def measure(daemonset: Mapping[str, Any], path: str, grants: int, now: float) -> FleetSize:
+def measure(daemonset: Mapping[str, Any], path: str, now: float) -> FleetSize:
     """Of the DaemonSet as the API returns it. No nodes where its controller has not counted them yet."""
     status = daemonset.get("status")
     status = status if isinstance(status, dict) else {}
     nodes, waiting = (_count(status.get(key)) for key in ("desiredNumberScheduled", "numberUnavailable"))
-    return FleetSize(path, nodes, waiting, grants, now)
+    return FleetSize(path, nodes, waiting, now)
 
 
-def _count(found: object, most: int = _MOST_NODES) -> int:
-    return found if isinstance(found, int) and 0 < found < most else 0
+def _count(found: object) -> int:
+    return found if isinstance(found, int) and 0 < found < _MOST_NODES else 0
 
 
 def build_size(size: FleetSize) -> dict[str, str]:
@@ -78,7 +71,6 @@ def read_size(lease: Mapping[str, Any]) -> FleetSize | None:
     try:
         found = json.loads(str(annotations_of(lease).get(SIZE, "")))
         nodes, waiting = _count(found["nodes"]), _count(found["waiting"])
-        grants = _count(found["grants"], _MOST_GRANTS)
-        return FleetSize(str(found["daemonset"]), nodes, waiting, grants, float(found["at"]))
+        return FleetSize(str(found["daemonset"]), nodes, waiting, float(found["at"]))
     except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
         return None

@@ -73,7 +73,7 @@ def build_rollout(
     leases = list(leases)
     status = daemonset.get("status")
     status = status if isinstance(status, dict) else {}
-    size = measure(daemonset, "", 0, now)
+    size = measure(daemonset, "", now)
     nodes = size.nodes
     outdated = max(0, nodes - (status.get("updatedNumberScheduled") or 0))
     every_permit = read_permits(leases)

@@ -113,14 +113,6 @@ def test_who_takes_over_a_permit_lets_its_term_begin_when_the_other_ends(store: 
     assert b.begin(REPAIR).granted
 
 
-def test_a_permit_that_was_taken_very_often_can_be_taken_again(store: Store) -> None:
-    """The API knows no number above 2^31 - 1."""
-    store.size(3)
-    put_permit(store, 0, leaseTransitions=(1 << 31) - 1)
-    assert Node(store, "a", RULES).begin(REPAIR).granted
-    assert spec_of(store, 0)["leaseTransitions"] < 1 << 31
-
-
 def test_a_node_that_holds_several_permits_loses_all_but_one_by_a_retry(store: Store) -> None:
     store.size(3)
     for index in range(3):

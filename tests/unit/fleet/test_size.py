@@ -65,7 +65,7 @@ def test_another_fleets_size_is_not_believed(store: Store) -> None:
 
 
 MANY = "1" + "0" * 400
-NUMBERS = '{"daemonset": "x", "nodes": %s, "waiting": 0, "grants": 0, "at": %s}'
+NUMBERS = '{"daemonset": "x", "nodes": %s, "waiting": 0, "at": %s}'
 
 
 @pytest.mark.parametrize(
@@ -78,9 +78,9 @@ def test_a_size_that_is_not_understood_is_asked_for(store: Store, said: str) -> 
     assert "GET cri-resmgr-installer" in requests_of(store, trio(store)[0])
 
 
-@pytest.mark.parametrize("key", ["nodes", "waiting", "grants"])
+@pytest.mark.parametrize("key", ["nodes", "waiting"])
 def test_a_number_that_no_fleet_has_is_none(store: Store, key: str) -> None:
-    numbers = {"daemonset": DAEMONSET, "nodes": 3, "waiting": 2, "grants": 0, "at": store.now}
+    numbers = {"daemonset": DAEMONSET, "nodes": 3, "waiting": 2, "at": store.now}
     said = json.dumps(numbers | {key: int(MANY)})
     store.put(THE_FLEET, build_lease("fleet", NAMESPACE, "fleet", annotations={SIZE: said}))
     a, b, _ = trio(store)
