@@ -21,11 +21,11 @@ from xml.etree import ElementTree
 
 import yaml
 
-from tests.bootstrap import RELEASE, apt_sources
+from tests.lib.bootstrap import RELEASE, apt_sources
+from tests.lib.throwaway import real
+from tests.lib.throwaway.host import missing_needs
+from tests.lib.tree import tree
 from tests.machine.parts import missing_parts
-from tests.throwaway import real
-from tests.throwaway.host import missing_needs
-from tests.tree import tree
 
 DATA = Path("docs/compatibility.yaml")
 PAGE = Path("docs/compatibility.md")

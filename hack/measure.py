@@ -26,9 +26,9 @@ from installer.model import paths
 from installer.model.host import Health
 from installer.model.names import Mode
 from installer.node.reconcile import look
-from tests.throwaway.host import ThrowawayHost
-from tests.throwaway.kubelet import install_kubelet, wait_healthy
-from tests.throwaway.payload import build_payload
+from tests.lib.throwaway.host import ThrowawayHost
+from tests.lib.throwaway.kubelet import install_kubelet, wait_healthy
+from tests.lib.throwaway.payload import build_payload
 
 PROXY, KUBELET = paths.PROXY_UNIT, "kubelet.service"
 FALLBACK = "policy:\n  Active: none\n# {}\n"

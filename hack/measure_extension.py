@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tests.throwaway.gardener import Landscape
+from tests.lib.throwaway.gardener import Landscape
 
 _REST_SECONDS = 60.0
 _CASES = Path(__file__).parents[1] / "tests" / "cases" / "extension"

@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 
 from installer.model.fleet import FleetRules
 from tests.faults.fleets.sim import Nature, SimFleet
-from tests.throwaway.controlplane import ControlPlane, find_programs
+from tests.lib.throwaway.controlplane import ControlPlane, find_programs
 
 _HOUR = 3600.0
 _GENERATION = "1" * 16  # as a policy takes it

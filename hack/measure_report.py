@@ -19,8 +19,8 @@ from typing import Any
 from installer.manifests.build import build_objects
 from installer.manifests.inputs import ManifestOptions, load_inputs
 from installer.model.names import STATUS
-from tests.extras import EXTENSION
-from tests.throwaway.fleet import (
+from tests.lib.extras import EXTENSION
+from tests.lib.throwaway.fleet import (
     DAEMON_SETS,
     NODES,
     PODS,
@@ -28,7 +28,7 @@ from tests.throwaway.fleet import (
     build_pod,
     kind_of,
 )
-from tests.throwaway.kubeserver import Kind, KubeServer, Name
+from tests.lib.throwaway.kubeserver import Kind, KubeServer, Name
 
 _VALUES = "images: {installer: registry.example.org/cri-resmgr-installer:1}\nannotateNode: true\n"
 _NODE_BYTES = 8000

@@ -16,12 +16,12 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from tests import bootstrap
-from tests.throwaway import real
-from tests.throwaway.host import ThrowawayHost
-from tests.throwaway.kubelet import install_kubelet, running_endpoint, wait_healthy
-from tests.throwaway.payload import build_payload
-from tests.throwaway.snapshot import difference, snapshot
+from tests.lib import bootstrap
+from tests.lib.throwaway import real
+from tests.lib.throwaway.host import ThrowawayHost
+from tests.lib.throwaway.kubelet import install_kubelet, running_endpoint, wait_healthy
+from tests.lib.throwaway.payload import build_payload
+from tests.lib.throwaway.snapshot import difference, snapshot
 
 PROXY, KUBELET = "cri-resource-manager.service", "kubelet.service"
 POLICY = "policy:\n  Active: topology-aware\n  ReservedResources:\n    CPU: 750m\n"

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from installer.model.paths import PROXY_PID_FILE
-from tests import bootstrap, extras, rules
-from tests.throwaway import real
-from tests.throwaway.controlplane import CLUSTER_PROGRAMS, PROGRAMS, find_programs
-from tests.throwaway.resource_manager import PROGRAM as MANAGER
-from tests.throwaway.resource_manager import find_manager
+from tests.lib import bootstrap, extras, rules
+from tests.lib.throwaway import real
+from tests.lib.throwaway.controlplane import CLUSTER_PROGRAMS, PROGRAMS, find_programs
+from tests.lib.throwaway.resource_manager import PROGRAM as MANAGER
+from tests.lib.throwaway.resource_manager import find_manager
 
 MATRIX = "matrix"
 

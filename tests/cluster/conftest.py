@@ -10,9 +10,9 @@ import pytest
 from tests.cluster.watch import Watch
 from tests.cluster.world import Cluster, system
 from tests.image.images import missing_builders
-from tests.throwaway import real
-from tests.throwaway.controlplane import CLUSTER_PROGRAMS, find_programs
-from tests.throwaway.host import missing_needs
+from tests.lib.throwaway import real
+from tests.lib.throwaway.controlplane import CLUSTER_PROGRAMS, find_programs
+from tests.lib.throwaway.host import missing_needs
 
 
 @pytest.fixture(scope="module")

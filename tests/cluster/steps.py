@@ -7,7 +7,7 @@ import json
 from installer.model.names import READY_LABEL
 from tests.cluster.world import NAME, NONE, OLD, Cluster, KubeNode, Object
 from tests.host.node import BINARY, FALLBACK
-from tests.throwaway.furnish import IMAGE
+from tests.lib.throwaway.furnish import IMAGE
 
 #: A fleet of a few nodes, and nobody wants to wait for five minutes.
 SETTINGS: Object = {

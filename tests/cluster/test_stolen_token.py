@@ -11,11 +11,11 @@ import pytest
 
 from tests.cluster.steps import SETTINGS, install
 from tests.cluster.world import Cluster, KubeNode
-from tests.contract.robbed import AGENT, NAME, NODES, Robbed
 from tests.lib.attacks import *  # noqa: F403
-from tests.throwaway.controlplane import Caller
-from tests.throwaway.furnish import IMAGE
-from tests.throwaway.network import address
+from tests.lib.robbed import AGENT, NAME, NODES, Robbed
+from tests.lib.throwaway.controlplane import Caller
+from tests.lib.throwaway.furnish import IMAGE
+from tests.lib.throwaway.network import address
 
 #: No agent is in that image, but its pods are there, and with them their tokens.
 VALUES = {"settings": SETTINGS, "agent": {"enabled": True}, "images": {"agent": IMAGE}}

@@ -21,19 +21,19 @@ from typing import Any, Self, TypeVar
 import yaml
 
 from installer.model.names import READY_CONDITION, STATUS
-from tests.extras import EXTENSION
 from tests.host.node import PROXY
 from tests.image.container import import_archive
 from tests.image.images import image
-from tests.throwaway.containers import ctr, import_image
-from tests.throwaway.controlplane import ControlPlane
-from tests.throwaway.furnish import write
-from tests.throwaway.host import HostError, ThrowawayHost
-from tests.throwaway.kubelet import UNIT, lay_kubelet, running_arguments, wait_healthy
-from tests.throwaway.network import PODS, Network, address
-from tests.throwaway.real_kubelet import LENIENT
-from tests.throwaway.snapshot import difference, snapshot
-from tests.tree import tree
+from tests.lib.extras import EXTENSION
+from tests.lib.throwaway.containers import ctr, import_image
+from tests.lib.throwaway.controlplane import ControlPlane
+from tests.lib.throwaway.furnish import write
+from tests.lib.throwaway.host import HostError, ThrowawayHost
+from tests.lib.throwaway.kubelet import UNIT, lay_kubelet, running_arguments, wait_healthy
+from tests.lib.throwaway.network import PODS, Network, address
+from tests.lib.throwaway.real_kubelet import LENIENT
+from tests.lib.throwaway.snapshot import difference, snapshot
+from tests.lib.tree import tree
 
 NAMESPACE, NAME = "kube-system", "cri-resmgr-installer"
 OLD, NEW, BROKEN = "v0.9.2", "v0.9.3", "v0.9.4"

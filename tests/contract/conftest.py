@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.throwaway.host import ThrowawayHost, missing_needs
+from tests.lib.throwaway.host import ThrowawayHost, missing_needs
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -35,7 +35,7 @@ from installer.host.run import run
 from installer.host.validator import BinaryValidator
 from installer.model.host import Health, Machine
 from installer.model.paths import OUR_RUNTIME
-from tests.rules import rule
+from tests.lib.rules import rule
 
 HERE = Path("/")
 

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 import pytest
 
 from installer.model import paths
-from tests.throwaway import real
-from tests.throwaway.apiserver import ApiServer, merge
-from tests.throwaway.furnish import write
-from tests.throwaway.host import ThrowawayHost, missing_needs
-from tests.throwaway.payload import build_executable, build_payload
-from tests.throwaway.proxy import PROXY, push_config, ready, serves, start_proxy, until
-from tests.throwaway.standins import agent as standin
+from tests.lib.throwaway import real
+from tests.lib.throwaway.apiserver import ApiServer, merge
+from tests.lib.throwaway.furnish import write
+from tests.lib.throwaway.host import ThrowawayHost, missing_needs
+from tests.lib.throwaway.payload import build_executable, build_payload
+from tests.lib.throwaway.proxy import PROXY, push_config, ready, serves, start_proxy, until
+from tests.lib.throwaway.standins import agent as standin
 
 UNIT, BINARY, KUBECONFIG = "cri-resmgr-agent.service", "/opt/cri-resmgr-agent", "/opt/kubeconfig"
 NAMESPACE, NODE = "kube-system", "node-1"

@@ -15,7 +15,7 @@ import yaml
 
 from installer.cli import main
 from installer.model.names import Mode
-from tests.throwaway.controlplane import ControlPlane, find_programs
+from tests.lib.throwaway.controlplane import ControlPlane, find_programs
 
 VALUES: dict[str, dict[str, Any]] = {
     "defaults": {},

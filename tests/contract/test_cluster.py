@@ -30,10 +30,10 @@ from installer.model.fleet import DEFAULT_RULES
 from installer.model.hold import PAUSE_ANNOTATION
 from installer.model.jsontext import from_json, to_json
 from installer.model.names import NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS, Mode
-from tests.contract.scene import tidied
-from tests.member_bench import UNCHANGED
-from tests.rules import rule
-from tests.throwaway.apiserver import ApiServer
+from tests.lib.member_bench import UNCHANGED
+from tests.lib.own_process import tidied
+from tests.lib.rules import rule
+from tests.lib.throwaway.apiserver import ApiServer
 
 CHILD = """
 import sys

@@ -21,11 +21,11 @@ from installer.host.files import RootedFiles
 from installer.host.ports import Cri
 from installer.model.containers import CgroupState, CpuResources
 from installer.model.host import RunningContainer
-from tests.fakes import CONTAINERD, FakeCri
-from tests.rules import rule
-from tests.throwaway.containers import Mount, create_container, run_pod
-from tests.throwaway.host import ThrowawayHost
-from tests.throwaway.standins.http2 import (
+from tests.lib.fakes import CONTAINERD, FakeCri
+from tests.lib.rules import rule
+from tests.lib.throwaway.containers import Mount, create_container, run_pod
+from tests.lib.throwaway.host import ThrowawayHost
+from tests.lib.throwaway.standins.http2 import (
     ACK,
     DATA,
     END_HEADERS,

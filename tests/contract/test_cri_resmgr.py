@@ -10,13 +10,13 @@ import pytest
 
 from installer.inputs.configs import find_cpu_faults, load_configs
 from installer.model.proxy import fatal_lines, parse_cache
-from tests.throwaway import real
-from tests.throwaway.containers import create_container
-from tests.throwaway.furnish import write
-from tests.throwaway.host import ThrowawayHost, missing_needs
-from tests.throwaway.payload import build_executable, build_payload, lay_payload
-from tests.throwaway.proxy import BINARY, PID_FILE, PROXY, RELAY, push_config, ready, serves, until
-from tests.throwaway.standins import cri_resmgr
+from tests.lib.throwaway import real
+from tests.lib.throwaway.containers import create_container
+from tests.lib.throwaway.furnish import write
+from tests.lib.throwaway.host import ThrowawayHost, missing_needs
+from tests.lib.throwaway.payload import build_executable, build_payload, lay_payload
+from tests.lib.throwaway.proxy import BINARY, PID_FILE, PROXY, RELAY, push_config, ready, serves, until
+from tests.lib.throwaway.standins import cri_resmgr
 
 FORCE, FALLBACK = "/etc/cri-resmgr/force.cfg", "/etc/cri-resmgr/fallback.cfg"
 CACHE = "var/lib/cri-resmgr/cache"

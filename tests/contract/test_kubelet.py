@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.throwaway import real
-from tests.throwaway.containers import container_pid, create_container, reach
-from tests.throwaway.furnish import write
-from tests.throwaway.host import ThrowawayHost, missing_needs
-from tests.throwaway.kubelet import UNIT, certificate, healthz, wait_healthy
-from tests.throwaway.payload import build_executable
-from tests.throwaway.pods import fetch
-from tests.throwaway.proxy import until
-from tests.throwaway.real_kubelet import LENIENT, PREPARE, kubeconfig
-from tests.throwaway.standins import kubelet as standin
-from tests.throwaway.standins import kubelet_api
+from tests.lib.throwaway import real
+from tests.lib.throwaway.containers import container_pid, create_container, reach
+from tests.lib.throwaway.furnish import write
+from tests.lib.throwaway.host import ThrowawayHost, missing_needs
+from tests.lib.throwaway.kubelet import UNIT, certificate, healthz, wait_healthy
+from tests.lib.throwaway.payload import build_executable
+from tests.lib.throwaway.pods import fetch
+from tests.lib.throwaway.proxy import until
+from tests.lib.throwaway.real_kubelet import LENIENT, PREPARE, kubeconfig
+from tests.lib.throwaway.standins import kubelet as standin
+from tests.lib.throwaway.standins import kubelet_api
 
 RUNTIME = "containerd.service"
 STARTED = 60.0  # seconds

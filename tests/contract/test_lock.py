@@ -15,7 +15,7 @@ from installer.errors import BusyHostError, UnservableHostError
 from installer.host.files import RootedFiles
 from installer.host.lock import host_lock
 from installer.model.paths import LOCK
-from tests.rules import rule
+from tests.lib.rules import rule
 
 
 @rule("R10")

@@ -19,7 +19,7 @@ from installer.model.overview import (
     RolloutView,
 )
 from installer.report.overview import render_page
-from tests.browser import PROGRAM, Browser
+from tests.lib.browser import PROGRAM, Browser
 
 pytestmark = pytest.mark.skipif(not PROGRAM, reason="needs chromium")
 

@@ -13,10 +13,10 @@ from installer.errors import BusyHostError, UnservableHostError
 from installer.host.ports import Host
 from installer.host.real import build_host
 from installer.model.host import Health
-from tests.fakes import FakeHost
-from tests.rules import rule
-from tests.throwaway.host import ThrowawayHost
-from tests.throwaway.kubelet import executable
+from tests.lib.fakes import FakeHost
+from tests.lib.rules import rule
+from tests.lib.throwaway.host import ThrowawayHost
+from tests.lib.throwaway.kubelet import executable
 
 
 @pytest.fixture(params=["fake", "real"])

@@ -22,8 +22,10 @@ from installer.manifests import ManifestOptions, render_objects
 from installer.model.fleet import FleetRules, PlannedWork, WorkResult
 from installer.model.hold import PAUSE_ANNOTATION
 from installer.model.names import LAST_FAILURE, READY_CONDITION, READY_LABEL, STATUS
-from tests.contract.api_servers import ApiServer, serve
-from tests.contract.robbed import (
+from tests.lib.api_servers import ApiServer, serve
+from tests.lib.attacks import *  # noqa: F403
+from tests.lib.attacks import FLEET, annotated
+from tests.lib.robbed import (
     AGENT,
     NAME,
     NAMESPACE,
@@ -34,9 +36,7 @@ from tests.contract.robbed import (
     THERE,
     Robbed,
 )
-from tests.lib.attacks import *  # noqa: F403
-from tests.lib.attacks import FLEET, annotated
-from tests.throwaway.fleet import kind_of
+from tests.lib.throwaway.fleet import kind_of
 
 WORK = PlannedWork("0a1b", begins=True, soaks=True)
 RULES = FleetRules(order="any")

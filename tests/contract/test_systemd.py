@@ -16,9 +16,9 @@ from installer.host.ports import Systemd
 from installer.host.systemd import BusSystemd
 from installer.model.host import ExecLine, UnitDetail, UnitState
 from installer.model.paths import UNIT_VARIABLE
-from tests.fakes import NO_SUCH_UNIT, TIMEOUT, UNIT_MASKED, FakeSystemd, failed, timed_out
-from tests.rules import rule
-from tests.throwaway.host import ThrowawayHost
+from tests.lib.fakes import NO_SUCH_UNIT, TIMEOUT, UNIT_MASKED, FakeSystemd, failed, timed_out
+from tests.lib.rules import rule
+from tests.lib.throwaway.host import ThrowawayHost
 
 ABSENT = "contract-absent.service"
 DIRECTORY = "/etc/systemd/system"

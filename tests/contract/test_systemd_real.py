@@ -17,8 +17,8 @@ from installer.errors import SystemdError, UnservableHostError
 from installer.host.bus import READ_SECONDS, TIMEOUT
 from installer.host.files import RootedFiles
 from installer.host.systemd import BusSystemd
-from tests.rules import rule
-from tests.throwaway.host import ThrowawayHost
+from tests.lib.rules import rule
+from tests.lib.throwaway.host import ThrowawayHost
 
 UNIT = "contract-sleeper.service"
 FILE = f"/etc/systemd/system/{UNIT}"

@@ -14,8 +14,8 @@ from installer.host.bus import SystemBus
 from installer.host.files import RootedFiles
 from installer.model.paths import OUR_RUNTIME, PASS_LOG
 from tests.lib.event_loop import Scene
-from tests.rules import rule
-from tests.throwaway.host import ThrowawayHost
+from tests.lib.rules import rule
+from tests.lib.throwaway.host import ThrowawayHost
 
 NAME = "contract-pass.service"
 SAY = f'say() {{ echo "$1" >>{PASS_LOG}; }};'

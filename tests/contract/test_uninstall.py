@@ -24,10 +24,10 @@ from installer.operator.api import ApiError
 from installer.operator.kube import KubeClient, connect_with
 from installer.operator.uninstall import Asked, find, uninstall
 from installer.operator.wait import Clock
-from tests.extras import EXTENSION
-from tests.rules import rule
-from tests.throwaway.fleet import DAEMON_SETS, NODES, PODS, Fleet
-from tests.throwaway.kubeserver import Kind, Name
+from tests.lib.extras import EXTENSION
+from tests.lib.rules import rule
+from tests.lib.throwaway.fleet import DAEMON_SETS, NODES, PODS, Fleet
+from tests.lib.throwaway.kubeserver import Kind, Name
 
 CONFIG_MAPS, ACCOUNTS = Kind("/api/v1", "configmaps"), Kind("/api/v1", "serviceaccounts")
 VALUES = """

@@ -18,10 +18,10 @@ from installer.host.files import RootedFiles
 from installer.model.event import Event
 from installer.model.fleet import BREAKER, FLEET, FleetRules, PlannedWork, WorkResult
 from installer.model.hold import PAUSE_ANNOTATION
-from tests.contract.scene import tidied
 from tests.host.daemon import SOON
-from tests.member_bench import UNCHANGED
-from tests.throwaway.apiserver import ApiServer
+from tests.lib.member_bench import UNCHANGED
+from tests.lib.own_process import tidied
+from tests.lib.throwaway.apiserver import ApiServer
 
 CHILD = """
 import sys

@@ -13,9 +13,9 @@ import pytest
 
 from installer.daemon.watch import WatchSpec
 from installer.host.run import run
-from tests.contract.scene import remove_sources, sources, tidied
 from tests.lib.event_loop import SOON, Scene
-from tests.rules import rule
+from tests.lib.own_process import remove_sources, sources, tidied
+from tests.lib.rules import rule
 
 
 @pytest.fixture

@@ -22,9 +22,9 @@ from installer.cluster.leases import Permit, build_lease, build_permit
 from installer.manifests.inputs import ManifestOptions
 from installer.model.fleet import BREAKER, FleetRules
 from installer.model.instant import parse_time
-from tests.extras import EXTENSION
-from tests.throwaway.fleet import LEASES, NODES, Fleet, build_node
-from tests.throwaway.kubeserver import Name
+from tests.lib.extras import EXTENSION
+from tests.lib.throwaway.fleet import LEASES, NODES, Fleet, build_node
+from tests.lib.throwaway.kubeserver import Name
 
 Ran = subprocess.CompletedProcess[str]
 Run = Callable[..., Ran]

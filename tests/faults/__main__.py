@@ -9,8 +9,8 @@ import sys
 import time
 from collections.abc import Sequence
 
-from tests import bootstrap
-from tests.throwaway import real
+from tests.lib import bootstrap
+from tests.lib.throwaway import real
 
 #: Its module, how much of it is tried if nobody says, and what that counts.
 SUITES = {

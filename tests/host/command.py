@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.throwaway.host import ThrowawayHost
-from tests.throwaway.payload import build_payload
-from tests.throwaway.snapshot import difference, files
+from tests.lib.throwaway.host import ThrowawayHost
+from tests.lib.throwaway.payload import build_payload
+from tests.lib.throwaway.snapshot import difference, files
 
 PROGRAM = Path(sys.executable).with_name("cri-resmgr-installer")
 RELAY_FLAG = "--container-runtime-endpoint=unix:///var/run/cri-resmgr/cri-resmgr.sock"

@@ -7,9 +7,9 @@ import pytest
 
 from tests.host.node import Node
 from tests.host.product import lent
-from tests.throwaway import real
-from tests.throwaway.host import ThrowawayHost, missing_needs
-from tests.throwaway.payload import build_payload
+from tests.lib.throwaway import real
+from tests.lib.throwaway.host import ThrowawayHost, missing_needs
+from tests.lib.throwaway.payload import build_payload
 
 OF_STAND_INS = ("test_pods_of_kubelet", "test_restarted_kubelet", "test_throwaway")
 

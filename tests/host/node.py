@@ -6,11 +6,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.host.command import RELAY_FLAG, Command, Ended
-from tests.throwaway import real
-from tests.throwaway.host import ThrowawayHost
-from tests.throwaway.kubelet import UNIT, install_kubelet, running_arguments, wait_healthy
-from tests.throwaway.payload import build_payload
-from tests.throwaway.snapshot import difference, snapshot
+from tests.lib.throwaway import real
+from tests.lib.throwaway.host import ThrowawayHost
+from tests.lib.throwaway.kubelet import UNIT, install_kubelet, running_arguments, wait_healthy
+from tests.lib.throwaway.payload import build_payload
+from tests.lib.throwaway.snapshot import difference, snapshot
 
 PROXY = "cri-resource-manager.service"
 BINARY = "/opt/intel/bin/cri-resmgr"

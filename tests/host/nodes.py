@@ -20,8 +20,8 @@ from typing import Any
 from tests.host.command import PROGRAM
 from tests.host.daemon import Daemon
 from tests.host.node import Node
-from tests.throwaway.fleet import CONFIG_MAPS, DAEMON_SETS, NODES, PODS
-from tests.throwaway.kubeserver import KubeServer, Name, Refused
+from tests.lib.throwaway.fleet import CONFIG_MAPS, DAEMON_SETS, NODES, PODS
+from tests.lib.throwaway.kubeserver import KubeServer, Name, Refused
 
 REVISION = "controller-revision-hash"
 KUBELET = "kubelet"

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from tests.host.daemon import SOON, within
 from tests.host.node import STATE, Node
-from tests.throwaway.snapshot import Entry, difference, files
+from tests.lib.throwaway.snapshot import Entry, difference, files
 
 LOCKED = 75  # another run holds the host's lock
 

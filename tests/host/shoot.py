@@ -14,10 +14,10 @@ from typing import Any
 from installer.model.names import STATUS
 from tests.host.node import Node
 from tests.host.nodes import Nodes, pod_name
-from tests.throwaway.fleet import CONFIG_MAPS, DAEMON_SETS, NODES, PODS
-from tests.throwaway.gardener import LABELS, Landscape
-from tests.throwaway.kubeserver import Kind, KubeServer, Name
-from tests.throwaway.managed import COLLECTABLE, FINALIZED, RESOURCES, SECRETS
+from tests.lib.throwaway.fleet import CONFIG_MAPS, DAEMON_SETS, NODES, PODS
+from tests.lib.throwaway.gardener import LABELS, Landscape
+from tests.lib.throwaway.kubeserver import Kind, KubeServer, Name
+from tests.lib.throwaway.managed import COLLECTABLE, FINALIZED, RESOURCES, SECRETS
 
 EVENTS = Kind("/api/v1", "events")
 FOREGROUND = "foregroundDeletion"

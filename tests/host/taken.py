@@ -6,11 +6,11 @@ from pathlib import Path
 
 from installer.model.paths import same_endpoint
 from tests.host.node import Node
-from tests.throwaway.earlier import KINDS
-from tests.throwaway.host import ThrowawayHost
-from tests.throwaway.kubelet import running_arguments, running_endpoint, wait_healthy
-from tests.throwaway.payload import build_payload
-from tests.throwaway.snapshot import difference, snapshot
+from tests.lib.throwaway.earlier import KINDS
+from tests.lib.throwaway.host import ThrowawayHost
+from tests.lib.throwaway.kubelet import running_arguments, running_endpoint, wait_healthy
+from tests.lib.throwaway.payload import build_payload
+from tests.lib.throwaway.snapshot import difference, snapshot
 
 DROP_INS = "/etc/systemd/system/kubelet.service.d"
 #: What a takeover changes for good: kubelet's own file, and for how long it has been there.

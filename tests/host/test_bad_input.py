@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.host.command import RELAY_FLAG, Command, Ended, execute, untouched
-from tests.rules import rule
-from tests.throwaway.host import ThrowawayHost
-from tests.throwaway.kubelet import install_kubelet, running_arguments
-from tests.throwaway.payload import build_payload
-from tests.throwaway.snapshot import difference, snapshot, walk
+from tests.lib.rules import rule
+from tests.lib.throwaway.host import ThrowawayHost
+from tests.lib.throwaway.kubelet import install_kubelet, running_arguments
+from tests.lib.throwaway.payload import build_payload
+from tests.lib.throwaway.snapshot import difference, snapshot, walk
 
 pytestmark = pytest.mark.long
 

@@ -16,10 +16,10 @@ from installer.model.names import READY_CONDITION, STATUS
 from tests.host.command import PROGRAM, REAL_POLICY
 from tests.host.daemon import SOON, Daemon, within
 from tests.host.node import BINARY, GUARD, Node
-from tests.rules import rule
-from tests.throwaway.apiserver import ApiServer
-from tests.throwaway.host import ThrowawayHost
-from tests.throwaway.snapshot import difference, files
+from tests.lib.rules import rule
+from tests.lib.throwaway.apiserver import ApiServer
+from tests.lib.throwaway.host import ThrowawayHost
+from tests.lib.throwaway.snapshot import difference, files
 
 
 @pytest.fixture(scope="module")

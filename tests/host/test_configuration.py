@@ -9,10 +9,10 @@ from installer.model import paths
 from tests.host.agent import CACHE, push, restart_with
 from tests.host.node import PROXY, Node
 from tests.host.workload import POLICIES
-from tests.rules import rule
-from tests.throwaway.host import ThrowawayHost
-from tests.throwaway.kubelet import wait_healthy
-from tests.throwaway.proxy import push_config, serves
+from tests.lib.rules import rule
+from tests.lib.throwaway.host import ThrowawayHost
+from tests.lib.throwaway.kubelet import wait_healthy
+from tests.lib.throwaway.proxy import push_config, serves
 
 NONE = "policy:\n  Active: none\n"
 

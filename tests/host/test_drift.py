@@ -16,10 +16,10 @@ from tests.host.command import untouched
 from tests.host.mortal import DieAfter, converge
 from tests.host.node import DROP_IN, FALLBACK, OURS, PROXY, PROXY_ENVIRONMENT, PROXY_UNIT, STATE, Node
 from tests.host.product import put_right
-from tests.rules import rule
-from tests.throwaway.host import ThrowawayHost
-from tests.throwaway.kubelet import UNIT, running_arguments, wait_healthy
-from tests.throwaway.proxy import ready, until
+from tests.lib.rules import rule
+from tests.lib.throwaway.host import ThrowawayHost
+from tests.lib.throwaway.kubelet import UNIT, running_arguments, wait_healthy
+from tests.lib.throwaway.proxy import ready, until
 
 FORCE = "/etc/cri-resmgr/force.cfg"
 

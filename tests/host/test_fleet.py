@@ -16,10 +16,10 @@ from installer.model.fleet import FLEET
 from installer.model.hold import PAUSE_ANNOTATION
 from tests.host.daemon import SOON, Daemon, within
 from tests.host.node import Node
-from tests.rules import rule
-from tests.throwaway.apiserver import ApiServer
-from tests.throwaway.host import ThrowawayHost
-from tests.throwaway.kubelet import wait_healthy
+from tests.lib.rules import rule
+from tests.lib.throwaway.apiserver import ApiServer
+from tests.lib.throwaway.host import ThrowawayHost
+from tests.lib.throwaway.kubelet import wait_healthy
 
 pytestmark = pytest.mark.long
 

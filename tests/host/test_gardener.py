@@ -15,19 +15,19 @@ from typing import Any
 import pytest
 
 from installer.operator.clean_nodes import build_patches
-from tests.extras import EXTENSION
 from tests.host.command import PROGRAM
 from tests.host.node import FALLBACK, PROXY, Node
 from tests.host.shoot import EVENTS, LiveShoot
-from tests.rules import rule
-from tests.throwaway.fleet import NODES
-from tests.throwaway.gardener import EVENTS as SEED_EVENTS
-from tests.throwaway.gardener import install_controller
-from tests.throwaway.host import ThrowawayHost
-from tests.throwaway.kubelet import wait_healthy
-from tests.throwaway.kubeserver import Kind, KubeServer, Name
-from tests.throwaway.managed import RESOURCES, SECRETS
-from tests.throwaway.payload import build_payload
+from tests.lib.extras import EXTENSION
+from tests.lib.rules import rule
+from tests.lib.throwaway.fleet import NODES
+from tests.lib.throwaway.gardener import EVENTS as SEED_EVENTS
+from tests.lib.throwaway.gardener import install_controller
+from tests.lib.throwaway.host import ThrowawayHost
+from tests.lib.throwaway.kubelet import wait_healthy
+from tests.lib.throwaway.kubeserver import Kind, KubeServer, Name
+from tests.lib.throwaway.managed import RESOURCES, SECRETS
+from tests.lib.throwaway.payload import build_payload
 
 pytestmark = pytest.mark.long
 

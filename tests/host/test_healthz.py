@@ -11,8 +11,8 @@ import pytest
 from tests.host.command import untouched
 from tests.host.node import Node
 from tests.host.product import offer_broken, offer_good
-from tests.rules import rule
-from tests.throwaway.kubelet import UNIT, healthz, wait_healthy
+from tests.lib.rules import rule
+from tests.lib.throwaway.kubelet import UNIT, healthz, wait_healthy
 
 #: Takes the port as soon as it is free, and answers as it is told.
 _THIEF = """

@@ -30,7 +30,7 @@ from tests.host.mortal import (
     converge,
 )
 from tests.host.workload import UNSEEN
-from tests.rules import rule
+from tests.lib.rules import rule
 
 pytestmark = pytest.mark.long
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.faults.hosts import killed
 from tests.faults.hosts.bench import Bench
-from tests.rules import rule
+from tests.lib.rules import rule
 
 pytestmark = pytest.mark.long
 

@@ -9,9 +9,9 @@ import pytest
 from tests.faults.hosts import kubelets
 from tests.host.command import RELAY_FLAG, Command, Ended, untouched
 from tests.host.flavours import KUBELETS, NEW_FLAG, UNIT_FILE, Flavour
-from tests.rules import rule
-from tests.throwaway.host import ThrowawayHost
-from tests.throwaway.kubelet import (
+from tests.lib.rules import rule
+from tests.lib.throwaway.host import ThrowawayHost
+from tests.lib.throwaway.kubelet import (
     FLAVOURS,
     UNIT,
     healthz,
@@ -21,7 +21,7 @@ from tests.throwaway.kubelet import (
     runtime_of,
     wait_healthy,
 )
-from tests.throwaway.snapshot import difference, files, snapshot
+from tests.lib.throwaway.snapshot import difference, files, snapshot
 
 pytestmark = pytest.mark.long
 

@@ -10,9 +10,9 @@ import pytest
 from installer.node.record import SCHEMA
 from tests.host.command import PROGRAM
 from tests.host.node import BINARY, GUARD, PROXY, PROXY_ENVIRONMENT, STATE, Node
-from tests.rules import rule
-from tests.throwaway.host import ThrowawayHost
-from tests.throwaway.kubelet import healthz, wait_healthy
+from tests.lib.rules import rule
+from tests.lib.throwaway.host import ThrowawayHost
+from tests.lib.throwaway.kubelet import healthz, wait_healthy
 
 RECORD = f"{STATE}/record.json"
 MOVING = "write /etc/cri-resmgr/kubelet.env"  # the last line before kubelet is restarted

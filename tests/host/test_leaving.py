@@ -21,13 +21,13 @@ from installer.model.names import READY_LABEL, STATUS, UNINSTALLING
 from tests.host.daemon import SOON, Daemon, within
 from tests.host.node import PROXY, Node
 from tests.host.nodes import Nodes
-from tests.rules import rule
-from tests.throwaway.authority import ACCOUNTS, NAMESPACES, StrictServer
-from tests.throwaway.fleet import LABELS, NODES, kind_of
-from tests.throwaway.host import ThrowawayHost
-from tests.throwaway.kubelet import wait_healthy
-from tests.throwaway.kubeserver import Kind, Name, Refused
-from tests.throwaway.snapshot import difference, files
+from tests.lib.rules import rule
+from tests.lib.throwaway.authority import ACCOUNTS, NAMESPACES, StrictServer
+from tests.lib.throwaway.fleet import LABELS, NODES, kind_of
+from tests.lib.throwaway.host import ThrowawayHost
+from tests.lib.throwaway.kubelet import wait_healthy
+from tests.lib.throwaway.kubeserver import Kind, Name, Refused
+from tests.lib.throwaway.snapshot import difference, files
 
 pytestmark = pytest.mark.long
 

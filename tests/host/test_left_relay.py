@@ -7,10 +7,10 @@ import pytest
 
 from tests.host.daemon import SOON, within
 from tests.host.node import PROXY, Node
-from tests.rules import rule
-from tests.throwaway.freezer import freezer_root, frozen
-from tests.throwaway.host import ThrowawayHost
-from tests.throwaway.kubelet import healthz, wait_healthy
+from tests.lib.rules import rule
+from tests.lib.throwaway.freezer import freezer_root, frozen
+from tests.lib.throwaway.host import ThrowawayHost
+from tests.lib.throwaway.kubelet import healthz, wait_healthy
 
 pytestmark = pytest.mark.long
 

@@ -7,7 +7,7 @@ import pytest
 from tests.faults.hosts import takeovers
 from tests.faults.hosts.life import Life
 from tests.faults.hosts.lives import live
-from tests.rules import rule
+from tests.lib.rules import rule
 
 pytestmark = pytest.mark.long
 

@@ -12,7 +12,7 @@ import pytest
 from tests.faults.hosts.misfortunes.case import Case, Reboot
 from tests.faults.hosts.misfortunes.stage import Stage
 from tests.faults.hosts.misfortunes.table import GROUPS
-from tests.rules import rule
+from tests.lib.rules import rule
 
 pytestmark = pytest.mark.long
 

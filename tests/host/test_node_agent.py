@@ -7,9 +7,9 @@ import pytest
 
 from installer.model import paths
 from tests.host.node import DROP_IN, Node
-from tests.rules import rule
-from tests.throwaway.host import ThrowawayHost
-from tests.throwaway.kubelet import UNIT, wait_healthy
+from tests.lib.rules import rule
+from tests.lib.throwaway.host import ThrowawayHost
+from tests.lib.throwaway.kubelet import UNIT, wait_healthy
 
 CONTROL = f"{paths.CONTROL_UNITS}/{UNIT}.d"
 WIPED = Path(DROP_IN).parent

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 import pytest
 
 from tests.host.node import Node
-from tests.program import KIT, PROGRAM, lay_program
-from tests.rules import rule
-from tests.throwaway.host import ThrowawayHost
-from tests.throwaway.snapshot import snapshot
-from tests.tree import tree
+from tests.lib.program import KIT, PROGRAM, lay_program
+from tests.lib.rules import rule
+from tests.lib.throwaway.host import ThrowawayHost
+from tests.lib.throwaway.snapshot import snapshot
+from tests.lib.tree import tree
 
 GIVEN = (*("--configs", f"{KIT}/configs"), *("--config", f"{KIT}/settings.yaml"), "--payload")
 

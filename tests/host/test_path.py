@@ -7,8 +7,8 @@ import pytest
 
 from tests.host.command import untouched
 from tests.host.node import BINARY, DROP_IN, FALLBACK, OURS, PROXY, PROXY_ENVIRONMENT, Node
-from tests.rules import rule
-from tests.throwaway.host import ThrowawayHost
+from tests.lib.rules import rule
+from tests.lib.throwaway.host import ThrowawayHost
 
 
 @pytest.fixture(scope="module")

@@ -17,14 +17,14 @@ from tests.host.daemon import SOON, within
 from tests.host.mortal import DieAfter, converge, run_apart
 from tests.host.node import PROXY, STATE, Node
 from tests.host.workload import ALL_CPUS, POLICIES, UNSEEN, Workload, but_cpus, enforced, free_of_pins, start
-from tests.rules import rule
-from tests.throwaway import real
-from tests.throwaway.containers import Mount, Pod, create_container, ctr, run_pod
-from tests.throwaway.host import ThrowawayHost
-from tests.throwaway.kubelet import UNIT, wait_healthy
-from tests.throwaway.pods import Assigned, pod_object
-from tests.throwaway.proxy import RELAY, ready, serves
-from tests.throwaway.standins.repinning import LOWEST
+from tests.lib.rules import rule
+from tests.lib.throwaway import real
+from tests.lib.throwaway.containers import Mount, Pod, create_container, ctr, run_pod
+from tests.lib.throwaway.host import ThrowawayHost
+from tests.lib.throwaway.kubelet import UNIT, wait_healthy
+from tests.lib.throwaway.pods import Assigned, pod_object
+from tests.lib.throwaway.proxy import RELAY, ready, serves
+from tests.lib.throwaway.standins.repinning import LOWEST
 
 CACHE = "/var/lib/cri-resmgr/cache"
 RUNNING = 1  # ContainerState of the proxy, as of the CRI

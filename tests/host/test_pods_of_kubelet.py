@@ -6,11 +6,11 @@ from collections.abc import Iterator
 import pytest
 
 from tests.host.daemon import SOON, within
-from tests.throwaway.containers import Pod, container_pid, create_container, run_pod
-from tests.throwaway.furnish import write
-from tests.throwaway.host import ThrowawayHost
-from tests.throwaway.kubelet import UNIT, install_kubelet, wait_healthy
-from tests.throwaway.pods import Assigned, available_since, fetch, pod_object
+from tests.lib.throwaway.containers import Pod, container_pid, create_container, run_pod
+from tests.lib.throwaway.furnish import write
+from tests.lib.throwaway.host import ThrowawayHost
+from tests.lib.throwaway.kubelet import UNIT, install_kubelet, wait_healthy
+from tests.lib.throwaway.pods import Assigned, available_since, fetch, pod_object
 
 pytestmark = pytest.mark.long
 

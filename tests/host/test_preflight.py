@@ -8,12 +8,12 @@ import pytest
 
 from tests.host.command import REAL_POLICY, RELAY_FLAG, Command, Ended, untouched
 from tests.host.daemon import SOON, within
-from tests.rules import rule
-from tests.throwaway import real
-from tests.throwaway.containers import create_container
-from tests.throwaway.host import ThrowawayHost
-from tests.throwaway.kubelet import UNIT, install_kubelet, running_arguments, wait_healthy
-from tests.throwaway.payload import build_payload
+from tests.lib.rules import rule
+from tests.lib.throwaway import real
+from tests.lib.throwaway.containers import create_container
+from tests.lib.throwaway.host import ThrowawayHost
+from tests.lib.throwaway.kubelet import UNIT, install_kubelet, running_arguments, wait_healthy
+from tests.lib.throwaway.payload import build_payload
 
 RUNTIME = "containerd.service"
 KUBELET_CONFIG = "/var/lib/kubelet/config.yaml"

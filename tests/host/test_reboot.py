@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.host.node import BINARY, GUARD, KUBELET_ENVIRONMENT, PROXY, Node
-from tests.rules import rule
-from tests.throwaway.host import ThrowawayHost
-from tests.throwaway.kubelet import wait_healthy
+from tests.lib.rules import rule
+from tests.lib.throwaway.host import ThrowawayHost
+from tests.lib.throwaway.kubelet import wait_healthy
 
 GUARD_SECONDS = 5
 _THEIR_DROP_IN = "/etc/systemd/system/kubelet.service.d/99-theirs.conf"

@@ -19,10 +19,10 @@ from tests.host.node import (
     STATE,
     Node,
 )
-from tests.rules import rule
-from tests.throwaway.host import ThrowawayHost
-from tests.throwaway.kubelet import UNIT
-from tests.throwaway.snapshot import snapshot
+from tests.lib.rules import rule
+from tests.lib.throwaway.host import ThrowawayHost
+from tests.lib.throwaway.kubelet import UNIT
+from tests.lib.throwaway.snapshot import snapshot
 
 RECORD = f"{STATE}/record.json"
 NOBODY = 0xFFFFFFFF

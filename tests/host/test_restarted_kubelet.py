@@ -17,10 +17,10 @@ from installer.manifests.probes import build_min_ready
 from tests.host.command import PROGRAM
 from tests.host.daemon import SOON, Daemon, within
 from tests.host.node import Node
-from tests.rules import rule
-from tests.throwaway.containers import Mount, Pod, container_pid, create_container, run_pod
-from tests.throwaway.kubelet import UNIT, wait_healthy
-from tests.throwaway.pods import Assigned, available_since, pod_object
+from tests.lib.rules import rule
+from tests.lib.throwaway.containers import Mount, Pod, container_pid, create_container, run_pod
+from tests.lib.throwaway.kubelet import UNIT, wait_healthy
+from tests.lib.throwaway.pods import Assigned, available_since, pod_object
 
 pytestmark = pytest.mark.long
 

@@ -13,9 +13,9 @@ from tests.host.daemon import BUSY
 from tests.host.mortal import Instant, PowerCut, StopRuntime, converge
 from tests.host.node import PROXY, STATE, Node
 from tests.host.product import changed_since, offer_broken, offer_good
-from tests.rules import rule
-from tests.throwaway.kubelet import healthz, wait_healthy
-from tests.throwaway.snapshot import files
+from tests.lib.rules import rule
+from tests.lib.throwaway.kubelet import healthz, wait_healthy
+from tests.lib.throwaway.snapshot import files
 
 HOLD = f"{STATE}/hold"
 BOUND = 30.0  # seconds that an attempt and its way back may take together

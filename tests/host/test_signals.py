@@ -10,7 +10,7 @@ from tests.faults.hosts import signals
 from tests.faults.hosts.bench import Bench
 from tests.faults.hosts.command import start_command
 from tests.faults.hosts.ways import Way
-from tests.rules import rule
+from tests.lib.rules import rule
 
 STRIDE = 7  # so that both signals come, and now and then twice
 SEED = 1

@@ -7,8 +7,8 @@ import pytest
 
 from tests.host.command import REAL_POLICY, Ended
 from tests.host.node import PROXY, STATE, Node
-from tests.rules import rule
-from tests.throwaway.kubelet import UNIT
+from tests.lib.rules import rule
+from tests.lib.throwaway.kubelet import UNIT
 
 HOLD = f"{STATE}/hold"
 CACHE = "/var/lib/cri-resmgr/cache"

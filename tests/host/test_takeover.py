@@ -14,12 +14,12 @@ from tests.host.node import BINARY, FALLBACK, PROXY, STATE, Node
 from tests.host.product import OF_A_START
 from tests.host.taken import REPAIRED, Taken
 from tests.host.workload import UNSEEN, but_cpus, free_of_pins, start
-from tests.rules import rule
-from tests.throwaway.earlier import await_relay, unpack_release
-from tests.throwaway.host import ThrowawayHost
-from tests.throwaway.kubelet import running_endpoint, wait_healthy
-from tests.throwaway.payload import build_payload
-from tests.throwaway.snapshot import Entry, difference, files, snapshot
+from tests.lib.rules import rule
+from tests.lib.throwaway.earlier import await_relay, unpack_release
+from tests.lib.throwaway.host import ThrowawayHost
+from tests.lib.throwaway.kubelet import running_endpoint, wait_healthy
+from tests.lib.throwaway.payload import build_payload
+from tests.lib.throwaway.snapshot import Entry, difference, files, snapshot
 
 pytestmark = pytest.mark.long
 

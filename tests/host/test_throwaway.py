@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.host.node import DROP_IN, Node
-from tests.throwaway import keeper
-from tests.throwaway.containers import (
+from tests.lib.throwaway import keeper
+from tests.lib.throwaway.containers import (
     Mount,
     container_pid,
     create_container,
@@ -23,9 +23,9 @@ from tests.throwaway.containers import (
     listens,
     reach,
 )
-from tests.throwaway.furnish import write
-from tests.throwaway.host import HostError, ThrowawayHost
-from tests.throwaway.kubelet import (
+from tests.lib.throwaway.furnish import write
+from tests.lib.throwaway.host import HostError, ThrowawayHost
+from tests.lib.throwaway.kubelet import (
     FLAVOURS,
     healthz,
     install_kubelet,
@@ -34,10 +34,10 @@ from tests.throwaway.kubelet import (
     runtime_of,
     wait_healthy,
 )
-from tests.throwaway.payload import build_payload, lay_payload
-from tests.throwaway.proxy import PID_FILE, PROXY, RELAY, ready, serves, start_proxy, until
-from tests.throwaway.snapshot import difference, snapshot
-from tests.throwaway.standins.http2 import PREFACE, SETTINGS, CallError, Connection, frame
+from tests.lib.throwaway.payload import build_payload, lay_payload
+from tests.lib.throwaway.proxy import PID_FILE, PROXY, RELAY, ready, serves, start_proxy, until
+from tests.lib.throwaway.snapshot import difference, snapshot
+from tests.lib.throwaway.standins.http2 import PREFACE, SETTINGS, CallError, Connection, frame
 
 pytestmark = pytest.mark.long
 
@@ -147,7 +147,7 @@ def test_nothing_is_left_of_a_host_that_failed_to_boot() -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_nothing_is_left_when_the_driver_is_killed(number: signal.Signals) -> None:
     script = (
-        "import signal, time; from tests.throwaway.host import ThrowawayHost\n"
+        "import signal, time; from tests.lib.throwaway.host import ThrowawayHost\n"
         # Whoever runs the tests in the background of a shell has it ignored.
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "with ThrowawayHost() as host:\n  print(host.name, flush=True); time.sleep(600)\n"

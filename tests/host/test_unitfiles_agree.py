@@ -10,7 +10,7 @@ from installer.errors import UnservableHostError
 from installer.host.files import RootedFiles
 from installer.host.systemd import BusSystemd
 from tests.faults.inputs.unitfiles import Laboratory
-from tests.throwaway.host import ThrowawayHost
+from tests.lib.throwaway.host import ThrowawayHost
 
 pytestmark = pytest.mark.long
 

@@ -8,9 +8,9 @@ import pytest
 
 from tests.host.daemon import BUSY
 from tests.host.node import BINARY, PROXY, PROXY_ENVIRONMENT, STATE, Node
-from tests.rules import rule
-from tests.throwaway.host import ThrowawayHost
-from tests.throwaway.kubelet import wait_healthy
+from tests.lib.rules import rule
+from tests.lib.throwaway.host import ThrowawayHost
+from tests.lib.throwaway.kubelet import wait_healthy
 
 HOLD = Path(STATE) / "hold"
 CRASHES = {"exitAfterSeconds": 0.5}

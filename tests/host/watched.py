@@ -8,8 +8,8 @@ from typing import Any
 
 from tests.host.daemon import Daemon
 from tests.host.node import Node
-from tests.throwaway.host import HostError
-from tests.throwaway.kubelet import UNIT
+from tests.lib.throwaway.host import HostError
+from tests.lib.throwaway.kubelet import UNIT
 
 HOLD = "/var/lib/cri-resmgr-installer/hold"
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from tests.host.command import REAL_POLICY
 from tests.host.daemon import SOON, within
 from tests.host.node import Node
-from tests.throwaway.containers import container_pid, create_container, run_pod
-from tests.throwaway.host import ThrowawayHost
-from tests.throwaway.proxy import PROXY, serves
-from tests.throwaway.standins.repinning import LOWEST, SHARED
+from tests.lib.throwaway.containers import container_pid, create_container, run_pod
+from tests.lib.throwaway.host import ThrowawayHost
+from tests.lib.throwaway.proxy import PROXY, serves
+from tests.lib.throwaway.standins.repinning import LOWEST, SHARED
 
 #: Policies that take CPUs from whoever runs, each with what its configuration begins with. The pools are as
 #: upstream documents them (static-pools, "Dynamic Configuration"), and need cri-resmgr-agent.

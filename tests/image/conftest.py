@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.image.images import missing_builders
-from tests.throwaway.host import missing_needs
+from tests.lib.throwaway.host import missing_needs
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

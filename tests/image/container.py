@@ -18,8 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.throwaway.containers import container_pid, ctr
-from tests.throwaway.host import HostError, ThrowawayHost
+from tests.lib.throwaway.containers import container_pid, ctr
+from tests.lib.throwaway.host import HostError, ThrowawayHost
 
 #: Where kubelet would have /var/lib/kubelet/pods; gone with the pod.
 PODS = "/run/pods"

@@ -11,12 +11,12 @@ import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.bootstrap import Bootstrap
-from tests.cache import CACHE, digest_of, keep_newest, locked, run, tree_parts
-from tests.throwaway import payload as payload_source
-from tests.throwaway import real
-from tests.throwaway.payload import build_payload
-from tests.throwaway.standins import faults
+from tests.lib.bootstrap import Bootstrap
+from tests.lib.cache import CACHE, digest_of, keep_newest, locked, run, tree_parts
+from tests.lib.throwaway import payload as payload_source
+from tests.lib.throwaway import real
+from tests.lib.throwaway.payload import build_payload
+from tests.lib.throwaway.standins import faults
 
 TOP = Path(__file__).parents[2]
 NEEDED = ("buildah", "mmdebstrap")

@@ -16,11 +16,11 @@ import pytest
 
 from hack.image_files import Entry, lines, read_config, read_image
 from hack.image_files import sizes as image_sizes
-from tests.cache import BuildError, locked, run
 from tests.image.images import TOP, base_image, build, environment, image, pack, payload
 from tests.image.servers import Registry, served, snapshots
 from tests.image.world import OLD
-from tests.throwaway.payload import build_payload
+from tests.lib.cache import BuildError, locked, run
+from tests.lib.throwaway.payload import build_payload
 
 pytestmark = pytest.mark.host
 

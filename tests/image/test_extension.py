@@ -7,10 +7,10 @@ import pytest
 
 from tests.image.container import Pod, import_archive
 from tests.image.images import extension_image
-from tests.throwaway.fleet import LEASES
-from tests.throwaway.gardener import Landscape, install_controller
-from tests.throwaway.host import ThrowawayHost
-from tests.throwaway.kubeserver import KubeServer, Name
+from tests.lib.throwaway.fleet import LEASES
+from tests.lib.throwaway.gardener import Landscape, install_controller
+from tests.lib.throwaway.host import ThrowawayHost
+from tests.lib.throwaway.kubeserver import KubeServer, Name
 
 pytestmark = pytest.mark.host
 

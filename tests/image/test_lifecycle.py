@@ -12,11 +12,11 @@ from installer.model.names import STATUS
 from tests.host.daemon import SOON, within
 from tests.host.node import BINARY, DROP_IN, FALLBACK, GUARD, PROXY
 from tests.image.world import NEW, OLD, World, idle
-from tests.rules import rule
-from tests.throwaway.apiserver import ApiServer
-from tests.throwaway.host import HostError, ThrowawayHost
-from tests.throwaway.kubelet import UNIT, wait_healthy
-from tests.throwaway.snapshot import difference, files
+from tests.lib.rules import rule
+from tests.lib.throwaway.apiserver import ApiServer
+from tests.lib.throwaway.host import HostError, ThrowawayHost
+from tests.lib.throwaway.kubelet import UNIT, wait_healthy
+from tests.lib.throwaway.snapshot import difference, files
 
 pytestmark = pytest.mark.host
 

@@ -10,9 +10,9 @@ from installer.model.paths import PASS_UNIT
 from tests.host.daemon import SOON, within
 from tests.host.node import GUARD, PROXY
 from tests.image.world import OLD, World
-from tests.rules import rule
-from tests.throwaway.host import HostError, ThrowawayHost
-from tests.throwaway.kubelet import UNIT, wait_healthy
+from tests.lib.rules import rule
+from tests.lib.throwaway.host import HostError, ThrowawayHost
+from tests.lib.throwaway.kubelet import UNIT, wait_healthy
 
 pytestmark = pytest.mark.host
 

@@ -10,7 +10,7 @@ from installer.cluster.leases import Permit, build_lease, build_permit
 from installer.model.fleet import ROLLOUT, SIZE
 from installer.model.hold import PAUSE_ANNOTATION
 from installer.model.names import STATUS
-from tests.contract.robbed import (
+from tests.lib.robbed import (
     AGENT,
     LEASES,
     NAME,
@@ -24,7 +24,7 @@ from tests.contract.robbed import (
     Robbed,
     lease,
 )
-from tests.throwaway.controlplane import Answer
+from tests.lib.throwaway.controlplane import Answer
 
 __all__ = [
     "held",

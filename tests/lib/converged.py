@@ -15,7 +15,7 @@ from installer.model.host import (
 )
 from installer.model.plan import Desired, DesiredKubelet, DesiredUnit, Strategy
 from installer.node.record import Owned, Record
-from tests.snapshots import snapshot
+from tests.lib.snapshots import snapshot
 
 DROP_IN = "/etc/systemd/system/kubelet.service.d/90-cri-resmgr.conf"
 

@@ -17,7 +17,7 @@ from installer.node.kubelet_command import launch_of, next_command_line, parse_b
 from installer.node.snapshot import is_script
 
 CASES = Path(__file__).parent.parent / "cases" / "kubelets"
-FLAVOURS = Path(__file__).parent.parent / "throwaway" / "kubelets"
+FLAVOURS = Path(__file__).parent / "throwaway" / "kubelets"
 UNIT = "kubelet.service"
 UNIT_DIRECTORIES = ("etc/systemd/system", "usr/lib/systemd/system")
 

@@ -18,8 +18,8 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.throwaway.containers import Pod, create_container, import_image, run_pod
-from tests.throwaway.standins.http2 import CallError
+from tests.lib.throwaway.containers import Pod, create_container, import_image, run_pod
+from tests.lib.throwaway.standins.http2 import CallError
 
 CGROUPS = Path("/sys/fs/cgroup")
 VALUES = ("cpu.weight", "cpu.max", "cpuset.cpus.effective", "cpuset.mems.effective", "memory.max")

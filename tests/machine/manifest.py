@@ -13,8 +13,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.throwaway.lively import changes_by_itself
-from tests.throwaway.snapshot import entry, units
+from tests.lib.throwaway.lively import changes_by_itself
+from tests.lib.throwaway.snapshot import entry, units
 
 DISTRIBUTIONS = ("usr", "boot")
 #: Beside the exceptions of a throwaway host: udev's, mount's, fsck's, and systemd's for whom the tests run.

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from tests.host.node import BINARY, PROXY
 from tests.host.workload import POLICIES
+from tests.lib.program import KIT, PROGRAM, PYTHON
+from tests.lib.throwaway.furnish import write
+from tests.lib.throwaway.payload import build_payload
 from tests.machine.machine import Ended, Machine, Parts
 from tests.machine.parts import assemble
-from tests.program import KIT, PROGRAM, PYTHON
-from tests.throwaway.furnish import write
-from tests.throwaway.payload import build_payload
 
 RELAY_ARGUMENT = "--container-runtime-endpoint=unix:///var/run/cri-resmgr/cri-resmgr.sock"
 OLD, NEW, BROKEN = "old", "new", "broken"

@@ -13,15 +13,15 @@ import subprocess
 import uuid
 from pathlib import Path
 
-from tests.cache import digest_of, keep_newest, locked, partial_of, run, tree_parts
+from tests.lib.cache import digest_of, keep_newest, locked, partial_of, run, tree_parts
+from tests.lib.program import KIT, lay_program
+from tests.lib.throwaway import furnish as furnishing
+from tests.lib.throwaway import real
+from tests.lib.throwaway.furnish import furnish_runtime, write
+from tests.lib.throwaway.kubelet import lay_kubelet_below
+from tests.lib.tree import KEPT, LOCK, PLACE, tree
 from tests.machine import agent
 from tests.machine.machine import QEMU, Parts
-from tests.program import KIT, lay_program
-from tests.throwaway import furnish as furnishing
-from tests.throwaway import real
-from tests.throwaway.furnish import furnish_runtime, write
-from tests.throwaway.kubelet import lay_kubelet_below
-from tests.tree import KEPT, LOCK, PLACE, tree
 
 NEEDED = (QEMU, "mmdebstrap", "mkfs.ext4", "lz4", "setpriv", "zstd")
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tests.lib.throwaway.standins.repinning import SHARED
 from tests.machine.node import MachineNode, Usage
-from tests.throwaway.standins.repinning import SHARED
 
 
 def install(node: MachineNode, policy: str, before: Usage) -> None:

@@ -6,8 +6,8 @@ import sys
 import time
 from pathlib import Path
 
+from tests.lib.tree import tree
 from tests.machine.parts import kernel
-from tests.tree import tree
 
 #: Starts a machine of empty disks, says which process it is, and waits for its end, which nobody ends.
 DRIVER = """

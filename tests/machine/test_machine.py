@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.host.node import FALLBACK, PROXY, STATE
+from tests.lib.rules import rule
 from tests.machine.node import BROKEN, NEW, REAL_CONFIGS, MachineNode, booted, difference
 from tests.machine.policies import install
-from tests.rules import rule
 
 HOUR_BACK = 'date --set "@$(($(date +%s) - 3600))"'
 DAEMON = "installer-run.service"

@@ -31,8 +31,8 @@ from installer.node.apply import apply_plan
 from installer.node.kubelet_start import await_calm
 from installer.node.pinning import due_shares, keeps_weight
 from installer.node.run import Progress
-from tests.fakes import CONTAINERD, Call, FakeHost
-from tests.rules import rule
+from tests.lib.fakes import CONTAINERD, Call, FakeHost
+from tests.lib.rules import rule
 
 ENDPOINT = "unix:///run/containerd/containerd.sock"
 CREATION: dict[str, int | str] = {

@@ -19,8 +19,8 @@ from installer.model.proxy import WHILE_HANGING
 from installer.node.apply import apply_plan
 from installer.node.proxy_start import why_not_taken
 from installer.node.run import Progress
-from tests.fakes import CONTAINERD, FakeHost
-from tests.rules import rule
+from tests.lib.fakes import CONTAINERD, FakeHost
+from tests.lib.rules import rule
 
 PATH = "/etc/cri-resmgr/fallback.cfg"
 LIMITS = Limits(proxy_start=1, kubelet_start=1, settle=1, guard=1, healthz_url="")

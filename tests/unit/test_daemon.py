@@ -30,8 +30,8 @@ from installer.model.hold import PAUSE_FILE
 from installer.model.host import UnitDetail, UnitState
 from installer.model.jsontext import from_json, to_json
 from installer.model.names import Mode
-from tests.fakes import FakeSystemd
-from tests.rules import rule
+from tests.lib.fakes import FakeSystemd
+from tests.lib.rules import rule
 
 HEAVY = ("pydantic", "jinja2", "psutil", "grpc", "yaml", "_hashlib")
 KUBELET = "kubelet.service"

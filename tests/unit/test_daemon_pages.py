@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from installer.daemon.pages import render_page
 from installer.model.daemon import DaemonState, Phase
 from installer.model.names import Mode
-from tests.rules import rule
+from tests.lib.rules import rule
 
 STATE = DaemonState(
     Mode.INSTALL,

@@ -21,7 +21,7 @@ from installer.node.reconcile import look, reconcile
 from tests.faults.disks.crash import build
 from tests.faults.disks.node import Node, bare_node, program
 from tests.faults.disks.recorder import Careless
-from tests.rules import rule
+from tests.lib.rules import rule
 
 SETTINGS = Settings(kubelet=KubeletSettings(settle_seconds=1))
 THEIRS = b"policy:\n  Active: topology-aware\n"  # what the node has at our path before us

@@ -38,7 +38,7 @@ from installer.node.desired import build_desired, fleet_generation
 from installer.node.header import with_generation, with_header
 from installer.node.kubelet_strategy import analyse_kubelet, effective, place_drop_in
 from installer.rendering import template_text, unit_text
-from tests.rules import rule
+from tests.lib.rules import rule
 
 BINARY = DesiredFile(
     paths.BINARY, 0o755, Part.PROXY, "ab" * 32, 38_000_000, content=Path("/payload/opt/intel/bin/cri-resmgr")

@@ -1,6 +1,6 @@
 """Kubelets as cases: tests/cases/kubelets/<name>/expected.yaml, on a tree of unit files.
 
-`flavour` names a bootable tree of tests/throwaway/kubelets; the case's own tree/
+`flavour` names a bootable tree of tests/lib/throwaway/kubelets; the case's own tree/
 lies over it, `without` takes files away. `running` is the command line of the running
 kubelet, where it is not the unit's; `names` is kubelet.variable, `settings` is
 kubelet.strategy. Expected is either a strategy with its variable or the code of a

@@ -29,8 +29,8 @@ from tests.lib.converged import (
     there,
     wanted,
 )
-from tests.rules import rule
-from tests.snapshots import but
+from tests.lib.rules import rule
+from tests.lib.snapshots import but
 
 
 def with_file(path: str, state: FileState) -> HostSnapshot:

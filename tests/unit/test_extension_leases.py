@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from installer.gardener.leases import LEADER, Leadership
 from installer.operator.api import MERGE, ApiError, KubeApi, Resource
-from tests.throwaway.apiserver import merge
+from tests.lib.throwaway.apiserver import merge
 
 
 class Leases(KubeApi):

@@ -16,7 +16,7 @@ from installer.host.disk import Kernel
 from installer.host.files import KEPT_BYTES, RootedFiles
 from installer.model.host import ABSENT, HostPath, Identity, Kind
 from installer.model.paths import TEMPORARY
-from tests.rules import rule
+from tests.lib.rules import rule
 
 UID, GID = os.geteuid(), os.getegid()
 

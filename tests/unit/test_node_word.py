@@ -10,8 +10,8 @@ import pytest
 
 from installer.cluster.node_word import build_node_patch, build_word_patch, remember
 from installer.model.names import LAST_FAILURE, NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
-from tests.rules import rule
-from tests.throwaway.apiserver import merge, merge_conditions
+from tests.lib.rules import rule
+from tests.lib.throwaway.apiserver import merge, merge_conditions
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 SAID = {"version": "1", "state": "converged", "reason": "größer", "generation": "ab12"}

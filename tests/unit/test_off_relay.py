@@ -33,8 +33,8 @@ from installer.node.converge import limits_of
 from installer.node.off_relay import come_back, restart_kubelet
 from installer.node.plan import refuge_of
 from installer.node.run import Progress
-from tests.fakes import CONTAINERD, FakeHost, timed_out
-from tests.rules import rule
+from tests.lib.fakes import CONTAINERD, FakeHost, timed_out
+from tests.lib.rules import rule
 
 KUBELET = "kubelet.service"
 RUNTIME = "unix:///run/containerd/containerd.sock"

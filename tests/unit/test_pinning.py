@@ -33,8 +33,8 @@ from installer.model.proxy import NO_CACHE, CachedContainer, ProxyCache
 from installer.node.apply import apply_plan
 from installer.node.pinning import find_resets
 from installer.node.run import Progress
-from tests.fakes import CONTAINERD, FakeHost
-from tests.rules import rule
+from tests.lib.fakes import CONTAINERD, FakeHost
+from tests.lib.rules import rule
 
 FREE = CgroupState("0-3", "0-1", "0-3", "0-1", shares=512)
 TAKEN = replace(FREE, cpus="1", mems="0", shares=2)

@@ -12,8 +12,8 @@ from installer.node.diff import diff
 from installer.node.plan import Ways, order_steps
 from installer.node.record import Record
 from tests.lib.converged import CONVERGED, DESIRED, DROP_IN, RECORD, process
-from tests.rules import rule
-from tests.snapshots import but
+from tests.lib.rules import rule
+from tests.lib.snapshots import but
 
 BARE = but(
     CONVERGED,

@@ -1,6 +1,6 @@
 """Every plan case of tests/cases/plans, and what must be true of all of them.
 
-`python -m tests.plancases` writes what is planned into `expected`: read each of them then, for the code may
+`python -m tests.lib.plancases` writes what is planned into `expected`: read each one then, for the code may
 be wrong. A case that says `wrong` (why) expects what is right, and fails as soon as the code is, too.
 """
 
@@ -13,9 +13,9 @@ import pytest
 
 from installer.model.host import DesiredFile, Part
 from installer.model.plan import Assessment, Plan, Step, StepKind
-from tests.plancases.case import CASES, Case, CaseError, as_yaml, describe, line_of, read_case
-from tests.plancases.node import Node
-from tests.plancases.state import make_node
+from tests.lib.plancases.case import CASES, Case, CaseError, as_yaml, describe, line_of, read_case
+from tests.lib.plancases.node import Node
+from tests.lib.plancases.state import make_node
 
 _CHANGES = {
     StepKind.MARK_PENDING,

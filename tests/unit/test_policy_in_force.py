@@ -28,7 +28,7 @@ from installer.model.proxy import (
     ProxyCache,
     parse_cache,
 )
-from tests.rules import rule
+from tests.lib.rules import rule
 
 FALLBACK = ("cri-resmgr", "--fallback-config", paths.FALLBACK_CONFIG)
 FORCED = ("cri-resmgr", f"--force-config={paths.FORCE_CONFIG}")

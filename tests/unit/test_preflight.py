@@ -50,7 +50,7 @@ from installer.node.header import with_header
 from installer.node.kubelet_strategy import KubeletAnalysis, place_drop_in
 from installer.node.preflight import check_change
 from installer.node.preflight_files import check_places
-from tests.rules import rule
+from tests.lib.rules import rule
 
 MIB = 1 << 20
 SETTINGS = Settings()

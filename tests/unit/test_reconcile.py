@@ -37,7 +37,7 @@ from installer.node.run import DAEMON
 from tests.faults.disks.crash import build
 from tests.faults.disks.node import KUBELET, Node, bare_node, program
 from tests.faults.disks.recorder import Careless
-from tests.rules import rule
+from tests.lib.rules import rule
 
 DROP_IN = paths.drop_in("/etc/systemd/system", KUBELET)
 SETTINGS = Settings(kubelet=KubeletSettings(settle_seconds=1))

@@ -17,7 +17,7 @@ from installer.gardener.registration import build_chart, render_registration
 from installer.gardener.resources import Shoot, parse_extension
 from installer.manifests import ManifestOptions
 from installer.model.names import Mode
-from tests.charts import lint_chart, render_chart
+from tests.lib.charts import lint_chart, render_chart
 
 NODES, CONTROLLER = "registry.example.org/cri-resmgr-installer:1", "registry.example.org/extension:1"
 CHART = Path(__file__).parents[2] / "templates" / "chart"

@@ -9,7 +9,7 @@ import re
 from installer.errors import InvalidInputError, KubeletKeptError, RolledBackError
 from installer.model.event import Event
 from installer.report.events import JsonReporter, build_reporter, report_error
-from tests.rules import rule
+from tests.lib.rules import rule
 
 
 def test_events_are_a_line_each() -> None:

@@ -33,7 +33,7 @@ from installer.report.events import build_reporter
 from installer.report.planned import plan_json, print_plan, render_plan, summarise
 from installer.report.terminal import cut, escape, one_line, wants_color
 from installer.report.waiting import WaitingLine
-from tests.reported import FALLBACK, HARMFUL, file, plan, there, unit
+from tests.lib.reported import FALLBACK, HARMFUL, file, plan, there, unit
 
 
 def diffs(plan: Plan) -> str:

@@ -16,8 +16,8 @@ from installer.model.plan import Assessment, Desired, DesiredUnit, Finding, Plan
 from installer.model.proxy import PolicyInForce, PolicySource
 from installer.report.history import print_history
 from installer.report.status import print_status
-from tests.reported import FALLBACK, HARMFUL, file, plan, there, unit
-from tests.snapshots import but, snapshot
+from tests.lib.reported import FALLBACK, HARMFUL, file, plan, there, unit
+from tests.lib.snapshots import but, snapshot
 
 PROXY = UnitState(paths.PROXY_UNIT, "loaded", "active", "running", "enabled", main_pid=5)
 

@@ -13,8 +13,8 @@ from installer.daemon.decision import Action, Decision
 from installer.daemon.policy import HOUR, Policy
 from installer.model import paths
 from tests.faults.disks.node import KUBELET
-from tests.passes import LONG, UNSURE, WatchedNode
-from tests.rules import rule
+from tests.lib.passes import LONG, UNSURE, WatchedNode
+from tests.lib.rules import rule
 
 
 class Daemon(WatchedNode):

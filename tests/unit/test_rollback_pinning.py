@@ -22,8 +22,8 @@ from installer.node.reconcile import reconcile
 from tests.faults.disks.crash import build
 from tests.faults.disks.node import Node, bare_node
 from tests.faults.disks.recorder import Careless
-from tests.rules import rule
-from tests.slownode import release
+from tests.lib.rules import rule
+from tests.lib.slownode import release
 
 SETTINGS = Settings(kubelet=KubeletSettings(settle_seconds=1))
 FREE = CgroupState("0-3", "0", "0-3", "0", shares=512)

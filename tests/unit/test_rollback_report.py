@@ -13,8 +13,8 @@ from installer.model import paths
 from installer.model.host import UnitState
 from installer.model.plan import Desired
 from installer.node.failure_report import RollbackReport, failed_twice, rolled_back
-from tests.rules import rule
-from tests.snapshots import but, snapshot
+from tests.lib.rules import rule
+from tests.lib.snapshots import but, snapshot
 
 CONTAINERD = "unix:///run/containerd/containerd.sock"
 DROP_IN = paths.drop_in("/etc/systemd/system", "kubelet.service")

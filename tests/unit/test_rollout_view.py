@@ -21,7 +21,7 @@ from installer.operator.look import look
 from installer.operator.rollout import build_view, see_rollouts
 from installer.operator.rollout_view import build_rollout
 from installer.report.rollout import print_rollouts
-from tests.rules import rule
+from tests.lib.rules import rule
 
 NOW = 1_800_000_000.0
 RULES = FleetRules()

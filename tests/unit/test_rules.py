@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import rules
-from tests.rules import rule
+from tests.lib import rules
+from tests.lib.rules import rule
 
 TESTS = Path(__file__).parents[1]
 LONG = "pytestmark = pytest.mark.long"

@@ -14,8 +14,8 @@ from installer.model.proxy import WHILE_HANGING
 from installer.node.reconcile import look
 from tests.faults.disks.crash import build
 from tests.faults.disks.node import bare_node, program
-from tests.rules import rule
-from tests.slownode import SETTINGS, SlowNode, build_slow_node, release
+from tests.lib.rules import rule
+from tests.lib.slownode import SETTINGS, SlowNode, build_slow_node, release
 
 BOUND = 30.0  # that kubelet may hang for
 

@@ -16,8 +16,8 @@ from installer.model.proxy import BELIEVED, WHILE_HANGING, may_be_slow
 from installer.node.converge import build_limits
 from installer.node.record import Record
 from installer.node.snapshot import read_machine, refresh, take_snapshot, with_probe
-from tests.fakes import CONTAINERD, FakeHost
-from tests.rules import rule
+from tests.lib.fakes import CONTAINERD, FakeHost
+from tests.lib.rules import rule
 
 SETTINGS = Settings(proxy=ProxySettings(start_timeout_seconds=20))
 

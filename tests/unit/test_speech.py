@@ -16,9 +16,9 @@ from installer.host.files import RootedFiles
 from installer.model.daemon import Phase
 from installer.model.hold import PAUSE_ANNOTATION
 from installer.model.names import NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
-from tests.cluster_scene import ALL_OK, CONTEXT, SEEN, Scene, answer, says, state
-from tests.fleet_bench import Store
-from tests.rules import rule
+from tests.lib.cluster_scene import ALL_OK, CONTEXT, SEEN, Scene, answer, says, state
+from tests.lib.fleet_bench import Store
+from tests.lib.rules import rule
 
 TOLD = {**ALL_OK, "annotation": ("ok", ""), "condition": ("ok", "")}
 SAID = {"metadata": {"annotations": {STATUS: "{}"}, "labels": {}}, "status": {"conditions": []}}

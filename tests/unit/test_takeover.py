@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from installer.model.host import KubeletBase, UnitText
 from installer.node.takeover import Repaired, repair_base, sources_of
-from tests.throwaway.earlier import cut
+from tests.lib.kubelet_trees import FLAVOURS
+from tests.lib.throwaway.earlier import cut
 
 RUNTIME = "unix:///run/containerd/containerd.sock"
-GARDENER = Path(__file__).parents[1] / "throwaway/kubelets/gardener-set/etc/systemd/system/kubelet.service"
+GARDENER = FLAVOURS / "gardener-set/etc/systemd/system/kubelet.service"
 UNIT_FILE = "/etc/systemd/system/kubelet.service"
 
 

@@ -14,8 +14,8 @@ from installer.model.event import Event
 from installer.model.hold import CLUSTER_MEMORY
 from installer.model.jsontext import to_json
 from installer.model.names import Mode
-from tests.cluster_scene import ALL_OK, Scene, answer, says, state
-from tests.rules import rule
+from tests.lib.cluster_scene import ALL_OK, Scene, answer, says, state
+from tests.lib.rules import rule
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from tests.contract.extension.replica import (
     Replica,
     Start,
 )
-from tests.throwaway.gardener import (
+from tests.lib.throwaway.gardener import (
     Landscape,
 )
 

@@ -16,7 +16,7 @@ from installer.gardener.service import serve
 from installer.operator.api import LEASE, Limits
 from installer.operator.api import SHOOT as SHOOT_LIMITS
 from installer.operator.kube import connect_with
-from tests.throwaway.gardener import (
+from tests.lib.throwaway.gardener import (
     RESOURCE,
     Landscape,
 )

@@ -20,7 +20,7 @@ from tests.contract.extension.replica import (
     Start,
     secrets,
 )
-from tests.throwaway.gardener import (
+from tests.lib.throwaway.gardener import (
     OPERATION,
     Landscape,
 )

@@ -13,8 +13,8 @@ from installer.gardener.pulses import Pulses
 from installer.operator.api import DAEMON_SETS, ApiError, Limits
 from installer.operator.kube import connect_with
 from tests.contract.extension.replica import SHOOT, Replica
-from tests.throwaway.gardener import Landscape
-from tests.throwaway.hostile import (
+from tests.lib.throwaway.gardener import Landscape
+from tests.lib.throwaway.hostile import (
     WAYS,
     HostileServer,
     bomb,
@@ -25,8 +25,8 @@ from tests.throwaway.hostile import (
     flood,
     redirect,
 )
-from tests.throwaway.kubeserver import Name
-from tests.throwaway.managed import SECRETS
+from tests.lib.throwaway.kubeserver import Name
+from tests.lib.throwaway.managed import SECRETS
 
 SMALL = Limits(seconds=0.3, size=256 << 10, pages=5, list_seconds=1.0)
 SAID = {

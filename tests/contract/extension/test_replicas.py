@@ -28,10 +28,10 @@ from tests.contract.extension.replica import (
     Start,
     secrets,
 )
-from tests.extras import EXTENSION
-from tests.throwaway.fleet import LEASES
-from tests.throwaway.gardener import EVENTS, Landscape
-from tests.throwaway.kubeserver import Name
+from tests.lib.extras import EXTENSION
+from tests.lib.throwaway.fleet import LEASES
+from tests.lib.throwaway.gardener import EVENTS, Landscape
+from tests.lib.throwaway.kubeserver import Name
 
 
 def test_one_of_two_replicas_acts_and_the_other_follows(world: Landscape, start: Start) -> None:

@@ -6,12 +6,12 @@ from __future__ import annotations
 from installer.gardener.decide import FINALIZER
 from installer.gardener.registration import build_chart
 from installer.model.names import STATUS
-from tests.charts import render_chart
 from tests.contract.extension.replica import CHANGED, INSTALLED, REMOVED, SHOOT, Start, secrets
-from tests.throwaway.fleet import DAEMON_SETS, LEASES, NODES, PODS
-from tests.throwaway.gardener import EVENTS, RESOURCE, Landscape
-from tests.throwaway.kubeserver import Kind, Name, parse_path
-from tests.throwaway.managed import SECRETS
+from tests.lib.charts import render_chart
+from tests.lib.throwaway.fleet import DAEMON_SETS, LEASES, NODES, PODS
+from tests.lib.throwaway.gardener import EVENTS, RESOURCE, Landscape
+from tests.lib.throwaway.kubeserver import Kind, Name, parse_path
+from tests.lib.throwaway.managed import SECRETS
 
 ACCOUNTS, NAMESPACES = Kind("/api/v1", "serviceaccounts"), Kind("/api/v1", "namespaces")
 CLUSTER_ROLES = Kind("/apis/rbac.authorization.k8s.io/v1", "clusterroles")

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.throwaway.controlplane import Caller, ControlPlane, find_programs
-from tests.throwaway.kubeserver import KubeServer
-from tests.throwaway.managed import Manager
-from tests.throwaway.resource_manager import ResourceManager, find_manager
+from tests.lib.throwaway.controlplane import Caller, ControlPlane, find_programs
+from tests.lib.throwaway.kubeserver import KubeServer
+from tests.lib.throwaway.managed import Manager
+from tests.lib.throwaway.resource_manager import ResourceManager, find_manager
 
 
 class Clusters(NamedTuple):

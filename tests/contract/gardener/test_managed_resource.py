@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.throwaway.controlplane import Caller
+from tests.lib.throwaway.controlplane import Caller
 
 Object = dict[str, Any]
 _GROUP = "resources.gardener.cloud"

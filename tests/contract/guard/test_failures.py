@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.contract.guard.node import Node, uptime
-from tests.rules import rule
+from tests.lib.rules import rule
 
 
 def fail_on_relay(node: Node, result: str = "exit-code", lived: float = 5) -> str:

@@ -10,7 +10,7 @@ import yaml
 
 from installer.inputs.systemd_syntax import parse_environment_file
 from tests.contract.guard.node import SOON, Node, elapsed, uptime
-from tests.rules import rule
+from tests.lib.rules import rule
 
 
 def test_mark_start(node: Node) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from installer.rendering import unit_text
 from tests.contract.guard.node import FLAG, LISTENS, NAME, SOON, Node, elapsed, uptime
-from tests.rules import rule
+from tests.lib.rules import rule
 
 
 @pytest.mark.parametrize(

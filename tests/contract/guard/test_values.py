@@ -12,7 +12,7 @@ from hypothesis import settings as limits
 from installer.inputs.systemd_syntax import split_words
 from tests.contract.guard.node import FLAG, NAME, Node
 from tests.faults.inputs.texts import hostile_text
-from tests.rules import rule
+from tests.lib.rules import rule
 
 NASTY = [
     "", "plain", "--a=b --c d", "two  blanks", " blank in front", "blank behind ", "tab\there",

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.contract.api_servers import ApiServer, serve
 from tests.contract.kubeserver.objects import LEASES, NODES, Object, new_lease, number
-from tests.throwaway.controlplane import Caller
+from tests.lib.api_servers import ApiServer, serve
+from tests.lib.throwaway.controlplane import Caller
 
 
 @pytest.fixture(scope="package", params=["stand-in", "real"])

@@ -6,7 +6,7 @@ import itertools
 import time
 from typing import Any
 
-from tests.throwaway.controlplane import Answer, Caller
+from tests.lib.throwaway.controlplane import Answer, Caller
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
 NODES = "/api/v1/nodes"

@@ -19,7 +19,7 @@ from tests.contract.kubeserver.objects import (
     path_of,
     refused,
 )
-from tests.throwaway.controlplane import Caller
+from tests.lib.throwaway.controlplane import Caller
 
 HELD = "example.org/held"
 

@@ -12,7 +12,6 @@ import pytest
 from installer.cluster.kubeapi import NO_OBJECTS
 from installer.operator.api import LEASES as THE_LEASES
 from installer.operator.api import ApiError, Limits, Resource
-from tests.contract.api_servers import ApiServer
 from tests.contract.kubeserver.objects import (
     LEASES,
     NODES,
@@ -23,7 +22,8 @@ from tests.contract.kubeserver.objects import (
     path_of,
     refused,
 )
-from tests.throwaway.controlplane import Caller
+from tests.lib.api_servers import ApiServer
+from tests.lib.throwaway.controlplane import Caller
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 Seen = tuple[str, str]

@@ -8,9 +8,9 @@ import json
 
 import pytest
 
-from tests.contract.api_servers import ApiServer
 from tests.contract.kubeserver.objects import LEASES, NODES, Object, new_lease, number, path_of, refused
-from tests.throwaway.controlplane import Caller
+from tests.lib.api_servers import ApiServer
+from tests.lib.throwaway.controlplane import Caller
 
 
 def test_what_is_not_there_is_not_found(admin: Caller) -> None:

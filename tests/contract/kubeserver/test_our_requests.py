@@ -23,10 +23,10 @@ from installer.model.names import NOT_READY_TAINT, READY_CONDITION
 from installer.operator.api import CONFIG_MAPS, DAEMON_SETS
 from installer.operator.find import find_installations
 from installer.operator.removal import build_removal
-from tests.contract.api_servers import ApiServer
 from tests.contract.kubeserver.objects import LEASES, Object, number, path_of
-from tests.throwaway.controlplane import Caller
-from tests.throwaway.fleet import kind_of
+from tests.lib.api_servers import ApiServer
+from tests.lib.throwaway.controlplane import Caller
+from tests.lib.throwaway.fleet import kind_of
 
 STRICT = "?fieldValidation=Strict"
 STATUS = {"state": "failed", "reason": "the disk is full", "generation": "abc", "changed": ""}

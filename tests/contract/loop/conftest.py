@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.scene import Scene
+from tests.lib.own_process import Scene
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from installer.model import paths
 from installer.model.daemon import DaemonState, NoCluster
 from installer.model.fleet import FleetRules, PlannedWork
 from installer.model.names import Mode
-from tests.contract.scene import Scene, refuse
-from tests.rules import rule
+from tests.lib.own_process import Scene, refuse
+from tests.lib.rules import rule
 
 STUBBORN = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(100)"
 

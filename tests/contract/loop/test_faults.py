@@ -18,8 +18,8 @@ from installer.model import paths
 from installer.model.event import Event
 from installer.model.jsontext import to_json
 from installer.model.names import Mode
-from tests.contract.scene import KUBELET, Scene, refuse
-from tests.rules import rule
+from tests.lib.own_process import KUBELET, Scene, refuse
+from tests.lib.rules import rule
 
 
 @rule("R15")

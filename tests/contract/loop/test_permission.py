@@ -12,7 +12,7 @@ from gi.repository import Gio, GLib
 from installer.model.daemon import DaemonState, Loop, NoCluster
 from installer.model.fleet import FleetRules, Permission, PlannedWork, WorkResult
 from installer.model.hold import PAUSE_FILE
-from tests.contract.scene import Scene
+from tests.lib.own_process import Scene
 
 WORK = PlannedWork("one", begins=True)
 ASKED = f"""

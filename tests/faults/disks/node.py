@@ -19,9 +19,9 @@ from installer.host.ports import KnownDigest, RuntimeStatus
 from installer.inputs.systemd_syntax import parse_environment_file
 from installer.model import paths
 from installer.model.host import ExecLine, FileState, ProcessState, UnitDetail, UnitState
-from tests.fakes import CONTAINERD, FakeFiles, FakeHost, FakeSystemd, failed
 from tests.faults.disks.crash import Entry, Tree
-from tests.throwaway.payload import ENVIRONMENT, UNIT
+from tests.lib.fakes import CONTAINERD, FakeFiles, FakeHost, FakeSystemd, failed
+from tests.lib.throwaway.payload import ENVIRONMENT, UNIT
 
 KUBELET = "kubelet.service"
 RUNTIME = "unix:///run/containerd/containerd.sock"

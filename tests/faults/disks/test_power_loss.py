@@ -13,7 +13,7 @@ from installer.model.paths import TEMPORARY
 from tests.faults.disks.crash import Disk, Tree, read_tree
 from tests.faults.disks.power import PLANS, Bench, Crash, Plan, crashes, describe, find_bad
 from tests.faults.disks.recorder import Operation, Recorder, Verb
-from tests.rules import rule
+from tests.lib.rules import rule
 
 DISKS = 4  # of each plan
 NAMES = [plan.name for plan in PLANS]

@@ -8,7 +8,7 @@ import pytest
 
 from tests.faults.disks.power import PLANS, Plan
 from tests.faults.disks.sick import SICKNESSES, Sickness, Ward, find_bad
-from tests.rules import rule
+from tests.lib.rules import rule
 
 TRIED = 2  # operations of each plan
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.faults.disks import swapped
-from tests.rules import rule
+from tests.lib.rules import rule
 
 ROUNDS = 100  # of each operation
 

@@ -18,13 +18,13 @@ from installer.model.event import Event, silent
 from installer.model.host import UnitState
 from installer.model.names import Mode
 from installer.node.reconcile import reconcile, rehearse
-from tests.fakes import CONTAINERD, failed
 from tests.faults.disks.crash import Entry, Tree, build
 from tests.faults.disks.node import KUBELET, Node, bare_node, earlier_node, packaged_node, program
 from tests.faults.disks.recorder import Careless
-from tests.rules import rule
-from tests.slownode import last_start_took
-from tests.throwaway.payload import UNIT
+from tests.lib.fakes import CONTAINERD, failed
+from tests.lib.rules import rule
+from tests.lib.slownode import last_start_took
+from tests.lib.throwaway.payload import UNIT
 
 RUNTIME = "unix:///run/containerd/containerd.sock"
 UNIT_FILE = "/etc/systemd/system/kubelet.service"

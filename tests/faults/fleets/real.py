@@ -23,9 +23,9 @@ from installer.manifests import ManifestOptions, render_objects
 from installer.model.jsontext import to_json
 from tests.faults.fleets.sim import Clock
 from tests.faults.fleets.sim_loop import Child, SimLoop
-from tests.fleet_bench import DAEMONSET, LEASES
-from tests.throwaway.controlplane import Caller, ControlPlane
-from tests.throwaway.fleet import kind_of
+from tests.lib.fleet_bench import DAEMONSET, LEASES
+from tests.lib.throwaway.controlplane import Caller, ControlPlane
+from tests.lib.throwaway.fleet import kind_of
 
 _AT_ONCE = 16  # children: as many as two cores bear
 _NAMESPACE, _ACCOUNT = "kube-system", "cri-resmgr-installer"

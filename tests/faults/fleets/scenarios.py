@@ -15,7 +15,7 @@ from installer.cluster.kubeapi import Answer
 from installer.cluster.leases import share_of
 from installer.model.fleet import FleetRules
 from tests.faults.fleets.sim import Nature, SimFleet
-from tests.fleet_bench import LEASES
+from tests.lib.fleet_bench import LEASES
 
 MINUTE, HOUR = 60.0, 3600.0
 RULES = FleetRules(hold_seconds=200.0, concurrent_restarts="5%")

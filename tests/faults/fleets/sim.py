@@ -25,8 +25,8 @@ from installer.model.fleet import FleetRules, PlannedWork
 from installer.model.host import UnitState
 from tests.faults.fleets.sim_loop import SimLoop
 from tests.faults.fleets.watcher import Watcher
-from tests.fleet_bench import DAEMONSET, LEASES, Store
-from tests.policy_bench import KUBELET, PROXY
+from tests.lib.fleet_bench import DAEMONSET, LEASES, Store
+from tests.lib.policy_bench import KUBELET, PROXY
 
 _LOOK_SECONDS = 0.5  # a pass that changes nothing
 _PULL_SECONDS = (3.0, 20.0)  # from a pod's creation to the start of its container

@@ -15,7 +15,7 @@ from installer.daemon.fleet_side import tell_cluster, tell_fleet
 from installer.daemon.policy import Policy
 from installer.daemon.poller import PollSnapshot
 from tests.faults.fleets.sim_loop import LATENCY
-from tests.fleet_bench import NAMESPACE
+from tests.lib.fleet_bench import NAMESPACE
 
 if TYPE_CHECKING:
     from tests.faults.fleets.sim import SimNode

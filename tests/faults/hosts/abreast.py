@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.faults import Report
 from tests.faults.hosts.bench import Bench, Tried
-from tests.throwaway.real import NeedsStandInError
+from tests.lib.throwaway.real import NeedsStandInError
 
 #: How many: a trial keeps a core busy for a third of its time.
 HOSTS = 2 * (os.cpu_count() or 1)

@@ -12,7 +12,7 @@ from installer.model.names import Mode
 from tests.host.mortal import converge, temporary_directory
 from tests.host.node import Node
 from tests.host.product import put_right
-from tests.throwaway.host import HostError, ThrowawayHost
+from tests.lib.throwaway.host import HostError, ThrowawayHost
 
 
 @dataclass(slots=True)

@@ -17,10 +17,10 @@ from tests.faults.hosts.ways import SETTINGS, Starts, Way
 from tests.host.mortal import converge, temporary_directory
 from tests.host.node import PROXY, STATE, Node
 from tests.host.workload import expect_kept
-from tests.throwaway import real
-from tests.throwaway.kubelet import UNIT, wait_healthy
-from tests.throwaway.snapshot import difference, files
-from tests.throwaway.standins.cri_resmgr import read_line
+from tests.lib.throwaway import real
+from tests.lib.throwaway.kubelet import UNIT, wait_healthy
+from tests.lib.throwaway.snapshot import difference, files
+from tests.lib.throwaway.standins.cri_resmgr import read_line
 
 UP_SECONDS = float(SETTINGS["guardSeconds"]) + 60.0  # of one without the relay, on a busy machine
 _DYING_SECONDS = 60.0

@@ -19,11 +19,11 @@ from tests.faults.hosts.lifemodel import (
 from tests.host.command import RELAY_FLAG
 from tests.host.flavours import KUBELETS, NEW_FLAG, UNIT_FILE
 from tests.host.node import PROXY, Node
-from tests.throwaway.containers import container_pid, create_container
-from tests.throwaway.host import HostError, ThrowawayHost
-from tests.throwaway.kubelet import TREES, UNIT, running_arguments, runtime_of, wait_healthy
-from tests.throwaway.snapshot import walk
-from tests.throwaway.standins.http2 import CallError, unary
+from tests.lib.throwaway.containers import container_pid, create_container
+from tests.lib.throwaway.host import HostError, ThrowawayHost
+from tests.lib.throwaway.kubelet import TREES, UNIT, running_arguments, runtime_of, wait_healthy
+from tests.lib.throwaway.snapshot import walk
+from tests.lib.throwaway.standins.http2 import CallError, unary
 
 _COMMAND = "$KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS"
 _KUBEADM_LINE = f"ExecStart=\nExecStart=/usr/bin/kubelet --max-pods=9 {_COMMAND}"

@@ -23,7 +23,7 @@ from tests.faults.hosts.ways import WAYS, WAYS_OF_CONTAINERS, Way
 from tests.host.mortal import DieSoon, Instant, converge
 from tests.host.node import Node
 from tests.host.workload import UNSEEN
-from tests.throwaway.real import NeedsStandInError
+from tests.lib.throwaway.real import NeedsStandInError
 
 _MORE_THAN_ANY_PLAN_HAS = 2000
 _SHARE = 50  # random instants that one bench tries

@@ -25,9 +25,9 @@ from tests.host.command import RELAY_FLAG
 from tests.host.mortal import Ended, run_apart
 from tests.host.node import DROP_IN, STATE, Node
 from tests.lib.kubelet_trees import CASES, load_base, next_start
-from tests.throwaway.furnish import UNIT_DIRECTORIES, remove
-from tests.throwaway.host import HostError, ThrowawayHost
-from tests.throwaway.kubelet import TREES, UNIT, executable, running_arguments, wait_healthy
+from tests.lib.throwaway.furnish import UNIT_DIRECTORIES, remove
+from tests.lib.throwaway.host import HostError, ThrowawayHost
+from tests.lib.throwaway.kubelet import TREES, UNIT, executable, running_arguments, wait_healthy
 
 _PROGRAMS = (
     *("/usr/local/bin/kubelet", "/opt/k8s/bin/kubelet"),

@@ -33,9 +33,9 @@ from tests.faults.hosts.watcher import Watcher
 from tests.host.flavours import UNIT_FILE
 from tests.host.mortal import Ended, Instant, run_apart
 from tests.host.node import BINARY, PROXY, PROXY_UNIT, STATE
-from tests.throwaway.kubelet import UNIT
-from tests.throwaway.payload import build_payload
-from tests.throwaway.snapshot import Entry, difference, files, snapshot, walk
+from tests.lib.throwaway.kubelet import UNIT
+from tests.lib.throwaway.payload import build_payload
+from tests.lib.throwaway.snapshot import Entry, difference, files, snapshot, walk
 
 
 class Life:

@@ -47,7 +47,7 @@ from tests.faults.hosts.lifemodel import (
 from tests.faults.hosts.people import People
 from tests.host.mortal import Instant
 from tests.host.node import BINARY, FALLBACK, KUBELET_ENVIRONMENT, PROXY, PROXY_ENVIRONMENT
-from tests.throwaway.kubelet import FLAVOURS, UNIT, runtime_of
+from tests.lib.throwaway.kubelet import FLAVOURS, UNIT, runtime_of
 
 STEPS = 14
 SHARE = 5  # lives of one host

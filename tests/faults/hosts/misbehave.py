@@ -25,10 +25,10 @@ from tests.faults.hosts.misfortunes.table import GROUPS
 from tests.host.daemon import Daemon, within
 from tests.host.node import BINARY, FALLBACK, PROXY, Node
 from tests.host.watched import HOLD
-from tests.throwaway.containers import cri_version
-from tests.throwaway.host import HostError
-from tests.throwaway.proxy import RELAY
-from tests.throwaway.standins.http2 import CallError
+from tests.lib.throwaway.containers import cri_version
+from tests.lib.throwaway.host import HostError
+from tests.lib.throwaway.proxy import RELAY
+from tests.lib.throwaway.standins.http2 import CallError
 
 _SOON = 1.5  # seconds after a misfortune, in which most of what it leads to happens
 _RESIDENT_SECONDS = 120.0

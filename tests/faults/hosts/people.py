@@ -23,7 +23,7 @@ from tests.faults.hosts.lifemodel import (
 from tests.host.flavours import NEW_FLAG, UNIT_FILE
 from tests.host.mortal import Instant
 from tests.host.node import DROP_IN, GUARD, KUBELET_ENVIRONMENT, OURS, PROXY
-from tests.throwaway.kubelet import UNIT, running_arguments
+from tests.lib.throwaway.kubelet import UNIT, running_arguments
 
 
 class People:

@@ -25,10 +25,10 @@ from tests.faults.hosts.lifemodel import BROKEN, tell
 from tests.host.mortal import Instant, run_apart
 from tests.host.product import OF_A_START
 from tests.host.taken import REPAIRED, Taken
-from tests.throwaway.host import ThrowawayHost
-from tests.throwaway.kubelet import running_endpoint, wait_healthy
-from tests.throwaway.payload import build_payload
-from tests.throwaway.snapshot import Entry, difference, files
+from tests.lib.throwaway.host import ThrowawayHost
+from tests.lib.throwaway.kubelet import running_endpoint, wait_healthy
+from tests.lib.throwaway.payload import build_payload
+from tests.lib.throwaway.snapshot import Entry, difference, files
 
 SECONDS = 60.0  # until kubelet is healthy: one on a relay that boots with it is tried again after 10 s
 MOST_EFFECTS = 90

@@ -14,7 +14,7 @@ from installer.model.names import Mode
 from installer.node.reconcile import reconcile
 from tests.faults.inputs.record import TRIALS, install
 from tests.faults.inputs.trial import Trial, try_some
-from tests.rules import rule
+from tests.lib.rules import rule
 
 EXAMPLES = {"the record, read": 1_000, "the record, removal": 100}
 

@@ -24,7 +24,7 @@ from installer.node.kubelet_command import parse_base
 from installer.node.kubelet_strategy import Choice, choose_strategy, effective
 from installer.node.snapshot import read_environment_files
 from tests.faults import Report
-from tests.throwaway.host import ThrowawayHost
+from tests.lib.throwaway.host import ThrowawayHost
 
 _BATCH = 300
 _DIRECTORY = "/run/systemd/system"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from installer.host.version_call import answers_version
 from tests.faults.inputs.trial import Trial, end_of
-from tests.throwaway.standins.http2 import (
+from tests.lib.throwaway.standins.http2 import (
     ACK,
     DATA,
     END_HEADERS,

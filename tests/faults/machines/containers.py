@@ -8,11 +8,11 @@ from tests.faults import Report
 from tests.faults.machines.trial import attempt_each
 from tests.host.daemon import within
 from tests.host.workload import POLICIES
+from tests.lib.program import KIT
+from tests.lib.throwaway.proxy import PROXY
+from tests.lib.throwaway.standins.repinning import SHARED
 from tests.machine.node import NEW, NO_CONFIGS, OLD, REAL_CONFIGS, UP_SECONDS, MachineNode
 from tests.machine.policies import install
-from tests.program import KIT
-from tests.throwaway.proxy import PROXY
-from tests.throwaway.standins.repinning import SHARED
 
 EACH = 5  # in a pod
 #: In a cgroup of kubelet's and a cgroup namespace of its own, as the pod of the profile `restricted` is.

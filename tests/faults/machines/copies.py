@@ -16,16 +16,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.cache import run as execute
 from tests.faults import Report
 from tests.faults.machines.trial import Progress, impossible, machine
 from tests.host.command import RELAY_FLAG, Command
+from tests.lib.cache import run as execute
+from tests.lib.throwaway.furnish import write
+from tests.lib.throwaway.host import HostError, ThrowawayHost
+from tests.lib.throwaway.kubelet import UNIT, running_arguments, wait_healthy
+from tests.lib.throwaway.snapshot import Entry, difference, units, walk
 from tests.machine.machine import MachineError
 from tests.machine.node import NEW, OLD, SETTINGS, MachineNode
-from tests.throwaway.furnish import write
-from tests.throwaway.host import HostError, ThrowawayHost
-from tests.throwaway.kubelet import UNIT, running_arguments, wait_healthy
-from tests.throwaway.snapshot import Entry, difference, units, walk
 
 SEED = 21
 #: What one run says, about.

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import re
 
-from tests.cache import BuildError
 from tests.faults import Report
 from tests.faults.machines.trial import attempt, impossible
 from tests.host.node import DROP_IN, FALLBACK, GUARD, KUBELET_ENVIRONMENT, OURS, PROXY_ENVIRONMENT, STATE
+from tests.lib.cache import BuildError
+from tests.lib.tree import tree
 from tests.machine.node import NEW, MachineNode, difference
-from tests.tree import tree
 
 #: The kernel is not to leave out any denial, however many there are at a time.
 SELINUX = "security=selinux enforcing={} sysctl.kernel.printk_ratelimit=0"

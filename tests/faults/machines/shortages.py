@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.faults import Report
 from tests.faults.machines.trial import attempt_each
 from tests.host.node import PROXY
+from tests.lib.throwaway.standins.repinning import SHARED
 from tests.machine.node import NEW, OLD, REAL_CONFIGS, MachineNode
-from tests.throwaway.standins.repinning import SHARED
 
 SPARE_MIB = 4  # of a disk that is full
 FILL = {

@@ -6,7 +6,7 @@ import pytest
 
 from tests.host.node import PROXY, Node
 from tests.host.watched import MODE_FILE, STAMPS, settings
-from tests.throwaway.host import ThrowawayHost
+from tests.lib.throwaway.host import ThrowawayHost
 
 
 @pytest.fixture(scope="module")

@@ -21,9 +21,9 @@ from tests.host.watched import (
     settings,
     start,
 )
-from tests.rules import rule
-from tests.throwaway.kubelet import UNIT, wait_healthy
-from tests.throwaway.snapshot import difference, files
+from tests.lib.rules import rule
+from tests.lib.throwaway.kubelet import UNIT, wait_healthy
+from tests.lib.throwaway.snapshot import difference, files
 
 
 def test_it_installs_is_small_and_leaves_all_in_place_when_it_ends(node: Node, tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from tests.host.watched import (
     on_relay,
     settings,
 )
-from tests.rules import rule
-from tests.throwaway.kubelet import UNIT, wait_healthy
+from tests.lib.rules import rule
+from tests.lib.throwaway.kubelet import UNIT, wait_healthy
 
 #: The default deadSeconds, where the proxy has to be back before kubelet leaves it: on a busy machine a
 #: program takes seconds to start.

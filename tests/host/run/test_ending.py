@@ -12,7 +12,7 @@ from tests.host.watched import (
     daemon,
     settings,
 )
-from tests.rules import rule
+from tests.lib.rules import rule
 
 
 @rule("R10")

@@ -7,8 +7,8 @@ from pathlib import Path
 from tests.host.daemon import SOON, within
 from tests.host.node import GUARD, PROXY, Node
 from tests.host.watched import MODE_FILE, daemon
-from tests.rules import rule
-from tests.throwaway.kubelet import UNIT
+from tests.lib.rules import rule
+from tests.lib.throwaway.kubelet import UNIT
 
 
 def test_where_no_process_can_be_started_it_waits_and_says_so(node: Node, tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from tests.host.command import REAL_POLICY
 from tests.host.daemon import SOON, Daemon, within
 from tests.host.node import PROXY, Node
 from tests.host.watched import HOLD, daemon, off_relay, on_relay, settings
-from tests.rules import rule
-from tests.throwaway.kubelet import UNIT, wait_healthy
+from tests.lib.rules import rule
+from tests.lib.throwaway.kubelet import UNIT, wait_healthy
 
 _CACHE = "/var/lib/cri-resmgr/cache"
 _MANY = 300

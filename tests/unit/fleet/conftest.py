@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fleet_bench import Store
+from tests.lib.fleet_bench import Store
 
 
 @pytest.fixture

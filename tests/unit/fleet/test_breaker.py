@@ -19,7 +19,7 @@ from installer.cluster.breaker import (
 )
 from installer.cluster.leases import breaker_name, build_lease
 from installer.model.fleet import BREAKER, FleetRules
-from tests.fleet_bench import (
+from tests.lib.fleet_bench import (
     LEASES,
     NAMESPACE,
     NEW,

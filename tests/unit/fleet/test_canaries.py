@@ -8,7 +8,7 @@ import pytest
 
 from installer.cluster.breaker import Breaker, may_be_canary
 from installer.cluster.leases import breaker_name
-from tests.fleet_bench import (
+from tests.lib.fleet_bench import (
     LEASES,
     NEW,
     RULES,

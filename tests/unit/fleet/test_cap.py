@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from installer.cluster.kubeapi import Answer
 from installer.cluster.leases import read_permits
-from tests.fleet_bench import LEASES, REPAIR, Node, Store, anywhere
+from tests.lib.fleet_bench import LEASES, REPAIR, Node, Store, anywhere
 
 NODES = "abcdef"
 STEP = st.tuples(st.sampled_from(NODES), st.sampled_from(("begin", "begin", "end", "reboot", "wait", "late")))

@@ -14,7 +14,18 @@ from installer.cluster.leases import Permit, breaker_name, build_lease, build_pe
 from installer.cluster.size import FleetSize, build_size
 from installer.model.fleet import BREAKER, SIZE
 from installer.operator.rollout_view import Rollout, build_rollout, to_retry
-from tests.fleet_bench import DAEMONSET, LEASES, NAMESPACE, NEW, REPAIR, RULES, Node, Store, anywhere, trio
+from tests.lib.fleet_bench import (
+    DAEMONSET,
+    LEASES,
+    NAMESPACE,
+    NEW,
+    REPAIR,
+    RULES,
+    Node,
+    Store,
+    anywhere,
+    trio,
+)
 
 TIMES = ["9999-12-31T23:59:59Z", "9999-12-31T23:59:59.999999-14:00", "0001-01-01T00:00:00+14:00", "30 days"]
 THE_FLEET = f"{LEASES}/fleet"

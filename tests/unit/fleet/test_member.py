@@ -15,8 +15,8 @@ from installer.daemon.policy import Policy
 from installer.model.fleet import NO_WORK, PlannedWork, WorkResult
 from installer.model.hold import CLUSTER_MEMORY
 from tests.faults.fleets.sim import Clock, MemoryFiles, SimStore
-from tests.fleet_bench import LEASES, RULES
-from tests.member_bench import ANY, ONE, MemberNode
+from tests.lib.fleet_bench import LEASES, RULES
+from tests.lib.member_bench import ANY, ONE, MemberNode
 
 OTHER = PlannedWork("other", begins=True)
 FILES = PlannedWork("files", restarts_kubelet=False, begins=True)

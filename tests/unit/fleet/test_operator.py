@@ -7,7 +7,7 @@ from typing import Any
 from installer.cluster.leases import breaker_name, read_permits
 from installer.model.fleet import FleetRules
 from installer.operator.rollout_view import Released, build_pause, build_resume, build_rollout, to_retry
-from tests.fleet_bench import (
+from tests.lib.fleet_bench import (
     DAEMONSET,
     LEASES,
     NAMESPACE,
@@ -17,7 +17,7 @@ from tests.fleet_bench import (
     Store,
     trio,
 )
-from tests.throwaway.apiserver import merge
+from tests.lib.throwaway.apiserver import merge
 
 THE_BREAKER = f"{LEASES}/{breaker_name(NEW.generation)}"
 

@@ -19,8 +19,8 @@ from installer.cluster.leases import read_permits
 from installer.model.fleet import PlannedWork, WorkResult
 from tests.faults.fleets.sim import Clock, SimStore
 from tests.faults.fleets.sim_loop import LATENCY
-from tests.fleet_bench import LEASES
-from tests.member_bench import ONE, MemberNode
+from tests.lib.fleet_bench import LEASES
+from tests.lib.member_bench import ONE, MemberNode
 
 WORKS = {"one": ONE, "two": PlannedWork("two", begins=True), "files": PlannedWork("one", False, begins=True)}
 BEGINS, ENDS = ("wants one", "begins"), ("ends well", "fails")

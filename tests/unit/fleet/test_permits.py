@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from installer.cluster.leases import Holder, Permit, permit_name, permits_of, share_of
 from installer.cluster.permits import choose
-from tests.fleet_bench import (
+from tests.lib.fleet_bench import (
     LEASES,
     NEW,
     REPAIR,

@@ -9,7 +9,7 @@ import pytest
 from installer.cluster.leases import build_lease
 from installer.cluster.size import FleetSize, build_size
 from installer.model.fleet import SIZE
-from tests.fleet_bench import (
+from tests.lib.fleet_bench import (
     DAEMONSET,
     NAMESPACE,
     REPAIR,

@@ -10,7 +10,7 @@ from installer.daemon.decision import Action, Decision
 from installer.daemon.poller import PollSnapshot
 from tests.faults.fleets.scenarios import HOUR, RULES, safe
 from tests.faults.fleets.sim import Nature, SimFleet, SimNode
-from tests.passes import UNSURE, WatchedNode
+from tests.lib.passes import UNSURE, WatchedNode
 
 ANYWHERE = replace(RULES, order="any")
 RESERVED = {"one": 750, "two": 500}

@@ -1,6 +1,6 @@
 """What the API server refuses, by the policies that `manifests` renders: requests in, their answers out.
 
-Each policy is judged by its own (tests/admission.py).
+Each policy is judged by its own (tests/lib/admission.py).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import pytest
 
 from installer.model.fleet import ROLLOUT
 from installer.model.names import READY_CONDITION
-from tests.admission import compile_policy, judge, unknown_fields
-from tests.cel import CelError
+from tests.lib.admission import compile_policy, judge, unknown_fields
+from tests.lib.cel import CelError
 from tests.unit.manifests.rendering import NAMES, Maker, applied, objects, rendered, the
 
 NODE, UID = "worker-7", "5f1c"

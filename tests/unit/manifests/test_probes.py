@@ -21,8 +21,8 @@ from installer.inputs.settings import KubeletSettings, ProxySettings, Settings
 from installer.manifests.probes import FRESH, build_min_ready, build_probes
 from installer.model.daemon import ALIVE_FILE, EXCUSED_FILE, READY_FILE
 from installer.model.fleet import Permission, PlannedWork
-from tests.policy_bench import BARE, Bench
-from tests.rules import rule
+from tests.lib.policy_bench import BARE, Bench
+from tests.lib.rules import rule
 
 SLOW = Settings(
     proxy=ProxySettings(start_timeout_seconds=500, dead_seconds=900),

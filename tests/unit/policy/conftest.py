@@ -8,7 +8,7 @@ import pytest
 
 from installer.daemon.configuration import Configuration
 from installer.daemon.policy import Policy
-from tests.policy_bench import Bench, Make
+from tests.lib.policy_bench import Bench, Make
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from installer.daemon.pass_history import RESYNC
 from installer.daemon.policy import HEARTBEAT, STOP_GRACE
 from installer.daemon.poller import PollSnapshot
 from installer.model.daemon import Phase
-from tests.policy_bench import (
+from tests.lib.policy_bench import (
     DEAD,
     GOOD,
     HELD,
@@ -24,7 +24,7 @@ from tests.policy_bench import (
     Make,
     held,
 )
-from tests.rules import rule
+from tests.lib.rules import rule
 
 
 @rule("R15")

@@ -13,7 +13,7 @@ from installer.daemon.decision import Action
 from installer.daemon.pass_history import RESYNC
 from installer.daemon.policy import HEARTBEAT, SILENT_HEARTBEAT
 from installer.model.daemon import Phase
-from tests.policy_bench import (
+from tests.lib.policy_bench import (
     CHANGED,
     DEAD,
     GOOD,
@@ -24,7 +24,7 @@ from tests.policy_bench import (
     Bench,
     Make,
 )
-from tests.rules import rule
+from tests.lib.rules import rule
 
 
 def test_the_first_look_converges_and_then_it_rests(settled: Bench) -> None:

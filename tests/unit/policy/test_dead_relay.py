@@ -8,7 +8,7 @@ from installer.daemon.child_run import ChildOutcome
 from installer.daemon.decision import Action
 from installer.model.daemon import Phase
 from installer.model.hold import BY_DAEMON
-from tests.policy_bench import (
+from tests.lib.policy_bench import (
     DEAD,
     GOOD,
     HELD,
@@ -17,7 +17,7 @@ from tests.policy_bench import (
     SILENT,
     Bench,
 )
-from tests.rules import rule
+from tests.lib.rules import rule
 
 
 @rule("R4")

@@ -13,7 +13,7 @@ from installer.daemon.pass_history import RESYNC
 from installer.daemon.policy import HEARTBEAT
 from installer.model.daemon import Phase
 from installer.model.names import Mode
-from tests.policy_bench import (
+from tests.lib.policy_bench import (
     BARE,
     CHANGED,
     GOOD,
@@ -23,7 +23,7 @@ from tests.policy_bench import (
     Bench,
     Make,
 )
-from tests.rules import rule
+from tests.lib.rules import rule
 
 
 @rule("R8")

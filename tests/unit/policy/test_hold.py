@@ -14,7 +14,7 @@ from installer.daemon.policy import HEARTBEAT
 from installer.model.daemon import Phase
 from installer.model.hold import BY_ROLLBACK, BY_RUN
 from installer.model.names import Mode
-from tests.policy_bench import (
+from tests.lib.policy_bench import (
     DEAD,
     GOOD,
     HELD,
@@ -25,7 +25,7 @@ from tests.policy_bench import (
     Make,
     held,
 )
-from tests.rules import rule
+from tests.lib.rules import rule
 
 
 def test_the_way_forward_is_taken_once_after_a_good_minute(settled: Bench) -> None:

@@ -14,8 +14,8 @@ from installer.daemon.poller import PollSnapshot
 from installer.model.daemon import Phase
 from installer.model.fleet import Permission, PlannedWork
 from installer.model.names import Mode
-from tests.policy_bench import BARE, CHANGED, DEAD, GOOD, HELD, KUBELET, OK, Bench, Make, held
-from tests.rules import rule
+from tests.lib.policy_bench import BARE, CHANGED, DEAD, GOOD, HELD, KUBELET, OK, Bench, Make, held
+from tests.lib.rules import rule
 
 WORK = PlannedWork("one", begins=True)
 WAITS = Permission(True, None, "the permit to restart kubelet is taken, by worker-1")

@@ -14,7 +14,7 @@ from installer.model.daemon import Phase
 from installer.model.fleet import Permission, PlannedWork
 from installer.model.hold import BY_DAEMON
 from installer.model.names import Mode
-from tests.policy_bench import (
+from tests.lib.policy_bench import (
     BARE,
     CHANGED,
     DEAD,
@@ -23,7 +23,7 @@ from tests.policy_bench import (
     Bench,
     Make,
 )
-from tests.rules import rule
+from tests.lib.rules import rule
 
 
 def test_too_many_restarts_are_seen_before_they_happen(make: Make) -> None:

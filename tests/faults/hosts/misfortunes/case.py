@@ -8,7 +8,7 @@ from enum import StrEnum
 from itertools import count
 
 from tests.host.node import Node
-from tests.throwaway.kubelet import wait_healthy
+from tests.lib.throwaway.kubelet import wait_healthy
 
 Act = Callable[[Node], object]
 _versions = count(1)

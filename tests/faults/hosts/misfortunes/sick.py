@@ -20,7 +20,7 @@ from tests.faults.hosts.misfortunes.case import (
     written,
 )
 from tests.host.node import KUBELET_ENVIRONMENT, PROXY_ENVIRONMENT, PROXY_UNIT, Node
-from tests.throwaway.kubelet import healthz
+from tests.lib.throwaway.kubelet import healthz
 
 _STARTING = f"write {PROXY_ENVIRONMENT}"  # the last line before the proxy's start
 _MOVING = f"write {KUBELET_ENVIRONMENT}"  # the last line before kubelet's

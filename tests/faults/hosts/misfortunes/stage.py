@@ -18,9 +18,9 @@ from tests.faults.hosts.misfortunes.program import argv, clock_environment
 from tests.host.command import Ended, execute
 from tests.host.daemon import BUSY
 from tests.host.node import STATE, Node
-from tests.throwaway.host import HostError, ThrowawayHost
-from tests.throwaway.kubelet import UNIT, healthz
-from tests.throwaway.snapshot import Entry, difference, files, walk
+from tests.lib.throwaway.host import HostError, ThrowawayHost
+from tests.lib.throwaway.kubelet import UNIT, healthz
+from tests.lib.throwaway.snapshot import Entry, difference, files, walk
 
 _SETTINGS = {"guardSeconds": 6, "startTimeoutSeconds": 8}
 _UP_SECONDS = 6 + 60.0  # of a kubelet that may have to go without the relay, on a busy machine

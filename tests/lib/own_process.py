@@ -1,0 +1,212 @@
+"""The daemon's real loop with real children, whose work is a few lines of Python, on a host in memory."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gi.repository import GLib
+from pytest_mock import MockerFixture
+
+from installer.daemon.configuration import Command, Configuration
+from installer.daemon.loop import Daemon
+from installer.model import paths
+from installer.model.daemon import Cluster, NoCluster
+from installer.model.event import Event
+from installer.model.host import UnitState
+from installer.model.jsontext import to_json
+from tests.lib.fakes import FakeSystemd
+
+SOON = 60.0
+
+
+KUBELET = "kubelet.service"
+
+
+OURS = (f"{paths.UNIT_VARIABLE}=digest",)
+
+
+# A child: what it does for each verb is a file of that name.
+CHILD = """
+import json, os, pathlib, signal, sys, time
+def say(kind, message="", **data):
+    print(json.dumps({"kind": kind, "message": message, "data": data}), flush=True)
+verb = next(word for word in sys.argv[2:] if not word.startswith("--"))
+with open(sys.argv[1] + "/begun", "a") as begun:
+    begun.write(verb + "\\n")
+exec(pathlib.Path(sys.argv[1], verb).read_text())
+"""
+
+
+@dataclass
+class Listened(FakeSystemd):
+    changed: Callable[[], None] = lambda: None
+    is_listening: bool = True
+    on_look: Callable[[], None] = lambda: None
+
+    def unit(self, name: str) -> UnitState:
+        if name == KUBELET:
+            self.on_look()
+        return super().unit(name)
+
+    def listen(self, names: Iterable[str], changed: Callable[[], None]) -> None:
+        self.changed = changed
+
+
+class Scene:
+    """A daemon, its children's work, and what it says."""
+
+    def __init__(self, directory: Path) -> None:
+        self.root, self.work = directory / "root", directory / "work"
+        for made in (self.root / "run/dbus", self.root / "etc/cri-resmgr", self.work):
+            made.mkdir(parents=True)
+        for path in (paths.SYSTEM_BUS, paths.RELAY_SOCKET, paths.PROXY_ENVIRONMENT, "/run/runtime.sock"):
+            self.path(path).parent.mkdir(parents=True, exist_ok=True)
+            self.path(path).touch()
+        self.path(paths.PROXY_ENVIRONMENT).write_text("X=--runtime-socket=/run/runtime.sock")
+        command_line = self.path("/proc/7/cmdline")
+        command_line.parent.mkdir(parents=True)
+        command_line.write_bytes(
+            b"kubelet\0--container-runtime-endpoint=%b\0" % paths.RELAY_ENDPOINT.encode()
+        )
+        self.config = directory / "settings.yaml"
+        self.config.touch()
+        self.events: list[Event] = []
+        self.log: Callable[[Event], None] = self.events.append
+        self.relay, self.slow = True, 0.0  # seconds until the relay answers
+        self.late_answers = 0
+        self.systemd = Listened()
+        for name, pid in ((paths.PROXY_UNIT, 6), (KUBELET, 7)):
+            self.systemd.units[name] = UnitState(
+                name, "loaded", "active", "running", main_pid=pid, environment=OURS
+            )
+        self.command = Command(
+            self.root,
+            directory / "payload",
+            None,
+            self.config,
+            directory / "probes/ready",
+            "one",
+            program=(sys.executable, "-S", "-c", CHILD, str(self.work)),
+        )
+        self.settings()
+        self.does("install", "say('converged', changed=False)")
+        self.does("rescue", "")
+
+    def path(self, path: str) -> Path:
+        return self.root / path[1:]
+
+    def settings(self, **configuration: Any) -> None:
+        given = replace(Configuration(), **({"dead_seconds": 4.0} | configuration))
+        self.does("settings", f"print({to_json(given)!r})")
+
+    def does(self, verb: str, code: str) -> None:
+        (self.work / verb).write_text(code)
+
+    def begun(self) -> list[str]:
+        return (self.work / "begun").read_text().split()
+
+    def answers(self, path: Path, seconds: float) -> bool:
+        if path.readlink().name == "runtime.sock":
+            return True
+        time.sleep(min(self.slow, seconds))
+        answered = self.relay and self.slow <= seconds
+        self.late_answers += answered and self.slow > 0
+        return answered
+
+    def emit(self, event: Event) -> None:
+        self.log(event)
+
+    def of(self, kind: str) -> list[Event]:
+        return [event for event in list(self.events) if event.kind == kind]
+
+    def phase(self) -> str:
+        states = self.of("state")
+        return str(states[-1].data["phase"]) if states else ""
+
+    def reaches(self, phase: str, seconds: float = SOON) -> None:
+        self.until(lambda: self.phase() == phase, seconds)
+
+    def until(self, reached: Callable[[], bool], seconds: float = SOON) -> float:
+        """How long it took."""
+        started = time.monotonic()
+        while not reached():
+            assert time.monotonic() - started < seconds, [event.message for event in self.events]
+            time.sleep(0.01)
+        return time.monotonic() - started
+
+    def looks(self) -> Event:
+        """Makes the daemon look now; what it says came of it."""
+        before = len(self.of("looked"))
+        os.kill(os.getpid(), signal.SIGHUP)
+        self.until(lambda: len(self.of("looked")) > before)
+        return self.of("looked")[before]
+
+    def drift(self) -> None:
+        self.path(paths.FALLBACK_CONFIG).write_text(str(time.monotonic()))
+
+    def play(self, body: Callable[[], None], cluster: Cluster | None = None) -> None:
+        """Runs the daemon until `body`, beside it, has ended."""
+        daemon = Daemon(self.command, self.emit, cluster or NoCluster(), self.systemd, self.answers)
+
+        def play() -> None:
+            try:
+                self.until(lambda: bool(self.of("daemon.started")))
+                body()
+            finally:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        with tidied(), ThreadPoolExecutor(1) as pool:
+            played = pool.submit(play)
+            code = daemon.run()
+            daemon._loop.watch((), lambda: None)  # the next one's in this process counts the kernel's watches
+            played.result()
+        assert code == 0
+
+
+def sources() -> set[int]:
+    """The numbers of the default context's sources, up to the newest."""
+    newest = GLib.timeout_add(60_000, lambda: False)
+    GLib.source_remove(newest)
+    context = GLib.MainContext.default()
+    return {number for number in range(1, newest) if context.find_source_by_id(number) is not None}
+
+
+def remove_sources(numbers: Iterable[int]) -> None:
+    for number in numbers:
+        source = GLib.MainContext.default().find_source_by_id(number)
+        if source is not None:
+            source.destroy()
+
+
+@contextmanager
+def tidied() -> Iterator[None]:
+    """A daemon's process ends with it; here its timers and children would go off in the next one's loop."""
+    before = sources()
+    try:
+        yield
+    finally:
+        remove_sources(sources() - before)
+
+
+def refuse(mocker: MockerFixture, *verbs: str) -> list[str]:
+    """From now on children for these verbs cannot be started, as where the pids cgroup is full."""
+    real, refused = subprocess.Popen, list(verbs)
+
+    def start(argv: tuple[str, ...], **options: Any) -> Any:
+        if any(verb in argv for verb in refused):
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return real(argv, **options)
+
+    mocker.patch("subprocess.Popen", side_effect=start)
+    return refused

@@ -1,0 +1,250 @@
+"""A host of values: what each step of a plan leaves behind, with systemd, guard and processes as far as a
+plan depends on them. Cut off between two steps, it is what a killed run leaves (R7)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import dataclass, field, replace
+
+from installer.inputs.settings import Settings
+from installer.inputs.systemd_syntax import parse_environment_file
+from installer.model import paths
+from installer.model.host import (
+    ABSENT,
+    DesiredFile,
+    FileState,
+    HostSnapshot,
+    Kind,
+    KubeletBase,
+    KubeletSnapshot,
+    Machine,
+    Probe,
+    ProcessState,
+    ProxySnapshot,
+    UnitState,
+)
+from installer.model.plan import Step, StepKind
+from installer.model.proxy import NO_CACHE, ProxyCache
+from installer.node.kept import object_path
+from installer.node.kubelet_command import next_command_line, parse_base
+from installer.node.pinning import find_resets
+from installer.node.record import Goes, Record, objects_of
+from installer.node.takeover import texts_of, with_texts
+from tests.lib.fakes import updated
+from tests.lib.plancases.files import MemoryFiles, file_state
+
+KUBELET = "kubelet.service"
+_MARK = re.compile(rf"^Environment=({paths.UNIT_VARIABLE}=\w+)$", re.M)
+_GIB = 1 << 30
+
+
+@dataclass
+class MemoryHost:
+    """A host whose kubelet runs on `base`, and everything of ours that steps bring."""
+
+    base: KubeletBase
+    files: MemoryFiles = field(default_factory=lambda: MemoryFiles({}))
+    machine: Machine = field(default_factory=lambda: Machine("x86_64", "machine-1", "node-1"))
+    cache: ProxyCache = NO_CACHE
+    probe: Probe = field(default_factory=lambda: Probe(free_bytes={"/opt/intel/bin": _GIB}))
+    proxy: UnitState = field(default_factory=lambda: UnitState(paths.PROXY_UNIT))
+    kubelet: UnitState = field(
+        default_factory=lambda: UnitState(KUBELET, "loaded", unit_file_state="enabled")
+    )
+    proxy_process: ProcessState | None = None
+    kubelet_process: ProcessState | None = None
+    answers: bool = False
+    starting: bool = False
+    took: float = 0.0  # the proxy's last start, in seconds, if anything tells
+    healthy: bool = True
+    hold: str = ""
+    composed: bool = False
+    leftovers: tuple[str, ...] = ()
+    edited_base: bool = False
+    _starts: int = 0
+    _loaded: Mapping[str, FileState] = field(default_factory=dict)  # what systemd has read of our unit texts
+
+    def copy(self) -> MemoryHost:
+        return replace(self, files=MemoryFiles(copy(self.files.at)))
+
+    def snapshot(self, settings: Settings, record: Record) -> HostSnapshot:
+        if not self.proxy.exists:  # systemd looks again for what it has not found
+            self._load_proxy()
+        drop_in = paths.drop_in(settings.kubelet.drop_in_directory, settings.kubelet.unit)
+        texts = self._texts()
+        proxy, kubelet = self.proxy, self.kubelet
+        if proxy.exists and self._loaded.get(paths.PROXY_UNIT_FILE) != texts.get(paths.PROXY_UNIT_FILE):
+            proxy = replace(proxy, need_daemon_reload=True)
+        if self.edited_base or self._drop_in(self._loaded) != self._drop_in(texts):
+            kubelet = replace(kubelet, need_daemon_reload=True)
+        base = self.current_base()
+        if self.kubelet_process is None:  # its command line says where its configuration is
+            base = replace(base, config=None, config_dir=None)
+        wanted = {*paths.OUR_FILES, drop_in, *record.going(Goes.BACK), *map(object_path, objects_of(record))}
+        return HostSnapshot(
+            ProxySnapshot(proxy, self.proxy_process, self.linked, self.answers, self.starting, self.took),
+            KubeletSnapshot(kubelet, self.kubelet_process, self.healthy and kubelet.running),
+            {path: self.files.state(path) for path in sorted(wanted)},
+            self.hold,
+            self.composed,
+            self.leftovers,
+            self.cache,
+            self.machine,
+            base,
+        )
+
+    def put_base(self) -> None:
+        """Lays kubelet's own files where a takeover finds them."""
+        for text in texts_of(self.base):
+            self.files.at[text.path] = file_state(text.text.encode("utf-8", "surrogateescape"))
+
+    def current_base(self) -> KubeletBase:
+        """Kubelet's own files, as they lie there now."""
+        found = {text.path: self.files.read(text.path) for text in texts_of(self.base)}
+        return with_texts(self.base, {path: raw.decode() for path, raw in found.items() if raw is not None})
+
+    def do(self, step: Step, *, resets_all: bool) -> None:
+        """What the step changes, in a plan that `resets_all`. Steps that only wait change nothing."""
+        if any(step.target == text.path for text in self.base.texts):
+            self.edited_base = True
+        match step.kind:
+            case StepKind.WRITE | StepKind.MARK_PENDING:
+                assert isinstance(step.file, DesiredFile)
+                self.files.write(step.target, step.file.content, step.file.mode, digest=step.file.digest)
+            case StepKind.RESTORE:
+                assert isinstance(step.file, FileState)
+                kept = self.files.state(f"{paths.OBJECTS}/{step.file.digest}").content
+                self.files.at[step.target] = replace(step.file, content=kept)
+            case StepKind.DELETE:
+                self.files.remove(step.target)
+            case StepKind.DELETE_STATE:
+                self.leftovers = tuple(path for path in self.leftovers if path != step.target)
+            case StepKind.CLEAR_HOLD:
+                self.hold = ""
+            case StepKind.SET_ASIDE_CACHE:
+                self.cache = NO_CACHE
+            case StepKind.RESET_PINNING:
+                self._reset_pinning(everyone=resets_all)
+            case StepKind.ENABLE | StepKind.DISABLE:
+                self._link(step.kind is StepKind.ENABLE)
+                self.proxy = replace(self.proxy, unit_file_state="enabled" if self.linked else "disabled")
+            case StepKind.DAEMON_RELOAD:
+                self.reload()
+            case StepKind.STOP:
+                self._stop_proxy()
+            case StepKind.SET_HOLD:
+                assert isinstance(step.file, DesiredFile)
+                assert isinstance(step.file.content, bytes)
+                self.hold = step.file.content.decode().strip()
+            case StepKind.AWAIT_START:
+                self.answers, self.starting = True, False
+            case StepKind.RESTART if step.target == paths.PROXY_UNIT:
+                self.start_proxy()
+            case StepKind.RESTART:
+                self.start_kubelet()
+
+    def _reset_pinning(self, *, everyone: bool) -> None:
+        resets = find_resets(self.probe.containers, self.cache, self.probe.managers, everyone=everyone)
+        given = {reset.container.id: reset.write for reset in resets if not reset.problem}
+        containers = tuple(
+            replace(one, cgroup=updated(one.cgroup, given[one.id])) if one.cgroup and one.id in given else one
+            for one in self.probe.containers
+        )
+        self.probe = replace(self.probe, containers=containers)
+
+    def _stop_proxy(self) -> None:
+        self.proxy = replace(self.proxy, active_state="inactive", sub_state="dead", main_pid=0)
+        self.proxy_process, self.answers, self.starting = None, False, False
+
+    @property
+    def linked(self) -> bool:
+        return self.files.state(paths.PROXY_WANTED).kind is Kind.SYMLINK
+
+    def _link(self, linked: bool) -> None:
+        if linked:
+            self.files.link(paths.PROXY_WANTED, paths.PROXY_UNIT_FILE)
+        else:
+            self.files.remove(paths.PROXY_WANTED)
+
+    def reload(self) -> None:
+        self.edited_base = False
+        self._load_proxy()
+        texts = self._texts()
+        path = self._drop_in(texts)[0]
+        own = (path,) if path else ()
+        base = tuple(text.path for text in self.base.texts[1:])
+        self._loaded = texts
+        if self.kubelet.load_state == "loaded":
+            self.kubelet = replace(
+                self.kubelet,
+                environment=self._mark(path),
+                drop_in_paths=(*base, *own),
+                need_daemon_reload=False,
+            )
+
+    def start_proxy(self) -> None:
+        self.proxy, pid = self._started(self.proxy)
+        argv, variables = (paths.BINARY,), self._variables(paths.PROXY_ENVIRONMENT)
+        self.proxy_process = ProcessState(pid, argv, variables)
+        self.answers, self.starting, self.leftovers = True, False, paths.PROXY_STATE
+        self.took = 0.0
+        if self.kubelet.flapping and self.composed:
+            self.start_kubelet()  # systemd tries it again, and it has what it lacked
+
+    def start_kubelet(self) -> None:
+        """Its guard included: a proxy that does not answer, or a hold, means the base endpoint."""
+        self.kubelet, pid = self._started(self.kubelet)
+        base = self.current_base()
+        argv = next_command_line(parse_base(base), base)
+        variables = self._variables(paths.KUBELET_ENVIRONMENT) if self.kubelet.loaded_digest else {}
+        guard = self.files.state(paths.GUARD).kind is Kind.FILE
+        self.composed = bool(variables) and guard and self.answers and not self.hold
+        if self.composed:
+            argv = (*argv, variables["CRI_RESMGR_GUARD_FLAG"])
+        self.kubelet_process = ProcessState(pid, argv, variables)
+
+    def _started(self, unit: UnitState) -> tuple[UnitState, int]:
+        self._starts += 1
+        pid = 100 + self._starts
+        ran = replace(unit, active_state="active", sub_state="running", result="success", main_pid=pid)
+        return replace(ran, invocation_id=f"invocation-{pid}"), pid
+
+    def _load_proxy(self) -> None:
+        there = self.files.state(paths.PROXY_UNIT_FILE)
+        state = ("enabled" if self.linked else "disabled") if there.kind is Kind.FILE else ""
+        if self.proxy.load_state != "masked":
+            load = "loaded" if there.kind is Kind.FILE else "not-found"
+            mark = self._mark(paths.PROXY_UNIT_FILE)
+            self.proxy = replace(
+                self.proxy,
+                load_state=load,
+                environment=mark,
+                unit_file_state=state,
+                need_daemon_reload=False,
+                fragment_path=paths.PROXY_UNIT_FILE if there.kind is Kind.FILE else "",
+            )
+        self._loaded = {**self._loaded, paths.PROXY_UNIT_FILE: there}
+
+    def _texts(self) -> dict[str, FileState]:
+        ours = (
+            paths.PROXY_UNIT_FILE,
+            *(paths.drop_in(directory, KUBELET) for directory in paths.UNIT_DIRECTORIES),
+        )
+        return {path: self.files.state(path) for path in ours}
+
+    @staticmethod
+    def _drop_in(texts: Mapping[str, FileState]) -> tuple[str, str]:
+        """Of two directories' drop-ins of one name the first one's counts."""
+        named = (
+            (path, texts.get(path, ABSENT))
+            for path in (paths.drop_in(d, KUBELET) for d in paths.UNIT_DIRECTORIES)
+        )
+        return next(((path, state.digest) for path, state in named if state.kind is Kind.FILE), ("", ""))
+
+    def _mark(self, path: str) -> tuple[str, ...]:
+        return tuple(_MARK.findall((self.files.read(path) or b"").decode("utf-8", "replace")))
+
+    def _variables(self, path: str) -> dict[str, str]:
+        return parse_environment_file((self.files.read(path) or b"").decode("utf-8", "replace"))
