@@ -141,6 +141,16 @@ def remedy_for(error: OSError) -> str:
     return _REMEDIES.get(error.errno or 0, "")
 
 
+def unforeseen(error: Exception) -> InstallerError:
+    """What nobody has foreseen is a bug, unless the host lacks what every program needs."""
+    remedy = remedy_for(error) if isinstance(error, OSError) else ""
+    if remedy:
+        return InstallerError(f"{error}", f"{remedy}; then run the same command again")
+    return InstallerError(
+        f"{type(error).__name__}: {error}", "this is a bug, please report it; -v shows where"
+    )
+
+
 def is_shortage(error: OSError) -> bool:
     """Whether this process or the host ran out of descriptors or memory: the error says nothing about the
     file, process or socket that was asked for."""

@@ -10,11 +10,10 @@ import contextlib
 import gc
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TextIO, cast
 
 from installer.cli.options import DAEMON_VERBS, Options, UsageError, parse_options
-from installer.errors import InstallerError, remedy_for
+from installer.errors import InstallerError, unforeseen
 from installer.report.terminal import SteadyStream
 
 
@@ -40,32 +39,15 @@ def _main(argv: Sequence[str] | None) -> int:
         return _fail(error, error.output)
     except InstallerError as error:
         return _fail(error, "text")
-    with _pass_log(arguments, options) as log:
-        options = replace(options, pass_log=log)
-        try:
-            with contextlib.nullcontext() if arguments.command in ("run", "extension") else _short_life():
-                return _run(arguments, options)
-        except InstallerError as error:
-            return _fail(error, options.output, log)
-        except Exception as error:
-            if options.verbose:
-                raise
-            return _fail(_unforeseen(error), options.output, log)
-
-
-@contextlib.contextmanager
-def _pass_log(arguments: argparse.Namespace, options: Options) -> Iterator[TextIO | None]:
-    """The log of a pass that `run` has started as a service. Open from the beginning: a removal deletes its
-    name."""
-    if not hasattr(arguments, "pass_log"):
-        yield None
-        return
-    from installer.daemon.pass_log import open_pass_log
-    from installer.host.files import RootedFiles
-
-    log = cast(TextIO, SteadyStream(open_pass_log(RootedFiles(options.host_root))))
-    yield log
-    log.flush()
+    try:
+        with contextlib.nullcontext() if arguments.command in ("run", "extension") else _short_life():
+            return _run(arguments, options)
+    except InstallerError as error:
+        return _fail(error, options.output)
+    except Exception as error:
+        if options.verbose:
+            raise
+        return _fail(unforeseen(error), options.output)
 
 
 @contextlib.contextmanager
@@ -80,21 +62,9 @@ def _short_life() -> Iterator[None]:
         gc.enable()
 
 
-def _unforeseen(error: Exception) -> InstallerError:
-    """What nobody has foreseen is a bug, unless the host lacks what every program needs."""
-    remedy = remedy_for(error) if isinstance(error, OSError) else ""
-    if remedy:
-        return InstallerError(f"{error}", f"{remedy}; then run the same command again")
-    return InstallerError(
-        f"{type(error).__name__}: {error}", "this is a bug, please report it; -v shows where"
-    )
-
-
-def _fail(error: InstallerError, output: str, log: TextIO | None = None) -> int:
+def _fail(error: InstallerError, output: str) -> int:
     from installer.report.events import report_error
 
-    if log is not None:
-        report_error(error, "json", log)
     report_error(error, output, sys.stdout if output == "json" else sys.stderr)
     return error.exit_code
 

@@ -20,7 +20,11 @@ def run_daemon_verb(arguments: argparse.Namespace, options: Options) -> int:
 
         print(talk(arguments.request))
         return 0
-    return _run_child(arguments, options)
+    if arguments.command == "settings":
+        return _print_configuration(options)
+    from installer.cli.passes import run_pass
+
+    return run_pass(arguments, options)
 
 
 def _run_daemon(options: Options) -> int:
@@ -56,30 +60,14 @@ def _run_daemon(options: Options) -> int:
     return Daemon(command, emit, cluster).run()
 
 
-def _run_child(arguments: argparse.Namespace, options: Options) -> int:
+def _print_configuration(options: Options) -> int:
+    from installer.daemon.configuration import build_configuration
     from installer.inputs.settings import load_settings
+    from installer.model.jsontext import to_json
 
     settings = load_settings(options.config)
     require_root()
-    if arguments.command == "settings":
-        from installer.daemon.configuration import build_configuration
-        from installer.model.jsontext import to_json
-
-        print(to_json(build_configuration(settings)))
-        return 0
-
-    from installer.host.clock import install_signal_handlers
-    from installer.host.real import build_host
-    from installer.node.rescue import hold_kubelet, restart_proxy
-    from installer.report.events import build_reporter
-
-    install_signal_handlers()
-    host = build_host(options.host_root)
-    emit = build_reporter(options.output, sys.stdout, options.verbose, log=options.pass_log)
-    if arguments.restart_proxy:
-        restart_proxy(settings, host, emit)
-    else:
-        hold_kubelet(settings, host, emit, arguments.reason, restart=not arguments.hold_only)
+    print(to_json(build_configuration(settings)))
     return 0
 
 

@@ -1,9 +1,8 @@
-"""The verbs for one host: what a person types, and what the daemon starts for a pass."""
+"""The verbs for one host, as a person types them."""
 
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import sys
 from collections.abc import Mapping
@@ -19,7 +18,6 @@ from installer.inputs.load import Request
 from installer.inputs.settings import Settings, load_settings
 from installer.model.names import Mode
 from installer.node.reconcile import look, reconcile, rehearse
-from installer.node.run import DAEMON
 
 _WAIT_PAUSE = 1.0  # seconds between two looks of status --wait
 
@@ -46,7 +44,7 @@ def _converge(request: Request, host: Host, options: Options) -> int:
 
     waiting = WaitingLine(sys.stderr)
     watched = replace(host, clock=SystemClock(waiting.tick))
-    emit = build_reporter(options.output, sys.stdout, options.verbose, waiting, options.pass_log)
+    emit = build_reporter(options.output, sys.stdout, options.verbose, waiting)
     try:
         reconcile(request, watched, emit)
     finally:
@@ -67,23 +65,17 @@ def _request(arguments: argparse.Namespace, options: Options, settings: Settings
         inspect=inspect,
         configs=options.configs,
         default_configs=options.default_configs,
-        who=_who(os.environ, unattended=getattr(arguments, "unattended", False)),
-        because=getattr(arguments, "because", ""),
+        who=_who(os.environ),
         retry=getattr(arguments, "retry", False),
         accept_pending=getattr(arguments, "accept_pending", False),
         without_record=getattr(arguments, "without_record", False),
         despite_pause=getattr(arguments, "despite_pause", False),
         take_over=options.take_over or settings.take_over,
-        restarts_left=getattr(arguments, "restarts_left", math.inf),
-        ask_first=getattr(arguments, "ask_first", ""),
-        unattended=getattr(arguments, "unattended", False),
     )
 
 
-def _who(environment: Mapping[str, str], *, unattended: bool) -> str:
-    """Who asks, for the history: the daemon, a command in the pod, or the person who became root."""
-    if unattended:
-        return DAEMON
+def _who(environment: Mapping[str, str]) -> str:
+    """Who asks, for the history: a command in the pod, or the person who became root."""
     if environment.get("KUBERNETES_SERVICE_HOST"):
         return f"a command in pod {environment.get('POD_NAME') or 'unknown'}"
     return environment.get("SUDO_USER") or "root"
@@ -126,10 +118,6 @@ def _plan(request: Request, host: Host, arguments: argparse.Namespace, options: 
     assessment, error = rehearse(request, replace(host, validator=BinaryValidator()))
     plan = assessment.plan
     print_plan(plan, options.output, sys.stdout, diffs=arguments.diff, error=error)
-    if error is not None:
-        if options.output == "text":
-            report_error(error, "text", sys.stderr)
-        return error.exit_code
-    if plan.refusals:
-        return UnservableHostError.exit_code
-    return 3 if plan.steps else 0
+    if error is not None and options.output == "text":
+        report_error(error, "text", sys.stderr)
+    return plan.exit_code if error is None else error.exit_code

@@ -5,20 +5,19 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn
 
 from installer import __version__
 from installer.errors import InvalidInputError, UnservableHostError
 from installer.inputs.reading import suggest
 
 ENVIRONMENT_PREFIX = "CRI_RESMGR_INSTALLER_"
-INTERNAL_VERBS = ("settings", "rescue", "talk")
+INTERNAL_VERBS = ("settings", "pass", "talk")
 DAEMON_VERBS = ("run", *INTERNAL_VERBS)
 _DEFAULTS = {
     "config": "",
@@ -68,7 +67,6 @@ class Options:
     take_over: bool
     output: str
     verbose: bool
-    pass_log: TextIO | None = None  # for each event as JSON, too; see daemon/pass_log.py
 
 
 class UsageError(InvalidInputError):
@@ -128,7 +126,6 @@ def _host_options(output: _Parser) -> _Parser:
         "--configs", metavar="DIR", help="directory with fallback.cfg, force.cfg, EXTRA_OPTIONS.cfg"
     )
     shared.add_argument("--default-configs", action="store_true", help="use no configs: the policy is none")
-    shared.add_argument("--pass-log", action="store_true", help=argparse.SUPPRESS)
     return shared
 
 
@@ -211,11 +208,6 @@ def _add_changing_verbs(add: Callable[[str, str, str], argparse.ArgumentParser])
         )
     for verb in (plan, install, remove):
         _add_despite_pause(verb)
-    install.add_argument("--restarts-left", type=int, default=math.inf, help=argparse.SUPPRESS)
-    for verb in (install, remove):  # what the daemon starts them with
-        verb.add_argument("--unattended", action="store_true", help=argparse.SUPPRESS)
-        verb.add_argument("--because", default="", help=argparse.SUPPRESS)
-        verb.add_argument("--ask-first", choices=("restarts", "all"), default="", help=argparse.SUPPRESS)
 
 
 def _add_watching_verbs(add: Callable[[str, str, str], argparse.ArgumentParser]) -> None:
@@ -437,9 +429,7 @@ def _asked_output(argv: Sequence[str] | None) -> str:
 
 def _add_internal_verbs(verbs: Any, shared: argparse.ArgumentParser) -> None:
     """What the daemon's child runs are started with. Without a help text they are not listed."""
-    _settings, rescue, *talks = (verbs.add_parser(verb, parents=[shared]) for verb in INTERNAL_VERBS)
-    rescue.add_argument("--reason", default="")
-    rescue.add_argument("--hold-only", action="store_true")
-    rescue.add_argument("--restart-proxy", action="store_true")
-    for verb in talks:
-        verb.add_argument("request")
+    _settings, passes, talk = (verbs.add_parser(verb, parents=[shared]) for verb in INTERNAL_VERBS)
+    passes.add_argument("--log", action="store_true")  # see daemon/pass_log.py
+    passes.add_argument("order")
+    talk.add_argument("request")

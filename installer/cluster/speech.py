@@ -80,7 +80,7 @@ class Speech:
         """Whether cri-resmgr serves the node, what went wrong last, and when this process has last changed
         the host. A failure that is met again and again has the time when it began."""
         phase, speech = state.phase, self
-        if phase is not Phase.STARTING or state.generation:  # else nothing is known yet
+        if phase is not Phase.STARTING or state.installed.generation:  # else nothing is known yet
             speech = replace(speech, serves=state.serves)
         if state.changes > self.changes:
             speech = replace(speech, changes=state.changes, changed=plain_time(now))
@@ -98,10 +98,10 @@ class Speech:
             "state": state.phase.value,
             "reason": state.reason[:MESSAGE_LIMIT],
             "ready": str(state.serves).lower(),
-            "generation": state.generation,
+            "generation": state.installed.generation,
             "wanted": state.wanted,
-            "policy": state.policy,
-            "policySource": state.policy_source,
+            "policy": state.installed.policy,
+            "policySource": state.installed.policy_source,
             "hold": state.hold[:MESSAGE_LIMIT],
             "changed": self.changed,  # empty if it has not: the Node keeps what it says
         }
@@ -127,4 +127,5 @@ def message_of(state: DaemonState) -> str:
 
 
 def policy_of(state: DaemonState) -> str:
-    return f", with the policy {state.policy} from {state.policy_source}" if state.policy else ""
+    now = state.installed
+    return f", with the policy {now.policy} from {now.policy_source}" if now.policy else ""

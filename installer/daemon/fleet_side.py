@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import contextlib
 
-from installer.daemon.child_run import ChildOutcome
 from installer.daemon.decision import Action
+from installer.daemon.outcome import Outcome
 from installer.daemon.policy import BUSY, Policy
 from installer.daemon.poller import PollSnapshot
 from installer.errors import InstallerError, RolledBackError
@@ -28,7 +28,7 @@ def tell_cluster(cluster: Cluster, policy: Policy, snapshot: PollSnapshot) -> No
     cluster.saw(policy.state, work, rules, busy=busy, looks=policy.wonders)
 
 
-def tell_fleet(cluster: Cluster, policy: Policy, action: Action, outcome: ChildOutcome) -> None:
+def tell_fleet(cluster: Cluster, policy: Policy, action: Action, outcome: Outcome) -> None:
     """How a child has ended, before the policy knows of it."""
     permitted, begun = None if policy.asks == "all" else policy.planned, cluster.permission().begun
     known_bad = begun is not None and outcome.remembered and outcome.fleet_generation == begun.generation
@@ -54,7 +54,7 @@ def may_leave(cluster: Cluster, policy: Policy, snapshot: PollSnapshot) -> bool:
     return may
 
 
-def build_result(action: Action, outcome: ChildOutcome, permitted: PlannedWork | None) -> WorkResult | None:
+def build_result(action: Action, outcome: Outcome, permitted: PlannedWork | None) -> WorkResult | None:
     """None where nothing was begun. `permitted` is the work that was permitted, None if none was: then a
     pass that converged still says that the generation works here, which a person may have put right."""
     if outcome.planned is not None or outcome.code == BUSY:

@@ -22,8 +22,6 @@ from functools import partial
 from pathlib import Path
 
 from installer import __version__
-from installer.daemon.child_command import GRACE, bounds_of, verb_of
-from installer.daemon.child_run import ChildOutcome, ChildRun
 from installer.daemon.configuration import (
     SETTINGS_SECONDS,
     Command,
@@ -36,6 +34,8 @@ from installer.daemon.configuration import (
 from installer.daemon.decision import Action, Decision
 from installer.daemon.fleet_side import leave_seconds, may_leave, tell_cluster, tell_fleet
 from installer.daemon.httpd import Page, PageServer
+from installer.daemon.order import GRACE, Order, bounds_of
+from installer.daemon.outcome import Outcome, PassReader
 from installer.daemon.pages import render_page
 from installer.daemon.pass_starter import Begun, Pass, PassStarter
 from installer.daemon.policy import HEARTBEAT, HOUR, Policy
@@ -167,7 +167,7 @@ class Daemon:
                     trace=trace,
                 )
             if self._child is None and self._policy.working:
-                outcome = ChildOutcome(1, reason=f"the daemon failed: {message}")
+                outcome = Outcome(1, reason=f"the daemon failed: {message}")
                 self._policy.ended(time.monotonic(), outcome, self._snapshot)
         if self._ending and self._child is None:
             self._loop.quit()
@@ -314,17 +314,17 @@ class Daemon:
         action = decision.action
         self._say("pass.started", f"{action.value}: {decision.why}", verb=action.value, why=decision.why)
         self._policy.begun(action, snapshot)
-        unit = self._policy.configuration.kubelet_unit
-        child_run = ChildRun(action, unit, self._log, self._policy.moved)
+        reader = PassReader(self._log, self._policy.moved)
         asks = "" if self._removing else self._policy.asks
-        argv = self._command.argv(*verb_of(decision, self._policy.restarts_left, asks))
+        order = Order(action, decision.why, self._policy.restarts_left, asks)
         bounds = bounds_of(action, self._policy.configuration)
-        ended = partial(self._ended, child_run, bounds[0])
+        ended = partial(self._ended, reader, action, bounds[0])
+        given = Pass(order, self._command.argv("pass"), reader.line, ended, bounds)
         try:
-            self._child = self._passes.start(Pass(action, decision.why, argv, child_run.line, ended, bounds))
+            self._child = self._passes.start(given)
         except (BusyHostError, OSError) as error:
             code = error.exit_code if isinstance(error, BusyHostError) else 1
-            self._settle(child_run, code, f"`{action.value}` could not be started: {error}")
+            self._settle(reader, action, code, f"`{action.value}` could not be started: {error}")
             self._wake = time.monotonic()
             if self._ending:
                 self._loop.quit()
@@ -338,19 +338,18 @@ class Daemon:
         snapshot = self._look(full=True)
         self._say("pass.started", f"{action.value}: {why}", verb=action.value, why=why)
         self._policy.begun(action, snapshot, by_another=True)
-        unit = self._policy.configuration.kubelet_unit
-        child_run = ChildRun(action, unit, self._log, self._policy.moved)
+        reader = PassReader(self._log, self._policy.moved)
         bounds = bounds_of(action, self._policy.configuration)
-        ended = partial(self._ended, child_run, bounds[0])
-        self._child = self._passes.follow(found, child_run.line, ended, bounds)
+        ended = partial(self._ended, reader, action, bounds[0])
+        self._child = self._passes.follow(found, reader.line, ended, bounds)
 
-    def _ended(self, child_run: ChildRun, deadline: float, code: int) -> None:
+    def _ended(self, reader: PassReader, action: Action, deadline: float, code: int) -> None:
         child, self._child = self._child, None
-        failure = f"`{child_run.action.value}`: {describe_exit(code)}" if code else ""
+        failure = f"`{action.value}`: {describe_exit(code)}" if code else ""
         if child is not None and child.overdue:
-            failure = f"`{child_run.action.value}` did not end within {deadline:.0f} s and was stopped"
+            failure = f"`{action.value}` did not end within {deadline:.0f} s and was stopped"
         self._look(full=True)
-        self._settle(child_run, code, failure)
+        self._settle(reader, action, code, failure)
         if self._ending:
             self._finish()
             return
@@ -358,16 +357,15 @@ class Daemon:
             self._runtime_state.restore(self._policy.configuration.mode)
         self._act_on(self._snapshot)
 
-    def _settle(self, child_run: ChildRun, code: int, failure: str) -> None:
+    def _settle(self, reader: PassReader, action: Action, code: int, failure: str) -> None:
         """Tells the log, the stamps and the policy how a child has ended, or that it could not be started."""
-        action = child_run.action
-        outcome = child_run.outcome(code, failure)
-        message = failure or f"{action.value}: {describe_exit(code)}"
-        data = {"exitCode": code, "seconds": outcome.seconds, "changed": outcome.changed}
+        outcome = reader.end(code, failure)
+        message = failure or f"{action.value}: {describe_exit(outcome.code)}"
+        data = {"exitCode": outcome.code, "seconds": outcome.seconds, "changed": outcome.changed}
         self._say("pass.ended", message, verb=action.value, kubeletRestarts=outcome.restarts, **data)
         if outcome.restarts and action is not Action.REMOVE:  # which leaves nothing behind
             self._runtime_state.stamp(outcome.restarts)
-        if code == 0 and action in (Action.INSTALL, Action.REMOVE):
+        if outcome.code == 0 and action in (Action.INSTALL, Action.REMOVE):
             self._succeeded = time.time()
         tell_fleet(self._cluster, self._policy, action, outcome)
         self._policy.ended(time.monotonic(), outcome, self._snapshot)

@@ -39,7 +39,8 @@ def render_page(
         return Page(200, _METRICS, "".join(_metrics(state, version, succeeded, answered_in)))
     if path in ("/healthz", "/readyz"):
         status = 200 if path == "/healthz" or state.ready else 503
-        return Page(status, "application/json", json.dumps(to_camel(state)) + "\n")
+        told = to_camel(state)
+        return Page(status, "application/json", json.dumps(told | told.pop("installed")) + "\n")
     return None
 
 
@@ -47,10 +48,10 @@ def _metrics(state: DaemonState, version: str, succeeded: float, answered_in: fl
     labels = {
         "version": version,
         "mode": state.mode.value,
-        "generation": state.generation,
-        "payload_version": state.payload_version,
-        "policy": state.policy,
-        "policy_source": state.policy_source,
+        "generation": state.installed.generation,
+        "payload_version": state.installed.payload_version,
+        "policy": state.installed.policy,
+        "policy_source": state.installed.policy_source,
     }
     pairs = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
     yield from _metric("info", "gauge", "What runs here, as labels; always 1.", f"{{{pairs}}} 1")

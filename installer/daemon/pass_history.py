@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from installer.daemon.poller import PollSnapshot, Token
 from installer.host.run import describe_exit
+from installer.model.daemon import Installed
 
 if TYPE_CHECKING:
-    from installer.daemon.child_run import ChildOutcome
+    from installer.daemon.outcome import Outcome
 
 RESYNC = 600.0  # seconds between two passes that nothing called for
 
@@ -21,7 +22,6 @@ _HINDERED_RETRY = 2.0
 _BACKOFF = (5.0, RESYNC)  # the first and the longest
 _CALM_PASSES = 20  # a minute; passes beyond them are slowed down
 _SECOND_LOOK = 1.0  # after a pass that changed something
-_INSTALLED = ("generation", "payload_version", "policy", "policy_source")
 _COUNTED = ("all_restarts", "passes", "changes", "repairs", "rollbacks", "rescues", "failures")
 _INVALID, _PENDING, _UNSERVABLE = 2, 3, 4
 NEEDS_THE_BUS = (1, _UNSERVABLE)  # exit codes that a pass without systemd's bus may end with
@@ -48,7 +48,7 @@ class PassHistory:
         self.retry_at = self.locked_until = 0.0
         self.counts: dict[str, Any] = dict.fromkeys(_COUNTED, 0)
         self.last = (-1, 0.0)  # exit code and seconds of the last pass
-        self.installed: dict[str, Any] = {}  # what the last pass has told of it
+        self.installed = Installed()  # by the last pass that knew
         self.wanted = ""  # the generation that was asked for then
         self._spread = spread
         self._settled: PollSnapshot | None = None  # seen when a pass last found or left nothing to do
@@ -70,11 +70,11 @@ class PassHistory:
         if not 0.0 < self._second_look <= now:
             self._passes.append(now)
 
-    def told(self, outcome: ChildOutcome) -> None:
+    def told(self, outcome: Outcome) -> None:
         """A pass has ended, whatever became of it: what is installed, and what is asked for."""
         self.wanted = outcome.fleet_generation
-        if outcome.tells or outcome.code == 0:
-            self.installed = {name: getattr(outcome, name) for name in _INSTALLED}
+        if outcome.installed is not None or outcome.code == 0:
+            self.installed = outcome.installed or Installed()
 
     def hindered(self, now: float, why: str) -> None:
         """A pass could not look: another run holds the host's lock, or systemd's bus is away. What called for
@@ -86,7 +86,7 @@ class PassHistory:
         """A person may have changed anything during a pause, also what a failure was about."""
         self._settled, self.retry_at = None, 0.0
 
-    def planned(self, now: float, outcome: ChildOutcome, before: PollSnapshot, after: PollSnapshot) -> bool:
+    def planned(self, now: float, outcome: Outcome, before: PollSnapshot, after: PollSnapshot) -> bool:
         """A plan has ended, or a pass that may not restart kubelet. Says whether it told of the host."""
         if outcome.code not in _TELLS_OF_THE_HOST and not outcome.remembered:
             self.tried = before.inputs
@@ -99,7 +99,7 @@ class PassHistory:
         return True
 
     def ended(
-        self, now: float, outcome: ChildOutcome, before: PollSnapshot, after: PollSnapshot, *, removes: bool
+        self, now: float, outcome: Outcome, before: PollSnapshot, after: PollSnapshot, *, removes: bool
     ) -> None:
         """A pass has ended: what was seen before it, and what is seen after it."""
         self.last = (outcome.code, outcome.seconds)
@@ -125,7 +125,7 @@ class PassHistory:
         if outcome.remembered or outcome.code == _INVALID:
             self.retry_at = float("inf") if outcome.remembered else self._resync_at
 
-    def _fail(self, now: float, outcome: ChildOutcome) -> None:
+    def _fail(self, now: float, outcome: Outcome) -> None:
         self.well = False
         self.failures += 1
         self.counts["failures"] += 1

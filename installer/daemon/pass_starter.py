@@ -9,7 +9,6 @@ file system, which the host's nsenter enters, and which lives as long as a proce
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,14 +16,15 @@ from pathlib import Path
 from typing import Protocol
 
 from installer.daemon.decision import Action
+from installer.daemon.order import Order
 from installer.daemon.pass_log import PassLogReader, begin_pass_log
-from installer.daemon.transient import UNIT_EXISTS, UNKNOWN_END, TransientService
+from installer.daemon.transient import UNIT_EXISTS, TransientService
 from installer.daemon.unit_run import UnitRun
 from installer.daemon.watch import EventLoop
 from installer.errors import BusyHostError, InstallerError, SystemdError
 from installer.host.ports import Files
 from installer.host.run import ENVIRONMENT
-from installer.model.event import ERROR, WAITING
+from installer.model.jsontext import to_json
 from installer.model.paths import PASS_UNIT
 
 _MAY_RESTART_KUBELET = (Action.INSTALL, Action.REMOVE, Action.RESCUE, Action.HOLD)
@@ -50,10 +50,10 @@ class Begun(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One that is to begin. `bounds`: its deadline and its grace, in seconds."""
+    """One that is to begin. `argv` is what the order follows. `bounds`: its deadline and its grace, in
+    seconds."""
 
-    action: Action
-    why: str
+    order: Order
     argv: tuple[str, ...]
     on_line: Callable[[str], None]
     on_end: Callable[[int], None]
@@ -100,7 +100,7 @@ class PassStarter:
     def start(self, given: Pass) -> Begun:
         """Raises OSError where nothing can be started, and BusyHostError while a pass is at work that another
         daemon has started."""
-        if given.action in _MAY_RESTART_KUBELET and self._nsenter:
+        if given.order.action in _MAY_RESTART_KUBELET and self._nsenter:
             try:
                 return self._start_unit(given)
             except BusyHostError:
@@ -109,17 +109,18 @@ class PassStarter:
                 if isinstance(error, SystemdError) and error.name == UNIT_EXISTS:
                     raise BusyHostError(_BUSY) from error
                 self._not_outside(str(error))
-        return self._loop.start(given.argv, given.on_line, given.on_end, *given.bounds)
+        argv = (*given.argv, to_json(given.order))
+        return self._loop.start(argv, given.on_line, given.on_end, *given.bounds)
 
     def _start_unit(self, given: Pass) -> Begun:
         if self._service.exit_code() is None:  # whose log is not to be replaced
             raise BusyHostError(_BUSY)
-        action, why = given.action.value, given.why
+        action, why = given.order.action.value, given.order.why
         log = begin_pass_log(self._files, action, why)
         try:
             # What is told to people goes to the journal as text, what is told to us to the log as JSON.
             entered = (self._nsenter, f"--mount=/proc/{os.getpid()}/ns/mnt", "--", *given.argv)
-            words = (*entered, "--output=text", "--pass-log")
+            words = (*entered, "--output=text", "--log", to_json(given.order))
             description = f"CRI-Resource-Manager installer: {action} ({why})"
             self._service.start(words, description, ENVIRONMENT, sum(given.bounds) + _SLACK)
         except BaseException:
@@ -163,27 +164,7 @@ class PassStarter:
         bounds: tuple[float, float],
     ) -> Begun:
         """As if it had begun now."""
-        said = list[int]()
-
-        def hear(line: str) -> None:
-            said.extend(_exit_code_in(line))
-            on_line(line)
-
-        def end(code: int) -> None:
-            on_end(said[-1] if code == UNKNOWN_END and said else code)
-
-        return UnitRun(self._loop, self._service, found.log, hear, end, *bounds)
-
-
-def _exit_code_in(line: str) -> list[int]:
-    """What the event says of the exit code of its program, if it does."""
-    with contextlib.suppress(ValueError, LookupError, TypeError):
-        event = json.loads(line)
-        if event["kind"] == "converged":
-            return [0]
-        if event["kind"] in (ERROR, WAITING):
-            return [int(event["data"]["exitCode"])]
-    return []
+        return UnitRun(self._loop, self._service, found.log, on_line, on_end, *bounds)
 
 
 def _mount_namespace(proc: Path, pid: int) -> str:

@@ -28,7 +28,7 @@ from installer.model.limits import HURRIED_SECONDS, answer_seconds
 from installer.model.names import Mode
 
 if TYPE_CHECKING:
-    from installer.daemon.child_run import ChildOutcome
+    from installer.daemon.outcome import Outcome
 
 HEARTBEAT = 5.0  # seconds between two questions to the relay
 _SUCCESSOR = 30.0  # seconds between two looks at who acts in our place
@@ -103,7 +103,7 @@ class Policy:
             last_seconds=self._passes.last[1],
             serves=self._serves,
             wanted=self._passes.wanted if self.configuration.mode is Mode.INSTALL else "",
-            **self._passes.installed,
+            installed=self._passes.installed,
             restarts=self._used(),
             **self._passes.counts,
         )
@@ -148,7 +148,7 @@ class Policy:
         """The child has changed something on the host: it and its rollback get the time that R8 bounds."""
         self._moved = True
 
-    def ended(self, now: float, outcome: ChildOutcome, after: PollSnapshot) -> None:
+    def ended(self, now: float, outcome: Outcome, after: PollSnapshot) -> None:
         """The action that had begun has ended, or could not begin; `after` is what is seen then."""
         self._now = now
         action, self.working = self.working, Action.NOTHING
@@ -360,7 +360,7 @@ class Policy:
             self._blind_since = now
         patient = looked and self._blind_since is not None and now < self._blind_since + _BLIND_PATIENCE
         blind = "" if patient else snapshot.blind
-        self._serves = bool(self._passes.installed.get("generation")) and not (blind or sick)
+        self._serves = bool(self._passes.installed.generation) and not (blind or sick)
         standing = Standing(
             superseded=self._yielded,
             tried=self._passes.tried is not None,

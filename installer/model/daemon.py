@@ -40,11 +40,21 @@ _STANDS_BACK = (
 
 
 @dataclass(frozen=True, slots=True)
+class Installed:
+    """What a pass found or left installed, and the policy in force, because `policy_source` asked for it.
+    Empty where nothing of ours is good."""
+
+    generation: str = ""
+    payload_version: str = ""
+    policy: str = ""
+    policy_source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class DaemonState:
     """`reason` is for people and says why the node is not ready. `hold` is why kubelet is held on its base
-    endpoint. `last_exit` is the exit code of the last pass (-1: none has ended). What is installed and what
-    is wanted are two things. By the last pass, `generation` and `payload_version` are installed, and `policy`
-    was in force, because `policy_source` asked for it. `wanted` is the generation that the fleet is asked
+    endpoint. `last_exit` is the exit code of the last pass (-1: none has ended). What is `installed`, by the
+    last pass, and what is wanted are two things. `wanted` is the generation that the fleet is asked
     for, empty where the inputs cannot be read. `serves`: what is installed is good, and kubelet works with
     it, whichever generation that is. `restarts` are our restarts of kubelet within
     the last hour; `all_restarts`, `passes`, `changes` (passes that changed something and converged),
@@ -58,10 +68,7 @@ class DaemonState:
     hold: str = ""
     last_exit: int = -1
     last_seconds: float = 0.0
-    generation: str = ""
-    payload_version: str = ""
-    policy: str = ""
-    policy_source: str = ""
+    installed: Installed = Installed()
     wanted: str = ""
     serves: bool = False
     restarts: int = 0
@@ -82,7 +89,7 @@ class DaemonState:
     def stands_back(self) -> bool:
         """Whether the proxy's absence is not a reason to restart our container: another one would wait or be
         refused in the same way. What is waited for, or wrong, stands in `reason`."""
-        return self.phase in _STANDS_BACK or (self.phase is Phase.FAILED and not self.generation)
+        return self.phase in _STANDS_BACK or (self.phase is Phase.FAILED and not self.installed.generation)
 
 
 class RunningChild(Protocol):

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
 
+from installer.errors import UnservableHostError
 from installer.model.host import DesiredFile, FileState, HostSnapshot, Part
 from installer.model.jsontext import sha256_hex
 from installer.model.names import Mode
@@ -290,6 +291,13 @@ class Plan:
     def kubelet_restarts(self) -> int:
         restarts = (step for step in self.steps if step.kind is StepKind.RESTART)
         return sum(step.target == self.kubelet_unit for step in restarts)
+
+    @property
+    def exit_code(self) -> int:
+        """Of the verb `plan`."""
+        if self.refusals:
+            return UnservableHostError.exit_code
+        return 3 if self.steps else 0
 
     @property
     def rescues(self) -> bool:

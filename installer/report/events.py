@@ -102,8 +102,7 @@ def build_reporter(
 def report_error(error: InstallerError, output: str, stream: TextIO, now: Now = utc_now) -> None:
     """The error and its hint: `error: ...` and `hint: ...`, or an event of the kind `error` whose
     data are {"error": the class, "exitCode", "hint", "faults"}, and of a RolledBackError "remembered" and
-    "fleetGeneration". A run that nobody watches adds "fleetGeneration", which it was asked for, and what is
-    "installed" all the same. One that has to wait says `waiting` instead of `error`."""
+    "fleetGeneration". A run that has to wait says `waiting` instead of `error`."""
     kind = WAITING if error.waits else ERROR
     if output == "json":
         data: dict[str, object] = {
@@ -113,11 +112,7 @@ def report_error(error: InstallerError, output: str, stream: TextIO, now: Now = 
             "faults": list(error.faults),
         }
         if isinstance(error, RolledBackError):
-            data |= {"remembered": error.remembered}
-        if error.fleet_generation or isinstance(error, RolledBackError):
-            data |= {"fleetGeneration": error.fleet_generation}
-        if error.installed is not None:
-            data |= {"installed": dict(error.installed)}
+            data |= {"remembered": error.remembered, "fleetGeneration": error.fleet_generation}
         JsonReporter(stream, now)(Event(kind, error.message, data))
         return
     color = wants_color(stream)

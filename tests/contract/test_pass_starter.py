@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from installer.daemon.decision import Action
+from installer.daemon.order import Order
 from installer.daemon.pass_starter import Pass, PassStarter
 from installer.daemon.transient import TransientService
 from installer.host.bus import SystemBus
@@ -56,7 +57,7 @@ def test_a_pass_is_a_child_where_it_cannot_be_a_service(
     starter = PassStarter(scene.loop, files, service, lambda message, _hint: warnings.append(message))
     assert starter.unfinished() is None
     argv = (sys.executable, "-c", "print('one'); raise SystemExit(5)")
-    given = Pass(Action.INSTALL, "a test", argv, scene.lines.append, scene.ends.append, (60.0, 60.0))
+    given = Pass(Order(Action.INSTALL, "a test"), argv, scene.lines.append, scene.ends.append, (60.0, 60.0))
     run = starter.start(given)
     assert scene.until(scene.ended)
     assert (scene.lines, scene.ends, run.outlives_us) == (["one"], [5], False)

@@ -36,12 +36,24 @@ KUBELET = "kubelet.service"
 OURS = (f"{paths.UNIT_VARIABLE}=digest",)
 
 
-# A child: what it does for each verb is a file of that name.
+# A child: what it does for each verb, or each action of a pass, is a file of that name.
 CHILD = """
 import json, os, pathlib, signal, sys, time
 def say(kind, message="", **data):
     print(json.dumps({"kind": kind, "message": message, "data": data}), flush=True)
-verb = next(word for word in sys.argv[2:] if not word.startswith("--"))
+def outcome(code, **fields):
+    say("pass.outcome", outcome=json.dumps({"code": code, **fields}))
+def ends(code, reason="", **fields):
+    outcome(code, reason=reason, **fields)
+    sys.exit(code)
+def converges(changed):
+    say("converged", changed=changed)
+    ends(0, changed=changed)
+def moves(**fields):
+    outcome(-1, ended=False, **fields)
+verb, *rest = [word for word in sys.argv[2:] if not word.startswith("--")]
+order = json.loads(rest[0]) if verb == "pass" else {}
+verb = order.get("action", verb)
 with open(sys.argv[1] + "/begun", "a") as begun:
     begun.write(verb + "\\n")
 exec(pathlib.Path(sys.argv[1], verb).read_text())
@@ -100,7 +112,7 @@ class Scene:
             program=(sys.executable, "-S", "-c", CHILD, str(self.work)),
         )
         self.settings()
-        self.does("install", "say('converged', changed=False)")
+        self.does("install", "converges(False)")
         self.does("rescue", "")
 
     def path(self, path: str) -> Path:
@@ -204,7 +216,7 @@ def refuse(mocker: MockerFixture, *verbs: str) -> list[str]:
     real, refused = subprocess.Popen, list(verbs)
 
     def start(argv: tuple[str, ...], **options: Any) -> Any:
-        if any(verb in argv for verb in refused):
+        if any(f'"action": "{verb}"' in word or verb == word for verb in refused for word in argv):
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         return real(argv, **options)
 

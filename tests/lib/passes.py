@@ -5,18 +5,17 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-from installer.daemon.child_run import ChildOutcome, ChildRun
-from installer.daemon.decision import Action, Decision
+from installer.cli.options import Options
+from installer.cli.passes import build_request, carry_out
+from installer.daemon.decision import Decision
+from installer.daemon.order import Order
+from installer.daemon.outcome import Outcome, PassReader, PassReporter
 from installer.daemon.poller import PollSnapshot
 from installer.errors import InstallerError
-from installer.inputs.load import Request
 from installer.inputs.settings import KubeletSettings, Settings
 from installer.model import paths
 from installer.model.event import Event
 from installer.model.host import UnitState
-from installer.model.names import Mode
-from installer.node.reconcile import look, reconcile
-from installer.node.rescue import hold_kubelet, restart_proxy
 from installer.report.events import JsonReporter, report_error
 from tests.faults.disks.node import KUBELET
 from tests.lib.fakes import failed
@@ -94,34 +93,20 @@ class WatchedNode:
             hold=(node.read(paths.HOLD) or b"").decode().strip(),
         )
 
-    def begin(self, decision: Decision, asks: str, restarts_left: int) -> ChildOutcome:
-        """The child run of a decision, from its begin to its end."""
-        host, action = self.node.fake.host, decision.action
-        asked = Request(
-            Mode.INSTALL,
-            self.settings,
-            self.payload,
-            self.configs,
-            ask_first=asks,
-            restarts_left=restarts_left,
-            unattended=True,
-        )
-        if action is Action.PLAN:
-            plan = look(asked, host).plan
-            return ChildOutcome(3 if plan.steps else 0, would_restart=plan.restarts_kubelet)
-        child, code = ChildRun(action, KUBELET, self.said.append, lambda: None), 0
-        written = io.StringIO()
+    def begin(self, decision: Decision, asks: str, restarts_left: int) -> Outcome:
+        """The pass that is decided on, from its begin to its end."""
+        order = Order(decision.action, decision.why, restarts_left, asks)
+        options = Options(Path(), Path("/"), self.payload, True, self.configs, False, False, "json", False)
+        asked = build_request(order, options, self.settings)
+        reader, written, code = PassReader(self.said.append, lambda: None), io.StringIO(), 0
         emit = JsonReporter(written)
+        reporter = PassReporter(emit, emit)
         try:
-            if action is Action.RESTART_PROXY:
-                restart_proxy(self.settings, host, emit)
-            elif action in (Action.RESCUE, Action.HOLD):
-                hold_kubelet(self.settings, host, emit, decision.why, restart=action is Action.RESCUE)
-            else:
-                reconcile(asked, host, emit)
+            code = carry_out(order, asked, self.node.fake.host, reporter)
         except InstallerError as error:
             code = error.exit_code
+            reporter.ended(code, error)
             report_error(error, "json", written)
         for line in written.getvalue().splitlines():
-            child.line(line)
-        return child.outcome(code)
+            reader.line(line)
+        return reader.end(code)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from installer.daemon.child_run import ChildOutcome
 from installer.daemon.decision import Action, Decision
+from installer.daemon.outcome import Outcome
 from installer.daemon.policy import Policy
 from installer.daemon.poller import PollSnapshot
 from installer.model.daemon import Phase
@@ -37,7 +37,7 @@ DEAD = replace(SILENT, proxy=replace(PROXY, active_state="activating", main_pid=
 HELD = replace(GOOD, on_relay=False, hold=f"{BY_DAEMON}dead", units=("held",))
 
 
-OK, CHANGED = ChildOutcome(0), ChildOutcome(0, changed=True)
+OK, CHANGED = Outcome(0), Outcome(0, changed=True)
 
 
 class Bench:
@@ -57,9 +57,7 @@ class Bench:
             self.policy.begun(self.last.action, self.snapshot)
         return self.last.action
 
-    def end(
-        self, outcome: ChildOutcome = OK, snapshot: PollSnapshot | None = None, took: float = 1.0
-    ) -> None:
+    def end(self, outcome: Outcome = OK, snapshot: PollSnapshot | None = None, took: float = 1.0) -> None:
         self.now += took
         self.snapshot = snapshot or self.snapshot
         self.policy.ended(self.now, outcome, self.snapshot)
@@ -84,4 +82,4 @@ Make = Callable[..., Bench]
 def held(bench: Bench, snapshot: PollSnapshot = HELD) -> None:
     bench.look(DEAD)
     assert bench.look(after=21) is Action.RESCUE
-    bench.end(ChildOutcome(0, restarts=1), snapshot)
+    bench.end(Outcome(0, restarts=1), snapshot)

@@ -3,33 +3,43 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import subprocess  # the subject of one test is a process: what it has imported
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
-from installer.daemon.child_run import ChildRun, listed
 from installer.daemon.configuration import (
     Configuration,
     build_configuration,
     listen_address,
 )
-from installer.daemon.decision import Action
+from installer.daemon.outcome import PassReader, PassReporter, listed
 from installer.daemon.poller import Poller, file_token
 from installer.daemon.runtime_state import MODE_FILE, STAMPS, RuntimeState
-from installer.errors import UnservableHostError
+from installer.daemon.transient import UNKNOWN_END
+from installer.errors import (
+    InstallerError,
+    InvalidInputError,
+    KubeletKeptError,
+    RolledBackError,
+    UnservableHostError,
+)
 from installer.host.files import RootedFiles
 from installer.inputs.settings import Settings
 from installer.model import paths
+from installer.model.daemon import Installed
 from installer.model.event import Emit, Event, silent
+from installer.model.fleet import PlannedWork
 from installer.model.hold import PAUSE_FILE
 from installer.model.host import UnitDetail, UnitState
 from installer.model.jsontext import from_json, to_json
 from installer.model.names import Mode
+from installer.report.events import JsonReporter
 from tests.lib.fakes import FakeSystemd
 from tests.lib.rules import rule
 
@@ -407,49 +417,96 @@ def test_the_whole_way_to_each_file_is_watched(poller: Poller, tmp_path: Path) -
 # -- a child -----------------------------------------------------------------------
 
 
-def passed(action: Action = Action.INSTALL) -> tuple[ChildRun, list[Event]]:
-    said: list[Event] = []
-    return ChildRun(action, KUBELET, said.append, lambda: None), said
+class Passed:
+    """A pass and the daemon that follows it: what the one says comes to the other as lines."""
+
+    def __init__(self) -> None:
+        self.said: list[Event] = []
+        self.moves = 0
+        self.reader = PassReader(self.said.append, self._moved)
+        self.reporter = PassReporter(self._write, self._write)
+
+    def _moved(self) -> None:
+        self.moves += 1
+
+    def _write(self, event: Event) -> None:
+        written = io.StringIO()
+        JsonReporter(written)(event)
+        self.reader.line(written.getvalue())
+
+    def does(self, kind: str, message: str = "", **data: object) -> None:
+        self.reporter(Event(kind, message, data))
+
+    def converges(self, *, changed: bool) -> None:
+        self.does("converged", "done", changed=changed, generation="g", fleetGeneration="f", unplaced="")
+        self.reporter.ended(0)
 
 
-def line(kind: str, message: str, **data: object) -> str:
-    return json.dumps({"time": "t", "kind": kind, "message": message, "data": data})
+@pytest.fixture
+def passed() -> Passed:
+    return Passed()
 
 
-def test_a_childs_events_are_passed_on_and_counted() -> None:
-    work, said = passed()
-    work.line(line("step.done", f"restart {paths.PROXY_UNIT}", step="restart"))
-    work.line(line("kubelet.restart", f"{KUBELET} is restarted now"))
-    work.line(line("step.done", f"restart {KUBELET}", step="restart"))
-    work.line(line("converged", "done", changed=True))
-    work.line("a traceback\n")
-    outcome = work.outcome(0)
-    assert (outcome.restarts, outcome.changed) == (1, True)
-    assert [event.kind for event in said] == [
+def test_the_events_of_a_pass_are_passed_on_and_its_outcome_is_what_they_amount_to(passed: Passed) -> None:
+    passed.does("step.done", f"restart {paths.PROXY_UNIT}", step="restart")
+    passed.does("kubelet.restart", f"{KUBELET} is restarted now")
+    passed.does("step.done", f"restart {KUBELET}", step="restart")
+    passed.reader.line("a traceback\n")
+    assert passed.moves == 3
+    passed.converges(changed=True)
+    outcome = passed.reader.end(0)
+    assert (outcome.restarts, outcome.changed, outcome.fleet_generation) == (1, True, "f")
+    assert outcome.installed == Installed("g")
+    assert [event.kind for event in passed.said] == [
         "step.done",
         "kubelet.restart",
         "step.done",
-        "converged",
         "child.output",
+        "converged",
     ]
 
 
-def test_a_failure_says_why_and_whether_it_is_remembered() -> None:
-    work, _said = passed()
-    work.line(line("error", "it is broken", exitCode=5, remembered=True, fleetGeneration="one"))
-    outcome = work.outcome(5)
+def test_a_pass_that_finds_nothing_to_do_says_nothing(passed: Passed) -> None:
+    passed.converges(changed=False)
+    assert (passed.reader.end(0).changed, passed.said, passed.moves) == (False, [], 0)
+
+
+def test_a_killed_pass_has_said_what_it_did_until_then(passed: Passed) -> None:
+    passed.does("kubelet.restart")
+    passed.does("rollback.started")
+    outcome = passed.reader.end(137, "killed")
+    assert (outcome.code, outcome.restarts, outcome.rolled_back) == (137, 1, True)
+    assert (outcome.reason, outcome.installed, outcome.ended) == ("killed", None, True)
+
+
+@pytest.mark.parametrize("error", [RolledBackError("no", remembered=True), KubeletKeptError("not now")])
+def test_where_systemd_does_not_know_the_exit_code_the_pass_does(
+    passed: Passed, error: InstallerError
+) -> None:
+    passed.reporter.ended(error.exit_code, error)
+    assert passed.reader.end(UNKNOWN_END).code == error.exit_code
+
+
+def test_a_line_that_is_no_outcome_changes_none(passed: Passed) -> None:
+    passed.does("kubelet.restart")
+    line = {"kind": "pass.outcome", "message": "", "data": {"outcome": '{"code": "five"}'}}
+    passed.reader.line(json.dumps(line))
+    assert passed.reader.end(0).restarts == 1
+    assert passed.said[-1].kind == "child.output"
+
+
+def test_a_failure_says_why_and_whether_it_is_remembered(passed: Passed) -> None:
+    error = RolledBackError("it is broken", "look", remembered=True, fleet_generation="one")
+    passed.reporter.ended(5, error)
+    outcome = passed.reader.end(5)
     assert (outcome.remembered, outcome.reason, outcome.restarts) == (True, "it is broken", 0)
     assert outcome.fleet_generation == "one"
 
 
 @rule("R13")
-@pytest.mark.parametrize("code", [2, 4])
-def test_every_fault_is_told(code: int) -> None:
-    work, _said = passed()
-    work.line(
-        line("error", "a.cfg: no\nb.cfg: no", exitCode=code, faults=["a.cfg: no\n  at all", "b.cfg: no"])
-    )
-    assert work.outcome(code).reason == "a.cfg: no at all; b.cfg: no"
+def test_every_fault_is_told(passed: Passed) -> None:
+    passed.reporter.ended(2, InvalidInputError(["a.cfg: no\n  at all", "b.cfg: no"]))
+    assert passed.reader.end(2).reason == "a.cfg: no at all; b.cfg: no"
 
 
 @pytest.mark.parametrize(
@@ -465,28 +522,32 @@ def test_faults_are_told_as_far_as_there_is_room_and_the_rest_is_counted(texts: 
     assert listed(texts, 50) == said
 
 
-@pytest.mark.parametrize("code", [0, 2, 3, 4, 75])
-def test_a_pass_that_was_kept_from_it_would_restart_kubelet(code: int) -> None:
-    work, _said = passed()
-    assert work.outcome(code).would_restart == (code == 3)
+@pytest.mark.parametrize("code", [2, 3, 4, 75])
+def test_a_pass_that_was_kept_from_it_would_restart_kubelet(passed: Passed, code: int) -> None:
+    passed.reporter.ended(code, InstallerError("no"))
+    assert passed.reader.end(code).would_restart == (code == 3)
 
 
-@pytest.mark.parametrize("target", [KUBELET, paths.PROXY_UNIT])
-def test_a_plan_says_whether_kubelet_restarts(target: str) -> None:
-    work, _said = passed(Action.PLAN)
-    plan = {"steps": [{"kind": "restart", "target": target}], "summary": "1 to change", "error": None}
-    for text in json.dumps(plan, indent=2).splitlines():
-        work.line(text)
-    outcome = work.outcome(3)
-    assert (outcome.would_restart, outcome.reason) == (target == KUBELET, "pending: 1 to change")
+@pytest.mark.parametrize("restarts", [True, False])
+def test_a_pass_that_waits_for_a_permit_says_for_which_work(passed: Passed, restarts: bool) -> None:
+    work = PlannedWork("one", restarts_kubelet=restarts, begins=True)
+    passed.does("planned", **asdict(work))
+    passed.reporter.ended(3, KubeletKeptError("waits"))
+    outcome = passed.reader.end(3)
+    assert (outcome.planned, outcome.would_restart) == (work, restarts)
 
 
-def test_a_plan_that_would_not_be_carried_out_says_why() -> None:
-    work, _said = passed(Action.PLAN)
-    message = "fallback.cfg: cri-resmgr refuses it\nmore"
-    error = {"exitCode": 2, "message": message, "hint": "", "remembered": False}
-    work.line(json.dumps({"steps": [], "summary": "1 to change", "error": error}))
-    assert work.outcome(2).reason == "fallback.cfg: cri-resmgr refuses it"
+@pytest.mark.parametrize("restarts", [True, False])
+def test_a_plan_says_whether_kubelet_restarts(passed: Passed, restarts: bool) -> None:
+    passed.reporter.planned(3, "1 to change", None, restarts=restarts)
+    outcome = passed.reader.end(3)
+    assert (outcome.would_restart, outcome.reason) == (restarts, "pending: 1 to change")
+
+
+def test_a_plan_that_would_not_be_carried_out_says_why(passed: Passed) -> None:
+    error = InvalidInputError(["fallback.cfg: cri-resmgr refuses it\nmore"])
+    passed.reporter.planned(2, "1 to change", error, restarts=False)
+    assert passed.reader.end(2).reason == "fallback.cfg: cri-resmgr refuses it more"
 
 
 # -- configuration and weight ----------------------------------------------------------------

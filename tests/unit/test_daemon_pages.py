@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from installer.daemon.pages import render_page
-from installer.model.daemon import DaemonState, Phase
+from installer.model.daemon import DaemonState, Installed, Phase
 from installer.model.names import Mode
 from tests.lib.rules import rule
 
@@ -20,10 +20,7 @@ STATE = DaemonState(
     ready=True,
     last_exit=0,
     last_seconds=0.25,
-    generation='a"b\\c\nd',
-    payload_version="v0.9.2",
-    policy="balloons",
-    policy_source="cri-resmgr-agent",
+    installed=Installed('a"b\\c\nd', "v0.9.2", "balloons", "cri-resmgr-agent"),
     restarts=2,
     all_restarts=7,
     repairs=3,
@@ -45,7 +42,7 @@ def test_metrics_are_what_prometheus_reads() -> None:
     assert families["cri_resmgr_installer_info"].samples[0].labels == {
         "version": "1.2",
         "mode": "install",
-        "generation": STATE.generation,
+        "generation": STATE.installed.generation,
         "payload_version": "v0.9.2",
         "policy": "balloons",
         "policy_source": "cri-resmgr-agent",

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from installer.daemon.child_command import verb_of
 from installer.daemon.configuration import Configuration
-from installer.daemon.decision import Action, Decision
+from installer.daemon.decision import Action
 from installer.daemon.policy import HOUR, Policy
 from installer.model import paths
 from tests.faults.disks.node import KUBELET
@@ -43,12 +42,6 @@ def change(watched: Daemon, reserved: int, last: float, *, slow: bool) -> None:
     """Another configuration, on a node whose proxy took so long to start."""
     watched.starts_take(last, slow=slow)
     watched.configure(reserved)
-
-
-def test_a_pass_is_told_how_often_it_may_restart_kubelet() -> None:
-    assert "--restarts-left=2" in verb_of(Decision(Action.INSTALL), 2)
-    assert "--ask-first=restarts" in verb_of(Decision(Action.INSTALL), 2, "restarts")
-    assert not [word for word in verb_of(Decision(Action.REMOVE), 2) if "restarts" in word]
 
 
 @pytest.fixture

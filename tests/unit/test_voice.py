@@ -9,7 +9,7 @@ import pytest
 
 from installer.host.files import RootedFiles
 from installer.host.run import Finished
-from installer.model.daemon import DaemonState, Phase
+from installer.model.daemon import DaemonState, Installed, Phase
 from installer.model.event import Event
 from installer.model.hold import CLUSTER_MEMORY
 from installer.model.jsontext import to_json
@@ -173,7 +173,7 @@ def test_a_server_that_wants_to_be_left_alone_is(scene: Scene) -> None:
 def test_a_transition_is_told_at_once_and_once(scene: Scene) -> None:
     scene.begin()
     scene.heartbeat(answer())
-    scene.report(state(Phase.PAUSED, generation="ab12"))
+    scene.report(state(Phase.PAUSED, installed=Installed("ab12")))
     scene.report(state(Phase.PAUSED, passes=2))
     assert scene.loop.fire() <= 1
     request = scene.children[-1].request
@@ -395,7 +395,9 @@ def test_whether_a_node_is_served(
     files: RootedFiles, phase: Phase, ready: bool, generation: str, serves: bool | None
 ) -> None:
     scene = annotating(files)
-    scene.report(DaemonState(Mode.INSTALL, phase, ready, generation=generation, serves=bool(serves)))
+    scene.report(
+        DaemonState(Mode.INSTALL, phase, ready, installed=Installed(generation), serves=bool(serves))
+    )
     assert says(scene.heartbeat(answer(parts=ANNOTATED))).serves is serves
 
 
@@ -413,7 +415,7 @@ def test_a_change_has_the_time_when_it_was_done(files: RootedFiles) -> None:
     scene, times = annotating(files), []
     for changes, policy in ((0, "a"), (1, "a"), (1, "b"), (2, "b")):
         scene.now += 100
-        scene.report(replace(state(Phase.CONVERGED), changes=changes, policy=policy))
+        scene.report(replace(state(Phase.CONVERGED), changes=changes, installed=Installed(policy=policy)))
         times.append(says(scene.heartbeat(answer(parts=ANNOTATED))).status["changed"])
     assert times == ["", "1970-01-01T00:03:20Z", "1970-01-01T00:03:20Z", "1970-01-01T00:06:40Z"]
 
@@ -460,7 +462,7 @@ def test_what_is_no_transition_is_told_within_a_minute(files: RootedFiles) -> No
     scene.report(state(Phase.CONVERGED))
     scene.heartbeat(answer(sent=1, parts=ANNOTATED))
     for generation in ("one", "two"):
-        scene.report(state(Phase.CONVERGED, generation=generation))
+        scene.report(state(Phase.CONVERGED, installed=Installed(generation)))
     assert 30 <= scene.loop.fire() <= 60
     assert says(scene.children[-1].request).status["generation"] == "two"
 

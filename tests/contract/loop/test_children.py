@@ -76,7 +76,7 @@ def test_a_child_that_hangs_is_ended_at_its_deadline(scene: Scene) -> None:
     def body() -> None:
         scene.until(lambda: bool(scene.of("pass.ended")))
         assert "`install` did not end within 1 s" in scene.of("pass.ended")[0].message
-        scene.does("install", "say('converged', changed=False)")
+        scene.does("install", "converges(False)")
         scene.reaches("converged")
 
     scene.play(body)
@@ -116,7 +116,7 @@ def test_a_relay_that_is_slow_to_answer_is_neither_restarted_nor_left(scene: Sce
 def test_a_repair_that_moves_things_is_not_stopped_for_a_rescue(scene: Scene) -> None:
     def body() -> None:
         scene.reaches("converged")
-        scene.does("install", "say('step.done', 'restart the proxy', step='restart'); time.sleep(8)")
+        scene.does("install", "moves(); time.sleep(8)")
         scene.relay = False
         scene.drift()
         scene.until(lambda: len(scene.of("pass.ended")) > 1)
@@ -130,14 +130,14 @@ def test_a_repair_that_moves_things_is_not_stopped_for_a_rescue(scene: Scene) ->
 @pytest.mark.parametrize("passable", [True, False])
 def test_a_refused_node_is_no_reason_to_restart_the_pod(scene: Scene, passable: bool) -> None:
     scene.settings(refused_is_ready=passable)
-    scene.does("install", "say('error', 'kubelet.service is masked', exitCode=4); sys.exit(4)")
+    scene.does("install", "ends(4, 'kubelet.service is masked')")
 
     def body() -> None:
         scene.reaches("refused")
         scene.until(scene.command.excused_file.exists)
         assert scene.command.ready_file.exists() is passable
         assert "is masked; what is installed stays. Fix it" in scene.of("state")[-1].message
-        scene.does("install", "say('converged', changed=False)")
+        scene.does("install", "converges(False)")
         scene.drift()
         scene.reaches("converged")
         assert not scene.command.excused_file.exists()
@@ -147,16 +147,16 @@ def test_a_refused_node_is_no_reason_to_restart_the_pod(scene: Scene, passable: 
 
 @rule("R13")
 def test_a_first_installation_that_fails_is_no_reason_to_restart_the_pod(scene: Scene) -> None:
-    scene.does("install", "say('error', 'the proxy exits at once', exitCode=5); sys.exit(5)")
+    scene.does("install", "ends(5, 'the proxy exits at once')")
 
     def body() -> None:
         scene.reaches("failed")
         scene.until(scene.command.excused_file.exists)
         assert not scene.command.ready_file.exists()
-        scene.does("install", "say('converged', changed=True, generation='g')")
+        scene.does("install", "ends(0, changed=True, installed={'generation': 'g'})")
         scene.reaches("converged", 60)  # tried again by itself
         assert not scene.command.excused_file.exists()
-        scene.does("install", "say('error', 'the proxy exits at once', exitCode=5); sys.exit(5)")
+        scene.does("install", "ends(5, 'the proxy exits at once')")
         scene.drift()
         scene.reaches("failed")
         assert not scene.command.excused_file.exists()  # it was there: its absence counts
@@ -188,8 +188,8 @@ class Gone(NoCluster):
 @pytest.mark.parametrize(
     ("work", "phase", "reason"),
     [
-        ("say('converged', changed=True)", "removed", ""),
-        ("say('error', 'the disk is full', exitCode=5); sys.exit(5)", "failed", "the disk is full"),
+        ("converges(True)", "removed", ""),
+        ("ends(5, 'the disk is full')", "failed", "the disk is full"),
     ],
 )
 def test_how_a_removal_on_evidence_has_ended_is_the_last_word(
@@ -227,7 +227,7 @@ def test_a_pod_on_a_host_without_a_bus_says_so_and_stays(scene: Scene) -> None:
 def test_a_removal_takes_the_host_back_and_looks_once_more(scene: Scene) -> None:
     """After a boot the installation's pod may be the last that came, and has begun something."""
     scene.settings(mode=Mode.REMOVE)
-    scene.does("remove", "say('converged', changed=True)")
+    scene.does("remove", "converges(True)")
     theirs = {"mode": "install", "by": "another pod", "replaced": ["one"]}
 
     def body() -> None:

@@ -26,8 +26,7 @@ from tests.lib.rules import rule
 def test_runtime_state_that_cannot_be_written_is_said_once(scene: Scene) -> None:
     for path in (MODE_FILE, STAMPS):
         scene.path(path).mkdir(parents=True)
-    restart = f"say('kubelet.restart', '{KUBELET} is restarted now')\n"
-    scene.does("install", restart + "say('converged', changed=True)")
+    scene.does("install", "moves(restarts=1); ends(0, changed=True, restarts=1)")
 
     def body() -> None:
         scene.until(lambda: len(scene.of("pass.ended")) > 1)
@@ -137,7 +136,7 @@ def test_it_looks_when_it_is_asked_to_and_says_what_comes_of_it(scene: Scene) ->
 
 @rule("R15")
 def test_a_look_that_fails_when_a_child_ends_leaves_no_policy_waiting(scene: Scene) -> None:
-    scene.does("install", "time.sleep(1); say('converged', changed=False)")
+    scene.does("install", "time.sleep(1); converges(False)")
 
     def body() -> None:
         scene.until(lambda: bool(scene.of("pass.started")))
@@ -157,7 +156,7 @@ def test_settings_are_read_again_beside_the_loop(scene: Scene) -> None:
         read = scene.work / "read"
         wait = f"while not os.path.exists({str(read)!r}): time.sleep(0.05)\n"
         scene.does("settings", f"{wait}print({new!r})")
-        scene.does("remove", "say('converged', changed=True)")
+        scene.does("remove", "converges(True)")
         scene.config.write_text("mode: remove")
         scene.until(lambda: scene.begun().count("settings") > 1)
         scene.path(paths.HOLD).parent.mkdir(parents=True)
@@ -205,7 +204,7 @@ def test_a_child_that_cannot_tell_the_settings_is_not_asked_all_the_time(scene: 
 @pytest.mark.parametrize("mode", Mode)
 def test_the_files_of_the_probes_stay_young(scene: Scene, mode: Mode) -> None:
     scene.settings(mode=mode)
-    scene.does("remove", "say('converged', changed=False)")
+    scene.does("remove", "converges(False)")
 
     def body() -> None:
         scene.until(scene.command.ready_file.exists)

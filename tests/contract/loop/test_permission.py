@@ -16,9 +16,8 @@ from tests.lib.own_process import Scene
 
 WORK = PlannedWork("one", begins=True)
 ASKED = f"""
-if "--ask-first=all" in sys.argv:
-    say("planned", **json.loads('{json.dumps(asdict(WORK))}'))
-    sys.exit(3)
+if order["ask_first"] == "all":
+    ends(3, planned=json.loads('{json.dumps(asdict(WORK))}'))
 """
 
 
@@ -47,14 +46,14 @@ class Fleet(NoCluster):
         self.results.append(result)
 
 
-ROLLED_BACK = "say('rollback.started')"
+ROLLED_BACK = "moves(rolled_back=True)"
 
 
 @pytest.mark.parametrize(
     ("then", "ok"),
     [
-        ("say('converged', changed=True)", True),
-        (f"{ROLLED_BACK}; say('error', 'it is broken', exitCode=5, remembered=True); sys.exit(5)", False),
+        ("converges(True)", True),
+        (f"{ROLLED_BACK}; ends(5, 'it is broken', remembered=True, rolled_back=True)", False),
         (f"{ROLLED_BACK}; sys.exit(5)", None),  # it was the node's environment
         ("sys.exit(4)", None),
     ],
@@ -79,7 +78,7 @@ def test_planned_work_waits_begins_and_is_told(scene: Scene, then: str, ok: bool
 
 
 def test_a_host_outside_of_a_fleet_asks_nobody(scene: Scene) -> None:
-    scene.does("install", f"{ASKED}\nsay('converged', changed=True)")
+    scene.does("install", f"{ASKED}\nconverges(True)")
     scene.play(lambda: scene.reaches("converged"))
 
 

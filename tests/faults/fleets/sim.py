@@ -17,10 +17,11 @@ from typing import Any
 from installer.cluster.kubeapi import Answer
 from installer.cluster.leases import permits_of, read_permits
 from installer.cluster.node_word import EVENTS_PATH
-from installer.daemon.child_run import ChildOutcome
 from installer.daemon.decision import Action
+from installer.daemon.outcome import Outcome
 from installer.daemon.policy import BUSY
 from installer.daemon.poller import PollSnapshot
+from installer.model.daemon import Installed
 from installer.model.fleet import FleetRules, PlannedWork
 from installer.model.host import UnitState
 from tests.faults.fleets.sim_loop import SimLoop
@@ -45,10 +46,8 @@ class Nature:
     canary: bool = False
 
 
-_FAILED = ChildOutcome(5, True, remembered=True, rolled_back=True, restarts=1, reason="it does not start")
-_NOT_AGAIN = ChildOutcome(
-    5, remembered=True, reason="this generation failed on this host and is not tried again"
-)
+_FAILED = Outcome(5, True, remembered=True, rolled_back=True, restarts=1, reason="it does not start")
+_NOT_AGAIN = Outcome(5, remembered=True, reason="this generation failed on this host and is not tried again")
 
 _KINDS = (
     (f"{LEASES}/permit-", "permit"),
@@ -139,7 +138,7 @@ class SimNode:
         self.is_dead = False
         self.starts = self.boots = self.pods = self.asked = 0
         self.watcher: Watcher | None = None
-        self.unread: tuple[Action, ChildOutcome] | None = None  # a pass that ended while there was no daemon
+        self.unread: tuple[Action, Outcome] | None = None  # a pass that ended while there was no daemon
         self.pod_generation = ""
         fleet.store.node(self.name, canary=nature.canary)
 
@@ -206,26 +205,26 @@ class SimNode:
             blind=self.blind,
         )
 
-    def work(self, generation: str, asks: str) -> tuple[float, ChildOutcome]:
+    def work(self, generation: str, asks: str) -> tuple[float, Outcome]:
         """Seconds and end of a pass. `asks`: what it may not do unasked."""
         if self.busy:
-            return 0.1, ChildOutcome(BUSY)
+            return 0.1, Outcome(BUSY)
         if self.installed == generation and not self.drifted:
-            return _LOOK_SECONDS, ChildOutcome(0, generation=generation, fleet_generation=generation)
+            return _LOOK_SECONDS, Outcome(0, installed=Installed(generation), fleet_generation=generation)
         begins = self.installed != generation
         if begins and generation in self.failed:
             return _LOOK_SECONDS, _NOT_AGAIN
         if asks:
             work = PlannedWork(generation, True, begins=begins, soaks=begins)
-            return _LOOK_SECONDS, ChildOutcome(3, would_restart=True, planned=work)
+            return _LOOK_SECONDS, Outcome(3, would_restart=True, planned=work)
         self.busy = True
         self.starts += 1
         if begins and generation in self.nature.bad:
             return self.nature.takes, _FAILED
-        done = ChildOutcome(0, True, restarts=1, generation=generation, fleet_generation=generation)
+        done = Outcome(0, True, restarts=1, installed=Installed(generation), fleet_generation=generation)
         return self.nature.takes, done
 
-    def finish(self, generation: str, outcome: ChildOutcome) -> None:
+    def finish(self, generation: str, outcome: Outcome) -> None:
         if outcome.restarts:
             self.busy = False
             self.fleet.ended(self)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from installer.cluster.pod_context import PodContext
 from installer.cluster.voice import Voice
-from installer.daemon.child_run import ChildOutcome
 from installer.daemon.configuration import Configuration
 from installer.daemon.decision import Action
 from installer.daemon.fleet_side import tell_cluster, tell_fleet
+from installer.daemon.outcome import Outcome
 from installer.daemon.policy import Policy
 from installer.daemon.poller import PollSnapshot
 from tests.faults.fleets.sim_loop import LATENCY
@@ -119,7 +119,7 @@ class Watcher:
 
         self.clock.after(seconds, end)
 
-    def ended(self, action: Action, outcome: ChildOutcome) -> None:
+    def ended(self, action: Action, outcome: Outcome) -> None:
         """A pass has ended, which this daemon or an earlier one has begun."""
         if self.policy.working:
             tell_fleet(self.cluster, self.policy, action, outcome)

@@ -178,13 +178,13 @@ def test_a_run_that_may_not_restart_kubelet_repairs_all_else(node: Node) -> None
     node.path(GUARD).unlink()
     node.fallback("policy:\n  Active: none\nlogger:\n  Debug: other\n")
     with node.restarts(kubelet=False, proxy=True):
-        node.run("install", "--restarts-left=0")
+        node.run("pass", '{"action": "install"}')
     assert node.path(GUARD).exists()
     node.path(DROP_IN).unlink()
     node.host.run("sh", "-c", "systemctl daemon-reload; systemctl restart kubelet")
     before = files(node.host)
     with node.restarts(kubelet=False, proxy=False):
-        assert "kubelet would have to restart" in node.run("install", "--restarts-left=0", code=3).err
+        assert "kubelet would have to restart" in node.run("pass", '{"action": "install"}', code=3).err
     assert not difference(before, files(node.host))
     node.run("install")
 

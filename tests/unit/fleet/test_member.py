@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from installer.cluster.kubeapi import Answer
-from installer.daemon.child_run import ChildOutcome
 from installer.daemon.configuration import Configuration
 from installer.daemon.decision import Action
 from installer.daemon.fleet_side import build_result, tell_fleet
+from installer.daemon.outcome import Outcome
 from installer.daemon.policy import Policy
 from installer.model.fleet import NO_WORK, PlannedWork, WorkResult
 from installer.model.hold import CLUSTER_MEMORY
@@ -276,7 +276,7 @@ def test_a_permit_that_a_boot_has_made_forgotten_is_given_back(
     assert not other.granted
     later = MemberNode(store, clock, "node")
     later.sees()
-    result = build_result(action, ChildOutcome(0, fleet_generation="one"), None)
+    result = build_result(action, Outcome(0, fleet_generation="one"), None)
     assert result
     later.voice.ended(result)
     later.goes_on()
@@ -297,8 +297,8 @@ def test_a_failure_that_only_the_host_remembers_is_told(
     policy = Policy(Configuration(), lambda: 0.5, 0.0)
     policy.asks = "all"
     reason = "it is not tried again"
-    tell_fleet(later, policy, Action.INSTALL, ChildOutcome(5, remembered=True, reason=reason))
-    outcome = ChildOutcome(5, remembered=True, reason=reason, fleet_generation=generation)
+    tell_fleet(later, policy, Action.INSTALL, Outcome(5, remembered=True, reason=reason))
+    outcome = Outcome(5, remembered=True, reason=reason, fleet_generation=generation)
     tell_fleet(later, policy, Action.INSTALL, outcome)
     clock.run(clock.now + 5)
     assert (reason in the_breaker(store)) is told
@@ -401,14 +401,14 @@ def test_planned_work_does_not_begin_while_nobody_says_whether_the_node_is_pause
 @pytest.mark.parametrize(
     ("outcome", "ok"),
     [
-        (ChildOutcome(0, changed=True), True),
-        (ChildOutcome(5, rolled_back=True, remembered=True), False),
-        (ChildOutcome(6, rolled_back=True), False),
-        (ChildOutcome(5, rolled_back=True, restarts=1), None),
-        (ChildOutcome(4), None),
+        (Outcome(0, changed=True), True),
+        (Outcome(5, rolled_back=True, remembered=True), False),
+        (Outcome(6, rolled_back=True), False),
+        (Outcome(5, rolled_back=True, restarts=1), None),
+        (Outcome(4), None),
     ],
 )
-def test_a_fault_of_the_nodes_environment_stops_no_generation(outcome: ChildOutcome, ok: bool | None) -> None:
+def test_a_fault_of_the_nodes_environment_stops_no_generation(outcome: Outcome, ok: bool | None) -> None:
     """What was rolled back and blamed on nothing gives its permit back, and says no more."""
     result = build_result(Action.INSTALL, outcome, ONE)
     assert result

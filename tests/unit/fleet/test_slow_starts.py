@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from installer.daemon.child_run import ChildOutcome
 from installer.daemon.decision import Action, Decision
+from installer.daemon.outcome import Outcome
 from installer.daemon.poller import PollSnapshot
 from tests.faults.fleets.scenarios import HOUR, RULES, safe
 from tests.faults.fleets.sim import Nature, SimFleet, SimNode
@@ -29,7 +29,7 @@ class HostedNode(SimNode):
     def look(self, generation: str) -> PollSnapshot:
         return replace(self.host.see(), inputs=(generation,))
 
-    def work(self, generation: str, asks: str) -> tuple[float, ChildOutcome]:
+    def work(self, generation: str, asks: str) -> tuple[float, Outcome]:
         host, count = self.host, len(self.host.moves)
         host.configure(RESERVED[generation])
         began = host.now

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import pytest
 
-from installer.daemon.child_run import ChildOutcome
 from installer.daemon.configuration import Command, Configuration
+from installer.daemon.outcome import Outcome
 from installer.daemon.policy import Policy
 from installer.daemon.poller import PollSnapshot
 from installer.daemon.probe_files import ProbeFiles
@@ -208,20 +208,20 @@ NO_UNIT, INACTIVE = 4, 3  # systemctl's exit codes for a unit that is not there,
     [
         (
             replace(BARE, permission=Permission(True, None, "others first")),
-            ChildOutcome(3, planned=WORK),
+            Outcome(3, planned=WORK),
             NO_UNIT,
         ),
         (replace(BARE, superseded=True), None, INACTIVE),
-        (replace(BARE, paused=True), ChildOutcome(3), NO_UNIT),
+        (replace(BARE, paused=True), Outcome(3), NO_UNIT),
         (replace(BARE, hold="a person looks"), None, INACTIVE),
-        (BARE, ChildOutcome(4, reason="kubelet.service is masked"), NO_UNIT),
-        (BARE, ChildOutcome(5, remembered=True, rolled_back=True, reason="it exits at once"), NO_UNIT),
-        (BARE, ChildOutcome(3, would_restart=True), INACTIVE),
+        (BARE, Outcome(4, reason="kubelet.service is masked"), NO_UNIT),
+        (BARE, Outcome(5, remembered=True, rolled_back=True, reason="it exits at once"), NO_UNIT),
+        (BARE, Outcome(3, would_restart=True), INACTIVE),
     ],
     ids=["waits for a permit", "has yielded", "is paused", "is held", "is refused", "failed", "is limited"],
 )
 def test_a_pod_that_waits_longer_than_any_probe_is_patient_is_not_restarted(
-    liveness: Liveness, seen: PollSnapshot, first: ChildOutcome | None, status: int
+    liveness: Liveness, seen: PollSnapshot, first: Outcome | None, status: int
 ) -> None:
     """The container's own files, asked by the probes' own words, while the daemon's own policy waits."""
     limited = first is not None and first.would_restart

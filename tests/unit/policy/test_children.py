@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from installer.daemon.child_run import ChildOutcome
 from installer.daemon.decision import Action
+from installer.daemon.outcome import Outcome
 from installer.daemon.pass_history import RESYNC
 from installer.daemon.policy import HEARTBEAT, STOP_GRACE
 from installer.daemon.poller import PollSnapshot
@@ -40,7 +40,7 @@ def test_a_child_that_cannot_be_started_is_a_failure_with_back_off(
     waits = []
     assert bench.look(snapshot) is Action.INSTALL
     for _try in range(3):
-        bench.end(ChildOutcome(1, reason="no process could be started"), snapshot, took=0.0)
+        bench.end(Outcome(1, reason="no process could be started"), snapshot, took=0.0)
         assert bench.look() is Action.NOTHING
         assert (bench.phase, bench.ready) == (Phase.FAILED, False)
         began = bench.now
@@ -59,7 +59,7 @@ def test_a_plan_that_tells_nothing_is_tried_again_later(make: Make, paused: bool
     other = replace(GOOD, paused=paused)
     assert bench.look(other) is Action.PLAN
     for wait in (5.0, 10.0):
-        bench.end(ChildOutcome(137), other, took=0.0)
+        bench.end(Outcome(137), other, took=0.0)
         assert bench.look(after=wait - 0.1) is Action.NOTHING
         assert not bench.ready
         assert bench.look(after=0.2) is Action.PLAN
@@ -70,9 +70,9 @@ def test_what_a_killed_pass_has_begun_is_finished_at_once(settled: Bench) -> Non
     """It may have stopped the proxy for a moment, with kubelet on the relay."""
     stopped = replace(SILENT, proxy=replace(PROXY, active_state="inactive", main_pid=0), units=("stopped",))
     settled.look(replace(GOOD, inputs=("new",)))
-    settled.end(ChildOutcome(137), replace(stopped, inputs=("new",)))
+    settled.end(Outcome(137), replace(stopped, inputs=("new",)))
     assert settled.look() is Action.INSTALL
-    settled.end(ChildOutcome(137))
+    settled.end(Outcome(137))
     assert settled.look(after=1) is Action.NOTHING  # but that is no reason to spin
 
 
@@ -81,9 +81,9 @@ def test_a_hold_that_cannot_be_set_does_not_spin(make: Make) -> None:
     bench = make(stamps=(800.0, 850.0, 900.0))
     off = replace(GOOD, on_relay=False, units=("off",))
     bench.look(off)
-    bench.end(ChildOutcome(3, would_restart=True))
+    bench.end(Outcome(3, would_restart=True))
     assert bench.look() is Action.HOLD
-    bench.end(ChildOutcome(1), took=0.0)
+    bench.end(Outcome(1), took=0.0)
     assert bench.look() is Action.NOTHING
     assert bench.last.wake <= bench.now + 3.0
     assert bench.look(after=2.5) is Action.HOLD
@@ -93,7 +93,7 @@ def test_a_week_of_failures_is_no_longer_than_the_longest_wait(settled: Bench) -
     drift = replace(GOOD, files=("drift",))
     settled.look(drift)
     for _failure in range(2000):
-        settled.end(ChildOutcome(1), drift)
+        settled.end(Outcome(1), drift)
         assert settled.look(after=RESYNC) is Action.INSTALL
 
 
@@ -117,7 +117,7 @@ def test_a_rescue_does_not_wait_for_a_repair_that_changes_nothing(make: Make, fr
     assert bench.look(after=19) is Action.NOTHING
     assert bench.look(after=1.1) is Action.STOP
     assert bench.last.grace == STOP_GRACE
-    bench.end(ChildOutcome(137), dead, took=10.0)
+    bench.end(Outcome(137), dead, took=10.0)
     assert bench.look() is Action.RESCUE
 
 
@@ -127,7 +127,7 @@ def test_a_repair_does_not_delay_the_restart_of_a_silent_proxy(settled: Bench) -
     assert settled.look(silent) is Action.NOTHING
     assert settled.look(after=9.9) is Action.NOTHING
     assert settled.look(after=0.2) is Action.STOP
-    settled.end(ChildOutcome(143), silent)
+    settled.end(Outcome(143), silent)
     assert settled.look() is Action.RESTART_PROXY
 
 
@@ -137,13 +137,13 @@ def test_a_repair_that_was_stopped_for_a_rescue_is_repeated_under_its_hold(settl
     dead = replace(DEAD, files=("drift",))
     settled.look(dead)
     assert settled.look(after=21) is Action.STOP
-    settled.end(ChildOutcome(143), dead)
+    settled.end(Outcome(143), dead)
     assert settled.look() is Action.RESCUE
     rescued = replace(dead, on_relay=False, hold=HELD.hold)
-    settled.end(ChildOutcome(0, restarts=1), rescued)
+    settled.end(Outcome(0, restarts=1), rescued)
     assert settled.look() is Action.NOTHING
     assert settled.look(after=5) is Action.INSTALL
-    settled.end(ChildOutcome(5), rescued)
+    settled.end(Outcome(5), rescued)
     for _heartbeat in range(100):
         assert settled.look(after=HEARTBEAT) is Action.NOTHING
 
@@ -155,7 +155,7 @@ def test_a_repair_that_moves_things_has_the_time_for_its_rollback(settled: Bench
     assert settled.look(dead, after=40) is Action.NOTHING
     assert settled.look(after=29.5) is Action.NOTHING
     assert settled.look(after=1.0) is Action.STOP
-    settled.end(ChildOutcome(137), dead)
+    settled.end(Outcome(137), dead)
     assert settled.look() is Action.RESCUE
 
 
@@ -187,7 +187,7 @@ def test_while_settings_are_read_only_a_rescue_begins(settled: Bench) -> None:
     assert settled.look(replace(GOOD, inputs=("new",))) is Action.NOTHING
     settled.look(DEAD)
     assert settled.look(after=21) is Action.RESCUE
-    settled.end(ChildOutcome(0, restarts=1), GOOD)
+    settled.end(Outcome(0, restarts=1), GOOD)
     settled.policy.reloading = False
     assert settled.look(replace(GOOD, inputs=("new",))) is Action.INSTALL
 
@@ -201,7 +201,7 @@ def test_what_an_earlier_daemon_has_begun_counts_and_is_looked_at(make: Make, co
     bench.policy.begun(Action.INSTALL, GOOD, by_another=True)
     assert bench.look(after=1.0) is Action.NOTHING
     assert not bench.ready
-    bench.end(ChildOutcome(code, changed=True, restarts=1))
+    bench.end(Outcome(code, changed=True, restarts=1))
     assert not bench.ready
     assert bench.policy.state.restarts == 1
     assert bench.look() is Action.INSTALL

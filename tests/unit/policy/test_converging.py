@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from installer.daemon.child_run import ChildOutcome
 from installer.daemon.decision import Action
+from installer.daemon.outcome import Outcome
 from installer.daemon.pass_history import RESYNC
 from installer.daemon.policy import HEARTBEAT, SILENT_HEARTBEAT
-from installer.model.daemon import Phase
+from installer.model.daemon import Installed, Phase
 from tests.lib.policy_bench import (
     CHANGED,
     DEAD,
@@ -48,7 +48,7 @@ def test_whatever_changes_is_converged_at_once(settled: Bench, what: str) -> Non
 
 def test_who_is_not_served_is_the_reason_until_a_pass_finds_all_served(settled: Bench) -> None:
     assert settled.look(after=RESYNC + 1) is Action.INSTALL
-    settled.end(ChildOutcome(0, unplaced="no CPUs for web"))
+    settled.end(Outcome(0, unplaced="no CPUs for web"))
     state = settled.policy.state
     assert (state.phase, state.ready, state.reason) == (Phase.CONVERGED, True, "no CPUs for web")
     assert settled.look(after=RESYNC + 1) is Action.INSTALL
@@ -121,9 +121,9 @@ def test_a_failure_that_is_not_tried_again_is_tried_after_a_pause(settled: Bench
     """A person was at work meanwhile; also where a plan under the pause has forgotten the failure."""
     new = replace(GOOD, inputs=("new",))
     settled.look(new)
-    settled.end(ChildOutcome(5, remembered=True, reason="it is broken"), new)
+    settled.end(Outcome(5, remembered=True, reason="it is broken"), new)
     assert settled.look(replace(new, paused=True, inputs=("newer",))) is Action.PLAN
-    settled.end(ChildOutcome(3, reason="pending: 1 to change"))
+    settled.end(Outcome(3, reason="pending: 1 to change"))
     assert settled.look(replace(new, inputs=("newer",))) is Action.INSTALL
 
 
@@ -133,9 +133,9 @@ def test_what_the_agent_sends_is_looked_into_while_the_node_stays_ready(settled:
     sent = replace(GOOD, agent="sent")
     assert settled.look(sent, after=HEARTBEAT) is Action.INSTALL
     assert (settled.phase, settled.ready) == (Phase.CHECKING, True)
-    settled.end(replace(OK, policy="balloons", policy_source="cri-resmgr-agent"))
+    settled.end(replace(OK, installed=Installed(policy="balloons", policy_source="cri-resmgr-agent")))
     assert settled.look() is Action.NOTHING
-    assert (settled.phase, settled.policy.state.policy) == (Phase.CONVERGED, "balloons")
+    assert (settled.phase, settled.policy.state.installed.policy) == (Phase.CONVERGED, "balloons")
 
 
 def test_what_the_agent_sends_during_a_pass_is_looked_into_after_it(settled: Bench) -> None:
@@ -233,7 +233,7 @@ def test_a_pass_that_lost_the_bus_has_found_nothing_and_is_repeated(settled: Ben
     """The refusal of a host without a bus is not that of a host that shuts down."""
     blind = replace(GOOD, blind="no bus", unservable=True)
     assert settled.look(after=RESYNC + 1) is Action.INSTALL
-    settled.end(ChildOutcome(code, reason="cannot connect"), blind)
+    settled.end(Outcome(code, reason="cannot connect"), blind)
     assert (settled.phase, settled.ready) == (Phase.CONVERGED, True)
     assert settled.look(after=21) is Action.NOTHING
     assert (settled.phase, settled.ready, settled.policy.state.reason) == (Phase.FAILED, False, "no bus")
@@ -246,10 +246,10 @@ def test_a_pass_that_lost_the_bus_has_found_nothing_and_is_repeated(settled: Ben
 def test_a_first_pass_that_lost_the_bus_is_not_refused(make: Make) -> None:
     bench = make()
     assert bench.look(GOOD) is Action.INSTALL
-    bench.end(ChildOutcome(4, reason="cannot connect"), replace(GOOD, blind="no bus", unservable=True))
+    bench.end(Outcome(4, reason="cannot connect"), replace(GOOD, blind="no bus", unservable=True))
     assert (bench.phase, bench.policy.state.reason) == (Phase.STARTING, "cannot connect")
     assert bench.look(after=21) is Action.NOTHING
     assert (bench.phase, bench.policy.state.reason) == (Phase.FAILED, "no bus")
     assert bench.look(GOOD) is Action.INSTALL
-    bench.end(ChildOutcome(4, reason="cannot be served"))
+    bench.end(Outcome(4, reason="cannot be served"))
     assert (bench.phase, bench.ready) == (Phase.REFUSED, False)

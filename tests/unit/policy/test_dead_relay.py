@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from installer.daemon.child_run import ChildOutcome
 from installer.daemon.decision import Action
+from installer.daemon.outcome import Outcome
 from installer.model.daemon import Phase
 from installer.model.hold import BY_DAEMON
 from tests.lib.policy_bench import (
@@ -29,7 +29,7 @@ def test_a_silent_proxy_is_restarted_once_and_then_kubelet_leaves_it(settled: Be
     assert settled.look(after=5.0) is Action.NOTHING
     assert settled.look(after=2.0) is Action.RESCUE
     assert settled.now - 1000.0 < 25.0
-    settled.end(ChildOutcome(0, restarts=1), HELD)
+    settled.end(Outcome(0, restarts=1), HELD)
     settled.look()
     assert (settled.phase, settled.ready, settled.policy.state.rescues) == (Phase.HELD, False, 1)
 
@@ -86,7 +86,7 @@ def test_a_proxy_that_died_with_the_runtime_gets_its_chance_after_it(settled: Be
 def test_a_rescue_that_failed_is_tried_again(settled: Bench) -> None:
     settled.look(DEAD)
     settled.look(after=21)
-    settled.end(ChildOutcome(6), replace(DEAD, hold=f"{BY_DAEMON}dead"))
+    settled.end(Outcome(6), replace(DEAD, hold=f"{BY_DAEMON}dead"))
     assert settled.look() is Action.NOTHING
     assert settled.look(after=2.5) is Action.RESCUE
 
@@ -98,7 +98,7 @@ def test_somebody_elses_proxy_is_not_ours_to_restart(settled: Bench) -> None:
 
 def test_a_retry_does_not_meddle_with_a_rescue(settled: Bench) -> None:
     settled.look(replace(GOOD, inputs=("new",)))
-    settled.end(ChildOutcome(1))
+    settled.end(Outcome(1))
     dead = replace(DEAD, inputs=("new",))
     settled.look(dead, after=1)
     assert settled.look(after=10) is Action.NOTHING

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from installer.daemon.child_run import ChildOutcome
 from installer.daemon.decision import Action
+from installer.daemon.outcome import Outcome
 from installer.daemon.pass_history import RESYNC
 from installer.daemon.policy import HEARTBEAT
 from installer.model.daemon import Phase
@@ -32,7 +32,7 @@ def test_an_environment_failure_is_tried_again_ever_more_seldom(settled: Bench) 
     settled.look(drift)
     waits = []
     for _try in range(10):
-        settled.end(ChildOutcome(5, reason="the runtime is down"), drift)
+        settled.end(Outcome(5, reason="the runtime is down"), drift)
         assert settled.look() is Action.NOTHING
         assert (settled.phase, settled.ready) == (Phase.FAILED, False)
         began = settled.now
@@ -47,7 +47,7 @@ def test_an_environment_failure_is_tried_again_ever_more_seldom(settled: Bench) 
 def test_a_remembered_failure_waits_for_an_input(settled: Bench) -> None:
     new = replace(GOOD, inputs=("new",))
     settled.look(new)
-    settled.end(ChildOutcome(5, remembered=True, reason="it is broken"), new)
+    settled.end(Outcome(5, remembered=True, reason="it is broken"), new)
     for _heartbeat in range(1000):
         assert settled.look(after=HEARTBEAT) is Action.NOTHING
     assert settled.look(replace(new, inputs=("newer",))) is Action.INSTALL
@@ -60,10 +60,10 @@ def test_a_remembered_failure_waits_for_an_input(settled: Bench) -> None:
 def test_in_a_quarantine_drift_from_the_good_generation_is_mended_once(settled: Bench) -> None:
     new = replace(GOOD, inputs=("new",))
     settled.look(new)
-    settled.end(ChildOutcome(5, remembered=True, reason="it is broken"), new)
+    settled.end(Outcome(5, remembered=True, reason="it is broken"), new)
     drift = replace(new, files=("drift",))
     assert settled.look(drift, after=HEARTBEAT) is Action.INSTALL
-    settled.end(ChildOutcome(5, remembered=True, reason="it is broken"), drift)
+    settled.end(Outcome(5, remembered=True, reason="it is broken"), drift)
     for _heartbeat in range(1000):
         assert settled.look(after=HEARTBEAT) is Action.NOTHING
     assert settled.look(new) is Action.INSTALL
@@ -83,7 +83,7 @@ def test_in_a_quarantine_drift_from_the_good_generation_is_mended_once(settled: 
 def test_while_new_inputs_are_refused_the_good_generation_is_repaired(
     settled: Bench, code: int, drift: dict[str, Any]
 ) -> None:
-    refused = ChildOutcome(code, reason="fallback.cfg: no")
+    refused = Outcome(code, reason="fallback.cfg: no")
     new = replace(GOOD, inputs=("new",))
     settled.look(new)
     settled.end(refused, new)
@@ -101,7 +101,7 @@ def test_while_new_inputs_are_refused_the_good_generation_is_repaired(
 def test_a_restart_is_no_drift_of_a_generation_that_is_kept(settled: Bench, code: int) -> None:
     new = replace(GOOD, inputs=("new",))
     settled.look(new)
-    settled.end(ChildOutcome(code), new)
+    settled.end(Outcome(code), new)
     restarted = replace(new, units=("restarted",), proxy=replace(PROXY, invocation_id="another", main_pid=9))
     assert settled.look(replace(restarted, relay=False), after=1) is Action.NOTHING
     assert settled.look(restarted, after=1) is Action.NOTHING
@@ -110,7 +110,7 @@ def test_a_restart_is_no_drift_of_a_generation_that_is_kept(settled: Bench, code
 def test_inputs_that_cannot_be_are_looked_at_again_with_the_resync(settled: Bench) -> None:
     new = replace(GOOD, inputs=("new",))
     settled.look(new)
-    settled.end(ChildOutcome(2), new)
+    settled.end(Outcome(2), new)
     assert settled.look(after=RESYNC / 2) is Action.NOTHING
     assert settled.look(after=RESYNC) is Action.INSTALL
 
@@ -127,7 +127,7 @@ def test_inputs_that_cannot_be_are_looked_at_again_with_the_resync(settled: Benc
 def test_a_refusal_is_over_as_soon_as_what_was_refused_is_gone(settled: Bench, other: dict[str, Any]) -> None:
     refused = replace(GOOD, inputs=("new",), **other)
     settled.look(refused)
-    settled.end(ChildOutcome(4), refused)
+    settled.end(Outcome(4), refused)
     assert settled.look(after=1.0) is Action.NOTHING
     assert settled.look(replace(GOOD, inputs=("new",))) is Action.INSTALL
 
@@ -136,7 +136,7 @@ def test_a_refusal_for_what_is_not_seen_is_tried_again_ever_more_seldom(settled:
     new = replace(GOOD, inputs=("new",))
     settled.look(new)
     for wait in (5.0, 10.0, 20.0):
-        settled.end(ChildOutcome(4, reason="the runtime is down"), new)
+        settled.end(Outcome(4, reason="the runtime is down"), new)
         assert settled.look(after=wait - 0.1) is Action.NOTHING
         assert settled.look(after=0.2) is Action.INSTALL
 
@@ -147,12 +147,12 @@ def test_a_refused_node_is_said_to_be_refused_with_what_to_do(make: Make, passab
     bench = make(refused_is_ready=passable)
     assert bench.look(BARE) is Action.INSTALL
     assert (bench.phase, bench.ready) == (Phase.STARTING, False)
-    bench.end(ChildOutcome(4, reason="kubelet.service is masked (systemctl unmask)"), BARE)
+    bench.end(Outcome(4, reason="kubelet.service is masked (systemctl unmask)"), BARE)
     for _heartbeat in range(20):
         bench.look(after=HEARTBEAT)
         assert (bench.phase, bench.ready) == (Phase.REFUSED, passable)  # also while it is tried again
         if bench.policy.working:
-            bench.end(ChildOutcome(4, reason="kubelet.service is masked (systemctl unmask)"), BARE)
+            bench.end(Outcome(4, reason="kubelet.service is masked (systemctl unmask)"), BARE)
     reason = bench.policy.state.reason
     assert reason.startswith("kubelet.service is masked (systemctl unmask); nothing was touched. ")
     assert "nodeSelector" in reason
@@ -167,7 +167,7 @@ def test_a_refused_removal_is_never_ready(make: Make) -> None:
     """Ready means removed there."""
     bench = make(mode=Mode.REMOVE, refused_is_ready=True)
     assert bench.look(GOOD) is Action.REMOVE
-    bench.end(ChildOutcome(4, reason="the record is missing"), BARE)
+    bench.end(Outcome(4, reason="the record is missing"), BARE)
     bench.look()
     assert (bench.phase, bench.ready) == (Phase.REFUSED, False)
 
@@ -183,7 +183,7 @@ def test_removed_is_said_as_soon_as_the_removal_has_ended(make: Make) -> None:
 
 def test_a_busy_host_is_tried_again_soon_and_is_no_failure(settled: Bench) -> None:
     settled.look(replace(GOOD, files=("drift",)))
-    settled.end(ChildOutcome(75))
+    settled.end(Outcome(75))
     assert settled.look() is Action.NOTHING
     assert settled.look(after=2.1) is Action.INSTALL
     assert settled.policy.state.failures == 0

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from installer.daemon.child_run import ChildOutcome
 from installer.daemon.decision import Action
+from installer.daemon.outcome import Outcome
 from installer.daemon.policy import HEARTBEAT
 from installer.model.daemon import Phase
 from installer.model.hold import BY_ROLLBACK, BY_RUN
@@ -33,7 +33,7 @@ def test_the_way_forward_is_taken_once_after_a_good_minute(settled: Bench) -> No
     assert settled.look() is Action.NOTHING
     assert settled.look(after=59) is Action.NOTHING
     assert settled.look(after=2) is Action.INSTALL
-    settled.end(ChildOutcome(0, changed=True, restarts=1), GOOD)
+    settled.end(Outcome(0, changed=True, restarts=1), GOOD)
     settled.look()
     assert settled.ready
     settled.look(after=2)
@@ -56,7 +56,7 @@ def test_a_relay_that_falls_silent_again_starts_the_minute_anew(settled: Bench) 
 def test_the_hold_of_a_run_that_was_cut_off_is_ended_by_the_next(settled: Bench) -> None:
     left = replace(HELD, hold=f"{BY_RUN}kubelet waits there while the proxy starts")
     assert settled.look(left) is Action.INSTALL
-    settled.end(ChildOutcome(-9), left)
+    settled.end(Outcome(-9), left)
     assert settled.look(left, after=1) is Action.NOTHING
     assert settled.look(left, after=10) is Action.INSTALL
 
@@ -92,7 +92,7 @@ def test_a_new_process_may_bring_what_ends_a_hold_of_ours(make: Make, hold: str)
     snapshot = replace(DEAD, on_relay=False, hold=hold)
     bench = make()
     assert bench.look(snapshot) is Action.INSTALL
-    bench.end(ChildOutcome(6), snapshot)
+    bench.end(Outcome(6), snapshot)
     assert bench.look(after=30) is Action.NOTHING
 
 
@@ -130,7 +130,7 @@ def test_kubelet_on_a_dead_relay_is_restarted_for_a_persons_hold_to_take_effect(
     hanging = replace(DEAD, hold="broken CPU map")
     assert bench.look(hanging) is Action.NOTHING
     assert bench.look(after=21) is Action.RESCUE
-    bench.end(ChildOutcome(0, restarts=1), replace(hanging, on_relay=False))
+    bench.end(Outcome(0, restarts=1), replace(hanging, on_relay=False))
     for _heartbeat in range(200):
         assert bench.look(after=HEARTBEAT) is Action.NOTHING
 
@@ -191,6 +191,6 @@ def test_a_proxy_that_was_started_anew_and_is_slow_is_not_restarted(settled: Ben
     settled.look(slow)
     assert settled.look(after=19.9) is Action.NOTHING
     assert settled.look(after=0.2) is Action.RESCUE
-    settled.end(ChildOutcome(0, restarts=1), replace(slow, on_relay=False, hold=HELD.hold))
+    settled.end(Outcome(0, restarts=1), replace(slow, on_relay=False, hold=HELD.hold))
     assert settled.look(after=38.0) is Action.NOTHING
     assert settled.look(after=2.0) is Action.RESTART_PROXY

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from installer.daemon.child_run import ChildOutcome
 from installer.daemon.decision import Action
+from installer.daemon.outcome import Outcome
 from installer.daemon.policy import BUSY
 from installer.daemon.poller import PollSnapshot
-from installer.model.daemon import Phase
+from installer.model.daemon import Installed, Phase
 from installer.model.fleet import Permission, PlannedWork
 from installer.model.names import Mode
 from tests.lib.policy_bench import BARE, CHANGED, DEAD, GOOD, HELD, KUBELET, OK, Bench, Make, held
@@ -20,7 +19,7 @@ from tests.lib.rules import rule
 WORK = PlannedWork("one", begins=True)
 WAITS = Permission(True, None, "the permit to restart kubelet is taken, by worker-1")
 COMES = Permission(True, WORK)
-KEPT = ChildOutcome(3, planned=WORK)
+KEPT = Outcome(3, planned=WORK)
 
 
 def of(snapshot: PollSnapshot, permission: Permission = WAITS) -> PollSnapshot:
@@ -53,16 +52,11 @@ def test_a_pass_that_may_not_restart_kubelet_waits_and_says_for_what(make: Make)
 @rule("R13")
 def test_what_is_installed_is_said_while_something_else_is_asked_for(make: Make) -> None:
     """By a daemon that has just come, with the new generation's pod: it has installed nothing itself."""
-    told: dict[str, Any] = {
-        "generation": "good",
-        "policy": "balloons",
-        "policy_source": "fallback.cfg",
-        "tells": True,
-    }
+    there = Installed("good", policy="balloons", policy_source="fallback.cfg")
     for outcome, phase in (
-        (ChildOutcome(3, planned=WORK, fleet_generation="one", **told), Phase.WAITING),
-        (ChildOutcome(4, reason="masked", fleet_generation="one", **told), Phase.REFUSED),
-        (ChildOutcome(2, reason="fallback.cfg: no policy", **told), Phase.FAILED),
+        (Outcome(3, planned=WORK, fleet_generation="one", installed=there), Phase.WAITING),
+        (Outcome(4, reason="masked", fleet_generation="one", installed=there), Phase.REFUSED),
+        (Outcome(2, reason="fallback.cfg: no policy", installed=there), Phase.FAILED),
     ):
         bench = make()
         assert bench.look(of(GOOD)) is Action.INSTALL
@@ -70,7 +64,7 @@ def test_what_is_installed_is_said_while_something_else_is_asked_for(make: Make)
         bench.look(after=1.0)
         state = bench.policy.state
         assert (state.phase, state.ready) == (phase, False)
-        assert (state.serves, state.generation, state.policy) == (True, "good", "balloons")
+        assert (state.serves, state.installed) == (True, there)
         assert state.wanted == outcome.fleet_generation
         bench.look(of(replace(GOOD, on_relay=False)), after=1.0)
         assert not bench.policy.state.serves
@@ -81,18 +75,23 @@ def test_a_removal_that_waits_asks_for_no_generation_and_the_node_is_served(make
     bench = make(mode=Mode.REMOVE)
     work = PlannedWork("removal", removes=True)
     bench.look(of(GOOD))
-    bench.end(ChildOutcome(3, planned=work, fleet_generation="one", generation="good", tells=True), of(GOOD))
+    bench.end(Outcome(3, planned=work, fleet_generation="one", installed=Installed("good")), of(GOOD))
     state = bench.policy.state
-    assert (state.phase, state.serves, state.generation, state.wanted) == (Phase.WAITING, True, "good", "")
+    assert (state.phase, state.serves, state.installed.generation, state.wanted) == (
+        Phase.WAITING,
+        True,
+        "good",
+        "",
+    )
 
 
 @rule("R13")
 def test_a_first_installation_that_waits_serves_nothing(make: Make) -> None:
     bench = make()
     assert bench.look(of(BARE)) is Action.INSTALL
-    bench.end(replace(KEPT, tells=True, fleet_generation="one"), of(BARE))
+    bench.end(replace(KEPT, installed=Installed(), fleet_generation="one"), of(BARE))
     state = bench.policy.state
-    assert (state.serves, state.generation, state.wanted) == (False, "", "one")
+    assert (state.serves, state.installed.generation, state.wanted) == (False, "", "one")
 
 
 def test_the_turn_of_other_work_is_not_taken(make: Make) -> None:
@@ -182,9 +181,9 @@ def test_a_node_whose_restarts_are_used_up_says_so_and_asks_for_no_turn(make: Ma
     bench.end(KEPT, of(DEAD))
     assert bench.look(of(DEAD), after=21.0) is Action.RESCUE
     held = of(replace(HELD, hold="", files=("drift",)))
-    bench.end(ChildOutcome(0, restarts=1), held)
+    bench.end(Outcome(0, restarts=1), held)
     assert bench.look() is Action.PLAN
-    bench.end(ChildOutcome(3, would_restart=True))
+    bench.end(Outcome(3, would_restart=True))
     while bench.look() is Action.HOLD:
         bench.end(OK)
     assert bench.policy.wanted is None
@@ -194,7 +193,7 @@ def test_a_node_whose_restarts_are_used_up_says_so_and_asks_for_no_turn(make: Ma
 def test_until_a_pass_has_had_the_hosts_lock_an_earlier_daemon_may_be_at_work(make: Make) -> None:
     bench = make()
     bench.look(of(GOOD))
-    bench.end(ChildOutcome(BUSY))
+    bench.end(Outcome(BUSY))
     assert not bench.policy.had_lock
     bench.look(after=3.0)
     bench.end(OK)
@@ -205,7 +204,7 @@ def test_while_another_run_has_the_hosts_lock_the_turn_is_kept(make: Make) -> No
     bench = make()
     wait(bench)
     assert bench.look(of(BARE, COMES), after=5.0) is Action.INSTALL
-    bench.end(ChildOutcome(BUSY))
+    bench.end(Outcome(BUSY))
     assert bench.look() is Action.NOTHING
     assert bench.policy.wanted == WORK
     assert bench.look(after=3.0) is Action.INSTALL

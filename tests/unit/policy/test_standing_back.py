@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from installer.daemon.child_run import ChildOutcome
 from installer.daemon.decision import Action
+from installer.daemon.outcome import Outcome
 from installer.daemon.pass_history import RESYNC
 from installer.daemon.policy import HEARTBEAT, HOUR
 from installer.model.daemon import Phase
@@ -31,10 +31,10 @@ def test_too_many_restarts_are_seen_before_they_happen(make: Make) -> None:
     bench.settle()
     off = replace(GOOD, on_relay=False, units=("off",))
     assert bench.look(off) is Action.INSTALL
-    bench.end(ChildOutcome(0, changed=True, restarts=1), GOOD)
+    bench.end(Outcome(0, changed=True, restarts=1), GOOD)
     bench.look()
     assert bench.look(off) is Action.PLAN
-    bench.end(ChildOutcome(3, would_restart=True))
+    bench.end(Outcome(3, would_restart=True))
     assert bench.look() is Action.HOLD
     bench.end(OK, replace(off, hold=f"{BY_DAEMON}3 times"))
     for _heartbeat in range(100):
@@ -47,7 +47,7 @@ def test_too_many_restarts_are_seen_before_they_happen(make: Make) -> None:
 def test_what_needs_no_restart_is_still_repaired(make: Make) -> None:
     bench = make(stamps=(800.0, 850.0, 900.0))
     assert bench.look(GOOD) is Action.PLAN
-    bench.end(ChildOutcome(0))
+    bench.end(Outcome(0))
     assert bench.look() is Action.INSTALL
     bench.end(OK)
     assert bench.look() is Action.NOTHING
@@ -58,12 +58,12 @@ def test_a_pass_that_finds_that_it_would_have_to_restart_is_no_failure(make: Mak
     """Somebody was quicker than the pass that a plan had let begin."""
     bench = make(stamps=(800.0, 850.0, 900.0))
     bench.look(GOOD)
-    bench.end(ChildOutcome(0))
+    bench.end(Outcome(0))
     assert bench.look() is Action.INSTALL
     off = replace(GOOD, on_relay=False, units=("off",), files=("wiped",))
-    bench.end(ChildOutcome(3, would_restart=True), off)
+    bench.end(Outcome(3, would_restart=True), off)
     assert bench.look() is Action.PLAN
-    bench.end(ChildOutcome(3, would_restart=True))
+    bench.end(Outcome(3, would_restart=True))
     assert bench.look() is Action.HOLD
     assert bench.policy.state.failures == 0
 
@@ -78,7 +78,7 @@ def test_restarts_are_forgotten_after_an_hour(make: Make) -> None:
 def test_kubelet_on_the_relay_is_limited_without_a_hold(make: Make) -> None:
     bench = make(stamps=(800.0, 850.0, 900.0))
     bench.look(GOOD)
-    bench.end(ChildOutcome(3, would_restart=True))
+    bench.end(Outcome(3, would_restart=True))
     assert bench.look() is Action.NOTHING
     assert (bench.phase, bench.ready) == (Phase.LIMITED, False)
 
@@ -86,11 +86,11 @@ def test_kubelet_on_the_relay_is_limited_without_a_hold(make: Make) -> None:
 def test_while_paused_it_only_plans(settled: Bench) -> None:
     paused = replace(GOOD, paused=True, files=("drift",))
     assert settled.look(paused) is Action.PLAN
-    settled.end(ChildOutcome(3, reason="1 to change"))
+    settled.end(Outcome(3, reason="1 to change"))
     assert settled.look() is Action.NOTHING
     assert (settled.phase, settled.ready) == (Phase.PAUSED, False)
     assert settled.look(replace(paused, relay=False, inputs=("new",))) is Action.PLAN
-    settled.end(ChildOutcome(0))
+    settled.end(Outcome(0))
     assert settled.look(after=100) is Action.NOTHING
     assert settled.look(replace(GOOD, inputs=("new",))) is Action.INSTALL
 
@@ -98,7 +98,7 @@ def test_while_paused_it_only_plans(settled: Bench) -> None:
 def test_while_paused_a_generation_that_failed_here_is_no_failure_of_the_plan(settled: Bench) -> None:
     paused = replace(GOOD, paused=True, inputs=("new",))
     assert settled.look(paused) is Action.PLAN
-    settled.end(ChildOutcome(5, remembered=True, reason="failed here before"), paused)
+    settled.end(Outcome(5, remembered=True, reason="failed here before"), paused)
     assert settled.phase is Phase.PAUSED
     assert settled.look(after=60) is Action.NOTHING
 
@@ -110,7 +110,7 @@ def test_a_pause_that_ends_while_it_plans_is_over(settled: Bench, seen: bool) ->
     assert settled.look(replace(drifted, paused=True)) is Action.PLAN
     if seen:
         assert settled.look(drifted) is Action.NOTHING
-    settled.end(ChildOutcome(3), drifted)
+    settled.end(Outcome(3), drifted)
     assert settled.look() is Action.INSTALL
 
 
@@ -122,7 +122,7 @@ def test_a_pause_of_a_healthy_host_stays_ready(settled: Bench) -> None:
 def test_one_that_was_replaced_stays_so_and_stops_its_child(settled: Bench) -> None:
     settled.look(replace(GOOD, files=("drift",)))
     assert settled.look(replace(GOOD, superseded=True)) is Action.STOP
-    settled.end(ChildOutcome(143))
+    settled.end(Outcome(143))
     assert settled.look(replace(DEAD, inputs=("new",)), after=100) is Action.NOTHING
     assert (settled.phase, settled.ready) == (Phase.YIELDED, False)
 
@@ -130,7 +130,7 @@ def test_one_that_was_replaced_stays_so_and_stops_its_child(settled: Bench) -> N
 def test_a_removal_is_done_once_and_repairs_nothing(make: Make) -> None:
     bench = make(mode=Mode.REMOVE)
     assert bench.look(GOOD) is Action.REMOVE
-    bench.end(ChildOutcome(1))
+    bench.end(Outcome(1))
     assert bench.look() is Action.NOTHING
     assert not bench.ready
     assert bench.look(after=6) is Action.REMOVE
@@ -165,7 +165,7 @@ def test_a_node_without_a_proxy_asks_nobody_while_it_waits_for_its_turn(make: Ma
     bench = make()
     waits = replace(BARE, permission=Permission(True, why="all permits are taken"))
     bench.look(waits)
-    bench.end(ChildOutcome(3, would_restart=True, planned=PlannedWork("one")), waits)
+    bench.end(Outcome(3, would_restart=True, planned=PlannedWork("one")), waits)
     for _ in range(10):
         assert bench.look(replace(waits, asked=False), after=5) is Action.NOTHING
         assert not bench.policy.wonders

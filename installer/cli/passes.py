@@ -1,0 +1,108 @@
+"""The hidden verb `pass`: one pass, as the daemon has ordered it, and how it reports back."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TextIO, cast
+
+from installer.cli.options import Options, require_root
+from installer.daemon.decision import Action
+from installer.daemon.order import Order
+from installer.daemon.outcome import PassReporter
+from installer.daemon.pass_log import open_pass_log
+from installer.errors import InstallerError, unforeseen
+from installer.host.clock import install_signal_handlers
+from installer.host.files import RootedFiles
+from installer.host.ports import Host
+from installer.host.real import build_host
+from installer.host.validator import BinaryValidator
+from installer.inputs.load import Request
+from installer.inputs.settings import Settings, load_settings
+from installer.model.jsontext import from_json
+from installer.model.names import Mode
+from installer.node.reconcile import reconcile, rehearse
+from installer.node.rescue import hold_kubelet, restart_proxy
+from installer.node.run import DAEMON
+from installer.report.events import JsonReporter, build_reporter, report_error
+from installer.report.planned import summarise_plan
+from installer.report.terminal import SteadyStream
+
+
+def run_pass(arguments: argparse.Namespace, options: Options) -> int:
+    """Returns the exit code, which the outcome has, too."""
+    order = from_json(Order, arguments.order)
+    with _opened_log(options, logged=arguments.log) as log:
+        emit = build_reporter(options.output, sys.stdout, options.verbose, log=log)
+        reporter = PassReporter(emit, JsonReporter(log or sys.stdout))
+        try:
+            settings = load_settings(options.config)
+            require_root()
+            install_signal_handlers()
+            host = build_host(options.host_root)
+            if order.action is Action.PLAN:  # which does not have the lock
+                host = replace(host, validator=BinaryValidator())
+            return carry_out(order, build_request(order, options, settings), host, reporter)
+        except Exception as raised:
+            error = raised if isinstance(raised, InstallerError) else unforeseen(raised)
+            reporter.ended(error.exit_code, error)
+            if log is not None:
+                report_error(error, "json", log)
+            raise
+
+
+@contextmanager
+def _opened_log(options: Options, *, logged: bool) -> Iterator[TextIO | None]:
+    """Of a pass that runs as a service; stdout is the journal's then. It is open from the beginning, because
+    a removal deletes its name."""
+    if not logged:
+        yield None
+        return
+    log = cast(TextIO, SteadyStream(open_pass_log(RootedFiles(options.host_root))))
+    try:
+        yield log
+    finally:
+        log.flush()
+
+
+def carry_out(order: Order, asked: Request, host: Host, reporter: PassReporter) -> int:
+    """Does what is ordered. Raises InstallerError, which is for `reporter`, too."""
+    if order.action is Action.PLAN:
+        assessment, error = rehearse(asked, host)
+        plan = assessment.plan
+        code = plan.exit_code if error is None else error.exit_code
+        pending = summarise_plan(plan) if plan.steps else ""
+        reporter.planned(code, pending, error, restarts=plan.restarts_kubelet)
+        return code
+    if order.action is Action.RESTART_PROXY:
+        restart_proxy(asked.settings, host, reporter)
+    elif order.action in (Action.RESCUE, Action.HOLD):
+        hold_kubelet(asked.settings, host, reporter, order.why, restart=order.action is Action.RESCUE)
+    else:
+        reconcile(asked, host, reporter)
+    reporter.ended(0)
+    return 0
+
+
+def build_request(order: Order, options: Options, settings: Settings) -> Request:
+    """What nobody watches. A plan is of what the settings say."""
+    mode = Mode.REMOVE if order.action is Action.REMOVE else Mode.INSTALL
+    plans = order.action is Action.PLAN
+    return Request(
+        mode=Mode(settings.mode) if plans else mode,
+        settings=settings,
+        payload=options.payload,
+        configs=options.configs,
+        default_configs=options.default_configs,
+        who=DAEMON,
+        because=order.why,
+        despite_pause=True,
+        take_over=options.take_over or settings.take_over,
+        restarts_left=order.restarts_left if order.action is Action.INSTALL else math.inf,
+        ask_first=order.ask_first,
+        unattended=not plans,
+    )

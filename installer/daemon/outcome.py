@@ -1,0 +1,172 @@
+"""What a pass reports to the daemon: one value, stated by the pass itself, whole each time.
+
+It goes the way of the events, as one of them: the pass states it whenever it has changed something, and when
+it ends. The last one counts, so a pass that is killed has said what it did until then.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+
+from installer.daemon.transient import UNKNOWN_END
+from installer.errors import InstallerError, KubeletKeptError
+from installer.model.daemon import Installed
+from installer.model.event import KUBELET_RESTART, Emit, Event
+from installer.model.fleet import PlannedWork
+from installer.model.jsontext import camel, from_json, to_json
+
+_KIND = "pass.outcome"
+_REASON_BYTES = 700  # an Event has room for 1024, and for what the phase says around it
+_KEPT = KubeletKeptError.exit_code
+_TOUCHED_NOTHING = (0, 2, _KEPT, 4, 75)  # or has come to its end
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a pass ended, with which exit code; before its end, how far it has come. `remembered`: the failure
+    is not to be tried again until an input changes. `restarts`: those of kubelet. `would_restart`: a plan
+    with a restart of kubelet. `seconds`: how long the pass took. `installed` is None where the pass does not
+    know it; `fleet_generation` is what was asked for, if that is known. `planned` is what the pass has left
+    undone, because it has to be asked for. `unplaced`: which containers the policy does not serve on a host
+    that is converged, and what to do."""
+
+    code: int
+    changed: bool = False
+    remembered: bool = False
+    rolled_back: bool = False
+    restarts: int = 0
+    would_restart: bool = False
+    reason: str = ""
+    seconds: float = 0.0
+    installed: Installed | None = None
+    fleet_generation: str = ""
+    planned: PlannedWork | None = None
+    unplaced: str = ""
+    ended: bool = True
+
+    @property
+    def touched(self) -> bool:
+        """Whether it has changed something and not come to its end."""
+        return self.code not in _TOUCHED_NOTHING and (
+            self.rolled_back or self.remembered or self.restarts > 0
+        )
+
+
+_BEGUN = Outcome(-1, ended=False)
+
+
+class PassReporter:
+    """In the pass: hands events on to `emit`, and states to `machine` what they amount to."""
+
+    def __init__(self, emit: Emit, machine: Emit) -> None:
+        self._emit, self._machine = emit, machine
+        self._outcome = _BEGUN
+
+    def __call__(self, event: Event) -> None:
+        kind, data, outcome = event.kind, event.data, self._outcome
+        self._emit(event)
+        if kind == "converged":
+            self._outcome = replace(
+                outcome,
+                changed=bool(data["changed"]),
+                installed=_installed(data),
+                fleet_generation=str(data["fleetGeneration"]),
+                unplaced=str(data["unplaced"]),
+            )
+        elif kind == "good.repaired":
+            self._outcome = replace(outcome, changed=True)
+        elif kind == "planned":
+            self._outcome = replace(outcome, planned=from_json(PlannedWork, to_json(data)))
+        elif kind in ("rollback.started", KUBELET_RESTART, "step.done"):
+            restarts = outcome.restarts + (kind == KUBELET_RESTART)
+            rolled_back = outcome.rolled_back or kind == "rollback.started"
+            self._outcome = replace(outcome, restarts=restarts, rolled_back=rolled_back)
+            self._state()
+
+    def planned(self, code: int, pending: str, error: InstallerError | None, *, restarts: bool) -> None:
+        """A plan has ended; `pending` says what it would do."""
+        reason = f"pending: {pending}" if pending and not error else ""
+        self._outcome = replace(self._outcome, would_restart=restarts, reason=reason)
+        self.ended(code, error)
+
+    def ended(self, code: int, error: InstallerError | None = None) -> None:
+        """The pass ends with this exit code; `error` is why it failed or has to wait."""
+        outcome = replace(self._outcome, code=code, ended=True)
+        if error is not None:
+            kept = code == _KEPT and (outcome.planned is None or outcome.planned.restarts_kubelet)
+            outcome = replace(
+                outcome,
+                would_restart=kept or outcome.would_restart,
+                remembered=bool(getattr(error, "remembered", False)),
+                reason=_cause(error),
+                installed=None if error.installed is None else _installed(error.installed),
+                fleet_generation=error.fleet_generation,
+            )
+        self._outcome = outcome if code == _KEPT else replace(outcome, planned=None)
+        self._state()
+
+    def _state(self) -> None:
+        self._machine(Event(_KIND, "", {"outcome": to_json(self._outcome)}))
+
+
+class PassReader:
+    """In the daemon: one pass's lines. Its events go to `emit`; `moved` is called whenever it has changed
+    something on the host."""
+
+    def __init__(self, emit: Emit, moved: Callable[[], None]) -> None:
+        self._emit, self._moved = emit, moved
+        self._started = time.monotonic()
+        self._outcome = _BEGUN
+
+    def line(self, text: str) -> None:
+        """One line of its output: its outcome so far, an event, or something unforeseen."""
+        try:
+            found = json.loads(text)
+            kind, message, data = found["kind"], found["message"], found["data"]
+            if kind == _KIND:
+                self._outcome = from_json(Outcome, data["outcome"])
+        except (ValueError, LookupError, TypeError):
+            if text.strip():
+                self._emit(Event("child.output", text))
+            return
+        if kind == _KIND:
+            if not self._outcome.ended:
+                self._moved()
+        elif kind != "converged" or data.get("changed"):  # else the state says it, once
+            self._emit(Event(kind, message, data))
+
+    def end(self, code: int, failure: str = "") -> Outcome:
+        """Its process has ended with this exit code. `failure` is why we ended it, or could not start it."""
+        said = self._outcome
+        code = said.code if said.ended and code == UNKNOWN_END else code
+        seconds = round(time.monotonic() - self._started, 3)
+        return replace(said, code=code, ended=True, reason=said.reason or failure, seconds=seconds)
+
+
+def _installed(said: Mapping[str, object]) -> Installed:
+    return Installed(*(str(said.get(camel(each.name), "")) for each in fields(Installed)))
+
+
+def _cause(error: InstallerError) -> str:
+    """Every fault that the error tells of, as far as there is room; else its first line, which has the
+    cause."""
+    faults = error.faults or error.message.splitlines()[:1]
+    return listed([" ".join(fault.split()) for fault in faults], _REASON_BYTES)
+
+
+def listed(texts: Sequence[str], limit: int) -> str:
+    """As many of the texts, the most important first, as fit into `limit` bytes, and how many more there are.
+    Of the first one at least its beginning."""
+    kept, size = list[str](), 0
+    for text in texts:
+        size += len(text.encode("utf-8", "replace")) + len("; ")
+        if kept and size > limit:
+            break
+        kept.append(text)
+    first = "; ".join(kept).encode("utf-8", "replace")
+    more = len(texts) - len(kept)
+    cut = first if len(first) <= limit else first[: limit - 3] + b"..."
+    return cut.decode("utf-8", "ignore") + (f" (and {more} more)" if more else "")
