@@ -112,16 +112,16 @@ class Daemon:
         """Kubelet's, by this daemon."""
         return sum(int(data["kubeletRestarts"]) for data in self.ended())
 
-    def child(self, verb: str) -> int:
-        """The process that runs this verb for it, as soon as there is one."""
-        found: list[int] = []
+    def child(self, action: str) -> int:
+        """The process of the pass that does this for it, as soon as there is one."""
+        found, ordered = list[int](), f'"action": "{action}"'.encode()
 
         def appears() -> bool:
             children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
             for child in children:
                 with contextlib.suppress(OSError):
                     words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
-                    found.extend([int(child)] if verb.encode() in words else [])
+                    found.extend([int(child)] if any(ordered in word for word in words) else [])
             return bool(found)
 
         within(SOON, appears)
