@@ -131,7 +131,7 @@ def _host_options(output: _Parser) -> _Parser:
 
 def build_parser() -> tuple[argparse.ArgumentParser, Mapping[str, _Parser]]:
     """The parser, and that of each command by its name. Options that many commands share are accepted before
-    the command, too. Parsing raises UsageError."""
+    the command as well. Parsing raises UsageError."""
     output = _output_options()
     shared = _host_options(output)
     parser = _Parser(

@@ -34,7 +34,7 @@ from installer.report.terminal import SteadyStream
 
 
 def run_pass(arguments: argparse.Namespace, options: Options) -> int:
-    """Returns the exit code, which the outcome has, too."""
+    """Returns the exit code, which is also in the outcome."""
     order = from_json(Order, arguments.order)
     with _opened_log(options, logged=arguments.log) as log:
         emit = build_reporter(options.output, sys.stdout, options.verbose, log=log)
@@ -70,7 +70,7 @@ def _opened_log(options: Options, *, logged: bool) -> Iterator[TextIO | None]:
 
 
 def carry_out(order: Order, asked: Request, host: Host, reporter: PassReporter) -> int:
-    """Does what is ordered. Raises InstallerError, which is for `reporter`, too."""
+    """Does what is ordered. Raises InstallerError, which the caller hands to `reporter`."""
     if order.action is Action.PLAN:
         assessment, error = rehearse(asked, host)
         plan = assessment.plan

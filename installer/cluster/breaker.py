@@ -80,7 +80,7 @@ def read_breaker(generation: str, lease: Mapping[str, Any], now: float) -> Break
 
 
 def build_breaker(breaker: Breaker, namespace: str, rules: FleetRules, nodes: int) -> dict[str, Any]:
-    """The Lease. People read its annotation, too."""
+    """The Lease. People also read its annotation."""
     canaries = {
         node: {"begun": plain_time(at)} | ({"done": True} if node in breaker.succeeded else {})
         for node, at in sorted(breaker.canaries.items())
@@ -140,8 +140,8 @@ def may_be_canary(breaker: Breaker, node: str, *, labelled: bool, nodes: int, no
 
 
 def is_through(breaker: Breaker, now: float) -> bool:
-    """Whether the canaries are through: one has succeeded, none has failed, and none is waited for. A node
-    with the label that has not asked yet is waited for, too."""
+    """Whether the canaries are through: one has succeeded, none has failed, and none is
+    awaited, including nodes with the label that have not asked yet."""
     awaited = any(
         name not in breaker.succeeded and _is_awaited(at, now) for name, at in breaker.canaries.items()
     )
@@ -188,8 +188,8 @@ def with_failure(breaker: Breaker, node: str, why: str, now: float) -> Breaker:
 
 
 def with_result(breaker: Breaker, node: str, ok: bool | None, why: str, now: float) -> Breaker:
-    """What the fleet learns from one node; the same breaker if that is nothing: most successes are not
-    written down."""
+    """What the fleet learns from one node; the same breaker if that is nothing: it keeps few
+    successes."""
     if ok is False:
         return with_failure(breaker, node, why, now)
     awaited = node in breaker.canaries and node not in breaker.succeeded

@@ -132,7 +132,7 @@ class _Child:
                 return Decommission(False, f"{found.why}, but node {context.node} is paused")
         return found
 
-    # -- what is said -----------------------------------------------------------------------------
+    # -- what it writes ----------------------------------------------------------------------------
 
     def _say_from_memory(self, says: Statement) -> Answer | None:
         """What differs from what the Node has said before is written without a look; the answer is one. None
@@ -147,9 +147,8 @@ class _Child:
         return self._say(says, answer)
 
     def _say(self, says: Statement, node: Answer) -> Answer:
-        """The Node gets its word, in one request. What that could not say (the taint; and all but the
-        condition, where the status may not be written) is said in another one. Returns the Node as it is
-        then."""
+        """Writes what the Node is to say in one request, and the rest (the taint; all but the condition,
+        where it may not write the status) in another one. Returns the Node as it is then."""
         answer = self._write_word(says, node.body)
         self._parts["condition"] = _OK if answer is None else _result(answer)
         node = answer if answer is not None and answer.ok else node

@@ -45,8 +45,8 @@ def decide(context: PodContext, daemonset: Answer, node: Answer) -> Decommission
 
 def _judge_absence(context: PodContext, name: str, answer: Answer) -> Decommission:
     """Whether a 404 is the API server's own word on our DaemonSet: `details` names the object that is missing
-    (Kubernetes API reference, meta/v1 StatusDetails). A server that lacks the namespace or the API says
-    404, too. And the name has to be right: the pod's own tells, which has it from there."""
+    (Kubernetes API reference, meta/v1 StatusDetails). A server that lacks the namespace or the API also
+    says 404. And the name has to be right: it comes from the pod's own name."""
     found = answer.body.get("details")
     details = found if isinstance(found, dict) else {}
     missing = (details.get("group"), details.get("kind"), details.get("name"))

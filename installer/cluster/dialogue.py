@@ -31,8 +31,8 @@ def next_talk(before: Member, now: float) -> Member:
     member = replace(before, due=later, talked_at=now)
     order, permit = Talk(before.context), _permit_talk(before) if Due.PERMIT in due else None
     if due & {Due.LOOK, Due.WORD}:
-        # What differs is told instead of a look: the answer is one. What does not differ is compared with
-        # what a look finds: others may have changed it.
+        # A statement that differs is written without a look, because the answer shows the Node. One that does
+        # not differ needs the look: others may have changed it.
         tells = before.differs or (before.lasts and Due.LOOK in due)
         look = Due.LOOK in due or (tells and not before.memory)
         order, member = _word_talk(before, order, look=look, tells=tells), replace(member, events=())
@@ -47,7 +47,7 @@ def _word_talk(member: Member, order: Talk, *, look: bool, tells: bool) -> Talk:
 
 
 def _permit_talk(member: Member) -> Talk | None:
-    """Nothing is asked for before the end of the last work is told."""
+    """First reports the end of the last work, and only then asks for more."""
     order = Talk(member.context, uid=member.uid, canary=member.canary, rules=member.rules)
     returns = member.held if member.is_spare and not member.awaits_node else None
     if member.uid and (member.results or returns):
@@ -159,8 +159,7 @@ def _hear_begin(before: Member, now: float, flight: Talk, answer: FleetAnswer) -
 
 
 def _hear_end(before: Member, end: End, answer: FleetAnswer) -> Member:
-    """Nothing is asked for before the end of the last work is told: where that fails, it is what is
-    waited for."""
+    """A node that could not report the end of its last work waits until it has."""
     member = replace(before, why=answer.why) if answer.failed else before
     if answer.told and end.result:
         member = replace(member, results=before.results[1:])

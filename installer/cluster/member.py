@@ -136,8 +136,8 @@ class Member(Kept):
     # -- what the daemon says ---------------------------------------------------------------------
 
     def reported(self, now: float, state: DaemonState, epoch: float) -> Member:
-        """A transition is told at once, everything else with the next talk. A daemon that has been replaced
-        says that as an Event, and leaves the annotation to the newer one."""
+        """Reports a transition at once, everything else with the next talk. A daemon that has been replaced
+        says so in an Event, and leaves the annotation to the newer one."""
         phase, periods = state.phase, self.periods
         if phase is Phase.CHECKING or state == self.state:
             return self  # nothing has changed
@@ -179,8 +179,8 @@ class Member(Kept):
         return member.put_off(Due.PERMIT, now) if idle and member.owes else member
 
     def ended(self, now: float, result: WorkResult) -> Member:
-        """What others have to know of is told, and the permit is given back when the node is Ready. The first
-        success after a boot is told, too: others may wait for a canary whose power was cut, or for the permit
+        """Reports what others have to know, and gives the permit back when the node is Ready. That includes
+        the first success after a boot: others may wait for a canary whose power was cut, or for the permit
         that it has forgotten."""
         if not self.context.rollout_namespace:
             return self

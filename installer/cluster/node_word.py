@@ -1,4 +1,5 @@
-"""What is said about a node, on its Node object (annotations, label, condition, taint) and in Events. Pure.
+"""What the installer writes about a node: on its Node (annotations, label, condition, taint) and in Events.
+Pure.
 
 Every patch is None where the Node says all of it already: a Node is read by every controller of a cluster.
 """
@@ -18,7 +19,7 @@ from installer.model.instant import plain_time
 from installer.model.names import LAST_FAILURE, NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
 
 EVENTS_PATH = "/api/v1/namespaces/default/events"
-_REASON_LIMIT = 1024  # bytes of ours in an annotation (all of a node share 256 KiB), or of an Event's note
+_REASON_LIMIT = 1024  # bytes in an annotation (those of a node share 256 KiB), or in an Event's note
 
 _NOT_AS_WANTED = (Phase.STARTING, Phase.WAITING, Phase.FAILED, Phase.REFUSED, Phase.LIMITED, Phase.HELD)
 _KNOWN_LIMIT = 16_384  # characters: it goes on a command line. What is longer is not ours, and is replaced
@@ -39,10 +40,10 @@ class Statement:
 def build_word_patch(
     node: Node, status: Mapping[str, str], serves: bool | None, failure: Mapping[str, str], now: datetime
 ) -> dict[str, Any] | None:
-    """A strategic merge patch of the status of the Node that was read, with all that is said of it but the
+    """A strategic merge patch of the status of the Node that was read, with all of it but the
     taint: annotations, label, and one condition beside kubelet's. `status` is the daemon's state, `failure`
     its last failure, empty if there was none. `serves`: whether cri-resmgr serves the node; None: not known,
-    and what was said stays. After a removal only the annotation that says so is left.
+    and what is there stays. After a removal only the annotation that says so is left.
 
     Of a Node, whoever writes the status may write annotations and labels with it: kubelet itself does
     (PatchNodeStatus of k8s.io/component-helpers/node/util: "some component does use this to update node

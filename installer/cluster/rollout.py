@@ -173,7 +173,7 @@ class Rollout:
     def _pass_breaker(self) -> Move | None:
         """None where the generation may begin on this node."""
         breaker = self.board.breaker
-        if breaker is None:  # nobody has begun it yet: who goes first is to be written down
+        if breaker is None:  # nobody has begun it yet: the first node writes that it goes first
             if self.board.labelled is None:
                 return Look.CANARIES
             ring = breakers.LABELLED if self.board.labelled else breakers.FIRST

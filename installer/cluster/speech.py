@@ -64,7 +64,7 @@ class Speech:
         phase, speech = state.phase, self._judge(state, now)
         speech = replace(speech, status=speech._word(state), waits=phase is Phase.WAITING)
         if phase is Phase.CONVERGING or (phase is Phase.WAITING and not self.waits):
-            speech = replace(speech, told=())  # what comes of it is told, also where it is the same as before
+            speech = replace(speech, told=())  # reports what comes of it, even if it is the same as before
         told = (phase, state.hold, (state.reason if phase in _REASONED else "") or policy_of(state))
         if phase not in EVENTS or told == speech.told:
             return speech, None

@@ -33,7 +33,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Talk:
-    """`seconds` is the deadline of all of it. `look`: the Node is looked at, unless an answer shows it;
+    """`seconds` is the deadline of all of it. `look`: read the Node, unless an answer shows it;
     `is_first`: no memory of the API server's may be old. `say` is what the Node is to say, `said` what it
     says already, empty if that is not known. Of a fleet: whether work may `begin` on the node with this
     `uid`, and maybe the label of canaries, or how it has come to its `end`. `evidence`: whether the node is

@@ -1,4 +1,4 @@
-"""What the daemon is told: the options of its command line, and the few settings that it needs itself.
+"""What the daemon is configured with: its command line's options, and the few settings that it needs itself.
 
 A child reads the settings: loading what validates them would cost the daemon 10 MB.
 """

@@ -57,7 +57,7 @@ from installer.model.daemon import Cluster, DaemonState, Phase
 from installer.model.event import Emit, Event
 from installer.model.names import Mode
 
-_DEBOUNCE = 0.05  # seconds; what comes together is looked at once
+_DEBOUNCE = 0.05  # seconds; one look for all that changes within them
 _RETRY = 10.0  # seconds until the port of the pages, or the settings, are tried again
 _FINISHED = (Action.REMOVE, Action.RESCUE, Action.HOLD)
 _ERROR_PAGE = Page(500, "text/plain", "internal error; see the log of the daemon\n")
@@ -177,7 +177,7 @@ class Daemon:
     # -- events -----------------------------------------------------------------------
 
     def _stir(self) -> None:
-        """Something has changed: what comes together is looked at together."""
+        """Something has changed: one look for all that changes at about the same time."""
         if not self._debounce and not self._ending:
             self._debounce = self._loop.after(_DEBOUNCE, self._on_change)
 
@@ -373,7 +373,7 @@ class Daemon:
     # -- what others see ------------------------------------------------------------------
 
     def _publish(self) -> None:
-        """The files of the probes first: what is said has to be so when it is said (R13)."""
+        """The files of the probes first: a statement has to be true when it is made (R13)."""
         state, before = self._policy.state, self._published
         self._published = state
         self._show(alive=True)

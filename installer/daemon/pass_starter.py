@@ -69,7 +69,7 @@ class Unfinished:
 
 
 class PassStarter:
-    """Of one host. How passes are started is decided here once; `say` is told why not as a service."""
+    """Of one host. Decides once how passes are started, and tells `say` why not as a service."""
 
     def __init__(self, loop: EventLoop, files: Files, service: TransientService, say: Say) -> None:
         self._loop, self._files, self._service, self._say = loop, files, service, say
@@ -77,7 +77,7 @@ class PassStarter:
 
     def _find_nsenter(self) -> str:
         """The host's nsenter; empty where passes are children: on the host itself, on a host that is seen
-        from outside, and where something is missing, which is said."""
+        from outside, and where something is missing, with a warning."""
         try:
             with self._files.opened("/proc") as proc:
                 ours = os.readlink("/proc/self/ns/mnt")
@@ -118,7 +118,7 @@ class PassStarter:
         action, why = given.order.action.value, given.order.why
         log = begin_pass_log(self._files, action, why)
         try:
-            # What is told to people goes to the journal as text, what is told to us to the log as JSON.
+            # People read the journal, as text; the daemon reads the log, as JSON.
             entered = (self._nsenter, f"--mount=/proc/{os.getpid()}/ns/mnt", "--", *given.argv)
             words = (*entered, "--output=text", "--log", to_json(given.order))
             description = f"CRI-Resource-Manager installer: {action} ({why})"

@@ -1,7 +1,7 @@
-"""What the daemon says that it is at. Pure: from what the policy knows now to one phase and the reason.
+"""Which phase the daemon reports, and why. Pure: from what the policy knows now.
 
-`converged` is said only while no child works and nothing differs from what the last pass has verified: a
-rollout, a removal of a fleet and people rely on this word.
+It reports `converged` only while no child works and nothing differs from what the last pass has verified:
+rollouts, removals of a fleet and people rely on it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Standing:
     kubelet was restarted, if one more restart is not allowed now. `awaits`: why planned work may not begin
     now. `sick`: what is not healthy. `difference`: what differs from the host that the last pass has
     verified. `at_work`: a child runs. `well`: the last look found everything correct. `unplaced`: which
-    containers the policy does not serve all the same.
+    containers the policy still does not serve.
     """
 
     superseded: bool

@@ -1,11 +1,11 @@
 """When the daemon does what: a state machine without clock, loop or host.
 
-`step` is told the time and what was seen, and answers with one action and the latest time of the next
+`step` gets the time and what was seen, and answers with one action and the latest time of the next
 look. `begun`, `moved` and `ended` tell it what became of the action. Nothing here waits or writes.
 
 The rules, most important first. A daemon that a newer one has replaced does nothing. A pause means that
-nothing is changed. A kubelet that hangs on a dead relay is brought away from it, and no repair is waited
-for. A hold that a person has set is ended by a person. Any other hold is kept until the relay has been good
+nothing is changed. A kubelet that hangs on a dead relay is moved off it, and waits for no
+repair. Only a person ends a hold that a person has set. Any other hold is kept until the relay has been good
 for a while. Only then, what differs is converged, and not while systemd is still busy (the proxy between
 two tries, kubelet starting).
 """
@@ -89,7 +89,7 @@ class Policy:
         self.asks = ""  # what the pass that was decided on may not do unasked: "all" planned work, "restarts"
         self.wonders = False  # a pass waits for what the cluster says of a pause, or soon will need it
 
-    # -- what is told -------------------------------------------------------------
+    # -- what it tells ------------------------------------------------------------
 
     @property
     def state(self) -> DaemonState:
@@ -126,8 +126,8 @@ class Policy:
 
     @property
     def restarts_left(self) -> int:
-        """How often we may restart kubelet now. The pass is told, too: what an earlier plan has found may
-        have changed since."""
+        """How often we may restart kubelet now. The order of a pass has it as well, because what an earlier
+        plan has found may have changed."""
         return max(0, self.configuration.restarts_per_hour - self._used())
 
     def begun(self, action: Action, snapshot: PollSnapshot, *, by_another: bool = False) -> None:
@@ -248,7 +248,7 @@ class Policy:
         return self._allowed(now, snapshot, why) if why else _NOTHING
 
     def _hangs(self, now: float, snapshot: PollSnapshot, share: float = 1.0) -> bool:
-        """Whether kubelet hangs on a relay of ours that is dead, by this share of deadSeconds."""
+        """Whether kubelet hangs on our relay, which is dead, by this share of deadSeconds."""
         if snapshot.blind or snapshot.paused or self._yielded or self.configuration.mode is Mode.REMOVE:
             return False
         seen = snapshot.proxy.loaded_digest and snapshot.runtime and snapshot.on_relay

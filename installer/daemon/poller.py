@@ -270,7 +270,7 @@ class Poller:
 
 
 def _status_token(status: os.stat_result | None) -> Token:
-    """What any write changes; of a directory only its identity, for others write there, too."""
+    """What any write changes; of a directory only its identity, because others also write there."""
     if status is None:
         return ()
     if stat.S_ISDIR(status.st_mode):

@@ -8,7 +8,7 @@ from installer.daemon.configuration import Command
 
 
 class ProbeFiles:
-    """`complain` is told where one cannot be written or deleted: nothing is raised."""
+    """Tells `complain` which file cannot be written or deleted, and raises nothing."""
 
     def __init__(self, command: Command, complain: Callable[[str], None]) -> None:
         self._command, self._complain = command, complain

@@ -8,7 +8,7 @@ replaced. It goes with the last pod of a removal, and then one that was replaced
 The stamps say when we restarted kubelet. A crash between two writes loses the newest stamp at worst; an
 unreadable file counts as none.
 
-Best effort: where nothing can be written, that is said once and the daemon works on without.
+Best effort: where nothing can be written, the daemon says so once and keeps running without.
 """
 
 from __future__ import annotations

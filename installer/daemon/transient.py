@@ -19,7 +19,7 @@ UNKNOWN_END = 1  # where nothing tells how it has ended
 _UNKNOWN_PROPERTY = "org.freedesktop.DBus.Error.PropertyReadOnly"  # of a systemd that is older
 _ENDED = ("inactive", "failed")
 _EXITED, _KILLED, _DUMPED = 1, 2, 3  # CLD_*: sigaction(2)
-_MEMORY = 1 << 30  # bytes; more than ten times what it needs: only a bug of ours meets it
+_MEMORY = 1 << 30  # bytes; more than ten times what it needs: only a bug reaches it
 _OOM_SCORE = -997  # what kubelet gives to the containers of our pod (system-node-critical)
 
 
@@ -81,7 +81,7 @@ class TransientService:
 
     def exit_code(self) -> int | None:
         """None while it is at work; 128 + n after signal n. UNKNOWN_END also where there is none."""
-        # In one call, and so of one instant: before its start it is inactive, too, but has a job.
+        # In one call, and so of one instant: before its start it is also inactive, but has a job.
         unit = self._bus.call(
             self.name, lambda: self._bus.unit(self._path).GetAll(UNIT, timeout=CALL_SECONDS)
         )

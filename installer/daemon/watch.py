@@ -1,7 +1,7 @@
 """Waiting for whatever comes first: a file, a signal, a time, a child's word. One GLib main loop.
 
-It says that something happened, never what: who is told looks again. Whatever a callback raises is handed
-to one function, and the loop works on: PyGObject would print it and drop the timer or watch.
+It says that something happened, never what: the callback looks again. One function gets whatever a
+callback raises, and the loop keeps running: PyGObject would print it and drop the timer or watch.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class Bounded:
         self._timer = loop.after(deadline, self._deadline_passed)
 
     def _send(self, number: int) -> None:
-        """The signal, to the program; SIGKILL to all that it has started, too."""
+        """The signal goes to the program, SIGKILL also to all that it has started."""
         raise NotImplementedError
 
     def _tell(self, code: int) -> None:

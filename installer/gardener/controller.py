@@ -1,7 +1,7 @@
 """Gardener's extension at work: mirrors of the seed on one side, decisions carried out on the other.
 
-Everything that is decided is decided from what the seed has now (decide.py); the threads here only see to it
-that each Extension is looked at when something of its namespace has changed, or when it is time.
+Every decision is made from what the seed has now (decide.py). The threads here only queue each Extension
+when something in its namespace has changed, or when it is time.
 """
 
 from __future__ import annotations

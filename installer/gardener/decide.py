@@ -56,7 +56,7 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """To be done in the order of the fields. `again` seconds later it is looked at again, else at the next
+    """To be done in the order of the fields. The next look is `again` seconds later, or at the next
     change."""
 
     ensure_finalizer: bool = False
@@ -154,7 +154,7 @@ def _provider_status(wanted: Wanted) -> Mapping[str, object]:
 
 
 def _operators_fault(error: OperatorFaultError) -> str:
-    """It is said in every Shoot, and only people of the landscape can correct it."""
+    """Every Shoot shows it, and only the operators of the landscape can correct it."""
     faults = "; ".join(error.faults)
     return f"The extension's ControllerDeployment is invalid; the nodes keep what they have: {faults}"
 

@@ -40,7 +40,7 @@ _ELSEWHERE = {
     "--managed-resource": "nothing: each Shoot has one",
     "--monitoring": "the output of `manifests --monitoring`, in each Shoot that has the Prometheus operator",
 }
-"""Options that shape what a Shoot gets, and where the same is said for all of them."""
+"""Options that shape what a Shoot gets, and where to say the same for all Shoots."""
 _NAME = "gardener-extension-cri-resmgr"
 
 

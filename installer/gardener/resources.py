@@ -180,7 +180,7 @@ def _is_failure(condition: Object) -> bool:
     """gardener-resource-manager writes the generation that it has observed only when it has succeeded. While
     it tries again, the condition is Progressing with the reason of the failure, and before as after False
     (pkg/resourcemanager/controller/managedresource/reconciler.go of gardener/gardener). gardenlet reads it
-    without a look at the generation, too."""
+    even without a look at the generation."""
     tried = condition.get("status") == "False" or condition.get("reason") in ("ApplyFailed", "DeletionFailed")
     return condition.get("type") == "ResourcesApplied" and tried
 

@@ -1,5 +1,5 @@
 """The API servers of the Shoots, asked by threads of their own: one of them may be slow, sick or hostile, and
-must cost the other Shoots nothing. Who wants an answer gets it when it is there, and is told then.
+must cost the other Shoots nothing. The caller learns when the answer is there.
 
 A Shoot is asked by one thread at a time, and has a tenth of that at most: who took long is asked again only
 after ten times as long. Credentials are replaced now and then: the Secret is read again whenever a Shoot
@@ -33,7 +33,7 @@ _ASK_SECONDS = 60.0  # all requests of a question
 _SWEEP_SECONDS = 120.0  # after it, what is left is for the next time
 _PULSE_SECONDS = 300.0
 _SHARE = 10.0
-_FRESH = 20.0  # seconds: who is looked at for another reason does not ask a healthy Shoot again for so long
+_FRESH = 20.0  # seconds: another reason to look does not ask a healthy Shoot again for so long
 
 
 class _What(Enum):

@@ -1,4 +1,4 @@
-"""What Gardener is told of an Extension: lastOperation, lastError, observedGeneration, conditions and
+"""What Gardener learns of an Extension: lastOperation, lastError, observedGeneration, conditions and
 providerStatus, as a merge patch of its status. Empty where nothing is new: gardenlet waits for changes, and a
 patch without any would wake everybody who watches.
 """
@@ -25,7 +25,7 @@ _TEXT = 4000  # characters of a description or a message
 @dataclass(frozen=True, slots=True)
 class Operation:
     """`kind` is Create, Reconcile, Delete, Migrate or Restore; `state` Processing, Succeeded or Error.
-    `done` is the share in percent. `late`: it is told as an error, although it goes on."""
+    `done` is the share in percent. `late`: reported as an error although it goes on."""
 
     kind: str
     state: str

@@ -1,8 +1,8 @@
 """A decision becomes requests, in the order that lets whoever is killed between two of them be followed by
-another one: what cleans up is written down before what it cleans, and the finalizer goes last.
+another one: what cleans up is created before what it cleans, and the finalizer goes last.
 
 Each write of an Extension or a ManagedResource says which version it is about. If another writer was quicker,
-it conflicts, and all is looked at again.
+it conflicts, and the controller looks again.
 """
 
 from __future__ import annotations

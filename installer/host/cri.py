@@ -32,7 +32,7 @@ from installer.model.paths import ALLOCATED_PODS, normalise_endpoint
 # The values of its creation are only in the verbose ContainerStatus, a text that each runtime makes as it
 # likes: containerd (1.6 - 2.x, ContainerInfo of its CRI plugin) has the request of CRI in it, `config`, which
 # no update changes. CRI-O (containerInfo of its server) has not: its `runtimeSpec` follows each update, and
-# so tells only what the container has now. What is not of a shape that is known here is told as unknown.
+# so tells only what the container has now. A form that is not known here counts as unknown.
 
 _MOUNT_OF_PROXY = "/.cri-resmgr"
 _RESOURCES = (
@@ -87,7 +87,7 @@ def _info(status: Fields) -> dict[str, Any]:
 
 def _creation(info: dict[str, Any]) -> tuple[Mapping[str, int | str] | None, CpuResources | None]:
     """`creation` and `created` of RunningContainer. Of all that LinuxContainerResources may have only what
-    the proxy knows, too: numbers and texts."""
+    the proxy also knows: numbers and texts."""
     if "config" not in info:
         return _of_spec(info), None
     found = _below(info, "config", "linux", "resources")

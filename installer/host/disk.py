@@ -246,7 +246,7 @@ def unwritable(place: str) -> str:
         return "it is not a directory"
     if os.statvfs(place).f_flag & os.ST_RDONLY:
         return "its file system is mounted read-only"
-    if _immutable(place):  # before access(2), which refuses there, too
+    if _immutable(place):  # before access(2), which also refuses there
         return "it is immutable (chattr +i)"
     return "" if os.access(place, os.W_OK | os.X_OK) else "no permission to write to it"
 

@@ -73,7 +73,7 @@ class Files(Protocol):
         """Replaces `path` atomically (R5). A file is copied; if `digest` is given and what was
         copied has another, raises InstallerError with the old file in place. The parent must exist.
         Of the extended attributes (FileState) those are set that the file system takes. Raises
-        BlockingIOError or FileExistsError where another process is writing it, too."""
+        BlockingIOError or FileExistsError where another process is also writing it."""
         ...
 
     def link(self, path: str, target: str, uid: int = 0, gid: int = 0) -> None:

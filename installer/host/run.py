@@ -1,6 +1,6 @@
 """The one door for starting processes: a deadline, no stdin, a small fixed environment.
 
-No shell, and nothing of ours is left behind: the process group dies with the call.
+No shell, and nothing is left behind: the process group dies with the call.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def describe_exit(code: int) -> str:
 
 def start(argv: Sequence[str], environment: Mapping[str, str] = ENVIRONMENT) -> Any:
     """Starts `argv` in a session of its own and returns the Popen at once. Standard output is a pipe, and
-    error goes there, too. The caller sees to its end. Raises OSError."""
+    error goes there as well. The caller sees to its end. Raises OSError."""
     import subprocess
 
     return subprocess.Popen(

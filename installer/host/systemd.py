@@ -125,7 +125,7 @@ class BusSystemd:
         )
 
     def _load(self, name: str) -> str:
-        """The object path of a unit, loaded if necessary; one that does not exist has a path, too."""
+        """The object path of a unit, loaded if necessary; one that does not exist also has a path."""
         path: str = self._bus.read(name, lambda: self._bus.manager.LoadUnit(name, timeout=CALL_SECONDS))
         return path
 

@@ -26,7 +26,7 @@ class Request:
 
     `who` asks, and `because` of what if nobody can be asked: for the history.
     `default_configs`: that no configs are given is meant, also on a node that was installed with some.
-    `despite_pause`: act on a paused node, too.
+    `despite_pause`: act even on a paused node.
     `take_over`: an installation of cri-resmgr that another installer has made is taken over.
     `inspect`: the host is only looked at; inputs that are not given are those that were installed.
     `restarts_left`: begin nothing that would restart kubelet more often. `ask_first`: nothing that restarts

@@ -21,8 +21,8 @@ from installer.model.proxy import PolicyInForce, PolicySource, ProxyCache
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """`policy` is what cri-resmgr would activate, `section` what is said of that one. `reserved` is the CPU
-    that it keeps for the system (`750m`, `cpuset:0`), `available` what it may use at all; either may be
+    """`policy` is what cri-resmgr would activate, `section` its part of the configuration. `reserved` is the
+    CPU that it keeps for the system (`750m`, `cpuset:0`), `available` what it may use at all; either may be
     empty."""
 
     policy: str = "none"

@@ -53,7 +53,7 @@ def _size_of(text: object) -> int:
     try:
         return max(len(text), parse_document(text.encode("utf-8", "replace"), "").size if "*" in text else 0)
     except InvalidInputError:
-        return len(text)  # what is wrong with it is said with its place
+        return len(text)  # the fault is reported elsewhere, with its place
 
 
 def split_sections(config: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What Gardener users already have for this: a Shoot, its Extension, its providerConfig alone, a
 ControllerDeployment, or the values of its chart alone, read as a part of our values.
 
-Reads `configs`, `nodeSelector` and `imageVectorOverwrite`, and in a ControllerDeployment of ours what is
+Reads `configs`, `nodeSelector` and `imageVectorOverwrite`, and in our ControllerDeployment what is
 below `installer`. Nothing else that is given is dropped without a word: an unknown key is a fault, and what
 belongs to the extension's own controller is a warning.
 """

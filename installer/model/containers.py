@@ -27,7 +27,7 @@ class CpuResources:
 @dataclass(frozen=True, slots=True)
 class CgroupState:
     """What the kernel enforces on a container. `free_cpus` and `free_mems` are what the cgroup above it
-    allows: all that it could have. The CPUs of cgroup v2 are told with those that are offline. `shares` is
+    allows: all that it could have. cgroup v2 lists offline CPUs as well. `shares` is
     cpu.shares of cgroup v1, `weight` cpu.weight of v2; the other one is 0, and so are both if the kernel has
     no such controller."""
 

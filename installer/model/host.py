@@ -344,7 +344,7 @@ class RunningContainer:
 
     `pid` is its main process's. `created` is what it was created with, None if the runtime does not say so in
     a shape that we know. `creation` is the same in full, as LinuxContainerResources in JSON; of a runtime
-    that tells only of now (CRI-O), what it has now; None if it is told in no shape that we know. `cgroup` is
+    that tells only of now (CRI-O), what it has now; None if its form is unknown. `cgroup` is
     what the kernel enforces now, None if its cgroup was not found. `asked` are the cpu.shares that kubelet
     asks for it, 0 if kubelet does not say.
     """

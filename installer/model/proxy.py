@@ -98,7 +98,7 @@ NO_CACHE = ProxyCache()
 
 def parse_cache(raw: bytes | None) -> ProxyCache:
     """The cache from its file's content, None if there is no file. One of another version than is known here
-    is not torn: its own proxy reads it, and what it has of the fields below is told."""
+    is not torn: its own proxy reads it, and its known fields are returned."""
     if not raw:
         return NO_CACHE
     try:
@@ -184,7 +184,7 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 # How its last words begin: its own logger (in the journal, and elsewhere), the Go runtime, Go's flag package;
-# and kubelet's, so that a failed start of either is told by its cause.
+# and kubelet's, so that a failed start of either is reported with its cause.
 _FATAL = re.compile(
     r"(?:^|: )((?:\?\?\? )?F(?:: |\d{4} ).*|panic: .*|fatal error: .*|flag provided but .*|"
     r'E\d{4} .*"command failed" err=.*)'

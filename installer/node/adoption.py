@@ -263,7 +263,7 @@ def _show_containers(host: Host, endpoint: str, seconds: float) -> None:
     socket = paths.normalise_endpoint(endpoint)
     with files.opened(paths.BINARY) as binary, files.opened(state) as place, files.opened(socket) as runtime:
         complaint = host.validator.see_containers(binary, place, runtime, seconds)
-    files.remove(paths.PROXY_STATE[2])  # its pid file, which has one place whatever it is told
+    files.remove(paths.PROXY_STATE[2])  # its pid file, whose place no option changes
     if complaint:
         raise StepFailedError(f"the running containers could not be handed to cri-resmgr: {complaint}")
 

@@ -95,7 +95,7 @@ def _plan(facts: Facts, record: Record, nonce: str) -> Plan:
     request, snapshot, changes = facts.inputs.request, facts.snapshot, facts.changes
     removing, runtime = request.mode is Mode.REMOVE, facts.runtime
     starting = facts.asked if changes.restarts(Part.PROXY) else None
-    # Who has come past a proxy that runs on is looked at when kubelet has moved onto it.
+    # Containers that a running proxy has not seen start are checked when kubelet has moved onto it.
     met = starting or (facts.in_force if facts.moves_kubelet else None)
     adopts = bool(runtime) and facts.adopts(met)
     unpinned = _unpinned(facts, starting) if runtime else ()
@@ -142,9 +142,9 @@ def _remembered_failure(record: Record, desired: Desired) -> str:
 def _why_restarted(facts: Facts) -> str:
     """Why the proxy is stopped although nothing of it differs, empty if it is not.
 
-    It may meet strangers without a start of ours: one that is only signalled is restarted if it refuses what
-    it reads again; and the next start of one that kubelet moves onto, whoever begins it, would take the CPUs
-    and the weight of those that it does not know."""
+    It may meet strangers although this run does not start it: one that is only signalled is restarted if it
+    refuses what it reads again; and the next start of one that kubelet moves onto, whoever begins it, would
+    take the CPUs and the weight of those that it does not know."""
     proxy = facts.changes.unit(Part.PROXY)
     action = proxy.action if proxy else UnitAction.NOTHING
     may_meet = action is UnitAction.RELOAD or (facts.moves_kubelet and action is UnitAction.NOTHING)
@@ -178,7 +178,7 @@ def _is_unchecked(facts: Facts, record: Record) -> bool:
 
 
 def _adopted(facts: Facts) -> tuple[str, ...]:
-    """The containers that the proxy is told of, each with why."""
+    """The containers that the proxy has to learn of, each with why."""
     probe, cache = facts.probe, facts.snapshot.cache
     changed = [one for one in probe.containers if not keeps_weight(one, cache)]
     leftovers = find_leftovers(probe.unstarted, probe.containers)

@@ -99,7 +99,7 @@ def _close_installed(plan: Plan, after: HostSnapshot, inputs: Inputs | None, run
 
 
 def _finish_removal(assessment: Assessment, run: Run) -> None:
-    """The last of us is deleted; what stays and why is said."""
+    """Deletes the last of our files, and says what stays and why."""
     store, probe = run.store, assessment.snapshot.probe
     given_back = any(step.kind is StepKind.RESET_PINNING for step in assessment.plan.steps)
     kept = probe.containers if probe and not given_back else ()

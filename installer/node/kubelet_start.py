@@ -100,7 +100,8 @@ class KubeletStart:
                 raise self._failure(name, f"{self._limits.healthz_url} stopped being ok")
         self._check_endpoint(name, unit, relay)
         if relay:
-            # Who came past the proxy until now is told to it, where its policy would take something.
+            # From here on the proxy sees each container start; those before are adopted where its policy
+            # needs it.
             self._host.files.remove(paths.CONTAINERS_UNKNOWN)
 
     def _check_steady(self, unit: UnitState) -> None:

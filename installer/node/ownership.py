@@ -177,7 +177,7 @@ class RecordStore:
         return kept
 
     def _links_of_proxy(self) -> dict[str, Owned]:
-        """The links that enable a unit of our name, those of its aliases, too; if there are any, also that
+        """The links that enable a unit of our name or one of its aliases; if there are any, also that
         our link was not there."""
         names = self._files.list(paths.LINKS)
         wanted = (f"{paths.LINKS}/{name}/{paths.PROXY_UNIT}" for name in names)
@@ -203,7 +203,7 @@ class RecordStore:
         self._files.sync(paths.OBJECTS)  # also what a run that was killed has kept
 
     def _keep_edits(self, changes: Iterable[FileChange]) -> Iterable[str]:
-        """An edit of a file of ours is undone, but it is not lost."""
+        """Undoes an edit of our file without losing it."""
         for change in changes:
             claim = self.record.claims.get(change.path)
             if claim is None or change.before.kind is not Kind.FILE:
@@ -315,7 +315,7 @@ class RecordStore:
                 self._files.sync(directory)
 
     def close_removed(self, *, undone: bool = False) -> None:
-        """Deletes what is left of ours: empty directories, then the record, then what it refers to. `undone`:
+        """Deletes what is left: empty directories, then the record, then what it refers to. `undone`:
         the directories that were there before stay.
 
         Kept edits stay; without any, nothing remains.

@@ -45,7 +45,7 @@ def due_shares(container: RunningContainer) -> int:
 def is_known(container: RunningContainer, cache: ProxyCache) -> bool:
     """Whether the proxy knows what it was created with. The cache alone also has those that a start has
     found: with the policy none without any weight, with another one perhaps with the lowest, which a
-    container that requests nothing has, too."""
+    container that requests nothing also has."""
     known = cache.containers.get(container.id)
     if known is None or (known.request is None and not known.weighed):
         return False

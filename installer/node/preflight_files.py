@@ -27,8 +27,8 @@ def check_file_systems(probe: Probe, changes: Changes, binary_size: int) -> Iter
 
 
 def check_places(changes: Changes) -> tuple[Finding, ...]:
-    """A directory or a device in the place of a file of ours, which cannot be deleted as a file: checked for
-    a removal, too, which would otherwise stop half-way."""
+    """A directory or a device in the place of a file of ours, which cannot be deleted as a file: checked
+    before a removal as well, which would otherwise stop half-way."""
     going = (change for change in changes.files if change.verb in (Verb.DELETE, Verb.RESTORE))
     return tuple(_blocked(change.path, change.before.obstacle) for change in going if change.before.obstacle)
 

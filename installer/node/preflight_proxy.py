@@ -39,9 +39,9 @@ _RELAYS_RUNTIME_CONFIG = (0, 9)  # cri-resmgr 0.9
 def check_versions(
     kubelet: str, proxy: str, newer_status: Sequence[str] = (), *, restarts: bool, moves: bool
 ) -> Iterable[Finding]:
-    """`kubelet` and `proxy` are versions as the programs say them, empty if unknown: nothing is said then.
-    `newer_status` are the parts of the runtime's Status that the proxy drops. `restarts`: kubelet starts
-    anew; `moves`: from its base endpoint to the relay, which is when an operator can still decide."""
+    """`kubelet` and `proxy` are versions as the programs say them, empty if unknown: then there is no
+    finding. `newer_status` are the parts of the runtime's Status that the proxy drops. `restarts`: kubelet
+    starts anew; `moves`: from its base endpoint to the relay, which is when an operator can still decide."""
     found, release = _MINOR.match(kubelet), _RELEASE.match(proxy)
     if not found:
         return
@@ -164,7 +164,7 @@ def check_empty(facts: Facts) -> Iterable[Finding]:
 
 
 def _says(change: FileChange) -> bool:
-    """Whether it takes a configuration of ours away that is not the default."""
+    """Whether it takes away a configuration that is not the default."""
     before = change.before.content or b""
     return without_header(before) not in (before, DEFAULT_FALLBACK)
 
@@ -191,7 +191,7 @@ def check_cache(facts: Facts) -> Iterable[Finding]:
 
 def _check_cgroups(facts: Facts) -> Iterable[Finding]:
     """cri-resmgr reads a pod's QoS class from its cgroup's name, and gives containers of a pod without one
-    the lowest weight, whatever it is told of them (seen with the real v0.9.2)."""
+    the lowest weight, whatever kubelet asks for them (seen with the real v0.9.2)."""
     policy = facts.asked
     if not facts.kubelet.cgroups_per_qos and policy.repins is Repinning.CPUS_AND_WEIGHT:
         yield refusal(

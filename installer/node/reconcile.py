@@ -214,8 +214,8 @@ def _look_at_good(request: Request, host: Host, emit: Emit) -> tuple[Run, Assess
 
 @contextmanager
 def _explained(request: Request, host: Host) -> Iterator[list[Inputs]]:
-    """The error that an unattended run ends with says what is installed all the same, as a look then shows
-    it, and which generation was asked for: that of the last element, if there is one."""
+    """Adds to the error of an unattended run what is still installed, as another look shows it, and which
+    generation was asked for: that of the last element, if there is one."""
     asked = list[Inputs]()
     try:
         yield asked
@@ -228,7 +228,7 @@ def _explained(request: Request, host: Host) -> Iterator[list[Inputs]]:
 
 
 def _installed(request: Request, host: Host) -> dict[str, str]:
-    """Empty where nothing of ours is good. Raises InstallerError and OSError."""
+    """Empty where no generation is good. Raises InstallerError and OSError."""
     machine = read_machine(host)
     store = RecordStore(host.files, load_record(host.files, machine.machine_id, machine.hostname))
     good = store.record.good

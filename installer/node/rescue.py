@@ -47,8 +47,8 @@ def hold_kubelet(settings: Settings, host: Host, emit: Emit, reason: str, *, res
 
 
 def restart_proxy(settings: Settings, host: Host, emit: Emit) -> None:
-    """Restarts a proxy that runs and is silent. A restart that takes too long is told and not raised: the
-    rescue comes next. Raises BusyHostError."""
+    """Restarts a proxy that runs and is silent. Reports a restart that takes too long, and raises nothing:
+    the rescue comes next. Raises BusyHostError."""
     with host.lock():
         try:
             host.systemd.reset_failed(paths.PROXY_UNIT)

@@ -110,8 +110,8 @@ def roll_back(
 
 
 def _with_runtime(failure: StepFailedError, assessment: Assessment, run: Run) -> StepFailedError:
-    """The failure, and that the runtime is away now, which no generation is to blame for. Asked before the
-    rollback: a runtime that is back when it is done has been away all the same."""
+    """The failure, and that the runtime is away now, which no generation is to blame for. Looks before the
+    rollback: a runtime that comes back meanwhile was still away."""
     endpoint = assessment.base_endpoint
     if assessment.plan.desired.proxy is None or not (
         why := runtime_error(run.host, endpoint, HURRIED_SECONDS)

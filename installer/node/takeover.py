@@ -171,8 +171,7 @@ def _in_front(found: re.Match[str]) -> str:
 # Finds an installation of cri-resmgr that is not ours. Only reads.
 #
 # Known are upstream's release archive, which the Gardener extension's shell installer copies, and upstream's
-# packages (unit and environment file elsewhere), unpacked by hand: whatever is there is told from the proxy's
-# unit.
+# packages (unit and environment file elsewhere), unpacked by hand: the proxy's unit tells which one it is.
 
 _DEFAULT_RUNTIME = "/var/run/containerd/containerd.sock"  # cri-resmgr's own, without --runtime-socket
 _PROGRAM = "cri-resmgr"

@@ -106,8 +106,8 @@ class KubeApi:
 
     def watch(self, resource: Resource, version: str, selector: str = "") -> Iterable[tuple[str, Object]]:
         """ADDED, MODIFIED, DELETED and BOOKMARK with the object, from `version` on. Ends when the server ends
-        it. Until then it may be silent, for nothing is said of a kind that nobody changes; who is silent for
-        longer is not there any more."""
+        it. Until then it may be silent, because objects that nobody changes cause no event; a server that
+        is silent for longer is gone."""
         raise NotImplementedError
 
     def get(self, resource: Resource, namespace: str, name: str) -> Object:

@@ -1,4 +1,4 @@
-"""Which DaemonSets of ours a cluster has. They are found by their labels, which nobody but us gives."""
+"""The installer's DaemonSets in a cluster, found by their labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verb `uninstall`: every node clean first, then everything of ours out of the API server.
+"""The verb `uninstall`: cleans every node, then deletes the installer's objects from the API server.
 
     removal -> wait for the nodes -> mark -> DaemonSets, their pods, and the rest; rights last
 

@@ -156,7 +156,7 @@ class Waiting:
 
 def _is_clean(node: NodeView) -> bool:
     """By its pod: a removal's is Ready when it has removed. A node with a wrong clock, or one that may not
-    write its annotation, is clean all the same."""
+    write its annotation, still counts as clean."""
     return node.mode is Mode.REMOVE and node.ready and node.reachable
 
 

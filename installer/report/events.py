@@ -24,7 +24,7 @@ def utc_now() -> str:
 class TextReporter:
     """One line for each event; `verbose` adds the event's kind and data. Diagnostics are a block, for
     `verbose` only: the error that follows says what a person needs first. A step that has begun is for
-    `waiting`; that kubelet is restarted is a step, too."""
+    `waiting`; a restart of kubelet is a step as well."""
 
     def __init__(self, stream: TextIO, verbose: bool = False, waiting: WaitingLine | None = None) -> None:
         self._stream = stream
@@ -86,7 +86,7 @@ def build_reporter(
     waiting: WaitingLine | None = None,
     log: TextIO | None = None,
 ) -> Emit:
-    """The reporter for `output`, text or json. `log` gets each event as JSON, too."""
+    """The reporter for `output`, text or json. `log` also gets each event, as JSON."""
     report = JsonReporter(stream) if output == "json" else TextReporter(stream, verbose, waiting)
     if log is None:
         return report

@@ -51,7 +51,7 @@ def print_overview(seen: Overview, output: str, stream: TextIO, every_node: bool
 
 def render_overview(seen: Overview, color: bool = False, every_node: bool = False) -> str:
     """For people: first whether all is well, then what is wrong and what to do, the worst first; with
-    `every_node` a line for each node, too."""
+    `every_node` adds a line for each node."""
     lines = list(_head(seen, color))
     for group in group_nodes(seen.nodes):
         what = paint(f"{group.health}", _COLORS.get(group.health, YELLOW), color)

@@ -42,7 +42,7 @@ def print_plan(
     plan: Plan, output: str, stream: TextIO, *, diffs: bool = False, error: InstallerError | None = None
 ) -> None:
     """Writes the plan to `stream`; `output` is text or json (one document). `error`: how a run of this plan
-    would end; for people it is said by whoever prints errors."""
+    would end; the text output leaves it to whoever prints errors."""
     if output == "json":
         write_json(plan_json(plan, error), stream)
     else:
