@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
 from installer.manifests.validators import (
     DNS_NAME,
@@ -41,11 +41,21 @@ def is_config_key(key: str) -> bool:
     return key in STATIC_CONFIGS or (len(key) <= _KEY_LIMIT and bool(_DYNAMIC.fullmatch(key)))
 
 
+_CONFIG_KEY = f"^({'|'.join((*STATIC_CONFIGS, _DYNAMIC.pattern))})$"
+
+
 def _check_config_key(key: str) -> str:
     if not is_config_key(key):
         known = ", ".join((*STATIC_CONFIGS, "default", "node.<NODE>", "group.<GROUP>"))
         raise ValueError(f"must be one of {known}")
     return key
+
+
+ConfigKey = Annotated[
+    str,
+    AfterValidator(_check_config_key),
+    WithJsonSchema({"type": "string", "pattern": _CONFIG_KEY, "maxLength": _KEY_LIMIT}),
+]
 
 
 class _Section(BaseModel):
@@ -107,7 +117,7 @@ class Values(_Section):
     image_pull_secrets: ObjectNames = ()
     profile: Literal["privileged", "restricted"] = "privileged"
     settings: Mapping[str, Any] = Field(default={})
-    configs: Mapping[Annotated[str, AfterValidator(_check_config_key)], str] = Field(default={})
+    configs: Mapping[ConfigKey, str] = Field(default={})
     node_selector: Mapping[LabelKey, LabelValue] = Field(default={})
     affinity: JsonMapping = Field(default={})
     nodes: ObjectNames = ()

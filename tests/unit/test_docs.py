@@ -142,7 +142,7 @@ def test_every_package_is_described_and_no_other() -> None:
     found = (entry for entry in program.glob("[a-z]*") if entry.is_file() or (entry / "__init__.py").exists())
     packages = {entry.name + "/" * entry.is_dir() for entry in found}
     node = {entry.name for entry in (program / "node").glob("[a-z]*.py")}
-    beside = {"units/", "templates/", "tests/"}
+    beside = {"charts/", "units/", "templates/", "tests/"}
     assert set(first_cells(section("The packages", ARCHITECTURE))) == packages | node | beside
 
 

@@ -150,8 +150,16 @@ class ControlPlane:
     do everything. The directory is its own: certificates, the data of etcd, a log of each program, and what
     the API server was asked: `audit`."""
 
-    def __init__(self, programs: Mapping[str, Path], directory: Path, network: Network | None = None) -> None:
+    def __init__(
+        self,
+        programs: Mapping[str, Path],
+        directory: Path,
+        network: Network | None = None,
+        controllers: Sequence[str] = (),
+    ) -> None:
+        """`controllers`: beside those that clean up."""
         self._programs, self._directory, self._network = programs, directory, network
+        self._controllers = ("*",) if network else (*_CONTROLLERS, *controllers)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._etcd, self._peer, self.port, self._manager = free_ports(4)
         self._address = "127.0.0.1"
@@ -320,7 +328,6 @@ class ControlPlane:
         return tuple(f"--{use}kubeconfig={path}" for use in ("", "authentication-", "authorization-"))
 
     def _start_manager(self) -> None:
-        controllers = ("*",) if self._network else _CONTROLLERS
         self._start(
             "kube-controller-manager",
             *self._client("manager"),
@@ -331,7 +338,7 @@ class ControlPlane:
             "--use-service-account-credentials=true",
             f"--root-ca-file={self.authority}",
             f"--service-account-private-key-file={self._directory / 'accounts.key'}",
-            f"--controllers={','.join(controllers)}",
+            f"--controllers={','.join(self._controllers)}",
         )
 
     def _pair(self, certificate: str, key: str, name: str) -> tuple[str, str]:

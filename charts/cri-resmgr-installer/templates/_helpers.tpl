@@ -1,0 +1,135 @@
+{{/*
+The name of everything: the value `name`, else that of the release with that of the chart in it. What is appended to
+it must still fit into a label.
+*/}}
+{{- define "cri-resmgr-installer.fullname" -}}
+{{- if .Values.name -}}
+{{- .Values.name -}}
+{{- else if contains .Chart.Name .Release.Name -}}
+{{- .Release.Name | trunc 52 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name .Chart.Name | trunc 52 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "cri-resmgr-installer.namespace" -}}
+{{- .Values.namespace | default .Release.Namespace -}}
+{{- end -}}
+
+{{/* Where the nodes agree on who may restart a kubelet. */}}
+{{- define "cri-resmgr-installer.rolloutNamespace" -}}
+{{- include "cri-resmgr-installer.fullname" . }}-rollout
+{{- end -}}
+
+{{/* Where the agent reads every ConfigMap. */}}
+{{- define "cri-resmgr-installer.agentNamespace" -}}
+{{- .Values.agent.namespace | default (printf "%s-agent" (include "cri-resmgr-installer.fullname" .)) -}}
+{{- end -}}
+
+{{- define "cri-resmgr-installer.mode" -}}
+{{- .Values.settings.mode | default "install" -}}
+{{- end -}}
+
+{{/* Empty, or the agent is to be there. */}}
+{{- define "cri-resmgr-installer.withAgent" -}}
+{{- if and .Values.agent.enabled (eq (include "cri-resmgr-installer.mode" .) "install") }}true{{ end -}}
+{{- end -}}
+
+{{/* Empty, or a pod writes its Node: by default only where the API server holds it to its own. */}}
+{{- define "cri-resmgr-installer.writesNode" -}}
+{{- if kindIs "bool" .Values.annotateNode -}}
+{{- if .Values.annotateNode }}true{{ end -}}
+{{- else if .Values.admissionPolicies }}true{{ end -}}
+{{- end -}}
+
+{{/* Without `labels`: a DaemonSet's selector can never be changed. */}}
+{{- define "cri-resmgr-installer.selectorLabels" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ include "cri-resmgr-installer.fullname" . }}
+{{- end -}}
+
+{{- define "cri-resmgr-installer.agentSelectorLabels" -}}
+app.kubernetes.io/name: cri-resmgr-agent
+app.kubernetes.io/instance: {{ include "cri-resmgr-installer.fullname" . }}
+{{- end -}}
+
+{{/* What Helm's charts have beside them; never on pods, which a new version of the chart alone would replace. */}}
+{{- define "cri-resmgr-installer.chartLabels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end -}}
+
+{{- define "cri-resmgr-installer.labels" -}}
+{{- with .Values.labels }}{{ toYaml . }}
+{{ end -}}
+{{ include "cri-resmgr-installer.selectorLabels" . }}
+{{ include "cri-resmgr-installer.chartLabels" . }}
+{{- end -}}
+
+{{- define "cri-resmgr-installer.agentLabels" -}}
+{{- with .Values.labels }}{{ toYaml . }}
+{{ end -}}
+{{ include "cri-resmgr-installer.agentSelectorLabels" . }}
+{{- if .Values.gardener }}
+gardener.cloud/role: system-component
+{{- end }}
+{{ include "cri-resmgr-installer.chartLabels" . }}
+{{- end -}}
+
+{{/* Of objects that are not to go before the nodes are clean: with them, the nodes can still clean themselves. */}}
+{{- define "cri-resmgr-installer.keptAnnotations" -}}
+{{- with .Values.annotations }}{{ toYaml . }}
+{{ end -}}
+helm.sh/resource-policy: keep
+{{- end -}}
+
+{{/* Of the pods' configuration: named by its content, so that another configuration is another pod template. */}}
+{{- define "cri-resmgr-installer.settingsData" -}}
+settings.yaml: {{ include "cri-resmgr-installer.settings" . | quote }}
+{{- end -}}
+
+{{/* With the agent of this chart, its sockets are not beside the relay, unless the settings say so. */}}
+{{- define "cri-resmgr-installer.settings" -}}
+{{- $settings := deepCopy .Values.settings -}}
+{{- range $key, $default := dict "apiVersion" "cri-resmgr-installer/v1" "mode" "install" -}}
+{{- if not (get $settings $key) }}{{ $_ := set $settings $key $default }}{{ end -}}
+{{- end -}}
+{{- $proxy := $settings.proxy | default dict -}}
+{{- if and .Values.agent.enabled (ne ($proxy.agent | default "enabled") "disabled") -}}
+{{- if not $proxy.agentSockets }}{{ $_ := set $proxy "agentSockets" "own" }}{{ end -}}
+{{- $_ := set $settings "proxy" $proxy -}}
+{{- end -}}
+{{- toYaml $settings -}}
+{{- end -}}
+
+{{- define "cri-resmgr-installer.settingsName" -}}
+{{- $data := include "cri-resmgr-installer.settingsData" . -}}
+{{- printf "%s-settings-%s" (include "cri-resmgr-installer.fullname" .) ($data | sha256sum | trunc 10) -}}
+{{- end -}}
+
+{{/* The configs that pods are started with; a removal needs none. */}}
+{{- define "cri-resmgr-installer.configsData" -}}
+{{- if eq (include "cri-resmgr-installer.mode" .) "install" -}}
+{{- $files := dict "fallback" "fallback.cfg" "force" "force.cfg" "EXTRA_OPTIONS" "EXTRA_OPTIONS.cfg" -}}
+{{- $data := dict -}}
+{{- range $key, $text := .Values.configs -}}
+{{- if hasKey $files $key }}{{ $_ := set $data (get $files $key) $text }}{{ end -}}
+{{- end -}}
+{{- if $data }}{{ toYaml $data }}{{ end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "cri-resmgr-installer.configsName" -}}
+{{- $data := include "cri-resmgr-installer.configsData" . -}}
+{{- printf "%s-configs-%s" (include "cri-resmgr-installer.fullname" .) ($data | sha256sum | trunc 10) -}}
+{{- end -}}
+
+{{/* Empty, or the port where others can scrape the pods. A removal's pod is beside one that has it. */}}
+{{- define "cri-resmgr-installer.metricsPort" -}}
+{{- $listen := (.Values.settings.status | default dict).listen | default "" -}}
+{{- $loopback := regexMatch "^(localhost|\\[::1\\]|127\\..*):" $listen -}}
+{{- if and $listen (not $loopback) (eq (include "cri-resmgr-installer.mode" .) "install") -}}
+{{- regexFind "[0-9]+$" $listen -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,69 @@
+{{/* Not the labels by which `uninstall` finds what is to go: it would delete the ground that it stands on. */}}
+{{- define "cri-resmgr-installer.hookLabels" -}}
+app.kubernetes.io/name: cri-resmgr-installer-hooks
+app.kubernetes.io/instance: {{ include "cri-resmgr-installer.fullname" . }}
+{{ include "cri-resmgr-installer.chartLabels" . }}
+{{- end -}}
+
+{{/* One that has failed stays, to be read, until the next. */}}
+{{- define "cri-resmgr-installer.uninstallHook" -}}
+helm.sh/hook: pre-delete
+helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end -}}
+
+{{- define "cri-resmgr-installer.testHook" -}}
+helm.sh/hook: test
+helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end -}}
+
+{{/* A pod that runs one command for a whole cluster: dict "root" . "command" (list "report"). */}}
+{{- define "cri-resmgr-installer.hookPod" -}}
+{{- $values := .root.Values -}}
+automountServiceAccountToken: true
+restartPolicy: Never
+{{- with $values.imagePullSecrets }}
+imagePullSecrets:
+  {{- range . | uniq | sortAlpha }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+nodeSelector:
+  kubernetes.io/os: linux
+  kubernetes.io/arch: {{ $values.arch }}
+tolerations:
+  - operator: Exists
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  runAsGroup: 65532
+  seccompProfile:
+    type: RuntimeDefault
+containers:
+  - name: command
+    image: {{ required "hooks.image: must be given: it has the commands for a whole cluster" $values.hooks.image }}
+    {{- with $values.imagePullPolicy }}
+    imagePullPolicy: {{ . }}
+    {{- end }}
+    command: [cri-resmgr-installer]
+    args: {{ toRawJson .command }}
+    resources:
+      requests:
+        cpu: 20m
+        memory: 64Mi
+    securityContext:
+      allowPrivilegeEscalation: false
+      readOnlyRootFilesystem: true
+      capabilities:
+        drop: [ALL]
+    volumeMounts:
+      # The certificate of the API server, as the client's TLS library needs it.
+      - name: tmp
+        mountPath: /tmp
+volumes:
+  - name: tmp
+    emptyDir:
+      medium: Memory
+      sizeLimit: 16Mi
+{{- end -}}

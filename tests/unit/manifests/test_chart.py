@@ -1,0 +1,357 @@
+"""The Helm chart, rendered by Helm's own engine: the objects that `manifests` prints, for every case, but for
+what stands in DIFFERENCES."""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64decode
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hack.chart_schema import FILE as SCHEMA
+from hack.chart_schema import build_schema
+from installer import __version__
+from installer.manifests import ManifestOptions, render_objects
+from installer.manifests.inputs import load_inputs
+from tests.lib.charts import engine, lint_chart, load_chart, render_chart
+from tests.unit.manifests.rendering import IMAGE, NAMES, Maker, options_of, pod_of, the
+
+CHART = Path(__file__).parents[3] / "charts" / "cri-resmgr-installer"
+MINIMAL = {"images": {"installer": IMAGE}, "hooks": {"image": "registry.example.org/operator:1"}}
+Object = dict[str, Any]
+
+
+def rendered(values: Object, namespace: str = "kube-system") -> list[Object]:
+    return render_chart(CHART, values, namespace, "cri-resmgr-installer")
+
+
+def values_of(options: ManifestOptions) -> Object:
+    """What an operator of the chart writes for the same: the files of Gardener's users are not read there."""
+    if options.values is not None and not options.provider_configs and not options.managed_resource:
+        values = yaml.safe_load(options.values.read_text())
+        if options.mode:
+            values["settings"] = {**values.get("settings", {}), "mode": options.mode}
+        values |= {"profile": options.profile} if options.profile else {}
+    else:
+        inputs = load_inputs(options, lambda _: None)
+        values = inputs.values.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        values["settings"] = dict(inputs.settings_given)
+        values.pop("managedResource", None)
+    return {"hooks": {"uninstall": False}, "monitoring": options.monitoring, **values}
+
+
+# -- what differs ------------------------------------------------------------------------
+
+
+def _labels_of_charts(each: Object) -> bool:
+    """Helm's own; never on pods."""
+    labels = each["metadata"]["labels"]
+    for key in ("helm.sh/chart", "app.kubernetes.io/version", "app.kubernetes.io/managed-by"):
+        labels.pop(key, None)
+    return True
+
+
+def _kept_by_helm(each: Object) -> bool:
+    """What nodes need to clean themselves, where somebody deletes the release with --no-hooks."""
+    each["metadata"].get("annotations", {}).pop("helm.sh/resource-policy", None)
+    return True
+
+
+def _read_by_gardener(each: Object) -> bool:
+    """What only gardener-resource-manager reads. It keeps the rights itself, and no policy must hinder it."""
+    places = [each["metadata"]]
+    if each["kind"] == "DaemonSet":
+        places.append(each["spec"]["template"]["metadata"])
+    for place in places:
+        for part in ("labels", "annotations"):
+            given = place.get(part, {})
+            place[part] = {key: given[key] for key in given if "resources.gardener.cloud/" not in key}
+    return not each["metadata"]["name"].endswith("-deletion")
+
+
+def _digests(each: Object) -> bool:
+    """A ConfigMap that pods start from is named by the digest of its text, which others have written."""
+    if each["kind"] == "ConfigMap" and each.get("immutable"):
+        each["metadata"]["name"] = _without_digest(each["metadata"]["name"])
+    if each["kind"] == "DaemonSet":
+        for volume in pod_of(each)["volumes"]:
+            if "configMap" in volume:
+                volume["configMap"]["name"] = _without_digest(volume["configMap"]["name"])
+    return True
+
+
+def _without_digest(name: str) -> str:
+    found = re.fullmatch(r"(.*)-[0-9a-f]{10}", name)
+    assert found, name
+    return found[1]
+
+
+def _text_of_yaml(each: Object) -> bool:
+    """Settings, and the sections of a dynamic config: what they say, however it is written. cri-resmgr's own
+    files arrive as they are."""
+    if each["kind"] == "ConfigMap":
+        for key, text in each["data"].items():
+            if not key.endswith(".cfg"):
+                each["data"][key] = yaml.safe_load(text)
+    return True
+
+
+def _definition(each: Object) -> bool:
+    """In crds/ nothing is filled in: no labels of the values. Helm always installs it, never deletes it."""
+    return str(each["kind"]) != "CustomResourceDefinition"
+
+
+def _nothing(each: Object) -> bool:
+    """An empty mapping of annotations is none."""
+    places = [each["metadata"]]
+    if each["kind"] == "DaemonSet":
+        places.append(each["spec"]["template"]["metadata"])
+    for place in places:
+        if place.get("annotations") == {}:
+            del place["annotations"]
+    return True
+
+
+DIFFERENCES: tuple[Callable[[Object], bool], ...] = (
+    _labels_of_charts,
+    _kept_by_helm,
+    _read_by_gardener,
+    _digests,
+    _text_of_yaml,
+    _definition,
+    _nothing,
+)
+"""Each takes away, on both sides, what its words say; False: the object is there on one side only."""
+
+
+def common(found: list[Object], *, gardener: bool) -> dict[tuple[str, str, str], Object]:
+    """By kind, namespace and name."""
+    chosen = [each for each in DIFFERENCES if gardener or each is not _read_by_gardener]
+    kept = {}
+    for each in found:
+        metadata = each["metadata"]
+        alike = [differs(each) for differs in chosen]  # each of them takes something away
+        if "helm.sh/hook" not in metadata.get("annotations", {}) and all(alike):
+            kept[each["kind"], metadata.get("namespace", ""), metadata["name"]] = each
+    return kept
+
+
+def printed(options: ManifestOptions) -> list[Object]:
+    """For a ManagedResource, what is in it."""
+    found = render_objects(options, lambda _: None)
+    for each in found:
+        if each["kind"] == "Secret":
+            return list(yaml.safe_load_all(b64decode(each["data"]["objects.yaml"])))
+    return found
+
+
+def compare(options: ManifestOptions) -> None:
+    inputs = load_inputs(options, lambda _: None)
+    values = inputs.values
+    made = render_chart(CHART, values_of(options), values.namespace, values.name)
+    wanted = common(printed(options), gardener=options.managed_resource)
+    found = common(made, gardener=options.managed_resource)
+    assert found.keys() == wanted.keys()
+    for key, each in wanted.items():
+        assert found[key] == each, key
+
+
+@pytest.mark.parametrize("case", NAMES)
+def test_a_case_renders_what_manifests_prints(case: str) -> None:
+    compare(options_of(case))
+
+
+MORE: tuple[Object, ...] = (
+    {"annotateNode": False, "imagePullPolicy": "Always", "arch": "arm64"},
+    {"admissionPolicies": False, "namespace": "default", "name": "a"},
+    {"admissionPolicies": False, "annotateNode": True, "criName": "x", "gardener": True},
+    {
+        "agent": {"enabled": True, "namespace": "kube-system"},
+        "configs": {"default": "", "node.n1": "a: {b: 1.5, c: 750m}"},
+    },
+    {"agent": {"enabled": True}, "settings": {"proxy": {"agentSockets": "shared", "deadSeconds": 600}}},
+    {"settings": {"kubelet": {"settleSeconds": 61, "guardSeconds": 3, "startTimeoutSeconds": 121}}},
+    {"settings": {"rollout": {"soakSeconds": 0, "maxFailures": 3}, "status": {"listen": ":9464"}}},
+    {"settings": {"status": {"listen": "[::1]:9464"}}, "updateStrategy": {"maxUnavailable": 3}},
+    {"settings": {"status": {"listen": "0.0.0.0:9464"}}, "labels": {"a": "true", "b.example.org/c": "12"}},
+    {"settings": {"removal": {"resetPinning": False}, "takeOver": False}, "nodes": ["b", "a", "b"]},
+    {
+        "configs": {
+            "force": "a: |\n  '{{ x }}'\n",
+            "EXTRA_OPTIONS": 'EXTRA_OPTIONS="--metrics-interval=10s"',
+        },
+        "controlPlane": True,
+    },
+    {"resources": {"requests": {"cpu": 2, "memory": "1Gi"}, "limits": {"example.org/x": 1}}},
+    {
+        "annotations": {"a": "yes", "b": "two\nlines", "c": "012", "d": '"{{'},
+        "imagePullSecrets": ["z", "a", "z"],
+    },
+    {"nodeSelector": {"pool": "", "kubernetes.io/os": "linux"}, "affinity": {"podAffinity": {"x": [1]}}},
+)
+
+
+@pytest.mark.parametrize("values", MORE, ids=lambda values: ",".join(values))
+def test_other_values_render_the_same_too(values: Object, make: Maker, tmp_path: Path) -> None:
+    make(values)  # which writes the file
+    monitored = values.get("settings", {}).get("status", {}).get("listen") == ":9464"
+    for profile in ("privileged", "restricted"):
+        compare(ManifestOptions(tmp_path / "values.yaml", monitoring=monitored, profile=profile))
+
+
+def test_the_definition_is_the_same(make: Maker) -> None:
+    definition = the(rendered(MINIMAL), "CustomResourceDefinition")
+    assert definition["spec"] == the(make({}, agent=True), "CustomResourceDefinition")["spec"]
+
+
+def test_another_config_is_another_config_map_and_another_pod_template() -> None:
+    def look(policy: str) -> tuple[str, Object]:
+        found = rendered({**MINIMAL, "configs": {"fallback": f"policy: {{Active: {policy}}}"}})
+        config_map = next(each for each in found if "fallback.cfg" in each.get("data", {}))
+        return config_map["metadata"]["name"], the(found, "DaemonSet")
+
+    (one, before), (other, after) = look("none"), look("balloons")
+    assert one != other
+    assert {"configMap": {"name": one}, "name": "configs"} in pod_of(before)["volumes"]
+    assert {"configMap": {"name": other}, "name": "configs"} in pod_of(after)["volumes"]
+    assert look("none") == (one, before)
+
+
+# -- what Helm makes of it ---------------------------------------------------------------
+
+
+def test_helm_finds_nothing_wrong_with_it() -> None:
+    assert lint_chart(CHART, yaml.safe_load((CHART / "ci" / "minimal-values.yaml").read_text())) == []
+    assert lint_chart(CHART, {**values_of(options_of("full")), "hooks": MINIMAL["hooks"]}) == []
+
+
+def test_three_lines_are_enough() -> None:
+    text = (CHART / "ci" / "minimal-values.yaml").read_text()
+    assert text.count("\n") <= 3
+    assert the(rendered(yaml.safe_load(text)), "DaemonSet")
+
+
+def test_a_release_of_another_name_has_it_everywhere() -> None:
+    found = render_chart(CHART, MINIMAL, "tools", "numa")
+    names = {
+        each["metadata"]["name"] for each in found if each["kind"] in ("DaemonSet", "ClusterRole", "Job")
+    }
+    assert names == {
+        "numa-cri-resmgr-installer",
+        "numa-cri-resmgr-installer-test",
+        "numa-cri-resmgr-installer-uninstall",
+    }
+    assert the(found, "DaemonSet")["metadata"]["namespace"] == "tools"
+
+
+def test_the_chart_has_the_programs_version() -> None:
+    with load_chart(CHART) as chart:
+        assert (chart.version, chart.metadata["appVersion"]) == (__version__, __version__)
+
+
+def test_labels_follow_helms_conventions() -> None:
+    for each in rendered(MINIMAL):
+        if each["kind"] != "CustomResourceDefinition":
+            labels = each["metadata"]["labels"]
+            assert labels["helm.sh/chart"] == f"cri-resmgr-installer-{__version__}"
+            assert labels["app.kubernetes.io/version"] == __version__
+            assert labels["app.kubernetes.io/managed-by"] == "Helm"
+            assert {"app.kubernetes.io/name", "app.kubernetes.io/instance"} <= labels.keys()
+
+
+def test_what_nodes_need_to_clean_themselves_outlives_the_release() -> None:
+    found = rendered({**MINIMAL, "agent": {"enabled": True}})
+    kept = {
+        each["kind"] for each in found if "helm.sh/resource-policy" in each["metadata"].get("annotations", {})
+    }
+    assert kept == {
+        *("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "Namespace"),
+        *("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"),
+    }
+    for each in found:
+        if each["kind"] in ("DaemonSet", "ConfigMap"):
+            assert "annotations" not in each["metadata"]
+
+
+def test_a_hook_cleans_every_node_first() -> None:
+    found = rendered(MINIMAL)
+    job = the(found, "Job")
+    assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"
+    (container,) = pod_of(job)["containers"]
+    asked = ["uninstall", "--name", "cri-resmgr-installer", "--namespace", "kube-system", "--yes"]
+    assert (container["image"], container["args"]) == (MINIMAL["hooks"]["image"], asked)
+    # By these two labels `uninstall` finds what is to go.
+    for each in found:
+        if "helm.sh/hook" in each["metadata"].get("annotations", {}):
+            assert each["metadata"]["labels"]["app.kubernetes.io/name"] == "cri-resmgr-installer-hooks"
+    without = rendered({**MINIMAL, "hooks": {"uninstall": False}})
+    assert not [each for each in without if each["kind"] in ("Job", "Pod")]
+
+
+# -- its schema --------------------------------------------------------------------------
+
+
+def test_the_schema_is_current() -> None:
+    """`python -m hack.chart_schema` writes it."""
+    assert SCHEMA.read_text() == build_schema()
+
+
+@pytest.mark.parametrize(
+    ("values", "key"),
+    [
+        ({"setings": {}}, "'setings'"),
+        ({"settings": {"kubelet": {"settleSecond": 1}}}, "'/settings/kubelet'.*'settleSecond'"),
+        ({"settings": {"kubelet": {"settleSeconds": 0}}}, "'/settings/kubelet/settleSeconds'"),
+        ({"settings": {"mode": "instal"}}, "'/settings/mode'"),
+        ({"configs": {"falback": "a: b"}}, "falback"),
+        ({"images": {"installer": "Not An Image"}}, "'/images/installer'"),
+        ({"images": {}}, "'/images'.*'installer'"),
+        ({"resources": {"requests": {"cpu": "many"}}}, "'/resources/requests/cpu'"),
+        ({"updateStrategy": {"maxUnavailable": "0%"}}, "'/updateStrategy/maxUnavailable'"),
+        ({"nodeSelector": {"a b": "c"}}, "a b"),
+        ({"managedResource": {}}, "'managedResource'"),
+        ({"hooks": {"timeout": 1}}, "'/hooks'.*'timeout'"),
+        ({"name": "a" * 53}, "'/name'"),
+    ],
+)
+def test_helm_refuses_a_typo_with_the_key(values: Object, key: str) -> None:
+    with pytest.raises(engine().HelmError, match=f"(?s){key}"):
+        rendered({**MINIMAL, **values})
+
+
+@pytest.mark.parametrize(
+    ("values", "key"),
+    [
+        (
+            {"configs": {"default": "a: b"}},
+            "configs.default: reaches the nodes only through cri-resmgr-agent",
+        ),
+        (
+            {"agent": {"enabled": True}, "settings": {"proxy": {"agent": "disabled"}}},
+            "agent.enabled: must not",
+        ),
+        ({"nodeSelector": {"kubernetes.io/arch": "arm64"}}, "nodeSelector.kubernetes.io/arch: must be amd64"),
+        (
+            {"labels": {"app.kubernetes.io/name": "x"}},
+            "labels.app.kubernetes.io/name: is the installer's own",
+        ),
+        ({"monitoring": True}, "settings.status.listen: must be an address that Prometheus reaches"),
+        ({"hooks": {}}, "hooks.image: must be given"),
+        ({"agent": {"enabled": True}, "configs": {"default": "a: ["}}, "configs.default: "),
+    ],
+)
+def test_what_does_not_go_together_is_refused_too(values: Object, key: str) -> None:
+    with pytest.raises(engine().HelmRenderError, match=re.escape(key)):
+        rendered({**MINIMAL, **values})
+
+
+def test_the_schema_takes_every_case() -> None:
+    schema = json.loads(SCHEMA.read_text())
+    validate = pytest.importorskip("jsonschema").Draft7Validator(schema).validate
+    for case in NAMES:
+        validate(values_of(options_of(case)))
