@@ -152,7 +152,7 @@ class Life:
             assert self.remembered == self.node.files._kept
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(FACTS, min_size=2, max_size=15))
 def test_a_permit_is_kept_for_as_long_as_it_is_needed(stories: list[tuple[str, ...]]) -> None:
     life = Life()
