@@ -126,7 +126,7 @@ def judge(
         elif since is not None:
             (given_up if now - since > SILENCE else silent).append(Node(name, silent_words(since)))
         elif node.state == Phase.WAITING:
-            young.append(name)  # for its turn in the rollout, however long that takes
+            young.append(name)  # for a permit, however long that takes
         elif now - pod.created < _PATIENCE and not pod.complaint:
             young.append(name)
         else:

@@ -128,7 +128,7 @@ def test_a_pod_says_of_its_node_what_is_its_to_say(scene: Scene) -> None:
     assert {each["type"] for each in node["status"]["conditions"]} == {"Ready", READY_CONDITION}
 
 
-def test_nodes_take_their_turns_one_after_the_other(scene: Scene) -> None:
+def test_nodes_take_permits_one_after_the_other(scene: Scene) -> None:
     """From the first permit to a result that stops the generation; with a pause meanwhile."""
     path = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets"
     daemonset = next(

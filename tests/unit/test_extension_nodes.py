@@ -123,7 +123,7 @@ def test_what_the_installer_says_of_the_node() -> None:
     assert judged(1, [pod("n1")], [node("n1")], "Refused: x").left == (Node("n1", "Refused: x"),)
 
 
-def test_a_node_that_waits_for_its_turn_is_under_way() -> None:
+def test_a_node_that_waits_for_a_permit_is_under_way() -> None:
     """A canary is watched for longer than a pod gets to become Ready."""
     waits = node("n1")
     said = json.dumps({"state": "waiting", "reason": "canaries go first: n2"})

@@ -60,7 +60,7 @@ def test_a_node_that_may_not_say_so_leaves_it_to_its_pod(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("annotate", [True, False])
-def test_a_turn_that_comes_at_once_is_no_word(tmp_path: Path, annotate: bool) -> None:
+def test_a_permit_that_comes_at_once_is_no_event(tmp_path: Path, annotate: bool) -> None:
     """Nor is the pass that follows, unless it lasts."""
     scene = begun(tmp_path / "one", annotate=annotate)
     scene.report(state(Phase.STARTING))

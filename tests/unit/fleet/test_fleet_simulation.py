@@ -35,7 +35,7 @@ def taken(made: dict[str, float]) -> float:
     return made.pop("POST all Leases of the rollout", 0.0) + made.pop("PUT permit", 0.0)
 
 
-def test_a_node_makes_six_requests_for_an_upgrade_whose_turn_comes_at_once() -> None:
+def test_a_node_makes_six_requests_for_an_upgrade_whose_permit_comes_at_once() -> None:
     """docs/fleet.md says what each is for."""
     fleet = SimFleet([Nature()] * 40, replace(RULES, order="any", concurrent_restarts="100%"))
     fleet.install("one")
@@ -54,7 +54,7 @@ def test_a_node_makes_six_requests_for_an_upgrade_whose_turn_comes_at_once() -> 
     }
 
 
-def test_a_first_installation_whose_turn_comes_at_once_is_six_requests() -> None:
+def test_a_first_installation_whose_permit_comes_at_once_is_six_requests() -> None:
     fleet = SimFleet([Nature()] * 40, replace(RULES, order="any", concurrent_restarts="100%"))
     fleet.controller.apply("one")
     assert not arrives(fleet, "one")
@@ -69,7 +69,7 @@ def test_a_first_installation_whose_turn_comes_at_once_is_six_requests() -> None
     }
 
 
-def test_a_node_that_waits_for_its_turn_says_so_and_looks_once_more_before_it_begins() -> None:
+def test_a_node_that_waits_for_a_permit_says_so_and_looks_once_more_before_it_begins() -> None:
     fleet = SimFleet([Nature()] * 200, replace(RULES, order="any", concurrent_restarts="5%"))
     fleet.controller.apply("one")
     assert not arrives(fleet, "one")

@@ -49,7 +49,7 @@ def build_fleet(tmp_path: Path, size: int) -> tuple[SimFleet, list[HostedNode]]:
     return fleet, nodes
 
 
-def test_kubelet_leaves_for_a_slow_start_in_its_turn_only(tmp_path: Path) -> None:
+def test_kubelet_leaves_for_a_slow_start_with_a_permit_only(tmp_path: Path) -> None:
     """Nothing that is planned restarts kubelet, but the start may turn out slow."""
     fleet, nodes = build_fleet(tmp_path, 4)
     for node in nodes:
@@ -61,7 +61,7 @@ def test_kubelet_leaves_for_a_slow_start_in_its_turn_only(tmp_path: Path) -> Non
     assert [node.installed for node in nodes] == ["two"] * 4
 
 
-def test_one_that_had_to_leave_without_its_turn_waits_for_it_to_come_back(tmp_path: Path) -> None:
+def test_one_that_had_to_leave_without_a_permit_waits_for_it_to_come_back(tmp_path: Path) -> None:
     """Both the new and the good proxy are silent for longer than kubelet may hang."""
     fleet, nodes = build_fleet(tmp_path, 2)
     for node in nodes:

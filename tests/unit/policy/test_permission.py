@@ -94,7 +94,7 @@ def test_a_first_installation_that_waits_serves_nothing(make: Make) -> None:
     assert (state.serves, state.installed.generation, state.wanted) == (False, "", "one")
 
 
-def test_the_turn_of_other_work_is_not_taken(make: Make) -> None:
+def test_the_permit_of_other_work_is_not_used(make: Make) -> None:
     bench = make()
     wait(bench)
     other = Permission(True, replace(WORK, generation="another"))
@@ -127,7 +127,7 @@ def test_the_way_back_after_a_rescue_does_not_wait(make: Make) -> None:
     assert not bench.policy.asks
 
 
-def test_a_repair_that_needs_no_turn_goes_on(make: Make) -> None:
+def test_a_repair_that_needs_no_permit_goes_on(make: Make) -> None:
     bench = make()
     assert bench.look(of(GOOD)) is Action.INSTALL
     bench.end(OK)
@@ -136,7 +136,7 @@ def test_a_repair_that_needs_no_turn_goes_on(make: Make) -> None:
     assert bench.policy.planned is None
 
 
-def test_a_removal_waits_for_its_turn(make: Make) -> None:
+def test_a_removal_waits_for_a_permit(make: Make) -> None:
     bench = make(mode=Mode.REMOVE)
     wait(bench, GOOD)
     assert bench.look(after=60.0) is Action.NOTHING
@@ -158,7 +158,7 @@ STOPPED = replace(GOOD, kubelet=replace(KUBELET, active_state="inactive"), files
         pytest.param(replace(BARE, paused=True), id="a pause"),
     ],
 )
-def test_a_turn_that_could_not_be_used_is_not_asked_for(make: Make, seen: PollSnapshot) -> None:
+def test_a_permit_that_could_not_be_used_is_not_asked_for(make: Make, seen: PollSnapshot) -> None:
     bench = make()
     bench.settle()
     drifted = replace(GOOD, files=("drift",), on_relay=False)
@@ -173,7 +173,7 @@ def test_a_turn_that_could_not_be_used_is_not_asked_for(make: Make, seen: PollSn
         assert bench.policy.wanted == WORK
 
 
-def test_a_node_whose_restarts_are_used_up_says_so_and_asks_for_no_turn(make: Make) -> None:
+def test_a_node_whose_restarts_are_used_up_says_so_and_asks_for_no_permit(make: Make) -> None:
     """A rescue took the last one of the hour while the node waited."""
     bench = make(stamps=(800.0, 850.0))
     wait(bench, GOOD)
@@ -200,7 +200,7 @@ def test_until_a_pass_has_had_the_hosts_lock_an_earlier_daemon_may_be_at_work(ma
     assert bench.policy.had_lock
 
 
-def test_while_another_run_has_the_hosts_lock_the_turn_is_kept(make: Make) -> None:
+def test_while_another_run_has_the_hosts_lock_the_permit_is_kept(make: Make) -> None:
     bench = make()
     wait(bench)
     assert bench.look(of(BARE, COMES), after=5.0) is Action.INSTALL

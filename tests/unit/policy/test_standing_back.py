@@ -160,7 +160,7 @@ def test_at_rest_nobody_is_asked(settled: Bench) -> None:
         assert not settled.policy.wonders
 
 
-def test_a_node_without_a_proxy_asks_nobody_while_it_waits_for_its_turn(make: Make) -> None:
+def test_a_node_without_a_proxy_asks_nobody_while_it_waits_for_a_permit(make: Make) -> None:
     """There is nothing to rescue, though no relay answers."""
     bench = make()
     waits = replace(BARE, permission=Permission(True, why="all permits are taken"))
