@@ -39,7 +39,8 @@ def build_schema() -> str:
     schema = _inlined(ChartValues)
     properties = schema["properties"]
     properties["settings"] = _inlined(Settings)
-    del properties["managedResource"]  # what a chart brings, Helm manages
+    for gardeners in ("managedResource", "registration"):  # what a chart brings, Helm manages
+        del properties[gardeners]
     properties["global"] = {"type": "object", "description": "Of a chart that has this one in it."}
     properties["images"]["required"] = ["installer"]
     schema = {

@@ -34,6 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     real.add_options(parser.addoption)
     parser.addoption("--kubernetes", type=Path, metavar="DIR", help=f"a real API server: {_KUBERNETES}")
     parser.addoption("--gardener", type=Path, metavar="DIR", help=f"the real {MANAGER}: {_GARDENER}")
+    parser.addoption("--gardener-schemas", type=Path, metavar="DIR", help="Gardener's resource definitions")
     bootstrap.add_option(parser.addoption)
     parser.addoption("--nodes", type=int, default=3, metavar="N", help="of the cluster in tests/cluster")
 

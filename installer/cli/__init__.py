@@ -85,6 +85,8 @@ def _print_manifests(arguments: argparse.Namespace) -> int:
         images=tuple(arguments.image),
         managed_resource=arguments.managed_resource,
         monitoring=arguments.monitoring,
+        registers_for=arguments.registers_for,
+        chart_ref=arguments.chart_ref,
     )
     report = TextReporter(sys.stderr)
     render = render_registration if arguments.gardener_registration else render_manifests

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from installer import __version__
+from installer.cli.manifest_options import add_manifests
 from installer.errors import InvalidInputError, UnservableHostError
 from installer.inputs.reading import suggest
 
@@ -157,7 +158,7 @@ def build_parser() -> tuple[argparse.ArgumentParser, Mapping[str, _Parser]]:
     _add_changing_verbs(partial(add, on_host=True))
     _add_watching_verbs(partial(add, on_host=True))
     manifests = "print the Kubernetes objects as YAML; needs neither root nor a host"
-    _add_manifests(
+    add_manifests(
         add("manifests", manifests, f"{_PROGRAM} manifests --values values.yaml | kubectl apply -f -")
     )
     report = "show every node of a cluster, how it does and why, with your kubeconfig"
@@ -239,50 +240,6 @@ def _count(text: str) -> int:
     if not text.isdecimal() or not 0 < int(text) <= 1000:
         raise argparse.ArgumentTypeError(f"must be a number from 1 to 1000, not {text!r}")
     return int(text)
-
-
-def _add_manifests(manifests: argparse.ArgumentParser) -> None:
-    manifests.add_argument(
-        "--values", type=Path, metavar="FILE", help="the values (YAML); see docs/operations.md"
-    )
-    manifests.add_argument("--mode", choices=("install", "remove"), help="remove: pods that clean the nodes")
-    manifests.add_argument(
-        "--provider-config",
-        type=Path,
-        metavar="FILE",
-        action="append",
-        default=[],
-        help="a Gardener Shoot, Extension or ControllerDeployment, its values or a providerConfig alone; "
-        "see docs/gardener.md",
-    )
-    manifests.add_argument(
-        "--managed-resource", action="store_true", help="wrap everything in a ManagedResource (Gardener)"
-    )
-    manifests.add_argument(
-        "--monitoring", action="store_true", help="add a PodMonitor, alerts and a Grafana dashboard"
-    )
-    manifests.add_argument(
-        "--gardener-registration",
-        action="store_true",
-        help="print what registers the extension with Gardener instead; needs --image extension=REFERENCE",
-    )
-    manifests.add_argument(
-        "--profile", choices=("privileged", "restricted"), help="the rights of the pods; default: privileged"
-    )
-    manifests.add_argument("--nodes", metavar="A,B,C", help="only these nodes")
-    manifests.add_argument(
-        "--agent",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-        help="with or without cri-resmgr-agent",
-    )
-    manifests.add_argument(
-        "--image",
-        metavar="[NAME=]REFERENCE",
-        action="append",
-        default=[],
-        help="image of the installer; NAME is installer, agent or extension",
-    )
 
 
 def _add_cluster_options(verb: argparse.ArgumentParser) -> None:

@@ -1,6 +1,6 @@
-"""What registers the extension with Gardener: ControllerRegistration and ControllerDeployment, with the chart
-in it that each gardenlet renders and applies to its seed (docs/extensions/registration.md of
-gardener/gardener).
+"""What registers the extension with Gardener, with the chart that each gardenlet renders and applies to its
+seed: an Extension for gardener-operator, or ControllerDeployment and ControllerRegistration for the garden
+(docs/extensions/registration.md of gardener/gardener).
 
 The chart is templates/chart/. It is text for Helm: nothing is filled in here but the ControllerDeployment's
 values.
@@ -14,12 +14,14 @@ import tarfile
 from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from installer.errors import InvalidInputError
 from installer.manifests.inputs import ManifestOptions, load_inputs
 from installer.manifests.provider import EXTENSION_TYPE
 from installer.manifests.sources import parse_mapping, read_file
 from installer.manifests.text import dump_objects, render_template
+from installer.manifests.values import Registration
 from installer.rendering import template_text
 
 CHART = (
@@ -61,6 +63,10 @@ def render_registration(options: ManifestOptions, warn: Callable[[str], None] = 
         faults.append(
             "--provider-config: is not read here; add its values to those of the ControllerDeployment"
         )
+    if options.chart_ref and options.registers_for == "v1beta1":
+        faults.append("--chart-ref: needs Gardener 1.96 or later; leave --for v1beta1 out")
+    if options.registers_for == "operator" and not options.chart_ref:
+        faults.append("--chart-ref REFERENCE: must be given with --for operator: where the chart is")
     if len(controllers) != 1:
         faults.append("--image extension=REFERENCE: must be given once: the image of the controller")
     if faults:
@@ -72,20 +78,47 @@ def render_registration(options: ManifestOptions, warn: Callable[[str], None] = 
     )
     images = {"installer": inputs.values.images.installer, "agent": inputs.values.images.agent}
     installer["images"] = {**installer.get("images", {}), **images}
-    repository, tag = _split(controllers[0])
-    values = {"image": {"repository": repository, "tag": tag}, "installer": installer}
-    chart = b64encode(build_chart()).decode()
-    return dump_objects(render_template("registration", type=EXTENSION_TYPE, chart=chart, values=values))
+    installer.pop("registration", None)
+    repository, tag = _split("--image extension=", controllers[0])
+    chart_ref = options.chart_ref.removeprefix("oci://")
+    if chart_ref:
+        _split("--chart-ref ", chart_ref)
+    objects = render_template(
+        "registration",
+        api=options.registers_for,
+        type=EXTENSION_TYPE,
+        chart=b64encode(build_chart()).decode(),
+        chart_ref=chart_ref,
+        resource=_resource(inputs.values.registration, old=options.registers_for == "v1beta1"),
+        values={"image": {"repository": repository, "tag": tag}, "installer": installer},
+    )
+    return dump_objects(objects)
 
 
-def _split(reference: str) -> tuple[str, str]:
+def _resource(registration: Registration, *, old: bool) -> dict[str, Any]:
+    """What the controller serves. Nodes are cleaned while their API server is there. `old`: for Gardener that
+    does not know of other clusters than Shoots."""
+    enabled = list(registration.auto_enable)
+    auto = {"autoEnable": enabled} if enabled else {}
+    clusters: dict[str, Any] = {**auto, "clusterCompatibility": list(registration.cluster_compatibility)}
+    lifecycle = dict.fromkeys(("delete", "migrate"), "BeforeKubeAPIServer")
+    return {
+        "kind": "Extension",
+        "type": EXTENSION_TYPE,
+        **({"globallyEnabled": bool(enabled)} if old else clusters),
+        "workerlessSupported": False,
+        "lifecycle": {"reconcile": "AfterKubeAPIServer", **lifecycle},
+    }
+
+
+def _split(option: str, reference: str) -> tuple[str, str]:
     """Repository, and tag or digest. Raises InvalidInputError."""
     repository, at, digest = reference.partition("@")
     if at and digest.startswith("sha256:"):
         return repository, digest
     repository, _, tag = reference.rpartition(":")
     if at or not repository or "/" in tag:
-        raise InvalidInputError([f"--image extension={reference}: needs a tag or a digest"])
+        raise InvalidInputError([f"{option}{reference}: needs a tag or a digest"])
     return repository, tag
 
 

@@ -33,7 +33,8 @@ _OUR_KEYS = (NAME_LABEL, INSTANCE_LABEL, COMPONENT_LABEL)
 @dataclass(frozen=True, slots=True)
 class ManifestOptions:
     """The command line; None or empty for an option that is not given. `images` has `NAME=REFERENCE` or, for
-    the installer's, the reference alone. `documents` are what a file of `provider_configs` may have."""
+    the installer's, the reference alone. `documents` are what a file of `provider_configs` may have.
+    `registers_for` and `chart_ref` are read by `render_registration` alone."""
 
     values: Path | None = None
     provider_configs: tuple[Path, ...] = ()
@@ -45,6 +46,8 @@ class ManifestOptions:
     managed_resource: bool = False
     monitoring: bool = False
     documents: tuple[Mapping[str, Any], ...] = ()
+    registers_for: str = "garden"
+    chart_ref: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,10 +119,12 @@ class _Reader:
             return None
         if name == "Shoot":
             return self._find_in_shoot(document)
-        if name == "Extension":
+        operators = str(data.get("apiVersion")).startswith("operator.gardener.cloud/")
+        if name == "Extension" and not operators:
             return self._find_in_entry(document, ("spec",))
-        if name == "ControllerDeployment":
+        if name in ("ControllerDeployment", "Extension"):
             paths: list[KeyPath] = [("helm", "values"), ("providerConfig", "values")]
+            paths = [("spec", "deployment", "extension", "values")] if operators else paths
             there = [path for path in paths if _at(data, path) is not None]
             return [_Part(document, path, chart_values=True) for path in there]
         if name is not None and any(key in data for key in _OBJECT_KEYS):

@@ -106,6 +106,14 @@ class ManagedResource(_Section):
     inject_labels: Mapping[LabelKey, LabelValue] = Field(default={})
 
 
+class Registration(_Section):
+    """Of the extension with Gardener: the clusters that it can serve, which are Shoots alone, and those that
+    have it unless they say otherwise."""
+
+    auto_enable: tuple[Literal["shoot"], ...] = Field(default=(), strict=False)
+    cluster_compatibility: tuple[Literal["shoot"]] = Field(default=("shoot",), strict=False)
+
+
 class Values(_Section):
     """Everything that shapes the manifests; docs/operations.md says what each does."""
 
@@ -129,6 +137,7 @@ class Values(_Section):
     update_strategy: UpdateStrategy = Field(default_factory=UpdateStrategy)
     agent: Agent = Field(default_factory=Agent)
     managed_resource: ManagedResource = Field(default_factory=ManagedResource)
+    registration: Registration = Field(default_factory=Registration)
     admission_policies: bool = True
     annotate_node: bool | None = None
     labels: Mapping[LabelKey, LabelValue] = Field(default={})

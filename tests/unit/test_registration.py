@@ -11,22 +11,43 @@ import pytest
 import yaml
 from kubernetes_validate import validate
 
+from installer import __version__
 from installer.errors import InvalidInputError
 from installer.gardener.desired import Renderer
 from installer.gardener.registration import build_chart, render_registration
 from installer.gardener.resources import Shoot, parse_extension
 from installer.manifests import ManifestOptions
 from installer.model.names import Mode
-from tests.lib.charts import lint_chart, render_chart
+from tests.lib.charts import lint_chart, load_chart, render_chart
 
 NODES, CONTROLLER = "registry.example.org/cri-resmgr-installer:1", "registry.example.org/extension:1"
 CHART = Path(__file__).parents[2] / "templates" / "chart"
 NAMESPACE = "extension-cri-resmgr-x7k2p"
+MIXED_IN: dict[str, Any] = {
+    "gardener": {
+        "version": "v1.130.0",
+        "garden": {"clusterIdentity": "landscape-1", "genericKubeconfigSecretName": "generic"},
+        "seed": {
+            "name": "seed-1",
+            "clusterIdentity": "seed-1-identity",
+            "labels": {"a": "b"},
+            "annotations": {},
+            "provider": "local",
+            "region": "r",
+            "ingressDomain": "ingress.example.org",
+            "networks": {"pods": "10.0.0.0/16", "services": "10.1.0.0/16"},
+            "taints": [],
+            "spec": {"provider": {"type": "local"}},
+        },
+        "gardenlet": {"featureGates": {"SomeGate": True}},
+    }
+}
+"""What gardenlet mixes into the values (docs/extensions/registration.md of gardener/gardener)."""
 
 
-def printed(values: Path | None = None, *images: str) -> dict[str, dict[str, Any]]:
+def printed(values: Path | None = None, *images: str, **asked: Any) -> dict[str, dict[str, Any]]:
     """By kind."""
-    options = ManifestOptions(values, images=images or (NODES, f"extension={CONTROLLER}"))
+    options = ManifestOptions(values, images=images or (NODES, f"extension={CONTROLLER}"), **asked)
     text = render_registration(options)
     assert text == render_registration(options)
     return {each["kind"]: each for each in yaml.safe_load_all(text)}
@@ -34,9 +55,8 @@ def printed(values: Path | None = None, *images: str) -> dict[str, dict[str, Any
 
 def rendered(deployment: dict[str, Any], values: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """What gardenlet makes of it, by kind."""
-    given = deployment["providerConfig"]
-    mixed = merge(given["values"], values) | {"gardener": {"seed": {"name": "seed-1"}}}
-    objects = render_chart(b64decode(given["chart"]), mixed, NAMESPACE)
+    given = deployment["helm"]
+    objects = render_chart(b64decode(given["rawChart"]), merge(given["values"], values) | MIXED_IN, NAMESPACE)
     return {each["kind"]: each for each in objects}
 
 
@@ -52,14 +72,128 @@ def mounted(config: dict[str, Any], directory: Path) -> Renderer:
     return Renderer(directory / "values.yaml", (directory / "deployment.yaml",))
 
 
+RESOURCE = {
+    "kind": "Extension",
+    "type": "cri-resmgr-extension",
+    "clusterCompatibility": ["shoot"],
+    "workerlessSupported": False,
+    "lifecycle": {
+        "reconcile": "AfterKubeAPIServer",
+        "delete": "BeforeKubeAPIServer",
+        "migrate": "BeforeKubeAPIServer",
+    },
+}
+POD_SECURITY = {"security.gardener.cloud/pod-security-enforce": "restricted"}
+REF = "registry.example.org/charts/gardener-extension-cri-resmgr:0.1.0"
+
+
 def test_a_registration_names_its_deployment_and_our_type() -> None:
     found = printed()
     spec = found["ControllerRegistration"]["spec"]
-    assert spec["resources"] == [{"kind": "Extension", "type": "cri-resmgr-extension"}]
+    assert spec["resources"] == [RESOURCE]
     assert spec["deployment"]["deploymentRefs"] == [
         {"name": found["ControllerDeployment"]["metadata"]["name"]}
     ]
-    assert found["ControllerDeployment"]["type"] == "helm"
+    assert found["ControllerRegistration"]["metadata"]["annotations"] == POD_SECURITY
+    assert found["ControllerDeployment"]["apiVersion"] == "core.gardener.cloud/v1"
+    assert found["ControllerDeployment"]["helm"].keys() == {"rawChart", "values"}
+
+
+def test_a_chart_in_a_registry_is_referred_to() -> None:
+    helm = printed(chart_ref=f"oci://{REF}")["ControllerDeployment"]["helm"]
+    assert helm == {
+        "ociRepository": {"ref": REF},
+        "values": printed()["ControllerDeployment"]["helm"]["values"],
+    }
+
+
+def test_gardener_operator_gets_one_object() -> None:
+    found = printed(registers_for="operator", chart_ref=REF)
+    (extension,) = found.values()
+    assert (extension["apiVersion"], extension["kind"]) == ("operator.gardener.cloud/v1alpha1", "Extension")
+    assert extension["metadata"]["annotations"] == POD_SECURITY
+    deployment = extension["spec"]["deployment"]["extension"]
+    assert deployment == {
+        "helm": {"ociRepository": {"ref": REF}},
+        "values": printed()["ControllerDeployment"]["helm"]["values"],
+    }
+    assert extension["spec"]["resources"] == [RESOURCE]
+
+
+def test_gardener_of_earlier_gets_what_it_knows(tmp_path: Path) -> None:
+    """v1 of a ControllerDeployment, `autoEnable` and `clusterCompatibility` came later."""
+    own = tmp_path / "own.yaml"
+    for text, enabled in (("{}", False), ("registration: {autoEnable: [shoot]}", True)):
+        own.write_text(text)
+        found = printed(own, registers_for="v1beta1")
+        deployment = found["ControllerDeployment"]
+        assert (deployment["apiVersion"], deployment["type"]) == ("core.gardener.cloud/v1beta1", "helm")
+        assert deployment["providerConfig"]["chart"] == printed()["ControllerDeployment"]["helm"]["rawChart"]
+        (resource,) = found["ControllerRegistration"]["spec"]["resources"]
+        assert resource["globallyEnabled"] is enabled
+        assert not {"autoEnable", "clusterCompatibility"} & resource.keys()
+
+
+def test_every_shoot_can_have_it_unless_it_says_otherwise(tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text(
+        "registration: {autoEnable: [shoot], clusterCompatibility: [shoot]}\nprofile: restricted\n"
+    )
+    for asked in ({}, {"registers_for": "operator", "chart_ref": REF}):
+        found = printed(own, **asked)
+        where = found.get("ControllerRegistration") or found["Extension"]
+        (resource,) = where["spec"]["resources"]
+        assert resource == RESOURCE | {"autoEnable": ["shoot"]}
+        assert "registration" not in str(found.get("ControllerDeployment", {}).get("helm", {}).get("values"))
+        assert "'profile': 'restricted'" in str(found)
+    own.write_text("registration: {autoEnable: [seed]}\n")
+    with pytest.raises(InvalidInputError, match=r"registration\.autoEnable\.0: must be 'shoot'"):
+        printed(own)
+
+
+def test_gardeners_schema_takes_it(request: pytest.FixtureRequest) -> None:
+    """That of gardener-operator's Extension: the others are types in Go, and have none."""
+    directory = request.config.getoption("--gardener-schemas")
+    if directory is None:
+        pytest.skip("needs Gardener's CustomResourceDefinitions: --gardener-schemas DIR")
+    definition = yaml.safe_load((directory / "crd-operator.gardener.cloud_extensions.yaml").read_text())
+    (version,) = definition["spec"]["versions"]
+    schema = _closed(version["schema"]["openAPIV3Schema"])
+    extension = printed(registers_for="operator", chart_ref=REF)["Extension"]
+    jsonschema = pytest.importorskip("jsonschema")
+    jsonschema.validate(extension, schema)
+    extension["spec"]["resources"][0]["autoEnabled"] = ["shoot"]
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(extension, schema)
+
+
+def _closed(schema: Any) -> Any:
+    """As an API server takes it strictly: no unknown fields but where it says so, and in metadata."""
+    if isinstance(schema, list):
+        return [_closed(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: _closed(value) for key, value in schema.items()}
+    if "properties" in found and not found.get("x-kubernetes-preserve-unknown-fields"):
+        found.setdefault("additionalProperties", False)
+    return found
+
+
+def test_the_chart_has_the_programs_version() -> None:
+    with load_chart(build_chart()) as chart:
+        assert (chart.version, chart.metadata["appVersion"]) == (__version__, __version__)
+
+
+def test_its_pod_keeps_the_pod_security_of_its_namespace() -> None:
+    """`restricted` of the Pod Security Standards, which the registration asks Gardener to enforce."""
+    pod = rendered(printed()["ControllerDeployment"], {})["Deployment"]["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in pod["containers"]:
+        assert container["securityContext"]["allowPrivilegeEscalation"] is False
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert {tuple(volume.keys() - {"name"}) for volume in pod["volumes"]} == {("configMap",), ("emptyDir",)}
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
 
 
 def test_the_archive_is_the_same_bytes() -> None:
@@ -179,6 +313,22 @@ def test_a_changed_value_is_a_new_pod() -> None:
             "--profile: is not read here; give it as `profile` in --values\n--nodes: is not read here",
         ),
         (ManifestOptions(images=(NODES,)), "--image extension=REFERENCE: must be given once"),
+        (
+            ManifestOptions(images=(NODES, f"extension={CONTROLLER}"), registers_for="operator"),
+            "--chart-ref REFERENCE: must be given with --for operator",
+        ),
+        (
+            ManifestOptions(
+                images=(NODES, f"extension={CONTROLLER}"), registers_for="v1beta1", chart_ref="a/b:1"
+            ),
+            "--chart-ref: needs Gardener 1.96 or later",
+        ),
+        (
+            ManifestOptions(
+                images=(NODES, f"extension={CONTROLLER}"), chart_ref="registry.example.org/chart"
+            ),
+            "--chart-ref registry.example.org/chart: needs a tag or a digest",
+        ),
         (ManifestOptions(images=(f"extension={CONTROLLER}",)), "images.installer: must be given"),
         (ManifestOptions(images=(NODES, "extension=registry.example.org:5000/x")), "needs a tag or a digest"),
         (

@@ -37,8 +37,8 @@ def install_controller(values: Path, images: tuple[str, str]) -> dict[str, Any]:
     """What gardenlet makes of the printed registration on a seed, by kind."""
     printed = render_registration(ManifestOptions(values=values, images=images))
     given = next(each for each in yaml.safe_load_all(printed) if each["kind"] == "ControllerDeployment")
-    chart = b64decode(given["providerConfig"]["chart"])
-    objects = render_chart(chart, given["providerConfig"]["values"], "extension-1")
+    chart = b64decode(given["helm"]["rawChart"])
+    objects = render_chart(chart, given["helm"]["values"], "extension-1")
     return {each["kind"]: each for each in objects}
 
 

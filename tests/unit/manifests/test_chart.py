@@ -41,7 +41,8 @@ def values_of(options: ManifestOptions) -> Object:
         inputs = load_inputs(options, lambda _: None)
         values = inputs.values.model_dump(mode="json", by_alias=True, exclude_unset=True)
         values["settings"] = dict(inputs.settings_given)
-        values.pop("managedResource", None)
+        for gardeners in ("managedResource", "registration"):
+            values.pop(gardeners, None)
     return {"hooks": {"uninstall": False}, "monitoring": options.monitoring, **values}
 
 

@@ -38,6 +38,11 @@ def test_every_form_of_a_provider_config_says_the_same(given: Given) -> None:
         {"providerConfig": config},
         {"kind": "ControllerDeployment", "helm": {"values": config}},
         {
+            "apiVersion": "operator.gardener.cloud/v1alpha1",
+            "kind": "Extension",
+            "spec": {"deployment": {"extension": {"values": config}}},
+        },
+        {
             "kind": "ControllerDeployment",
             "type": "helm",
             "providerConfig": {"chart": "H4s", "values": config},
