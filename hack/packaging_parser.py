@@ -1,0 +1,9 @@
+"""The parser alone, as argparse-manpage asks for it."""
+
+import argparse
+
+from installer.cli.options import build_parser
+
+
+def parser() -> argparse.ArgumentParser:
+    return build_parser()[0]
