@@ -203,6 +203,7 @@ def test_what_an_earlier_daemon_has_begun_counts_and_is_looked_at(make: Make, co
     assert not bench.ready
     bench.end(Outcome(code, changed=True, restarts=1))
     assert not bench.ready
+    assert not bench.policy.had_lock  # which was the earlier daemon's
     assert bench.policy.state.restarts == 1
     assert bench.look() is Action.INSTALL
     bench.end()

@@ -243,6 +243,15 @@ def test_a_pass_that_lost_the_bus_has_found_nothing_and_is_repeated(settled: Ben
     assert (settled.phase, settled.policy.state.failures) == (Phase.CONVERGED, 0)
 
 
+@rule("R13")
+def test_a_host_without_a_bus_is_refused_at_once_and_not_ready_before(make: Make) -> None:
+    bench = make()
+    assert not bench.ready  # before anything was seen
+    assert bench.look(replace(GOOD, blind="no bus", unservable=True)) is Action.NOTHING
+    assert (bench.phase, bench.ready) == (Phase.REFUSED, False)
+    assert bench.policy.state.reason.startswith("no bus;")
+
+
 def test_a_first_pass_that_lost_the_bus_is_not_refused(make: Make) -> None:
     bench = make()
     assert bench.look(GOOD) is Action.INSTALL

@@ -200,6 +200,13 @@ def test_until_a_pass_has_had_the_hosts_lock_an_earlier_daemon_may_be_at_work(ma
     assert bench.policy.had_lock
 
 
+def test_a_look_needs_no_lock_and_so_shows_nothing_of_who_has_it(make: Make) -> None:
+    bench = make()
+    assert bench.look(replace(GOOD, paused=True)) is Action.PLAN
+    bench.end(OK)
+    assert not bench.policy.had_lock
+
+
 def test_while_another_run_has_the_hosts_lock_the_permit_is_kept(make: Make) -> None:
     bench = make()
     wait(bench)
