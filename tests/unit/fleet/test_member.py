@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from installer.cluster.kubeapi import Answer
+from installer.cluster.member import Due, Member
+from installer.cluster.pod_context import PodContext
 from installer.daemon.configuration import Configuration
 from installer.daemon.decision import Action
 from installer.daemon.fleet_side import build_result, tell_fleet
@@ -413,3 +416,42 @@ def test_a_fault_of_the_nodes_environment_stops_no_generation(outcome: Outcome, 
     result = build_result(Action.INSTALL, outcome, ONE)
     assert result
     assert result.ok is ok
+
+
+# -- for how long a grant counts ---------------------------------------------------------------------
+
+
+def granted_then(now: float, **more: Any) -> PlannedWork | None:
+    """What a node may begin that was granted its work at 100 s, and looked at its Node then."""
+    context = PodContext("", 0, "", "node", "pod", "kube-system", "d", rollout_namespace="rollout")
+    given: dict[str, Any] = {
+        "work": ONE,
+        "busy": False,
+        "granted": ONE,
+        "granted_at": 100.0,
+        "looked_at": 100.0,
+    }
+    return Member(context=context, **(given | more)).permission(now).granted
+
+
+def test_what_was_granted_lapses_also_where_the_daemon_has_slept() -> None:
+    assert granted_then(144.9) == ONE
+    assert granted_then(145.0) is None
+    assert granted_then(999.0) is None
+    assert granted_then(999.0, busy=True) == ONE  # it has begun
+
+
+def test_a_node_that_may_not_ask_whether_it_is_paused_begins_nothing() -> None:
+    """The server wants to be left alone: what is known of a pause grows old."""
+    assert granted_then(109.9, quiet_until=130.0) == ONE
+    assert granted_then(110.0, quiet_until=130.0) is None
+    assert granted_then(130.0, quiet_until=130.0) == ONE  # a look comes first: it is not fresh
+    assert granted_then(105.0, unseen=True) is None
+    assert granted_then(110.0, quiet_until=130.0, busy=True) == ONE
+
+
+def test_talks_keep_their_distance() -> None:
+    context = PodContext("", 0, "", "node", "pod", "kube-system", "d")
+    member = Member(context=context, talked_at=100.0)
+    assert member.soon(Due.LOOK, 100.2).due == {Due.LOOK: 101.0}
+    assert member.soon(Due.LOOK, 105.0).due == {Due.LOOK: 105.0}
