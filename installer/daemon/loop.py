@@ -160,12 +160,8 @@ class Daemon:
         with contextlib.suppress(Exception):
             message = f"{type(error).__name__}: {error}"
             if self._is_news(message):
-                trace = "".join(traceback.format_exception(error))
-                self._say(
-                    "daemon.error",
-                    f"{message} (internal error, please report; the daemon keeps running)",
-                    trace=trace,
-                )
+                what = f"{message} (internal error, please report; the daemon keeps running)"
+                self._say("daemon.error", what, trace="".join(traceback.format_exception(error)))
             if self._child is None and self._policy.working:
                 outcome = Outcome(1, reason=f"the daemon failed: {message}")
                 self._policy.ended(time.monotonic(), outcome, self._snapshot)
@@ -310,17 +306,23 @@ class Daemon:
 
     # -- children -----------------------------------------------------------------------
 
+    def _prepare(
+        self, action: Action, why: str, snapshot: PollSnapshot, *, by_another: bool = False
+    ) -> tuple[PassReader, Callable[[int], None], tuple[float, float]]:
+        """Says that a pass begins. What reads it, what is called when it ends, and its bounds."""
+        self._say("pass.started", f"{action.value}: {why}", verb=action.value, why=why)
+        self._policy.begun(action, snapshot, by_another=by_another)
+        bounds = bounds_of(action, self._policy.configuration)
+        reader = PassReader(self._log, self._policy.moved)
+        return reader, partial(self._ended, reader, action, bounds[0]), bounds
+
     def _begin(self, decision: Decision, snapshot: PollSnapshot) -> None:
         action = decision.action
-        self._say("pass.started", f"{action.value}: {decision.why}", verb=action.value, why=decision.why)
-        self._policy.begun(action, snapshot)
-        reader = PassReader(self._log, self._policy.moved)
+        reader, ended, bounds = self._prepare(action, decision.why, snapshot)
         asks = "" if self._removing else self._policy.asks
         order = Order(action, decision.why, self._policy.restarts_left, asks)
-        bounds = bounds_of(action, self._policy.configuration)
-        ended = partial(self._ended, reader, action, bounds[0])
-        given = Pass(order, self._command.argv("pass"), reader.line, ended, bounds)
         try:
+            given = Pass(order, self._command.argv("pass"), reader.line, ended, bounds)
             self._child = self._passes.start(given)
         except (BusyHostError, OSError) as error:
             code = error.exit_code if isinstance(error, BusyHostError) else 1
@@ -334,13 +336,9 @@ class Daemon:
         found = None if self._runtime_state.superseded() else self._passes.unfinished()
         if found is None:
             return
-        action, why = found.action, "begun by an earlier daemon"
         snapshot = self._look(full=True)
-        self._say("pass.started", f"{action.value}: {why}", verb=action.value, why=why)
-        self._policy.begun(action, snapshot, by_another=True)
-        reader = PassReader(self._log, self._policy.moved)
-        bounds = bounds_of(action, self._policy.configuration)
-        ended = partial(self._ended, reader, action, bounds[0])
+        begun = self._prepare(found.action, "begun by an earlier daemon", snapshot, by_another=True)
+        reader, ended, bounds = begun
         self._child = self._passes.follow(found, reader.line, ended, bounds)
 
     def _ended(self, reader: PassReader, action: Action, deadline: float, code: int) -> None:
@@ -377,11 +375,7 @@ class Daemon:
         state, before = self._policy.state, self._published
         self._published = state
         self._show(alive=True)
-        if before is None or (state.phase, state.ready, state.reason) != (
-            before.phase,
-            before.ready,
-            before.reason,
-        ):
+        if before is None or (state.word, state.ready) != (before.word, before.ready):
             self._say("state", state.word, phase=state.phase.value, ready=state.ready, hold=state.hold)
         tell_cluster(self._cluster, self._policy, self._snapshot)
 
@@ -418,8 +412,18 @@ class Daemon:
         self._say("daemon.ending", f"{why}, stopping")
         if self._child is None:
             self._finish()
-        elif not self._child.outlives_us and self._policy.working not in _FINISHED:
+        elif self._child.outlives_us:
+            self._follow_to_its_end()
+        elif self._policy.working not in _FINISHED:
             self._child.stop()
+
+    def _follow_to_its_end(self) -> None:
+        """A host that shuts down waits for this process, which cannot see that end: systemd's bus is gone.
+        Elsewhere the next daemon follows the pass."""
+        if self._child is not None and self._systemd.is_listening:
+            self._loop.after(1.0, self._follow_to_its_end)
+        elif self._child is not None:
+            self._loop.quit()
 
     def _finish(self) -> None:
         """Nothing is undone, unless it is certain that this node is no longer to be served."""

@@ -98,6 +98,23 @@ def test_a_rescue_does_not_wait_for_a_repair_that_hangs(scene: Scene, work: str)
     scene.play(body)
 
 
+@rule("R11")
+def test_a_host_that_shuts_down_does_not_wait_for_a_daemon_that_follows_a_pass(
+    scene: Scene, mocker: MockerFixture
+) -> None:
+    """The bus ends first, so nobody can see how the pass ends; and the last process ends the shutdown."""
+    outliving = mocker.Mock(outlives_us=True)
+    mocker.patch("installer.daemon.loop.PassStarter.start", return_value=outliving)
+
+    def body() -> None:
+        scene.until(lambda: bool(scene.of("pass.started")))
+        scene.systemd.is_listening = False
+
+    scene.play(body)
+    outliving.stop.assert_not_called()
+    assert not scene.of("pass.ended")
+
+
 def test_a_relay_that_is_slow_to_answer_is_neither_restarted_nor_left(scene: Scene) -> None:
     """Again and again, as on a starved node."""
     scene.settings(dead_seconds=20.0)
