@@ -11,6 +11,7 @@ from installer.daemon.configuration import Configuration
 from installer.daemon.decision import Action
 from installer.daemon.policy import HOUR, Policy
 from installer.model import paths
+from installer.model.event import WAITING
 from tests.faults.disks.node import KUBELET
 from tests.lib.passes import LONG, UNSURE, WatchedNode
 from tests.lib.rules import rule
@@ -55,6 +56,11 @@ def spend(watched: Daemon, count: int) -> None:
     watched.policy.stamps = [watched.now] * count
 
 
+def waited(watched: Daemon) -> set[str]:
+    """What passes have said that had to wait."""
+    return {event.message for event in watched.said if event.kind == WAITING}
+
+
 @pytest.mark.parametrize("took", [UNSURE, LONG])
 def test_a_start_that_may_be_slow_waits_until_both_restarts_are_left(watched: Daemon, took: float) -> None:
     spend(watched, 2)
@@ -63,6 +69,7 @@ def test_a_start_that_may_be_slow_waits_until_both_restarts_are_left(watched: Da
     assert watched.restarts == []
     assert watched.node.on_relay
     assert watched.policy.state.phase == "limited"
+    assert waited(watched) == {"kubelet may have to restart twice: not allowed now: hourly restart limit"}
     watched.live(HOUR)
     assert watched.moves == [False, True]
     assert b"500m" in (watched.node.read(paths.FALLBACK_CONFIG) or b"")
