@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
+from installer.host.files import RootedFiles
 from installer.model import paths
 from installer.model.host import ABSENT, FileState, Kind, Part
-from installer.node.record import Owned, Record, base_claims
+from installer.node.record import (
+    SCHEMA,
+    LoadedRecord,
+    Owned,
+    Record,
+    RecordStatus,
+    base_claims,
+    dump_record,
+    load_record,
+)
 
 THEIRS = FileState(Kind.FILE, 0o644, 0, 0, 3, "a" * 64)
 OURS = ("b" * 64,)
@@ -29,3 +43,51 @@ def test_which_claims_are_kubelets_own_files_that_a_takeover_repairs(
     path: str, claim: Owned, is_base: bool
 ) -> None:
     assert list(base_claims(Record(owned={path: claim}))) == ([path] if is_base else [])
+
+
+# -- what is read again -------------------------------------------------------------------------------
+
+
+Read = Callable[..., LoadedRecord]
+FALLBACK = Owned(Part.PROXY, before=THEIRS, wrote=OURS)
+OWNED = Record(machine_id="m", hostname="node", owned={paths.FALLBACK_CONFIG: FALLBACK})
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    """Writes a record, and reads it on a machine with this ID."""
+
+    def read(record: Record, machine_id: str = "m", damage: Callable[[bytes], bytes] = bytes) -> LoadedRecord:
+        files = RootedFiles(tmp_path)
+        files.make_directory(paths.OUR_STATE)
+        files.write(paths.RECORD, damage(dump_record(record)), 0o600)
+        return load_record(files, machine_id, "node")
+
+    return read
+
+
+def test_the_next_version_may_have_written_it_and_no_later_one(read: Read) -> None:
+    for ahead, status in ((0, RecordStatus.OK), (1, RecordStatus.OK), (2, RecordStatus.FUTURE)):
+        assert read(replace(OWNED, schema=SCHEMA + ahead)).status is status
+
+
+@pytest.mark.parametrize(("uid", "mode"), [(0, 0o600), (1000, 0o7777), (0xFFFF_FFFE, 0o644)])
+def test_the_original_of_any_owner_and_mode_is_kept(read: Read, uid: int, mode: int) -> None:
+    before = replace(THEIRS, uid=uid, gid=uid, mode=mode)
+    owned = {path: replace(each, before=before) for path, each in OWNED.owned.items()}
+    assert read(replace(OWNED, owned=owned)).record.owned == owned
+
+
+@pytest.mark.parametrize("machine_id", ["a", "z"])
+def test_the_record_of_another_machine_is_foreign(read: Read, machine_id: str) -> None:
+    assert read(OWNED, machine_id).status is RecordStatus.FOREIGN
+
+
+@pytest.mark.parametrize("digit", [b"0", b"f"])
+def test_a_record_that_is_not_as_it_was_written_is_corrupt(read: Read, digit: bytes) -> None:
+    def damage(raw: bytes) -> bytes:
+        """Of the file's own digest, the first digit that is another one."""
+        at = raw.rindex(b'"', 0, raw.rindex(b'"')) + 1
+        return raw[:at] + (digit * 64) + raw[at + 64 :]
+
+    assert read(OWNED, damage=damage).status is RecordStatus.CORRUPT
