@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from installer.model.paths import PROXY_PID_FILE
-from tests.lib import bootstrap, extras, rules
+from tests.lib import bootstrap, extras, nri, rules
 from tests.lib.throwaway import real
 from tests.lib.throwaway.controlplane import CLUSTER_PROGRAMS, PROGRAMS, find_programs
 from tests.lib.throwaway.resource_manager import PROGRAM as MANAGER
@@ -36,6 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--gardener", type=Path, metavar="DIR", help=f"the real {MANAGER}: {_GARDENER}")
     parser.addoption("--gardener-schemas", type=Path, metavar="DIR", help="Gardener's resource definitions")
     bootstrap.add_option(parser.addoption)
+    nri.add_option(parser.addoption)
     parser.addoption("--nodes", type=int, default=3, metavar="N", help="of the cluster in tests/cluster")
 
 

@@ -105,13 +105,14 @@ def _run(arguments: argparse.Namespace, options: Options) -> int:
         from installer.cli.gardener import run_extension
 
         return run_extension(arguments, options)
-    if arguments.command in ("report", "rollout", "uninstall"):
+    if arguments.command in ("report", "rollout", "uninstall", "translate"):
         from installer.cli import operator
 
         run = {
             "report": operator.run_report,
             "rollout": operator.run_rollout,
             "uninstall": operator.run_uninstall,
+            "translate": operator.run_translate,
         }
         return run[arguments.command](arguments, options)
 

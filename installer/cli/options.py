@@ -29,6 +29,8 @@ _DEFAULTS = {
     "take_over": "",
     "output": "text",
 }
+_OWN_OUTPUTS = {"html": "report", "yaml": "translate", "helm": "translate"}
+"""Forms of the output that one command alone can print."""
 _RENAMED = {"--adopt": "--take-over"}
 _PROGRAM = "cri-resmgr-installer"
 _NODE = f"{_PROGRAM} --payload /root/payload --configs /root/configs"
@@ -111,7 +113,9 @@ def _output_options() -> _Parser:
     """What every command takes."""
     shared = _Parser(add_help=False, argument_default=argparse.SUPPRESS)
     shared.add_argument(
-        "--output", choices=("text", "json", "html"), help="default: text; html is for `report` only"
+        "--output",
+        choices=("text", "json", *_OWN_OUTPUTS),
+        help="default: text; html is for `report` only, yaml and helm for `translate`, whose default is yaml",
     )
     shared.add_argument("-v", "--verbose", action="store_true", help="more detail, and tracebacks of bugs")
     return shared
@@ -167,6 +171,8 @@ def build_parser() -> tuple[argparse.ArgumentParser, Mapping[str, _Parser]]:
     _add_rollout(add("rollout", rollout, f"{_PROGRAM} rollout pause --why 'maintenance until noon'"))
     uninstall = "clean every node of a cluster, then delete the installer's objects from it"
     _add_uninstall(add("uninstall", uninstall, f"{_PROGRAM} uninstall --dry-run"))
+    translate = "print nri-plugins' configuration for that of cri-resmgr; touches nothing"
+    _add_translate(add("translate", translate, f"{_PROGRAM} translate --configs /root/configs"))
     extension = "run Gardener's controller, in a pod of a seed; see docs/gardener.md"
     values = "/etc/gardener-extension-cri-resmgr/values.yaml"
     _add_extension(add("extension", extension, f"{_PROGRAM} --output json extension --values {values}"))
@@ -292,6 +298,25 @@ def _add_uninstall(uninstall: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_translate(translate: argparse.ArgumentParser) -> None:
+    translate.add_argument(
+        "--configs",
+        metavar="DIR",
+        default=argparse.SUPPRESS,
+        help="directory with fallback.cfg, force.cfg, and the agent's default, group.NAME and node.NAME",
+    )
+    translate.add_argument(
+        "--provider-config", type=Path, metavar="FILE", help="what Gardener users have; see docs/gardener.md"
+    )
+    translate.add_argument("--context", default="", metavar="NAME", help="a cluster of your kubeconfig")
+    translate.add_argument("--kubeconfig", default="", metavar="FILE", help="default: as kubectl finds it")
+    translate.add_argument(
+        "--annotations",
+        action="store_true",
+        help="print `kubectl patch` for workloads with cri-resmgr's annotations instead",
+    )
+
+
 def _seconds(text: str) -> float:
     if not text.isdecimal() or int(text) > 86_400:
         raise argparse.ArgumentTypeError(f"must be seconds, at most 86400, not {text!r}")
@@ -326,9 +351,9 @@ def _options(arguments: argparse.Namespace) -> Options:
         return value == "true"
 
     output, configs = chosen("output"), chosen("configs")
-    if output == "html" and arguments.command != "report":
-        raise UsageError(["--output html: only `report` can print it"])
-    if output not in ("text", "json", "html"):
+    if (only := _OWN_OUTPUTS.get(output, arguments.command)) != arguments.command:
+        raise UsageError([f"--output {output}: only `{only}` can print it"])
+    if output not in ("text", "json", *_OWN_OUTPUTS):
         raise InvalidInputError([f"{ENVIRONMENT_PREFIX}OUTPUT: must be text or json, not {output!r}"])
     defaults = switched_on("default_configs")
     given, default_given = hasattr(arguments, "configs"), hasattr(arguments, "default_configs")
