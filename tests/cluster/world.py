@@ -187,6 +187,12 @@ class Cluster:
         """The output of one of the program's commands for a whole cluster."""
         return self._run([sys.executable, "-m", "installer.cli", *argv], stdin, code)
 
+    def python(self, program: str, *argv: str) -> str:
+        """The output of a program of the test's, on the network of the cluster; its first argument is the
+        kubeconfig."""
+        kubeconfig = str(self.plane.kubeconfig("admin"))
+        return self._run([sys.executable, "-c", program, kubeconfig, *argv], "", 0)
+
     def _run(self, argv: Sequence[str], stdin: str, code: int | None) -> str:
         done = subprocess.run(
             [*self.network.prefix, *argv],
