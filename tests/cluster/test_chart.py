@@ -53,7 +53,10 @@ def helm(cluster: Cluster, operator: str, what: str, fallback: str = NONE) -> No
         "hooks": {"image": operator},
         "configs": {"fallback": fallback},
     }
-    cluster.python(HELM, NAMESPACE, NAME, what, str(CHART), json.dumps(values))
+    try:
+        cluster.python(HELM, NAMESPACE, NAME, what, str(CHART), json.dumps(values))
+    except AssertionError as error:  # Helm does not say what the pods of its hooks have said
+        raise AssertionError(f"{error}\n{cluster.story()}") from None
 
 
 def test_a_release_is_served_by_each_node_and_its_test_says_so(cluster: Cluster, operator: str) -> None:

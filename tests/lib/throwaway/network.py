@@ -71,6 +71,7 @@ class Network:
             ("route", "add", "default", "via", ADDRESS),
         ):
             host.run("ip", *words)
+        self._ip("route", "replace", PODS.format(number), "via", address(number))
 
     def _wait(self) -> None:
         """Until the holder has left the namespace in which it began."""
