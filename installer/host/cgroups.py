@@ -49,6 +49,7 @@ class Cgroups:
             free_cpus=self._read(f"{above}/cpuset.cpus"),
             free_mems=self._read(f"{above}/cpuset.mems"),
             shares=_number(self._read(f"{cpu}/cpu.shares")) if cpu else 0,
+            blkio=self._directory(memberships, "blkio", identifier) if "blkio" in memberships else "",
         )
 
     def _unified_state(self, cgroup: str) -> CgroupState:

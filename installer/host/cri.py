@@ -22,6 +22,7 @@ from installer.host.ports import RuntimeStatus
 from installer.host.protobuf import Fields, decode, encode, integer, mapping, message, messages, text
 from installer.host.version_call import answers_version
 from installer.model.containers import Asked, CgroupState, CpuResources, parse_requests
+from installer.model.controls import THROTTLES, WEIGHTS
 from installer.model.host import RunningContainer, UnstartedContainer
 from installer.model.jsontext import parse_json
 from installer.model.limits import ANSWER_SECONDS
@@ -62,6 +63,7 @@ def build_container(listed: Fields, status: Fields, cgroups: Cgroups) -> Running
         created=created,
         creation=creation,
         cgroup=cgroups.state(pid, identifier) if pid else None,
+        created_io=_created_io(_below(info, "runtimeSpec", "linux", "resources", "blockIO") or {}),
     )
 
 
@@ -113,6 +115,20 @@ def _of_spec(info: dict[str, Any]) -> Mapping[str, int | str] | None:
         "oom_score_adj": process.get("oomScoreAdj"),
     }
     return {key: value for key, value in found.items() if value and isinstance(value, int | str)}
+
+
+def _created_io(spec: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """`created_io` of RunningContainer from `blockIO` of the OCI runtime specification."""
+    found = {file: _devices(spec.get(name), "rate") for file, name in THROTTLES.items()}
+    for file in WEIGHTS:
+        found[f"{file}_device"] = _devices(spec.get("weightDevice"), "weight")
+        found[file] = {"": str(spec["weight"])} if spec.get("weight") else {}
+    return {file: devices for file, devices in found.items() if devices}
+
+
+def _devices(entries: object, what: str) -> dict[str, str]:
+    found = (entry for entry in (entries if isinstance(entries, list) else ()) if isinstance(entry, dict))
+    return {f"{entry.get('major')}:{entry.get('minor')}": str(entry.get(what)) for entry in found}
 
 
 def _below(found: Any, *keys: str) -> dict[str, Any] | None:

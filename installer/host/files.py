@@ -151,6 +151,10 @@ class RootedFiles:
                 raise InstallerError(f"{content.path} is not a file now")
             yield Path(place)
 
+    def set_value(self, path: str, text: str) -> None:
+        with opened(self.root, path, follow=True) as (place, _status), disk.named(path):
+            self._kernel.set_value(place, text.encode("ascii", "replace") + b"\n")
+
     def link(self, path: str, target: str, uid: int = 0, gid: int = 0) -> None:
         with parent_of(self.root, path) as place, self._temporary(place) as temporary:
             self._kernel.symlink(target, temporary)

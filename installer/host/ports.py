@@ -76,6 +76,11 @@ class Files(Protocol):
         BlockingIOError or FileExistsError where another process is also writing it."""
         ...
 
+    def set_value(self, path: str, text: str) -> None:
+        """Writes to a file of the kernel (/sys), in place and at once; it has to be there. Raises OSError if
+        the kernel refuses the value."""
+        ...
+
     def link(self, path: str, target: str, uid: int = 0, gid: int = 0) -> None:
         """Replaces `path` atomically by a symlink to `target`."""
         ...

@@ -7,13 +7,14 @@ fallback.cfg, built-in defaults. It activates a policy when it starts, and no la
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 from installer.errors import InvalidInputError
 from installer.inputs.yaml_document import parse_document
 from installer.model import paths
+from installer.model.controls import Control
 from installer.model.host import ABSENT, HostSnapshot
 from installer.model.plan import Desired
 from installer.model.proxy import PolicyInForce, PolicySource, ProxyCache
@@ -109,6 +110,30 @@ def policy_of(desired: Desired, cache: ProxyCache) -> PolicyInForce:
 def asked_by_agent(cache: ProxyCache) -> Asked:
     """By the configuration that the agent has sent."""
     return Asked.of({name: _data_in(text.encode("utf-8", "replace")) for name, text in cache.agent.items()})
+
+
+def controls_of(texts: Iterable[bytes], cache: ProxyCache) -> frozenset[Control]:
+    """What these configurations, or the one that the agent has sent, set in the kernel beside containers'
+    CPUs and memory."""
+    agents = {name: _data_in(text.encode("utf-8", "replace")) for name, text in cache.agent.items()}
+    return frozenset(
+        control for data in (agents, *map(_data_in, texts)) for control in _controls_in(unfold(data))
+    )
+
+
+def _controls_in(data: Mapping[str, object]) -> Iterator[Control]:
+    sections = {name: _lower(unfold(data.get(name))) for name in ("cpu", "rdt", "blockio")}
+    if sections["cpu"].get("classes"):
+        yield Control.CPU_FREQUENCY
+    if sections["rdt"].get("partitions") or sections["rdt"].get("classes"):
+        yield Control.RESCTRL
+    if sections["blockio"].get("classes"):
+        yield Control.BLOCK_IO
+
+
+def _lower(section: Mapping[str, object]) -> dict[str, object]:
+    """Go's decoder takes keys in any case."""
+    return {key.lower(): value for key, value in section.items()}
 
 
 def _policy_at(path: str, snapshot: HostSnapshot) -> str:

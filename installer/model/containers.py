@@ -29,7 +29,7 @@ class CgroupState:
     """What the kernel enforces on a container. `free_cpus` and `free_mems` are what the cgroup above it
     allows: all that it could have. cgroup v2 lists offline CPUs as well. `shares` is
     cpu.shares of cgroup v1, `weight` cpu.weight of v2; the other one is 0, and so are both if the kernel has
-    no such controller."""
+    no such controller. `blkio` is the host path of its cgroup of v1 for block I/O, empty if it has none."""
 
     cpus: str
     mems: str
@@ -37,6 +37,7 @@ class CgroupState:
     free_mems: str
     shares: int = 0
     weight: int = 0
+    blkio: str = field(default="", compare=False)
 
     def is_lower_than(self, shares: int) -> bool:
         """Whether the weight is less than these cpu.shares give. False where it is not known."""

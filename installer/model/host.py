@@ -344,9 +344,9 @@ class RunningContainer:
 
     `pid` is its main process's. `created` is what it was created with, None if the runtime does not say so in
     a shape that we know. `creation` is the same in full, as LinuxContainerResources in JSON; of a runtime
-    that tells only of now (CRI-O), what it has now; None if its form is unknown. `cgroup` is
-    what the kernel enforces now, None if its cgroup was not found. `asked` are the cpu.shares that kubelet
-    asks for it, 0 if kubelet does not say.
+    that tells only of now (CRI-O), what it has now; None if its form is unknown. `cgroup` is what the kernel
+    enforces now, None if its cgroup was not found. `asked` are the cpu.shares that kubelet asks for it, 0 if
+    kubelet does not say. `created_io`, of its creation: file of cgroup v1 -> device (empty: all) -> limit.
     """
 
     id: str
@@ -360,6 +360,7 @@ class RunningContainer:
     cgroup: CgroupState | None = None
     creation: Mapping[str, int | str] | None = None
     asked: int = 0
+    created_io: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
@@ -390,7 +391,7 @@ class Probe:
     and `obstacles` (why) are by host path. `proxy_drop_ins` are other people's for the proxy's unit.
     `managers` are what kubelet's own CPU and memory managers have assigned, `kubelet_version` is what kubelet
     says of itself, empty if it was not asked or does not say. `newer_status` are those parts of the runtime's
-    Status that are newer than the CRI of Kubernetes 1.29.
+    Status that are newer than the CRI of Kubernetes 1.29. `returns`: settings of the kernel that come back.
     """
 
     runtime_error: str = ""
@@ -403,6 +404,7 @@ class Probe:
     managers: KubeletManagers = NO_MANAGERS
     kubelet_version: str = ""
     newer_status: tuple[str, ...] = ()
+    returns: tuple[str, ...] = ()
 
 
 _UNKNOWN = Machine("", "", "")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 
 from installer.errors import UnservableHostError
+from installer.model.controls import Originals
 from installer.model.host import DesiredFile, FileState, HostSnapshot, Part
 from installer.model.jsontext import sha256_hex
 from installer.model.names import Mode
@@ -205,6 +206,7 @@ class StepKind(StrEnum):
     ADOPT = "adopt"  # running containers that the proxy does not know are made known to it
     CHECK_WEIGHTS = "check-weights"  # the proxy knows them all, and none has lost CPU weight
     RESET_PINNING = "reset-pinning"  # running containers get their CPUs and weight back
+    RETURN_CONTROLS = "return-controls"  # what the proxy has set in the kernel beside that
     AWAIT_START = "await-start"  # of the proxy, which is under way; it is restarted if that comes to nothing
     RESTART = "restart"
     SIGNAL = "signal"
@@ -226,6 +228,7 @@ _IN_WORDS = {
     StepKind.ADOPT: "adopt running containers, if there are any that the proxy does not know",
     StepKind.CHECK_WEIGHTS: "check that the proxy knows all running containers, and none has lost CPU weight",
     StepKind.RESET_PINNING: "restore CPUs and CPU weight of running containers",
+    StepKind.RETURN_CONTROLS: "bring back what cri-resmgr has set in the kernel",
     StepKind.AWAIT_START: "wait for the start of {}, which is under way",
     StepKind.SIGNAL: "signal {} to read force.cfg again",
     StepKind.RESTART_IF_REFUSED: "restart {} if it refuses the new force.cfg",
@@ -262,6 +265,7 @@ class Plan:
     the plan is done; none of them: the plan owns nothing, and its steps say themselves whether they failed.
     `resets` says of each running container that gets CPUs or weight back, or is adopted, what changes.
     `resets_all`: what the proxy's cache says of a policy that touches nobody is not believed.
+    `controls` are the originals of what the proxy has set in the kernel and what is to come back.
     """
 
     mode: Mode
@@ -273,6 +277,7 @@ class Plan:
     parts: frozenset[Part] = frozenset(Part)
     resets: tuple[str, ...] = ()
     resets_all: bool = False
+    controls: Originals = field(default_factory=dict)
 
     @property
     def strategy(self) -> str:

@@ -24,6 +24,8 @@ _NANO = {"": 10**9, "m": 10**6, "u": 10**3, "n": 1}
 CACHE_FORMAT = "1"
 """CacheVersion of cri-resmgr v0.8 - v0.9.2."""
 
+_CLASSES = "CPUClassAssignments"
+
 _Shape = type | Mapping[str, "_Shape"]
 _ANY = "*"  # any name
 _TEXTS: _Shape = {_ANY: str}
@@ -79,13 +81,14 @@ class ProxyCache:
     """`torn`: no start can read it, cut short or of another shape. `policy` is the one that the last start
     activated, empty if unknown. `agent` is the configuration that cri-resmgr-agent has sent, YAML by section,
     empty if there is none. `containers` are those it knows, by the runtime's ID. `version` is the format's,
-    empty if not said."""
+    empty if not said. `classed` are the CPUs that have a class with limits of their frequency."""
 
     torn: bool = False
     version: str = ""
     policy: str = ""
     agent: Mapping[str, str] = field(default_factory=dict)
     containers: Mapping[str, CachedContainer] = field(default_factory=dict)
+    classed: tuple[int, ...] = ()
 
     @property
     def foreign(self) -> bool:
@@ -113,7 +116,18 @@ def parse_cache(raw: bytes | None) -> ProxyCache:
         policy=policy if isinstance(policy, str) else "",
         agent={str(key): str(text) for key, text in _mapping(data).items()},
         containers=dict(_containers(found.get("Containers"), _mapping(found.get("Pods")))),
+        classed=_classed(_mapping(found.get("PolicyJSON")).get(_CLASSES)),
     )
+
+
+def _classed(text: object) -> tuple[int, ...]:
+    """From JSON: class -> CPUs, `0,1,2`. Balloons without a class have an empty one, which sets nothing."""
+    try:
+        assigned = _mapping(parse_json(text)) if isinstance(text, str) else {}
+    except ValueError:
+        return ()
+    lists = (cpus.split(",") for name, cpus in assigned.items() if name and isinstance(cpus, str))
+    return tuple(sorted({int(cpu) for cpus in lists for cpu in cpus if cpu.isdigit()}))
 
 
 def _is_readable(found: object) -> bool:

@@ -1,8 +1,7 @@
 """Carries out a plan's steps: the only stage that changes the host.
 
-Ownership is recorded before (see `converge`). A step that does not have its effect raises StepFailedError and
-leaves undoing to the caller; a signal ends the run between two steps. A crash in the middle of any step
-leaves a host from which the next run's diff derives the rest.
+Ownership is recorded before (see `converge`). A step without its effect raises StepFailedError and leaves
+undoing to the caller; a signal ends the run between two steps. From a crash in a step, the next run recovers.
 """
 
 from __future__ import annotations
@@ -45,6 +44,7 @@ from installer.node.adoption import (
     forget_old,
     set_aside_cache,
 )
+from installer.node.controls import return_controls
 from installer.node.kept import object_path
 from installer.node.kubelet_start import KubeletStart, await_calm, check_steady
 from installer.node.off_relay import check_way_back, come_back, leave_relay, start_proxy
@@ -110,6 +110,7 @@ class _Worker:
             StepKind.ENABLE: lambda step: self._link(host.systemd.enable, step),
             StepKind.DAEMON_RELOAD: lambda _step: host.systemd.daemon_reload(RELOAD),
             StepKind.RESET_PINNING: self._reset_pinning,
+            StepKind.RETURN_CONTROLS: lambda step: return_controls(host, plan.controls, step.target, emit),
             StepKind.SET_ASIDE_CACHE: lambda _step: emit(set_aside_cache(host.files)),
             StepKind.ADOPT: self._adopt,
             StepKind.CHECK_WEIGHTS: self._check_weights,

@@ -17,6 +17,7 @@ from installer.model.names import Mode
 from installer.model.plan import Assessment, Changes, Desired, Finding, Plan, UnitAction, refusal, warning
 from installer.model.proxy import PolicyInForce, Repinning
 from installer.node.adoption import find_leftovers, find_reduced
+from installer.node.controls import due_controls
 from installer.node.desired import build_desired, runtime_endpoint
 from installer.node.diff import diff
 from installer.node.facts import Facts
@@ -100,6 +101,8 @@ def _plan(facts: Facts, record: Record, nonce: str) -> Plan:
     adopts = bool(runtime) and facts.adopts(met)
     unpinned = _unpinned(facts, starting) if runtime else ()
     policy = starting or facts.in_force
+    controls = due_controls(record.controls, facts.desired, snapshot)
+    looked_at = snapshot.probe is not None and not snapshot.probe.returns
     ways = Ways(
         nonce,
         hold=bool(snapshot.hold),
@@ -109,6 +112,8 @@ def _plan(facts: Facts, record: Record, nonce: str) -> Plan:
         resets=runtime if unpinned or (removing and request.settings.removal.reset_pinning) else "",
         adopts=runtime if adopts else "",
         refuge=refuge_of(snapshot, changes, policy.name if policy else "", runtime),
+        returns=bool(controls) and not looked_at,
+        runtime=runtime,
     )
     return Plan(
         request.mode,
@@ -116,8 +121,9 @@ def _plan(facts: Facts, record: Record, nonce: str) -> Plan:
         changes,
         request.settings.kubelet.unit,
         order_steps(facts.desired, changes, ways),
-        resets=unpinned + (_adopted(facts) if adopts and starting else ()),
+        resets=unpinned + (_adopted(facts) if adopts and starting else ()) + facts.probe.returns,
         resets_all=was_cut_off(snapshot),
+        controls=controls,
     )
 
 

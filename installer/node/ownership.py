@@ -18,6 +18,7 @@ from installer.host.ports import Clock, Files
 from installer.model import paths
 from installer.model.host import ABSENT, DesiredFile, HostPath, HostSnapshot, Identity, Kind, Part
 from installer.model.plan import Desired, FileChange, Plan, StepKind, UnitAction
+from installer.node.controls import claim_controls
 from installer.node.kept import (
     damaged_objects,
     drop_objects,
@@ -169,6 +170,9 @@ class RecordStore:
         missing = {made for directory in needed for made in self._files.missing_directories(directory)}
         owned |= {path: Owned(goes=Goes.EMPTY) for path in sorted(missing - owned.keys())}
         record = replace(self.record, owned=owned, owed=self._owed(plan, snapshot))
+        if plan.desired.proxy is not None:
+            controls = claim_controls(record.controls, plan.desired, snapshot, self._files)
+            record = replace(record, controls=controls)
         if any(step.kind is StepKind.SIGNAL for step in plan.steps):
             record = replace(record, signalled=(record.signalled[0], ""))  # until it is sent
         self._save(claim_paths(record, snapshot.files, writes))
@@ -245,7 +249,8 @@ class RecordStore:
         signalled = self.record.signalled
         if plan.desired.proxy is not None and did & {StepKind.RESTART, StepKind.SIGNAL}:
             signalled = (invocation, plan.desired.proxy.reload_digest)
-        self.record = replace(self.record, owed={}, signalled=signalled)
+        controls = {name: kept for name, kept in self.record.controls.items() if name not in plan.controls}
+        self.record = replace(self.record, owed={}, signalled=signalled, controls=controls)
 
     def close_as_good(self) -> None:
         """After a change was undone: the good generation is in place again, and the objects of the other one

@@ -42,6 +42,8 @@ class Ways:
     ends_hold: bool = False  # also if kubelet is on the relay already
     torn_cache: bool = False  # no plan, forward or back, starts the proxy on a cache that it cannot read
     leftovers: tuple[str, ...] = ()  # of cri-resmgr itself: deleted last, also if nothing else is removed
+    returns: bool = False  # what the proxy has set in the kernel comes back
+    runtime: str = ""  # its endpoint, empty if it is not known
     # The runtime's endpoint where it applies, else empty:
     resets: str = ""  # running containers get their CPUs and weight back while the proxy is stopped
     adopts: str = ""  # strangers are made known to the proxy before it starts; the step stops it for any
@@ -56,6 +58,7 @@ def order_steps(desired: Desired, changes: Changes, ways: Ways) -> tuple[Step, .
         return (*builder.kubelet_back(), *builder.proxy_back(), *leftovers)
     steps = [*builder.base_repaired(), *builder.proxy_forward()]
     answered = any(step.kind is StepKind.AWAIT_RELAY for step in steps)
+    steps += builder.controls()
     steps += builder.kubelet_forward(answered=answered)
     steps += builder.last_check(steps)
     ended = any(step.kind is StepKind.CLEAR_HOLD for step in steps)
@@ -207,12 +210,17 @@ class _Builder:
             yield Step(StepKind.STOP, unit.name, Part.PROXY)
         if unit is not None or files:
             yield from self._give_back()
+            yield from self.controls()
         if unit is not None and unit.disable:
             yield Step(StepKind.DISABLE, unit.name, Part.PROXY)
         for change in files:
             yield _file_step(change)
         if unit is not None:
             yield Step(StepKind.DAEMON_RELOAD, "", Part.PROXY)
+
+    def controls(self) -> Iterable[Step]:
+        if self._ways.returns:
+            yield Step(StepKind.RETURN_CONTROLS, self._ways.runtime, Part.PROXY)
 
     def _give_back(self) -> Iterable[Step]:
         """The proxy is stopped: else it would overwrite all of it."""

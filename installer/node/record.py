@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from installer.host.ports import Files
 from installer.model import paths
+from installer.model.controls import Originals
 from installer.model.host import (
     ABSENT,
     DesiredFile,
@@ -104,6 +105,7 @@ class Record:
     owed: Mapping[str, str] = field(default_factory=dict)
     signalled: tuple[str, str] = ("", "")  # invocation, digest of the force.cfg that it read again
     checked: str = ""  # the proxy's invocation after whose start every container had its weight
+    controls: Originals = field(default_factory=dict)  # what cri-resmgr may have set in the kernel
 
     @property
     def claims(self) -> dict[str, Owned]:
@@ -175,8 +177,10 @@ def _is_sensible(record: Record) -> bool:
     states = [owned.before for owned in record.owned.values()]
     files = record.good.files if record.good else ()
     kept: list[FileState | DesiredFile] = [*states, *files]
+    originals = [path for kept in record.controls.values() for path in kept]
     return (
-        all(_OF_PROXY in path for path in record.going(Goes.WHOLE))
+        all(path.startswith("/sys/") and paths.is_clean(path) for path in originals)
+        and all(_OF_PROXY in path for path in record.going(Goes.WHOLE))
         and all(map(paths.is_clean, (*record.owned, *(file.path for file in files))))
         and all(0 <= owner <= _LAST_OWNER for state in states for owner in (state.uid, state.gid))
         and all(

@@ -27,6 +27,7 @@ from installer.model.host import Health, HostSnapshot, Part
 from installer.model.limits import ANSWER_SECONDS, HURRIED_SECONDS, Limits
 from installer.model.plan import Assessment, Changes, Desired, Plan, Step, StepKind
 from installer.model.proxy import Repinning, fatal_lines
+from installer.node.controls import due_controls
 from installer.node.converge import converge, limits_of
 from installer.node.diff import diff
 from installer.node.failure_report import (
@@ -150,7 +151,9 @@ def _plan_back(
     snapshot = replace(snapshot, proxy=replace(snapshot.proxy, last_start=took))
     parts = frozenset(Part) if is_earlier(record) else _parts(progress, target)
     changes = diff(target, snapshot, record).within(parts)
-    unit, ways = assessment.plan.kubelet_unit, _ways_back(assessment, target, changes, snapshot, run)
+    controls = due_controls(record.controls, target, snapshot)
+    ways = replace(_ways_back(assessment, target, changes, snapshot, run), returns=bool(controls))
+    unit = assessment.plan.kubelet_unit
     steps = order_steps(target, changes, ways)
     # A weight that is lost during the rollback is not mended by continuing.
     steps = tuple(step for step in steps if step.kind is not StepKind.CHECK_WEIGHTS)
@@ -163,7 +166,8 @@ def _plan_back(
         steps += restart_kubelet(unit)
     resets_all = assessment.plan.resets_all or _pinned(assessment)
     mode = assessment.plan.mode
-    return Plan(mode, target, changes, unit, steps, parts=parts, resets_all=resets_all), snapshot
+    plan = Plan(mode, target, changes, unit, steps, parts=parts, resets_all=resets_all, controls=controls)
+    return plan, snapshot
 
 
 def _ways_back(
@@ -187,6 +191,7 @@ def _ways_back(
         resets=endpoint if resets and run.settings.removal.reset_pinning else "",
         adopts=endpoint if adopts else "",
         refuge="" if stays else refuge_of(snapshot, changes, policy.name, endpoint, back=True),
+        runtime=endpoint,
     )
 
 

@@ -15,6 +15,7 @@ from installer.host.kubelet_files import configuration_files, matching
 from installer.host.ports import Files, Host
 from installer.inputs.settings import Settings
 from installer.model import paths
+from installer.model.controls import Originals
 from installer.model.hold import CLUSTER_MEMORY, PAUSE_FILE, read_hold, why_paused
 from installer.model.host import (
     Health,
@@ -33,6 +34,7 @@ from installer.model.host import (
 )
 from installer.model.limits import HURRIED_SECONDS
 from installer.model.proxy import BELIEVED, patience
+from installer.node.controls import find_returns
 from installer.node.kept import object_path
 from installer.node.kubelet_command import (
     base_launch,
@@ -127,15 +129,21 @@ def _look(host: Host, settings: Settings, record: Record, seconds: float) -> Hos
     )
 
 
-def with_probe(snapshot: HostSnapshot, host: Host, wanted: Iterable[str], endpoint: str) -> HostSnapshot:
+def with_probe(
+    snapshot: HostSnapshot, host: Host, wanted: Iterable[str], endpoint: str, controls: Originals
+) -> HostSnapshot:
     """The snapshot with what is asked only when something is to be changed. `wanted` are the paths to be
-    written, `endpoint` where the runtime is asked; empty: it is not asked."""
+    written, `endpoint` where the runtime is asked; empty: it is not asked. `controls` is what is to come back
+    of what cri-resmgr has set in the kernel."""
     wanted = tuple(wanted)
     directories = sorted({posixpath.dirname(path) for path in wanted} | {paths.OUR_STATE})
     unwritable = {directory: reason for directory in directories if (reason := _unwritable(host, directory))}
     usable = [directory for directory in directories if directory not in unwritable]
+    probe = _probe_runtime(host, endpoint)
+    returns = find_returns(host.files, controls, snapshot.cache, probe.containers)
     probe = replace(
-        _probe_runtime(host, endpoint),
+        probe,
+        returns=tuple(each.planned for each in returns),
         managers=read_managers(host.files),
         free_bytes={directory: host.files.free_bytes(directory) for directory in (*usable, paths.RUN)},
         unwritable=unwritable,

@@ -38,7 +38,7 @@ NODE = (
     {"run"},
     {"desired", "preflight_proxy", "preflight_files", "ownership"},
     {"facts", "kubelet_start", "proxy_start", "off_relay"},
-    {"adoption", "kept"},
+    {"adoption", "kept", "controls"},
     {"pinning", "record", "kubelet_strategy"},
     {"header", "kubelet_endpoint"},
     {"kubelet_command"},

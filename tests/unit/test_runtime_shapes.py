@@ -40,6 +40,24 @@ def test_what_a_runtime_says_of_a_creation(path: Path) -> None:
     assert container.creation == case.get("creation")
 
 
+def test_block_io_of_a_creation() -> None:
+    """As the OCI runtime specification has it, in the files and lines of cgroup v1."""
+    spec = {
+        "weight": 300,
+        "weightDevice": [{"major": 8, "minor": 0, "weight": 200}],
+        "throttleWriteIOPSDevice": [{"major": 8, "minor": 16, "rate": 1000}],
+    }
+    found = told({"runtimeSpec": {"linux": {"resources": {"blockIO": spec}}}}).created_io
+    assert found == {
+        "blkio.weight": {"": "300"},
+        "blkio.bfq.weight": {"": "300"},
+        "blkio.weight_device": {"8:0": "200"},
+        "blkio.bfq.weight_device": {"8:0": "200"},
+        "blkio.throttle.write_iops_device": {"8:16": "1000"},
+    }
+    assert told({"runtimeSpec": {"linux": {"resources": {"blockIO": [7]}}}}).created_io == {}
+
+
 @pytest.mark.parametrize(
     "info", [{}, [], 7, {"config": None}, {"config": []}, {"runtimeSpec": 7, "sandboxID": "b"}]
 )

@@ -189,6 +189,6 @@ def test_a_runtime_that_is_slow_to_say_how_it_is(tmp_path: Path, seconds: float,
     host = fake(tmp_path, 5)
     host.cri.sockets["unix:///run/r.sock"], host.cri.seconds = CONTAINERD, seconds
     snapshot = take_snapshot(host.host, read_machine(host.host), SETTINGS, Record())
-    probe = with_probe(snapshot, host.host, (), "unix:///run/r.sock").probe
+    probe = with_probe(snapshot, host.host, (), "unix:///run/r.sock", {}).probe
     assert probe
     assert (not probe.runtime_error) is ready

@@ -55,6 +55,9 @@ class MemoryFiles:
     def remove(self, path: str) -> None:
         self.at.pop(path, None)
 
+    def set_value(self, path: str, text: str) -> None:
+        raise FileNotFoundError(path)  # it has no /sys
+
     def remove_tree(self, path: str) -> None:
         self.at = {name: state for name, state in self.at.items() if not f"{name}/".startswith(f"{path}/")}
 

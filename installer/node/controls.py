@@ -1,0 +1,227 @@
+"""What cri-resmgr has set in the kernel beside containers' CPUs and memory comes back.
+
+Which originals are known, the record says (`Record.controls`). What differs is read anew each time, so that
+after a crash in the middle the next run does the rest. What cannot be brought back is named, and stops
+nothing: a node that is to be left must not be kept by a CPU frequency.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from installer.errors import InstallerError
+from installer.host.ports import Files, Host
+from installer.inputs.policy import controls_of
+from installer.model import paths
+from installer.model.controls import (
+    CPUS,
+    RESCTRL,
+    RESCTRL_PREFIX,
+    SCHEMATA,
+    THROTTLES,
+    UNCORE,
+    WEIGHTS,
+    Control,
+    Originals,
+    Return,
+)
+from installer.model.event import Emit, Event
+from installer.model.host import ABSENT, HostSnapshot, RunningContainer
+from installer.model.plan import Desired
+from installer.model.proxy import ProxyCache
+from installer.node.pinning import read_cache
+
+_CPU = re.compile(r"cpu\d+")
+_LIMIT = 1 << 16  # bytes of a file in /sys
+_GROUPS = "mon_groups"
+_Limits = tuple[str, ...]  # files: the lower limit, the upper one, and what the hardware can do
+
+
+def used_before(snapshot: HostSnapshot) -> frozenset[Control]:
+    """By the configurations that lie on the host: whatever they set may be set already."""
+    texts = (snapshot.files.get(path, ABSENT).content or b"" for path in paths.CONFIG_FILES)
+    return controls_of(texts, snapshot.cache)
+
+
+def used_by(desired: Desired, cache: ProxyCache) -> frozenset[Control]:
+    """By the configurations that should lie there."""
+    contents = [file.content for file in desired.files if file.path in paths.CONFIG_FILES]
+    texts = [content for content in contents if isinstance(content, bytes)]
+    lost = len(texts) < len(contents)  # what a damaged one says is not known
+    return frozenset(Control) if lost else controls_of(texts, cache)
+
+
+def due_controls(claimed: Originals, desired: Desired, snapshot: HostSnapshot) -> Originals:
+    """What is to be brought back when `desired` is there. A removal looks for what cri-resmgr itself has left
+    a trace of, too: it may have run before originals were kept, or by an agent's configuration."""
+    if desired.proxy is None:
+        traced = {Control.RESCTRL, Control.CPU_FREQUENCY, *used_before(snapshot)}
+        return {control: claimed.get(control, {}) for control in sorted(traced | claimed.keys())}
+    if not claimed:
+        return {}
+    used = used_by(desired, snapshot.cache)
+    return {control: originals for control, originals in claimed.items() if control not in used}
+
+
+def claim_controls(claimed: Originals, desired: Desired, snapshot: HostSnapshot, files: Files) -> Originals:
+    """`claimed`, and the originals of what `desired` sets for the first time on this host."""
+    used = used_by(desired, snapshot.cache)
+    new = used - claimed.keys()
+    known = new - used_before(snapshot) if new else new
+    return {**claimed, **{control: _originals(control, files) for control in sorted(known)}}
+
+
+def _originals(control: Control, files: Files) -> dict[str, str]:
+    places: Iterable[str] = ()
+    if control is Control.CPU_FREQUENCY:
+        places = (place for limits in _frequency_limits(files) for place in limits[:2])
+    elif control is Control.RESCTRL:
+        places = (SCHEMATA,)
+    return {place: text for place in places if (text := _read(files, place))}
+
+
+def _frequency_limits(files: Files) -> Iterator[_Limits]:
+    for name in filter(_CPU.fullmatch, _list(files, CPUS)):
+        yield _cpu_limits(name)
+    for name in _list(files, UNCORE):
+        places = (f"{UNCORE}/{name}/{word}_freq_khz" for word in ("min", "max", "initial_min", "initial_max"))
+        yield tuple(places)
+
+
+def _cpu_limits(name: str) -> _Limits:
+    words = ("scaling_min", "scaling_max", "cpuinfo_min", "cpuinfo_max")
+    return tuple(f"{CPUS}/{name}/cpufreq/{word}_freq" for word in words)
+
+
+def _read(files: Files, path: str) -> str:
+    """Empty if there is nothing, or the kernel does not say: a CPU that goes offline answers with an error."""
+    try:
+        return (files.read(path, _LIMIT) or b"").decode("ascii", "replace").strip()
+    except (InstallerError, OSError):
+        return ""
+
+
+def _list(files: Files, path: str) -> tuple[str, ...]:
+    try:
+        return files.list(path)
+    except (InstallerError, OSError):
+        return ()
+
+
+def find_returns(
+    files: Files, due: Originals, cache: ProxyCache, containers: Iterable[RunningContainer]
+) -> tuple[Return, ...]:
+    """What differs from what was there before cri-resmgr, in the order in which it is brought back."""
+    found: list[Return] = []
+    if Control.RESCTRL in due:
+        found += _groups(files)
+        found += _changed(files, due[Control.RESCTRL])
+    if Control.CPU_FREQUENCY in due:
+        found += _frequencies(files, due[Control.CPU_FREQUENCY], cache)
+    if Control.BLOCK_IO in due:
+        for container in containers:
+            if container.cgroup is not None and container.cgroup.blkio:
+                found += _block_io(files, container, container.cgroup.blkio)
+    return tuple(found)
+
+
+def _groups(files: Files) -> Iterator[Return]:
+    """cri-resmgr's groups, those that monitor first: a control group goes with those that are in it. The
+    kernel gives the tasks of a group that is removed back to the one above it."""
+    top = _list(files, RESCTRL)
+    ours = [name for name in top if name.startswith(RESCTRL_PREFIX)]
+    for parent in ("", *(f"/{name}" for name in top if name not in ours)):
+        for name in _list(files, f"{RESCTRL}{parent}/{_GROUPS}"):
+            if name.startswith(RESCTRL_PREFIX):
+                yield _group(f"{RESCTRL}{parent}/{_GROUPS}/{name}")
+    yield from (_group(f"{RESCTRL}/{name}") for name in ours)
+
+
+def _group(path: str) -> Return:
+    return Return(path, None, f"the resctrl group {path}")
+
+
+def _changed(files: Files, originals: Mapping[str, str]) -> Iterator[Return]:
+    for path, original in originals.items():
+        now = _read(files, path)
+        if now != original:
+            yield Return(path, original, path, now or "nothing")
+
+
+def _frequencies(files: Files, kept: Mapping[str, str], cache: ProxyCache) -> Iterator[Return]:
+    """The limits of each CPU that differ from the originals, or, if there are none, those of the CPUs that
+    have a class from what the hardware can do. The kernel refuses a lower limit above the upper one."""
+    limits = list(_frequency_limits(files)) if kept else [_cpu_limits(f"cpu{one}") for one in cache.classed]
+    for low, high, least, most in limits:
+        now = {place: _read(files, place) for place in (low, high)}
+        wanted = {low: kept.get(low, ""), high: kept.get(high, "")}
+        if not kept:
+            wanted = {low: _read(files, least), high: _read(files, most)}
+        upper_first = _number(wanted[high]) >= _number(now[low])
+        for place in (high, low) if upper_first else (low, high):
+            if wanted[place] and now[place] != wanted[place]:
+                what = place if kept else f"{place} (its original is not known: the hardware's limit)"
+                yield Return(place, wanted[place], what, now[place] or "nothing")
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdigit() else 0
+
+
+def _block_io(files: Files, container: RunningContainer, cgroup: str) -> Iterator[Return]:
+    """What its own creation does not have. Rates and weights of a device end with 0."""
+    created = container.created_io
+    for name in (*THROTTLES, *(f"{weight}_device" for weight in WEIGHTS)):
+        own = created.get(name, {})
+        for line in _read(files, f"{cgroup}/{name}").splitlines():
+            device, _, rate = line.partition(" ")
+            if ":" in device and own.get(device, "0") != rate:
+                what = f"{name} {device} of {container.title}"
+                yield Return(f"{cgroup}/{name}", f"{device} {own.get(device, '0')}", what, line)
+    for name, default in WEIGHTS.items():
+        now, wanted = _read(files, f"{cgroup}/{name}"), created.get(name, {}).get("", default)
+        if now and now != wanted:
+            yield Return(f"{cgroup}/{name}", wanted, f"{name} of {container.title}", now)
+
+
+def return_controls(host: Host, due: Originals, endpoint: str, emit: Emit) -> None:
+    """Brings back what is `due`, and says so. `endpoint` is where the runtime lists its containers; empty: it
+    is not asked."""
+    try:
+        cache = read_cache(host.files)
+        containers = host.cri.containers(endpoint) if Control.BLOCK_IO in due and endpoint else ()
+        returns = find_returns(host.files, due, cache, containers)
+    except (InstallerError, OSError) as error:
+        _say(Return("", "", "what cri-resmgr has set in the kernel").failed(str(error)), emit)
+        return
+    for each in returns:
+        _say(_bring_back(each, host.files), emit)
+
+
+def _bring_back(each: Return, files: Files) -> Return:
+    try:
+        if each.value is None:
+            removed = files.remove_empty_directory(each.path) or files.status(each.path) is None
+            return each if removed else each.failed("the kernel does not remove it")
+        files.set_value(each.path, each.value)
+    except (InstallerError, OSError) as error:
+        return each.failed(str(error))
+    now = _read(files, each.path)
+    return each if _shows(now, each.value) else each.failed(f"it is {now or 'nothing'} now")
+
+
+def _shows(now: str, value: str) -> bool:
+    """A device whose limit has ended has no line any more."""
+    device, _, rate = value.partition(" ")
+    if ":" not in device or "\n" in value or "=" in value:
+        return now == value
+    return value in now.splitlines() or (rate == "0" and f"{device} " not in now)
+
+
+def _say(each: Return, emit: Emit) -> None:
+    data = {"path": each.path, "code": "controls"}
+    if each.problem:
+        emit(Event("warning", each.done, {**data, "hint": "it lasts until a person sets it, or a reboot"}))
+    else:
+        emit(Event("controls.returned", each.done, data))
