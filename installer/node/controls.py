@@ -95,7 +95,7 @@ def _cpu_limits(name: str) -> _Limits:
 
 
 def _read(files: Files, path: str) -> str:
-    """Empty if there is nothing, or the kernel does not say: a CPU that goes offline answers with an error."""
+    """Empty if there is nothing, or the kernel does not say: one of a CPU that goes offline is an error."""
     try:
         return (files.read(path, _LIMIT) or b"").decode("ascii", "replace").strip()
     except (InstallerError, OSError):
