@@ -81,7 +81,7 @@ class ProxyCache:
     """`torn`: no start can read it, cut short or of another shape. `policy` is the one that the last start
     activated, empty if unknown. `agent` is the configuration that cri-resmgr-agent has sent, YAML by section,
     empty if there is none. `containers` are those it knows, by the runtime's ID. `version` is the format's,
-    empty if not said. `classed` are the CPUs that have a class with limits of their frequency."""
+    empty if not said. `classed` are the CPUs whose frequency a class may have limited."""
 
     torn: bool = False
     version: str = ""
@@ -121,12 +121,13 @@ def parse_cache(raw: bytes | None) -> ProxyCache:
 
 
 def _classed(text: object) -> tuple[int, ...]:
-    """From JSON: class -> CPUs, `0,1,2`. Balloons without a class have an empty one, which sets nothing."""
+    """From JSON: class -> CPUs, `0,1,2`. The empty class, of balloons without one, sets nothing, and leaves what
+    another class has set before. Alone, there was no other."""
     try:
         assigned = _mapping(parse_json(text)) if isinstance(text, str) else {}
     except ValueError:
         return ()
-    lists = (cpus.split(",") for name, cpus in assigned.items() if name and isinstance(cpus, str))
+    lists = [cpus.split(",") for cpus in assigned.values() if isinstance(cpus, str)] if any(assigned) else []
     return tuple(sorted({int(cpu) for cpus in lists for cpu in cpus if cpu.isdigit()}))
 
 

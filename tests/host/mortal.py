@@ -105,6 +105,10 @@ class MortalKernel(Kernel):
         with self._effect():
             super().attribute(place, name, value)
 
+    def set_value(self, place: str, value: bytes) -> None:
+        with self._effect():
+            super().set_value(place, value)
+
     def rename(self, old: str, new: str) -> None:
         with self._effect():
             super().rename(old, new)

@@ -171,3 +171,19 @@ def test_a_policy_that_is_told_to_leave_cpus_alone(text: str, pins: bool) -> Non
     assert policy_of(Desired((file,)), NO_CACHE).pins == pins
     sections = {"policy": "Active: balloons\nballoons:\n  PinCPU: false\n"}
     assert not policy_of(Desired((file,)), ProxyCache(agent=sections)).pins
+
+
+@pytest.mark.parametrize(
+    ("assigned", "classed"),
+    [
+        ('{"":"0","turbo":"1"}', (0, 1)),  # as the real v0.9.2 writes it
+        ('{"turbo":"10,2"}', (2, 10)),
+        ('{"":"0,1"}', ()),
+        ('{"turbo":7,"idle":"x"}', ()),
+        ("{", ()),
+        ("[]", ()),
+    ],
+)
+def test_which_cpus_a_class_may_have_limited(assigned: str, classed: tuple[int, ...]) -> None:
+    cache = {"Version": "1", "PolicyJSON": {"CPUClassAssignments": assigned}}
+    assert parse_cache(json.dumps(cache).encode()).classed == classed
