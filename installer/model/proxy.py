@@ -121,8 +121,8 @@ def parse_cache(raw: bytes | None) -> ProxyCache:
 
 
 def _classed(text: object) -> tuple[int, ...]:
-    """From JSON: class -> CPUs, `0,1,2`. The empty class, of balloons without one, sets nothing, and leaves what
-    another class has set before. Alone, there was no other."""
+    """From JSON: class -> CPUs, `0,1,2`. The empty class, of balloons without one, sets nothing, and leaves
+    what another class has set before. Alone, there was no other."""
     try:
         assigned = _mapping(parse_json(text)) if isinstance(text, str) else {}
     except ValueError:
