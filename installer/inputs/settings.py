@@ -139,11 +139,13 @@ class KubeletSettings(_Section):
 
 
 class RemovalSettings(_Section):
-    """What leaves the host, and when. `wait_seconds` is for `uninstall`, which waits for the whole fleet."""
+    """What leaves the host, and when. `wait_seconds` is for `uninstall`, which waits for the whole fleet.
+    `successor` is what places containers afterwards: a node that is not ready for it is not left."""
 
     on_termination: Literal["keep", "auto"] = "keep"
     reset_pinning: bool = True
     wait_seconds: int = Field(default=600, ge=1, le=_DAY)
+    successor: Literal["none", "nri"] = "none"
 
 
 class RolloutSettings(_Section):

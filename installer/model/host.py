@@ -374,8 +374,7 @@ class RunningContainer:
 
 
 class UnstartedContainer(NamedTuple):
-    """A container that was created and does not run yet, or never has: where kubelet's StartContainer was cut
-    off, the runtime keeps it as long as its pod lives."""
+    """A container that does not run yet, or never has: a StartContainer that was cut off leaves one."""
 
     id: str
     pod_uid: str
@@ -389,9 +388,9 @@ class Probe:
 
     `runtime_error` is empty when the runtime answered CRI v1 and is ready. `free_bytes`, `unwritable` (why)
     and `obstacles` (why) are by host path. `proxy_drop_ins` are other people's for the proxy's unit.
-    `managers` are what kubelet's own CPU and memory managers have assigned, `kubelet_version` is what kubelet
-    says of itself, empty if it was not asked or does not say. `newer_status` are those parts of the runtime's
-    Status that are newer than the CRI of Kubernetes 1.29. `returns`: settings of the kernel that come back.
+    `managers`: what kubelet's own CPU and memory managers have assigned; `kubelet_version`: what kubelet says
+    of itself, if it does. `newer_status`: parts of the runtime's Status that are newer than the CRI of
+    Kubernetes 1.29. `returns`: settings of the kernel that come back. `no_nri`: why no plugin runs.
     """
 
     runtime_error: str = ""
@@ -405,6 +404,7 @@ class Probe:
     kubelet_version: str = ""
     newer_status: tuple[str, ...] = ()
     returns: tuple[str, ...] = ()
+    no_nri: str = ""
 
 
 _UNKNOWN = Machine("", "", "")

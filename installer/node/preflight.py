@@ -122,6 +122,27 @@ def _check_removal(facts: Facts) -> Iterable[Finding]:
         return
     why = "kubelet would not come up on it: a kubelet that runs is left alone. Repair it first"
     yield from _check_runtime(facts.probe, why)
+    if facts.settings.removal.successor == "nri":
+        yield from _check_successor(facts)
+
+
+def _check_successor(facts: Facts) -> Iterable[Finding]:
+    """Whether an NRI plugin could place containers here. Not asked once kubelet has left the relay: a removal
+    that has begun is finished."""
+    code, otherwise = "successor-not-ready", "or remove without a successor (removal.successor: none)"
+    if facts.probe.no_nri:
+        yield refusal(
+            code,
+            f"no NRI plugin could follow cri-resmgr: {facts.probe.no_nri}",
+            "containerd 2.0 and CRI-O 1.30 do by default, containerd 1.7 if its configuration says so; "
+            + otherwise,
+        )
+    if static := _static_managers(facts):
+        yield refusal(
+            code,
+            f"an NRI plugin and kubelet's static {static} would both place containers",
+            f"set the policy to none in kubelet's configuration, {otherwise}",
+        )
 
 
 def _check_kubelet_unit(facts: Facts) -> Iterable[Finding]:
@@ -267,14 +288,12 @@ def _check_runtime(probe: Probe, why: str) -> Iterable[Finding]:
 
 
 def _check_managers(facts: Facts) -> Iterable[Finding]:
-    policies = zip(("CPU", "memory"), facts.kubelet.policies, strict=True)
-    static = [name for name, policy in policies if policy.lower() == "static"]
-    if not static:
+    if not (static := _static_managers(facts)):
         return
-    managers = " and ".join(static) + (" managers are" if len(static) > 1 else " manager is")
+    verb = "are" if static.endswith("s") else "is"
     message = (
-        f"kubelet's {managers} set to the policy static: behind the proxy that has no effect, without an "
-        "error, because cri-resmgr accepts kubelet's updates and drops them"
+        f"kubelet's {static} {verb} set to the policy static: behind the proxy that has no effect, without "
+        "an error, because cri-resmgr accepts kubelet's updates and drops them"
     )
     if facts.settings.kubelet.accept_static_managers:
         yield warning("static-managers", message, "")
@@ -285,6 +304,13 @@ def _check_managers(facts: Facts) -> Iterable[Finding]:
             "set the policy to none in kubelet's configuration, or kubelet.acceptStaticManagers: true if "
             "cri-resmgr shall do that work",
         )
+
+
+def _static_managers(facts: Facts) -> str:
+    """`CPU manager`, `CPU and memory managers`; empty if none is static."""
+    policies = zip(("CPU", "memory"), facts.kubelet.policies, strict=True)
+    static = [name for name, policy in policies if policy.lower() == "static"]
+    return " and ".join(static) + (" managers" if len(static) > 1 else " manager") if static else ""
 
 
 def _check_pending(facts: Facts) -> Iterable[Finding]:

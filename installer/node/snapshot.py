@@ -8,6 +8,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 
 from installer.errors import InstallerError, UnservableHostError
@@ -62,6 +63,8 @@ _SERVICES_THAT_MATTER = (
 _BOTTLEROCKET = re.compile(r"^ID=[\"']?bottlerocket", re.MULTILINE)
 _TEXT_LIMIT = 4 << 20  # bytes of a unit file or a kubelet configuration worth reading
 _SMALL, _MEMORY = 4096, 1 << 16  # bytes
+_NRI_SOCKETS = ("/var/run/nri/nri.sock", "/run/nri/nri.sock")
+_UNIX_FIELDS, _LISTENS = 8, 0x10000  # of a line in /proc/net/unix; __SO_ACCEPTCON of its flags
 _RUNTIME_SECONDS = 10.0  # a runtime that works has needed more than 2 s on a starved node
 _RELAY_SECONDS = 1.0  # systemd may be restarting the proxy, which is away for 0.1 - 0.3 s
 _FIRST_SECONDS = 3.0  # for an answer, and not more: a relay that is dead has to be left in time (R4)
@@ -130,11 +133,17 @@ def _look(host: Host, settings: Settings, record: Record, seconds: float) -> Hos
 
 
 def with_probe(
-    snapshot: HostSnapshot, host: Host, wanted: Iterable[str], endpoint: str, controls: Originals
+    snapshot: HostSnapshot,
+    host: Host,
+    wanted: Iterable[str],
+    endpoint: str,
+    controls: Originals,
+    *,
+    nri: bool = False,
 ) -> HostSnapshot:
     """The snapshot with what is asked only when something is to be changed. `wanted` are the paths to be
     written, `endpoint` where the runtime is asked; empty: it is not asked. `controls` is what is to come back
-    of what cri-resmgr has set in the kernel."""
+    of what cri-resmgr has set in the kernel; `nri`: whether the runtime takes NRI plugins is asked, too."""
     wanted = tuple(wanted)
     directories = sorted({posixpath.dirname(path) for path in wanted} | {paths.OUR_STATE})
     unwritable = {directory: reason for directory in directories if (reason := _unwritable(host, directory))}
@@ -144,6 +153,7 @@ def with_probe(
     probe = replace(
         probe,
         returns=tuple(each.planned for each in returns),
+        no_nri=_why_no_plugin(host, endpoint) if nri else "",
         managers=read_managers(host.files),
         free_bytes={directory: host.files.free_bytes(directory) for directory in (*usable, paths.RUN)},
         unwritable=unwritable,
@@ -330,6 +340,19 @@ def _probe_runtime(host: Host, endpoint: str) -> Probe:
     except InstallerError as error:
         return Probe(error.message)
     return Probe(containers=running, unstarted=unstarted, newer_status=status.extras)
+
+
+def _why_no_plugin(host: Host, endpoint: str) -> str:
+    """Empty if a socket listens where containerd and CRI-O have NRI's by default: proc_net(5), unix. Who
+    connects is a plugin that never registers, of which the runtime complains."""
+    sockets = (host.files.read("/proc/1/net/unix", _TEXT_LIMIT) or b"").decode("utf-8", "replace")
+    for words in map(str.split, sockets.splitlines()):
+        if len(words) == _UNIX_FIELDS and words[-1] in _NRI_SOCKETS and int(words[3], 16) & _LISTENS:
+            return ""
+    with suppress(InstallerError):
+        status = host.cri.status(endpoint, _RUNTIME_SECONDS)
+        return f"{status.name} {status.version} does not listen at {_NRI_SOCKETS[0]}"
+    return f"nobody listens at {_NRI_SOCKETS[0]}"
 
 
 def _kubelet_version(host: Host, snapshot: HostSnapshot) -> str:

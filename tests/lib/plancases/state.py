@@ -49,6 +49,8 @@ _PROBE = {
     "unwritable",
     "obstacles",
     "proxy-drop-ins",
+    "no-nri",
+    "returns",
 }
 _FREE = CgroupState("0-1", "0", "0-1", "0", shares=524)
 _PINNED = replace(_FREE, cpus="0", shares=2)
@@ -291,6 +293,8 @@ def _probe(case: Case, probe: Probe, given: dict[str, Any]) -> Probe:
         unwritable=given.get("unwritable") or {},
         obstacles=given.get("obstacles") or {},
         proxy_drop_ins=tuple(UnitText(path, text) for path, text in drop_ins),
+        no_nri=given.get("no-nri", ""),
+        returns=tuple(given.get("returns") or ()),
     )
 
 
