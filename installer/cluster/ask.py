@@ -218,7 +218,7 @@ class Ask:
         )
 
     def _release(self, name: str, version: str) -> bool:
-        """Whether the permit is not ours any more. One that was written since is another's, also where that
+        """Whether the permit is no longer ours. One that was written since is another's, also where that
         has the name of this node: a removal that works with it. Raises _FailedError."""
         answer = self._call("PATCH", f"{self._leases}/{name}", build_release(version))
         return answer.code in (_CONFLICT, _GONE) or bool(_checked(answer))

@@ -62,7 +62,7 @@ def _end(member: Member, returns: Held | None, *, knows_none: bool = False) -> E
 
 
 def last_talk(before: Member) -> Talk | None:
-    """When the daemon ends: what was not told, and the permit, if it is not needed any more."""
+    """When the daemon ends: what was not told, and the permit, if it is no longer needed."""
     unsent = (*(before.flight.events if before.flight else ()), *before.events)
     reached = any(result == "ok" for part, (result, _) in before.parts.items() if part != "process")
     order, tells = Talk(before.context, FIRST_SECONDS - 0.5), before.owes_state and before.lasts

@@ -70,7 +70,7 @@ class Permit:
         return self.begins > now + CLOCKS_DIFFER
 
     def is_lost(self, now: float) -> bool:
-        """Whether its term begins so late that nobody can have it before: nobody is at work with it, and
+        """Whether its term begins so late that no one can have it before: nobody is at work with it, and
         nobody can take it."""
         return self.begins > now + CLOCKS_DIFFER + LONGEST_HOLD
 

@@ -107,7 +107,7 @@ class RuntimeState:
         return self._refused or came
 
     def is_vacant(self) -> bool:
-        """Whether nobody has a claim any more, for a while. To be asked by one that was replaced."""
+        """Whether there is no claim left, for a while. To be asked by one that was replaced."""
         now = self._now()
         if self._load(MODE_FILE):
             self._vacant_since = None

@@ -1,4 +1,4 @@
-"""One replica of the controller: waits until it leads, acts, and ends when it is told to or leads no more."""
+"""One replica of the controller: waits until it leads, acts, and ends when asked or when it leads no longer."""
 
 from __future__ import annotations
 

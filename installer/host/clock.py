@@ -46,7 +46,7 @@ def install_signal_handlers() -> None:
 
 
 def since_boot() -> float:
-    """Seconds on a clock that nobody sets, for what does not outlive the boot either."""
+    """Seconds on a clock that cannot be set, for what does not outlive the boot either."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 

@@ -48,7 +48,7 @@ class ProcProcesses:
 
 
 def _times(proc: Path, pid: int) -> tuple[float, float]:
-    """Seconds since the process started, on a clock that nobody sets, and of CPU time that it has used
+    """Seconds since the process started, on a clock that cannot be set, and of CPU time that it has used
     (proc(5): starttime, uptime; utime, stime)."""
     stat = (proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
     uptime, ticks = float((proc / "uptime").read_bytes().split()[0]), os.sysconf("SC_CLK_TCK")

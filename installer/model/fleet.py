@@ -90,8 +90,8 @@ class FleetAnswer:
     """What came of it. `granted`, or `why` not, and after how many seconds to ask again (where `failed`, at
     the earliest). `detail` adds what differs from one question to the next: a node that said it of
     itself would write its Node all the time. `canary`: the fleet waits for the result. `told`: the result
-    stands in the breaker, or need not. `released`: the permit is not ours any more. `powerless`: the API
-    server says that this node has no rights to ask any more, or nowhere.
+    stands in the breaker, or need not. `released`: the permit is no longer ours. `powerless`: the API
+    server says that this node no longer has the right to ask, or nowhere.
     `tripped`: this result has tripped the breaker, and why."""
 
     granted: bool = False

@@ -40,7 +40,7 @@ def is_of_a_run(reason: str) -> bool:
     return reason.startswith(BY_RUN)
 
 
-# A pause: nobody changes the node while a person is at work there, neither the daemon nor a command by hand.
+# A pause: nothing changes the node while a person is at work there, neither the daemon nor a command by hand.
 # Of a fleet: no planned work begins anywhere.
 #
 # It is a file on the node or an annotation of the node. The annotation is known to the daemon, which keeps

@@ -240,7 +240,7 @@ class Policy:
 
 NO_POLICY = "none"
 DEFAULT_FALLBACK = b"policy:\n  Active: none\n"
-"""Installed where no fallback.cfg is given: never a policy that nobody chose."""
+"""Installed where no fallback.cfg is given: never a policy that was not chosen."""
 POLICIES = {
     NO_POLICY: Policy(Repinning.NOTHING),
     "topology-aware": Policy(Repinning.CPUS_AND_WEIGHT, may_leave_cpus=True, whole_cpus=True),

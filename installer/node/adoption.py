@@ -136,7 +136,7 @@ def bring_back(host: Host) -> None:
 
 
 def set_aside_cache(files: Files) -> Event:
-    """One that no start can read. It is kept, because nobody else has what it says."""
+    """One that no start can read. It is kept: what it says stands nowhere else."""
     kept = paths.TORN_CACHE
     files.write(kept, HostPath(paths.PROXY_CACHE), 0o600)
     files.remove(paths.PROXY_CACHE)
@@ -193,7 +193,7 @@ def check_lost(lost: tuple[Lost, ...]) -> None:
 
 
 def forget_old(files: Files, *, all_known: bool = False) -> None:
-    """The cache of before the adoption is not needed any more. `all_known`: the proxy knows every container,
+    """The cache of before the adoption is no longer needed. `all_known`: the proxy knows every container,
     and no more can come past it."""
     files.remove(OLD_CACHE)
     if all_known:

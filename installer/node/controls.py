@@ -212,7 +212,7 @@ def _bring_back(each: Return, files: Files) -> Return:
 
 
 def _shows(now: str, value: str) -> bool:
-    """A device whose limit has ended has no line any more."""
+    """A device whose limit has ended no longer has a line."""
     device, _, rate = value.partition(" ")
     if ":" not in device or "\n" in value or "=" in value:
         return now == value

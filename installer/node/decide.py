@@ -27,7 +27,7 @@ UNTOUCHED = "nothing was touched"
 
 def check_run(inputs: Inputs, assessment: Assessment, run: Run) -> None:
     """Raises the error that this run ends with instead of carrying out its plan. The cheap reasons come
-    first, the payload's own program after them, and last a permit, which nobody should hold in vain."""
+    first, the payload's own program after them, and last a permit, which is not to be held in vain."""
     request, plan, record = inputs.request, assessment.plan, run.store.record
     check_pause(request, assessment.snapshot)
     _refuse(plan)

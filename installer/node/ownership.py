@@ -243,7 +243,7 @@ class RecordStore:
         self._on_disk = record
 
     def note_applied(self, plan: Plan, invocation: str) -> None:
-        """After the last step: nothing is owed any more, and the proxy (its `invocation` now) has
+        """After the last step: nothing is owed now, and the proxy (its `invocation` now) has
         read force.cfg if it was started or signalled. Closing keeps it."""
         did = {step.kind for step in plan.steps if step.part is Part.PROXY}
         signalled = self.record.signalled

@@ -251,7 +251,7 @@ def give_back(host: Host, endpoint: str, emit: Emit, *, everyone: bool) -> None:
 
 
 def _checked(reset: Reset, complaint: str, host: Host) -> Reset:
-    """What the kernel says counts, and not that nobody complained."""
+    """The kernel's answer counts, not the lack of a complaint."""
     problem = reset.problem or complaint
     if not problem and (now := host.cri.cgroup(reset.container)) is not None:
         problem = reset.missing(now)

@@ -105,7 +105,7 @@ def why_not_started(host: Host, age: float, longest: float, furthest: float = 0.
 
 def why_not_ready(host: Host, endpoint: str, patience: Patience, check: Callable[[UnitState], None]) -> str:
     """Waits until CRI Version and Status say that it is ready, and returns why not; empty if it is. `check`
-    is given the proxy's unit each time, and raises where nothing is to be waited for any more."""
+    is given the proxy's unit each time, and raises where there is nothing left to wait for."""
     reason = "it did not answer"
     while (left := patience.left) > 0:
         try:

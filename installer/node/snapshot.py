@@ -352,7 +352,7 @@ def _why_no_plugin(host: Host, endpoint: str) -> str:
     with suppress(InstallerError):
         status = host.cri.status(endpoint, _RUNTIME_SECONDS)
         return f"{status.name} {status.version} does not listen at {_NRI_SOCKETS[0]}"
-    return f"nobody listens at {_NRI_SOCKETS[0]}"
+    return f"nothing listens at {_NRI_SOCKETS[0]}"
 
 
 def _kubelet_version(host: Host, snapshot: HostSnapshot) -> str:

@@ -1,7 +1,7 @@
 """cri-resmgr's annotations of workloads as those of nri-plugins. A running pod cannot get any: they go into
 the templates beforehand, beside the old ones, which cri-resmgr reads until it is gone.
 
-Upstream's own guide keeps forms that no plugin reads any more, and loses pinning without a word.
+Upstream's own guide keeps forms that no plugin reads today, and loses pinning without a word.
 """
 
 from __future__ import annotations

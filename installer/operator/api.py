@@ -76,7 +76,7 @@ class ApiError(Exception):
 
     @property
     def expired(self) -> bool:
-        """Nobody knows any more what happened since that resource version."""
+        """The server no longer knows what happened since that resource version."""
         return self.code == 410
 
 

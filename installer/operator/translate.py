@@ -21,7 +21,7 @@ from installer.operator.nri_table import CHART_PARTITION, Grade, Outcome, Row, l
 
 API_VERSION = "config.nri/v1alpha1"
 _NAMESPACE = "kube-system"  # of the plugins, by their charts
-_UNKNOWN = "nobody knows this key: neither cri-resmgr nor nri-plugins read it"
+_UNKNOWN = "unknown key: neither cri-resmgr nor nri-plugins read it"
 _EMPTY: tuple[Any, ...] = ({}, [], None)
 
 

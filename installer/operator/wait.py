@@ -79,7 +79,7 @@ class Waiting:
         return self._until_none("pods to end", lambda: tuple(self._pods(namespace, excused, removals)))
 
     def until_deleted(self, look: Callable[[], Iterable[str]]) -> tuple[str, ...]:
-        """Until the look finds nothing any more, or nothing happens; what it finds then. Raises ApiError."""
+        """Until the look finds nothing, or nothing happens; what it finds then. Raises ApiError."""
         return self._until_none("objects to be gone", lambda: tuple(look()))
 
     def _until_none(self, what: str, look: Callable[[], tuple[str, ...]]) -> tuple[str, ...]:
