@@ -1,4 +1,4 @@
-"""One replica of the controller: waits until it leads, acts, and ends when asked or when it no longer leads."""
+"""One replica of the controller: waits until it leads, acts, and ends when asked or when it leads no more."""
 
 from __future__ import annotations
 

@@ -173,29 +173,28 @@ def _block_io(files: Files, container: RunningContainer, cgroup: str) -> Iterato
     """What its own creation does not have. Rates and weights of a device end with 0."""
     created = container.created_io
     for name in (*THROTTLES, *(f"{weight}_device" for weight in WEIGHTS)):
-        own = created.get(name, {})
-        for line in _read(files, f"{cgroup}/{name}").splitlines():
-            device, _, rate = line.partition(" ")
-            if ":" in device and own.get(device, "0") != rate:
-                what = f"{name} {device} of {container.title}"
-                yield Return(f"{cgroup}/{name}", f"{device} {own.get(device, '0')}", what, line)
+        own, place = created.get(name, {}), f"{cgroup}/{name}"
+        now = {line.split()[0]: line.split()[-1] for line in _read(files, place).splitlines() if ":" in line}
+        for device in sorted(now.keys() | own.keys()):
+            wanted, before = own.get(device, "0"), now.get(device, "0")
+            if before != wanted:
+                what = f"{name} of {device} of {container.title}"
+                yield Return(place, f"{device} {wanted}", what, f"{device} {before}")
     for name, default in WEIGHTS.items():
-        now, wanted = _read(files, f"{cgroup}/{name}"), created.get(name, {}).get("", default)
-        if now and now != wanted:
-            yield Return(f"{cgroup}/{name}", wanted, f"{name} of {container.title}", now)
+        weight, wanted = _read(files, f"{cgroup}/{name}"), created.get(name, {}).get("", default)
+        if weight and weight != wanted:
+            yield Return(f"{cgroup}/{name}", wanted, f"{name} of {container.title}", weight)
 
 
 def return_controls(host: Host, due: Originals, endpoint: str, emit: Emit) -> None:
     """Brings back what is `due`, and says so. `endpoint` is where the runtime lists its containers; empty: it
     is not asked."""
+    containers: tuple[RunningContainer, ...] = ()
     try:
-        cache = read_cache(host.files)
         containers = host.cri.containers(endpoint) if Control.BLOCK_IO in due and endpoint else ()
-        returns = find_returns(host.files, due, cache, containers)
     except (InstallerError, OSError) as error:
-        _say(Return("", "", "what cri-resmgr has set in the kernel").failed(str(error)), emit)
-        return
-    for each in returns:
+        _say(Return("", "", "block I/O of the containers").failed(str(error)), emit)
+    for each in find_returns(host.files, due, read_cache(host.files), containers):
         _say(_bring_back(each, host.files), emit)
 
 
@@ -208,15 +207,12 @@ def _bring_back(each: Return, files: Files) -> Return:
     except (InstallerError, OSError) as error:
         return each.failed(str(error))
     now = _read(files, each.path)
-    return each if _shows(now, each.value) else each.failed(f"it is {now or 'nothing'} now")
-
-
-def _shows(now: str, value: str) -> bool:
-    """A device whose limit has ended no longer has a line."""
-    device, _, rate = value.partition(" ")
-    if ":" not in device or "\n" in value or "=" in value:
-        return now == value
-    return value in now.splitlines() or (rate == "0" and f"{device} " not in now)
+    if each.path.endswith("_device"):  # a line for each that has a limit
+        device, _, rate = each.value.partition(" ")
+        shown = each.value in now.splitlines() or (rate == "0" and f"{device} " not in now)
+    else:
+        shown = now == each.value
+    return each if shown else each.failed(f"it is {now or 'nothing'} now")
 
 
 def _say(each: Return, emit: Emit) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from installer.errors import InstallerError
+from installer.errors import InstallerError, StepFailedError
 from installer.inputs.load import Request
 from installer.inputs.settings import KubeletSettings, Settings
 from installer.model import paths
@@ -200,7 +200,7 @@ def test_the_plan_of_a_removal_says_what_comes_back(world: World) -> None:
     planned = "\n".join(world.planned(None))
     assert f"remove the resctrl group /{RESCTRL}/cri-resmgr.gold" in planned
     assert "scaling_min_freq back: 3100000 -> 1200000" in planned
-    assert "blkio.throttle.read_bps_device 8:0 of default/aaaa/app back" in planned
+    assert "blkio.throttle.read_bps_device of 8:0 of default/aaaa/app back" in planned
     assert "back" not in "\n".join(world.planned(ALL)), "nothing comes back while it is in use"
 
 
@@ -321,13 +321,30 @@ def test_a_kernel_that_answers_with_errors_stops_no_removal(world: World) -> Non
     assert not list((world.root / RESCTRL).glob("**/cri-resmgr.*")), "a group goes without a question"
 
 
+def test_a_runtime_that_does_not_answer_keeps_nothing_else_from_coming_back(world: World) -> None:
+    world.run(ALL)
+    cri, listed = world.node.fake.cri, iter([world.node.fake.cri.running])
+
+    def containers(_endpoint: str, _timeout: float = 10.0) -> tuple[RunningContainer, ...]:
+        for found in listed:
+            return found  # while the plan is made
+        raise StepFailedError("no answer")
+
+    cri.containers = containers  # type: ignore[method-assign, assignment]
+    world.run(None)
+    assert {path for path in world.differences() if "/blkio/" not in path} == set()
+    said = [event.message for event in world.events if event.data.get("code") == "controls"]
+    assert "block I/O of the containers could not be brought back: no answer" in said
+
+
 def test_what_a_container_was_created_with_stays(world: World) -> None:
-    own = {"blkio.throttle.read_bps_device": {"8:0": "5000000"}, "blkio.weight": {"": "300"}}
+    rates = {"8:0": "5000000", "8:16": "7000000"}  # the proxy has ended the second one
+    own = {"blkio.throttle.read_bps_device": rates, "blkio.weight": {"": "300"}}
     first, second = world.node.fake.cri.running
     world.node.fake.cri.running = (first, _created_with(second, own))
     world.run(THROTTLED)
     world.run(None)
-    assert world.read(f"{blkio('bbbb')}/blkio.throttle.read_bps_device") == "8:0 5000000"
+    assert world.read(f"{blkio('bbbb')}/blkio.throttle.read_bps_device") == "8:0 5000000\n8:16 7000000"
     assert world.read(f"{blkio('bbbb')}/blkio.weight") == "300"
     assert world.read(f"{blkio('aaaa')}/blkio.throttle.read_bps_device") == ""
 
