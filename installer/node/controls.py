@@ -40,8 +40,8 @@ _Limits = tuple[str, ...]  # files: the lower limit, the upper one, and what the
 
 def used_before(snapshot: HostSnapshot) -> frozenset[Control]:
     """By the configurations that lie on the host: whatever they set may be set already."""
-    texts = (snapshot.files.get(path, ABSENT).content or b"" for path in paths.CONFIG_FILES)
-    return controls_of(texts, snapshot.cache)
+    contents = (snapshot.files.get(path, ABSENT).content for path in paths.CONFIG_FILES)
+    return controls_of(filter(None, contents), snapshot.cache)
 
 
 def used_by(desired: Desired, cache: ProxyCache) -> frozenset[Control]:
