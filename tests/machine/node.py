@@ -49,6 +49,7 @@ def build_parts(scratch: Path, selinux: bool = False) -> Parts:
         write(kit / name / "fallback.cfg", text)
     (kit / "settings.yaml").write_text(json.dumps(SETTINGS))
     (kit / "prompt.yaml").write_text(json.dumps(PROMPT))
+    (kit / "successor.yaml").write_text(json.dumps({**SETTINGS, "removal": {"successor": "nri"}}))
     return assemble(scratch, kit, selinux)
 
 

@@ -89,6 +89,17 @@ def wait_until(node: MachineNode, true: str) -> None:
 
 
 @rule("R6")
+def test_whether_a_plugin_could_follow_is_asked_of_the_runtime(node: MachineNode) -> None:
+    """containerd 2.0 and later listen for NRI plugins by default."""
+    version = node.machine.run("containerd", "--version").out.split()[2].removeprefix("v")
+    takes_plugins = int(version.split(".")[0]) >= 2
+    node.settings = "successor.yaml"
+    planned = node.run("plan", "--mode=remove", code=3 if takes_plugins else 4).out
+    node.settings = "settings.yaml"
+    assert ("no NRI plugin could follow cri-resmgr" in planned) is not takes_plugins
+
+
+@rule("R6")
 @pytest.mark.matrix("remove", "exactness")
 def test_a_removal_leaves_every_file_as_it_was(node: MachineNode, before: dict[str, str]) -> None:
     node.run("remove")
