@@ -165,11 +165,7 @@ def sync_directory(directory: str, kernel: Kernel) -> None:
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with named(directory):
-            try:
-                kernel.sync(descriptor)
-            except OSError as error:
-                if error.errno != errno.EINVAL:  # one of the kernel's own (/sys) has nothing to sync
-                    raise
+            kernel.sync(descriptor)
     finally:
         os.close(descriptor)
 

@@ -258,7 +258,8 @@ class RootedFiles:
                 if error.errno not in _NO_EMPTY_DIRECTORY:
                     raise
                 removed = False
-            disk.sync_directory(os.path.dirname(place), self._kernel)
+            if not path.startswith("/sys/"):  # on no disk: the kernel refuses to sync it
+                disk.sync_directory(os.path.dirname(place), self._kernel)
             return removed
 
     def remove_tree(self, path: str) -> None:
