@@ -73,7 +73,7 @@ def create_one(number: int, pod: Pod, each: int) -> tuple[str, str]:
                 HERE,
                 HERE.runtime_socket,
                 name,
-                cpu_shares=max(2, (10 + 137 * number % 1900) * 1024 // 1000),
+                cpu_shares=shares_of(number),
                 cpu_quota=5_000 * (number + 1) if index % 2 else 0,
                 memory_limit=(64 + number // each) << 20 if index % 3 else 0,
                 pod=pod,
@@ -85,6 +85,11 @@ def create_one(number: int, pod: Pod, each: int) -> tuple[str, str]:
                 raise
     say(f"{pod.name}/{name}")
     return f"{pod.name}/{name}", identity
+
+
+def shares_of(number: int) -> int:
+    """The cpu.shares that the container of this number is created with."""
+    return max(2, (10 + 137 * number % 1900) * 1024 // 1000)
 
 
 def say(what: str) -> None:
