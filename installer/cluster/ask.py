@@ -43,6 +43,7 @@ from installer.cluster.rollout import (
     wait_for_others,
 )
 from installer.cluster.size import FleetSize, build_size, measure
+from installer.cluster.successor import describe_missing, judge, resource_paths
 from installer.cluster.talk import End, Talk
 from installer.model.fleet import FLEET, FleetAnswer, PlannedWork, WorkResult
 
@@ -51,6 +52,9 @@ _MOVES = 4 + _TRIES  # two looks at the size, the canaries, a doubt; and the bre
 _NODES_PATH = "/api/v1/nodes"
 _LONGEST = 7200.0  # seconds until a node asks again, whatever others have written down
 _CONFLICT, _GONE = 409, 404
+_SUCCESSOR_PAUSE = 10.0  # seconds between two looks whether a plugin serves the node
+_RESOURCE_PAUSE = 30.0  # the same for its resource, and at most so many more
+_LEFT = PlannedWork("removal", begins=True, removes=True)
 
 
 class _FailedError(Exception):
@@ -90,6 +94,8 @@ class Ask:
                 rollout = Rollout(board, self._me, work, self._rules, path, now, self._random, labelled)
                 move = rollout.next_move()
                 if isinstance(move, Take):
+                    if work.removes and work.begins and (why := self._misses_successor()):
+                        return self._answer(Wait(why, "", _RESOURCE_PAUSE, _RESOURCE_PAUSE))
                     taken = self._take(move.permits)
                     return self._answer(taken) if isinstance(taken, Wait) else _granted(taken, rollout)
                 if isinstance(move, Wait):
@@ -186,6 +192,11 @@ class Ask:
         """Tells the result first, so that the next node that gets the permit knows of it."""
         told, tripped = False, ""
         try:
+            if end.successor_seconds is not None and (end.result is None or end.result.ok):
+                why, has_ended = self._await_successor(end.successor_seconds)
+                if not has_ended:
+                    return FleetAnswer(why=why, wait=_SUCCESSOR_PAUSE)
+                end = replace(end, result=WorkResult(_LEFT, False, why)) if why else end
             tripped = self._tell(end.result, knows_none=end.knows_none) if end.result else ""
             told = True
             released = not end.permit or self._release(end.permit, end.version)
@@ -202,7 +213,7 @@ class Ask:
                 if each.holder == self._me.identity and each.is_held(self._now):
                     self._release(each.name, each.version)
             # Of a fault: nobody begins the generation until a person deletes it, and then it begins anew.
-            if board.fault or result.work.removes:
+            if board.fault or (result.work.removes and not result.work.begins):
                 return ""
             if result.ok is False and not board.knows_size(self._context.daemonset_path, self._now):
                 board = self._count(board, may_be_gone=True)
@@ -216,6 +227,36 @@ class Ask:
         raise _FailedError(
             Answer(_CONFLICT, failure="other nodes wrote the circuit breaker at the same time")
         )
+
+    # -- what follows cri-resmgr --------------------------------------------------------------
+
+    def _misses_successor(self) -> str:
+        """Why no NRI plugin could serve this node; empty if one could. Raises _FailedError."""
+        resources, why = self._read_resources()
+        return why or ("" if resources else describe_missing(self._rules.successor))
+
+    def _await_successor(self, seconds: float) -> tuple[str, bool]:
+        """Why no NRI plugin serves this node, empty if one does; and whether that is its last word, or so
+        many seconds have passed. Raises _FailedError."""
+        resources, why = self._read_resources()
+        said, has_tried = ("", False) if why else judge(resources, self._me.node)
+        late = seconds <= 0
+        why = f"cri-resmgr is removed, and {why or said}" if why or said else ""
+        return why, late or has_tried
+
+    def _read_resources(self) -> tuple[list[Mapping[str, Any]], str]:
+        """Those that are for this node, or why they cannot be read. Raises _FailedError."""
+        node = _checked(self._call("GET", f"{_NODES_PATH}/{self._me.node}?resourceVersion=0"))
+        found = list[Mapping[str, Any]]()
+        for paths in resource_paths(self._rules.successor, node):
+            for path in paths:
+                answer = self._call("GET", path)
+                if answer.ok:
+                    found.append(answer.body)
+                    break
+                if answer.code != _GONE:
+                    return [], f"the API server does not show the resources of NRI plugins: {answer.failure}"
+        return found, ""
 
     def _release(self, name: str, version: str) -> bool:
         """Whether the permit is no longer ours. One that was written since is another's, also where that

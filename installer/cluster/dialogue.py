@@ -29,7 +29,7 @@ def next_talk(before: Member, now: float) -> Member:
     due = {what for what, at in before.due.items() if at <= now + _SAME}
     later = {what: at for what, at in before.due.items() if what not in due}
     member = replace(before, due=later, talked_at=now)
-    order, permit = Talk(before.context), _permit_talk(before) if Due.PERMIT in due else None
+    order, permit = Talk(before.context), _permit_talk(before, now) if Due.PERMIT in due else None
     if due & {Due.LOOK, Due.WORD}:
         # A statement that differs is written without a look, because the answer shows the Node. One that does
         # not differ needs the look: others may have changed it.
@@ -46,22 +46,24 @@ def _word_talk(member: Member, order: Talk, *, look: bool, tells: bool) -> Talk:
     return replace(order, look=look, say=says, said=member.memory, events=member.events)
 
 
-def _permit_talk(member: Member) -> Talk | None:
+def _permit_talk(member: Member, now: float) -> Talk | None:
     """First reports the end of the last work, and only then asks for more."""
     order = Talk(member.context, uid=member.uid, canary=member.canary, rules=member.rules)
     returns = member.held if member.is_spare and not member.awaits_node else None
     if member.uid and (member.results or returns):
-        return replace(order, end=_end(member, returns, knows_none=not member.held and not member.yielded))
+        end = _end(member, returns, now, knows_none=not member.held and not member.yielded)
+        return replace(order, end=end)
     asks = member.uid and member.work is not None and member.granted is None and not member.busy
     return replace(order, begin=member.work) if asks else None
 
 
-def _end(member: Member, returns: Held | None, *, knows_none: bool = False) -> End:
+def _end(member: Member, returns: Held | None, now: float, *, knows_none: bool = False) -> End:
     result = member.results[0] if member.results else None
-    return End(result, returns.name if returns else "", returns.version if returns else "", knows_none)
+    name, version = (returns.name, returns.version) if returns else ("", "")
+    return End(result, name, version, knows_none, member.successor_seconds(now))
 
 
-def last_talk(before: Member) -> Talk | None:
+def last_talk(before: Member, now: float) -> Talk | None:
     """When the daemon ends: what was not told, and the permit, if it is no longer needed."""
     unsent = (*(before.flight.events if before.flight else ()), *before.events)
     reached = any(result == "ok" for part, (result, _) in before.parts.items() if part != "process")
@@ -69,7 +71,7 @@ def last_talk(before: Member) -> Talk | None:
     if reached and ((unsent and before.is_allowed("events")) or tells):
         member = replace(before, events=unsent if before.is_allowed("events") else ())
         order = _word_talk(member, order, look=tells and not before.memory, tells=tells)
-    end = _end(before, None if before.busy else before.held)
+    end = _end(before, None if before.busy else before.held, now)
     if end.result or end.permit:
         order = replace(order, uid=before.uid, rules=before.rules, end=end)
     return order if order.is_of_node or order.end else None
@@ -160,7 +162,7 @@ def _hear_begin(before: Member, now: float, flight: Talk, answer: FleetAnswer) -
 
 def _hear_end(before: Member, end: End, answer: FleetAnswer) -> Member:
     """A node that could not report the end of its last work waits until it has."""
-    member = replace(before, why=answer.why) if answer.failed else before
+    member = replace(before, why=answer.why) if answer.why else before
     if answer.told and end.result:
         member = replace(member, results=before.results[1:])
     if answer.released and end.permit:

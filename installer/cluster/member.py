@@ -245,6 +245,14 @@ class Member(Kept):
     def owes(self) -> bool:
         return bool(self.results or self.held)
 
+    def successor_seconds(self, now: float) -> float | None:
+        """Until a removal counts as failed, because no NRI plugin says that it serves the node; None where
+        none is waited for. The permit lasts at least as long: a pass takes less than half of its time."""
+        is_left = self.state is not None and self.state.phase is Phase.REMOVED
+        return (
+            self.worked_at + self.rules.hold_seconds / 2 - now if self.rules.successor and is_left else None
+        )
+
     def without_expired(self, now: float) -> Member:
         """A permit that others may have by now is forgotten: its node has not become Ready in time."""
         expired = self.held is not None and not self.busy and now - self.held.since >= self.rules.hold_seconds

@@ -16,7 +16,14 @@ from installer.cluster.pod_context import PROGRAM, PodContext
 from installer.model.daemon import Phase
 from installer.model.hold import PAUSE_ANNOTATION
 from installer.model.instant import plain_time
-from installer.model.names import LAST_FAILURE, NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
+from installer.model.names import (
+    LAST_FAILURE,
+    NOT_READY_TAINT,
+    READY_CONDITION,
+    READY_LABEL,
+    STATUS,
+    SUCCESSOR_LABEL,
+)
 
 EVENTS_PATH = "/api/v1/namespaces/default/events"
 _REASON_LIMIT = 1024  # bytes in an annotation (those of a node share 256 KiB), or in an Event's note
@@ -43,7 +50,8 @@ def build_word_patch(
     """A strategic merge patch of the status of the Node that was read, with all of it but the
     taint: annotations, label, and one condition beside kubelet's. `status` is the daemon's state, `failure`
     its last failure, empty if there was none. `serves`: whether cri-resmgr serves the node; None: not known,
-    and what is there stays. After a removal only the annotation that says so is left.
+    and what is there stays. After a removal only the annotation that says so is left, and the label for a
+    successor, if there is to be one.
 
     Of a Node, whoever writes the status may write annotations and labels with it: kubelet itself does
     (PatchNodeStatus of k8s.io/component-helpers/node/util: "some component does use this to update node
@@ -77,7 +85,7 @@ def build_node_patch(
 def remember(node: Node) -> dict[str, Any]:
     """What the Node says of us: enough for `build_word_patch` to say the next thing without another look."""
     metadata = _mapping(node, "metadata")
-    names = {"annotations": (STATUS, LAST_FAILURE), "labels": (READY_LABEL,)}
+    names = {"annotations": (STATUS, LAST_FAILURE), "labels": (READY_LABEL, SUCCESSOR_LABEL)}
     ours = {
         part: {
             key: str(text)[:_KNOWN_LIMIT] for key, text in _mapping(metadata, part).items() if key in wanted
@@ -98,6 +106,7 @@ def _metadata_changes(
     labels: dict[str, str | None] = {}
     if removed or serves is not None:
         labels[READY_LABEL] = None if removed else str(serves).lower()
+        labels[SUCCESSOR_LABEL] = status.get("successor")
     changes: dict[str, Any] = {}
     for key, wanted in (("annotations", annotations), ("labels", labels)):
         there = _mapping(metadata, key)

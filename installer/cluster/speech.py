@@ -93,6 +93,7 @@ class Speech:
         return speech
 
     def _word(self, state: DaemonState) -> dict[str, str]:
+        left = state.phase is Phase.REMOVED and state.successor
         return {
             "version": installer.__version__,
             "state": state.phase.value,
@@ -104,7 +105,7 @@ class Speech:
             "policySource": state.installed.policy_source,
             "hold": state.hold[:MESSAGE_LIMIT],
             "changed": self.changed,  # empty if it has not: the Node keeps what it says
-        }
+        } | ({"successor": state.successor} if left else {})
 
 
 def kind_of(state: DaemonState) -> tuple[str, str]:

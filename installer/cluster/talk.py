@@ -23,12 +23,15 @@ Result = tuple[str, str]
 @dataclass(frozen=True, slots=True)
 class End:
     """`result` is to be told, and `permit`, which was taken with this resourceVersion (`version`), to be
-    given back. `knows_none`: by what the node remembers, it holds none; what has its name is given back."""
+    given back. `knows_none`: by what the node remembers, it holds none; what has its name is given back.
+    `successor_seconds`: for how long an NRI plugin is still waited for, before the removal counts as failed;
+    None where none is."""
 
     result: WorkResult | None = None
     permit: str = ""
     version: str = ""
     knows_none: bool = False
+    successor_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,7 @@ class Voice:
             loop.cancel(self._timer)
         if self._child is not None:
             self._child.kill()
-        if (order := last_talk(self.member)) is not None:
+        if (order := last_talk(self.member, self._clock())) is not None:
             self._run(order, FIRST_SECONDS)
 
     # -- effects --------------------------------------------------------------------------

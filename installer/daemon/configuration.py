@@ -77,6 +77,7 @@ def build_configuration(settings: Settings) -> Configuration:
             order=settings.rollout.order,
             soak_seconds=float(settings.rollout.soak_seconds),
             hold_seconds=2.0 * deadlines.converge + _PERMIT_SLACK,
+            successor=settings.removal.successor_namespace if settings.removal.successor == "nri" else "",
         ),
     )
 

@@ -104,6 +104,7 @@ class Policy:
             serves=self._serves,
             wanted=self._passes.wanted if self.configuration.mode is Mode.INSTALL else "",
             installed=self._passes.installed,
+            successor="nri" if self.configuration.rules.successor else "",
             restarts=self._used(),
             **self._passes.counts,
         )

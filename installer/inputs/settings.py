@@ -34,6 +34,7 @@ _UNIT_NAME = re.compile(r"[A-Za-z0-9:_.\\@-]{1,247}\.service")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HEALTHZ_URL = re.compile(r"http://(\[[0-9A-Fa-f:]+\]|[0-9.]+|localhost)(?::([0-9]{1,5}))?(/[!-~]*)?")
 _SHARE = re.compile(r"[1-9][0-9]{0,8}|([1-9][0-9]?|100)%")
+_NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _LISTEN = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]*):([0-9]{1,5})")
 
 
@@ -140,12 +141,21 @@ class KubeletSettings(_Section):
 
 class RemovalSettings(_Section):
     """What leaves the host, and when. `wait_seconds` is for `uninstall`, which waits for the whole fleet.
-    `successor` is what places containers afterwards: a node that is not ready for it is not left."""
+    `successor` is what places containers afterwards: a node that is not ready for it is not left, and the
+    next one waits until it serves this one. Its resources are in `successor_namespace`."""
 
     on_termination: Literal["keep", "auto"] = "keep"
     reset_pinning: bool = True
     wait_seconds: int = Field(default=600, ge=1, le=_DAY)
     successor: Literal["none", "nri"] = "none"
+    successor_namespace: str = "kube-system"
+
+    @field_validator("successor_namespace")
+    @classmethod
+    def _check_namespace(cls, name: str) -> str:
+        if not _NAMESPACE.fullmatch(name):
+            raise ValueError("must be the name of a namespace, such as kube-system")
+        return name
 
 
 class RolloutSettings(_Section):

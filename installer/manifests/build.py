@@ -120,7 +120,8 @@ def _rbac(inputs: ManifestInputs) -> Objects:
     if inputs.managed_resource:
         metadata["annotations"] |= _KEEP
     yield from render_template("service-account", **metadata)
-    yield from render_template("rbac", **metadata, annotate_node=values.writes_node)
+    followed = inputs.settings.removal.successor == "nri"
+    yield from render_template("rbac", **metadata, annotate_node=values.writes_node, followed=followed)
     yield from render_template("rollout", **metadata, rollout_namespace=values.rollout_namespace)
 
 

@@ -56,7 +56,8 @@ class DaemonState:
     endpoint. `last_exit` is the exit code of the last pass (-1: none has ended). What is `installed`, by the
     last pass, and what is wanted are two things. `wanted` is the generation that the fleet is asked
     for, empty where the inputs cannot be read. `serves`: what is installed is good, and kubelet works with
-    it, whichever generation that is. `restarts` are our restarts of kubelet within
+    it, whichever generation that is. `successor`: what is to follow a removal, `nri` or nothing. `restarts`
+    are our restarts of kubelet within
     the last hour; `all_restarts`, `passes`, `changes` (passes that changed something and converged),
     `repairs` (those that changed something after the first), `rollbacks`, `rescues` and `failures` count
     since the process began."""
@@ -71,6 +72,7 @@ class DaemonState:
     installed: Installed = Installed()
     wanted: str = ""
     serves: bool = False
+    successor: str = ""
     restarts: int = 0
     all_restarts: int = 0
     passes: int = 0

@@ -42,13 +42,15 @@ NO_WORK = PlannedWork("")
 @dataclass(frozen=True, slots=True)
 class FleetRules:
     """The settings that all nodes of a fleet share. Shares are a number, or a percentage of the nodes.
-    `hold_seconds`: the longest that one permitted pass may take."""
+    `hold_seconds`: the longest that one permitted pass may take. `successor`: the namespace of the resources
+    of the NRI plugin that is to follow cri-resmgr, empty where none is."""
 
     concurrent_restarts: str = "1%"
     max_failures: str = "1%"
     order: str = "canary"
     soak_seconds: float = 300.0
     hold_seconds: float = 814.0
+    successor: str = ""
 
 
 DEFAULT_RULES = FleetRules()

@@ -90,7 +90,9 @@ def _planned_work(inputs: Inputs, assessment: Assessment, record: Record) -> Pla
     plan, in_force = assessment.plan, assessment.policy
     restarts = assessment.most_restarts > 0
     if plan.mode is Mode.REMOVE:
-        return PlannedWork("removal", restarts_kubelet=restarts, removes=True)
+        # What others are to learn from is whether its successor serves the node.
+        tells = restarts and inputs.request.settings.removal.successor == "nri"
+        return PlannedWork("removal", restarts, begins=tells, soaks=tells, removes=True)
     repolicies = policy_of(plan.desired, assessment.snapshot.cache).name != (
         in_force.name if in_force else ""
     )

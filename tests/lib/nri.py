@@ -98,6 +98,30 @@ def load_schemas(config: pytest.Config) -> dict[str, Any]:
     return found
 
 
+def definitions(config: pytest.Config) -> list[dict[str, Any]]:
+    """The CustomResourceDefinitions; where nobody has named them, one that takes anything for one kind."""
+    if directory := config.getoption(OPTION):
+        return [
+            yaml.safe_load(path.read_text()) for path in sorted(Path(directory).glob("config.nri_*.yaml"))
+        ]
+    names = {"kind": "TopologyAwarePolicy", "plural": "topologyawarepolicies"}
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    version = {"name": "v1alpha1", "served": True, "storage": True, "schema": schema}
+    return [
+        {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": f"{names['plural']}.config.nri"},
+            "spec": {
+                "group": "config.nri",
+                "scope": "Namespaced",
+                "names": names,
+                "versions": [{**version, "subresources": {"status": {}}}],
+            },
+        }
+    ]
+
+
 def check_schema(resource: dict[str, Any], schemas: dict[str, Any]) -> None:
     jsonschema = pytest.importorskip("jsonschema")
     faults = jsonschema.Draft202012Validator(schemas[resource["kind"]]).iter_errors(resource)

@@ -1,0 +1,57 @@
+"""The NRI plugin that follows cri-resmgr on a node, by what its custom resources say. Pure.
+
+A plugin of nri-plugins reads one resource of its kind, in its own namespace: that of the node before that of
+the node's group before the default. It writes into `status.nodes` what came of it (pkg/agent of nri-plugins).
+That its pod is Ready says nothing: it has no probes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+_API = "/apis/config.nri/v1alpha1/namespaces"
+_PLURALS = ("topologyawarepolicies", "balloonspolicies")
+_GROUP = "config.nri/group"
+_WHY = 300  # characters of what a plugin says
+
+Object = Mapping[str, Any]
+
+
+def resource_paths(namespace: str, node: Object) -> Iterator[tuple[str, ...]]:
+    """For each kind of plugin, where its resource for this Node may be; the first that exists counts."""
+    metadata = _mapping(node, "metadata")
+    group = _mapping(metadata, "labels").get(_GROUP)
+    names = (f"node.{metadata.get('name')}", *([f"group.{group}"] if group else []), "default")
+    for plural in _PLURALS:
+        yield tuple(f"{_API}/{namespace}/{plural}/{name}" for name in names)
+
+
+def describe_missing(namespace: str) -> str:
+    return (
+        f"no TopologyAwarePolicy and no BalloonsPolicy in namespace {namespace} is for this node; apply what "
+        "`cri-resmgr-installer translate` prints"
+    )
+
+
+def judge(resources: Sequence[Object], node: str) -> tuple[str, bool]:
+    """Why no plugin serves the node by these resources, empty if one does; and whether one has tried."""
+    reasons = list[str]()
+    for each in resources:
+        metadata, status = _mapping(each, "metadata"), _mapping(_mapping(each, "status", "nodes"), node)
+        name = f"{each.get('kind')} {metadata.get('namespace')}/{metadata.get('name')}"
+        if status.get("generation") != metadata.get("generation"):
+            continue
+        if status.get("status") == "Success":
+            return "", True
+        reasons.append(f"{name}: {str(status.get('errors') or status.get('status'))[:_WHY]}")
+    tried = bool(reasons)
+    why = "; ".join(reasons) if tried else "no NRI plugin says yet that it serves this node"
+    return why, tried
+
+
+def _mapping(values: Object, *keys: str) -> Object:
+    for key in keys:
+        found = values.get(key)
+        values = found if isinstance(found, dict) else {}
+    return values

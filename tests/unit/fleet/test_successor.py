@@ -1,0 +1,151 @@
+"""A removal that an NRI plugin is to follow: nobody leaves without a resource for it, and the others wait
+until the plugin says that it serves the node that was left."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from installer.cluster.kubeapi import Answer
+from installer.cluster.successor import judge, resource_paths
+from installer.model.daemon import DaemonState, Phase
+from installer.model.fleet import PlannedWork
+from installer.model.names import SUCCESSOR_LABEL, Mode
+from tests.faults.fleets.sim import Clock, SimStore
+from tests.lib.fleet_bench import RULES, anywhere
+from tests.lib.member_bench import MemberNode
+
+REMOVAL = PlannedWork("removal", begins=True, soaks=True, removes=True)
+FOLLOWED = anywhere(replace(RULES, successor="kube-system"), concurrent_restarts="1")
+PLACE = "/apis/config.nri/v1alpha1/namespaces/kube-system"
+LEFT = DaemonState(Mode.REMOVE, Phase.REMOVED, ready=True, successor="nri")
+MISSING = "no TopologyAwarePolicy and no BalloonsPolicy in namespace kube-system is for this node"
+
+
+class Fleet:
+    """Two nodes, `a` and `b`, that are to be left, and may at the same time if nobody is waited for."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.store = SimStore(self.clock)
+        self.store.size(2)
+        self.a, self.b = (MemberNode(self.store, self.clock, name, rules=FOLLOWED) for name in "ab")
+        for node in (self.a, self.b):
+            node.sees()
+
+    def configure(self, name: str = "default", plural: str = "balloonspolicies", generation: int = 1) -> None:
+        kind = {"balloonspolicies": "BalloonsPolicy"}.get(plural, "TopologyAwarePolicy")
+        metadata = {"name": name, "namespace": "kube-system", "generation": generation}
+        self.store.put(f"{PLACE}/{plural}/{name}", {"kind": kind, "metadata": metadata})
+
+    def plugin_says(self, status: str, node: str = "a", generation: int = 1, errors: str = "") -> None:
+        path = f"{PLACE}/balloonspolicies/default"
+        said = {"status": status, "generation": generation, "errors": errors}
+        self.store.put(path, {**self.store.objects[path], "status": {"nodes": {node: said}}})
+
+    def leave_a(self) -> None:
+        """Until it is removed, and ready."""
+        self.a.is_permitted(REMOVAL)
+        self.a.works(REMOVAL)
+        self.a.voice.saw(LEFT, None, FOLLOWED, busy=False, looks=False)
+        self.a.is_ready(True)
+
+    def waits(self, node: MemberNode, seconds: float = 60.0) -> str:
+        """Why the removal of this node may not begin within so many seconds; empty if it may."""
+        node.wants, until = REMOVAL, self.clock.now + seconds
+        while self.clock.now < until and node.granted is None:
+            node.goes_on(5.0)
+        return "" if node.granted else node.voice.permission().why
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    return Fleet()
+
+
+def test_a_node_without_a_resource_is_not_left_until_there_is_one(fleet: Fleet) -> None:
+    assert fleet.waits(fleet.a).startswith(MISSING)
+    assert not fleet.store.holders()
+    fleet.configure("node.b")
+    assert fleet.waits(fleet.a).startswith(MISSING)
+    fleet.configure("node.a", "topologyawarepolicies")
+    assert fleet.waits(fleet.a, 90.0) == ""
+
+
+def test_resources_that_may_not_be_read_are_as_good_as_none(fleet: Fleet) -> None:
+    """A removal whose rights are gone would not wait."""
+    fleet.configure()
+    fleet.store.away, fleet.store.away_for = Answer(403, failure="403"), f"{PLACE}/balloonspolicies"
+    assert "does not show the resources of NRI plugins: 403" in fleet.waits(fleet.a, 200.0)
+
+
+def test_the_next_node_waits_until_the_plugin_serves_the_first(fleet: Fleet) -> None:
+    fleet.configure()
+    fleet.leave_a()
+    assert fleet.waits(fleet.b, 120.0) == "other nodes go first"
+    assert [each.message for each in fleet.a.said if each.kind == "permit.waiting"][-1:] == [
+        "cri-resmgr is removed, and no NRI plugin says yet that it serves this node"
+    ]
+    fleet.plugin_says("Success", generation=0)  # of the resource as it was
+    assert fleet.waits(fleet.b) == "other nodes go first"
+    fleet.plugin_says("Success")
+    assert fleet.waits(fleet.b) == ""
+
+
+def test_a_plugin_that_fails_stops_the_second_node(fleet: Fleet) -> None:
+    fleet.configure()
+    fleet.leave_a()
+    fleet.plugin_says("Failure", errors="no such CPU")
+    why = "cri-resmgr is removed, and BalloonsPolicy kube-system/default: no such CPU"
+    assert fleet.waits(fleet.b, 600.0) == f"generation removal is stopped: it failed on node a: {why}"
+    assert fleet.store.events["RolloutStopped"] == 1
+    assert not fleet.store.holders()
+
+
+def test_a_plugin_that_never_says_anything_stops_the_second_node(fleet: Fleet) -> None:
+    fleet.configure()
+    fleet.leave_a()
+    began = fleet.clock.now
+    while not fleet.store.events["RolloutStopped"]:
+        for node in (fleet.a, fleet.b):
+            node.wants = REMOVAL if node is fleet.b else None
+            fleet.waits(fleet.b, 5.0)
+        fleet.a.goes_on(5.0)
+    assert RULES.hold_seconds / 2 <= fleet.clock.now - began < RULES.hold_seconds
+    assert "no NRI plugin says yet that it serves this node" in fleet.waits(fleet.b, 600.0)
+
+
+def test_the_resource_of_the_node_goes_before_its_groups_and_that_before_the_default() -> None:
+    node = {"metadata": {"name": "n1", "labels": {"config.nri/group": "big"}}}
+    names = [[path.rpartition("/")[2] for path in paths] for paths in resource_paths("ns", node)]
+    assert names == [["node.n1", "group.big", "default"]] * 2
+    alone = [len(paths) for paths in resource_paths("ns", {"metadata": {"name": "n1"}})]
+    assert alone == [2, 2]
+
+
+@pytest.mark.parametrize("status", [None, [], {"nodes": []}, {"nodes": {"n1": 7}}, {"nodes": {"n1": {}}}])
+def test_a_status_of_another_form_says_nothing(status: object) -> None:
+    resource = {"kind": "BalloonsPolicy", "metadata": {"generation": 2}, "status": status}
+    assert judge([resource], "n1")[1] is False
+
+
+def test_a_node_that_was_left_has_the_label_for_the_chart() -> None:
+    from datetime import UTC, datetime
+
+    from installer.cluster.node_word import build_word_patch, remember
+    from installer.cluster.speech import Speech
+    from tests.lib.throwaway.apiserver import merge
+
+    now = datetime(2026, 1, 2, tzinfo=UTC)
+    speech, _ = Speech().take(LEFT, 0.0)
+    node = {"metadata": {"name": "n1", "labels": {"os": "linux"}}}
+    patch = build_word_patch(node, speech.status, speech.serves, {}, now)
+    assert patch is not None
+    assert patch["metadata"]["labels"] == {SUCCESSOR_LABEL: "nri"}
+    node = merge(node, patch)
+    assert build_word_patch(remember(node), speech.status, speech.serves, {}, now) is None
+    back, _ = speech.take(DaemonState(Mode.INSTALL, Phase.CONVERGED, ready=True, serves=True), 1.0)
+    patch = build_word_patch(node, back.status, back.serves, {}, now)
+    assert patch is not None
+    assert patch["metadata"]["labels"][SUCCESSOR_LABEL] is None
