@@ -45,7 +45,7 @@ from installer.cluster.rollout import (
 from installer.cluster.size import FleetSize, build_size, measure
 from installer.cluster.successor import describe_missing, judge, resource_paths
 from installer.cluster.talk import End, Talk
-from installer.model.fleet import FLEET, FleetAnswer, PlannedWork, WorkResult
+from installer.model.fleet import FLEET, REMOVAL, FleetAnswer, PlannedWork, WorkResult
 
 _TRIES = 4  # of a write that others hinder
 _MOVES = 4 + _TRIES  # two looks at the size, the canaries, a doubt; and the breaker
@@ -54,7 +54,7 @@ _LONGEST = 7200.0  # seconds until a node asks again, whatever others have writt
 _CONFLICT, _GONE = 409, 404
 _SUCCESSOR_PAUSE = 10.0  # seconds between two looks whether a plugin serves the node
 _RESOURCE_PAUSE = 30.0  # the same for its resource, and at most so many more
-_LEFT = PlannedWork("removal", begins=True, removes=True)
+_LEFT = PlannedWork(REMOVAL, begins=True, removes=True)
 
 
 class _FailedError(Exception):

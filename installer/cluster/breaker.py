@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from installer.cluster.leases import annotations_of, breaker_name, build_lease, metadata_of, share_of
-from installer.model.fleet import BREAKER, FleetRules
+from installer.model.fleet import BREAKER, REMOVAL, FleetRules
 from installer.model.instant import parse_past, plain_time
 
 LABELLED, FIRST = "labelled", "first"
@@ -117,7 +117,9 @@ def stopped(breaker: Breaker, rules: FleetRules, nodes: int) -> str:
         return ""
     node, last = by_time[limit - 1]
     more = f" ({len(by_time)} nodes have failed)" if len(by_time) > 1 else ""
-    return f"generation {breaker.generation[:12]} is stopped: it failed on node {node}: {last.why}{more}"
+    is_removal = breaker.generation == REMOVAL
+    what = "the removal" if is_removal else f"generation {breaker.generation[:12]}"
+    return f"{what} is stopped: it failed on node {node}: {last.why}{more}"
 
 
 def allows_more(rules: FleetRules, nodes: int) -> bool:

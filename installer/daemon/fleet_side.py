@@ -12,11 +12,11 @@ from installer.daemon.poller import PollSnapshot
 from installer.errors import InstallerError, RolledBackError
 from installer.host.ports import Files
 from installer.model.daemon import Cluster
-from installer.model.fleet import NO_WORK, PlannedWork, WorkResult
+from installer.model.fleet import NO_WORK, REMOVAL, PlannedWork, WorkResult
 from installer.model.jsontext import sha256_hex
 
 _LEAVE_SECONDS, _LEAVE_SPREAD = 60.0, 120.0  # for a permit; 600 s are all that a pod has to end
-_REMOVAL = PlannedWork("removal", removes=True)
+_REMOVAL = PlannedWork(REMOVAL, removes=True)
 
 
 def tell_cluster(cluster: Cluster, policy: Policy, snapshot: PollSnapshot) -> None:

@@ -13,6 +13,8 @@ SIZE = "cri-resource-manager.intel.com/size"
 """Annotation of that Lease: how large the fleet is (FleetSize)."""
 BREAKER = "cri-resource-manager.intel.com/breaker"
 """Annotation of a breaker's Lease: what it says."""
+REMOVAL = "removal"
+"""The generation of work that takes cri-resmgr away."""
 LONGEST_HOLD = 86_400
 """Seconds for which a permit can be held at most, whatever its Lease says."""
 ROLLOUT = "cri-resource-manager.intel.com/rollout"

@@ -85,14 +85,14 @@ def check_allowed(request: Request, assessment: Assessment) -> None:
 
 def _planned_work(inputs: Inputs, assessment: Assessment, record: Record) -> PlannedWork:
     """What the plan means for a fleet: a kubelet that restarts, and the first of a generation."""
-    from installer.model.fleet import PlannedWork  # late: most runs have nothing to do
+    from installer.model.fleet import REMOVAL, PlannedWork  # late: most runs have nothing to do
 
     plan, in_force = assessment.plan, assessment.policy
     restarts = assessment.most_restarts > 0
     if plan.mode is Mode.REMOVE:
         # What others are to learn from is whether its successor serves the node.
         tells = restarts and inputs.request.settings.removal.successor == "nri"
-        return PlannedWork("removal", restarts, begins=tells, soaks=tells, removes=True)
+        return PlannedWork(REMOVAL, restarts, begins=tells, soaks=tells, removes=True)
     repolicies = policy_of(plan.desired, assessment.snapshot.cache).name != (
         in_force.name if in_force else ""
     )

@@ -46,7 +46,8 @@ def say(cluster: Cluster, node: KubeNode, status: str, **more: str) -> None:
 
 def logs(cluster: Cluster, node: KubeNode) -> str:
     pod = cluster.pod(node, REMOVAL)
-    return cluster.kubectl("logs", "--namespace", NAMESPACE, pod["metadata"]["name"]) if pod else ""
+    name = pod["metadata"]["name"] if pod else "none"
+    return cluster.kubectl("logs", "--namespace", NAMESPACE, name, code=None)
 
 
 def left(cluster: Cluster) -> list[KubeNode]:
@@ -97,7 +98,8 @@ def test_the_second_node_waits_for_the_plugin_of_the_first(cluster: Cluster) -> 
 
 
 def test_a_plugin_that_fails_stops_the_third_node_until_a_person_says_retry(cluster: Cluster) -> None:
-    second = next(node for node in left(cluster) if "no NRI plugin" in logs(cluster, node)[-400:])
+    said = cluster.get(RESOURCE, "default", NAMESPACE)["status"]["nodes"]
+    (second,) = (node for node in left(cluster) if node.name not in said)
     say(cluster, second, "Failure", errors="no such CPU")
     cluster.wait(lambda: "no such CPU" in status(cluster, code=None), "the rollout is stopped, and says why")
     until = time.monotonic() + LOOK_SECONDS

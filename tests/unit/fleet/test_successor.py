@@ -98,7 +98,7 @@ def test_a_plugin_that_fails_stops_the_second_node(fleet: Fleet) -> None:
     fleet.leave_a()
     fleet.plugin_says("Failure", errors="no such CPU")
     why = "cri-resmgr is removed, and BalloonsPolicy kube-system/default: no such CPU"
-    assert fleet.waits(fleet.b, 600.0) == f"generation removal is stopped: it failed on node a: {why}"
+    assert fleet.waits(fleet.b, 600.0) == f"the removal is stopped: it failed on node a: {why}"
     assert fleet.store.events["RolloutStopped"] == 1
     assert not fleet.store.holders()
 
