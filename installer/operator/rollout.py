@@ -11,7 +11,7 @@ from installer.cluster.leases import breaker_name
 from installer.cluster.size import heard_by
 from installer.model.daemon import Phase
 from installer.model.event import name_some
-from installer.model.fleet import FLEET, FleetRules
+from installer.model.fleet import FLEET, REMOVAL, FleetRules
 from installer.model.instant import plain_time
 from installer.model.names import Mode
 from installer.model.overview import GenerationView, NodeHealth, NodeView, RolloutView, group_nodes
@@ -147,14 +147,15 @@ def _read_rules(api: KubeApi, installed: Installed) -> FleetRules:
 
 def build_view(installed: Installed, rollout: Rollout, nodes: Collection[NodeView]) -> RolloutView:
     """What the nodes say decides which generations are asked for: those whose pod is of the present template.
-    Where they say nothing (`annotateNode: false`), it is the one that was begun last. A removal asks for
-    none. Pure."""
+    Where they say nothing (`annotateNode: false`), it is the one that was begun last. A removal has
+    a circuit breaker only where a plugin is to follow it. Pure."""
     mode = installed.what.mode
     ours = [each for each in nodes if each.mode is mode]
     installs = mode is Mode.INSTALL
     wanted = {each.wanted for each in ours if each.wanted and not each.outdated} if installs else set()
     begun = {each.breaker.generation: each for each in rollout.generations}
-    current = wanted or set(list(begun)[:1] if installs else ())
+    last = [name for name in begun if (name == REMOVAL) is not installs][:1]
+    current = wanted or set(last)
     unbegun = [
         _generation(Generation(Breaker(each), "", 0), ours, current=True) for each in wanted - set(begun)
     ]

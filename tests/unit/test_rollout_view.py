@@ -80,6 +80,16 @@ def test_where_nodes_say_nothing_the_last_one_that_was_begun_is_asked_for() -> N
 
 
 @rule("R13")
+def test_a_removal_that_was_stopped_is_shown_by_the_removal_alone() -> None:
+    failed = Breaker("removal", begun=NOW - 100, failures={"n1": Failure(NOW - 90, "no plugin serves it")})
+    code, text = said(view(failed, GOOD, what=installed(Mode.REMOVE)))
+    assert code == 3
+    assert "the removal is stopped: it failed on node n1: no plugin serves it" in text
+    code, text = said(view(failed, GOOD))
+    assert code == 0
+    assert "asked for: generation good" in text
+
+
 def test_a_generation_that_the_first_node_has_refused_is_named_and_stands_still() -> None:
     refused = node("n1", "new", NodeHealth.TROUBLE, phase=Phase.REFUSED, reason="masked", ready=False)
     old = node("n2", "good", outdated=True)
