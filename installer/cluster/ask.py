@@ -87,15 +87,18 @@ class Ask:
 
     def begin(self, work: PlannedWork) -> FleetAnswer:
         """Whether the work may begin now. A permit that the node holds already is found again."""
+        needs_successor = work.removes and work.begins
         try:
             board, path = self._read_board(work.generation), self._context.daemonset_path
             for _ in range(_MOVES):
                 now, labelled = self._now, self._order.canary
                 rollout = Rollout(board, self._me, work, self._rules, path, now, self._random, labelled)
                 move = rollout.next_move()
-                if isinstance(move, Take):
-                    if work.removes and work.begins and (why := self._misses_successor()):
+                if needs_successor and isinstance(move, Take | Write):  # one that may not begin is no canary
+                    if why := self._misses_successor():
                         return self._answer(Wait(why, "", _RESOURCE_PAUSE, _RESOURCE_PAUSE))
+                    needs_successor = False
+                if isinstance(move, Take):
                     taken = self._take(move.permits)
                     return self._answer(taken) if isinstance(taken, Wait) else _granted(taken, rollout)
                 if isinstance(move, Wait):

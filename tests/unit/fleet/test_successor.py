@@ -73,6 +73,13 @@ def test_a_node_without_a_resource_is_not_left_until_there_is_one(fleet: Fleet) 
     assert fleet.waits(fleet.a, 90.0) == ""
 
 
+def test_one_without_a_resource_is_no_canary_for_which_others_wait(fleet: Fleet) -> None:
+    fleet.a.rules = fleet.b.rules = replace(FOLLOWED, order="canary")
+    assert fleet.waits(fleet.a).startswith(MISSING)
+    fleet.configure("node.b")
+    assert fleet.waits(fleet.b) == ""
+
+
 def test_resources_that_may_not_be_read_are_as_good_as_none(fleet: Fleet) -> None:
     """A removal whose rights are gone would not wait."""
     fleet.configure()
