@@ -13,7 +13,7 @@ class InstallerError(Exception):
     """The base class. `message` says what is wrong and where, `hint` what would help. `faults` are the parts
     of the message, where it tells of several. `waits`: nothing is wrong, the run has to wait.
 
-    Of a run that nobody watches, `fleet_generation` is what it was asked for, and `installed` what is there
+    Of an unattended run, `fleet_generation` is what it was asked for, and `installed` what is there
     all the same (`generation`, `policy`, `policySource`); None where that could not be looked at."""
 
     exit_code = 1
@@ -142,7 +142,7 @@ def remedy_for(error: OSError) -> str:
 
 
 def unforeseen(error: Exception) -> InstallerError:
-    """What nobody has foreseen is a bug, unless the host lacks what every program needs."""
+    """An unforeseen error is a bug, unless the host lacks what every program needs."""
     remedy = remedy_for(error) if isinstance(error, OSError) else ""
     if remedy:
         return InstallerError(f"{error}", f"{remedy}; then run the same command again")

@@ -89,7 +89,7 @@ def carry_out(order: Order, asked: Request, host: Host, reporter: PassReporter) 
 
 
 def build_request(order: Order, options: Options, settings: Settings) -> Request:
-    """What nobody watches. A plan is of what the settings say."""
+    """Unattended. A plan is of what the settings say."""
     mode = Mode.REMOVE if order.action is Action.REMOVE else Mode.INSTALL
     plans = order.action is Action.PLAN
     return Request(

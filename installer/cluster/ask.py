@@ -157,7 +157,7 @@ class Ask:
         return read_pause(left.body) if left.ok else None
 
     def _take(self, permits: Sequence[Permit]) -> Permit | Wait:
-        """The first one that nobody else takes at the same time; one without a name where none is needed.
+        """The first one that no other node takes at the same time; one without a name where none is needed.
         Raises _FailedError."""
         for permit in permits[:_TRIES]:
             answer = self._write_permit(permit)
@@ -215,7 +215,7 @@ class Ask:
             for each in board.permits if knows_none else ():
                 if each.holder == self._me.identity and each.is_held(self._now):
                     self._release(each.name, each.version)
-            # Of a fault: nobody begins the generation until a person deletes it, and then it begins anew.
+            # Of a fault: no node begins the generation until a person deletes it, and then it begins anew.
             if board.fault or (result.work.removes and not result.work.begins):
                 return ""
             if result.ok is False and not board.knows_size(self._context.daemonset_path, self._now):

@@ -57,8 +57,8 @@ class Breaker:
 
 
 def read_breaker(generation: str, lease: Mapping[str, Any], now: float) -> Breaker:
-    """At the time `now` of the epoch. Raises ValueError for a Lease that is not one of ours any more: nobody
-    begins on it."""
+    """At the time `now` of the epoch. Raises ValueError for a Lease that a person has edited: no node begins
+    on it."""
     try:
         found = json.loads(annotations_of(lease)[BREAKER])
         return Breaker(

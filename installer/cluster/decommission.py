@@ -25,7 +25,7 @@ class Decommission:
 def decide(context: PodContext, daemonset: Answer, node: Answer) -> Decommission:
     """Judges what the API says of our DaemonSet and of our node.
 
-    A DaemonSet of our name with another UID has taken the place of ours: it is asked what ours would be
+    A DaemonSet of our name with another UID has taken its place: it is asked what ours would be
     asked, for its pod is about to come.
     """
     name = f"DaemonSet {context.namespace}/{context.daemonset}"

@@ -70,8 +70,8 @@ class Permit:
         return self.begins > now + CLOCKS_DIFFER
 
     def is_lost(self, now: float) -> bool:
-        """Whether its term begins so late that no one can have it before: nobody is at work with it, and
-        nobody can take it."""
+        """Whether its term begins so late that no node can have it before: none is at work with it, and none
+        can take it."""
         return self.begins > now + CLOCKS_DIFFER + LONGEST_HOLD
 
     @property

@@ -78,7 +78,7 @@ class Held:
 class Kept:
     """What outlasts a daemon, in a file below /run: for a container that starts again while the API server is
     away, and for the pod that comes after it. Without it a permit is found again by its holder, or expires;
-    but a failure that nobody has told would be forgotten by the whole fleet.
+    but a failure that was not told would be forgotten by the whole fleet.
 
     `paused`: what the API server has last said. `failed` is the generation that this node has told to have
     failed, `leads` the one that it has begun as a canary; None: after a boot, when nobody knows whether it

@@ -20,7 +20,7 @@ _GENERATED_LIMIT, _RANDOM_LENGTH = 58, 5  # characters of a pod's name
 class PodContext:
     """`account` is the directory with the pod's token. `pod`, `namespace` and `daemonset` may be empty: then
     what needs them is left out. `annotate`: whether the node gets an annotation.
-    `rollout_namespace` has the permits; without one, nobody is asked."""
+    `rollout_namespace` has the permits; without one, no permit is needed."""
 
     host: str
     port: int

@@ -42,7 +42,7 @@ _LOST = "every permit is dated years ahead; `cri-resmgr-installer rollout retry`
 @dataclass(frozen=True, slots=True)
 class Board:
     """`paused`: why planned work is stopped, None if it is not. `breaker` is that of the generation that was
-    asked for, None if nobody has begun it; `fault` says why it cannot be read. `size` is the last one that a
+    asked for, None if no node has begun it; `fault` says why it cannot be read. `size` is the last one that a
     node has written down, None if there is none; this node itself, if it `is_counted`. `labelled`: how many
     nodes have the label of canaries, where that was asked for. `gone`: the holder of a permit whose Node is
     no more, empty where the one that was looked at is there; None: nobody was."""
@@ -116,7 +116,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """The first of these permits that nobody else takes at the same time; the work begins then. None is
+    """The first of these permits that no other node takes at the same time; the work begins then. None is
     needed where there are none."""
 
     permits: tuple[Permit, ...] = ()
@@ -173,7 +173,7 @@ class Rollout:
     def _pass_breaker(self) -> Move | None:
         """None where the generation may begin on this node."""
         breaker = self.board.breaker
-        if breaker is None:  # nobody has begun it yet: the first node writes that it goes first
+        if breaker is None:  # no node has begun it yet: the first one writes that it goes first
             if self.board.labelled is None:
                 return Look.CANARIES
             ring = breakers.LABELLED if self.board.labelled else breakers.FIRST

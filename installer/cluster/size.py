@@ -67,7 +67,7 @@ def build_size(size: FleetSize) -> dict[str, str]:
 
 
 def read_size(lease: Mapping[str, Any]) -> FleetSize | None:
-    """Of the Lease `fleet`. None where nobody has asked yet, or where it is not understood."""
+    """Of the Lease `fleet`. None where no node has asked yet, or where it is not understood."""
     try:
         found = json.loads(str(annotations_of(lease).get(SIZE, "")))
         nodes, waiting = _count(found["nodes"]), _count(found["waiting"])

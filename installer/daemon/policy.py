@@ -133,7 +133,7 @@ class Policy:
 
     def begun(self, action: Action, snapshot: PollSnapshot, *, by_another: bool = False) -> None:
         """The action begins, on what was seen. `ended` follows, also where no child could be started.
-        `by_another`: an earlier daemon has begun it, on inputs that nobody knows any more."""
+        `by_another`: an earlier daemon has begun it, on inputs that are no longer known."""
         self.working, self._before, self._by_another = action, snapshot, by_another
         # What a repair that had to wait was about is repaired when kubelet is safe.
         self._stopped |= action is Action.RESCUE and (self._is_limited(snapshot) or self._planned is not None)

@@ -124,5 +124,5 @@ def _images_of(deployment: Path) -> Mapping[str, Any]:
 
 
 def _placed(said: str) -> str:
-    """The entry may be another one of the owner's list than of ours."""
+    """The entry may have another index in the owner's list than in ours."""
     return said.replace("spec.extensions.0.providerConfig", "providerConfig")

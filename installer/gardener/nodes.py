@@ -86,7 +86,7 @@ def _nodes_of(api: KubeApi, daemon_set: Object) -> list[SeenNode]:
 
 
 def _who_ends(api: KubeApi, installed: Object | None, now: datetime) -> Nodes | None:
-    """What is left of an installation; None if there is nothing, but on nodes that nobody waits for.
+    """What is left of an installation; None if there is nothing, but on nodes that are not waited for.
 
     Raises ApiError.
     """

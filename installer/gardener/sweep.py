@@ -61,7 +61,7 @@ def _holds(owned: Owned, adjustments: tuple[str, ...]) -> bool:
 
 
 def _find_pods(api: KubeApi, instance: str, now: datetime) -> tuple[list[Node], list[Node]]:
-    """The nodes that have some and are awaited, and those that nobody waits for. Raises ApiError."""
+    """The nodes that have some and are awaited, and those that are not. Raises ApiError."""
     ending, silent = list[Node](), list[Node]()
     pages = api.list_pages(PODS, f"{OURS},{INSTANCE_LABEL}={instance}")
     for name in sorted({text_at(pod, "spec", "nodeName") for page in pages for pod in page.items}):

@@ -25,7 +25,7 @@ _SHOWN = 80  # characters of a value
 
 
 def reword(message: str) -> str:
-    """A message of pydantic-core's error list as one of ours: `must be at least 1`."""
+    """A message of pydantic-core's error list in our words: `must be at least 1`."""
     for pydantics, ours in _WORDING:
         message = message.replace(pydantics, ours)
     return message

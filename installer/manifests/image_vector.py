@@ -1,7 +1,7 @@
 """The images of a Gardener image vector: which entry names which image, for the nodes that it is meant for.
 
 Chosen as Gardener does it (`FindImage` of its package imagevector) by `architectures`: of several entries
-that fit, the one that says it most exactly. Ranges of versions are refused: one image of ours serves every
+that fit, the one that says it most exactly. Ranges of versions are refused: one image serves every
 version of Kubernetes.
 """
 

@@ -178,7 +178,7 @@ class _Reader:
         return [_Part(document, (*path, "providerConfig"))]
 
     def read_installer(self, part: _Part) -> Source:
-        """The values of the manifests that a chart of ours has; none in others."""
+        """The values of the manifests that our chart has; none in others."""
         path = (*part.path, _INSTALLER)
         data = _at(part.document.data, path)
         if not isinstance(data, (Mapping, type(None))):

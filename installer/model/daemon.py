@@ -42,7 +42,7 @@ _STANDS_BACK = (
 @dataclass(frozen=True, slots=True)
 class Installed:
     """What a pass found or left installed, and the policy in force, because `policy_source` asked for it.
-    Empty where nothing of ours is good."""
+    Empty where no generation is good."""
 
     generation: str = ""
     payload_version: str = ""

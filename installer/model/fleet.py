@@ -77,12 +77,13 @@ class Permission:
 
 
 FREE = Permission()
-"""A host outside of a fleet: nobody is asked."""
+"""A host outside of a fleet needs no permit."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkResult:
-    """How permitted work has ended. `ok` is None where it touched nothing, so that nobody learns from it."""
+    """How permitted work has ended. `ok` is None where it touched nothing, which says nothing
+    of the generation."""
 
     work: PlannedWork
     ok: bool | None

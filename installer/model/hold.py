@@ -31,7 +31,7 @@ def reason_in(content: bytes) -> str:
 
 
 def is_operators(reason: str) -> bool:
-    """Whether a person set the hold of this reason. No hold (an empty reason) is nobody's."""
+    """Whether a person set the hold of this reason. An empty reason is no hold."""
     return bool(reason) and not reason.startswith((BY_DAEMON, BY_ROLLBACK, BY_RUN))
 
 

@@ -31,7 +31,7 @@ class Kind(StrEnum):
     DIRECTORY = "directory"
     SYMLINK = "symlink"
     OTHER = "other"  # device, socket, fifo
-    OUTSIDE = "path out of the host root"  # by a symlink on the way: nothing of ours can be there
+    OUTSIDE = "path out of the host root"  # by a symlink on the way: our file cannot be there
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ Content = bytes | Path | HostPath
 
 @dataclass(frozen=True, slots=True)
 class DesiredFile:
-    """One file of ours: root's, `mode`, with `content`, whose sha256 in hex is `digest`.
+    """One of our files: root's, `mode`, with `content`, whose sha256 in hex is `digest`.
 
     `generation_carrier` marks the environment file that a unit is started from: its generation line is what
     the running process testifies (and what reads `pending-...` in between). The record has no content: what
@@ -414,7 +414,7 @@ _NO_BASE = KubeletBase()
 @dataclass(frozen=True, slots=True)
 class HostSnapshot:
     """`files` has every path that may be desired or is owned. `hold` is why kubelet is held on its base
-    endpoint, `pause` why nobody may change anything; both are empty if that is not so. `composed`: the guard
+    endpoint, `pause` why nothing may be changed; both are empty if that is not so. `composed`: the guard
     composed a flag for kubelet's last start. `leftovers` are those directories and files of cri-resmgr itself
     that exist, `cache` is what it keeps over restarts. `probe` is None until it is needed. `damaged` are the
     digests of kept contents that are damaged or gone.

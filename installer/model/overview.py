@@ -26,7 +26,7 @@ NEED_A_PERSON = (NodeHealth.TROUBLE, NodeHealth.SILENT, NodeHealth.DIRTY)
 
 @dataclass(frozen=True, slots=True)
 class FleetInstallation:
-    """A DaemonSet of ours. `instance` is the value `name`."""
+    """One of our DaemonSets. `instance` is the value `name`."""
 
     namespace: str
     name: str
@@ -94,7 +94,7 @@ class GenerationView:
 @dataclass(frozen=True, slots=True)
 class RolloutView:
     """`waiting` are nodes whose pod is not available, `outdated` those whose pod is still to be replaced.
-    `paused` is why a person has paused it, None if nobody has. `permits` has the nodes that may restart
+    `paused` is why a person has paused it, None if it is not. `permits` has the nodes that may restart
     kubelet now, and since when, of `limit` at once. `unreadable` are breakers of what is asked for. `awaited`
     are the nodes that are not done, and why; `stuck`: none of them goes on before a person has been there."""
 
@@ -134,7 +134,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """`others` are nodes that are not selected and have nothing of ours. `time` is the API server's.
+    """`others` are nodes that no DaemonSet selects and that say nothing of us. `time` is the API server's.
     `progress`: None while nothing is to be done."""
 
     time: str

@@ -165,7 +165,7 @@ class DesiredKubelet:
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """What should be there. Both units None and no files: nothing of ours (removal)."""
+    """What should be there. Both units None and no files: a removal."""
 
     files: tuple[DesiredFile, ...] = ()
     proxy: DesiredUnit | None = None
@@ -264,7 +264,7 @@ class Plan:
     `parts` are verified when
     the plan is done; none of them: the plan owns nothing, and its steps say themselves whether they failed.
     `resets` says of each running container that gets CPUs or weight back, or is adopted, what changes.
-    `resets_all`: what the proxy's cache says of a policy that touches nobody is not believed.
+    `resets_all`: what the proxy's cache says of a policy that touches no container is not believed.
     `controls` are the originals of what the proxy has set in the kernel and what is to come back.
     """
 
@@ -329,7 +329,7 @@ class Assessment:
     payload calls itself. `remembered_failure` is why this generation is not tried again on this host, empty
     if it may be tried. `policy` is the one in force, None while no proxy runs.
     `as_installed`: the host was compared with what was installed, as payload or configs were not given.
-    `unchecked`: nobody has looked at the containers since the proxy's start, which was not ours."""
+    `unchecked`: no run has looked at the containers since the proxy's start, which was not ours."""
 
     plan: Plan
     snapshot: HostSnapshot

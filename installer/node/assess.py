@@ -177,7 +177,7 @@ def _takes(policy: PolicyInForce | None) -> bool:
 
 
 def _is_unchecked(facts: Facts, record: Record) -> bool:
-    """Whether nobody has looked at the containers since the proxy was started, which may have taken something
+    """Whether no run has looked at the containers since the proxy was started, which may have taken something
     from them: systemd has started it, or a person."""
     unit = facts.snapshot.proxy.unit
     return _takes(facts.in_force) and unit.running and unit.invocation_id != record.checked

@@ -47,7 +47,7 @@ def say(findings: Iterable[Finding], emit: Emit) -> None:
 
 
 def check_pause(request: Request, snapshot: HostSnapshot) -> None:
-    """Raises UnservableHostError where nobody but a person who says so may change anything."""
+    """Raises UnservableHostError on a paused node, unless a person asks for the run and says so."""
     if snapshot.pause and not request.despite_pause:
         hint = f"someone may be working on it; --despite-pause proceeds anyway; {UNTOUCHED}"
         raise UnservableHostError(f"this node is paused: {snapshot.pause}", hint)

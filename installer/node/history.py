@@ -2,7 +2,7 @@
 something, and how such entries are read back.
 
 The journal is the host's own, so that `journalctl -t cri-resmgr-installer` on the node tells the same, and
-nothing of ours stays after a removal. A host without a journal works like any other, without history.
+nothing that we wrote stays after a removal. A host without a journal works like any other, without history.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ def find_resets(
     everyone: bool = False,
 ) -> tuple[Reset, ...]:
     """Those of `containers` that have not all that they should, each with what to write. `everyone`: also if
-    the cache says that the proxy has touched nobody."""
+    the cache says that the proxy has touched no container."""
     concerned = (each for each in containers if everyone or _concerned(each, cache))
     found = (_reset(container, cache, managers) for container in concerned)
     return tuple(reset for reset in found if reset is not None)

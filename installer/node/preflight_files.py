@@ -14,7 +14,7 @@ from installer.model.plan import Changes, Finding, Verb, refusal
 _MIB = 1 << 20
 _REMEDY_IMMUTABLE = "find out who made it immutable, then `chattr -i` it; or "
 _RUN_NEEDED = 16 * _MIB  # systemd's own margin (RELOAD_DISK_SPACE_NEEDED)
-_RESERVE = 8 * _MIB  # bytes, for everything of ours that is not the binary
+_RESERVE = 8 * _MIB  # bytes, for all our files but the binary
 
 
 def check_file_systems(probe: Probe, changes: Changes, binary_size: int) -> Iterable[Finding]:
@@ -27,7 +27,7 @@ def check_file_systems(probe: Probe, changes: Changes, binary_size: int) -> Iter
 
 
 def check_places(changes: Changes) -> tuple[Finding, ...]:
-    """A directory or a device in the place of a file of ours, which cannot be deleted as a file: checked
+    """A directory or a device in the place of our file, which cannot be deleted as a file: checked
     before a removal as well, which would otherwise stop half-way."""
     going = (change for change in changes.files if change.verb in (Verb.DELETE, Verb.RESTORE))
     return tuple(_blocked(change.path, change.before.obstacle) for change in going if change.before.obstacle)

@@ -1,6 +1,6 @@
 """Waits for cri-resmgr: while it starts, and while it reads its force.cfg again.
 
-cri-resmgr places every container before it answers, and nobody knows how long that takes: a number of seconds
+cri-resmgr places every container before it answers, and how long that takes is not known: a number of seconds
 is too few on a busy machine, and too many for a process that hangs. So a wait goes on while the process gets
 on: its unit's journal grows, or it uses the CPU.
 """
@@ -166,7 +166,7 @@ def why_not_taken(
 
 # While the proxy is stopped and is to be started again: what keeps kubelet from being left on a dead relay.
 #
-# Kubelet hangs on the relay meanwhile, and could start no pod of ours that would repair it. So no signal ends
+# Kubelet hangs on the relay meanwhile, and could not start our pod, which would repair it. So no signal ends
 # a run in this gap, and where kubelet does hang, systemd has promised before the stop to start the proxy,
 # should this run be killed.
 

@@ -12,7 +12,7 @@ from installer.model.host import Part
 from installer.node.ownership import RecordStore
 
 DAEMON = "the daemon"
-"""Who asks for a run that nobody watches."""
+"""Who asks for an unattended run."""
 
 
 @dataclass(frozen=True, slots=True)

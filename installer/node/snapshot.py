@@ -227,7 +227,7 @@ def _paths(settings: Settings, record: Record) -> list[str]:
 def _exists(files: Files, path: str) -> bool:
     try:
         return files.status(path) is not None
-    except UnservableHostError:  # a link leads out of the host root: nothing of ours can be there
+    except UnservableHostError:  # a link leads out of the host root: none of our files can be there
         return False
 
 
@@ -303,7 +303,7 @@ def _config_directory(files: Files, argv: tuple[str, ...]) -> tuple[UnitText, ..
 
 
 def _texts(files: Files, places: Iterable[str]) -> tuple[UnitText, ...]:
-    """Those that are there. A byte that is not UTF-8 must survive being copied into a file of ours."""
+    """Those that are there. A byte that is not UTF-8 must survive the copy into our file."""
     return tuple(
         UnitText(path, raw.decode("utf-8", "surrogateescape"))
         for path in places
@@ -380,7 +380,7 @@ def _unwritable(host: Host, directory: str) -> str:
 
 
 def _obstacle(host: Host, path: str) -> str:
-    """Why nothing of ours may be put at `path`, or an empty string."""
+    """Why we may not write at `path`, or an empty string."""
     state = host.files.state(path, lambda _path, _identity: "unread")
     if state.kind is Kind.SYMLINK:
         try:

@@ -12,7 +12,7 @@ from installer.operator.kube_objects import Object, items_at, mapping_at, text_a
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """A DaemonSet of ours, as it is."""
+    """One of our DaemonSets, as it is."""
 
     what: FleetInstallation
     daemon_set: Object

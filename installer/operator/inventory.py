@@ -52,7 +52,7 @@ one is there, an uninstallation that was ended can be found again."""
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """An object of ours. `marked`: the deletion policy lets go of it. `held`: it was deleted and is still
+    """One of our objects. `marked`: the deletion policy lets go of it. `held`: it was deleted and is still
     there, and why."""
 
     resource: Resource
@@ -146,7 +146,7 @@ def _owned(api: KubeApi, resource: Resource, selector: str, namespace: str = "")
 
 
 def _why_held(given: Object) -> str:
-    """Empty for an object that nobody has deleted. A namespace says itself what it still waits for
+    """Empty for an object that is not being deleted. A namespace says itself what it still waits for
     (Kubernetes API reference, core/v1 NamespaceCondition); anything else waits for whoever takes its
     finalizers away."""
     metadata = mapping_at(given, "metadata")

@@ -95,7 +95,7 @@ def look(api: KubeApi, namespace: str = "", instance: str = "") -> Overview:
 
 
 def find_unclean(api: KubeApi) -> tuple[NodeView, ...]:
-    """Where no DaemonSet of ours is left: the nodes that have a word of ours, and do not say that they are
+    """Where none of our DaemonSets is left: the nodes that have our annotation, and do not say that they are
     clean. Raises ApiError."""
     found = []
     for page in api.list_pages(NODES, "", "", PAGE):
@@ -112,7 +112,7 @@ def find_unclean(api: KubeApi) -> tuple[NodeView, ...]:
 
 
 def judge_node(node: Object, known: Known) -> NodeView | None:
-    """None for a node that is not selected and has nothing of ours. Pure."""
+    """None for a node that no DaemonSet selects and that says nothing of us. Pure."""
     metadata = mapping_at(node, "metadata")
     name = text_at(metadata, "name")
     says = read_status(metadata)

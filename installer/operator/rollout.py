@@ -198,7 +198,7 @@ def _generation(found: Generation, nodes: Collection[NodeView], *, current: bool
 
 
 def _is_stuck(rollout: Rollout, nodes: Collection[NodeView]) -> bool:
-    """Whether there is work left that nobody does, because nodes have refused it or failed: a rolling update
+    """Whether there is work left that no node does, because nodes have refused it or failed: a rolling update
     replaces no further pod while so many are not available."""
     blocked = any(each.phase in (Phase.REFUSED, Phase.FAILED) and not each.ready for each in nodes)
     at_work = any(each.health is NodeHealth.WORKING and each.phase != Phase.WAITING for each in nodes)

@@ -117,7 +117,7 @@ def build_resume() -> dict[str, Any]:
 
 def to_retry(rollout: Rollout) -> tuple[Released, ...]:
     """What to delete, so that the generations that were stopped are begun again: by canaries; and the permits
-    that nobody else can take because of what one node has written."""
+    that no other node can take because of what one node has written."""
     stopped = [each.breaker for each in rollout.generations if each.stopped]
     found = [
         Released(_BREAKER + each.generation, each.generation, tuple(sorted(each.failures)))

@@ -74,7 +74,7 @@ class Waiting:
             self._clock.sleep(_PACE * max(1.0, count / _LARGE))
 
     def until_gone(self, namespace: str, excused: Collection[str], removals: bool) -> tuple[str, ...]:
-        """Until pods of ours run on the excused nodes alone, or nothing happens any more; the pods that do.
+        """Until our pods run on the excused nodes alone, or nothing happens any more; the pods that do.
         `removals`: those of the removal have to end, too. Raises ApiError."""
         return self._until_none("pods to end", lambda: tuple(self._pods(namespace, excused, removals)))
 
@@ -167,7 +167,7 @@ def _with_reason(node: NodeView) -> NodeView:
 
 
 def _is_done_but_for(left: Collection[NodeView], given_up: Collection[str], daemon_set: Object) -> bool:
-    """Whether all that is left are nodes that nobody waits for."""
+    """Whether only excused nodes are left."""
     known = bool(left) and all(each.name in given_up for each in left)
     return known and _is_done(daemon_set, len(left))
 
