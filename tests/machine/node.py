@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from pathlib import Path
 from tests.host.node import BINARY, PROXY
 from tests.host.workload import POLICIES
 from tests.lib.program import KIT, PROGRAM, PYTHON
+from tests.lib.throwaway import real
 from tests.lib.throwaway.furnish import write
 from tests.lib.throwaway.payload import build_payload
 from tests.machine.machine import Ended, Machine, Parts
@@ -50,6 +52,8 @@ def build_parts(scratch: Path, selinux: bool = False) -> Parts:
     (kit / "settings.yaml").write_text(json.dumps(SETTINGS))
     (kit / "prompt.yaml").write_text(json.dumps(PROMPT))
     (kit / "successor.yaml").write_text(json.dumps({**SETTINGS, "removal": {"successor": "nri"}}))
+    if plugin := real.named("nri-plugin"):
+        shutil.copy(plugin, kit / "nri-plugin")
     return assemble(scratch, kit, selinux)
 
 
