@@ -241,11 +241,9 @@ class Ask:
     def _await_successor(self, seconds: float) -> tuple[str, bool]:
         """Why no NRI plugin serves this node, empty if one does; and whether that is its last word, or so
         many seconds have passed. Raises _FailedError."""
-        resources, why = self._read_resources()
-        said, has_tried = ("", False) if why else judge(resources, self._me.node)
-        late = seconds <= 0
-        why = f"cri-resmgr is removed, and {why or said}" if why or said else ""
-        return why, late or has_tried
+        resources, unread = self._read_resources()
+        why, has_tried = (unread, False) if unread else judge(resources, self._me.node)
+        return f"cri-resmgr is removed, and {why}" if why else "", has_tried or seconds <= 0
 
     def _read_resources(self) -> tuple[list[Mapping[str, Any]], str]:
         """Those that are for this node, or why they cannot be read. Raises _FailedError."""

@@ -57,7 +57,7 @@ class Breaker:
 
 
 def read_breaker(generation: str, lease: Mapping[str, Any], now: float) -> Breaker:
-    """At the time `now` of the epoch. Raises ValueError for a Lease that a person has edited: no node begins
+    """At the time `now` of the epoch. Raises ValueError for a Lease that is not understood: no node begins
     on it."""
     try:
         found = json.loads(annotations_of(lease)[BREAKER])

@@ -25,8 +25,8 @@ class Decommission:
 def decide(context: PodContext, daemonset: Answer, node: Answer) -> Decommission:
     """Judges what the API says of our DaemonSet and of our node.
 
-    A DaemonSet of our name with another UID has taken its place: it is asked what ours would be
-    asked, for its pod is about to come.
+    A DaemonSet of our name with another UID has replaced ours: it is asked what ours would be asked, for its
+    pod is about to come.
     """
     name = f"DaemonSet {context.namespace}/{context.daemonset}"
     if not context.namespace or not context.daemonset:

@@ -50,8 +50,8 @@ def build_word_patch(
     """A strategic merge patch of the status of the Node that was read, with all of it but the
     taint: annotations, label, and one condition beside kubelet's. `status` is the daemon's state, `failure`
     its last failure, empty if there was none. `serves`: whether cri-resmgr serves the node; None: not known,
-    and what is there stays. After a removal only the annotation that says so is left, and the label for a
-    successor, if there is to be one.
+    and what is there stays. After a removal, only the annotation that says so stays, and the label for the
+    successor, if one is to come.
 
     Of a Node, whoever writes the status may write annotations and labels with it: kubelet itself does
     (PatchNodeStatus of k8s.io/component-helpers/node/util: "some component does use this to update node

@@ -31,7 +31,7 @@ class Swept:
 
 
 def sweep(api: KubeApi, instance: str, now: datetime) -> Swept:
-    """KubeApi everything of the instance, if nothing of it still runs. A pod on a node that is off asks,
+    """Deletes everything of the instance, if nothing of it still runs. A pod on a node that is off asks,
     when that comes back, whether it has to clean up: as long as there is one, all stays. People's Adjustments
     stay, with their definition. May be done again after any part of it."""
     try:

@@ -57,10 +57,9 @@ class DaemonState:
     last pass, and what is wanted are two things. `wanted` is the generation that the fleet is asked
     for, empty where the inputs cannot be read. `serves`: what is installed is good, and kubelet works with
     it, whichever generation that is. `successor`: what is to follow a removal, `nri` or nothing. `restarts`
-    are our restarts of kubelet within
-    the last hour; `all_restarts`, `passes`, `changes` (passes that changed something and converged),
-    `repairs` (those that changed something after the first), `rollbacks`, `rescues` and `failures` count
-    since the process began."""
+    are our restarts of kubelet within the last hour; `all_restarts`, `passes`, `changes` (passes that changed
+    something and converged), `repairs` (those that changed something after the first), `rollbacks`, `rescues`
+    and `failures` count since the process began."""
 
     mode: Mode
     phase: Phase
