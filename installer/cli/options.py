@@ -352,7 +352,9 @@ def _options(arguments: argparse.Namespace) -> Options:
 
     output, configs = chosen("output"), chosen("configs")
     if (only := _OWN_OUTPUTS.get(output, arguments.command)) != arguments.command:
-        raise UsageError([f"--output {output}: only `{only}` can print it"])
+        raise UsageError(
+            [f"--output {output}: only `{only}` can print it"], f"`{_PROGRAM} --help` says what is possible"
+        )
     if output not in ("text", "json", *_OWN_OUTPUTS):
         raise InvalidInputError([f"{ENVIRONMENT_PREFIX}OUTPUT: must be text or json, not {output!r}"])
     defaults = switched_on("default_configs")

@@ -285,10 +285,12 @@ def is_proven(record: Record, desired: Desired) -> bool:
 
 
 def leftovers_of_ours(record: Record, snapshot: HostSnapshot, *, undone: bool = False) -> tuple[str, ...]:
-    """What cri-resmgr itself has left on the host since we brought it: a removal deletes it, too. Where a
-    change is `undone`, not what was there before."""
+    """What cri-resmgr itself has left on the host since we brought it, or may still make until it is stopped:
+    a removal deletes it, too. Where a change is `undone`, not what was there before."""
     whole = {path for path in record.going(Goes.WHOLE) if not (undone and record.owned[path].was_there)}
-    return tuple(path for path in snapshot.leftovers if path in whole and record.claims)
+    stopped = snapshot.proxy.unit.active_state in ("inactive", "failed")
+    found = snapshot.leftovers if stopped else dict.fromkeys((*paths.PROXY_STATE, *sorted(whole)))
+    return tuple(path for path in found if path in whole and record.claims)
 
 
 def takes_over(record: Record) -> bool:

@@ -307,7 +307,7 @@ def test_not_root(command: Command, verb: str) -> None:
     with untouched(command.host):
         ended = execute("--host-root", str(command.host.root), verb, prefix=nobody)
     assert ended.code == 4, ended.said
-    assert "this has to run as root" in ended.err
+    assert "must run as root" in ended.err
     assert "sudo, or a privileged container" in ended.err
 
 
