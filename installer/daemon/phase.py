@@ -80,6 +80,8 @@ def _phase(now: Standing, seen: PollSnapshot, installs: bool) -> tuple[Phase, st
         return Phase.WAITING, now.awaits
     if now.failed:
         return failure, now.said
+    if now.at_work and not installs:
+        return Phase.CONVERGING, "cri-resmgr is being removed"
     if not installs or not now.tried:
         return Phase.STARTING, now.said
     if now.sick:

@@ -19,7 +19,7 @@ EXCUSED_FILE = "/run/cri-resmgr-installer/excused"  # a restart would not help (
 class Phase(StrEnum):
     STARTING = "starting"
     WAITING = "waiting"  # for a permit to restart kubelet
-    CONVERGING = "converging"  # the inputs have changed, and the host is not converged to them yet
+    CONVERGING = "converging"  # to inputs that have changed, or to a host without us
     REPAIRING = "repairing"  # the host differs from what was converged, or may: a pass looks into it
     CHECKING = "checking"  # nothing that is seen has changed, and a pass looks at everything again
     CONVERGED = "converged"

@@ -61,7 +61,7 @@ def helm(cluster: Cluster, operator: str, what: str, fallback: str = NONE) -> No
 
 def test_a_release_is_served_by_each_node_and_its_test_says_so(cluster: Cluster, operator: str) -> None:
     helm(cluster, operator, "install")
-    cluster.wait(lambda: are_served(cluster), "each node is served")
+    cluster.wait(lambda: are_served(cluster) and are_well(cluster), "each node is served, and its pod Ready")
     helm(cluster, operator, "test")
 
 

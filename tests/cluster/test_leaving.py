@@ -147,6 +147,7 @@ def test_a_node_that_leaves_the_pool_while_it_is_off_stays_as_it_is_and_is_named
 def test_a_removal_that_is_called_off_gives_the_nodes_back(cluster: Cluster) -> None:
     cluster.apply(cluster.manifests(OLD, NONE, "--mode=remove"))
     cluster.wait(lambda: any(is_clean(cluster, node) for node in cluster.nodes), "one node is clean")
+    cluster.wait(lambda: half_removed(cluster), "the next one is at work")
     cluster.kubectl("delete", "daemonset", f"{NAME}-removal", "--namespace", NAMESPACE)
     cluster.wait(lambda: are_well(cluster) and are_served(cluster), "all nodes are served again")
 

@@ -379,6 +379,16 @@ def test_at_the_end_the_annotation_says_what_was_last(files: RootedFiles) -> Non
 
 
 @rule("R13")
+def test_a_removal_whose_pod_ends_in_the_middle_does_not_leave_the_node_served(files: RootedFiles) -> None:
+    """Nobody may be there to say it afterwards."""
+    scene = annotating(files)
+    scene.report(DaemonState(Mode.REMOVE, Phase.CONVERGING, ready=False))
+    scene.cluster.end()
+    said = says(scene.asked[-1][1])
+    assert (said.status["state"], said.status["ready"], said.serves) == ("converging", "false", False)
+
+
+@rule("R13")
 @pytest.mark.parametrize(
     ("phase", "ready", "generation", "serves"),
     [

@@ -177,6 +177,8 @@ def test_removed_is_said_as_soon_as_the_removal_has_ended(make: Make) -> None:
     """A daemon that removes because it ends takes no further look."""
     bench = make(mode=Mode.REMOVE)
     bench.look(GOOD)
+    bench.look()
+    assert (bench.phase, bench.ready) == (Phase.CONVERGING, False)
     bench.end(CHANGED, BARE)
     assert (bench.phase, bench.ready) == (Phase.REMOVED, True)
 
