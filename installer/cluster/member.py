@@ -32,7 +32,7 @@ from installer.model.fleet import (
 NEVER = float("inf")
 FRESH = 45.0  # seconds in which permitted work has to begin: less than the minute within which nothing more
 # begins anywhere after a pause. Else others come first for as long
-_POWERLESS_SECONDS = 60.0  # from then on nobody is waited for who cannot be asked
+_POWERLESS_SECONDS = 60.0  # of denied requests, after which a removal waits no longer
 _TO_TELL, EVENTS_KEPT = 4, 16  # the oldest go first
 _WHY = 300  # characters of a failure that are kept
 _PAUSE_UNKNOWN = "the API server does not say whether this node is paused"

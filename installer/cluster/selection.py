@@ -1,7 +1,7 @@
 """Whether a pod template wants a node: nodeSelector and required node affinity. Pure.
 
 As the DaemonSet controller decides it (Kubernetes documentation, "Assigning Pods to Nodes"), without taints
-and preferences. Whatever is not understood raises ValueError, so that nobody takes it for a no.
+and preferences. Whatever is not understood raises ValueError, so that it is never taken for a no.
 """
 
 from __future__ import annotations

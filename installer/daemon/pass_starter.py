@@ -143,7 +143,7 @@ class PassStarter:
     # -- what an earlier daemon has begun ---------------------------------------------------
 
     def unfinished(self) -> Unfinished | None:
-        """What a daemon has begun that is gone, and nobody has accounted for yet; it may have ended since."""
+        """What an earlier daemon has begun and not accounted for; it may have ended since."""
         if not self._nsenter:
             return None
         log, at_work = PassLogReader(self._files), False

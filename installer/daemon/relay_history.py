@@ -9,7 +9,7 @@ from installer.daemon.poller import PollSnapshot
 
 _UNSEEN_SHARE = 0.25  # as long may the relay have been silent before a question has shown it
 _RESTART_SHARE = 0.5  # of silence, until a proxy that has served is restarted
-_SLOW_SHARE = 3.0  # of a start that nobody waits for: with many containers it takes its time
+_SLOW_SHARE = 3.0  # of a start that kubelet does not wait for: with many containers it takes its time
 _LONGEST_WAIT = 600.0  # between two restarts of a proxy that stays silent
 
 

@@ -30,7 +30,7 @@ class Node:
 @dataclass(frozen=True, slots=True)
 class Nodes:
     """`left`: the pod there is not ready, for longer than that takes. `silent`: the node says nothing.
-    `given_up`: so long that nobody waits for it. `pending`: what is still on its way. `unknown`: why nothing
+    `given_up`: silent for too long to wait for. `pending`: what is still on its way. `unknown`: why nothing
     is known. `count`: how many nodes are selected. `installed`, of a removal: a DaemonSet of the installation
     is there, and nobody is deleting it."""
 

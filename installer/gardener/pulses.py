@@ -32,7 +32,7 @@ class Pulses:
             self._due.pop(who, None)
 
     def show(self, log: Callable[[str], None] = lambda _: None) -> list[str]:
-        """Touches the file, unless somebody is overdue; returns who is, and says so once."""
+        """Touches the file, unless a thread is overdue; returns which, and logs it once."""
         with self._lock:
             now = self._clock()
             overdue = sorted(who for who, due in self._due.items() if due < now)

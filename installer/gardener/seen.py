@@ -1,5 +1,5 @@
 """What is kept of a pod and a node of a Shoot: what a judgement needs, and no more. A Shoot may have
-thousands, and its API server may belong to somebody who would like to fill our memory. Pure.
+thousands, and its API server may be hostile and try to fill our memory. Pure.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from installer.operator.kube_objects import parse_time, text_at
 SYSTEM_COMPONENTS = "SystemComponentsHealthy"
 CONFIGURATION_PROBLEM = "ERR_CONFIGURATION_PROBLEM"
 """Gardener's error code for what only the Shoot's owner can correct: it is not tried again, and the Shoot is
-Failed until somebody says `gardener.cloud/operation=retry`."""
+Failed until a person sets `gardener.cloud/operation=retry`."""
 _TEXT = 4000  # characters of a description or a message
 
 

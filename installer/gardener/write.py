@@ -89,7 +89,7 @@ def _is_same(spec: Object, wanted: Wanted) -> bool:
 
 
 def _tell(api: KubeApi, situation: Situation, status: Mapping[str, Any], instance: str) -> None:
-    """An Event for each new state or error of an operation. Nobody depends on it: one that the API server
+    """An Event for each new state or error of an operation. Nothing depends on it: one that the API server
     does not take is lost."""
     operation = status.get("lastOperation")
     if not operation:

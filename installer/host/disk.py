@@ -94,7 +94,7 @@ def clear(temporary: str, kernel: Kernel) -> None:
 
 
 def lock(descriptor: int, temporary: str) -> bool:
-    """Locks an open temp file for as long as it is open: nobody else removes or renames it then. Returns
+    """Locks an open temp file for as long as it is open: no other process of ours removes it then. Returns
     whether it still has its name. Raises BlockingIOError where another process has the lock."""
     import fcntl
 

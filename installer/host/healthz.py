@@ -128,7 +128,7 @@ class HostHealthz:
 
 
 def _listening(root: Path, pid: int, host: str, port: int) -> Health:
-    """Who listens there: OK if it is that process, FOREIGN if it is another, UNWELL if nobody does. Raises
+    """Who listens there: OK if it is that process, FOREIGN if it is another, UNWELL if none does. Raises
     OSError where the process cannot be looked at."""
     with opened(root, "/proc", follow=True) as (proc, _stat):
         place = Path(proc) / str(pid)

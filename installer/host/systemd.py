@@ -17,7 +17,7 @@ from installer.host.files import RootedFiles
 from installer.model.host import ExecLine, UnitDetail, UnitState
 
 _NO_UNIT = "cri-resmgr-installer-looks-for-nothing.service"  # does not exist
-_FILELESS_UNIT = "init.scope"  # nobody can edit it
+_FILELESS_UNIT = "init.scope"  # it has no file to edit
 _LOADS = ("UnitsLoadStartTimestamp", "UnitsLoadTimestamp")  # at the boot and at the last reload, in µs
 _CANCEL_SECONDS = 2.0
 _UNPRINTABLE = "org.freedesktop.DBus.Error.InvalidArgs"  # a property that D-Bus cannot carry

@@ -79,7 +79,7 @@ def answers_version(path: Path, timeout: float) -> bool:
             stream.connect(str(path))
             stream.sendall(_CALL)
             return _names_a_runtime(_response(stream, deadline))
-    except OSError as error:  # missing, nobody listening, hung up, timed out
+    except OSError as error:  # missing, no listener, hung up, timed out
         if is_shortage(error):
             raise
         return False

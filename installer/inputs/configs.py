@@ -1,7 +1,7 @@
 """cri-resmgr's own configuration, as mounted from a ConfigMap: read, and what it asks for.
 
 The payload's own program judges it, field by field (`validate_with_binary`). Here only that is found wrong
-which nobody else would say: files that nobody reads, what is not YAML, a policy that does not exist, and what
+which cri-resmgr does not: files that it never reads, what is not YAML, a policy that does not exist, and what
 only a start on a node refuses. Nothing is merged: cri-resmgr takes force.cfg or else fallback.cfg, whole.
 """
 

@@ -31,7 +31,7 @@ class Request:
     `inspect`: the host is only looked at; inputs that are not given are those that were installed.
     `restarts_left`: begin nothing that would restart kubelet more often. `ask_first`: nothing that restarts
     it ("restarts"), nor a generation that was not verified on this host yet ("all"); what is not begun is
-    said, so that it can be asked for. `unattended`: nobody watches, so a person's hold is not ended.
+    said, so that it can be asked for. `unattended`: no person watches, so a person's hold stays.
     """
 
     mode: Mode

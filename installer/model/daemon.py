@@ -170,10 +170,10 @@ class NoCluster:
     def saw(
         self, state: DaemonState, work: PlannedWork | None, rules: FleetRules, *, busy: bool, looks: bool
     ) -> None:
-        """Nobody to tell or to ask."""
+        """No API server to tell or to ask."""
 
     def ended(self, result: WorkResult) -> None:
-        """Nobody to tell."""
+        """No API server to tell."""
 
     def removal_evidence(self) -> tuple[bool, str]:
         return False, "the daemon does not run in a cluster"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 ANSWER_SECONDS = 5.0
 """On a starved node, whoever works may take so long to answer: the relay through its runtime, kubelet's
-healthz. That nobody listens is known at once."""
+healthz. A port without a listener answers at once."""
 HURRIED_SECONDS = 1.0
 """The same where kubelet may be hanging, and something has to be done about it."""
 

@@ -311,6 +311,6 @@ def may_be_slow(policy: str, containers: int, last_start: float) -> bool:
 
 
 def patience(timeout: float, containers: int, last_start: float = 0.0) -> float:
-    """When a start that nobody hangs on has failed: settings' proxy.startTimeoutSeconds, and what the
-    containers call for besides, here or on this machine."""
+    """When a start that kubelet does not hang on has failed: settings' proxy.startTimeoutSeconds, and what
+    the containers call for besides, here or on this machine."""
     return timeout + max(containers * _EACH, last_start)

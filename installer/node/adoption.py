@@ -2,7 +2,7 @@
 
 At a start with the policy none cri-resmgr puts every running container into its cache, with no word about
 what it was created with: for a real policy such a one has no requests, and gets the lowest weight. So, while
-the proxy is stopped, its program is run once by itself with the policy none, at a relay that nobody knows,
+the proxy is stopped, its program is run once by itself with the policy none, at a relay that no kubelet uses,
 unless it has seen all of them already. Then what each was created with is written into the entries that
 cri-resmgr has made. The next start switches the policy, and so places every container anew. Neither an entry
 nor a shape of the cache is invented here.
@@ -241,7 +241,7 @@ def _check_adoptable(containers: Iterable[RunningContainer], cache: ProxyCache) 
 
 
 def _give_back(host: Host, endpoint: str, strangers: tuple[RunningContainer, ...]) -> None:
-    """The weight that a start of somebody else has taken. A policy that has no room for what a container
+    """The weight that a start not of ours has taken. A policy that has no room for what a container
     requests leaves it as it is, whatever the cache says. What cannot be given is found when weights are
     checked."""
     due = {one.id: due_shares(one) for one in strangers}

@@ -56,7 +56,7 @@ def without_header(content: bytes) -> bytes:
 
 
 def digest_within(content: bytes) -> str:
-    """The digest of a text as it is now; if somebody has edited it, not the one that it carries."""
+    """The digest of a text as it is now; of an edited file it is not the one that it carries."""
     return digest_of(_without_digests(_HEADER.sub(_PLACE, content, count=1)))
 
 

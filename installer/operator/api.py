@@ -54,7 +54,7 @@ USUAL = Limits()
 LEASE = Limits(seconds=3.0, size=1 << 20)
 """Far below the length of a Lease: who waits longer cannot know any more whether it is held."""
 SHOOT = Limits(seconds=10.0, size=4 << 20, pages=200, list_seconds=30.0)
-"""Of an API server that may belong to somebody hostile. A page of 50 Nodes has about 1 MB."""
+"""Of an API server that may be hostile. A page of 50 Nodes has about 1 MB."""
 
 
 class ApiError(Exception):
@@ -106,7 +106,7 @@ class KubeApi:
 
     def watch(self, resource: Resource, version: str, selector: str = "") -> Iterable[tuple[str, Object]]:
         """ADDED, MODIFIED, DELETED and BOOKMARK with the object, from `version` on. Ends when the server ends
-        it. Until then it may be silent, because objects that nobody changes cause no event; a server that
+        it. Until then it may be silent, because unchanged objects cause no event; a server that
         is silent for longer is gone."""
         raise NotImplementedError
 

@@ -1,5 +1,5 @@
-"""What of a cluster is ours, and in which order it goes. An object is ours by two labels that nobody else
-gives: the name of our program or of the agent that we brought, and the instance (the value `name`).
+"""What of a cluster is ours, and in which order it goes. An object is ours by two labels that no other
+program gives: the name of our program or of the agent that we brought, and the instance (the value `name`).
 """
 
 from __future__ import annotations

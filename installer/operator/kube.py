@@ -241,7 +241,7 @@ def _found_elsewhere(kubeconfig: object) -> str:
 
 
 def _client(configuration: Any, limits: Limits) -> KubeClient:
-    configuration.retries = False  # nor are redirects followed: they may lead to whom nobody has named
+    configuration.retries = False  # nor are redirects followed: they may lead to another server
     configuration.connection_pool_maxsize = _CONNECTIONS
     return KubeClient(library.ApiClient(configuration), limits)
 

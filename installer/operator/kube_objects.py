@@ -8,7 +8,7 @@ from typing import Any
 
 Object = Mapping[str, Any]
 
-_MANY = 2**31  # the API counts in 32 bits; a number of four thousand digits is nobody's count
+_MANY = 2**31  # the API counts in 32 bits; a number of four thousand digits is no count
 
 
 def parse_time(text: object) -> datetime:

@@ -13,7 +13,7 @@ _CLEAR = "\r\x1b[K"
 
 
 class WaitingLine:
-    """The line on `stream`. Where nobody watches, in a pipe or a log, nothing is written."""
+    """The line on `stream`. In a pipe or a log nothing is written."""
 
     def __init__(self, stream: TextIO, now: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
