@@ -1,6 +1,6 @@
 """Every way a run can fail: a message, what would help, and the exit code.
 
-Only the CLI turns these into an exit; nothing else in the package exits.
+Only the CLI turns these into an exit.
 """
 
 from __future__ import annotations
@@ -10,15 +10,13 @@ from collections.abc import Mapping, Sequence
 
 
 class InstallerError(Exception):
-    """The base class. `message` says what is wrong and where, `hint` what would help. `faults` are the parts
-    of the message, where it tells of several. `waits`: nothing is wrong, the run has to wait.
-
-    Of an unattended run, `fleet_generation` is what it was asked for, and `installed` what is there
-    all the same (`generation`, `policy`, `policySource`); None where that could not be looked at."""
+    """The base class: `message` says what is wrong and where, `hint` what would help."""
 
     exit_code = 1
-    faults: tuple[str, ...] = ()
-    waits = False
+    faults: tuple[str, ...] = ()  # the parts of a message that lists several
+    waits = False  # nothing is wrong; the run has to wait
+    # Of an unattended run: the generation that was asked for, and what is installed nevertheless
+    # (`generation`, `policy`, `policySource`); None if that could not be read.
     fleet_generation = ""
     installed: Mapping[str, str] | None = None
 
@@ -31,8 +29,7 @@ class InstallerError(Exception):
 class InvalidInputError(InstallerError):
     """Settings, configs, payload or usage are wrong (exit 2). Nothing was touched.
 
-    `faults` has one line for every fault found, each beginning with where it is
-    (a YAML path, file:line or a key).
+    `faults` has one line for every fault, each beginning with its place (a YAML path, file:line or a key).
     """
 
     exit_code = 2
@@ -43,8 +40,8 @@ class InvalidInputError(InstallerError):
 
 
 class UnservableHostError(InstallerError):
-    """This host cannot or should not be served (exit 4). Nothing was touched. `faults` has one text for each
-    reason, where there are several."""
+    """This host cannot or should not be changed (exit 4). Nothing was touched. `faults` has one text per
+    reason if there are several."""
 
     exit_code = 4
 
@@ -54,8 +51,8 @@ class UnservableHostError(InstallerError):
 
 
 class SystemdError(InstallerError):
-    """A call to systemd failed or its deadline passed. `name` is the D-Bus error name, if any; `lost`: the
-    bus or systemd did not answer, and the effect of the call is unknown."""
+    """A call to systemd failed or timed out. `name` is the D-Bus error name, if any. `lost`: the bus or
+    systemd did not answer, so the effect of the call is unknown."""
 
     def __init__(self, message: str, hint: str = "", name: str = "", lost: bool = False) -> None:
         super().__init__(message, hint)
@@ -64,10 +61,10 @@ class SystemdError(InstallerError):
 
 
 class StepFailedError(InstallerError):
-    """A step of a plan failed; caught by the rollback, never seen by a user.
+    """A step of a plan failed. The rollback catches it; users never see it.
 
     `interfered`: the cause is outside of the generation (a full disk, a lost bus, an edit of a file that was
-    just applied), so it is not blamed.
+    just written), so the generation is not blamed.
     """
 
     def __init__(self, message: str, hint: str = "", interfered: bool = False) -> None:
@@ -76,8 +73,8 @@ class StepFailedError(InstallerError):
 
 
 class RolledBackError(InstallerError):
-    """The run failed and the previous state is in place (exit 5). `remembered`: this generation is not tried
-    again until an input changes. `fleet_generation`: which one, where it was not tried again now."""
+    """The run failed and the previous state is in place (exit 5). `remembered`: the generation is not retried
+    until an input changes. `fleet_generation`: which one, if it was not tried now."""
 
     exit_code = 5
 
@@ -89,14 +86,14 @@ class RolledBackError(InstallerError):
 
 
 class RollbackFailedError(InstallerError):
-    """The run failed and so did its rollback (exit 6): `hint` says what to do by hand."""
+    """The run failed and so did its rollback (exit 6). `hint` says what to do by hand."""
 
     exit_code = 6
 
 
 class KubeletKeptError(InstallerError):
-    """The plan would restart kubelet or end its hold, and this run may not do that (exit 3). That is no
-    failure: another run does it when it may. Nothing was touched, or kubelet waits on its base endpoint."""
+    """The plan would restart kubelet or end its hold, which this run may not do (exit 3). This is not a
+    failure: a later run does it. Nothing was touched, or kubelet waits on its base endpoint."""
 
     exit_code = 3
     waits = True
@@ -137,7 +134,7 @@ _REMEDIES = {
 
 
 def remedy_for(error: OSError) -> str:
-    """What helps against an error of the host's own resources; empty for any other error."""
+    """What helps against a shortage of the host's resources; empty for any other error."""
     return _REMEDIES.get(error.errno or 0, "")
 
 
@@ -152,13 +149,13 @@ def unforeseen(error: Exception) -> InstallerError:
 
 
 def is_shortage(error: OSError) -> bool:
-    """Whether this process or the host ran out of descriptors or memory: the error says nothing about the
-    file, process or socket that was asked for."""
+    """Whether this process or the host ran out of file descriptors or memory. Such an error says nothing
+    about the file, process or socket in question."""
     return error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
 
 
 def failed_on_disk(what: str, error: OSError) -> StepFailedError:
-    """`what` failed for lack of a resource of the host; the hint says what helps. Blames no generation."""
-    immutable = error.errno == errno.EPERM  # which elsewhere means a missing capability
+    """`what` failed because the host lacks a resource. The hint says what helps; no generation is blamed."""
+    immutable = error.errno == errno.EPERM  # elsewhere it means a missing capability
     remedy = _IMMUTABLE if immutable else remedy_for(error) or "`dmesg` on the host may say more"
     return StepFailedError(f"{what}: {error}", remedy, interfered=True)

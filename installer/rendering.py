@@ -1,4 +1,4 @@
-"""Finds the files of units/ and templates/, and fills templates with values."""
+"""Find the files of units/ and templates/, and fill templates with values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 
-# Not importlib.resources: it takes longer to import than everything here takes to run.
+# Not importlib.resources: importing it takes longer than all of this takes to run.
 _PACKAGE = Path(__file__).parent
 
 
@@ -29,7 +29,7 @@ def unit_text(name: str) -> str:
 
 
 def template_text(name: str) -> str:
-    """A file of templates/, below which it may lie in a directory (`manifests/daemonset.yaml.j2`)."""
+    """A file of templates/, possibly in a subdirectory (`manifests/daemonset.yaml.j2`)."""
     return _read("templates", name)
 
 
@@ -44,16 +44,16 @@ def _read(kind: str, name: str) -> str:
         ) from error
 
 
-# Renders templates/: strict, so that a missing value is an error and never an empty string.
+# Rendering is strict: a missing value is an error, never an empty string.
 #
-# The few files of a host are `*.in`, filled without jinja2, whose import and compiling takes 20 ms of each
-# run. The manifests are `*.j2`.
+# The few files of a host are `*.in` and are filled without jinja2, which would cost each run 20 ms. The
+# manifests are `*.j2`.
 
 _PLACE = re.compile(r"^@([a-z_]+)@\n|@([a-z_]+)@", re.M)
 
 
 def fill(name: str, **values: object) -> str:
-    """The text of a `*.in` with each `@name@` replaced; an empty value alone in its line removes the line.
+    """The text of a `*.in` with each `@name@` replaced. An empty value alone on its line removes the line.
 
     Raises KeyError for a missing value.
     """
@@ -68,7 +68,7 @@ def fill(name: str, **values: object) -> str:
 
 
 def render(name: str, **values: object) -> str:
-    """The text of a `*.j2` with its values. Raises jinja2.UndefinedError for a missing one."""
+    """The text of a `*.j2` filled with values. Raises jinja2.UndefinedError for a missing one."""
     return _environment().get_template(name).render(values)
 
 

@@ -1,1 +1,1 @@
-"""Every effect on the host, one door each; `ports` says what each door promises."""
+"""Every effect on the host, one door each. `ports` says what each door promises."""

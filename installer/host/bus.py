@@ -1,7 +1,7 @@
-"""The connection to the host's system bus: connecting, retrying reads, naming errors.
+"""The connection to the host's system bus: connect, repeat lost reads, name errors.
 
-The only importer of pydbus. It knows the members of systemd that `systemd` uses, and
-describes them to pydbus itself: introspecting costs 3 ms for each object, this 0.5 ms in all.
+The only importer of pydbus. It describes the members of systemd that `systemd` uses to pydbus itself: 0.5 ms
+in all, where introspection costs 3 ms per object.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ TIMEOUT = "org.freedesktop.DBus.Error.Timeout"
 
 CONNECT_SECONDS = 5.0
 CALL_SECONDS = 10.0
-READ_SECONDS = 10.0  # a read is tried again while systemd reloads or re-executes itself
-RECONNECT_SECONDS = 5.0  # a bus daemon that was reached before may be restarting
-AWAY_SECONDS = 1.0  # for one that did not answer the last time
+READ_SECONDS = 10.0  # a read is repeated while systemd reloads or re-executes itself
+RECONNECT_SECONDS = 5.0  # a bus daemon that was reachable before may be restarting
+AWAY_SECONDS = 1.0  # if it did not answer the last time
 
 _CHANGED = ("org.freedesktop.DBus.Properties", "PropertiesChanged")
 _ALREADY_SUBSCRIBED = "org.freedesktop.systemd1.AlreadySubscribed"
@@ -40,7 +40,7 @@ _LOST = (
     "org.freedesktop.DBus.Error.NameHasNoOwner",
     "org.freedesktop.DBus.Error.ServiceUnknown",
 )
-_REMOTE = "GDBus.Error:"  # what GLib puts before a D-Bus error's name
+_REMOTE = "GDBus.Error:"  # GLib's prefix of a D-Bus error's name
 _T = TypeVar("_T")
 
 
@@ -79,7 +79,7 @@ def _unit_xml() -> str:
 
 
 class SystemBus:
-    """One connection to the system bus of the host below `files.root`, made when first used."""
+    """One connection to the system bus of the host below `files.root`, opened on first use."""
 
     def __init__(self, files: RootedFiles) -> None:
         self._files = files
@@ -90,7 +90,7 @@ class SystemBus:
         self._context: Any = None
         self._subscribed = False
         self._was_connected = False
-        self._away = False  # no answer the last time: the next wait is shorter
+        self._away = False  # it did not answer the last time: the next wait is shorter
         self._listened: Any = None
         self.job_results: dict[str, str] = {}
         self.reloading: bool | None = None
@@ -99,7 +99,7 @@ class SystemBus:
 
     @property
     def manager(self) -> Any:
-        """systemd's manager object. Connects. Raises OSError, UnservableHostError: see `BusSystemd`."""
+        """systemd's manager object. Connects. Raises OSError and UnservableHostError: see `BusSystemd`."""
         if self.is_closed:
             self._connect_again()
         return self._manager
@@ -110,7 +110,7 @@ class SystemBus:
         return self._bus is None or self._bus.con.is_closed()
 
     def _connect_again(self) -> None:
-        """Connects; where there was a connection, waits for a bus daemon that is being restarted."""
+        """Connect. After a lost connection, wait for a bus daemon that is restarting."""
         patience = RECONNECT_SECONDS if self._was_connected and not self._away else 0.0
         deadline = time.monotonic() + patience
         while True:
@@ -126,8 +126,8 @@ class SystemBus:
                 return
 
     def unit(self, path: str) -> Any:
-        """The properties of the unit object at `path`; the same proxy for the same path."""
-        _ = self.manager  # a new connection starts without proxies
+        """The properties of the unit object at `path`. The same path gives the same proxy."""
+        _ = self.manager  # connects; a new connection has no proxies
         proxy = self._units.get(path)
         if proxy is None:
             proxy = self._units[path] = self._unit_class(self._bus, SYSTEMD, path)
@@ -155,7 +155,7 @@ class SystemBus:
         self._bus, self._manager = bus, manager
 
     def _open(self) -> Any:
-        """The pydbus bus. pydbus.connect() has no deadline, and a bus daemon may hang."""
+        """The pydbus bus. Not by pydbus.connect(): it has no deadline, and a bus daemon may hang."""
         from gi.repository import Gio, GLib
         from pydbus.bus import Bus
 
@@ -165,7 +165,7 @@ class SystemBus:
         alarm.daemon = True
         try:
             alarm.start()
-        except RuntimeError as error:  # GLib would abort the process a moment later
+        except RuntimeError as error:  # else GLib would abort the process a moment later
             raise OSError(errno.EAGAIN, "cannot start a thread for the system bus") from error
         try:
             with self._files.opened(SYSTEM_BUS) as socket:
@@ -187,12 +187,13 @@ class SystemBus:
             ) from error
         finally:
             alarm.cancel()
-        # Not `connection.pydbus`: an attribute set on the connection makes PyGObject take the GIL in GLib's
-        # thread at each signal, while it holds the lock that a garbage collection in this thread waits for.
+        # Not `connection.pydbus`: with an attribute on the connection, PyGObject takes the GIL in GLib's
+        # thread at each signal while holding a lock that a garbage collection in this thread waits for: a
+        # deadlock.
         return Bus(connection)
 
     def close(self) -> None:
-        """Ends the connection, if there is one; the next use makes another."""
+        """Close the connection, if any. The next use opens another."""
         bus, self._bus = self._bus, None
         self._manager, self._units, self._subscribed = None, {}, False
         if bus is not None and not bus.con.is_closed():
@@ -201,7 +202,7 @@ class SystemBus:
     # -- calling ----------------------------------------------------------------
 
     def call(self, what: str, function: Callable[[], _T]) -> _T:
-        """Calls once. Raises SystemdError; its message begins with `what`, its `name` is D-Bus's."""
+        """Call once. Raises SystemdError: its message begins with `what`, its `name` is D-Bus's."""
         from gi.repository import GLib
 
         try:
@@ -216,7 +217,8 @@ class SystemBus:
         return result
 
     def read(self, what: str, function: Callable[[], _T], seconds: float = READ_SECONDS) -> _T:
-        """Calls what only reads: again, for a while, if the reply is lost because systemd reloads."""
+        """Call something that only reads, and repeat it for a while if the reply is lost because systemd
+        reloads."""
         deadline = time.monotonic() + (min(seconds, AWAY_SECONDS) if self._away else seconds)
         while True:
             try:
@@ -227,12 +229,13 @@ class SystemBus:
                 time.sleep(0.05)
 
     def ask(self, what: str, method: str, *given: Any, seconds: float = CALL_SECONDS) -> Any:
-        """Calls a method of systemd's manager, once. Raises as `call` and `manager`."""
+        """Call a method of systemd's manager once. Raises like `call` and `manager`."""
         manager = self.manager
         return self.call(what, lambda: getattr(manager, method)(*given, timeout=seconds))
 
     def start_timer(self, name: str, seconds: float, description: str) -> None:
-        """A transient timer, which starts the service of its name once and is gone. Raises SystemdError."""
+        """Start a transient timer that starts the service of the same name once, and then is gone. Raises
+        SystemdError."""
         properties = {
             "Description": ("s", description),
             "TimersMonotonic": ("a(st)", [("OnActiveSec", round(seconds * 1_000_000))]),
@@ -242,8 +245,8 @@ class SystemBus:
         self.start_transient(f"systemd-run --on-active={seconds:g} --unit={name}", name, properties)
 
     def start_transient(self, what: str, name: str, properties: Mapping[str, tuple[str, Any]]) -> None:
-        """Makes and starts a unit that is not on disk. `properties` are D-Bus values with their types, as
-        org.freedesktop.systemd1(5) has them. Raises SystemdError."""
+        """Start a unit that is not on disk. `properties` are D-Bus values with their types, as in
+        org.freedesktop.systemd1(5). Raises SystemdError."""
         from gi.repository import GLib
 
         values = [(key, GLib.Variant(kind, value)) for key, (kind, value) in properties.items()]
@@ -252,14 +255,14 @@ class SystemBus:
     # -- signals ----------------------------------------------------------------
 
     def subscribe(self) -> None:
-        """From now on, results of finished jobs arrive in `job_results`, by job path, and
-        `reloading` is what systemd last announced."""
+        """From now on the results of finished jobs arrive in `job_results`, by job path, and `reloading` is
+        what systemd last announced."""
         from gi.repository import GLib
 
         manager = self.manager
         if self._subscribed:
             return
-        # A context of its own: waiting here must not dispatch the sources of the default context.
+        # A separate context: waiting here must not dispatch the sources of the default context.
         self._context = self._context or GLib.MainContext.new()
         self._context.push_thread_default()
         try:
@@ -271,7 +274,7 @@ class SystemBus:
         self._subscribed = True
 
     def _ask_for_signals(self) -> None:
-        """systemd sends none before a client asks for them; a connection may do that once."""
+        """systemd sends no signals before a client subscribes, which each connection may do once."""
         try:
             self.ask("subscribing to systemd's signals", "Subscribe")
         except SystemdError as error:
@@ -279,8 +282,8 @@ class SystemBus:
                 raise
 
     def listen(self, paths: Iterable[str], changed: Callable[[], None]) -> None:
-        """From now on `changed` is called by the default main loop when a property of one of these unit
-        objects changes, and when systemd reloads. Cheap to repeat: only a new connection subscribes."""
+        """From now on the default main loop calls `changed` when a property of one of these unit objects
+        changes, and when systemd reloads. Cheap to repeat: only a new connection subscribes."""
         _ = self.manager
         connection = self._bus.con
         if connection is self._listened:
@@ -292,8 +295,8 @@ class SystemBus:
         self._listened = connection
 
     def watch(self, path: str, changed: Callable[[], None]) -> Callable[[], None]:
-        """`changed` is called by the default main loop when a property of the unit object at `path` changes,
-        until what is returned is called. Raises SystemdError, UnservableHostError."""
+        """The default main loop calls `changed` when a property of the unit object at `path` changes, until
+        the returned function is called. Raises SystemdError, UnservableHostError."""
         _ = self.manager
         connection = self._bus.con
         number = _on_signal(connection, *_CHANGED, path, changed)
@@ -312,7 +315,7 @@ class SystemBus:
         self.reloading = active
 
     def wait(self, arrived: Callable[[], bool], deadline: float) -> bool:
-        """Handles signals until `arrived()` (True), or until time.monotonic() passes `deadline` (False).
+        """Handle signals until `arrived()` (True), or until time.monotonic() passes `deadline` (False).
 
         Returns to the interpreter at least every 0.1 s, so that its signal handlers run.
         """
@@ -330,7 +333,7 @@ class SystemBus:
         return True
 
     def begin_reload(self) -> Callable[[], tuple[bool, SystemdError | None]]:
-        """Asks systemd to reload and returns at once: a function that says (replied, error)."""
+        """Ask systemd to reload and return at once. The returned function gives (replied, error)."""
         from gi.repository import Gio, GLib
 
         replies: list[SystemdError | None] = []
@@ -363,12 +366,12 @@ class SystemBus:
 
 
 def _on_signal(connection: Any, interface: str, member: str, path: str, changed: Callable[[], None]) -> Any:
-    """A signal of systemd's calls `changed`, by the default main loop."""
+    """Have the default main loop call `changed` at a signal of systemd."""
     return connection.signal_subscribe(SYSTEMD, interface, member, path, None, 0, lambda *_: changed())
 
 
 def require_bus(files: RootedFiles) -> None:
-    """Raises UnservableHostError if the root has no system bus, for then it is not the root of a host."""
+    """Raises UnservableHostError if the root has no system bus: it is not the root of a host."""
     if files.status(SYSTEM_BUS, follow=True) is None:
         raise _no_bus(files)
 

@@ -1,12 +1,12 @@
-"""What the kernel enforces on a container: its cgroups, v1 or v2, read below the host root. Only reads.
+"""What the kernel enforces on a container: its cgroups, v1 or v2, read below the host root. Read-only.
 
-Where a cgroup lies is asked of the host's first process: its mounts (/proc/1/mountinfo) and the container's
-paths (/proc/PID/cgroup) are both told relative to our own cgroup namespace (cgroup_namespaces(7)). That is
-the host's own, or, with cgroup v2, that of a pod that is not privileged. Then both begin with `/..` for each
-cgroup on the way up, and the names of those that we are in ourselves are not told.
+The host's first process tells where the hierarchies are mounted (/proc/1/mountinfo), and /proc/PID/cgroup
+tells the container's paths. The kernel shows both relative to our own cgroup namespace
+(cgroup_namespaces(7)). That is the host's, or, with cgroup v2, the namespace of an unprivileged pod. In that
+case both paths begin with `/..` for each level up, without the names of the cgroups that we are in ourselves.
 
-A CPU that goes offline is gone for good from a cpuset of v1 (cpuset(7)). One of v2 keeps it for the day when
-it is back: there, what a container is set to counts, and not what it can use of that at the moment.
+A CPU that goes offline leaves a cpuset of v1 for good (cpuset(7)). A cpuset of v2 keeps it for when it is
+back. With v2, what a container is set to counts therefore, not what it can use at the moment.
 """
 
 from __future__ import annotations
@@ -25,15 +25,14 @@ class Cgroups:
 
     def __init__(self, files: RootedFiles) -> None:
         self._files = files
-        self._ours: dict[
-            tuple[str, int], str
-        ] = {}  # (mount point, levels below it) -> a cgroup that we are in
+        # (mount point, levels below it) -> a cgroup that we are in
+        self._ours: dict[tuple[str, int], str] = {}
 
     def state(self, pid: int, identifier: str) -> CgroupState | None:
         """What the kernel enforces on the container `identifier`, in which the process `pid` runs. None if
         its cgroup is not found.
 
-        The container's cgroup is the one named after it: a process in it may have made cgroups of its own.
+        The container's cgroup is the one named after it. A process in it may have created cgroups of its own.
         """
         memberships = self._memberships(pid)
         cpuset = self._directory(memberships, "cpuset", identifier)
@@ -53,7 +52,7 @@ class Cgroups:
         )
 
     def _unified_state(self, cgroup: str) -> CgroupState:
-        """Of cgroup v2. A cpuset that is not set is that of the cgroup above it."""
+        """Of cgroup v2. An unset cpuset is that of the parent cgroup."""
         above = posixpath.dirname(cgroup)
         free_cpus = self._with_offline(above, self._read(f"{above}/cpuset.cpus.effective"))
         return CgroupState(
@@ -65,7 +64,7 @@ class Cgroups:
         )
 
     def _with_offline(self, cgroup: str, effective: str) -> str:
-        """The CPUs that a cgroup of v2 can use, with those that it could if they were online."""
+        """The CPUs that a cgroup of v2 can use, plus those that it could use if they were online."""
         away = self._offline
         try:
             while away and (raw := self._files.read(f"{cgroup}/cpuset.cpus")) is not None:
@@ -78,7 +77,7 @@ class Cgroups:
 
     @cached_property
     def _offline(self) -> frozenset[int]:
-        """The CPUs that the machine has and does not use now (Documentation/admin-guide/cputopology.rst)."""
+        """The CPUs that the machine has but does not use now (Documentation/admin-guide/cputopology.rst)."""
         present, online = (self._read(f"/sys/devices/system/cpu/{name}") for name in ("present", "online"))
         try:
             return parse_list(present) - parse_list(online)
@@ -86,11 +85,11 @@ class Cgroups:
             return frozenset()
 
     def runs(self, pid: int) -> bool:
-        """Whether the process is there."""
+        """Whether the process exists."""
         return bool(pid) and self._files.read(f"/proc/{pid}/cgroup") is not None
 
     def _memberships(self, pid: int) -> dict[str, str]:
-        """Controller -> path; cgroup v2 is the one without a name."""
+        """Controller -> path. cgroup v2 is the one without a name."""
         found = {}
         for line in (self._files.read(f"/proc/{pid}/cgroup") or b"").decode("utf-8", "replace").splitlines():
             _, _, rest = line.partition(":")
@@ -113,8 +112,8 @@ class Cgroups:
         return ""
 
     def _place(self, root: str, place: str, path: str) -> str:
-        """Where the cgroup `path` is, in the hierarchy of which `root` is mounted at `place`; empty if not
-        there."""
+        """Where the cgroup `path` lies in the hierarchy whose `root` is mounted at `place`; empty if it is
+        not there."""
         (above, tail), (height, rest) = _climb(path), _climb(root)
         depth = height - above
         if rest or depth < 0:
@@ -126,7 +125,7 @@ class Cgroups:
         return f"{self._ours[place, depth]}/{tail}"
 
     def _search(self, directory: str, depth: int, tail: str) -> str:
-        """The cgroup, so many levels below a directory, that has `tail` below it; empty if there is none."""
+        """The cgroup, `depth` levels below a directory, that contains `tail`; empty if there is none."""
         if depth == 0:
             return directory if self._files.status(f"{directory}/{tail}") is not None else ""
         found = (self._search(f"{directory}/{name}", depth - 1, tail) for name in self._files.list(directory))
@@ -134,7 +133,7 @@ class Cgroups:
 
     @cached_property
     def _mounts(self) -> dict[str, list[tuple[str, str]]]:
-        """Controller -> (root, mount point) of each mount of its hierarchy: proc(5), mountinfo."""
+        """Controller -> (root, mount point) of each mount of its hierarchy (proc(5), mountinfo)."""
         found: dict[str, list[tuple[str, str]]] = {}
         for line in (self._files.read("/proc/1/mountinfo") or b"").decode("utf-8", "replace").splitlines():
             mount, _, details = line.partition(" - ")
@@ -149,7 +148,7 @@ class Cgroups:
 
 
 def _climb(path: str) -> tuple[int, str]:
-    """How many cgroups a path goes up first, and what follows: `/../../c/d` -> (2, `c/d`)."""
+    """How many levels a path goes up first, and the rest: `/../../c/d` -> (2, `c/d`)."""
     names = path.strip("/").split("/")
     above = names.count("..")
     return above, "/".join(names[above:])

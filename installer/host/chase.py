@@ -1,8 +1,9 @@
-"""Resolves a path below a root, as systemd's chase() does, with every directory of it held open.
+"""Resolve a path below a root, as systemd's chase() does, holding every directory on the way open.
 
-Between a check and the call that relies on it, a directory may be replaced by a symlink. An open directory
-stays the same: each component is opened relative to the one before, symlinks are read and followed here,
-below the root, and the call names the open directory. The kernel never resolves a whole path by itself.
+Between a check and the call that relies on it, someone may replace a directory by a symlink. An open
+directory stays the same. So each component is opened relative to the one before, symlinks are read and
+followed here, below the root, and the final call names the open directory. The kernel never resolves a whole
+path by itself.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ _ANYTHING = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @contextmanager
 def parent_of(root: Path, path: str) -> Iterator[str]:
-    """The place of `path`, in its open directory, for a system call that does not follow the last component.
+    """The place of `path` in its open directory, for a system call that does not follow the last component.
 
-    Raises FileNotFoundError and NotADirectoryError for what is in the way, UnservableHostError where a
-    symlink leads out of the root through `..` or there are too many. An OSError of the block names the path
-    as a process outside the root would spell it.
+    Raises FileNotFoundError and NotADirectoryError for an obstacle in the path, and UnservableHostError if a
+    symlink leads out of the root through `..` or there are too many. An OSError in the block names the path
+    as a process outside the root spells it.
     """
     with _walked(root, path) as way:
         yield way.to_parent()
@@ -35,8 +36,8 @@ def parent_of(root: Path, path: str) -> Iterator[str]:
 
 @contextmanager
 def opened(root: Path, path: str, *, follow: bool) -> Iterator[tuple[str, os.stat_result]]:
-    """The object at `path`, opened with O_PATH: its place and status. A symlink itself, unless `follow`; for
-    that, see `link_target`. Raises as `parent_of`."""
+    """The object at `path`, opened with O_PATH: its place and status. A symlink itself, unless `follow`;
+    `link_target` reads it. Raises like `parent_of`."""
     with _walked(root, path) as way:
         yield way.to_end(follow)
 
@@ -54,16 +55,16 @@ def _walked(root: Path, path: str) -> Iterator[_Way]:
 
 
 def resolved(root: Path, path: str) -> tuple[str, os.stat_result]:
-    """The path from outside the root, and the status, of what `path` leads to when all links are followed. A
-    link may be put into that path afterwards: only for callers to whom that does no harm. Raises as
-    `parent_of`."""
+    """The path from outside the root, and the status, of what `path` leads to when all links are followed.
+    Someone may put a link into that path afterwards, so this is only for callers whom that does not harm.
+    Raises like `parent_of`."""
     with _walked(root, path) as way:
         _place, status = way.to_end(follow=True)
         return way.outside(), status
 
 
 def link_target(place: str) -> str:
-    """The target of the symlink that `opened` has found at `place`."""
+    """The target of the symlink that `opened` found at `place`."""
     return os.readlink("", dir_fd=int(place.rpartition("/")[2]))
 
 
@@ -72,7 +73,7 @@ def components(path: str) -> list[str]:
 
 
 class _Way:
-    """`_names` are those of the open directories, the root's left out."""
+    """A path being resolved. `_names` are the names of the open directories, without the root."""
 
     def __init__(self, root: Path, path: str) -> None:
         self._root = root
@@ -102,7 +103,7 @@ class _Way:
             self._follow(target)
 
     def _last(self) -> str:
-        """The last component, with the directory open that it is in."""
+        """The last component; its directory is open then."""
         while self._pending:
             name = self._pending.pop()
             if name == "..":
@@ -157,7 +158,7 @@ class _Way:
         return f"{str(self._root).rstrip('/')}/{'/'.join(names)}"
 
     def name_in(self, error: OSError) -> None:
-        """Puts the path into the error, where the error has only the descriptor's number."""
+        """Put the path into an error that names only a descriptor."""
         open_place = _place(self._open[-1])
         for attribute in ("filename", "filename2"):
             named = getattr(error, attribute)
@@ -166,5 +167,5 @@ class _Way:
 
 
 def _place(descriptor: int) -> str:
-    """A path that leads to the open object, even if it was renamed (proc(5))."""
+    """A path that leads to the open object, even after a rename (proc(5))."""
     return f"/proc/self/fd/{descriptor}"

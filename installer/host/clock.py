@@ -1,7 +1,7 @@
 """Time, and requests to stop.
 
-A signal only sets a flag, which is honoured between two steps and while sleeping, never inside a step. The
-second signal of the same kind has its default effect at once.
+A signal only sets a flag. It takes effect between two steps and while sleeping, never inside a step. A second
+signal of the same kind has its default effect at once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class _StopRequest:
-    """The first signal received, and a pipe that is readable from then on. One for the whole process."""
+    """The first signal received, and a pipe that is readable from then on. One per process."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -46,12 +46,12 @@ def install_signal_handlers() -> None:
 
 
 def since_boot() -> float:
-    """Seconds on a clock that cannot be set, for what does not outlive the boot either."""
+    """Seconds on a clock that nobody can set, for what does not survive a reboot either."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class SystemClock:
-    """The Clock port. `on_wait` is called before it sleeps: what is waited for can be shown."""
+    """The Clock port. Calls `on_wait` before it sleeps, so that the reason can be shown."""
 
     def __init__(self, on_wait: Callable[[], None] = lambda: None) -> None:
         self._on_wait = on_wait

@@ -1,8 +1,8 @@
-"""CRI v1 at unix sockets below the host root: does it answer, is it ready, which containers run.
+"""CRI v1 at unix sockets below the host root: whether it answers, whether it is ready, which containers run.
 
-`update` alone changes something: what running containers may use of the CPUs. Field numbers are those of
-k8s.io/cri-api/pkg/apis/runtime/v1/api.proto. Whether a server answers is asked by hand
-(`version_call`); grpcio carries all other calls and is imported only then (83 ms, 20 MB).
+Only `update` and `remove` change something. Field numbers are those of
+k8s.io/cri-api/pkg/apis/runtime/v1/api.proto. Whether a server answers is asked without a library
+(`version_call`). grpcio carries all other calls, and is imported only for them (83 ms, 20 MB).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from installer.model.jsontext import parse_json
 from installer.model.limits import ANSWER_SECONDS
 from installer.model.paths import ALLOCATED_PODS, normalise_endpoint
 
-# One running container, as the answers of CRI and the kernel tell of it.
+# A running container, from the answers of CRI and the kernel.
 #
-# The values of its creation are only in the verbose ContainerStatus, a text that each runtime makes as it
-# likes: containerd (1.6 - 2.x, ContainerInfo of its CRI plugin) has the request of CRI in it, `config`, which
-# no update changes. CRI-O (containerInfo of its server) has not: its `runtimeSpec` follows each update, and
-# so tells only what the container has now. A form that is not known here counts as unknown.
+# Only the verbose ContainerStatus has the values of its creation, in a format of each runtime's own.
+# containerd's (1.6 - 2.x, ContainerInfo of its CRI plugin) has the CRI request as `config`, which no update
+# changes. CRI-O's (containerInfo of its server) does not: its `runtimeSpec` follows each update, so it shows
+# only what the container has now. Any other format counts as unknown.
 
 _MOUNT_OF_PROXY = "/.cri-resmgr"
 _RESOURCES = (
@@ -44,7 +44,7 @@ _LABEL = "io.kubernetes.pod."
 
 
 def build_container(listed: Fields, status: Fields, cgroups: Cgroups) -> RunningContainer | None:
-    """From its entry in ListContainers and its verbose ContainerStatus; None if it has ended meanwhile."""
+    """From its entry in ListContainers and its verbose ContainerStatus. None if it has ended meanwhile."""
     identifier, labels = text(listed, 1), mapping(listed, 8)
     info = _info(status)
     pid = info.get("pid")
@@ -68,7 +68,7 @@ def build_container(listed: Fields, status: Fields, cgroups: Cgroups) -> Running
 
 
 def encode_update(identifier: str, resources: CpuResources) -> bytes:
-    """UpdateContainerResourcesRequest. A field that is not set stays as it is."""
+    """An UpdateContainerResourcesRequest. Unset fields stay unchanged."""
     linux = b""
     if resources.shares:
         linux += encode(3, resources.shares)
@@ -88,8 +88,8 @@ def _info(status: Fields) -> dict[str, Any]:
 
 
 def _creation(info: dict[str, Any]) -> tuple[Mapping[str, int | str] | None, CpuResources | None]:
-    """`creation` and `created` of RunningContainer. Of all that LinuxContainerResources may have only what
-    the proxy also knows: numbers and texts."""
+    """`creation` and `created` of RunningContainer. Of all that LinuxContainerResources may hold, only what
+    the proxy also knows: numbers and strings."""
     if "config" not in info:
         return _of_spec(info), None
     found = _below(info, "config", "linux", "resources")
@@ -101,8 +101,8 @@ def _creation(info: dict[str, Any]) -> tuple[Mapping[str, int | str] | None, Cpu
 
 
 def _of_spec(info: dict[str, Any]) -> Mapping[str, int | str] | None:
-    """What CRI-O's `runtimeSpec` says, a configuration of the OCI runtime specification, in the words of
-    LinuxContainerResources. Without cpu.shares, which kubelet always sets, it is not one that we know."""
+    """What CRI-O's `runtimeSpec`, a configuration of the OCI runtime specification, says, in terms of
+    LinuxContainerResources. Without cpu.shares, which kubelet always sets, the format is unknown."""
     cpu = _below(info, "runtimeSpec", "linux", "resources", "cpu")
     if "sandboxID" not in info or cpu is None or not isinstance(cpu.get("shares"), int):
         return None
@@ -118,7 +118,7 @@ def _of_spec(info: dict[str, Any]) -> Mapping[str, int | str] | None:
 
 
 def _created_io(spec: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """`created_io` of RunningContainer from `blockIO` of the OCI runtime specification."""
+    """`created_io` of RunningContainer, from `blockIO` of the OCI runtime specification."""
     found = {file: _devices(spec.get(name), "rate") for file, name in THROTTLES.items()}
     for file in WEIGHTS:
         found[f"{file}_device"] = _devices(spec.get("weightDevice"), "weight")
@@ -132,7 +132,7 @@ def _devices(entries: object, what: str) -> dict[str, str]:
 
 
 def _below(found: Any, *keys: str) -> dict[str, Any] | None:
-    """The mapping at the end of this way; None if there is none."""
+    """The mapping at the end of these keys; None if there is none."""
     for key in keys:
         found = found.get(key) if isinstance(found, dict) else None
     return found if isinstance(found, dict) else None
@@ -148,7 +148,7 @@ def _created(found: Mapping[str, Any]) -> CpuResources | None:
 
 _SERVICE = "/runtime.v1.RuntimeService"
 _NEWER = {3: "runtime handlers", 4: "features"}  # fields of StatusResponse
-_ALLOCATED_LIMIT = 16 << 20  # bytes, some 300 for each container: a longer file says nothing
+_ALLOCATED_LIMIT = 16 << 20  # bytes; a container has about 300. A longer file is ignored.
 _AT_A_TIME = 8
 _CREATED, _RUNNING = 0, 1  # ContainerState
 _QUIET = {"GRPC_VERBOSITY": "NONE", "GRPC_ENABLE_FORK_SUPPORT": "0"}
@@ -207,7 +207,7 @@ class SocketCri:
     def containers(self, endpoint: str, timeout: float = 10.0) -> tuple[RunningContainer, ...]:
         cgroups = Cgroups(self._files)
         with self._channel(endpoint, timeout, renewed=True) as call:
-            # ListContainersRequest.filter.state.state, so that the dead ones stay where they are.
+            # ListContainersRequest.filter.state.state, so that dead containers are not sent.
             only_running = encode(1, encode(2, encode(1, _RUNNING)))
             listed = messages(call("ListContainers", only_running), 1)
             found = _eight_at_a_time(
@@ -221,7 +221,7 @@ class SocketCri:
 
     def unstarted(self, endpoint: str, timeout: float = 10.0) -> tuple[UnstartedContainer, ...]:
         with self._channel(endpoint, timeout) as call:
-            # CONTAINER_CREATED is 0, which is not written.
+            # CONTAINER_CREATED is 0, which protobuf leaves out.
             listed = messages(call("ListContainers", encode(1, encode(2, encode(1, 0)))), 1)
         return tuple(_unstarted(one) for one in listed if integer(one, 6) == _CREATED)
 
@@ -239,7 +239,7 @@ class SocketCri:
     def _asked(self) -> Asked:
         try:
             return parse_requests(self._files.read(ALLOCATED_PODS, _ALLOCATED_LIMIT))
-        except (OSError, InstallerError):  # not readable, or not below the host root: it says nothing
+        except (OSError, InstallerError):  # unreadable, or not below the host root
             return {}
 
     def cgroup(self, container: RunningContainer) -> CgroupState | None:
@@ -247,8 +247,8 @@ class SocketCri:
 
     @contextmanager
     def _channel(self, endpoint: str, timeout: float, *, renewed: bool = False) -> Iterator[Call]:
-        """A connection whose calls end `timeout` seconds from now, or, if that is `renewed`, from the last
-        answer. Raises StepFailedError for whatever fails in the block."""
+        """A connection whose calls end `timeout` seconds from now or, if `renewed`, from the last answer.
+        Raises StepFailedError for whatever fails in the block."""
         path = normalise_endpoint(endpoint)
         if not path.startswith("/"):
             raise StepFailedError(f"{endpoint}: not a unix socket", "CRI is served at a unix:// endpoint")
@@ -280,7 +280,7 @@ def _unstarted(listed: Fields) -> UnstartedContainer:
 
 
 def _container(call: Call, listed: Fields, cgroups: Cgroups) -> RunningContainer | None:
-    """One container in detail, or None if it has ended meanwhile."""
+    """One container in detail; None if it has ended meanwhile."""
     try:
         status = call("ContainerStatus", encode(1, text(listed, 1).encode()) + encode(2, 1))
     except CallError as error:
@@ -291,7 +291,7 @@ def _container(call: Call, listed: Fields, cgroups: Cgroups) -> RunningContainer
 
 
 def _update(call: Call, identifier: str, resources: CpuResources) -> str:
-    """Why the runtime did not do it; empty if it did."""
+    """Why the runtime refused; empty if it did not."""
     try:
         call("UpdateContainerResources", encode_update(identifier, resources))
     except CallError as error:
@@ -300,7 +300,7 @@ def _update(call: Call, identifier: str, resources: CpuResources) -> str:
 
 
 def _eight_at_a_time(work: Callable[[_Given], _Found], given: Sequence[_Given]) -> list[_Found]:
-    """Each answer of a runtime takes it some milliseconds, of which it can do several at once."""
+    """A runtime takes some milliseconds per answer, but handles several calls at once."""
     from concurrent.futures import ThreadPoolExecutor  # late: only for real calls
 
     with ThreadPoolExecutor(_AT_A_TIME) as pool:

@@ -1,7 +1,7 @@
-"""What `files` does to paths that are already resolved: temp files, durability, trees, space.
+"""What `files` does to resolved paths: temp files, durability, trees, free space.
 
 Paths here are as this process sees them; nothing here knows of a host root. Every change of a tree is one
-call of `Kernel`, so that a test's double sees all of them, in order.
+call of `Kernel`, so that a test double sees all of them, in order.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ _FS_IMMUTABLE_FL = 0x10
 
 
 class Kernel:
-    """The system calls that change a tree. Without `sync` of a file its content, and without `sync` of a
-    directory its entries, need not survive a power loss (fsync(2))."""
+    """The system calls that change a tree. Content need not survive a power loss without `sync` of the file,
+    nor a directory's entries without `sync` of the directory (fsync(2))."""
 
     def create(self, place: str) -> BinaryIO:
-        """A new file, for root only until its mode is set; it must not exist."""
+        """A new file, only root's until its mode is set. It must not exist."""
         return open(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
 
     def chmod(self, place: str | int, mode: int) -> None:
         os.chmod(place, mode)
 
     def chown(self, place: str | int, uid: int, gid: int) -> None:
-        """Of a link itself, where `place` is one."""
+        """Of the link itself if `place` is one."""
         if isinstance(place, int):
             os.fchown(place, uid, gid)
         else:
             os.lchown(place, uid, gid)
 
     def attribute(self, place: str | int, name: str, value: bytes) -> None:
-        """Of a link itself, where `place` is one."""
+        """Of the link itself if `place` is one."""
         if isinstance(place, int):
             os.setxattr(place, name, value)
         else:
             os.setxattr(place, name, value, follow_symlinks=False)
 
     def set_value(self, place: str, value: bytes) -> None:
-        """One write(2): a file in /sys takes each as a whole."""
+        """With one write(2): a file in /sys takes each write as a whole."""
         descriptor = os.open(place, os.O_WRONLY | os.O_CLOEXEC)
         try:
             os.write(descriptor, value)
@@ -65,7 +65,7 @@ class Kernel:
         os.mkdir(place, mode)
 
     def unlink(self, place: str, directory: int | None = None) -> None:
-        """`place` is relative to the open `directory`, if that is given."""
+        """`place` is relative to the open `directory`, if given."""
         os.unlink(place, dir_fd=directory)
 
     def rmdir(self, place: str, directory: int | None = None) -> None:
@@ -76,7 +76,7 @@ class Kernel:
 
 
 def clear(temporary: str, kernel: Kernel) -> None:
-    """Removes what a killed write has left. Raises BlockingIOError where that write is still at work."""
+    """Remove what a killed write has left. Raises BlockingIOError if that write is still in progress."""
     try:
         descriptor = os.open(temporary, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -84,7 +84,7 @@ def clear(temporary: str, kernel: Kernel) -> None:
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
-        kernel.unlink(temporary)  # a symlink, which only the lock holder makes
+        kernel.unlink(temporary)  # a symlink, which only the lock holder creates
         return
     try:
         if lock(descriptor, temporary):
@@ -94,8 +94,8 @@ def clear(temporary: str, kernel: Kernel) -> None:
 
 
 def lock(descriptor: int, temporary: str) -> bool:
-    """Locks an open temp file for as long as it is open: no other process of ours removes it then. Returns
-    whether it still has its name. Raises BlockingIOError where another process has the lock."""
+    """Lock an open temp file for as long as it is open, so that no other process of ours removes it. Return
+    whether it still has its name. Raises BlockingIOError if another process has the lock."""
     import fcntl
 
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -103,7 +103,7 @@ def lock(descriptor: int, temporary: str) -> bool:
 
 
 def is_at(descriptor: int, place: str) -> bool:
-    """Whether the open file still has that name."""
+    """Whether the open file still has this name."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.lstat(place))
     except FileNotFoundError:
@@ -111,11 +111,11 @@ def is_at(descriptor: int, place: str) -> bool:
 
 
 def copy(content: bytes | Path, file: BinaryIO) -> str:
-    """Writes `content` (of a Path: what is in it) and returns the sha256 of what was written."""
+    """Write `content` (of a Path: the file's) and return the sha256 of what was written."""
     if isinstance(content, bytes):
         file.write(content)
         return sha256_hex(content)
-    # Not copy_file_range(2): the digest has to be of the very bytes that are written.
+    # Not copy_file_range(2): the digest has to cover the very bytes that are written.
     import hashlib  # loads OpenSSL, which the daemon never needs
 
     digest = hashlib.sha256()
@@ -128,15 +128,15 @@ def copy(content: bytes | Path, file: BinaryIO) -> str:
 
 
 def own(descriptor: int, uid: int, gid: int, kernel: Kernel) -> None:
-    """Changes the owner, if it is another."""
+    """Change the owner, if it differs."""
     status = os.fstat(descriptor)
     if (status.st_uid, status.st_gid) != (uid, gid):
         kernel.chown(descriptor, uid, gid)
 
 
 def attributes(place: str) -> tuple[tuple[str, str], ...]:
-    """A file's extended attributes, values in hex, without those that the kernel derives from the content;
-    none where the file system does not support them."""
+    """A file's extended attributes, values in hex, without those that the kernel derives from the content.
+    None if the file system does not support them."""
     with contextlib.suppress(OSError):
         names = sorted(name for name in os.listxattr(place) if not name.startswith(_DERIVED))
         return tuple((name, os.getxattr(place, name).hex()) for name in names)
@@ -144,7 +144,7 @@ def attributes(place: str) -> tuple[tuple[str, str], ...]:
 
 
 def give_attributes(descriptor: int, given: Iterable[tuple[str, str]], kernel: Kernel) -> None:
-    """Sets those that the file system accepts: an original without its label is better than none."""
+    """Set those that the file system accepts: an original without its label is better than no original."""
     for name, value in given:
         with contextlib.suppress(OSError, ValueError):
             kernel.attribute(descriptor, name, bytes.fromhex(value))
@@ -152,7 +152,7 @@ def give_attributes(descriptor: int, given: Iterable[tuple[str, str]], kernel: K
 
 @contextlib.contextmanager
 def open_directory(place: str) -> Iterator[int]:
-    """A directory, open for reading; a symlink to one is refused. Raises OSError."""
+    """A directory, open for reading. Refuses a symlink to one. Raises OSError."""
     descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         yield descriptor
@@ -161,7 +161,7 @@ def open_directory(place: str) -> Iterator[int]:
 
 
 def sync_directory(directory: str, kernel: Kernel) -> None:
-    """Makes a rename or removal in `directory` durable."""
+    """Make a rename or removal in `directory` durable."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with named(directory):
@@ -172,7 +172,7 @@ def sync_directory(directory: str, kernel: Kernel) -> None:
 
 @contextlib.contextmanager
 def named(place: str) -> Iterator[None]:
-    """An error of a descriptor gets the file's path, as an error of a path has it."""
+    """Give an error of a descriptor the file's path."""
     try:
         yield
     except OSError as error:
@@ -182,8 +182,8 @@ def named(place: str) -> Iterator[None]:
 
 
 def remove_tree(place: str, kernel: Kernel) -> None:
-    """Removes a file, symlink or directory with all below; symlinks are not followed. A mount stays: the rest
-    is removed, then OSError (EBUSY) is raised."""
+    """Remove a file, symlink, or directory with everything below it. Does not follow symlinks. Leaves mounts:
+    it removes the rest, then raises OSError (EBUSY)."""
     try:
         descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except NotADirectoryError:
@@ -212,7 +212,7 @@ def remove_tree(place: str, kernel: Kernel) -> None:
 
 
 def _empty(descriptor: int, place: str, mount: str, mounts: list[str], kernel: Kernel) -> None:
-    """Empties an open directory; adds to `mounts` the mounts that stay."""
+    """Empty an open directory. Adds the mounts that stay to `mounts`."""
     with os.scandir(descriptor) as entries:
         found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
     for name, is_directory in found:
@@ -235,7 +235,7 @@ def _empty(descriptor: int, place: str, mount: str, mounts: list[str], kernel: K
 
 
 def _mount_id(descriptor: int) -> str:
-    """The mount that an open directory belongs to. Device numbers would miss a bind mount."""
+    """The mount that an open directory belongs to. Device numbers would not show a bind mount."""
     with open(f"/proc/self/fdinfo/{descriptor}") as info:
         return next(line for line in info if line.startswith("mnt_id:"))
 
@@ -249,7 +249,7 @@ def free_bytes(place: str) -> int:
 
 
 def unwritable(place: str) -> str:
-    """Why nothing can be created in the directory `place`, or an empty string."""
+    """Why nothing can be created in the directory `place`; empty if something can."""
     if not os.path.isdir(place):
         return "it is not a directory"
     if os.statvfs(place).f_flag & os.ST_RDONLY:
@@ -260,7 +260,7 @@ def unwritable(place: str) -> str:
 
 
 def _immutable(place: str) -> bool:
-    """Whether the directory has the immutable flag, as the `/` of an ostree host."""
+    """Whether the directory has the immutable flag, like the `/` of an ostree host."""
     import fcntl
 
     flags = array.array("l", [0])

@@ -1,10 +1,10 @@
 """Files of the host: every write is atomic and durable, every path is resolved below the root.
 
-The root may be `/`, a mount (`/host`) or another process's view (`/proc/<pid>/root`); `chase` resolves the
+The root may be `/`, a mount (`/host`) or another process's view (`/proc/<pid>/root`). `chase` resolves the
 paths below it.
 
-It does not decide what is ours, keeps no originals and takes no lock. Failures of the file system (full,
-read-only, I/O) are raised as OSError, which names the path.
+This module does not decide what is ours, keeps no originals and takes no lock. It raises failures of the file
+system (full, read-only, I/O) as OSError with the path.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 class RootedFiles:
-    """The Files port below `root`; `kernel` makes the changes, and with `labels` what is new gets the label
-    that the host's SELinux policy says."""
+    """The Files port below `root`. `kernel` makes the changes. With `labels`, new files get the label from
+    the host's SELinux policy."""
 
     def __init__(self, root: Path, kernel: disk.Kernel | None = None, *, labels: bool = False) -> None:
         self.root = root
@@ -46,7 +46,7 @@ class RootedFiles:
     def opened(self, path: str) -> Iterator[Path]:
         """See the port."""
         with opened(self.root, path, follow=True) as (place, _status):
-            # Not through /proc/self, which is another process for a child.
+            # Not through /proc/self: for a child that is another process.
             yield Path(place.replace("self", os.readlink("/proc/self"), 1))
 
     def status(self, path: str, *, follow: bool = False) -> os.stat_result | None:
@@ -96,7 +96,7 @@ class RootedFiles:
 
     @contextlib.contextmanager
     def _nearest(self, path: str) -> Iterator[str]:
-        """`path`, or its nearest parent that exists, open."""
+        """`path`, or its nearest existing parent, open."""
         names = components(path)
         while names and self.status("/".join(names), follow=True) is None:
             names.pop()
@@ -115,8 +115,8 @@ class RootedFiles:
         digest: str = "",
         attributes: Iterable[tuple[str, str]] = (),
     ) -> None:
-        """Replaces `path`; see the port. A crash leaves the old or the new file, never a part of one, and at
-        worst the temp file beside it, which the next write removes, or the close of the record."""
+        """Replace `path`; see the port. A crash leaves the old or the new file, never a part of one, and at
+        worst the temp file beside it, which the next write or the close of the record removes."""
         with (
             self._source(content) as source,
             parent_of(self.root, path) as place,
@@ -125,7 +125,7 @@ class RootedFiles:
             self._kernel.create(temporary) as file,
         ):
             if not disk.lock(file.fileno(), temporary):
-                raise BlockingIOError(errno.EAGAIN, "another process is writing it, too")
+                raise BlockingIOError(errno.EAGAIN, "another process is writing it")
             written = disk.copy(source, file)
             if digest and written != digest:
                 raise InstallerError(
@@ -136,10 +136,10 @@ class RootedFiles:
             disk.own(file.fileno(), uid, gid, self._kernel)
             self._kernel.chmod(file.fileno(), mode)
             self._label(file.fileno(), path, stat.S_IFREG)
-            # After the owner and the mode: they remove capabilities and change an ACL.
+            # After the owner and the mode, which remove capabilities and change an ACL.
             disk.give_attributes(file.fileno(), attributes, self._kernel)
             self._kernel.sync(file.fileno())
-            self._kernel.rename(temporary, place)  # while it is locked, and the name still its own
+            self._kernel.rename(temporary, place)  # while the lock protects its name
 
     @contextlib.contextmanager
     def _source(self, content: Content) -> Iterator[bytes | Path]:
@@ -165,7 +165,7 @@ class RootedFiles:
             self._kernel.rename(temporary, place)
 
     def _label(self, place: str | int, path: str, kind: int) -> None:
-        """Gives a new file, directory or symlink its label. A file without one is better than none."""
+        """Label a new file, directory or symlink. A file without a label is better than no file."""
         try:
             label = self._policy.label(path, kind) if self._policy else ""
             if label:
@@ -175,8 +175,8 @@ class RootedFiles:
 
     @contextlib.contextmanager
     def _temporary(self, place: str) -> Iterator[str]:
-        """The name of a temp file that the block creates and renames to `place`; that of a block that fails
-        is removed. Each path has one: a write finds there what a killed one has left."""
+        """The name of a temp file that the block creates and renames to `place`. It is removed if the block
+        fails. Each path has one such name, so a write finds what a killed one has left."""
         directory, name = os.path.split(place)
         temporary = f"{directory}/.{name[:200]}{TEMPORARY}"
         with disk.named(place):
@@ -184,7 +184,7 @@ class RootedFiles:
         try:
             yield temporary
         except (BlockingIOError, FileExistsError):
-            raise  # the name is another writer's by now
+            raise  # another writer owns the name now
         except BaseException:
             with contextlib.suppress(OSError):
                 self._kernel.unlink(temporary)
@@ -197,12 +197,12 @@ class RootedFiles:
                 return
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 self._kernel.unlink(place)
-            # Even if nothing was removed: a run that was killed may have removed it, and not synced.
+            # Even if nothing was removed: a killed run may have removed it without syncing.
             disk.sync_directory(os.path.dirname(place), self._kernel)
 
     @contextlib.contextmanager
     def _parent_if_any(self, path: str) -> Iterator[str | None]:
-        """`parent_of`, or None where a parent does not exist."""
+        """`parent_of`, or None if a parent does not exist."""
         with contextlib.ExitStack() as stack:
             try:
                 place = stack.enter_context(parent_of(self.root, path))
@@ -231,7 +231,7 @@ class RootedFiles:
         return missing
 
     def missing_directories(self, path: str) -> tuple[str, ...]:
-        """See the port. Raises UnservableHostError where a file or a dangling link is in the way."""
+        """See the port. Raises UnservableHostError if a file or a dangling link is in the way."""
         names = components(path)
         prefixes = ["/" + "/".join(names[:count]) for count in range(1, len(names) + 1)]
         missing = []
@@ -258,12 +258,12 @@ class RootedFiles:
                 if error.errno not in _NO_EMPTY_DIRECTORY:
                     raise
                 removed = False
-            if not path.startswith("/sys/"):  # on no disk: the kernel refuses to sync it
+            if not path.startswith("/sys/"):  # the kernel refuses to sync it
                 disk.sync_directory(os.path.dirname(place), self._kernel)
             return removed
 
     def remove_tree(self, path: str) -> None:
-        """See the port. Raises OSError (busy) when a mount below is in the way, after the rest is removed."""
+        """See the port. Raises OSError (busy) if a mount is below it, after removing the rest."""
         with self._parent_if_any(path) as place:
             if place is None:
                 return
@@ -284,7 +284,7 @@ def _plain_state(kind: Kind, status: os.stat_result, target: str = "") -> FileSt
 
 
 def _file_state(path: str, place: str, status: os.stat_result, known: KnownDigest | None) -> FileState:
-    """A regular file; a large one is read only if its digest is not known by its identity."""
+    """A regular file. A large one is read only if its identity does not tell its digest."""
     identity = Identity.of(status)
     content = None
     large = status.st_size > KEPT_BYTES

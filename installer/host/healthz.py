@@ -1,9 +1,9 @@
-"""Kubelet's healthz, asked in the host's network namespace, and believed if kubelet itself listens there.
+"""Ask kubelet's healthz in the host's network namespace, and believe it only if kubelet itself listens there.
 
-The port is not privileged: whoever is there first has it, and could say anything in kubelet's name.
+The port is unprivileged: whoever binds it first could answer in kubelet's name.
 
-One status line is all that is wanted: plain HTTP/1.0 over a socket, because http.client takes
-30 ms to import. No TLS, no proxy, no redirect: the address is the host's own loopback.
+Only the status line matters, so this is plain HTTP/1.0 over a socket: http.client takes 30 ms to import. No
+TLS, no proxy, no redirect: the address is the host's own loopback.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ from installer.host.chase import opened
 from installer.model.host import Health
 from installer.model.limits import ANSWER_SECONDS
 
-# Sockets in the host's network namespace, for a container that has one of its own.
+# Sockets in the host's network namespace, for a container with its own.
 #
-# Only the creating of a socket happens there: a socket stays in the namespace it was made in, so
-# the calling thread is back in its own before anything is connected. Needs CAP_SYS_ADMIN when
-# the namespaces differ.
+# A socket stays in the namespace where it was created. So the calling thread enters the host's only for that,
+# and is back in its own before it connects. Needs CAP_SYS_ADMIN if the namespaces differ.
 
 _CLONE_NEWNET = 0x40000000  # linux/sched.h
 
@@ -37,12 +36,12 @@ _CLONE_NEWNET = 0x40000000  # linux/sched.h
 def host_socket(root: Path, family: socket.AddressFamily) -> socket.socket:
     """A TCP socket in the network namespace of the host's first process.
 
-    Raises UnservableHostError when it may not be entered.
+    Raises UnservableHostError if entering it is not permitted.
     """
     ours = "/proc/thread-self/ns/net"
     try:
         with opened(root, "/proc/1/ns", follow=True) as (place, _status):
-            theirs = f"{place}/net"  # leads to no path, but to the namespace
+            theirs = f"{place}/net"  # leads to the namespace, not to a path
             if os.stat(theirs).st_ino == os.stat(ours).st_ino:
                 return socket.socket(family, socket.SOCK_STREAM)
             there = os.open(theirs, os.O_RDONLY | os.O_CLOEXEC)
@@ -65,7 +64,7 @@ def host_socket(root: Path, family: socket.AddressFamily) -> socket.socket:
 
 
 def _enter(descriptor: int) -> None:
-    """setns(2) of the calling thread. The os module has it only from Python 3.12 on."""
+    """setns(2) of the calling thread. The os module has it only since Python 3.12."""
     if hasattr(os, "setns"):
         os.setns(descriptor, _CLONE_NEWNET)
         return
@@ -78,7 +77,7 @@ def _enter(descriptor: int) -> None:
 
 @cache
 def _libc() -> Any:
-    """Loaded once: each loading leaves a class behind, in a reference cycle."""
+    """Loaded once: each load leaves a class behind, in a reference cycle."""
     import ctypes
 
     return ctypes.CDLL(None, use_errno=True)
@@ -94,7 +93,7 @@ class HostHealthz:
         self._root = root
 
     def ask(self, url: str, pid: int, timeout: float = ANSWER_SECONDS) -> Health:
-        """See the port. Raises UnservableHostError when the network namespace cannot be entered."""
+        """See the port. Raises UnservableHostError if the network namespace cannot be entered."""
         if not url:
             return Health.OK
         address = urlsplit(url)
@@ -128,8 +127,8 @@ class HostHealthz:
 
 
 def _listening(root: Path, pid: int, host: str, port: int) -> Health:
-    """Who listens there: OK if it is that process, FOREIGN if it is another, UNWELL if none does. Raises
-    OSError where the process cannot be looked at."""
+    """Who listens there. OK: that process; FOREIGN: another one; UNWELL: none. Raises OSError if the process
+    cannot be read."""
     with opened(root, "/proc", follow=True) as (proc, _stat):
         place = Path(proc) / str(pid)
         sockets = {f"socket:[{inode}]" for inode in _listeners(place / "net", host, port)}
@@ -145,7 +144,7 @@ def _listening(root: Path, pid: int, host: str, port: int) -> Health:
 
 def _listeners(net: Path, host: str, port: int) -> Iterator[str]:
     """The inodes of the sockets that listen at that address or at any (proc_net_tcp(5)). Listening sockets
-    come first in these files: the others, of which a node may have very many, are not read."""
+    come first in these files; the others, which may be very many, are not read."""
     address = ipaddress.ip_address(host)
     mapped = address if address.version == 6 else ipaddress.IPv6Address(f"::ffff:{host}")
     wanted = {"tcp6": {_kernel(mapped.packed), _kernel(bytes(16))}}
@@ -167,13 +166,13 @@ def _listeners(net: Path, host: str, port: int) -> Iterator[str]:
 
 
 def _kernel(packed: bytes) -> str:
-    """An address as the kernel prints it: each 32 bit word in the byte order of the machine."""
+    """An address as the kernel prints it: each 32-bit word in the machine's byte order."""
     words = struct.unpack(f"!{len(packed) // 4}I", packed)
     return "".join(f"{socket.ntohl(word):08X}" for word in words)
 
 
 def _status(stream: socket.socket, deadline: float) -> int:
-    """The status code of the reply, 0 if there is none in time."""
+    """The status code of the reply; 0 if none arrives in time."""
     line = b""
     while b"\n" not in line and len(line) < 1024:
         left = deadline - time.monotonic()

@@ -1,8 +1,8 @@
-"""The host's journal: what units say in it, and entries of our own.
+"""The host's journal: what units log, and entries of our own.
 
-It is read with the host's own journalctl, which knows the host's journal format, and written by journald's
-native protocol (https://systemd.io/JOURNAL_NATIVE_PROTOCOL). A message about a failure must not fail itself:
-errors are returned as a line, or as no lines.
+The host's own journalctl reads it, since it knows the host's journal format. Entries are written with
+journald's native protocol (https://systemd.io/JOURNAL_NATIVE_PROTOCOL). A report of a failure must not fail
+itself: an error is returned as a line, or as no lines.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _SYNC_POLL = 0.01  # seconds
 _WRITE_SECONDS = 1.0
 _SOCKET = "/run/systemd/journal/socket"
 _CURSOR = "-- cursor: "
-# SIGRTMIN+1 is a request to sync, which comes after all that waits to be taken; its time is written to the
-# file (systemd-journald.service(8); journald-server.c of systemd 236 - 257).
+# SIGRTMIN+1 asks journald to sync, after it has read everything that is queued. journald then writes the time
+# to the file (systemd-journald.service(8); journald-server.c of systemd 236 - 257).
 _JOURNALD = "systemd-journald.service"
 _SYNCED = "/run/systemd/journal/synced"
 
 
 class HostJournal:
-    """The Journal port, through chroot(8) and journald's socket. `kill` sends a signal to the main process of
-    a unit."""
+    """The Journal port, through chroot(8) and journald's socket. `kill` signals the main process of a
+    unit."""
 
     def __init__(self, files: RootedFiles, kill: Callable[[str, int], None]) -> None:
         self._files, self._kill = files, kill
@@ -43,7 +43,7 @@ class HostJournal:
         return finished.lines if finished.code == 0 else (f"[{finished.failure}]",)
 
     def sync(self) -> None:
-        """Not by `journalctl --sync`: journald answers only a process that its PID namespace sees."""
+        """Not with `journalctl --sync`: journald answers only processes in its own PID namespace."""
         deadline = time.monotonic() + _SYNC_SECONDS
         with contextlib.suppress(OSError, InstallerError):
             before = self._files.read(_SYNCED)
@@ -91,11 +91,11 @@ def _field(name: str, value: str) -> bytes:
 
 
 def _parse(lines: Iterable[str]) -> Iterable[dict[str, str]]:
-    """A field that is not text is left out: journalctl has it as a list, or null if it is very long."""
+    """Fields that are not text are left out: journalctl prints them as a list, or as null if very long."""
     for line in lines:
         try:
             fields = json.loads(line)
         except ValueError:
-            continue  # a word of journalctl's own, about a journal file that is damaged
+            continue  # a message of journalctl itself, about a damaged journal file
         if isinstance(fields, dict):
             yield {name: value for name, value in fields.items() if isinstance(value, str)}

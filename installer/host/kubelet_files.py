@@ -1,4 +1,4 @@
-"""Files below the host root by a pattern or a directory, as kubelet and systemd choose them."""
+"""Files below the host root by pattern or directory, selected as kubelet and systemd do."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from installer.host.chase import components
 from installer.host.ports import Files
 
-# Which files an EnvironmentFile= pattern means, below the host root.
+# The files that an EnvironmentFile= pattern matches below the host root.
 #
-# fnmatch by bytes, for each component: a backslash takes the next character as it is, and a hidden name has
-# to be named with its dot, as for glob(3). Not supported, because units of known nodes do not have them:
+# fnmatch by bytes, per component. As in glob(3), a backslash escapes the next character, and only a pattern
+# with a leading dot matches hidden names. Not supported, because known nodes' units do not use them:
 # character classes (`[[:digit:]]`), and a backslash between brackets.
 
 _MAGIC = re.compile(r"[*?]|\[.*\]", re.DOTALL)
@@ -23,8 +23,8 @@ _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
 
 def matching(files: Files, pattern: str) -> tuple[str, ...]:
-    """The paths that the absolute `pattern` means, in the order in which systemd reads them; a plain path, if
-    it exists. Dangling symlinks are among them."""
+    """The paths that the absolute `pattern` matches, in systemd's reading order. A plain path matches if it
+    exists. Dangling symlinks are included."""
     found = [""]
     for part in components(pattern):
         if _MAGIC.search(part):
@@ -52,18 +52,18 @@ def _bytewise(text: str) -> str:
     return os.fsencode(text).decode("latin-1")
 
 
-# Which files kubelet reads in its --config-dir.
+# The files that kubelet reads in its --config-dir.
 #
-# As kubelet does it since 1.30, with Go's filepath.WalkDir (`mergeKubeletConfigurations` in Kubernetes'
-# cmd/kubelet/app/server.go): *.conf, also in subdirectories, in the order of names.
+# Since 1.30 kubelet walks it with Go's filepath.WalkDir (`mergeKubeletConfigurations` in Kubernetes'
+# cmd/kubelet/app/server.go): *.conf, also in subdirectories, ordered by name.
 
 
 def configuration_files(files: Files, directory: str) -> Iterator[str]:
-    """Their paths below the absolute `directory`. None of one that does not exist, nor for an empty name,
-    which is not the host's root.
+    """Their paths below the absolute `directory`. None if it does not exist. An empty name gives none either;
+    it does not mean the host's root.
 
-    Links to directories are not entered: not even `directory` itself, unless it ends with a slash. Raises
-    UnservableHostError where a link leads out of the host root.
+    Links to directories are not entered, not even `directory` itself unless it ends with a slash. Raises
+    UnservableHostError if a link leads out of the host root.
     """
     if not directory:
         return

@@ -1,6 +1,6 @@
 """One actor per host: a flock(2) in /run, where only root can write.
 
-It ends with the process that holds it; its file names the holder, and is removed when the lock is released.
+The lock ends with the process that holds it. Its file names the holder, and is removed on release.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 @contextmanager
 def host_lock(files: RootedFiles) -> Iterator[None]:
-    """Holds the lock while the block lasts. Raises BusyHostError at once when another run has it,
-    UnservableHostError where it cannot be acquired."""
+    """Hold the lock during the block. Raises BusyHostError at once if another run has it, UnservableHostError
+    if it cannot be acquired."""
     with contextlib.ExitStack() as held:
         try:
             files.make_directory(posixpath.dirname(LOCK))
@@ -41,7 +41,7 @@ def host_lock(files: RootedFiles) -> Iterator[None]:
                 f"{remedy_for(error) or 'clear the path'}; nothing was touched",
             ) from error
         held.callback(os.close, descriptor)
-        held.callback(_forget, place)  # before the release: afterwards the file might be the next holder's
+        held.callback(_forget, place)  # before the release: afterwards the file may belong to the next holder
         with contextlib.suppress(OSError):  # the name is for people only
             os.ftruncate(descriptor, 0)
             os.write(descriptor, _ourselves().encode("utf-8", "surrogateescape"))
@@ -57,7 +57,7 @@ def _acquire(place: str) -> int:
                 raise OSError(errno.EEXIST, "it is not a regular file")
             locked = _lock(descriptor)
             if not is_at(descriptor, place):
-                continue  # removed by its last holder since it was opened
+                continue  # its last holder removed it after we opened it
             if locked:
                 closing.pop_all()
                 return descriptor

@@ -1,4 +1,4 @@
-"""What the machine is: its identity, and the version of its kubelet."""
+"""The identity of the machine, and the version of its kubelet."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from installer.host.files import RootedFiles
 from installer.host.run import run
 from installer.model.host import Machine
 
-# Which machine the host is: its architecture, machine-id and name, from its own files.
+# Architecture, machine-id and name, from the host's own files.
 #
-# The architecture is that of the host's programs: this process may run under emulation.
+# The architecture is that of the host's programs, since this process may run under emulation.
 
 _PROGRAMS = ("/bin/sh", "/sbin/init", "/usr/bin/env")
-# e_machine, little-endian? -> as `uname -m` says it (elf.h)
+# (e_machine, whether little-endian) -> as `uname -m` names it (elf.h)
 _MACHINES = {
     (3, True): "i686",
     (21, False): "ppc64",
@@ -31,7 +31,7 @@ _MACHINES = {
 
 
 def host_identity(files: RootedFiles) -> Machine:
-    """Without its services. `machine_id` is empty if it has none yet. Raises OSError."""
+    """The machine, without its services. `machine_id` is empty if it has none yet. Raises OSError."""
     machine_id = _line(files, "/etc/machine-id")
     kernel_name = _line(files, "/proc/sys/kernel/hostname")
     return Machine(
@@ -43,7 +43,7 @@ def host_identity(files: RootedFiles) -> Machine:
 
 
 def machine_of_elf(header: bytes) -> str:
-    """The architecture of an ELF file by its first 20 bytes; empty if it is not one."""
+    """The architecture of an ELF file, from its first 20 bytes; empty if it is not one."""
     if len(header) < 20 or header[:4] != b"\x7fELF":
         return ""
     little = header[5] == 1
@@ -68,26 +68,27 @@ def _line(files: RootedFiles, path: str) -> str:
     return next((line for line in lines if line and not line.startswith("#")), "")
 
 
-# Which version a kubelet is, by its own word.
+# The version of a kubelet, as it reports it.
 #
-# The files of a node do not say it, its healthz does not, and the API server knows it only of a node that has
-# joined and only for those who may ask. So the program is run once with --version, by itself, and only when
-# something is to be changed: it prints one line and ends (k8s.io/component-base/version/verflag). A program
-# that anybody but root could have written is not run.
+# Neither a node's files nor kubelet's healthz tell it, and the API server only knows it of nodes that have
+# joined. So the program is run once with --version, and only if something is to be changed: it prints one
+# line and exits (k8s.io/component-base/version/verflag). A program that others than root could have written
+# is not run.
 
-_SECONDS = 5.0  # it takes 0.1 s; one that takes longer is not asked again
+_SECONDS = 5.0  # it normally takes 0.1 s
 _SAID = re.compile(r"Kubernetes v([0-9]+\.[0-9]+\.[0-9]+\S*)")
 _ELF = b"\x7fELF"
 
 
 def kubelet_version(files: RootedFiles, path: str) -> str:
-    """`1.36.2` of the kubelet at a host path; empty if it does not say so, or is not a program of root's."""
+    """The version (`1.36.2`) of the kubelet at a host path; empty if it does not report one, or is not
+    root's."""
     try:
         status = files.status(path, follow=True)
         if status is None or not stat.S_ISREG(status.st_mode) or status.st_uid != 0 or status.st_mode & 0o022:
             return ""
         if files.read(path, len(_ELF)) != _ELF:
-            return ""  # a script may do more than say its version
+            return ""  # a script may do more than print its version
     except (InstallerError, OSError):
         return ""
     finished = run(("chroot", str(files.root), path, "--version"), _SECONDS)

@@ -1,6 +1,6 @@
 """Running processes of the host, read from its own /proc. The only importer of psutil.
 
-It only reads, and only what a process testifies of itself: command line, environment, executable.
+Read-only: command line, environment, executable, times.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ class ProcProcesses:
         self._root = root
 
     def get(self, pid: int) -> ProcessState | None:
-        """See the port; a zombie has ended. Raises OSError, UnservableHostError when not allowed to."""
+        """See the port. A zombie has ended. Raises OSError, and UnservableHostError if the process may not be
+        read."""
         import psutil
 
         try:
             with opened(self._root, "/proc", follow=True) as (place, _status):
-                # A global of psutil: set each time, because one process may observe two hosts.
+                # A global of psutil: set each time, because one process may read two hosts.
                 psutil.PROCFS_PATH = place
                 process = psutil.Process(pid)
                 argv, environ = process.cmdline(), process.environ()
-                # Empty for a kernel thread, and for a process that is ending.
+                # Empty for a kernel thread and for a process that is exiting.
                 if not argv:
                     return None
                 return ProcessState(pid, tuple(argv), environ, process.exe(), *_times(Path(place), pid))
@@ -48,7 +49,7 @@ class ProcProcesses:
 
 
 def _times(proc: Path, pid: int) -> tuple[float, float]:
-    """Seconds since the process started, on a clock that cannot be set, and of CPU time that it has used
+    """Seconds since the process started, on a clock that nobody can set, and of CPU time that it has used
     (proc(5): starttime, uptime; utime, stime)."""
     stat = (proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
     uptime, ticks = float((proc / "uptime").read_bytes().split()[0]), os.sysconf("SC_CLK_TCK")

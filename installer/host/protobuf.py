@@ -43,9 +43,9 @@ def _walk(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def decode(data: bytes) -> Fields:
-    """Field number -> its values in order: int for varints, bytes for all else.
+    """Field number -> its values in order: int for varints, bytes for everything else.
 
-    Raises ValueError if it is not a message.
+    Raises ValueError for anything that is not a message.
     """
     fields: Fields = {}
     try:

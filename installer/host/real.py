@@ -1,4 +1,4 @@
-"""The real host behind all ports. Building it costs nothing: each door opens when it is first used."""
+"""The real host behind all ports. Building it costs nothing: each door opens on first use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from installer.host.validator import BinaryValidator
 
 
 def build_host(root: Path) -> Host:
-    """The host whose root directory is `root`: `/`, a mount of it, or /proc/<pid>/root."""
+    """The host with this root directory: `/`, a mount of it, or /proc/<pid>/root."""
     files = RootedFiles(root, labels=True)
     systemd = BusSystemd(files)
     return Host(
@@ -41,7 +41,7 @@ def build_host(root: Path) -> Host:
 
 @contextmanager
 def _lock(files: RootedFiles) -> Iterator[None]:
-    """The lock of a host. Below a root that is not a host's, not even the lock's directory is made.
+    """The lock of a host. Creates nothing, not even the lock's directory, below a root that is not a host's.
 
     Raises UnservableHostError, BusyHostError.
     """

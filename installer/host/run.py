@@ -1,6 +1,6 @@
 """The one door for starting processes: a deadline, no stdin, a small fixed environment.
 
-No shell, and nothing is left behind: the process group dies with the call.
+No shell, and nothing stays behind: the process group dies with the call.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ _KEPT_BYTES = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """How a process ended. `code` is None when it was killed at its deadline or because its output had
-    what was waited for (`seen`); 127 when it could not be started, with why in `output`."""
+    """How a process ended."""
 
     argv: tuple[str, ...]
-    code: int | None
-    output: str
-    seen: bool = False
+    code: int | None  # None: killed at its deadline, or because of `seen`; 127: it could not be started
+    output: str  # or why it could not be started
+    seen: bool = False  # the output contained what the caller waited for
     errno: int = 0  # why it could not be started
 
     @property
@@ -39,14 +38,14 @@ class Finished:
 
     @property
     def failure(self) -> str:
-        """One line: the command as one would type it, how it ended, its last words."""
+        """One line: the command as typed in a shell, how it ended, its last line."""
         how = "did not end in time" if self.code is None else describe_exit(self.code)
         last = next((line.strip() for line in reversed(self.lines) if line.strip()), "")
         return f"`{shlex.join(self.argv)}`: {how}" + (f": {last}" if last else "")
 
 
 def describe_exit(code: int) -> str:
-    """For people: what became of a process that ended with this code (-n or 128 + n after signal n)."""
+    """For people: how a process ended with this code (-n or 128 + n after signal n)."""
     number = -code if code < 0 else code - 128
     if not 0 < number < signal.NSIG:
         return f"exit code {code}"
@@ -56,8 +55,8 @@ def describe_exit(code: int) -> str:
 
 
 def start(argv: Sequence[str], environment: Mapping[str, str] = ENVIRONMENT) -> Any:
-    """Starts `argv` in a session of its own and returns the Popen at once. Standard output is a pipe, and
-    error goes there as well. The caller sees to its end. Raises OSError."""
+    """Start `argv` in a session of its own and return the Popen at once. Standard output and error share one
+    pipe. The caller ends it. Raises OSError."""
     import subprocess
 
     return subprocess.Popen(
@@ -74,9 +73,8 @@ def start(argv: Sequence[str], environment: Mapping[str, str] = ENVIRONMENT) -> 
 def run(
     argv: Sequence[str], timeout: float, until: str = "", more: Mapping[str, str] = MappingProxyType({})
 ) -> Finished:
-    """Runs `argv` for at most `timeout` seconds; kills it at once when `until` appears in its output
-    (standard output and error together, of which the last 256 KiB are kept). `more` is added to its
-    environment."""
+    """Run `argv` for at most `timeout` seconds. Kill it as soon as `until` appears in its output (standard
+    output and error together; the last 256 KiB are kept). `more` is added to its environment."""
     try:
         process = start(argv, {**ENVIRONMENT, **more})
     except OSError as error:
@@ -86,7 +84,7 @@ def run(
             output, ended = _follow(process, time.monotonic() + timeout, until.encode())
         finally:
             code = process.poll()
-            # Whoever it started goes too: a left-over child would hold the pipe open.
+            # Kill its children as well: a left-over child would hold the pipe open.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -97,7 +95,7 @@ def run(
 
 
 def _follow(process: Any, deadline: float, until: bytes) -> tuple[bytes, bool]:
-    """Reads until the process has ended, the deadline passes or `until` appears: (output, ended)."""
+    """Read until the process has ended, the deadline passes or `until` appears: (output, ended)."""
     output = b""
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
@@ -108,7 +106,7 @@ def _follow(process: Any, deadline: float, until: bytes) -> tuple[bytes, bool]:
             if not selector.select(min(left, 0.1)):
                 if process.poll() is None:
                     continue
-                if not selector.select(0):  # its last words are read: a child of it still holds the pipe
+                if not selector.select(0):  # all of its output is read: a child of it still holds the pipe
                     return output, True
             chunk = os.read(process.stdout.fileno(), 65536)
             output = (output + chunk)[-_KEPT_BYTES:]

@@ -1,9 +1,9 @@
-"""The SELinux label that the host's policy says a new file gets, where SELinux is on.
+"""The SELinux label that the host's policy gives a new file, if SELinux is on.
 
-Without a label of its own a new file gets its directory's: a program below /opt would be data to the policy.
-The policy's tables are read here, as libselinux does (selabel_file(5), file_contexts in libselinux 3.4): a
-library would be the image's, not the host's. Originals are no business of this module: they come back with
-the label that they had, which is one of their attributes.
+A new file inherits its directory's label otherwise, and to the policy a program below /opt would be data.
+This module reads the policy's tables itself, as libselinux does (selabel_file(5), file_contexts in libselinux
+3.4): a library would be the image's, not the host's. It does not handle originals. They come back with the
+label that they had, which is one of their attributes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 ATTRIBUTE = "security.selinux"
-_ENFORCE = "/sys/fs/selinux/enforce"  # there while SELinux is on, be it permissive or enforcing
+_ENFORCE = "/sys/fs/selinux/enforce"  # exists while SELinux is on, permissive or enforcing
 _CONFIG = "/etc/selinux/config"
 _TABLES = ("", ".homedirs", ".local")
 _SUBSTITUTIONS = (".subs", ".subs_dist")
@@ -36,18 +36,17 @@ Read = Callable[[str, int], bytes | None]
 
 
 class _Entry(NamedTuple):
-    """A line of a table. What `pattern` matches begins with `literal`; if it is `plain`, that is all of it.
-    `kind` is one of stat(7)'s file types, 0 for any."""
+    """A line of a table."""
 
-    literal: str
-    plain: bool
+    literal: str  # what every match of the pattern begins with
+    plain: bool  # `literal` is all of it
     pattern: str
-    kind: int
+    kind: int  # a file type of stat(7); 0: any
     label: str
 
 
 class FilePolicy:
-    """The tables of a host's policy. They are read once, when they are first needed."""
+    """The tables of a host's policy, read once, when first needed."""
 
     def __init__(self, read: Read) -> None:
         self._read = read
@@ -56,9 +55,10 @@ class FilePolicy:
 
     def label(self, path: str, kind: int) -> str:
         """The label of a new file of a kind (S_IFREG, S_IFDIR, S_IFLNK) at `path`, by that name, whatever
-        symlinks are on the way. Empty where SELinux is off and where policy has none.
+        symlinks are on the way. Empty if SELinux is off or the policy has none.
 
-        Raises OSError when the tables cannot be read; they are read again the next time."""
+        Raises OSError if the tables cannot be read; the next call reads them again.
+        """
         if self._entries is None:
             self._entries = self._load()
         for table in self._substitutions:
@@ -69,7 +69,7 @@ class FilePolicy:
         return ""
 
     def _load(self) -> list[_Entry]:
-        """The entries, those that have the last word first: plain paths, then patterns, of each the last."""
+        """The entries by precedence: plain paths, then patterns; within each, the last line first."""
         if self._read(_ENFORCE, 1) is None:
             return []
         found = re.search(r"^\s*SELINUXTYPE\s*=\s*(\S+)", self._text(_CONFIG), re.MULTILINE)
@@ -84,7 +84,7 @@ class FilePolicy:
 
 
 def _parse(text: str) -> Iterator[_Entry]:
-    """The lines `PATTERN [KIND] LABEL` of a table; others, and kinds that do not exist, are passed over."""
+    """The lines `PATTERN [KIND] LABEL` of a table. Other lines, and unknown kinds, are ignored."""
     for line in text.splitlines():
         words = line.split()
         if not words or words[0].startswith("#") or len(words) not in (2, 3):
@@ -99,7 +99,8 @@ def _parse(text: str) -> Iterator[_Entry]:
 
 
 def _literal(pattern: str) -> str:
-    """What every match of a pattern begins with: so that of some thousand patterns few are tried."""
+    """What every match of a pattern begins with, so that only a few of several thousand patterns are
+    tried."""
     match = _LITERAL.match(pattern)
     literal, rest = (match[0], pattern[match.end() :]) if match else ("", pattern)
     if "|" in re.sub(r"\(.*\)", "", rest):
@@ -114,13 +115,13 @@ def _matches(entry: _Entry, path: str) -> bool:
         return path == entry.literal
     try:
         return re.fullmatch(entry.pattern, path) is not None
-    except re.error:  # one that only PCRE knows
+    except re.error:  # a pattern that only PCRE understands
         return False
 
 
 def _parse_substitutions(text: str) -> list[tuple[str, str]]:
-    """The lines `PREFIX INSTEAD`, the longest prefix first: a path below it has the label of one below the
-    other."""
+    """The lines `PREFIX INSTEAD`, the longest prefix first: a path below one has the label of the same path
+    below the other."""
     lines = (line.split() for line in text.splitlines() if not line.lstrip().startswith("#"))
     pairs = ((words[0], words[1]) for words in lines if len(words) == 2)
     return sorted(pairs, key=lambda pair: -len(pair[0]))

@@ -1,7 +1,7 @@
 """The host's system manager: units, jobs and reloads over D-Bus.
 
-Jobs are awaited to their result, every call has a deadline. It does not judge: a job that
-is `done` says that a unit started, not that it stayed up.
+Jobs are awaited to their result, and every call has a deadline. This module does not judge: a job that is
+`done` means that a unit started, not that it stayed up.
 """
 
 from __future__ import annotations
@@ -23,39 +23,39 @@ _CANCEL_SECONDS = 2.0
 _UNPRINTABLE = "org.freedesktop.DBus.Error.InvalidArgs"  # a property that D-Bus cannot carry
 _NO_SUCH_UNIT = "org.freedesktop.systemd1.NoSuchUnit"
 _UNIT_EXISTS = "org.freedesktop.systemd1.UnitExists"
-_LOST_REPLY_GRACE = 1.0  # s after the signal that systemd has reloaded, for the reply to arrive
+_LOST_REPLY_GRACE = 1.0  # seconds for the reply to arrive after the signal that systemd has reloaded
 
 
 class BusSystemd:
-    """The Systemd port over the system bus below a host root. Connects when first used; every method may then
-    raise UnservableHostError where the bus or systemd cannot be reached, and OSError."""
+    """The Systemd port over the system bus below a host root. Connects on first use. Every method may raise
+    UnservableHostError if the bus or systemd cannot be reached, and OSError."""
 
     def __init__(self, files: RootedFiles, bus: SystemBus | None = None) -> None:
         self._bus = bus or SystemBus(files)
         self._files = files
 
     def close(self) -> None:
-        """Ends the connection. Not needed at the end of a process; the next call makes another."""
+        """Close the connection. Not needed before the process ends; the next call opens another."""
         self._bus.close()
 
     def listen(self, names: Iterable[str], changed: Callable[[], None]) -> None:
-        """Calls `changed`, from the default main loop, when one of these units changes or systemd reloads.
-        To be called again now and then: it connects again after a lost connection."""
+        """Have the default main loop call `changed` when one of these units changes or systemd reloads. Call
+        it again now and then: it reconnects after a lost connection."""
         self._bus.listen([self._load(name) for name in names], changed)
 
     @property
     def is_listening(self) -> bool:
-        """Whether `listen` is in force: not after a lost connection."""
+        """Whether `listen` is in force, which ends with the connection."""
         return self._bus.is_listening
 
     # -- reading ----------------------------------------------------------------
 
     def unit(self, name: str) -> UnitState:
         path = self._load(name)
-        # Up to systemd 252 at least, NeedDaemonReload misses a drop-in whose directory is newer than
-        # systemd's list of unit directories. A search for a unit that does not exist refreshes that list.
+        # At least up to systemd 252, NeedDaemonReload misses a drop-in whose directory is newer than
+        # systemd's list of unit directories. Looking for a unit that does not exist refreshes that list.
         self._load(_NO_UNIT)
-        # In one call, and so of one instant: a restart could fall between several.
+        # In one call, so that all values are of the same instant.
         of_unit = self._bus.read(name, lambda: self._bus.unit(path).GetAll(UNIT, timeout=CALL_SECONDS))
         if of_unit["LoadState"] == "not-found" and of_unit["ActiveState"] == "inactive":
             return UnitState(name)
@@ -81,8 +81,8 @@ class BusSystemd:
         )
 
     def _is_edited(self, of_unit: Mapping[str, Any]) -> bool:
-        """Of a unit that asks for a reload: whether that is for its files. With newer systemd (257) every
-        unit asks once links of any have changed, as between our `enable` and the reload: then times tell."""
+        """Whether a unit asks for a reload because of its files. Since systemd 257 every unit asks once links
+        of any unit have changed, as between our `enable` and the reload. Timestamps tell the two apart."""
         if not self._get(self._load(_FILELESS_UNIT), "NeedDaemonReload", UNIT):
             return True
         loaded = max(self._get(MANAGER_PATH, key, MANAGER) for key in _LOADS)
@@ -91,8 +91,8 @@ class BusSystemd:
         return any(status is None or status.st_mtime_ns // 1000 > loaded for status in found)
 
     def _enablement(self, name: str) -> str:
-        """From the links on disk. The unit's own property is from the last reload, and misses the links
-        that a run made which was killed before its reload."""
+        """From the links on disk. The unit's own property dates from the last reload, so it misses the links
+        of a run that was killed before its reload."""
         what, manager = f"systemctl is-enabled {name}", self._bus.manager
         try:
             state: str = self._bus.read(what, lambda: manager.GetUnitFileState(name, timeout=CALL_SECONDS))
@@ -125,7 +125,7 @@ class BusSystemd:
         )
 
     def _load(self, name: str) -> str:
-        """The object path of a unit, loaded if necessary; one that does not exist also has a path."""
+        """The object path of a unit, loaded if necessary. A unit that does not exist has a path as well."""
         path: str = self._bus.read(name, lambda: self._bus.manager.LoadUnit(name, timeout=CALL_SECONDS))
         return path
 
@@ -150,7 +150,7 @@ class BusSystemd:
         except SystemdError as error:
             if error.name != _UNIT_EXISTS:
                 raise
-            self.restart(timer, CALL_SECONDS)  # of a run that has died: it counts anew
+            self.restart(timer, CALL_SECONDS)  # a dead run's: restart its countdown
 
     def disarm_start(self, name: str) -> None:
         try:
@@ -160,10 +160,10 @@ class BusSystemd:
                 raise
 
     def _job(self, method: str, verb: str, name: str, timeout: float, mode: str = "replace") -> str:
-        """Queues a job and waits for its result; a job is cancelled when `timeout` passes."""
+        """Queue a job and wait for its result. Cancel it when `timeout` passes."""
         bus = self._bus
         deadline = time.monotonic() + timeout
-        # Before the call: a short job may be over before the reply to it arrives.
+        # Before the call: a short job may end before the reply arrives.
         bus.subscribe()
         bus.job_results.clear()
         what = f"systemctl {verb} {name}"
@@ -184,8 +184,8 @@ class BusSystemd:
         return result  # it ended just before it was cancelled
 
     def _follow(self, what: str, verb: str, name: str, job: str, deadline: float) -> str:
-        """The result of a job whose signal was lost with the bus daemon: the unit's state tells it, as soon
-        as the job is not the unit's current one."""
+        """The result of a job whose signal was lost with the bus daemon. The unit's state tells it once the
+        job is no longer the unit's current one."""
         while True:
             with contextlib.suppress(SystemdError, UnservableHostError):
                 if self._get(self._load(name), "Job", UNIT)[1] != job:
@@ -206,15 +206,15 @@ class BusSystemd:
         try:
             self._bus.ask(f"cancel {number}", "CancelJob", number, seconds=_CANCEL_SECONDS)
         except SystemdError as error:
-            # It has ended, or cannot be cancelled: the error that matters is the deadline's.
+            # It has ended, or cannot be cancelled. The error to report is the missed deadline.
             return not error.lost
         return True
 
     # -- the manager ------------------------------------------------------------
 
     def daemon_reload(self, timeout: float) -> None:
-        """See the port. The reply may be lost while systemd reloads: then its signal that it has reloaded
-        and the answer to a ping count."""
+        """See the port. The reply may be lost while systemd reloads. Then the signal that it has reloaded,
+        and the answer to a ping, count."""
         bus = self._bus
         deadline = time.monotonic() + timeout
         bus.subscribe()
@@ -222,7 +222,7 @@ class BusSystemd:
         reply = bus.begin_reload()
         answered = bus.wait(lambda: reply()[0] or bus.reloading is False, deadline)
         if bus.is_closed and (left := deadline - time.monotonic()) > 0:
-            # Whether systemd got the call is unknown; a second reload does no harm.
+            # Whether systemd received the call is unknown. A second reload does no harm.
             self.daemon_reload(left)
             return
         if not answered:
@@ -254,7 +254,7 @@ class BusSystemd:
 
 
 def _timer_of(name: str) -> str:
-    """The timer that starts a service, as systemd.timer(5) pairs them."""
+    """The timer that starts a service, paired as in systemd.timer(5)."""
     return f"{name.removesuffix('.service')}.timer"
 
 

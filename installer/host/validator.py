@@ -1,9 +1,9 @@
-"""cri-resmgr's own binary as the judge of its configuration, run where it can touch nothing.
+"""Check a configuration with cri-resmgr's own binary, run where it can touch nothing.
 
-All its sockets and its state are in a private directory below our own in the host's /run, which is removed
-afterwards. The runtime's socket does not exist there: with a good configuration the binary says that it waits
-for the runtime, and is killed then. It gets a network namespace of its own where one can be made, so that an
-`HTTPEndpoint` does not take the port of the running proxy. It dies with this process.
+All its sockets and its state are in a private directory below ours in the host's /run, which is removed
+afterwards. The runtime's socket does not exist there: with a good configuration the binary logs that it waits
+for the runtime, and is killed then. It gets its own network namespace if possible, so that an `HTTPEndpoint`
+does not take the running proxy's port. It dies with this process.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from installer.host.run import Finished, run
 from installer.model.paths import OUR_RUNTIME
 from installer.model.proxy import DEFAULT_FALLBACK, fatal_lines
 
-_SECONDS = 30.0  # it answers within 30 ms; a starved machine has needed more than 5 s
+_SECONDS = 30.0  # it normally answers within 30 ms, but a starved machine has needed more than 5 s
 _PRIVATE = f"{OUR_RUNTIME}/check"
-# With a good configuration it waits for ever, so it must die with this process. setpriv(1) arranges that; the
-# shell behind it looks whether this process died even before that.
+# With a good configuration it waits for ever, so it must die with this process. setpriv(1) arranges that, and
+# the shell checks whether this process died even earlier.
 _DYING_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--", "sh", "-c", '[ "$PPID" = "$0" ] && exec "$@"')
 _OWN_NETWORK = ("unshare", "--net", "--")
 _WRAPPER_FAILED = ("setpriv:", "unshare:")  # how they complain when they are not allowed to
 _ACCEPTED = "waiting for image services"
-_SERVES = "up and running"  # said when its cache is written
-# With it, its lines begin as they do in the journal. Only whether it is there counts.
+_SERVES = "up and running"  # logged once its cache is written
+# Makes its lines begin as they do in the journal. The value does not matter.
 _AS_IN_THE_JOURNAL = {"JOURNAL_STREAM": "0:0"}
 
 
 class BinaryValidator:
-    """The Validator port. Its runs share one directory of the host: they are made under the host's lock.
-    Without `files` each has a temporary directory of this process's own file system, for a run that neither
-    has the lock nor may write to the host."""
+    """The Validator port. Its runs share one directory of the host and need the host's lock. Without `files`
+    each run has a temporary directory of this process's own file system, for callers that neither have the
+    lock nor may write to the host."""
 
     def __init__(self, files: RootedFiles | None = None, seconds: float = _SECONDS) -> None:
         self._private_directory = _temporary_directory if files is None else partial(_host_directory, files)
@@ -71,7 +71,7 @@ class BinaryValidator:
         return self._run(argv, until, seconds)
 
     def _run(self, argv: tuple[str, ...], until: str, seconds: float) -> Finished:
-        """Raises UnservableHostError where the host has no process or memory left."""
+        """Raises UnservableHostError if the host has run out of processes, memory or descriptors."""
         finished = run(argv, seconds, until, _AS_IN_THE_JOURNAL)
         if finished.errno in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE):
             error = OSError(finished.errno, finished.output)
@@ -82,7 +82,7 @@ class BinaryValidator:
         return finished
 
     def _answered(self, finished: Finished) -> Finished:
-        """Raises RolledBackError where the deadline has passed: the binary and the configuration are not to
+        """Raises RolledBackError if the deadline has passed. Neither the binary nor the configuration is to
         blame."""
         if finished.code is None and not finished.seen:
             raise RolledBackError(
@@ -96,8 +96,8 @@ class BinaryValidator:
 
 @contextmanager
 def _host_directory(files: RootedFiles) -> Iterator[str]:
-    """Exists while the block lasts, with the parents that were made for it. If this process is killed,
-    the next check, a removal or a boot clears it away. Raises UnservableHostError."""
+    """Exists during the block, with the parents that had to be created. If this process is killed, the next
+    check, a removal or a boot removes it. Raises UnservableHostError."""
     made: tuple[str, ...] = ()
     try:
         made = files.make_directory(OUR_RUNTIME)
@@ -128,7 +128,7 @@ def _temporary_directory() -> Iterator[str]:
 
 
 def _argv(binary: Path, private: str, state: str, runtime: str, kind: str, config: bytes) -> tuple[str, ...]:
-    """The binary's command line, its configuration of this `kind` written for it."""
+    """The binary's command line. Writes the configuration, of this `kind`, for it."""
     config_file = Path(private, f"{kind}.cfg")
     config_file.write_bytes(config)
     return (
@@ -149,7 +149,7 @@ def _is_wrappers_failure(finished: Finished) -> bool:
 
 
 def _complaint(finished: Finished, private: str) -> str:
-    """Its fatal lines, else its last one; the private directory is left out."""
+    """Its fatal lines, else its last line, without the private directory."""
     said = [line.strip() for line in finished.lines if line.strip()]
     lines = fatal_lines(said) or said[-1:] or [finished.failure]
     return "\n".join(lines).replace(f"{private}/", "")

@@ -1,11 +1,11 @@
-"""The CRI call `Version` by hand: whether a CRI server at a unix socket really answers calls.
+"""The CRI call `Version` without a library: whether a CRI server at a unix socket really answers calls.
 
-That it speaks HTTP/2 proves nothing: cri-resmgr sends SETTINGS within a millisecond while the runtime is away
-and each of its calls fails. So one whole call is made (about 140 bytes), as gRPC does over HTTP/2 (RFC 9113,
-RFC 7541, and PROTOCOL-HTTP2.md of grpc), without a library: this is what the daemon asks at rest.
+HTTP/2 alone proves nothing: while the runtime is away, cri-resmgr sends SETTINGS within a millisecond and
+every call fails. So this makes one whole call (about 140 bytes), as gRPC does over HTTP/2 (RFC 9113, RFC
+7541, and PROTOCOL-HTTP2.md of grpc). The daemon does this at rest, so it must be cheap.
 
-Success is a message: a server that answers an error sends trailers and no DATA. So the status need not be
-read, which may be compressed in more than one way.
+A message means success: with an error, a server sends trailers and no DATA. So the status, which may be
+compressed in several ways, need not be read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ACK = _END_STREAM = 1
 _END_HEADERS, _PADDED = 4, 8
 _STREAM = 1
 _HEADER = 9  # bytes in front of each frame
-_LONGEST_FRAME = 1 << 14  # what a server may send to one that has not allowed more
+_LONGEST_FRAME = 1 << 14  # the limit for a client that has not allowed more
 _LONGEST_TALK = 1 << 16  # bytes: a server that sends more before its answer is not a CRI server
 _LONGEST_ANSWER = 1 << 12  # bytes of a VersionResponse, which has about 50
 
@@ -41,14 +41,14 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 def _string(value: bytes) -> bytes:
-    """A string of HPACK, not compressed, of less than 127 bytes."""
+    """An uncompressed HPACK string of less than 127 bytes."""
     return bytes((len(value),)) + value
 
 
 _HEADER_FIELDS = b"".join(
     (
         b"\x83\x86",  # :method POST, :scheme http: entries of HPACK's static table
-        # Literal fields that are not indexed; the first bytes name an entry of the static table or none.
+        # Literal fields without indexing. The first bytes name an entry of the static table, or none.
         b"\x04" + _string(b"/runtime.v1.RuntimeService/Version"),  # :path
         b"\x01" + _string(b"localhost"),  # :authority
         b"\x0f\x10" + _string(b"application/grpc"),  # content-type
@@ -67,10 +67,11 @@ _CALL = b"".join(
 
 
 def answers_version(path: Path, timeout: float) -> bool:
-    """Whether the CRI server at `path` answers a `Version` call in `timeout` seconds, with a runtime's name.
+    """Whether the CRI server at `path` answers a `Version` call within `timeout` seconds, with a runtime's
+    name.
 
-    False for whatever else it does: not there, hung up, silent, an error, not CRI. Raises OSError where a
-    shortage on this side keeps the answer unknown.
+    False for everything else: no socket, hung up, silent, an error, not CRI. Raises OSError if a shortage of
+    resources on our side leaves the answer unknown.
     """
     deadline = time.monotonic() + timeout
     try:
@@ -88,14 +89,14 @@ def answers_version(path: Path, timeout: float) -> bool:
 
 
 def _names_a_runtime(response: bytes) -> bool:
-    """VersionResponse.runtime_name, in a gRPC message that is whole and not compressed. Raises ValueError."""
+    """VersionResponse.runtime_name, in a complete, uncompressed gRPC message. Raises ValueError."""
     head, message = response[:5], response[5:]
     whole = len(head) == 5 and head[0] == 0 and int.from_bytes(head[1:], "big") == len(message)
     return whole and bool(text(decode(message), 2))
 
 
 def _response(stream: socket.socket, deadline: float) -> bytes:
-    """What the server sends as DATA until it ends the call. Raises OSError, ValueError."""
+    """The DATA that the server sends until it ends the call. Raises OSError, ValueError."""
     data = b""
     for frame in _frames(stream, deadline):
         if frame.kind in (_SETTINGS, _PING) and not frame.flags & _ACK:
@@ -123,7 +124,7 @@ def _without_padding(frame: _Frame) -> bytes:
 
 
 def _frames(stream: socket.socket, deadline: float) -> Iterator[_Frame]:
-    """The server's frames; the first one has to be its SETTINGS. Raises OSError, ValueError."""
+    """The server's frames, of which the first must be its SETTINGS. Raises OSError, ValueError."""
     talk, first = 0, True
     while True:
         header = _receive(stream, _HEADER, deadline)
@@ -137,7 +138,7 @@ def _frames(stream: socket.socket, deadline: float) -> Iterator[_Frame]:
 
 
 def _receive(stream: socket.socket, size: int, deadline: float) -> bytes:
-    """Exactly `size` bytes. Raises OSError, ValueError when the other side hangs up."""
+    """Exactly `size` bytes. Raises OSError, and ValueError if the other side hangs up."""
     data = b""
     while len(data) < size:
         stream.settimeout(_left(deadline))

@@ -1,1 +1,1 @@
-"""What people give: settings, configs, payload, YAML. Read and validated, every fault with its place."""
+"""What people give: settings, configs, payload. Read and validated; every fault names its place."""

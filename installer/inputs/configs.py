@@ -1,8 +1,8 @@
 """cri-resmgr's own configuration, as mounted from a ConfigMap: read, and what it asks for.
 
-The payload's own program judges it, field by field (`validate_with_binary`). Here only that is found wrong
-which cri-resmgr does not: files that it never reads, what is not YAML, a policy that does not exist, and what
-only a start on a node refuses. Nothing is merged: cri-resmgr takes force.cfg or else fallback.cfg, whole.
+The payload's own program checks it field by field (`validate_with_binary`). This module only finds what that
+program does not: files that it never reads, text that is not YAML, a policy that does not exist, and what
+only a start on a node refuses. Nothing is merged: cri-resmgr uses either force.cfg or fallback.cfg, whole.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OUR_FLAGS = (
     "fallback-config",
     "agent-socket",
     "host-root",
-    # These have a fixed place or an effect that the installer relies on, and two only print and exit.
+    # The installer relies on their place or effect; the last two only print and exit.
     "force-config-signal",
     "relay-dir",
     "config-socket",
@@ -49,28 +49,26 @@ _HINT = "correct the configs (the ConfigMap's keys, or the files of --configs); 
 
 @dataclass(frozen=True, slots=True)
 class Configs:
-    """The files as they came, None where not given; `extra_options` is the text of EXTRA_OPTIONS.cfg. `asked`
-    is what the one of them that counts wants of the policy. `warnings` name what works but has side effects
-    that an operator should know."""
+    """The files as given."""
 
-    fallback: bytes | None = None
+    fallback: bytes | None = None  # None: not given
     force: bytes | None = None
-    extra_options: str | None = None
-    asked: Asked = NOTHING_ASKED
-    warnings: tuple[Finding, ...] = ()
+    extra_options: str | None = None  # the text of EXTRA_OPTIONS.cfg
+    asked: Asked = NOTHING_ASKED  # what the effective file asks of the policy
+    warnings: tuple[Finding, ...] = ()  # what works, but has side effects that an operator should know
 
     @property
     def effective(self) -> str:
-        """The name of the file that counts."""
+        """The name of the file that cri-resmgr uses."""
         return FALLBACK if self.force is None else FORCE
 
 
 def load_configs(directory: Path | None) -> Configs:
     """The configs in `directory`. None or an empty directory: no configs.
 
-    Symlinks are followed: a ConfigMap volume is made of them. Raises InvalidInputError with every fault in
-    every file. A missing directory is a fault, and so is a name that cri-resmgr does not know: the policy
-    that it was meant to set would silently be none.
+    Symlinks are followed, since a ConfigMap volume consists of them. Raises InvalidInputError with every
+    fault in every file. A missing directory is a fault. So is a name that cri-resmgr does not know: the
+    policy it was meant to set would silently be none.
     """
     if directory is None:
         return Configs()
@@ -98,9 +96,9 @@ def load_configs(directory: Path | None) -> Configs:
 
 
 def find_faults(name: str, content: bytes) -> list[str]:
-    """What is found wrong in one text, each fault with `name:line` or its key. Pure.
+    """The faults in one text, each with `name:line` or its key. Pure.
 
-    The name of EXTRA_OPTIONS.cfg makes it that file, any other a YAML configuration.
+    The name EXTRA_OPTIONS.cfg means that file; any other means a YAML configuration.
     """
     faults: list[str] = []
     _parse(name, content, faults)
@@ -108,9 +106,9 @@ def find_faults(name: str, content: bytes) -> list[str]:
 
 
 def validate_with_binary(configs: Configs, binary: Path, validator: Validator) -> list[str]:
-    """What the payload's own binary finds wrong in the configs: faults as `file: complaint`.
+    """The faults that the payload's own binary finds, as `file: complaint`.
 
-    Runs processes: asked only when something is to be written. Touches nothing of the host.
+    Runs processes, so it is called only before something is written. Touches nothing on the host.
     """
     faults = []
     for name, content in ((FALLBACK, configs.fallback), (FORCE, configs.force)):
@@ -121,7 +119,7 @@ def validate_with_binary(configs: Configs, binary: Path, validator: Validator) -
 
 
 def _misnamed(directory: Path) -> Iterable[str]:
-    """Hidden names are left alone: a ConfigMap volume has `..data`, an editor its swap files."""
+    """Hidden names are ignored: a ConfigMap volume has `..data`, an editor its swap files."""
     try:
         names = sorted(entry.name for entry in directory.iterdir())
     except OSError as error:
@@ -137,7 +135,8 @@ def _misnamed(directory: Path) -> Iterable[str]:
 
 
 def _parse(name: str, content: bytes, faults: list[str]) -> object:
-    """What the text says; faults are added to `faults`. An empty configuration is valid: policy none."""
+    """Return the parsed text, and add its faults to `faults`. An empty configuration is valid: policy
+    none."""
     if name == EXTRA_OPTIONS:
         faults += _extra_options_faults(content)
         return None
@@ -172,7 +171,7 @@ def _policy_faults(asked: Asked) -> Iterable[str]:
 
 
 def find_agent_faults(configs: Configs) -> list[str]:
-    """What a proxy without cri-resmgr-agent refuses when it really starts."""
+    """What a proxy without cri-resmgr-agent refuses at a real start."""
     if configs.asked.policy != _NEEDS_AGENT:
         return []
     return [
@@ -182,8 +181,11 @@ def find_agent_faults(configs: Configs) -> list[str]:
 
 
 def find_cpu_faults(configs: Configs, has: str) -> list[str]:
-    """What only a real start says of the CPUs that a policy is given on a node that `has` these: with some
-    of them podpools and static end in a panic. What others say, the payload's binary tells by itself."""
+    """What only a real start finds wrong with a policy's CPUs on a node that `has` these.
+
+    With some of them podpools and static end in a panic. The payload's binary checks the other policies by
+    itself.
+    """
     name, asked = configs.effective, configs.asked
     node, available, reserved = (_named(each) for each in (f"cpuset:{has}", asked.available, asked.reserved))
     here = f"this node has the CPUs {has}"
@@ -203,7 +205,7 @@ def find_cpu_faults(configs: Configs, has: str) -> list[str]:
 
 
 def _named(cpus: str) -> frozenset[int] | None:
-    """The CPUs of a `cpuset:0-3`; None for a quantity. What is not a list, the binary refuses."""
+    """The CPUs of `cpuset:0-3`; None for a quantity. The binary refuses malformed lists."""
     prefix, colon, listed = cpus.partition(":")
     try:
         return parse_list(listed) if colon and prefix == "cpuset" else None
@@ -235,8 +237,8 @@ def _warnings(found: object, name: str) -> Iterable[Finding]:
 
 
 def _dumps_whole_requests(config: str) -> bool:
-    """Whether any rule asks for full detail. A rule without a level has that of the rule before it, and the
-    first one is full (pkg/dump/flags.go of cri-resmgr)."""
+    """Whether any rule asks for full detail. A rule without a level has the level of the rule before it; the
+    first one defaults to full (pkg/dump/flags.go of cri-resmgr)."""
     level = "full"
     for rule in config.split(","):
         prefix, colon, _method = rule.partition(":")
@@ -272,7 +274,7 @@ def _extra_options_faults(content: bytes) -> list[str]:
 
 
 def _is_ours(word: str) -> bool:
-    """Go's flag package takes one dash or two, and `=value` or the value as the next word."""
+    """Go's flag package accepts one dash or two, and the value after `=` or as the next word."""
     flag = re.match(r"--?([^=\s-][^=\s]*)", word)
     return flag is not None and (flag[1] in _OUR_FLAGS or flag[1].startswith("reset-"))
 
@@ -280,11 +282,11 @@ def _is_ours(word: str) -> bool:
 def parse_extra_options(text: str) -> tuple[str, ...]:
     """The words that an EXTRA_OPTIONS.cfg adds to cri-resmgr's command line.
 
-    Raises ValueError with `line: reason` where it is not exactly one EXTRA_OPTIONS=
-    line (comments and blank lines aside) or its value cannot be a list of flags.
+    Raises ValueError with `line: reason` unless there is exactly one EXTRA_OPTIONS= line (besides comments
+    and blank lines) whose value is a list of flags.
     """
     number, line = _only_line(text)
-    # An unclosed quote would swallow the line behind it.
+    # An unclosed quote would swallow the next line.
     assignments = parse_environment_file(f"{line}\n_NEXT=1\n")
     if "_NEXT" not in assignments:
         raise ValueError(f"{number}: an unclosed quote")
@@ -300,13 +302,13 @@ def parse_extra_options(text: str) -> tuple[str, ...]:
 
 
 def _only_line(text: str) -> tuple[int, str]:
-    """The number and text of the one line that is neither a comment nor blank."""
+    """The number and text of the only line that is neither a comment nor blank."""
     found: tuple[int, str] | None = None
     for number, line in enumerate(re.split(r"\r\n|\n|\r", text), 1):
         stripped = line.strip(" \t")
         if stripped.startswith(("#", ";")):
             if stripped.endswith("\\"):
-                # Up to systemd 253 the next line then is a comment as well, later it is not.
+                # Up to systemd 253 the next line belongs to the comment; later it does not.
                 raise ValueError(
                     f"{number}: a comment that ends with a backslash may join it with the next line"
                 )

@@ -1,6 +1,6 @@
 """How long a pass may take, computed from the settings that bound its parts. Pure; times in seconds.
 
-The daemon ends a child by these, and the pods' probes are patient for them.
+The daemon ends a child at these deadlines, and the pods' probes allow for them.
 """
 
 from __future__ import annotations
@@ -16,18 +16,16 @@ _BEGIN = 60  # until the first pass: the container's start, the API server, the 
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """`converge`: the longest that one pass may take. `kubelet`: a restart of kubelet in it, until it has
-    settled. `start`: from the start of a container to the end of its first pass. `absent`: the longest that
-    the proxy's unit may be inactive on a healthy node."""
+    """Seconds."""
 
-    converge: int
-    kubelet: int
-    start: int
-    absent: int
+    converge: int  # the longest that one pass may take
+    kubelet: int  # of that, a restart of kubelet until it has settled
+    start: int  # from the start of a container to the end of its first pass
+    absent: int  # the longest that the proxy's unit may be inactive on a healthy node
 
 
 def build_deadlines(settings: Settings) -> Deadlines:
-    """From the settings, each time the most that they allow."""
+    """The longest times that the settings allow."""
     proxy, kubelet = settings.proxy, settings.kubelet
     start_proxy = proxy.start_timeout_seconds + round(JOB_SLACK + PROXY_SETTLE)
     start_kubelet = (

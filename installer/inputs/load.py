@@ -1,4 +1,4 @@
-"""Everything that people give a run, brought together: what was asked, payload, configs.
+"""Everything that people give a run: the request, the payload, the configs.
 
 Asks the host nothing and writes nothing.
 """
@@ -21,45 +21,36 @@ from installer.model.plan import Changes
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a person, or the daemon for one, asked for. `payload` and `configs` are directories readable by
-    this process; a payload of None is not given.
-
-    `who` asks, and `because` of what if nobody can be asked: for the history.
-    `default_configs`: that no configs are given is meant, also on a node that was installed with some.
-    `despite_pause`: act even on a paused node.
-    `take_over`: an installation of cri-resmgr that another installer has made is taken over.
-    `inspect`: the host is only looked at; inputs that are not given are those that were installed.
-    `restarts_left`: begin nothing that would restart kubelet more often. `ask_first`: nothing that restarts
-    it ("restarts"), nor a generation that was not verified on this host yet ("all"); what is not begun is
-    said, so that it can be asked for. `unattended`: no person watches, so a person's hold stays.
-    """
+    """What a person asks for, or the daemon on a person's behalf."""
 
     mode: Mode
     settings: Settings
-    payload: Path | None
-    configs: Path | None = None
-    inspect: bool = False
-    who: str = "root"
-    because: str = ""
+    payload: Path | None  # a directory that this process can read; None: not given
+    configs: Path | None = None  # the same
+    inspect: bool = False  # only look at the host; inputs that are not given are those that were installed
+    who: str = "root"  # asks for the run, for the history
+    because: str = ""  # why the daemon asks, for the history
+    # Having no configs is intended, even on a node that was installed with some.
     default_configs: bool = False
     retry: bool = False
     accept_pending: bool = False
     without_record: bool = False
-    despite_pause: bool = False
-    take_over: bool = False
-    restarts_left: float = math.inf
+    despite_pause: bool = False  # act even on a paused node
+    take_over: bool = False  # take over an installation of cri-resmgr from another installer
+    restarts_left: float = math.inf  # begin nothing that would restart kubelet more often
+    # Begin nothing that restarts kubelet ("restarts"), nor a generation that was not verified on this host
+    # yet ("all"), without a permit; report what is planned instead.
     ask_first: str = ""
-    unattended: bool = False
+    unattended: bool = False  # no person watches the run, so a person's hold stays
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """A request with what it names, read and checked. A removal has no configs, and its payload only helps to
-    recognise its own binary: it may be None."""
+    """A request with everything it names, read and checked."""
 
     request: Request
-    payload: Payload | None
-    configs: Configs
+    payload: Payload | None  # optional for a removal: it helps to recognise our binary
+    configs: Configs  # none for a removal
 
     @property
     def payload_digest(self) -> str:
@@ -92,8 +83,8 @@ def load_inputs(request: Request, known: KnownDigest) -> Inputs:
 def check_inputs(inputs: Inputs, changes: Changes, validator: Validator, *, proven: bool) -> None:
     """The expensive checks of what is about to be used, before anything is touched.
 
-    The payload is read whole before its binary is written; the binary itself checks the configs, unless both
-    have `proven` good on this host. Raises InvalidInputError, and RolledBackError where it could not be
+    Reads the whole payload before its binary is written, and has the binary check the configs unless both
+    have `proven` good on this host. Raises InvalidInputError, or RolledBackError if they could not be
     checked.
     """
     if inputs.payload is None or inputs.request.mode is Mode.REMOVE:

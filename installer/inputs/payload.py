@@ -1,7 +1,7 @@
-"""The unpacked cri-resource-manager release that is to be installed: found, checked, identified.
+"""The unpacked cri-resource-manager release to install: found, checked, identified.
 
-Reads a few hundred bytes of the binary where the payload brings its digest or we
-know it already; 80 MB otherwise. Writes nothing and runs nothing.
+Reads a few hundred bytes of the binary if its digest is known or comes with the payload, else all 80 MB.
+Writes nothing and runs nothing.
 """
 
 from __future__ import annotations
@@ -28,15 +28,12 @@ BINARY = paths.BINARY.removeprefix("/")
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """`machine` is the binary's, as uname(1) -m says it; empty: any (a script).
-
-    `version` is what the payload says of itself, empty if it says nothing.
-    """
+    """A release."""
 
     directory: Path
     binary: DesiredFile
-    version: str
-    machine: str
+    version: str  # as the payload names it; empty: unknown
+    machine: str  # of the binary, as `uname -m` names it; empty: any (a script)
 
     @property
     def source(self) -> Path:
@@ -45,11 +42,11 @@ class Payload:
 
 
 def load_payload(directory: Path, known: KnownDigest | None = None) -> Payload:
-    """The payload in `directory`, its binary checked to be an executable program.
+    """The payload in `directory`, whose binary is checked to be an executable program.
 
-    The digest comes from SHA256SUMS (as sha256sum(1) writes it) at the payload's
-    top, else from `known` by the binary's identity, else from reading it. Raises
-    InvalidInputError with every fault, and what a release contains.
+    The digest comes from SHA256SUMS (as sha256sum(1) writes it) at the payload's top, else from `known` by
+    the binary's identity, else from reading the binary. Raises InvalidInputError with every fault, and what a
+    release contains.
     """
     source = directory / BINARY
     with _opened(source, directory) as stream:
@@ -68,7 +65,7 @@ def load_payload(directory: Path, known: KnownDigest | None = None) -> Payload:
 
 @contextmanager
 def _opened(source: Path, directory: Path) -> Iterator[BufferedReader]:
-    """The binary, open for reading. Raises InvalidInputError, also for an OSError of the block."""
+    """The binary, open for reading. Raises InvalidInputError, also for an OSError in the block."""
     try:
         with os.fdopen(open_regular(source), "rb") as stream:
             yield stream
@@ -78,9 +75,9 @@ def _opened(source: Path, directory: Path) -> Iterator[BufferedReader]:
 
 
 def verify_payload(payload: Payload) -> None:
-    """Reads the whole binary again; called before it is written to a host.
+    """Read the whole binary again, before it is written to a host.
 
-    Raises InvalidInputError if it is not what its digest says.
+    Raises InvalidInputError if it does not match its digest.
     """
     source = payload.source
     with _opened(source, payload.directory) as stream:
@@ -112,9 +109,9 @@ def _why_unreadable(directory: Path, error: OSError) -> str:
 
 
 def _examine(head: bytes) -> tuple[str, list[str]]:
-    """The machine that a program is for, and what is wrong with it, by its first 64 bytes.
+    """The machine that a program is for, and its faults, from its first 64 bytes.
 
-    A program that was cut off behind its header is left to its checksum and to the private run.
+    A program truncated after its header is found by its checksum and by the private run.
     """
     if not head:
         return "", ["empty: the archive was not unpacked completely"]
@@ -142,12 +139,12 @@ def _listed_digest(directory: Path) -> str:
 
 
 def _text(path: Path) -> str:
-    """A small file's text; empty if there is none. Raises InvalidInputError if it cannot be read."""
+    """A small file's text; empty if there is no file. Raises InvalidInputError if it cannot be read."""
     return (read_if_present(path) or b"").decode(errors="replace")
 
 
 def _version(directory: Path) -> str:
-    """From a VERSION file at the payload's top, else from the documentation's directory."""
+    """From a VERSION file at the payload's top, else from the name of its documentation directory."""
     words = _text(directory / "VERSION").split()
     if words:
         return words[0][:64]

@@ -1,8 +1,7 @@
-"""What a configuration wants of cri-resmgr's policy; which one cri-resmgr has activated or would activate,
-and whose configuration says so. Pure.
+"""Which policy a configuration asks for, and which one cri-resmgr has activated or would activate. Pure.
 
-cri-resmgr takes one configuration whole, the first that there is: force.cfg, the agent's (kept in its cache),
-fallback.cfg, built-in defaults. It activates a policy when it starts, and no later.
+cri-resmgr uses one configuration whole, the first that exists: force.cfg, the agent's (kept in its cache),
+fallback.cfg, built-in defaults. It activates a policy only when it starts.
 """
 
 from __future__ import annotations
@@ -22,14 +21,12 @@ from installer.model.proxy import PolicyInForce, PolicySource, ProxyCache
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """`policy` is what cri-resmgr would activate, `section` its part of the configuration. `reserved` is the
-    CPU that it keeps for the system (`750m`, `cpuset:0`), `available` what it may use at all; either may be
-    empty."""
+    """What a configuration asks of the policy."""
 
-    policy: str = "none"
-    section: Mapping[str, object] = field(default_factory=dict)
-    reserved: str = ""
-    available: str = ""
+    policy: str = "none"  # the one that cri-resmgr would activate
+    section: Mapping[str, object] = field(default_factory=dict)  # its part of the configuration
+    reserved: str = ""  # CPUs kept for the system (`750m`, `cpuset:0`); may be empty
+    available: str = ""  # CPUs that it may use at all; may be empty
 
     @classmethod
     def of(cls, data: object) -> Asked:
@@ -50,7 +47,7 @@ NOTHING_ASKED = Asked()
 
 
 def unfold(data: object) -> dict[str, object]:
-    """`policy.Active: x` as `policy: {Active: x}`, as cri-resmgr reads it."""
+    """Turn `policy.Active: x` into `policy: {Active: x}`, as cri-resmgr does."""
     unfolded: dict[str, object] = {}
     for key, value in _mapping(data).items():
         head, dot, rest = str(key).partition(".")
@@ -65,16 +62,16 @@ def _mapping(value: object) -> dict[str, object]:
 
 
 def _cpus(resources: object) -> str:
-    """Of all keys, cri-resmgr takes those of the resources in any case."""
+    """cri-resmgr ignores the case of the resources' keys, and of no others."""
     found = _mapping(resources).items()
     return next((str(value) for key, value in found if str(key).lower() == "cpu" and value is not None), "")
 
 
 def policy_in_force(snapshot: HostSnapshot) -> PolicyInForce | None:
-    """What the running proxy has activated; None while none runs.
+    """The policy that the running proxy has activated; None if no proxy runs.
 
-    Its command line says which file it uses, its cache which policy it activated and whether the agent has
-    sent a configuration, which an agent's next start would fetch again.
+    Its command line tells which file it uses. Its cache tells which policy it activated, and whether the
+    agent has sent a configuration, which a next start with an agent would fetch again.
     """
     process = snapshot.proxy.process
     if process is None:
@@ -95,7 +92,7 @@ def policy_in_force(snapshot: HostSnapshot) -> PolicyInForce | None:
 
 
 def policy_of(desired: Desired, cache: ProxyCache) -> PolicyInForce:
-    """What a start with these files would activate."""
+    """The policy that a start with these files would activate."""
     files = {file.path: file.content for file in desired.files if isinstance(file.content, bytes)}
     forced = files.get(paths.FORCE_CONFIG)
     if forced is None and cache.agent:
@@ -108,13 +105,13 @@ def policy_of(desired: Desired, cache: ProxyCache) -> PolicyInForce:
 
 
 def asked_by_agent(cache: ProxyCache) -> Asked:
-    """By the configuration that the agent has sent."""
+    """What the configuration from the agent asks for."""
     return Asked.of({name: _data_in(text.encode("utf-8", "replace")) for name, text in cache.agent.items()})
 
 
 def controls_of(texts: Iterable[bytes], cache: ProxyCache) -> frozenset[Control]:
-    """What these configurations, or the one that the agent has sent, set in the kernel beside containers'
-    CPUs and memory."""
+    """The kernel settings, besides containers' CPUs and memory, that these configurations or the one from the
+    agent change."""
     agents = {name: _data_in(text.encode("utf-8", "replace")) for name, text in cache.agent.items()}
     return frozenset(
         control for data in (agents, *map(_data_in, texts)) for control in _controls_in(unfold(data))
@@ -132,7 +129,7 @@ def _controls_in(data: Mapping[str, object]) -> Iterator[Control]:
 
 
 def _lower(section: Mapping[str, object]) -> dict[str, object]:
-    """Go's decoder takes keys in any case."""
+    """Go's decoder ignores the case of keys."""
     return {key.lower(): value for key, value in section.items()}
 
 
@@ -142,7 +139,7 @@ def _policy_at(path: str, snapshot: HostSnapshot) -> str:
 
 @lru_cache(maxsize=8)
 def asked_in(content: bytes) -> Asked:
-    """By a file; nothing if it cannot be read."""
+    """What a file asks for; nothing if it cannot be parsed."""
     return Asked.of(_data_in(content))
 
 

@@ -1,4 +1,4 @@
-"""Reads what people give: a file that may be anything, and the words of a fault in it."""
+"""Read what people give: a path that may be anything, and the words for a fault in it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def reword(message: str) -> str:
 
 
 def shown(value: object) -> str:
-    """The value as people recognise it, cut where it is long; of a mapping or list only its kind."""
+    """The value as people recognise it, cut if it is long; for a mapping or list only its kind."""
     if isinstance(value, bool):
         return "true" if value else "false"
     text = repr(value) if isinstance(value, (str, int, float)) else kind(value)
@@ -47,7 +47,7 @@ def kind(value: object) -> str:
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """`did you mean guardSeconds?` where `word` resembles one of `known`, else all of them."""
+    """`did you mean guardSeconds?` if `word` resembles one of `known`, else all of them."""
     from difflib import get_close_matches  # late: most runs have no fault
 
     names = {name.lower(): name for name in known}
@@ -57,8 +57,7 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 
 def nearest(path: Path) -> str:
-    """What to say of a path that does not exist: `did you mean /root/configs?`, or which part of it is
-    missing."""
+    """A hint about a path that does not exist: `did you mean /root/configs?`, or the part that is missing."""
     from difflib import get_close_matches  # late: most runs have no fault
 
     parent, name = path.absolute().parent, path.name
@@ -72,12 +71,10 @@ def nearest(path: Path) -> str:
     return f"did you mean {parent / close[0]}?" if close else f"{parent} has no {name}"
 
 
-# Reads a file that the operator gives: a regular file of at most 1 MiB, and nothing that could block or act.
-#
-# A pipe without a writer would block for ever, and opening a device can have an effect, so a file is opened
-# for reading only once it is known to be a regular one.
+# An operator's file must be a regular file of at most 1 MiB. Opening a pipe without a writer would block for
+# ever, and opening a device can have an effect, so the type is checked before the file is opened for reading.
 
-_SIZE_LIMIT = 1 << 20  # bytes: the most that a ConfigMap may hold
+_SIZE_LIMIT = 1 << 20  # bytes: the limit of a ConfigMap
 _KINDS = {
     stat.S_IFIFO: "a FIFO",
     stat.S_IFCHR: "a character device",
@@ -88,9 +85,9 @@ _KINDS = {
 
 
 def open_regular(path: Path) -> int:
-    """A descriptor of the file at `path`, symlinks followed, for the caller to close.
+    """A descriptor of the file at `path`, following symlinks. The caller closes it.
 
-    Raises OSError, with the reason as its `strerror` where it is not a regular file.
+    Raises OSError; if it is not a regular file, `strerror` says what it is.
     """
     found = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
@@ -116,7 +113,7 @@ def read_input(path: Path, hint: str = "") -> bytes:
 
 
 def read_if_present(path: Path) -> bytes | None:
-    """As `read_input`; None where there is nothing at `path`. A dangling symlink is a fault."""
+    """Like `read_input`, but None if nothing is at `path`. A dangling symlink is a fault."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):

@@ -1,11 +1,10 @@
-"""The operator's settings: YAML in, one frozen value out, every fault named at once.
+"""The operator's settings: YAML in, one frozen value out, all faults reported at once.
 
-Holds no value of the host and no command-line option (those, and the
-environment variables that stand for them, are the CLI's). Defaults are the
-contract's.
+Defaults are the contract's. Command-line options, and the environment variables that stand for them, are the
+CLI's.
 
-Start-up is what this module costs: the models stay few and flat, one schema is built for all of them, and
-pydantic does not look for plugins.
+This module dominates the start-up time: the models stay few and flat, they share one schema, and pydantic
+does not look for plugins.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class _Section(BaseModel):
         strict=True,
         alias_generator=camel,
         populate_by_name=True,
-        defer_build=True,  # one schema, with the sections in it, instead of one more for each
+        defer_build=True,  # one schema that contains the sections, instead of one more per section
     )
 
 
@@ -76,7 +75,7 @@ class ProxySettings(_Section):
     def _check_endpoint(cls, endpoint: str) -> str:
         if endpoint == "auto":
             return endpoint
-        # It becomes words of a command line, where quotes, backslashes and more would not stay what they are.
+        # It becomes part of a command line, which would change quotes, backslashes and more.
         if not re.fullmatch(r"unix:///[A-Za-z0-9._/@:+-]+", endpoint):
             raise ValueError(
                 "must be auto or unix:// with an absolute plain path, such as unix:///run/containerd/x.sock"
@@ -89,7 +88,7 @@ class ProxySettings(_Section):
 
 
 class KubeletSettings(_Section):
-    """How kubelet is moved onto the relay, and when that counts as done or failed."""
+    """How kubelet is moved onto the relay, and when that has succeeded or failed."""
 
     unit: str = "kubelet.service"
     strategy: Literal["auto", "environment", "exec-start"] = "auto"
@@ -132,7 +131,7 @@ class KubeletSettings(_Section):
     @field_validator("healthz_url")
     @classmethod
     def _check_url(cls, url: str) -> str:
-        # A name would be looked up with our resolver, not the host's; healthz serves no TLS.
+        # Our resolver, not the host's, would look up a name. healthz serves no TLS.
         found = _HEALTHZ_URL.fullmatch(url)
         if url and not (found and _is_address(found[1], found[2])):
             raise ValueError('must be http://ADDRESS:PORT/PATH with a numeric address, or "" (off)')
@@ -140,15 +139,15 @@ class KubeletSettings(_Section):
 
 
 class RemovalSettings(_Section):
-    """What leaves the host, and when. `wait_seconds` is for `uninstall`, which waits for the whole fleet.
-    `successor` is what places containers afterwards: a node that is not ready for it is not left, and the
-    next one waits until it serves this one. Its resources are in `successor_namespace`."""
+    """What is removed from the host, and when."""
 
     on_termination: Literal["keep", "auto"] = "keep"
     reset_pinning: bool = True
-    wait_seconds: int = Field(default=600, ge=1, le=_DAY)
+    wait_seconds: int = Field(default=600, ge=1, le=_DAY)  # for `uninstall`, which waits for the whole fleet
+    # What places containers afterwards: the proxy leaves only a node that is ready for it, and the next node
+    # waits until it serves this one.
     successor: Literal["none", "nri"] = "none"
-    successor_namespace: str = "kube-system"
+    successor_namespace: str = "kube-system"  # of its custom resources
 
     @field_validator("successor_namespace")
     @classmethod
@@ -159,7 +158,7 @@ class RemovalSettings(_Section):
 
 
 class RolloutSettings(_Section):
-    """How a fleet takes a change."""
+    """How a change reaches a fleet."""
 
     concurrent_restarts: int | str = "1%"
     max_failures: int | str = "1%"
@@ -176,9 +175,9 @@ class RolloutSettings(_Section):
 
 
 class StatusSettings(_Section):
-    """Where `run` serves its state; empty: nowhere."""
+    """Where `run` serves its state."""
 
-    listen: str = ""
+    listen: str = ""  # empty: nowhere
 
     @field_validator("listen")
     @classmethod
@@ -205,7 +204,7 @@ class Settings(_Section):
 def load_settings(path: Path | None) -> Settings:
     """The settings in the file at `path`; the defaults if it is None.
 
-    Raises InvalidInputError with every fault: of `read_input`, and of `parse_settings`.
+    Raises InvalidInputError with every fault that `read_input` or `parse_settings` finds.
     """
     if path is None:
         return parse_settings(b"")
@@ -213,7 +212,7 @@ def load_settings(path: Path | None) -> Settings:
 
 
 def parse_settings(content: bytes, name: str = "settings") -> Settings:
-    """The settings that a YAML text gives. An empty text, or a section without keys, is all defaults.
+    """The settings in a YAML text. An empty text, or a section without keys, means the defaults.
 
     Raises InvalidInputError with every fault at once, each as `path.in.yaml: what is wrong (name:line)`.
     """
@@ -221,12 +220,12 @@ def parse_settings(content: bytes, name: str = "settings") -> Settings:
     data = {} if document.data is None else document.data
     if not isinstance(data, dict):
         raise InvalidInputError([f"{name}: must be a mapping of settings, not {kind(data)}"])
-    # Empty sections are filled in here, so that pydantic never builds a schema for one alone.
+    # Empty sections are filled in here so that pydantic never builds a schema for a single section.
     sections: dict[object, object] = {key: {} for key in _SECTIONS if data.get(key) is None}
     data = {**data, **sections}
     faults = list(document.faults)
     try:
-        # By alias only: a key in snake_case is not a setting.
+        # Only aliases count: a key in snake_case is not a setting.
         settings = Settings.model_validate(data, by_alias=True, by_name=False)
     except ValidationError as error:
         details = error.errors(include_url=False, include_context=False)
@@ -248,12 +247,12 @@ _SECTIONS = {
 
 
 _GONE: dict[tuple[int | str, ...], str] = {
-    ("adopt",): "is called takeOver now",
-    ("proxy", "strangers"): "is called proxy.existingContainers now",
-    ("proxy", "acceptRepinning"): "was taken out: proxy.existingContainers: adopt keeps the weight of "
-    "containers; where one cannot be adopted, install with the policy none and recreate its pod",
-    ("rollout", "spreadSeconds"): "was taken out: in a fleet, permits bound the restarts",
-    ("configs",): "was taken out: a force.cfg goes before what the agent has sent",
+    ("adopt",): "was renamed to takeOver",
+    ("proxy", "strangers"): "was renamed to proxy.existingContainers",
+    ("proxy", "acceptRepinning"): "was removed: proxy.existingContainers: adopt keeps the weight of "
+    "containers; if one cannot be adopted, install with the policy none and recreate its pod",
+    ("rollout", "spreadSeconds"): "was removed: in a fleet, permits limit the restarts",
+    ("configs",): "was removed: a force.cfg takes precedence over what the agent has sent",
 }
 """Settings that were renamed or removed, and what to use instead."""
 
@@ -274,7 +273,7 @@ def _suggest(key: str, known: tuple[str, ...]) -> str:
 
 
 def _sentence(detail: ErrorDetails) -> str:
-    """What is wrong in an operator's words; the types are those of pydantic-core's error list."""
+    """What is wrong, in an operator's words. The types are those of pydantic-core's error list."""
     value, message = detail["input"], detail["msg"]
     if detail["type"] in ("extra_forbidden", "invalid_key"):
         if gone := _GONE.get(detail["loc"]):

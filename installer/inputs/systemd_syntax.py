@@ -1,9 +1,9 @@
-"""Unit files and EnvironmentFiles as systemd reads them, and as we write them.
+"""Unit files and EnvironmentFiles, read and written as systemd does.
 
-Follows config_parse(), extract_first_word(), replace_env_argv() and parse_env_file() of systemd 252
-(man systemd.syntax, systemd.service, systemd.exec). Does not know what any setting means, and expands no
-specifier but `%%`: no decision depends on another one. References to other variables in an EnvironmentFile
-are not expanded, as in systemd.
+Follows config_parse(), extract_first_word(), replace_env_argv() and parse_env_file() of systemd 252 (man
+systemd.syntax, systemd.service, systemd.exec). Does not know what any setting means, and expands no specifier
+but `%%`: no decision depends on another one. References to other variables in an EnvironmentFile are not
+expanded, as in systemd.
 """
 
 from __future__ import annotations
@@ -16,11 +16,7 @@ from typing import NamedTuple
 
 from installer.model.host import UnitText
 
-# Unit files as systemd reads them: lines, continuations, resets, drop-ins, Exec words.
-#
-# Follows config_parse(), extract_first_word() and replace_env_argv() of systemd 252
-# (man systemd.syntax, systemd.service). Does not know what any setting means, and expands no specifier but
-# `%%`: no decision depends on another one.
+# Unit files: lines, continuations, resets, drop-ins, Exec words.
 
 _WHITESPACE = " \t\n\r"
 _LINE_END = re.compile("(?:\n\r?|\r\n?)\0?|\0")
@@ -36,11 +32,11 @@ _NUMERIC_ESCAPE = re.compile(r"x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]
 _BRACED = re.compile(r"\$\$|\$\{([^}]*)\}")
 _BARE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_PLAIN = re.compile("[^ \t\n\r\"'\\\\]+")  # what stands for itself, quoted or not
+_PLAIN = re.compile("[^ \t\n\r\"'\\\\]+")  # literal, quoted or not
 
 
 class Assignment(NamedTuple):
-    """One `Key=value` line, continuations joined; `value` is raw otherwise."""
+    """One `Key=value` line with its continuations joined. `value` is otherwise raw."""
 
     path: str
     section: str
@@ -49,26 +45,25 @@ class Assignment(NamedTuple):
 
 
 class ExecCommand(NamedTuple):
-    """One Exec line: `prefixes` are systemd's (`-@:+!`), `raw` the whole value as written. `several`: more
-    commands follow a `;`; they are not among the words."""
+    """One Exec line."""
 
     path: str
-    raw: str
-    prefixes: str
+    raw: str  # the whole value as written
+    prefixes: str  # systemd's (`-@:+!`)
     words: tuple[str, ...]
-    several: bool = False
+    several: bool = False  # more commands follow after a `;`; they are not in `words`
 
     @property
     def raw_before_more(self) -> str:
-        """`raw` to which words can be appended: a backslash at its very end would escape the blank."""
+        """`raw`, ready for more words to be appended: a backslash at its very end would escape the blank."""
         backslashes = len(self.raw) - len(self.raw.rstrip("\\"))
         return self.raw + "\\" * (backslashes % 2)
 
 
-@lru_cache(maxsize=64)  # a run looks at the same unit several times, and asks it many things
+@lru_cache(maxsize=64)  # a run reads the same unit many times
 def parse_unit(text: UnitText) -> tuple[Assignment, ...]:
-    """Every assignment of one unit file, in order. Ignores the lines that systemd ignores, and all that
-    follow a line that it cannot read."""
+    """Every assignment of one unit file, in order. Ignores the lines that systemd ignores, and everything
+    after a line that it cannot read."""
     found = []
     section = ""
     for line in _logical_lines(text.text):
@@ -86,8 +81,8 @@ def parse_unit(text: UnitText) -> tuple[Assignment, ...]:
 
 
 def _ends_reading(line: Assignment) -> bool:
-    """Whether systemd stops reading at this Exec line. One that begins with `-`, or whose first word cannot
-    be read, is merely ignored."""
+    """Whether systemd stops reading at this Exec line. It merely ignores one that begins with `-`, or whose
+    first word cannot be read."""
     try:
         parse_exec(line)
     except ValueError:
@@ -100,7 +95,7 @@ def _ends_reading(line: Assignment) -> bool:
 
 
 def _logical_lines(text: str) -> Iterable[str]:
-    """Lines with continuations joined by a space, and without comment lines, also within a continuation."""
+    """Lines with continuations joined by a space. Comment lines are left out, also within a continuation."""
     held: str | None = None
     mark = "\ufeff"
     for line in _LINE_END.split(text):
@@ -120,7 +115,7 @@ def _logical_lines(text: str) -> Iterable[str]:
 
 
 def merged(assignments: Iterable[Assignment], section: str, key: str) -> tuple[Assignment, ...]:
-    """A list setting after all resets by an empty assignment."""
+    """A list setting, after all resets by an empty assignment."""
     kept: list[Assignment] = []
     for assignment in assignments:
         if (assignment.section, assignment.key) == (section, key):
@@ -130,12 +125,12 @@ def merged(assignments: Iterable[Assignment], section: str, key: str) -> tuple[A
 
 @lru_cache(maxsize=64)
 def parse_exec(assignment: Assignment) -> ExecCommand:
-    """Raises ValueError where systemd would refuse or ignore the line (an open quote, nothing to run)."""
+    """Raises ValueError for a line that systemd refuses or ignores (an open quote, no command)."""
     words: list[str] = []
     several = False
     for word, written in _split(assignment.value, c_escapes=True):
         if word == ";" and not words:
-            continue  # systemd passes over it, quoted or not
+            continue  # systemd skips it, quoted or not
         if written == ";":
             several = True
             break
@@ -143,7 +138,7 @@ def parse_exec(assignment: Assignment) -> ExecCommand:
     prefixes, program = _prefixes(words[0] if words else "")
     if not program:
         raise ValueError("it has no command")
-    # A leading `|` belongs to the name of the program up to systemd 257; from 258 on it is a prefix.
+    # Up to systemd 257 a leading `|` is part of the program's name; from 258 on it is a prefix.
     if not re.match(r"/|[^/|]+\Z", program) or program.endswith("/") or _UNSAFE.search(program):
         raise ValueError(f"{program[:80]!r} is not a program")
     if "@" in prefixes and len(words) == 1:
@@ -153,7 +148,7 @@ def parse_exec(assignment: Assignment) -> ExecCommand:
 
 
 def _prefixes(word: str) -> tuple[str, str]:
-    """The prefixes of the first word, each of them once, and the rest."""
+    """The prefixes of the first word, each at most once, and the rest of the word."""
     found = ""
     for char in word:
         privileges = found.replace("-", "").replace("@", "").replace(":", "")
@@ -169,18 +164,18 @@ def _prefixes(word: str) -> tuple[str, str]:
 
 
 def split_words(text: str, *, c_escapes: bool = False, relaxed: bool = False) -> tuple[str, ...]:
-    """Words as systemd splits them: quotes group, anywhere in a word, and are removed.
+    """The words as systemd splits them. Quotes group, anywhere in a word, and are removed.
 
-    `c_escapes`: backslash sequences as in C (unit files), unknown ones are kept; else a backslash keeps the
-    next character (values of `$VAR`). `relaxed`: an unclosed quote ends with the text; else it raises
-    ValueError.
+    `c_escapes`: backslash sequences as in C (unit files), unknown ones are kept; otherwise a backslash keeps
+    the next character (values of `$VAR`). `relaxed`: an unclosed quote ends with the text; otherwise it
+    raises ValueError.
     """
     return tuple(word for word, _ in _split(text, c_escapes=c_escapes, relaxed=relaxed))
 
 
 def split_assignments(text: str) -> Iterator[tuple[str, str]]:
-    """The names and values of an Environment= line. As for systemd, an unclosed quote or an unknown escape
-    ends it, and a word that is not an assignment is left out."""
+    """The names and values of an Environment= line. As in systemd, an unclosed quote or an unknown escape
+    ends it, and words that are not assignments are left out."""
     words = _split(text, c_escapes=True, strict=True)
     with contextlib.suppress(ValueError):
         for word, _ in words:
@@ -192,7 +187,7 @@ def split_assignments(text: str) -> Iterator[tuple[str, str]]:
 def _split(
     text: str, *, c_escapes: bool, relaxed: bool = False, strict: bool = False
 ) -> Iterator[tuple[str, str]]:
-    """Each word, and how it is written. `strict`: an unknown escape raises ValueError as well."""
+    """Each word, and how it is written. `strict`: an unknown escape also raises ValueError."""
     word: list[str] | None = None
     quote = ""
     at = begun = 0
@@ -225,15 +220,15 @@ def _split(
 
 
 def _bytes_joined(parts: list[str]) -> str:
-    """The word; several escaped bytes may be one character."""
+    """The word. Several escaped bytes may form one character."""
     word = "".join(parts)
     return word.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
 
 
 def _unescape(text: str, at: int, strict: bool) -> tuple[str, int]:
-    """The character that the escape at `at` (after the backslash) means, and the position after it.
+    """The character that the escape at `at` (after the backslash) stands for, and the position after it.
 
-    An unknown escape is kept with its backslash; that of a NUL is one.
+    Unknown escapes, and that of a NUL, are kept with their backslash.
     """
     numeric = _NUMERIC_ESCAPE.match(text, at)
     if numeric:
@@ -250,23 +245,23 @@ def _unescape(text: str, at: int, strict: bool) -> tuple[str, int]:
 
 
 def bare_variable(word: str) -> str:
-    """The variable of a word that is exactly `$VARIABLE`, or an empty string.
+    """The variable in a word that is exactly `$VARIABLE`; else an empty string.
 
-    Only such a word is split when it is expanded; `${VARIABLE}` stays one word.
+    systemd splits only such a word when it expands it. `${VARIABLE}` stays one word.
     """
     match = _BARE.fullmatch(word)
     return match.group(1) if match else ""
 
 
 def expand(command: ExecCommand, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """The command line that systemd makes of an Exec line with these variables set."""
+    """The command line that systemd builds from an Exec line with these variables."""
     argv: list[str] = []
     for word in command.words:
         word = word.replace("%%", "%")
         if ":" in command.prefixes:
             argv.append(word)
         elif word.startswith("$") and word[1:2] not in ("{", "$"):
-            # A name that is not valid for a variable is one that is not set.
+            # An invalid name is a variable that is not set.
             argv.extend(split_words(environment.get(word[1:], ""), relaxed=True))
         else:
             argv.append(_BRACED.sub(lambda found: _braced(found, environment), word))
@@ -277,9 +272,7 @@ def _braced(found: re.Match[str], environment: Mapping[str, str]) -> str:
     return "$" if found.group() == "$$" else environment.get(found.group(1), "")
 
 
-# EnvironmentFiles as systemd reads them and as we write them (man systemd.exec, EnvironmentFile=).
-#
-# Follows parse_env_file() of systemd 252. As there, references to other variables are not expanded.
+# EnvironmentFiles (man systemd.exec, EnvironmentFile=).
 
 _LINE = re.compile(r"[^\r\n]*")
 _KEY = re.compile(r"[^=\r\n]*")
@@ -289,10 +282,10 @@ _IN_DOUBLE_QUOTES = '"\\`$'
 
 
 def quote(value: str) -> str:
-    """`value` as the right side of an assignment, double-quoted.
+    """`value` in double quotes, as the right side of an assignment.
 
-    Raises ValueError for what an EnvironmentFile cannot hold: NUL, or a byte that
-    is not UTF-8 (systemd would silently drop the whole file).
+    Raises ValueError for what an EnvironmentFile cannot hold: a NUL, or a byte that is not UTF-8 (systemd
+    would silently drop the whole file).
     """
     if "\0" in value:
         raise ValueError("a NUL cannot be part of an environment")
@@ -304,7 +297,7 @@ def parse_environment_file(text: str) -> dict[str, str]:
     """The variables that the file sets; the last assignment wins. Ignores what systemd ignores.
 
     systemd ignores a whole file with a NUL anywhere, or with a byte in a name or value that is not UTF-8 (as
-    "surrogateescape" has decoded it).
+    decoded by "surrogateescape").
     """
     found: dict[str, str] = {}
     if "\0" in text:
@@ -314,7 +307,7 @@ def parse_environment_file(text: str) -> dict[str, str]:
         if text[at] in _WHITESPACE:
             at += 1
             continue
-        # Up to systemd 253 a backslash at the end of a comment continues it: not followed here.
+        # Up to systemd 253 a backslash at the end of a comment continues it. This is not imitated.
         end = _end(_LINE if text[at] in "#;" else _KEY, text, at + 1)
         if text[at] in "#;" or text[end : end + 1] != "=":
             at = end
@@ -334,12 +327,12 @@ def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
 
 
 def _parse_value(text: str, at: int) -> tuple[str, int]:
-    """The value that begins at `at`, without quotes and escapes, and where the next line begins.
+    """The value that begins at `at`, without quotes and escapes, and the position of the next line.
 
-    Behind an unquoted character of the value, a quote is a plain character.
+    After an unquoted character of the value, a quote is an ordinary character.
     """
     value: list[str] = []
-    kept = 0  # unquoted blanks after this are dropped
+    kept = 0  # unquoted blanks beyond this index are dropped
     quote_char = ""
     unquoted = False
     while at < len(text):

@@ -1,9 +1,8 @@
-"""YAML as people write it: safe, with line numbers, and a key given twice is a fault.
+"""YAML as people write it: loaded safely, with line numbers; a duplicate key is a fault.
 
-Knows nothing of what the documents mean. Refuses what would end the process or never end: PyYAML overflows
-its stack over deep nesting, and aliases and merge keys (`<<`) multiply a short text without a limit, for
-whoever builds, walks or writes it. PyYAML is imported when the first document is read, so a run without any
-pays nothing for it.
+Knows nothing of what the documents mean. Refuses input that would crash or hang the process: deep nesting
+overflows PyYAML's stack, and aliases and merge keys (`<<`) expand a short text without limit. PyYAML is
+imported when the first document is read, so a run without any does not pay for it.
 """
 
 from __future__ import annotations
@@ -20,32 +19,28 @@ if TYPE_CHECKING:
 
 KeyPath = tuple[str, ...]
 
-_DEPTH = 100  # levels; PyYAML's loader in C overflows its stack at some ten thousand
-_SIZE = 4 << 20  # characters of it then
-_VALUES = 50_000  # of a document, with each alias as what it stands for; a Shoot's largest has some thousand
+_DEPTH = 100  # levels; PyYAML's loader in C overflows its stack at about ten thousand
+_SIZE = 4 << 20  # characters of a document, aliases expanded
+_VALUES = 50_000  # values of a document, aliases expanded; a large Shoot has some thousand
 _NUMBER_LENGTH = 100  # characters; Python refuses to print a number of more than 4,300 digits
-# What PyYAML raises where an explicit tag (`!!int ''`) does not fit its text.
+# What PyYAML raises if an explicit tag (`!!int ''`) does not fit its text.
 _BAD_VALUE = (ValueError, LookupError, AttributeError, TypeError, ArithmeticError, RecursionError)
 
 
 class Document(NamedTuple):
-    """`data` is what the text says (None if it is empty); `lines` has the line of each key and list item.
+    """A parsed document."""
 
-    `faults` are keys given twice, each with `name:line`. `size` is about how many characters it has when it
-    is written out, with each alias as what it stands for.
-    """
-
-    data: object
-    lines: Mapping[KeyPath, int] = MappingProxyType({})
-    faults: tuple[str, ...] = ()
-    size: int = 0
+    data: object  # None: the text is empty
+    lines: Mapping[KeyPath, int] = MappingProxyType({})  # the line of each key and list item
+    faults: tuple[str, ...] = ()  # duplicate keys, each with `name:line`
+    size: int = 0  # about how many characters it has when written with its aliases expanded
 
 
 def parse_document(content: bytes, name: str) -> Document:
-    """One document. `name` is what the faults call it.
+    """Parse one document. `name` is what its faults call it.
 
-    Raises InvalidInputError with `name:line` where it is not UTF-8, not YAML, more than one document, nested
-    too deep, or has tags that only an unsafe loader would accept.
+    Raises InvalidInputError with `name:line` if it is not UTF-8, not YAML, more than one document, nested too
+    deep, or has tags that only an unsafe loader accepts.
     """
     text = _decode(content, name)
     if not text.strip():
@@ -79,12 +74,12 @@ def _loader_class() -> Any:
 
 
 def _check_events(events: Iterable[yaml.Event], name: str) -> None:
-    """Reads the text as a stream of events, before PyYAML builds a tree of it by recursion."""
+    """Read the text as a stream of events before PyYAML recursively builds a tree of it."""
     from yaml import CollectionEndEvent, CollectionStartEvent
 
     depth = 0
     for number, event in enumerate(events):
-        if number > 2 * _VALUES:  # each has one event or two
+        if number > 2 * _VALUES:  # a value has one event or two
             raise _too_large(name)
         if isinstance(event, CollectionStartEvent):
             depth += 1
@@ -102,7 +97,7 @@ def _too_large(name: str) -> InvalidInputError:
 
 
 class _Extent(NamedTuple):
-    """Of a node, with each alias as what it stands for."""
+    """The size of a node, aliases expanded."""
 
     values: int
     characters: int
@@ -110,14 +105,15 @@ class _Extent(NamedTuple):
 
 
 class _Size:
-    """An anchor comes before its aliases, so each node is counted once, and never deeper than the text is."""
+    """Measures nodes. An anchor precedes its aliases, so each node is measured once, and never deeper than
+    the text nests."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._known: dict[int, _Extent | None] = {}  # None: it is being counted
+        self._known: dict[int, _Extent | None] = {}  # None: being measured
 
     def check(self, node: yaml.Node) -> _Extent:
-        """Raises InvalidInputError where it is too much, or contains itself."""
+        """Raises InvalidInputError if the node is too large or contains itself."""
         if id(node) in self._known:
             found = self._known[id(node)]
             if found is None:
@@ -150,7 +146,7 @@ def _decode(content: bytes, name: str) -> str:
 
 
 def _complaint(error: yaml.YAMLError, name: str) -> str:
-    """PyYAML's complaint as one line that starts with file:line."""
+    """PyYAML's complaint on one line that starts with file:line."""
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     parts = [getattr(error, "context", None), getattr(error, "problem", None)]
     what = ", ".join(part for part in parts if part) or " ".join(str(error).split())
@@ -159,9 +155,9 @@ def _complaint(error: yaml.YAMLError, name: str) -> str:
 
 
 class _Walk:
-    """Notes the line of each key and list item, and keys given twice in one mapping.
+    """Collects the line of each key and list item, and the keys given twice in a mapping.
 
-    Visits each node once, however often aliases refer to it.
+    Visits each node once, however many aliases refer to it.
     """
 
     def __init__(self, name: str) -> None:

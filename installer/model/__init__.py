@@ -1,1 +1,1 @@
-"""The nouns: frozen values that the stages hand from left to right. No effects, no I/O."""
+"""The nouns: frozen values that each stage hands to the next. No effects, no I/O."""

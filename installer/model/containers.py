@@ -1,4 +1,5 @@
-"""What containers may use of the CPUs: by their creation, by kubelet, and by the kernel now."""
+"""How much CPU a container may use: what it was created with, what kubelet asked for, and what the kernel
+enforces now."""
 
 from __future__ import annotations
 
@@ -9,38 +10,35 @@ from typing import Any
 from installer.model.jsontext import parse_json
 from installer.model.proxy import nano_of
 
-_HIGHEST = 1 << 16  # a CPU or memory node above it is a damaged file, not a machine
+_HIGHEST = 1 << 16  # a higher CPU or memory node number means a damaged file
 
 Weights = frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
 class CpuResources:
-    """As CRI's LinuxContainerResources says it. `cpus` and `mems` are lists as the kernel writes them
-    (`0-3,8`), empty: not said. `shares` is cgroup v1's cpu.shares (2 - 262144), 0: not said."""
+    """The CPU part of CRI's LinuxContainerResources."""
 
-    cpus: str = ""
-    mems: str = ""
-    shares: int = 0
+    cpus: str = ""  # as the kernel writes a list (`0-3,8`); empty: unset
+    mems: str = ""  # the same, of memory nodes
+    shares: int = 0  # cgroup v1's cpu.shares (2 - 262144); 0: unset
 
 
 @dataclass(frozen=True, slots=True)
 class CgroupState:
-    """What the kernel enforces on a container. `free_cpus` and `free_mems` are what the cgroup above it
-    allows: all that it could have. cgroup v2 lists offline CPUs as well. `shares` is
-    cpu.shares of cgroup v1, `weight` cpu.weight of v2; the other one is 0, and so are both if the kernel has
-    no such controller. `blkio` is the host path of its cgroup of v1 for block I/O, empty if it has none."""
+    """What the kernel enforces on a container."""
 
-    cpus: str
+    cpus: str  # cgroup v2 lists offline CPUs as well
     mems: str
-    free_cpus: str
+    free_cpus: str  # what the parent cgroup allows: the most that the container could have
     free_mems: str
-    shares: int = 0
-    weight: int = 0
+    shares: int = 0  # cpu.shares of cgroup v1; 0 on v2, or without the controller
+    weight: int = 0  # cpu.weight of cgroup v2; 0 on v1, or without the controller
+    # Host path of its cgroup of v1 for block I/O; empty: it has none.
     blkio: str = field(default="", compare=False)
 
     def is_lower_than(self, shares: int) -> bool:
-        """Whether the weight is less than these cpu.shares give. False where it is not known."""
+        """Whether the weight is less than these cpu.shares give. False if it is unknown."""
         if self.weight:
             return self.weight < min(weights_of(shares))
         return 0 < self.shares < shares
@@ -51,7 +49,7 @@ class CgroupState:
 
 
 def parse_list(text: str) -> frozenset[int]:
-    """The numbers of a list such as `0-3,8` (cpuset(7)). Raises ValueError if it is not one."""
+    """The numbers in a list such as `0-3,8` (cpuset(7)). Raises ValueError for anything else."""
     found: set[int] = set()
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
@@ -63,7 +61,7 @@ def parse_list(text: str) -> frozenset[int]:
 
 
 def format_list(numbers: Iterable[int]) -> str:
-    """Numbers as a list that `parse_list` reads."""
+    """The list that `parse_list` reads back."""
     ranges: list[list[int]] = []
     for number in sorted(numbers):
         if ranges and number == ranges[-1][1] + 1:
@@ -74,7 +72,8 @@ def format_list(numbers: Iterable[int]) -> str:
 
 
 def same_list(one: str, other: str) -> bool:
-    """Whether two lists name the same CPUs, however they are written. What is not a list is only itself."""
+    """Whether two lists name the same CPUs, however they are written. Text that is not a list equals only
+    itself."""
     try:
         return parse_list(one) == parse_list(other)
     except ValueError:
@@ -82,7 +81,7 @@ def same_list(one: str, other: str) -> bool:
 
 
 def shares_of(weight: int) -> int:
-    """The least cpu.shares that give at least this cpu.weight, whichever formula the runtime uses."""
+    """The lowest cpu.shares that give at least this cpu.weight, whichever formula the runtime uses."""
     low, high = 2, 262144
     while low < high:
         middle = (low + high) // 2
@@ -111,24 +110,24 @@ def weights_of(shares: int) -> Weights:
     return frozenset({linear, min(curved, 10000)})
 
 
-# What kubelet's own static CPU and memory managers have assigned, as far as it matters to us.
+# What kubelet's static CPU and memory managers have assigned.
 #
 # kubelet keeps it in /var/lib/kubelet/cpu_manager_state and memory_manager_state: JSON with `policyName`
-# (`none` or `static`; `None` or `Static`), and of a static CPU manager `defaultCpuSet` and `entries`: pod
-# UID, container, CPUs (k8s.io/kubernetes/pkg/kubelet/cm/cpumanager/state, since 1.18).
+# (`none` or `static`; `None` or `Static`). A static CPU manager adds `defaultCpuSet` and `entries`: pod UID,
+# container, CPUs (k8s.io/kubernetes/pkg/kubelet/cm/cpumanager/state, since 1.18).
 
 
 @dataclass(frozen=True, slots=True)
 class KubeletManagers:
-    """`shared` are the CPUs of all containers without a set of their own, empty unless the CPU manager is
-    static. `assigned`: (pod UID, container) -> its CPUs. `assigns_memory`: the memory manager is static."""
+    """The assignments of kubelet's static managers."""
 
+    # CPUs of all containers without a set of their own; empty unless the CPU manager is static.
     shared: str = ""
-    assigned: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    assigns_memory: bool = False
+    assigned: Mapping[tuple[str, str], str] = field(default_factory=dict)  # (pod UID, container) -> its CPUs
+    assigns_memory: bool = False  # the memory manager is static
 
     def cpus_of(self, pod_uid: str, name: str) -> str:
-        """The CPUs of a container, empty where the CPU manager assigns none."""
+        """The CPUs of a container; empty if the CPU manager assigns none."""
         return self.assigned.get((pod_uid, name), self.shared)
 
 
@@ -136,8 +135,8 @@ NO_MANAGERS = KubeletManagers()
 
 
 def parse_managers(cpu: bytes | None, memory: bytes | None) -> KubeletManagers:
-    """From the two files' content, None if there is no file. Damaged ones count as missing: so they do for
-    kubelet, which then refuses to start."""
+    """Parse the content of the two files; None where there is no file. A damaged file counts as missing:
+    kubelet does the same, and then refuses to start."""
     found, assigns_memory = _load_state(cpu), _load_state(memory).get("policyName") == "Static"
     if found.get("policyName") != "static":
         return KubeletManagers(assigns_memory=assigns_memory)
@@ -161,17 +160,16 @@ def _load_state(raw: bytes | None) -> dict[str, object]:
     return found if isinstance(found, dict) else {}
 
 
-# The CPU weight that kubelet asks for each of its containers, as far as it keeps that in a file.
+# The CPU weight that kubelet requests for each of its containers.
 #
-# kubelet writes down what it has admitted: /var/lib/kubelet/allocated_pods_state, JSON with `data`, which is
-# a JSON text again (k8s.io/kubernetes/pkg/kubelet/allocation/state, with the feature
-# InPlacePodVerticalScaling, by default since 1.33). That text has `allocationEntries`: pod UID, container,
-# its resources (1.33), or `entries`: pod UID, `ContainerResources`, container, its resources (1.34 - 1.37).
-# Another shape says nothing.
+# kubelet stores what it has admitted in /var/lib/kubelet/allocated_pods_state: JSON whose `data` is a string
+# of JSON (k8s.io/kubernetes/pkg/kubelet/allocation/state, with the feature InPlacePodVerticalScaling, on by
+# default since 1.33). It has `allocationEntries`: pod UID, container, its resources (1.33), or `entries`: pod
+# UID, `ContainerResources`, container, its resources (1.34 - 1.37). Any other shape is ignored.
 #
-# kubelet's API would say the same. Its port for everybody is closed by default, and who listens there may be
-# another; on the other port kubelet's own certificate is refused (the Node authorizer grants no nodes/proxy),
-# and a token that is not could execute commands in each container.
+# kubelet's API has the same data, but is no alternative. Its read-only port is closed by default, and another
+# process may listen there. Its authenticated port refuses kubelet's own certificate (the Node authorizer
+# grants no nodes/proxy), and a token that it accepts could execute commands in every container.
 
 _LOWEST_SHARES, _HIGHEST_SHARES = 2, 262144  # cpu.shares
 
@@ -180,7 +178,7 @@ Asked = Mapping[tuple[str, str], int]
 
 
 def parse_requests(raw: bytes | None) -> Asked:
-    """From the file's content, None if there is no file. What is not of a known shape is left out."""
+    """Parse the file's content; None if there is no file. Entries of an unknown shape are left out."""
     found = _load((raw or b"{}").decode("utf-8", "replace"))
     text = found.get("data")
     data = _load(text if isinstance(text, str) else "{}")
@@ -200,7 +198,7 @@ def _shares(pods: Mapping[str, object]) -> Iterator[tuple[tuple[str, str], int]]
                 _mapping(resources.get("limits")).get("cpu", "0") if requested is None else requested
             )
             if nano is not None:
-                # kubelet: MilliCPUToShares of the request in milliCPU, rounded up.
+                # kubelet rounds the request up to milliCPU and applies MilliCPUToShares.
                 yield (uid, name), min(max(_LOWEST_SHARES, -(-nano // 10**6) * 1024 // 1000), _HIGHEST_SHARES)
 
 

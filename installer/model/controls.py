@@ -1,6 +1,6 @@
-"""What cri-resmgr sets in the kernel beside containers' CPUs and memory: nothing of it ends with the proxy.
+"""What cri-resmgr sets in the kernel besides containers' CPUs and memory. None of it ends with the proxy.
 
-Read in cri-resmgr v0.9.2 (pkg/cri/resource-manager/control: cpu, rdt, blockio) and its goresctrl 0.5.
+Source: cri-resmgr v0.9.2 (pkg/cri/resource-manager/control: cpu, rdt, blockio) and its goresctrl 0.5.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from enum import StrEnum
 
 
 class Control(StrEnum):
-    """One of cri-resmgr's controllers that leave something behind."""
+    """A controller of cri-resmgr that leaves settings behind."""
 
     CPU_FREQUENCY = "cpu-frequency"  # `cpu.classes`: limits of CPUs, and of the uncore
     RESCTRL = "resctrl"  # `rdt`: cache and memory bandwidth
-    BLOCK_IO = "block-io"  # `blockio.Classes`: throttles and weights of containers, with cgroup v1
+    BLOCK_IO = "block-io"  # `blockio.Classes`: throttles and weights of containers; cgroup v1 only
 
 
 Originals = Mapping[Control, Mapping[str, str]]
-"""Control -> path in /sys -> what was there before cri-resmgr; no paths where nothing is to be kept."""
+"""Control -> path in /sys -> the value before cri-resmgr; no paths if there is nothing to keep."""
 
 CPUS = "/sys/devices/system/cpu"
 UNCORE = f"{CPUS}/intel_uncore_frequency"
@@ -33,22 +33,21 @@ THROTTLES = {
     "blkio.throttle.read_iops_device": "throttleReadIOPSDevice",
     "blkio.throttle.write_iops_device": "throttleWriteIOPSDevice",
 }
-"""File of cgroup v1 -> its name in the OCI runtime specification. A line of each is `MAJOR:MINOR RATE`."""
+"""File of cgroup v1 -> its name in the OCI runtime specification. Each line reads `MAJOR:MINOR RATE`."""
 
 WEIGHTS = {"blkio.bfq.weight": "100", "blkio.weight": "500"}
-"""File of cgroup v1 -> the kernel's default. With the suffix `_device` it has a line for each device."""
+"""File of cgroup v1 -> the kernel's default. The file with the suffix `_device` has a line per device."""
 
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """One thing that is brought back: `value` is written to `path`, or the resctrl group there is removed if
-    it is None. `what` and `before` are for people. `problem` is why it was not done; empty if it was."""
+    """One setting to restore."""
 
     path: str
-    value: str | None
-    what: str
-    before: str = ""
-    problem: str = ""
+    value: str | None  # is written to `path`; None: the resctrl group there is removed
+    what: str  # for people
+    before: str = ""  # the present value, for people
+    problem: str = ""  # why it could not be restored; empty if it was
 
     @property
     def planned(self) -> str:

@@ -1,4 +1,4 @@
-"""What happened, as the core tells it: reporters turn events into text or JSON lines."""
+"""Events, as the core emits them. Reporters turn them into text or JSON lines."""
 
 from __future__ import annotations
 
@@ -6,32 +6,29 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 ERROR, WAITING = "error", "waiting"
-"""The last event of a run that failed, and of one that has to wait: they have the same data."""
+"""The last event of a run that failed, and of one that has to wait. Both carry the same data."""
 
 KUBELET_RESTART = "kubelet.restart"
-"""Said of each restart of kubelet when it is asked for, however it ends: it counts for restartsPerHour."""
+"""Emitted when a restart of kubelet is requested, however it ends: it counts towards restartsPerHour."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """`kind` is stable and for machines (`step.done`); `message` is one line for people.
+    """Something that happened."""
 
-    `data` holds JSON values only.
-    """
-
-    kind: str
-    message: str
-    data: Mapping[str, object] = field(default_factory=dict)
+    kind: str  # stable, for machines (`step.done`)
+    message: str  # one line for people
+    data: Mapping[str, object] = field(default_factory=dict)  # JSON values only
 
 
 Emit = Callable[[Event], None]
 
 
 def name_some(names: Sequence[str], most: int = 5, between: str = ", ") -> str:
-    """As many of the names, and how many more there are."""
+    """The first names, and how many more there are."""
     more = len(names) - most
     return between.join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def silent(_event: Event) -> None:
-    """The reporter of tests: nothing."""
+    """An Emit that drops every event."""

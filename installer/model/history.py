@@ -1,4 +1,4 @@
-"""One run that changed something on this host, as the host's journal remembers it."""
+"""A run that changed something on this host, as the host's journal remembers it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ from typing import NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """`time` is RFC 3339, UTC. `action` is install, remove or hold; `outcome` is `done`, or how it ended
-    instead. `summary` is what was done in one line, `why` what had differed: units first. `generation` is the
-    one that was installed, empty for a removal."""
+    """One entry of the history."""
 
-    time: str
+    time: str  # RFC 3339, UTC
     who: str
-    action: str
-    outcome: str
-    summary: str
-    why: tuple[str, ...] = ()
-    generation: str = ""
+    action: str  # install, remove or hold
+    outcome: str  # `done`, or how it ended instead
+    summary: str  # what was done, in one line
+    why: tuple[str, ...] = ()  # what differed, units first
+    generation: str = ""  # the one that was installed; empty for a removal
     payload_version: str = ""
 
     @property
@@ -28,20 +26,19 @@ class HistoryEntry:
 
 
 class Past(NamedTuple):
-    """What the journal tells of how the host came to be as it is: the last change, and when and how the guard
-    last decided, for which start of kubelet (its InvocationID); empty where it does not know."""
+    """What the journal knows about how the host got into its present state. Empty where it does not know."""
 
     last_change: HistoryEntry | None = None
-    guard_time: str = ""
-    guard: str = ""
-    guard_invocation: str = ""
+    guard_time: str = ""  # when the guard last decided
+    guard: str = ""  # what it decided
+    guard_invocation: str = ""  # the InvocationID of the start of kubelet that it decided for
 
 
 NO_PAST = Past()
 
 
 class History(NamedTuple):
-    """The newest entry comes last. `fault` is why the journal cannot be read, else empty."""
+    """The entries of the journal, the newest last."""
 
     entries: tuple[HistoryEntry, ...]
-    fault: str = ""
+    fault: str = ""  # why the journal cannot be read; empty if it can

@@ -1,4 +1,4 @@
-"""Who keeps the node as it is: a hold of kubelet on its base endpoint, or a person's pause."""
+"""What keeps the node as it is: a hold of kubelet on its base endpoint, or a pause."""
 
 from __future__ import annotations
 
@@ -7,65 +7,69 @@ from collections.abc import Callable
 from installer.model import paths
 from installer.model.jsontext import parse_json
 
-# Who holds kubelet on its base endpoint: the hold file's first line says why, and by its prefix who set it.
+# A hold keeps kubelet on its base endpoint. The first line of the hold file says why, and its prefix says who
+# set it.
 #
-# A hold that the installer set ends by itself when its cause is gone. One that a person wrote (`echo broken
-# CPU map > /var/lib/cri-resmgr-installer/hold`) ends by a person only: `install` by hand, or deleting the
+# The installer ends its own holds when their cause is gone. Only a person ends a hold that a person wrote
+# (`echo broken CPU map > /var/lib/cri-resmgr-installer/hold`): with `install` by hand, or by deleting the
 # file.
 
 BY_DAEMON = "run: "
 BY_ROLLBACK = "rollback: "
-BY_RUN = "install: "  # one that is at work, and ends it itself; if it was cut off, the next run does
+BY_RUN = "install: "  # a run in progress: it ends the hold itself, or the next run does if it was cut off
 
 
 def read_hold(read: Callable[[str], bytes | None]) -> str:
-    """Why kubelet is held on its base endpoint; empty if it is not. `read` gives the content of a host path,
-    None if nothing is there."""
+    """Why kubelet is held on its base endpoint; empty if it is not. `read` returns the content of a host
+    path, or None if nothing is there."""
     found = (content for path in paths.HOLDS if (content := read(path)) is not None)
     return next(map(reason_in, found), "")
 
 
 def reason_in(content: bytes) -> str:
-    """Why kubelet is held, from the content of a hold file that exists; never empty."""
+    """The reason in the content of a hold file. Never empty."""
     return content.decode("utf-8", "replace").partition("\n")[0].strip() or "no reason given"
 
 
 def is_operators(reason: str) -> bool:
-    """Whether a person set the hold of this reason. An empty reason is no hold."""
+    """Whether a person set the hold with this reason. An empty reason is no hold."""
     return bool(reason) and not reason.startswith((BY_DAEMON, BY_ROLLBACK, BY_RUN))
 
 
 def is_of_a_run(reason: str) -> bool:
-    """Whether a run set the hold that is at work, or was cut off."""
+    """Whether a run set the hold, which is in progress or was cut off."""
     return reason.startswith(BY_RUN)
 
 
-# A pause: nothing changes the node while a person is at work there, neither the daemon nor a command by hand.
-# Of a fleet: no planned work begins anywhere.
+# A pause of a node: neither the daemon nor a command by hand changes it while a person works there. A pause
+# of a fleet: no planned work begins on any node.
 #
-# It is a file on the node or an annotation of the node. The annotation is known to the daemon, which keeps
-# what the API server has last said in a file below /run: a command by hand reads it there.
+# A node is paused by a file on it or by an annotation of the Node. The daemon reads the annotation, and keeps
+# what the API server last said in a file below /run, where commands by hand read it.
 
 PAUSE_FILE = "/etc/cri-resmgr/pause"
 PAUSE_ANNOTATION = "cri-resource-manager.intel.com/pause"
-"""Of a Node; and of the Lease of a fleet, whatever its value, which says why."""
+"""On a Node, or on the Lease of a fleet. Any value pauses; the value is the reason."""
 CLUSTER_MEMORY = f"{paths.OUR_RUNTIME}/cluster.json"
 
 
 def why_paused(file: bytes | None, memory: bytes | None) -> str:
-    """Why the node is paused and how that ends; empty if it is not. `file` is the content of PAUSE_FILE, None
-    if there is none; its first line may say why. `memory` is that of CLUSTER_MEMORY."""
+    """Why the node is paused and how to end that; empty if it is not paused.
+
+    `file` is the content of PAUSE_FILE, None if there is none; its first line may give a reason. `memory` is
+    the content of CLUSTER_MEMORY.
+    """
     if file is not None:
         reason = file.decode("utf-8", "replace").partition("\n")[0].strip()
         return f"{PAUSE_FILE} exists{f' ({reason})' * bool(reason)}; it ends with that file"
     if annotation_pauses(memory):
         end = f"`kubectl annotate node NODE {PAUSE_ANNOTATION}-`"
-        return f"by the node's annotation {PAUSE_ANNOTATION}, as the API server has last said; {end} ends it"
+        return f"by the node's annotation {PAUSE_ANNOTATION}, as last read from the API server; {end} ends it"
     return ""
 
 
 def annotation_pauses(memory: bytes | None) -> bool:
-    """Whether the API server has last said that the node has the annotation, from CLUSTER_MEMORY."""
+    """Whether the API server last said that the node has the annotation, according to CLUSTER_MEMORY."""
     try:
         found = parse_json(memory or b"{}")
     except ValueError:

@@ -1,6 +1,6 @@
-"""The host as one run sees it, read once: files, units, processes, containers, and what decisions rest on.
+"""The host as a run sees it, read once: files, units, processes and containers.
 
-The same values make up the desired state.
+The desired state is made of the same values.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from installer.model.proxy import NO_CACHE, ProxyCache
 
 
 class Part(StrEnum):
-    """What a resource belongs to, and so whose restart a change of it may need."""
+    """What a resource belongs to. A change of the resource may restart that unit."""
 
     PROXY = "proxy"
     KUBELET = "kubelet"
@@ -31,12 +31,12 @@ class Kind(StrEnum):
     DIRECTORY = "directory"
     SYMLINK = "symlink"
     OTHER = "other"  # device, socket, fifo
-    OUTSIDE = "path out of the host root"  # by a symlink on the way: our file cannot be there
+    OUTSIDE = "path out of the host root"  # through a symlink: our file cannot be there
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What tells, without reading it, that a file is the one whose digest we know."""
+    """Tells, without reading a file, that it is the one whose digest is known."""
 
     device: int
     inode: int
@@ -51,24 +51,21 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """One path of the host as it is. `digest` is sha256 in hex, of files only.
-
-    `content` is kept for files of up to 1 MiB, so that a diff can be shown
-    without a second look at the host; `target` is a symlink's. `attributes` are
-    extended ones (ACLs, labels, capabilities) as (name, value in hex): they come
-    back with an original, where its file system takes them, and differ for nobody.
-    The record has the state of what was at a path before us; its content is kept by its digest.
-    """
+    """One path of the host as it is. In the record: what was at a path before us, its content kept by its
+    digest."""
 
     kind: Kind = Kind.ABSENT
     mode: int = 0
     uid: int = 0
     gid: int = 0
     size: int = 0
-    digest: str = ""
-    target: str = ""
+    digest: str = ""  # sha256 in hex, of files only
+    target: str = ""  # of a symlink
+    # Of files up to 1 MiB, so that a diff needs no second read.
     content: bytes | None = field(default=None, repr=False, compare=False)
     identity: Identity | None = field(default=None, repr=False, compare=False)
+    # Extended attributes (ACLs, labels, capabilities): (name, value in hex). They come back with an original,
+    # if its file system takes them, and count for no difference.
     attributes: tuple[tuple[str, str], ...] = field(default=(), repr=False, compare=False)
 
     @property
@@ -77,7 +74,7 @@ class FileState:
 
     @property
     def obstacle(self) -> str:
-        """Why no file can be put there, or deleted; empty if one can."""
+        """Why no file can be written or deleted there; empty if one can."""
         return _OBSTACLES.get(self.kind, "")
 
 
@@ -85,35 +82,36 @@ ABSENT = FileState()
 _OBSTACLES = {
     Kind.DIRECTORY: "a directory is in the way",
     Kind.OTHER: "a special file is in the way",
-    Kind.OUTSIDE: "a symlink on the way leads out of the host root",
+    Kind.OUTSIDE: "a symlink in the path leads out of the host root",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class HostPath:
-    """A file of the host, where a Path is one that this process reaches by itself."""
+    """A file of the host. A Path, in contrast, is one that this process opens by itself."""
 
     path: str
 
 
 Content = bytes | Path | HostPath
-"""What is written: itself, or where it stays until it is copied."""
+"""What to write: the bytes, or the file to copy them from."""
 
 
 @dataclass(frozen=True, slots=True)
 class DesiredFile:
-    """One of our files: root's, `mode`, with `content`, whose sha256 in hex is `digest`.
+    """A file of ours, owned by root.
 
-    `generation_carrier` marks the environment file that a unit is started from: its generation line is what
-    the running process testifies (and what reads `pending-...` in between). The record has no content: what
-    is kept by the digest takes its place (`good_desired`), and nothing of another digest is written.
+    The record stores it without its content, which is kept by its digest (`good_desired`). Content with
+    another digest is never written.
     """
 
     path: str
     mode: int
     part: Part
-    digest: str
+    digest: str  # sha256 of the content in hex
     size: int
+    # The environment file that a unit starts from. The running process testifies to its generation line,
+    # which reads `pending-...` in between.
     generation_carrier: bool = False
     content: Content = field(default=b"", repr=False, compare=False)
 
@@ -129,15 +127,15 @@ class DesiredFile:
 
 @dataclass(frozen=True, slots=True)
 class ExecLine:
-    """One Exec line as systemd has loaded it: specifiers expanded, `$X` kept."""
+    """An Exec line as systemd has loaded it: specifiers expanded, `$X` kept."""
 
     path: str
     argv: tuple[str, ...]
 
 
 class Health(Enum):
-    """What kubelet says of itself. FOREIGN: another process holds the address, so kubelet cannot be asked:
-    any user of the node may take that port while kubelet is away."""
+    """What kubelet's healthz says. FOREIGN: another process listens there, so kubelet's health is unknown.
+    Any user of the node may take that port while kubelet is away."""
 
     OK = "ok"
     UNWELL = "unwell"
@@ -146,7 +144,7 @@ class Health(Enum):
 
 @dataclass(frozen=True, slots=True)
 class UnitState:
-    """A unit as systemd has it now; the names are systemd's properties."""
+    """A unit as systemd has it now. The names are systemd's properties."""
 
     name: str
     load_state: str = "not-found"
@@ -172,58 +170,54 @@ class UnitState:
 
     @property
     def starts(self) -> bool:
-        """Whether it lives, and its start is only slow."""
+        """Whether it is alive and only slow to start."""
         return self.active_state in ("activating", "active") and self.main_pid > 0 and not self.flapping
 
     @property
     def flapping(self) -> bool:
-        """Whether the unit is down or between two tries although it should run."""
+        """Whether the unit is down, or between two restarts, although it should run."""
         return self.active_state == "failed" or self.sub_state == "auto-restart"
 
     @property
     def restarts_itself(self) -> bool:
-        """Whether systemd has started it again since somebody has, or is about to."""
+        """Whether systemd has restarted it since the last start by hand, or is about to."""
         return self.n_restarts > 0 or self.sub_state == "auto-restart"
 
     @property
     def loaded_digest(self) -> str:
-        """The digest of our text that systemd itself has loaded, or an empty string."""
+        """The digest of our text that systemd has loaded; empty if it has none."""
         return dict(pair.partition("=")[::2] for pair in self.environment).get(UNIT_VARIABLE, "")
 
 
 @dataclass(frozen=True, slots=True)
 class UnitDetail:
-    """More of a unit, asked only where a plan needs it (properties of systemd.service).
-
-    `environment_files` are (path, optional) in the order of reading.
-    """
+    """More properties of a unit (systemd.service(5)), read only where a plan needs them."""
 
     exec_start: tuple[ExecLine, ...] = ()
     exec_start_pre: tuple[ExecLine, ...] = ()
-    environment_files: tuple[tuple[str, bool], ...] = ()
+    environment_files: tuple[tuple[str, bool], ...] = ()  # (path, optional), in the order of reading
     timeout_start_usec: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessState:
-    """A running process: command line, environment, executable (as /proc names it). `age` is seconds since
-    its start, `cpu` those of CPU time that it has used, all its threads together."""
+    """A running process."""
 
     pid: int
     argv: tuple[str, ...]
     environ: Mapping[str, str]
-    exe: str = ""
-    age: float = field(default=0.0, compare=False)
-    cpu: float = field(default=0.0, compare=False)
+    exe: str = ""  # the executable, as /proc names it
+    age: float = field(default=0.0, compare=False)  # seconds since its start
+    cpu: float = field(default=0.0, compare=False)  # seconds of CPU time used by all its threads
 
     @property
     def generation(self) -> str:
-        """The generation this process was started from, or an empty string."""
+        """The generation this process was started from; empty if unknown."""
         return self.environ.get(GENERATION_VARIABLE, "")
 
     @property
     def uses_relay(self) -> bool:
-        """Whether this kubelet process talks to the relay."""
+        """Whether this kubelet process uses the relay."""
         endpoint = self.flag("--container-runtime-endpoint")
         return endpoint is not None and same_endpoint(endpoint, RELAY_ENDPOINT)
 
@@ -233,8 +227,8 @@ class ProcessState:
 
 
 def last_flag(argv: tuple[str, ...], name: str) -> str | None:
-    """The value of the last `--name value` or `--name=value` in a command line, or None. An underscore in a
-    flag's name is a hyphen, as kubelet reads it."""
+    """The value of the last `--name value` or `--name=value` in a command line, or None. Underscores in a
+    flag's name count as hyphens, as for kubelet."""
     value = None
     for index, word in enumerate(argv):
         found, equals, behind = word.partition("=")
@@ -249,27 +243,25 @@ def last_flag(argv: tuple[str, ...], name: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class UnitText:
-    """A text file of the host that is not ours, with the host path it was read from."""
+    """A text file of the host that is not ours."""
 
-    path: str
+    path: str  # the host path it was read from
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class KubeletSnapshot:
-    """Kubelet's unit and main process. `healthy`: the unit runs and healthz answers 200 (or no URL is
-    set). `by_config`: it has the relay from a configuration that another installer has edited.
-    `foreign_healthz`: it runs, and cannot be asked: another process holds the address of its healthz."""
+    """Kubelet's unit and main process."""
 
     unit: UnitState
     process: ProcessState | None = None
-    healthy: bool = False
-    foreign_healthz: bool = False
-    by_config: bool = False
+    healthy: bool = False  # the unit runs, and healthz answers 200 (or no URL is set)
+    foreign_healthz: bool = False  # it runs, but another process listens on the address of its healthz
+    by_config: bool = False  # it uses the relay because another installer edited its configuration
 
     @property
     def unwell(self) -> bool:
-        """Whether it is known not to be healthy."""
+        """Whether it is known to be unhealthy."""
         return not self.healthy and not self.foreign_healthz
 
     @property
@@ -280,42 +272,37 @@ class KubeletSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ProxySnapshot:
-    """The proxy's unit and main process. `linked`: the link that enables the unit exists, which systemd does
-    not tell of a unit without a file. `relay_answers`: something answered on the relay just now. `starting`:
-    it does not answer yet, has not served since its start, and is within the time that this may take.
-    `last_start` is what its start took, in seconds: 0 if it has not served, or if nothing tells."""
+    """The proxy's unit and main process."""
 
     unit: UnitState
     process: ProcessState | None = None
+    # The link that enables the unit exists; systemd does not report it for a unit without a file.
     linked: bool = False
-    relay_answers: bool = False
-    starting: bool = False
-    last_start: float = 0.0
+    relay_answers: bool = False  # the relay has just answered
+    starting: bool = False  # it has not served since its start, and is within the time that a start may take
+    last_start: float = 0.0  # seconds that its last start took; 0: unknown
 
 
 @dataclass(frozen=True, slots=True)
 class KubeletBase:
-    """What kubelet's next start without us is made of, unparsed.
-
-    `texts` are the fragment and every drop-in except ours, in the order in which systemd reads them. `config`
-    is the content of its --config file, `config_dir` the files of --config-dir in the order in which kubelet
-    reads them; None if they were not read, because no running kubelet names them.
-    `scripted`: the program of its command line is a script, which may do anything with its arguments.
-    `environment_files` has, for each EnvironmentFile= of the base as systemd names it, the files found:
-    several for a pattern. `repaired`: texts are as a takeover leaves them, and the running kubelet may have
-    been started from others.
-    """
+    """What kubelet's next start without us consists of, unparsed."""
 
     detail: UnitDetail = field(default_factory=UnitDetail)
+    # The unit file and every drop-in except ours, in the order in which systemd reads them.
     texts: tuple[UnitText, ...] = ()
+    # The file of --config; None: not read, because no running kubelet names it.
     config: UnitText | None = None
+    # The files of --config-dir in kubelet's order; None as above.
     config_dir: tuple[UnitText, ...] | None = None
+    # EnvironmentFile= as systemd names it -> the files found: several for a pattern.
     environment_files: Mapping[str, tuple[UnitText, ...]] = field(default_factory=dict)
+    # The program of the command line is a script, which may do anything with its arguments.
     scripted: bool = False
+    # `texts` are as a takeover leaves them; the running kubelet may have started from others.
     repaired: bool = False
 
     def configured(self) -> Iterator[UnitText]:
-        """Each file that may name kubelet's endpoint; one that is read twice comes twice."""
+        """Each file that may name kubelet's endpoint. A file that is read twice comes twice."""
         yield from self.texts
         for found in self.environment_files.values():
             yield from found
@@ -326,40 +313,35 @@ class KubeletBase:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What stays the same during a run. `architecture` is as `uname -m` prints it for the host (`x86_64`).
-    `services` are those units, of the few whose presence matters, that exist (gardener-node-agent and the
-    like). `cpus` are those that it has, offline or not, as the kernel lists them (`0-3`); empty if it does
-    not say."""
+    """What stays the same during a run."""
 
-    architecture: str
+    architecture: str  # as the host's `uname -m` prints it (`x86_64`)
     machine_id: str
     hostname: str
+    # The existing units among the few whose presence matters (gardener-node-agent ...).
     services: tuple[str, ...] = ()
-    cpus: str = ""
+    cpus: str = ""  # all of its CPUs, offline ones included, as the kernel lists them (`0-3`); empty: unknown
 
 
 @dataclass(frozen=True, slots=True)
 class RunningContainer:
-    """A running container. `through_proxy`: it has the mount /.cri-resmgr, which only the proxy makes.
-
-    `pid` is its main process's. `created` is what it was created with, None if the runtime does not say so in
-    a shape that we know. `creation` is the same in full, as LinuxContainerResources in JSON; of a runtime
-    that tells only of now (CRI-O), what it has now; None if its form is unknown. `cgroup` is what the kernel
-    enforces now, None if its cgroup was not found. `asked` are the cpu.shares that kubelet asks for it, 0 if
-    kubelet does not say. `created_io`, of its creation: file of cgroup v1 -> device (empty: all) -> limit.
-    """
+    """A running container."""
 
     id: str
     name: str
     pod: str
     namespace: str
-    through_proxy: bool
+    through_proxy: bool  # it has the mount /.cri-resmgr, which only the proxy makes
     pod_uid: str = ""
-    pid: int = 0
+    pid: int = 0  # of its main process
+    # What it was created with; None if the runtime reports no known shape.
     created: CpuResources | None = None
-    cgroup: CgroupState | None = None
+    cgroup: CgroupState | None = None  # what the kernel enforces now; None if its cgroup was not found
+    # The same in full, as LinuxContainerResources in JSON; of a runtime that reports only the present
+    # (CRI-O), its present resources; None if the shape is unknown.
     creation: Mapping[str, int | str] | None = None
-    asked: int = 0
+    asked: int = 0  # the cpu.shares that kubelet requests for it; 0: unknown
+    # Of its creation: file of cgroup v1 -> device (empty: all) -> limit.
     created_io: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
@@ -369,12 +351,12 @@ class RunningContainer:
 
     @property
     def pinned(self) -> bool:
-        """Whether it may not use all CPUs that it could have."""
+        """Whether it is confined to fewer CPUs than it could have."""
         return self.cgroup is not None and not same_list(self.cgroup.cpus, self.cgroup.free_cpus)
 
 
 class UnstartedContainer(NamedTuple):
-    """A container that does not run yet, or never has: a StartContainer that was cut off leaves one."""
+    """A container that is not running yet, or never ran: an interrupted StartContainer leaves one."""
 
     id: str
     pod_uid: str
@@ -384,27 +366,21 @@ class UnstartedContainer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What costs CRI calls or disk walks, and is asked only when something is to be changed.
+    """Facts that cost CRI calls or disk walks, read only if something is to be changed."""
 
-    `runtime_error` is empty when the runtime answered CRI v1 and is ready. `free_bytes`, `unwritable` (why)
-    and `obstacles` (why) are by host path. `proxy_drop_ins` are other people's for the proxy's unit.
-    `managers`: what kubelet's own CPU and memory managers have assigned; `kubelet_version`: what kubelet says
-    of itself, if it does. `newer_status`: parts of the runtime's Status that are newer than the CRI of
-    Kubernetes 1.29. `returns`: settings of the kernel that come back. `no_nri`: why no plugin runs.
-    """
-
-    runtime_error: str = ""
+    runtime_error: str = ""  # empty if the runtime answers CRI v1 and is ready
     containers: tuple[RunningContainer, ...] = ()
     unstarted: tuple[UnstartedContainer, ...] = ()
-    free_bytes: Mapping[str, int] = field(default_factory=dict)
-    unwritable: Mapping[str, str] = field(default_factory=dict)
-    obstacles: Mapping[str, str] = field(default_factory=dict)
-    proxy_drop_ins: tuple[UnitText, ...] = ()
-    managers: KubeletManagers = NO_MANAGERS
-    kubelet_version: str = ""
+    free_bytes: Mapping[str, int] = field(default_factory=dict)  # by host path
+    unwritable: Mapping[str, str] = field(default_factory=dict)  # host path -> why
+    obstacles: Mapping[str, str] = field(default_factory=dict)  # host path -> why
+    proxy_drop_ins: tuple[UnitText, ...] = ()  # other people's, for the proxy's unit
+    managers: KubeletManagers = NO_MANAGERS  # what kubelet's own CPU and memory managers have assigned
+    kubelet_version: str = ""  # as kubelet reports it; empty if it does not
+    # Parts of the runtime's Status that are newer than the CRI of Kubernetes 1.29.
     newer_status: tuple[str, ...] = ()
-    returns: tuple[str, ...] = ()
-    no_nri: str = ""
+    returns: tuple[str, ...] = ()  # kernel settings to restore
+    no_nri: str = ""  # why no NRI plugin can run
 
 
 _UNKNOWN = Machine("", "", "")
@@ -413,38 +389,34 @@ _NO_BASE = KubeletBase()
 
 @dataclass(frozen=True, slots=True)
 class HostSnapshot:
-    """`files` has every path that may be desired or is owned. `hold` is why kubelet is held on its base
-    endpoint, `pause` why nothing may be changed; both are empty if that is not so. `composed`: the guard
-    composed a flag for kubelet's last start. `leftovers` are those directories and files of cri-resmgr itself
-    that exist, `cache` is what it keeps over restarts. `probe` is None until it is needed. `damaged` are the
-    digests of kept contents that are damaged or gone.
-    """
+    """The host at one instant."""
 
     proxy: ProxySnapshot
     kubelet: KubeletSnapshot
-    files: Mapping[str, FileState] = field(default_factory=dict)
-    hold: str = ""
-    composed: bool = False
-    leftovers: tuple[str, ...] = ()
-    cache: ProxyCache = NO_CACHE
+    files: Mapping[str, FileState] = field(default_factory=dict)  # every path that may be desired or is owned
+    hold: str = ""  # why kubelet is held on its base endpoint; empty: it is not
+    composed: bool = False  # the guard composed a flag for kubelet's last start
+    leftovers: tuple[str, ...] = ()  # cri-resmgr's own directories and files that exist
+    cache: ProxyCache = NO_CACHE  # what cri-resmgr keeps across restarts
     machine: Machine = _UNKNOWN
     base: KubeletBase = _NO_BASE
-    probe: Probe | None = None
-    pause: str = ""
-    damaged: frozenset[str] = frozenset()
+    probe: Probe | None = None  # None until it is needed
+    pause: str = ""  # why nothing may be changed; empty: it may
+    damaged: frozenset[str] = frozenset()  # digests of kept contents that are damaged or missing
 
     @property
     def container_count(self) -> int:
-        """How many a start of the proxy has to do with, at most: those that run, or that it remembers."""
+        """The most containers that a start of the proxy has to handle: the running ones, or those it
+        remembers."""
         running = len(self.probe.containers) if self.probe else 0
         return max(running, len(self.cache.containers))
 
     @property
     def runtime_ready(self) -> bool:
-        """Whether the runtime was asked and is ready, or was not asked."""
+        """Whether the runtime is ready, or was not asked."""
         return self.probe is None or not self.probe.runtime_error
 
     @property
     def sound(self) -> bool:
-        """Whether nothing was wrong with the environment: only then may a generation be blamed (R8)."""
+        """Whether the environment is in order. Only then may a generation be blamed (R8)."""
         return self.kubelet.healthy and self.runtime_ready

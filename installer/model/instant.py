@@ -1,27 +1,27 @@
-"""Times of the epoch as the Kubernetes API writes them. Pure."""
+"""Points in time, in the formats of the Kubernetes API. Pure."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 
 CLOCKS_DIFFER = 60.0
-"""Seconds by which a time that another machine wrote may be ahead."""
+"""Seconds by which another machine's clock may be ahead."""
 _LATEST = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 
 
 def micro_time(when: datetime) -> str:
-    """As the API's MicroTime has it."""
+    """Format as the API's MicroTime."""
     return when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def plain_time(seconds: float) -> str:
-    """A time of the epoch as the API's Time has it."""
+    """Format seconds since the epoch as the API's Time."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def parse_time(text: object) -> float:
-    """Seconds of the epoch of a Time or MicroTime, so far within its bounds that a day more can be written,
-    too; 0 for anything else."""
+    """Seconds since the epoch of a Time or MicroTime, 0 for anything else. Bounded so that a day can be added
+    and still be formatted."""
     try:
         found = datetime.fromisoformat(str(text).replace("Z", "+00:00")).timestamp()
     except (ValueError, OverflowError):
@@ -30,7 +30,6 @@ def parse_time(text: object) -> float:
 
 
 def parse_past(text: object, now: float) -> float:
-    """The same for what has happened: 0 for a time that is still to come. Whoever wrote it, nobody waits
-    until then."""
+    """Like `parse_time`, but 0 for a time in the future, whoever wrote it: nothing may wait for it."""
     found = parse_time(text)
     return found if found <= now + CLOCKS_DIFFER else 0.0

@@ -1,4 +1,4 @@
-"""JSON, of which every fault is one kind of error, and sha256 without OpenSSL."""
+"""JSON whose every fault is a ValueError, and sha256 without OpenSSL."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _T = TypeVar("_T")
 
 
 def parse_json(text: str | bytes) -> Any:
-    """What the text says. Raises ValueError, also where it nests too deep for Python to follow."""
+    """Raises ValueError, also for text that nests too deep for Python."""
     import json  # late: most runs read none
 
     try:
@@ -23,19 +23,20 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def to_json(value: Any) -> str:
-    """JSON on one line, a dataclass as an object with its fields. Raises TypeError for other types."""
+    """Write JSON on one line; a dataclass becomes an object of its fields. Raises TypeError for other
+    types."""
     import json
 
     return json.dumps(value, default=_fields_of)
 
 
 def _fields_of(value: Any) -> dict[str, Any]:
-    """Without copies, of which `dataclasses.asdict` makes one of everything below."""
+    """Without the deep copies that `dataclasses.asdict` makes."""
     return {each.name: getattr(value, each.name) for each in fields(value)}
 
 
 def from_json(kind: type[_T], text: str | bytes) -> _T:
-    """A dataclass as `to_json` has written it; what it does not know is passed over. Raises ValueError."""
+    """Read a dataclass that `to_json` has written, ignoring unknown fields. Raises ValueError."""
     found: _T = _decode(kind, parse_json(text))
     return found
 
@@ -67,7 +68,7 @@ def _decode(kind: Any, found: Any) -> Any:
 
 
 def to_camel(value: Any) -> Any:
-    """For machines: a dataclass as a mapping with its fields in camelCase, an enumeration by its values."""
+    """For machines: a dataclass becomes a mapping with camelCase keys, an enum member its value."""
     if is_dataclass(value):
         return {camel(each.name): to_camel(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, Mapping):
@@ -84,9 +85,9 @@ def camel(name: str) -> str:
 
 # The sha256 of small contents, without OpenSSL.
 #
-# hashlib loads OpenSSL, 3.4 MB of each process that does: more than the daemon's own code. Python has a
-# sha256 of its own, in a module that random uses in the same way. It is nine times slower (0.6 s for 40 MB),
-# so large files are left to hashlib.
+# hashlib loads OpenSSL, which costs 3.4 MB of memory: more than the daemon's own code. Python also has a
+# built-in sha256, which the module random uses. It is nine times slower (0.6 s for 40 MB), so large files are
+# hashed with hashlib.
 
 
 def sha256_hex(content: bytes) -> str:
@@ -96,7 +97,7 @@ def sha256_hex(content: bytes) -> str:
 
 
 def _find_sha256() -> Callable[[bytes], Any]:
-    for name in ("_sha2", "_sha256"):  # of CPython since 3.12, and until 3.11
+    for name in ("_sha2", "_sha256"):  # CPython 3.12 and later; up to 3.11
         try:
             found: Callable[[bytes], Any] = import_module(name).sha256
             return found

@@ -1,39 +1,37 @@
-"""How long the steps of a plan may take."""
+"""How long the steps of a plan may take, in seconds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 ANSWER_SECONDS = 5.0
-"""On a starved node, whoever works may take so long to answer: the relay through its runtime, kubelet's
-healthz. A port without a listener answers at once."""
+"""How long a working relay or kubelet's healthz may take to answer on a starved node. A port without a
+listener refuses at once."""
 HURRIED_SECONDS = 1.0
-"""The same where kubelet may be hanging, and something has to be done about it."""
+"""The same while kubelet may be hanging and needs help soon."""
 
 
 def answer_seconds(left: float) -> float:
-    """How long to wait for an answer where `left` seconds are left for all that is waited for."""
+    """How long to wait for an answer if `left` seconds remain for the whole wait."""
     return min(ANSWER_SECONDS, max(HURRIED_SECONDS, left))
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Deadlines in seconds, from the settings and from what hangs on the proxy right now. `begun_start` is
-    the age of a proxy at which a start that is under way has failed. `hanging`: all waiting for the proxy
-    together takes no longer than one `proxy_start`. `unhurried` is what that would be if kubelet did not
-    hang, `furthest` how long a start that gets on is waited for then."""
+    """Deadlines in seconds, from the settings and from what hangs on the proxy at present."""
 
     proxy_start: float
     kubelet_start: float
     settle: float
     guard: float
     healthz_url: str
-    begun_start: float = 0.0
+    begun_start: float = 0.0  # the age of a proxy at which a start in progress has failed
+    # Kubelet hangs on the relay: all waits for the proxy together take at most one `proxy_start`.
     hanging: bool = False
-    unhurried: float = 0.0
-    furthest: float = 0.0
+    unhurried: float = 0.0  # what `proxy_start` would be if kubelet did not hang
+    furthest: float = 0.0  # how long a start that makes progress may take in that case
 
     @property
     def cuts_short(self) -> bool:
-        """Whether a start gets less time than it would if kubelet did not hang on it."""
+        """Whether a start gets less time because kubelet hangs on it."""
         return self.hanging and self.proxy_start < self.unhurried

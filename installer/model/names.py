@@ -1,6 +1,6 @@
-"""The names that the installer shares with a cluster: its modes, labels, and what it writes on a Node.
+"""The names that the installer shares with a cluster: modes, labels, and what it writes on a Node.
 
-Labels follow the Kubernetes documentation, "Recommended Labels".
+Labels follow "Recommended Labels" in the Kubernetes documentation.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ INSTANCE_LABEL = "app.kubernetes.io/instance"
 COMPONENT_LABEL = "app.kubernetes.io/component"
 OURS = f"{NAME_LABEL}=cri-resmgr-installer"
 COMPONENTS = {Mode.INSTALL: "installation", Mode.REMOVE: "removal"}
-"""What the DaemonSet of each mode has as its component."""
+"""The component label of each mode's DaemonSet."""
 
 
 def mode_of(component: object) -> Mode | None:
-    """The mode of the DaemonSet with this component; None for another one."""
+    """The mode of the DaemonSet with this component; None for any other."""
     return next((mode for mode, name in COMPONENTS.items() if name == component), None)
 
 
@@ -30,15 +30,16 @@ _PREFIX = "cri-resource-manager.intel.com"
 STATUS = f"{_PREFIX}/installer"
 """Annotation: the daemon's state as JSON."""
 LEFT = "left"
-"""What `uninstall` says as the state of a node that it could not clean."""
+"""The state that `uninstall` writes for a node that it could not clean."""
 LAST_FAILURE = f"{_PREFIX}/last-failure"
-"""Annotation: the last failure as JSON. It outlives Events."""
+"""Annotation: the last failure as JSON. Unlike an Event it does not expire."""
 READY_LABEL = f"{_PREFIX}/ready"
 """`true` or `false`: whether cri-resmgr serves the node."""
 SUCCESSOR_LABEL = f"{_PREFIX}/successor"
-"""`nri` on a node that cri-resmgr has left to an NRI plugin: for the `nodeSelector` of its chart."""
+"""`nri` on a node that cri-resmgr has handed over to an NRI plugin, for the `nodeSelector` of its chart."""
 NOT_READY_TAINT = f"{_PREFIX}/not-ready"
-"""A pool's nodes may register with this taint, so that pods wait for the proxy. It is only ever removed."""
+"""Nodes of a pool may register with this taint so that pods wait for the proxy. We only remove it."""
 READY_CONDITION = "CriResourceManagerReady"
 UNINSTALLING = f"{_PREFIX}/uninstalling"
-"""Annotation of rights and namespaces: `true` lets go of them, see templates/manifests/admission.yaml.j2."""
+"""Annotation of RBAC objects and namespaces: `true` permits their deletion
+(templates/manifests/admission.yaml.j2)."""

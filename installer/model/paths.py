@@ -1,4 +1,4 @@
-"""Where things are on the host: absolute host paths, to be resolved below the host root.
+"""Absolute host paths, to be resolved below the host root.
 
 The paths are upstream's where upstream has one, so that people find what they know.
 """
@@ -10,8 +10,8 @@ PROXY_UNIT = "cri-resource-manager.service"
 BINARY = "/opt/intel/bin/cri-resmgr"
 GUARD = "/opt/intel/bin/cri-resmgr-kubelet-guard"
 PROXY_UNIT_FILE = "/etc/systemd/system/cri-resource-manager.service"
-LINKS = "/etc/systemd/system"  # in it and below are the links that enable units (systemctl(1))
-WANTS = f"{LINKS}/multi-user.target.wants"  # systemd makes it to enable the proxy unit
+LINKS = "/etc/systemd/system"  # holds the links that enable units, also in subdirectories (systemctl(1))
+WANTS = f"{LINKS}/multi-user.target.wants"  # systemd creates it to enable the proxy unit
 PROXY_WANTED = f"{WANTS}/{PROXY_UNIT}"
 PROXY_ENVIRONMENT = "/etc/default/cri-resource-manager"
 FALLBACK_CONFIG = "/etc/cri-resmgr/fallback.cfg"
@@ -20,10 +20,10 @@ EXTRA_OPTIONS = "/etc/cri-resmgr/EXTRA_OPTIONS.cfg"
 CONFIG_FILES = (FALLBACK_CONFIG, FORCE_CONFIG, EXTRA_OPTIONS)
 KUBELET_ENVIRONMENT = "/etc/cri-resmgr/kubelet.env"
 KUBELET_COMPOSED = "/run/cri-resmgr-installer/kubelet.env"
-KUBELET_USED = f"{KUBELET_COMPOSED}.used"  # its name as soon as kubelet has read it
+KUBELET_USED = f"{KUBELET_COMPOSED}.used"  # renamed to this once kubelet has read it
 RELAY_FAILURES = "/run/cri-resmgr-installer/relay-failures"  # the guard's count of kubelet's failed starts
-# The guard's: containers may run that the proxy does not know; we begin its next start; what a start by
-# anybody else is configured with then.
+# For the guard: a flag that containers may be running that the proxy does not know; a flag that its next
+# start is ours; the configuration of a start by anyone else in that case.
 CONTAINERS_UNKNOWN = "/run/cri-resmgr-installer/containers-unknown"
 PROXY_START_OURS = "/run/cri-resmgr-installer/proxy-start-ours"
 SPARING_CONFIG = "/run/cri-resmgr-installer/none.cfg"
@@ -38,41 +38,41 @@ OUR_FILES = (
     EXTRA_OPTIONS,
     KUBELET_ENVIRONMENT,
 )
-"""All that may be installed, except the drop-in, whose path the settings decide."""
+"""All files that may be installed, except the drop-in, whose path depends on the settings."""
 
 RELAY_SOCKET = "/var/run/cri-resmgr/cri-resmgr.sock"
 RELAY_ENDPOINT = f"unix://{RELAY_SOCKET}"
-# In a directory of their own: who may write to that of the relay, can serve kubelet in its place. cri-resmgr
-# makes it (pkg/cri/resource-manager/config/server.go of v0.8 - v0.9.2).
+# In a directory of their own: whoever may write to the relay's directory can serve kubelet in the proxy's
+# place. cri-resmgr creates it (pkg/cri/resource-manager/config/server.go of v0.8 - v0.9.2).
 AGENT_DIRECTORY = "/var/run/cri-resmgr/agent"
 AGENT_SOCKET = f"{AGENT_DIRECTORY}/cri-resmgr-agent.sock"  # the agent listens
 CONFIG_SOCKET = f"{AGENT_DIRECTORY}/cri-resmgr-config.sock"  # the proxy listens
-RELAY_NAME = "cri-resmgr/cri-resmgr.sock"  # in every spelling of it
+RELAY_NAME = "cri-resmgr/cri-resmgr.sock"  # part of every spelling of the relay
 PROXY_PID_FILE = "/run/cri-resmgr.pid"  # names the process that serves
 PROXY_STATE = ("/var/lib/cri-resmgr", "/run/cri-resmgr", PROXY_PID_FILE)
 PROXY_CACHE = "/var/lib/cri-resmgr/cache"
-TORN_CACHE = f"{PROXY_CACHE}.torn"  # where one that no start can read is kept
+TORN_CACHE = f"{PROXY_CACHE}.torn"  # a cache that no start can read is moved here
 CPU_MANAGER_STATE = "/var/lib/kubelet/cpu_manager_state"
 ALLOCATED_PODS = "/var/lib/kubelet/allocated_pods_state"
 MEMORY_MANAGER_STATE = "/var/lib/kubelet/memory_manager_state"
 
 TEMPORARY = ".cri-resmgr-installer"
-"""How the name of a temp file ends: `.NAME.cri-resmgr-installer` becomes NAME, beside it."""
+"""Suffix of temp files: `.NAME.cri-resmgr-installer` is renamed to NAME in the same directory."""
 OUR_STATE = "/var/lib/cri-resmgr-installer"
 OUR_RUNTIME = "/run/cri-resmgr-installer"
 PASS_UNIT = "cri-resmgr-installer-pass.service"
-PASS_LOG = f"{OUR_RUNTIME}/pass.json"  # what the pass in that unit has done so far, for `run`
+PASS_LOG = f"{OUR_RUNTIME}/pass.json"  # tells `run` what the pass in that unit has done so far
 RECORD = f"{OUR_STATE}/record.json"
 OBJECTS = f"{OUR_STATE}/objects"
 HOLD = f"{OUR_STATE}/hold"
-HOLDS = (HOLD, f"{OUR_RUNTIME}/hold")  # the second one where the disk takes no file; it ends with a reboot
+HOLDS = (HOLD, f"{OUR_RUNTIME}/hold")  # the second is for a disk that takes no file; a reboot ends it
 RUN = "/run"
 LOCK = "/run/cri-resmgr-installer.lock"
 SYSTEM_BUS = "/run/dbus/system_bus_socket"
 
-# Where systemd looks for units and drop-ins, and where we may put ours (systemd.unit(5)).
+# Where systemd looks for units and drop-ins (systemd.unit(5)).
 CONTROL_UNITS, USUAL_UNITS = "/etc/systemd/system.control", "/etc/systemd/system"
-AUTO = "auto"  # the directory of our drop-in is one of these two
+AUTO = "auto"  # our drop-in goes to one of these two
 UNIT_DIRECTORIES = (
     CONTROL_UNITS,
     USUAL_UNITS,
@@ -81,33 +81,33 @@ UNIT_DIRECTORIES = (
     "/usr/lib/systemd/system",
     "/lib/systemd/system",
 )
-# Of these, where something is written while the host runs.
+# Those that may change while the host runs.
 CHANGING_UNIT_DIRECTORIES = UNIT_DIRECTORIES[:4]
 
 _PATH_LIMIT, _NAME_LIMIT = 4096, 255  # bytes: linux/limits.h
 
 GENERATION_VARIABLE = "CRI_RESMGR_INSTALLER_GENERATION"
-PENDING = "pending-"  # so begins a generation whose files are not all there yet
+PENDING = "pending-"  # prefix of a generation whose files are not all in place yet
 UNIT_VARIABLE = "CRI_RESMGR_INSTALLER_UNIT"
 
 
 def drop_in(directory: str, unit: str) -> str:
-    """The host path of our kubelet drop-in in the unit directory `directory`."""
+    """The host path of our drop-in for kubelet's unit in the unit directory `directory`."""
     return f"{directory}/{unit}.d/{DROP_IN_NAME}"
 
 
 def drop_in_directories(setting: str) -> tuple[str, ...]:
-    """Where it may lie with this value of `kubelet.dropInDirectory`, whatever the machine is."""
+    """Every directory that this value of `kubelet.dropInDirectory` may lead to, on any machine."""
     return (CONTROL_UNITS, USUAL_UNITS) if setting == AUTO else (setting,)
 
 
 def same_endpoint(one: str, other: str) -> bool:
-    """Whether two spellings name one socket: `unix://` or not, /var/run or /run."""
+    """Whether two spellings name the same socket: with or without `unix://`, /var/run or /run."""
     return normalise_endpoint(one) == normalise_endpoint(other)
 
 
 def normalise_endpoint(endpoint: str) -> str:
-    """The absolute socket path of an endpoint, without `unix://`, with /run for /var/run."""
+    """The absolute path of an endpoint's socket, without `unix://`, and with /run for /var/run."""
     path = endpoint.removeprefix("unix:")
     if path.startswith("//"):
         path = "/" + path.lstrip("/")
@@ -115,8 +115,8 @@ def normalise_endpoint(endpoint: str) -> str:
 
 
 def is_clean(path: str) -> bool:
-    """Whether it is an absolute path below the root, written in the one way that needs no resolving, and
-    short enough for every file system."""
+    """Whether it is an absolute path in normal form, below the root, and short enough for every file
+    system."""
     names = path.split("/")[1:]
     return (
         path.startswith("/")

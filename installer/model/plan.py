@@ -21,26 +21,26 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`code` is stable and for machines (`kubelet-masked`); the rest is for people."""
+    """Something that preflight reports."""
 
     severity: Severity
-    code: str
+    code: str  # stable, for machines (`kubelet-masked`)
     message: str
     hint: str = ""
 
 
 def refusal(code: str, message: str, hint: str = "") -> Finding:
-    """A reason not to serve this host."""
+    """A reason not to change this host."""
     return Finding(Severity.REFUSE, code, message, hint)
 
 
 def warning(code: str, message: str, hint: str = "") -> Finding:
-    """What an operator should know, and what does not stop a run."""
+    """What an operator should know, but does not stop a run."""
     return Finding(Severity.WARN, code, message, hint)
 
 
 class UnitAction(IntEnum):
-    """What a unit needs, mildest first: a harsher one includes the milder."""
+    """What a unit needs, mildest first. A harsher action includes the milder ones."""
 
     NOTHING = 0
     RELOAD = 1  # SIGHUP to the proxy
@@ -52,39 +52,38 @@ class Verb(StrEnum):
     CREATE = "create"
     CHANGE = "change"
     DELETE = "delete"
-    RESTORE = "restore"  # the original that was there before us comes back
+    RESTORE = "restore"  # bring back the original that was there before us
 
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """One file that differs. `after` is None for a deletion, a FileState for an original."""
+    """A file that differs."""
 
     path: str
     part: Part
     verb: Verb
     before: FileState
-    after: DesiredFile | FileState | None
+    after: DesiredFile | FileState | None  # None: it is deleted; a FileState: an original is restored
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class UnitChange:
-    """What a unit needs and every reason for it. `daemon_reload`: systemd has to re-read first. `awaited`:
-    its start is under way and has to come to its end before the action."""
+    """What a unit needs, and every reason for it."""
 
     name: str
     part: Part
     action: UnitAction
     why: tuple[str, ...]
-    daemon_reload: bool = False
+    daemon_reload: bool = False  # systemd has to re-read its units first
     enable: bool = False
     disable: bool = False
-    awaited: bool = False
+    awaited: bool = False  # a start is in progress and has to end before the action
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Everything that differs; empty means converged."""
+    """Everything that differs. Empty means converged."""
 
     files: tuple[FileChange, ...] = ()
     units: tuple[UnitChange, ...] = ()
@@ -94,22 +93,22 @@ class Changes:
 
     @property
     def disturb(self) -> bool:
-        """Whether a unit is to be restarted, signalled or waited for: not all is done by writing."""
+        """Whether writing files is not enough: a unit is restarted, signalled or waited for."""
         return any(change.action > UnitAction.NOTHING or change.awaited for change in self.units)
 
     def within(self, parts: Collection[Part]) -> Changes:
-        """Those of some parts only."""
+        """Only the changes of some parts."""
         files = tuple(change for change in self.files if change.part in parts)
         return Changes(files, tuple(change for change in self.units if change.part in parts))
 
     def with_restart(self, name: str, part: Part, why: str) -> Changes:
-        """The same, and this unit restarts."""
+        """The same changes, and a restart of this unit."""
         unit = self.unit(part) or UnitChange(name, part, UnitAction.NOTHING, ())
         unit = replace(unit, action=max(unit.action, UnitAction.RESTART), why=(*unit.why, why))
         return replace(self, units=(unit, *(change for change in self.units if change.part is not part)))
 
     def describe(self) -> tuple[str, ...]:
-        """What differs and why, a line each."""
+        """What differs and why, one line each."""
         files = (f"{change.path}: {change.why}" for change in self.files)
         return (*files, *(f"{change.name}: {', '.join(change.why)}" for change in self.units))
 
@@ -125,7 +124,7 @@ _LENGTH = 16  # characters
 
 
 class Strategy(StrEnum):
-    """How kubelet's command line gets our endpoint."""
+    """How our endpoint gets onto kubelet's command line."""
 
     ENVIRONMENT = "environment"
     EXEC_START = "exec-start"
@@ -133,39 +132,32 @@ class Strategy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DesiredUnit:
-    """A unit that should run from `generation`, with our text of `unit_digest` loaded.
-
-    `reload_digest` is the digest of a file that the running unit re-reads on
-    SIGHUP (the proxy's force.cfg), or empty.
-    """
+    """A unit that should run from `generation`."""
 
     name: str
     unit_file: str
-    unit_digest: str
+    unit_digest: str  # of our text, which systemd should have loaded
     generation: str
+    # Of the file that the running unit re-reads on SIGHUP (the proxy's force.cfg), or empty.
     reload_digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class DesiredKubelet:
-    """Kubelet as it should be: `variable` ends its command line and brings our endpoint.
-
-    `why` is the reason for the strategy, for people. `environment_files` are
-    ours, in order, and must be the last to define the variable. `passed_on`: a script
-    or a shell hands the variable on, so it does not end the command line of the unit.
-    """
+    """Kubelet as it should be."""
 
     unit: DesiredUnit
     strategy: Strategy
-    why: str
-    variable: str
-    environment_files: tuple[str, ...]
+    why: str  # the reason for the strategy, for people
+    variable: str  # ends kubelet's command line and carries our endpoint
+    environment_files: tuple[str, ...]  # ours, in order; they must be the last to define the variable
+    # A script or shell passes the variable on, so the unit's command line does not end with it.
     passed_on: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """What should be there. Both units None and no files: a removal."""
+    """What should be there. Without files and units: a removal."""
 
     files: tuple[DesiredFile, ...] = ()
     proxy: DesiredUnit | None = None
@@ -173,23 +165,23 @@ class Desired:
 
     @property
     def generation(self) -> str:
-        """The whole generation, which is blamed, remembered or good: a digest of everything that is put in
-        place, also of what restarts nothing (force.cfg, the guard): each can be what fails. Empty for no
+        """A digest of everything that is put in place, including what restarts nothing (force.cfg, the
+        guard), since anything may be what fails. It is what is blamed, remembered or good. Empty without
         files."""
         lines = "".join(f"{file.path} {file.mode:o} {file.digest}\n" for file in self.files)
         return sha256_hex(lines.encode())[:_LENGTH] if lines else ""
 
 
 JOB_SLACK = 30.0
-"""Seconds that a job of systemd may take beyond what its own unit bounds."""
+"""Seconds that a systemd job may take beyond the limits of its unit."""
 
 RELOAD = 180.0
-"""Seconds that systemd may take to read its units again: as long as systemctl waits
-(DAEMON_RELOAD_TIMEOUT_SEC of systemd), which is twice what a generator may take. To give up sooner gains
-nothing: until it is done, systemd does nothing else, neither the reload nor the restarts of a rollback."""
+"""Seconds that a daemon-reload may take: as long as systemctl waits (DAEMON_RELOAD_TIMEOUT_SEC in systemd),
+twice what a generator may take. Giving up sooner gains nothing: until it is done, systemd does nothing else,
+neither the reload nor the restarts of a rollback."""
 
 PROXY_SETTLE = 2.0
-"""Seconds that a started proxy has to stay up: one that crashes does so early."""
+"""Seconds that a started proxy has to stay up. One that crashes does so early."""
 
 
 class StepKind(StrEnum):
@@ -203,20 +195,20 @@ class StepKind(StrEnum):
     ENABLE = "enable"
     DAEMON_RELOAD = "daemon-reload"
     SET_ASIDE_CACHE = "set-aside-cache"
-    ADOPT = "adopt"  # running containers that the proxy does not know are made known to it
-    CHECK_WEIGHTS = "check-weights"  # the proxy knows them all, and none has lost CPU weight
-    RESET_PINNING = "reset-pinning"  # running containers get their CPUs and weight back
-    RETURN_CONTROLS = "return-controls"  # what the proxy has set in the kernel beside that
-    AWAIT_START = "await-start"  # of the proxy, which is under way; it is restarted if that comes to nothing
+    ADOPT = "adopt"  # make running containers known to the proxy
+    CHECK_WEIGHTS = "check-weights"  # the proxy knows all of them, and none has lost CPU weight
+    RESET_PINNING = "reset-pinning"  # give running containers their CPUs and weight back
+    RETURN_CONTROLS = "return-controls"  # restore the other kernel settings that the proxy changed
+    AWAIT_START = "await-start"  # of a proxy that is starting; it is restarted if the start fails
     RESTART = "restart"
     SIGNAL = "signal"
-    RESTART_IF_REFUSED = "restart-if-refused"  # the proxy, if it has not taken what it was signalled for
+    RESTART_IF_REFUSED = "restart-if-refused"  # the proxy, if it did not take up the new force.cfg
     STOP = "stop"
-    LEAVE_IF_SLOW = "leave-if-slow"  # kubelet leaves the relay if the proxy needs longer than it may hang
+    LEAVE_IF_SLOW = "leave-if-slow"  # kubelet leaves the relay if the proxy keeps it hanging too long
     AWAIT_RELAY = "await-relay"
     CHECK_EFFECTIVE = "check-effective"
     AWAIT_KUBELET = "await-kubelet"
-    AWAIT_KUBELET_ON_BASE = "await-kubelet-on-base"  # while the proxy starts anew
+    AWAIT_KUBELET_ON_BASE = "await-kubelet-on-base"  # while the proxy starts again
     DELETE_STATE = "delete-state"
 
 
@@ -225,17 +217,17 @@ _IN_WORDS = {
     StepKind.CLEAR_HOLD: "end the hold on kubelet",
     StepKind.DAEMON_RELOAD: "daemon-reload",
     StepKind.SET_ASIDE_CACHE: "set the torn {} aside",
-    StepKind.ADOPT: "adopt running containers, if there are any that the proxy does not know",
+    StepKind.ADOPT: "adopt running containers that the proxy does not know, if there are any",
     StepKind.CHECK_WEIGHTS: "check that the proxy knows all running containers, and none has lost CPU weight",
     StepKind.RESET_PINNING: "restore CPUs and CPU weight of running containers",
-    StepKind.RETURN_CONTROLS: "bring back what cri-resmgr has set in the kernel",
-    StepKind.AWAIT_START: "wait for the start of {}, which is under way",
+    StepKind.RETURN_CONTROLS: "restore what cri-resmgr has set in the kernel",
+    StepKind.AWAIT_START: "wait for {}, which is starting",
     StepKind.SIGNAL: "signal {} to read force.cfg again",
     StepKind.RESTART_IF_REFUSED: "restart {} if it refuses the new force.cfg",
     StepKind.LEAVE_IF_SLOW: "move kubelet to its base endpoint if the proxy starts slowly",
     StepKind.AWAIT_RELAY: "wait until the relay answers",
-    StepKind.CHECK_EFFECTIVE: "check that our lines in {} have effect",
-    StepKind.AWAIT_KUBELET: "wait until {} is healthy and stays so",
+    StepKind.CHECK_EFFECTIVE: "check that our lines in {} take effect",
+    StepKind.AWAIT_KUBELET: "wait until {} is healthy and stays healthy",
     StepKind.AWAIT_KUBELET_ON_BASE: "wait until {} is healthy on its base endpoint",
     StepKind.DELETE_STATE: "delete cri-resmgr's own state: {}",
 }
@@ -243,30 +235,23 @@ _IN_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One effect. `target` is a host path or a unit; `file` what to write there."""
+    """One effect."""
 
     kind: StepKind
-    target: str
+    target: str  # a host path or a unit
     part: Part
-    file: DesiredFile | FileState | None = None
+    file: DesiredFile | FileState | None = None  # what to write there
 
     @property
     def describe(self) -> str:
-        """The step as one line for people."""
+        """The step in one line for people."""
         words = _IN_WORDS.get(self.kind)
         return words.format(self.target) if words else f"{self.kind.value.replace('-', ' ')} {self.target}"
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything `install` or `remove` would do, in order. No steps: converged.
-
-    `parts` are verified when
-    the plan is done; none of them: the plan owns nothing, and its steps say themselves whether they failed.
-    `resets` says of each running container that gets CPUs or weight back, or is adopted, what changes.
-    `resets_all`: what the proxy's cache says of a policy that touches no container is not believed.
-    `controls` are the originals of what the proxy has set in the kernel and what is to come back.
-    """
+    """Everything `install` or `remove` would do, in order. No steps: converged."""
 
     mode: Mode
     desired: Desired
@@ -274,14 +259,18 @@ class Plan:
     kubelet_unit: str
     steps: tuple[Step, ...] = ()
     findings: tuple[Finding, ...] = ()
+    # Verified when the plan is done. None: the plan owns nothing, and its steps report their own failures.
     parts: frozenset[Part] = frozenset(Part)
+    # What changes for each running container that gets CPUs or weight back, or is adopted.
     resets: tuple[str, ...] = ()
+    # Do not trust what the proxy's cache says about a policy that touches no container.
     resets_all: bool = False
+    # Originals of the kernel settings that the proxy changed and that are to be restored.
     controls: Originals = field(default_factory=dict)
 
     @property
     def strategy(self) -> str:
-        """Kubelet's; empty if none is chosen."""
+        """Of kubelet; empty if none is chosen."""
         return self.desired.kubelet.strategy.value if self.desired.kubelet else ""
 
     @property
@@ -306,12 +295,12 @@ class Plan:
 
     @property
     def rescues(self) -> bool:
-        """Whether it only takes kubelet to its base endpoint: nothing that hangs is waited for."""
+        """Whether it only moves kubelet to its base endpoint. Then nothing that hangs is waited for."""
         return not self.parts
 
     @property
     def leaves_if_slow(self) -> str:
-        """The runtime's endpoint if kubelet goes there should the proxy's start turn out slow, else empty."""
+        """The runtime's endpoint if kubelet moves there should the proxy start slowly, else empty."""
         return next((step.target for step in self.steps if step.kind is StepKind.LEAVE_IF_SLOW), "")
 
     @property
@@ -325,24 +314,21 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """`base_endpoint` is where the runtime is asked, empty if it is not known. `payload_version` is what the
-    payload calls itself. `remembered_failure` is why this generation is not tried again on this host, empty
-    if it may be tried. `policy` is the one in force, None while no proxy runs.
-    `as_installed`: the host was compared with what was installed, as payload or configs were not given.
-    `unchecked`: no run has looked at the containers since the proxy's start, which was not ours."""
+    """What a run would do, and what it rests on."""
 
     plan: Plan
     snapshot: HostSnapshot
-    base_endpoint: str = ""
-    payload_version: str = ""
-    remembered_failure: str = ""
-    policy: PolicyInForce | None = None
+    base_endpoint: str = ""  # where to ask the runtime; empty if unknown
+    payload_version: str = ""  # as the payload names itself
+    remembered_failure: str = ""  # why this generation is not retried on this host; empty if it may be tried
+    policy: PolicyInForce | None = None  # the one in force; None while no proxy runs
+    # Payload or configs were not given, so the host was compared with what was installed.
     as_installed: bool = False
-    unchecked: bool = False
+    unchecked: bool = False  # someone else started the proxy, and no run has checked the containers since
 
     @property
     def most_restarts(self) -> int:
-        """How often the plan may have to restart kubelet. A start that turns out slow takes kubelet away and
-        back; where the relay is silent already, that is no part of the plan, but what saves kubelet."""
+        """The most kubelet restarts that the plan may need. A slow start takes kubelet off the relay and
+        back. If the relay is already silent, that move is no part of the plan but what saves kubelet."""
         slow = self.plan.leaves_if_slow and self.snapshot.proxy.relay_answers
         return 2 if slow else self.plan.kubelet_restarts

@@ -1,4 +1,4 @@
-"""What is known about the proxy: its cache, its journal, its policy, and how long its starts take."""
+"""What is known about the proxy: its cache, its log lines, its policies, and how long a start takes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 from installer.model.jsontext import parse_json
 
-# What cri-resmgr keeps over its restarts, as far as it matters to us.
+# What cri-resmgr keeps across restarts.
 #
 # The cache is the JSON of a snapshot with `Cfg`, null or {NodeName, Data}, `PolicyName` and `Containers`
 # (pkg/cri/resource-manager/cache of cri-resmgr v0.8 - v0.9.2). It is renamed into place but never synced, so
-# a power loss may leave it torn or full of zeros: cri-resmgr then exits at each start, as it does with JSON
-# of another shape than its own. An empty one it takes for none. Whoever asks whether a cache can be read asks
-# here.
+# a power loss may leave it torn or full of zeros. cri-resmgr then exits at each start, as it does with JSON
+# of any other shape. It treats an empty file as no cache. Only this module decides whether a cache is
+# readable.
 
 _QUANTITY = re.compile(r"([0-9]{1,18})([mun]?)")
 _NANO = {"": 10**9, "m": 10**6, "u": 10**3, "n": 1}
@@ -55,44 +55,40 @@ _SNAPSHOT: _Shape = {
     "PolicyName": str,
     "PolicyJSON": _TEXTS,
 }
-"""The fields that cri-resmgr reads, as Go's JSON takes them: null and a missing field are the zero value, and
-another type ends the start (`snapshot`, `pod` and `container` in cache.go)."""
+"""The fields that cri-resmgr reads, by the rules of Go's JSON: null and a missing field are the zero value;
+another type makes the start fail (`snapshot`, `pod` and `container` in cache.go)."""
 
 
 @dataclass(frozen=True, slots=True)
 class CachedContainer:
-    """`request` is the CPU that its pod requests for it, in milliCPU, None if the cache does not say;
-    `annotated`: as its pod says, else estimated from the weight that kubelet asked for, and rounded. `shares`
-    are the exact cpu.shares of a request that is finer than milliCPU, as only an adoption writes it, else 0.
-    `cpus` are those that the proxy has last given it, empty if none. `weighed`: the proxy knows a CPU weight
-    of it. `guaranteed`: so is its pod, by the name of its cgroup. `title` is for people."""
+    """A container as the cache knows it."""
 
-    request: int | None = None
+    request: int | None = None  # CPU request in milliCPU; None if the cache has none
+    # The request is the pod's own; else it is estimated from the weight that kubelet asked for, and rounded.
     annotated: bool = False
-    cpus: str = ""
-    weighed: bool = False
-    guaranteed: bool = False
+    cpus: str = ""  # those that the proxy gave it last; empty: none
+    weighed: bool = False  # the proxy knows its CPU weight
+    guaranteed: bool = False  # its pod is, by the name of the pod's cgroup
+    # The exact cpu.shares of a request finer than milliCPU, which only an adoption writes; else 0.
     shares: int = 0
-    title: str = ""
+    title: str = ""  # for people
 
 
 @dataclass(frozen=True, slots=True)
 class ProxyCache:
-    """`torn`: no start can read it, cut short or of another shape. `policy` is the one that the last start
-    activated, empty if unknown. `agent` is the configuration that cri-resmgr-agent has sent, YAML by section,
-    empty if there is none. `containers` are those it knows, by the runtime's ID. `version` is the format's,
-    empty if not said. `classed` are the CPUs whose frequency a class may have limited."""
+    """What the cache says."""
 
-    torn: bool = False
-    version: str = ""
-    policy: str = ""
+    torn: bool = False  # no start can read it: it is truncated or has another shape
+    version: str = ""  # of the format; empty: unknown
+    policy: str = ""  # the one that the last start activated; empty: unknown
+    # The configuration that cri-resmgr-agent sent: section -> YAML; empty: none.
     agent: Mapping[str, str] = field(default_factory=dict)
-    containers: Mapping[str, CachedContainer] = field(default_factory=dict)
-    classed: tuple[int, ...] = ()
+    containers: Mapping[str, CachedContainer] = field(default_factory=dict)  # by the runtime's ID
+    classed: tuple[int, ...] = ()  # CPUs whose frequency a class may have limited
 
     @property
     def foreign(self) -> bool:
-        """Whether it is of another version than is known here: its own proxy reads it, and maybe no other."""
+        """Whether its format is unknown here: its own proxy reads it, but perhaps no other version."""
         return self.version != CACHE_FORMAT and not self.torn and self != NO_CACHE
 
 
@@ -100,8 +96,8 @@ NO_CACHE = ProxyCache()
 
 
 def parse_cache(raw: bytes | None) -> ProxyCache:
-    """The cache from its file's content, None if there is no file. One of another version than is known here
-    is not torn: its own proxy reads it, and its known fields are returned."""
+    """Parse the cache file's content; None if there is no file. A cache of an unknown format version is not
+    torn: its own proxy reads it, and the known fields are returned."""
     if not raw:
         return NO_CACHE
     try:
@@ -121,8 +117,8 @@ def parse_cache(raw: bytes | None) -> ProxyCache:
 
 
 def _classed(text: object) -> tuple[int, ...]:
-    """From JSON: class -> CPUs, `0,1,2`. The empty class, of balloons without one, sets nothing, and leaves
-    what another class has set before. Alone, there was no other."""
+    """Parse the JSON: class -> CPUs, `0,1,2`. The empty class (balloons without a class) sets nothing and
+    leaves what an earlier class has set. If it is the only one, there was no earlier class."""
     try:
         assigned = _mapping(parse_json(text)) if isinstance(text, str) else {}
     except ValueError:
@@ -132,14 +128,14 @@ def _classed(text: object) -> tuple[int, ...]:
 
 
 def _is_readable(found: object) -> bool:
-    """Whether cri-resmgr's own start takes this snapshot. A null pod or container makes it panic."""
+    """Whether a start of cri-resmgr accepts this snapshot. A null pod or container makes it panic."""
     if not (isinstance(found, dict) and found.get("Version") and _fits(found, _SNAPSHOT)):
         return False
     return all(None not in _mapping(found.get(name)).values() for name in ("Pods", "Containers"))
 
 
 def _fits(found: object, shape: _Shape) -> bool:
-    """Whether it is of this type, or an object whose fields are. True is no number."""
+    """Whether it has this type, or is an object whose fields have theirs. A bool is not a number."""
     if isinstance(shape, type):
         return isinstance(found, shape) and not isinstance(found, bool)
     return isinstance(found, dict) and all(
@@ -150,7 +146,7 @@ def _fits(found: object, shape: _Shape) -> bool:
 
 
 def _containers(containers: object, pods: Mapping[str, object]) -> Iterator[tuple[str, CachedContainer]]:
-    """By the runtime's ID: the keys are the cache's own."""
+    """By the runtime's ID; the cache uses keys of its own."""
     for entry in map(_mapping, _mapping(containers).values()):
         requests = _mapping(_mapping(entry.get("Resources")).get("requests"))
         given = _mapping(entry.get("LinuxReq"))
@@ -176,20 +172,20 @@ def _title(*words: object) -> str:
 
 
 def _is_guaranteed(parent: object) -> bool:
-    """As cri-resmgr tells from the cgroup of a pod (cgroupParentToQOS)."""
+    """As cri-resmgr infers it from the pod's cgroup (cgroupParentToQOS)."""
     names = parent.strip("/").split("/") if isinstance(parent, str) else []
     return len(names) > 1 and not any(word in names[1] for word in ("burstable", "besteffort"))
 
 
 def quantity_of(shares: int) -> str:
-    """The CPU request that gives exactly these cpu.shares, as Kubernetes writes it: in milliCPU where there
-    is one, else in nanoCPU, which cri-resmgr keeps, and rounds up to milliCPU where it computes shares."""
+    """The CPU request that gives exactly these cpu.shares, as Kubernetes writes it: in milliCPU if possible,
+    else in nanoCPU, which cri-resmgr keeps, but rounds up to milliCPU when it computes shares."""
     nano = -(-shares * 10**9 // 1024)
     return f"{nano}n" if nano % 10**6 else f"{nano // 10**6}m"
 
 
 def nano_of(quantity: object) -> int | None:
-    """A CPU quantity in one of the ways in which Kubernetes writes it: whole CPUs, or `m`, `u`, `n`."""
+    """Parse a CPU quantity as Kubernetes writes it: whole CPUs, or `m`, `u`, `n`. None for anything else."""
     found = _QUANTITY.fullmatch(quantity) if isinstance(quantity, str) else None
     return int(found[1]) * _NANO[found[2]] if found else None
 
@@ -198,8 +194,8 @@ def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-# How its last words begin: its own logger (in the journal, and elsewhere), the Go runtime, Go's flag package;
-# and kubelet's, so that a failed start of either is reported with its cause.
+# How the fatal lines of cri-resmgr begin: from its own logger (in the journal, and elsewhere), the Go runtime
+# and Go's flag package. And kubelet's, so that a failed start of either is reported with its cause.
 _FATAL = re.compile(
     r"(?:^|: )((?:\?\?\? )?F(?:: |\d{4} ).*|panic: .*|fatal error: .*|flag provided but .*|"
     r'E\d{4} .*"command failed" err=.*)'
@@ -207,7 +203,7 @@ _FATAL = re.compile(
 
 
 def fatal_lines(lines: Iterable[str]) -> list[str]:
-    """Why a process has ended, in its own words, without what the journal writes before them."""
+    """Why a process ended, in its own words, without the journal's prefix."""
     return [found[1] for line in lines if (found := _FATAL.search(line.strip()))]
 
 
@@ -216,7 +212,7 @@ class PolicySource(StrEnum):
     AGENT = "cri-resmgr-agent"
     FALLBACK = "fallback.cfg"
     BUILT_IN = "built-in defaults"
-    GUARD = "the guard, which spares containers that the proxy does not know"
+    GUARD = "the guard, which protects containers that the proxy does not know"
 
 
 class Repinning(StrEnum):
@@ -230,17 +226,17 @@ class Repinning(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """`takes`: what its start takes from running containers that the proxy does not know: nothing with
-    PinCPU: false, if it `may_leave_cpus`. `whole_cpus`: what is reserved is taken from whole CPUs."""
+    """A policy of cri-resmgr."""
 
+    # What a start takes from running containers that the proxy does not know.
     takes: Repinning = Repinning.CPUS
-    may_leave_cpus: bool = False
-    whole_cpus: bool = False
+    may_leave_cpus: bool = False  # with PinCPU: false it takes nothing
+    whole_cpus: bool = False  # reserved CPUs are taken as whole CPUs
 
 
 NO_POLICY = "none"
 DEFAULT_FALLBACK = b"policy:\n  Active: none\n"
-"""Installed where no fallback.cfg is given: never a policy that was not chosen."""
+"""Installed if no fallback.cfg is given: a policy that was not chosen is never active."""
 POLICIES = {
     NO_POLICY: Policy(Repinning.NOTHING),
     "topology-aware": Policy(Repinning.CPUS_AND_WEIGHT, may_leave_cpus=True, whole_cpus=True),
@@ -252,23 +248,22 @@ POLICIES = {
     "static-plus": Policy(Repinning.CPUS_AND_WEIGHT),
     "dynamic-pools": Policy(),
 }
-"""Those of cri-resmgr v0.8 - v0.9.2. A program that has others may bring one: it is taken to pin CPUs."""
+"""The policies of cri-resmgr v0.8 - v0.9.2. An unknown policy of another version is assumed to pin CPUs."""
 _UNKNOWN = Policy()
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyInForce:
-    """`name` as in policy.Active; `source` is whose configuration says so. `pending` is the policy that the
-    next start would activate where that is another one, else empty. `pins`: PinCPU is not false."""
+    """The active policy."""
 
-    name: str
-    source: PolicySource
-    pending: str = ""
-    pins: bool = True
+    name: str  # as in policy.Active
+    source: PolicySource  # whose configuration selects it
+    pending: str = ""  # the policy that the next start would activate instead; empty: the same
+    pins: bool = True  # PinCPU is not false
 
     @property
     def repins(self) -> Repinning:
-        """What a start with it takes from strangers."""
+        """What a start with it takes from containers that the proxy does not know."""
         policy = POLICIES.get(self.name, _UNKNOWN)
         return Repinning.NOTHING if policy.may_leave_cpus and not self.pins else policy.takes
 
@@ -282,35 +277,34 @@ class PolicyInForce:
 # How long a start of cri-resmgr takes, in seconds.
 #
 # It places every container before it answers. Seen with the real 0.9.2: topology-aware and balloons take 14
-# to 20 ms for each, up to 40 ms on a busy machine; none and static 1 to 3 ms; static-pools, too, unless
-# another policy was there before. A slow machine takes longer, and its last start tells how much.
+# to 20 ms per container, up to 40 ms on a busy machine; none and static take 1 to 3 ms, and so does
+# static-pools unless it follows another policy. A slow machine takes longer; its last start tells how long.
 
 WHILE_HANGING = 11.0
-"""What a start may take while kubelet hangs on the relay: the node goes NotReady after ~31 s, and the
-attempt, the rollback, and kubelet's move to its base endpoint should that fail too, have to fit into 30 s
-(R8)."""
+"""What a start may take while kubelet hangs on the relay. The node goes NotReady after ~31 s, so 30 s have to
+be enough for the attempt, the rollback and, if that fails too, kubelet's move to its base endpoint (R8)."""
 
 BELIEVED = 300.0
-"""A start that seems to have taken longer tells nothing: the clock was set, or the pid file was written by
-another hand."""
+"""A start that seems to have taken longer is not believed: the clock was set, or someone else wrote the pid
+file."""
 
 _BASE, _EACH = 1.0, 0.05
-_PROMPT = 3.0  # a machine with such starts is not one where 11 s are just slow
+_PROMPT = 3.0  # a machine whose starts are this fast needs no more than 11 s
 
 
 def longest_start(containers: int) -> float:
-    """What a start may take with so many containers, on a busy machine."""
+    """What a start with this many containers may take on a busy machine."""
     return _BASE + containers * _EACH
 
 
 def may_be_slow(policy: str, containers: int, last_start: float) -> bool:
-    """Whether a start with this policy may take longer than kubelet may hang on the relay. `last_start` is
-    what the last one on this machine took, 0 if unknown."""
+    """Whether a start with this policy may take longer than kubelet may hang on the relay. `last_start`:
+    seconds that the last start on this machine took, 0 if unknown."""
     places = POLICIES.get(policy, _UNKNOWN).takes is not Repinning.NOTHING
     return (places and containers > 0) or last_start > _PROMPT
 
 
 def patience(timeout: float, containers: int, last_start: float = 0.0) -> float:
-    """When a start that kubelet does not hang on has failed: settings' proxy.startTimeoutSeconds, and what
-    the containers call for besides, here or on this machine."""
+    """After how many seconds a start has failed that kubelet does not hang on: proxy.startTimeoutSeconds of
+    the settings, plus what the containers need on a busy machine or on this one."""
     return timeout + max(containers * _EACH, last_start)

@@ -76,7 +76,7 @@ def test_an_installation_is_finished_without_its_pod(world: World) -> None:
         ]
         world.expect_good(pod)
     assert world.node.invocations() == before
-    assert "wait until kubelet.service is healthy and stays so" in world.host.journal(PASS_UNIT)
+    assert "wait until kubelet.service is healthy and stays healthy" in world.host.journal(PASS_UNIT)
 
 
 @rule("R11")
