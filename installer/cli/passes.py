@@ -11,8 +11,7 @@ from dataclasses import replace
 from typing import TextIO, cast
 
 from installer.cli.options import Options, require_root
-from installer.daemon.decision import Action
-from installer.daemon.order import Order
+from installer.daemon.decision import Action, Order
 from installer.daemon.outcome import PassReporter
 from installer.daemon.pass_log import open_pass_log
 from installer.errors import InstallerError, unforeseen
@@ -76,7 +75,7 @@ def carry_out(order: Order, asked: Request, host: Host, reporter: PassReporter) 
         plan = assessment.plan
         code = plan.exit_code if error is None else error.exit_code
         pending = summarise_plan(plan) if plan.steps else ""
-        reporter.planned(code, pending, error, restarts=plan.restarts_kubelet)
+        reporter.planned(code, pending, error)
         return code
     if order.action is Action.RESTART_PROXY:
         restart_proxy(asked.settings, host, reporter)

@@ -1,9 +1,16 @@
-"""What the policy can decide: an action, why, and when to look again."""
+"""What the policy decides, what a pass is ordered to do, and how long that may take."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+
+from installer.daemon.configuration import Configuration
+from installer.model.fleet import PlannedWork
+
+_PLAN_SECONDS = 120.0
+_PROXY_SLACK = 15.0  # seconds, on top of what a restart of the proxy waits itself
+GRACE = 10.0  # seconds from SIGTERM to SIGKILL for a child that changes little
 
 
 class Action(StrEnum):
@@ -12,19 +19,53 @@ class Action(StrEnum):
     REMOVE = "remove"
     PLAN = "plan"
     RESTART_PROXY = "restart-proxy"
-    RESCUE = "rescue"  # hold, and kubelet back to its base endpoint
+    RESCUE = "rescue"  # set a hold, and restart kubelet on its base endpoint
     HOLD = "hold"
-    STOP = "stop"  # the child gets SIGTERM, which ends it between two steps, and after a grace SIGKILL
+    STOP = "stop"  # SIGTERM for the running child, which ends it between two steps; SIGKILL after a grace
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The argument of the hidden verb `pass`, as JSON. The policy has checked for a pause itself.
+
+    `restarts_left`: how many restarts of kubelet an installation may use. `ask_first`: what the pass must
+    not begin without a permit: "restarts" of kubelet, "all" planned work, or nothing."""
+
+    action: Action
+    why: str = ""
+    restarts_left: int = 0
+    ask_first: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`wake`: the latest time of the next look; `due`: from when on that has to be a full look, because
-    there may be something to do. Both on the clock of `now`. `grace` belongs to STOP: seconds until
-    SIGKILL, 0 where the child's own bound counts."""
+    """An action and its reason. `ask_first`: see Order.
+
+    `wants` is the work that waits for nothing but a permit. `read_node`: what comes next depends on whether
+    the node is paused, and the API server has not said so recently. `is_return`: the pass takes kubelet back
+    to the relay after a rescue.
+
+    `wake` is the latest time of the next look; from `due` on that must be a full look. Both are on the
+    policy's clock. `grace` belongs to STOP: seconds until SIGKILL, 0 for the child's own grace."""
 
     action: Action
     why: str = ""
+    ask_first: str = ""
+    wants: PlannedWork | None = None
+    read_node: bool = False
+    is_return: bool = False
     wake: float = 0.0
     due: float = 0.0
     grace: float = 0.0
+
+
+def bounds_of(action: Action, configuration: Configuration) -> tuple[float, float]:
+    """Return the seconds until a child gets SIGTERM, and from then on until SIGKILL. A pass may use up all
+    its time and then roll back, which SIGTERM does not interrupt and which may take as long again."""
+    if action in (Action.INSTALL, Action.REMOVE):
+        return configuration.converge_seconds, configuration.converge_seconds
+    if action in (Action.RESCUE, Action.HOLD):
+        return configuration.kubelet_seconds, GRACE
+    if action is Action.RESTART_PROXY:
+        return configuration.dead_seconds / 2 + _PROXY_SLACK, GRACE
+    return _PLAN_SECONDS, GRACE

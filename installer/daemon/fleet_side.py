@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 
-from installer.daemon.decision import Action
+from installer.daemon.decision import Action, Decision
 from installer.daemon.outcome import Outcome
 from installer.daemon.policy import BUSY, Policy
 from installer.daemon.poller import PollSnapshot
@@ -16,23 +16,23 @@ from installer.model.fleet import NO_WORK, REMOVAL, PlannedWork, WorkResult
 from installer.model.jsontext import sha256_hex
 
 _LEAVE_SECONDS, _LEAVE_SPREAD = 60.0, 120.0  # for a permit; 600 s are all that a pod has to end
-_REMOVAL = PlannedWork(REMOVAL, removes=True)
+LEAVE = PlannedWork(REMOVAL, removes=True)
 
 
-def tell_cluster(cluster: Cluster, policy: Policy, snapshot: PollSnapshot) -> None:
+def tell_cluster(cluster: Cluster, policy: Policy, decision: Decision, snapshot: PollSnapshot) -> None:
     """How the node is, and for which work it waits. A daemon that changes nothing asks for nothing. An
     earlier one may be at work with the permit until a pass of this one has had the host's lock."""
     stands_back = snapshot.paused or snapshot.superseded
     busy = policy.working is not Action.NOTHING or not policy.had_lock
-    work, rules = None if stands_back else policy.wanted, policy.configuration.rules
-    cluster.saw(policy.state, work, rules, busy=busy, looks=policy.wonders)
+    work, rules = None if stands_back else decision.wants, policy.configuration.rules
+    cluster.saw(policy.state, work, rules, busy=busy, looks=decision.read_node)
 
 
 def tell_fleet(cluster: Cluster, policy: Policy, action: Action, outcome: Outcome) -> None:
     """How a child has ended, before the policy knows of it."""
-    permitted, begun = None if policy.asks == "all" else policy.planned, cluster.permission().begun
+    permitted, begun = policy.permitted, cluster.permission().begun
     known_bad = begun is not None and outcome.remembered and outcome.fleet_generation == begun.generation
-    if policy.follows or (permitted is None and known_bad):
+    if policy.is_following or (permitted is None and known_bad):
         permitted = begun  # by an earlier daemon, and its end was not told
     if (result := build_result(action, outcome, permitted)) is not None:
         cluster.ended(result)
@@ -48,9 +48,9 @@ def leave_seconds(files: Files) -> float:
 
 def may_leave(cluster: Cluster, policy: Policy, snapshot: PollSnapshot) -> bool:
     """Whether the removal of this node may begin now; it is asked for, unless it needs no restart."""
-    may = not snapshot.on_relay or cluster.permission().allows(_REMOVAL)
+    may = not snapshot.on_relay or cluster.permission().allows(LEAVE)
     rules = policy.configuration.rules
-    cluster.saw(policy.state, None if may else _REMOVAL, rules, busy=may, looks=False)
+    cluster.saw(policy.state, None if may else LEAVE, rules, busy=may, looks=False)
     return may
 
 
@@ -69,4 +69,4 @@ def build_result(action: Action, outcome: Outcome, permitted: PlannedWork | None
     if action is Action.INSTALL and outcome.code == 0 and outcome.fleet_generation:
         work = PlannedWork(outcome.fleet_generation, restarts_kubelet=False, begins=True)
         return WorkResult(work, True)
-    return WorkResult(_REMOVAL, True) if action is Action.REMOVE and outcome.code == 0 else None
+    return WorkResult(LEAVE, True) if action is Action.REMOVE and outcome.code == 0 else None

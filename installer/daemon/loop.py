@@ -31,10 +31,9 @@ from installer.daemon.configuration import (
     load_configuration,
     read_answer,
 )
-from installer.daemon.decision import Action, Decision
-from installer.daemon.fleet_side import leave_seconds, may_leave, tell_cluster, tell_fleet
+from installer.daemon.decision import GRACE, Action, Decision, Order, bounds_of
+from installer.daemon.fleet_side import LEAVE, leave_seconds, may_leave, tell_cluster, tell_fleet
 from installer.daemon.httpd import Page, PageServer
-from installer.daemon.order import GRACE, Order, bounds_of
 from installer.daemon.outcome import Outcome, PassReader
 from installer.daemon.pages import render_page
 from installer.daemon.pass_starter import Begun, Pass, PassStarter
@@ -123,7 +122,7 @@ class Daemon:
             self._loop.run()
         finally:
             if self._removing:
-                self._guarded(self._publish)
+                self._guarded(partial(self._publish, Decision(Action.NOTHING)))
             self._show()
             self._guarded(self._cluster.end)
             phase = self._published.phase if self._published is not None else Phase.STARTING
@@ -232,7 +231,7 @@ class Daemon:
             self._child.stop(decision.grace)
         elif decision.action is not Action.NOTHING:
             self._begin(decision, snapshot)
-        self._publish()
+        self._publish(decision)
         self._set_timer(self._wake - now)
 
     def _look(self, full: bool) -> PollSnapshot:
@@ -252,9 +251,7 @@ class Daemon:
         if superseded and not self._ending and self._runtime_state.insist():
             superseded = False
             self._policy.remove_again()
-        self._snapshot = replace(
-            snapshot, paused=paused, asked=permission.fresh, superseded=superseded, permission=permission
-        )
+        self._snapshot = replace(snapshot, paused=paused, superseded=superseded, permission=permission)
         if full and self._settings_token() != self._settings_seen:
             self._reload()
         return self._snapshot
@@ -307,20 +304,20 @@ class Daemon:
     # -- children -----------------------------------------------------------------------
 
     def _prepare(
-        self, action: Action, why: str, snapshot: PollSnapshot, *, by_another: bool = False
+        self, decision: Decision, snapshot: PollSnapshot, *, by_another: bool = False
     ) -> tuple[PassReader, Callable[[int], None], tuple[float, float]]:
         """Says that a pass begins. What reads it, what is called when it ends, and its bounds."""
+        action, why = decision.action, decision.why
         self._say("pass.started", f"{action.value}: {why}", verb=action.value, why=why)
-        self._policy.begun(action, snapshot, by_another=by_another)
+        self._policy.begun(decision, snapshot, by_another=by_another)
         bounds = bounds_of(action, self._policy.configuration)
-        reader = PassReader(self._log, self._policy.moved)
+        reader = PassReader(self._log, self._policy.host_changed)
         return reader, partial(self._ended, reader, action, bounds[0]), bounds
 
     def _begin(self, decision: Decision, snapshot: PollSnapshot) -> None:
         action = decision.action
-        reader, ended, bounds = self._prepare(action, decision.why, snapshot)
-        asks = "" if self._removing else self._policy.asks
-        order = Order(action, decision.why, self._policy.restarts_left, asks)
+        reader, ended, bounds = self._prepare(decision, snapshot)
+        order = Order(action, decision.why, self._policy.restarts_left, decision.ask_first)
         try:
             given = Pass(order, self._command.argv("pass"), reader.line, ended, bounds)
             self._child = self._passes.start(given)
@@ -337,8 +334,8 @@ class Daemon:
         if found is None:
             return
         snapshot = self._look(full=True)
-        begun = self._prepare(found.action, "begun by an earlier daemon", snapshot, by_another=True)
-        reader, ended, bounds = begun
+        decision = Decision(found.action, "begun by an earlier daemon")
+        reader, ended, bounds = self._prepare(decision, snapshot, by_another=True)
         self._child = self._passes.follow(found, reader.line, ended, bounds)
 
     def _ended(self, reader: PassReader, action: Action, deadline: float, code: int) -> None:
@@ -370,14 +367,14 @@ class Daemon:
 
     # -- what others see ------------------------------------------------------------------
 
-    def _publish(self) -> None:
+    def _publish(self, decision: Decision) -> None:
         """The files of the probes first: a statement has to be true when it is made (R13)."""
         state, before = self._policy.state, self._published
         self._published = state
         self._show(alive=True)
         if before is None or (state.word, state.ready) != (before.word, before.ready):
             self._say("state", state.word, phase=state.phase.value, ready=state.ready, hold=state.hold)
-        tell_cluster(self._cluster, self._policy, self._snapshot)
+        tell_cluster(self._cluster, self._policy, decision, self._snapshot)
 
     def _serve_pages(self) -> None:
         listen = listen_address(self._policy.configuration.listen, self._command.node_address)
@@ -445,6 +442,6 @@ class Daemon:
         """A fleet leaves some nodes at a time, as far as the time of this pod allows: to leave is worth more
         than to wait for a permit."""
         if time.monotonic() >= until or may_leave(self._cluster, self._policy, self._snapshot):
-            self._begin(Decision(Action.REMOVE, why), self._snapshot)
+            self._begin(Decision(Action.REMOVE, why, wants=LEAVE), self._snapshot)
         else:
             self._loop.after(1.0, partial(self._leave, why, until))

@@ -27,11 +27,11 @@ _TOUCHED_NOTHING = (0, 2, _KEPT, 4, 75)  # or has come to its end
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How a pass ended, with which exit code; before its end, how far it has come. `remembered`: the failure
-    is not to be tried again until an input changes. `restarts`: those of kubelet. `would_restart`: a plan
-    with a restart of kubelet. `seconds`: how long the pass took. `installed` is None where the pass does not
-    know it; `fleet_generation` is what was asked for, if that is known. `planned` is what the pass has left
-    undone, because it has to be asked for. `unplaced`: which containers the policy does not serve on a host
-    that is converged, and what to do."""
+    is not to be tried again until an input changes. `restarts`: those of kubelet. `would_restart`: the pass
+    would have restarted kubelet, which it may not. `seconds`: how long the pass took. `installed` is None if
+    the pass does not know it; `fleet_generation` is what was to be installed, if that is known. `planned` is
+    work that the pass has left undone for lack of a permit. `unplaced`: which containers the policy does not
+    serve on a converged host, and what to do."""
 
     code: int
     changed: bool = False
@@ -46,6 +46,11 @@ class Outcome:
     planned: PlannedWork | None = None
     unplaced: str = ""
     ended: bool = True
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether it ended before it touched anything, because of what it may not do."""
+        return self.would_restart or self.planned is not None
 
     @property
     def touched(self) -> bool:
@@ -86,10 +91,9 @@ class PassReporter:
             self._outcome = replace(outcome, restarts=restarts, rolled_back=rolled_back)
             self._state()
 
-    def planned(self, code: int, pending: str, error: InstallerError | None, *, restarts: bool) -> None:
+    def planned(self, code: int, pending: str, error: InstallerError | None) -> None:
         """A plan has ended; `pending` says what it would do."""
-        reason = f"pending: {pending}" if pending and not error else ""
-        self._outcome = replace(self._outcome, would_restart=restarts, reason=reason)
+        self._outcome = replace(self._outcome, reason=f"pending: {pending}" if pending and not error else "")
         self.ended(code, error)
 
     def ended(self, code: int, error: InstallerError | None = None) -> None:
@@ -99,7 +103,7 @@ class PassReporter:
             kept = code == _KEPT and (outcome.planned is None or outcome.planned.restarts_kubelet)
             outcome = replace(
                 outcome,
-                would_restart=kept or outcome.would_restart,
+                would_restart=kept,
                 remembered=bool(getattr(error, "remembered", False)),
                 reason=_cause(error),
                 installed=None if error.installed is None else _installed(error.installed),

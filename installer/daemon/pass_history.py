@@ -1,6 +1,6 @@
-"""What the daemon knows of its passes: what the last one has found, and what calls for another one, when.
+"""What the daemon knows of its passes: what the last one found, and what calls for the next one, when.
 
-Pure: told the time, what was seen and how a pass has ended. Times are seconds on the clock of `now`.
+Pure: it gets the time, what was seen, and how a pass has ended. Times are seconds on the clock of `now`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ RESYNC = 600.0  # seconds between two passes that nothing called for
 _HINDERED_RETRY = 2.0
 _BACKOFF = (5.0, RESYNC)  # the first and the longest
 _CALM_PASSES = 20  # a minute; passes beyond them are slowed down
-_SECOND_LOOK = 1.0  # after a pass that changed something
+_VERIFICATION = 1.0  # seconds after a pass that changed something
 _COUNTED = ("all_restarts", "passes", "changes", "repairs", "rollbacks", "rescues", "failures")
 _INVALID, _PENDING, _UNSERVABLE = 2, 3, 4
 NEEDS_THE_BUS = (1, _UNSERVABLE)  # exit codes that a pass without systemd's bus may end with
-_TELLS_OF_THE_HOST = (0, _INVALID, _PENDING, _UNSERVABLE)  # exit codes of a plan
+_KNOWS_THE_HOST = (0, _INVALID, _PENDING, _UNSERVABLE)  # exit codes of a plan
 _KILLED = tuple(128 + number for number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS))
 _FILES_DIFFER = "a file has changed"
 
@@ -33,11 +33,11 @@ _FILES_DIFFER = "a file has changed"
 class PassHistory:
     """`spread` varies a wait, so that a fleet does not act in step.
 
-    `tried` are the inputs of the last pass, None before it. `well`: it found or left everything correct.
-    `failures` since one did, in a row, and `said` is what the last one said that did not end well. `refused`:
-    that was a refusal (exit 4). `unplaced`: what the last one that did end well has said of containers that
-    the policy does not serve. `retry_at`: no pass before that time, unless something changes.
-    `locked_until`: the same, because another run held the host's lock, or systemd's bus was away.
+    `tried` are the inputs of the last pass, None before the first. `well`: it found or left everything
+    correct. `failures` counts the passes in a row that failed, and `said` is what the last one of them
+    reported. `unplaced`: which containers the policy does not serve, by the last pass that ended well.
+    `retry_at`: no pass before that time, unless something changes. `locked_until`: the same, because another
+    run holds the host's lock or systemd's bus is away.
     """
 
     def __init__(self, now: float, spread: Callable[[float], float]) -> None:
@@ -49,29 +49,34 @@ class PassHistory:
         self.counts: dict[str, Any] = dict.fromkeys(_COUNTED, 0)
         self.last = (-1, 0.0)  # exit code and seconds of the last pass
         self.installed = Installed()  # by the last pass that knew
-        self.wanted = ""  # the generation that was asked for then
+        self.wanted = ""  # the generation that it was to install
         self._spread = spread
         self._settled: PollSnapshot | None = None  # seen when a pass last found or left nothing to do
-        self._second_look = 0.0
-        self._kept: PollSnapshot | None = None  # seen when a pass that was refused had left what is good
+        self._verify_at = 0.0
+        self._kept: PollSnapshot | None = None  # seen when a refused pass had left the good generation
         self._refusal: Token | None = None  # what the last refusal may have been about
         self._resync_at = now
         self._passes: list[float] = []
 
     @property
     def refused(self) -> bool:
+        """Whether the last pass was refused (exit 4)."""
         return self._refusal is not None
+
+    @property
+    def has_begun(self) -> bool:
+        return bool(self.counts["passes"])
 
     # -- what has happened --------------------------------------------------------
 
     def begun(self, now: float) -> None:
         """A pass or a plan begins."""
         self.counts["passes"] += 1
-        if not 0.0 < self._second_look <= now:
+        if not 0.0 < self._verify_at <= now:
             self._passes.append(now)
 
     def told(self, outcome: Outcome) -> None:
-        """A pass has ended, whatever became of it: what is installed, and what is asked for."""
+        """A pass has ended, well or not: take over what is installed, and what is to be."""
         self.wanted = outcome.fleet_generation
         if outcome.installed is not None or outcome.code == 0:
             self.installed = outcome.installed or Installed()
@@ -83,25 +88,23 @@ class PassHistory:
         self.said = why
 
     def forget(self) -> None:
-        """A person may have changed anything during a pause, also what a failure was about."""
+        """A person may have changed anything during a pause, also the cause of a failure."""
         self._settled, self.retry_at = None, 0.0
 
-    def planned(self, now: float, outcome: Outcome, before: PollSnapshot, after: PollSnapshot) -> bool:
-        """A plan has ended, or a pass that may not restart kubelet. Says whether it told of the host."""
-        if outcome.code not in _TELLS_OF_THE_HOST and not outcome.remembered:
+    def planned(self, now: float, outcome: Outcome, before: PollSnapshot, after: PollSnapshot) -> None:
+        """A plan under a pause has ended."""
+        if outcome.code not in _KNOWS_THE_HOST and not outcome.remembered:
             self.tried = before.inputs
             self._fail(now, outcome)
-            return False
-        if before.paused and after.paused:  # where the pause has ended meanwhile, a repair follows
+        elif before.paused and after.paused:  # if the pause has ended meanwhile, a repair follows
             self.tried, self._settled = before.inputs, before
             self.well, self.failures, self.said = outcome.code == 0, 0, outcome.reason
             self._resync_at = now + self._spread(RESYNC)
-        return True
 
     def ended(
         self, now: float, outcome: Outcome, before: PollSnapshot, after: PollSnapshot, *, removes: bool
     ) -> None:
-        """A pass has ended: what was seen before it, and what is seen after it."""
+        """A pass has ended; `before` and `after` it, the host looked so."""
         self.last = (outcome.code, outcome.seconds)
         self.tried = before.inputs
         self._resync_at = now + self._spread(RESYNC)
@@ -111,14 +114,14 @@ class PassHistory:
             self.counts["changes"] += outcome.changed
             # Others may have changed something while we changed the host: a verification pass follows.
             self._settled = after if outcome.changed else before
-            self._second_look = now + _SECOND_LOOK if outcome.changed else 0.0
+            self._verify_at = now + _VERIFICATION if outcome.changed else 0.0
             self.failures, self.retry_at, self.said = 0, 0.0, ""
             self._kept = self._refusal = None
             self.removed = removes
             return
         self._fail(now, outcome)
         if outcome.code in _KILLED and self.failures == 1:
-            self.retry_at = now  # what it has begun is to be finished: the proxy may be stopped
+            self.retry_at = now  # finish what it has begun: the proxy may be stopped
         refused = outcome.remembered or outcome.code in (_INVALID, _UNSERVABLE)
         self._kept = after if refused and after.proxy.loaded_digest else None
         self._refusal = after.refusable if outcome.code == _UNSERVABLE else None
@@ -135,7 +138,7 @@ class PassHistory:
     # -- what calls for another pass ------------------------------------------------
 
     def why(self, now: float, snapshot: PollSnapshot, *, busy: bool) -> str:
-        """What calls for a pass; empty if nothing does. `busy`: others are at work on kubelet's unit."""
+        """Return what calls for a pass, empty if nothing does. `busy`: others work on kubelet's unit."""
         if self.tried is None:
             return "start" if now >= self.retry_at else ""
         if snapshot.inputs != self.tried:
@@ -154,43 +157,40 @@ class PassHistory:
             return ""
         if difference:
             return difference
-        if 0.0 < self._second_look <= now:
+        if 0.0 < self._verify_at <= now:
             return "verification pass"
         if self._settled is not None and snapshot.agent != self._settled.agent:
             return "cri-resmgr-agent has sent another configuration"
         return "resync" if now >= self._resync_at else ""
 
     def _drift(self, snapshot: PollSnapshot, *, busy: bool) -> str:
-        """What has happened to the good generation, while what was asked for is refused."""
+        """Return what has happened to the good generation while the new one is refused."""
         if self._kept is None:
             return ""
         if snapshot.files != self._kept.files:
             return "a file of the good generation has changed"
-        return (
-            "a unit of the good generation has changed"
-            if (not busy and snapshot.standing != self._kept.standing)
-            else ""
-        )
+        drifted = not busy and snapshot.standing != self._kept.standing
+        return "a unit of the good generation has changed" if drifted else ""
 
     def difference(self, snapshot: PollSnapshot) -> str:
-        """What differs from the host that a pass has last verified; empty if nothing does."""
+        """Return what differs from the host that a pass last verified, empty if nothing does."""
         settled = self._settled
         if snapshot.inputs != self.tried:
             return "the inputs have changed"
-        if settled is not None and snapshot.files != settled.files:
-            return _FILES_DIFFER
         if settled is None:
             return "the pause has ended"
+        if snapshot.files != settled.files:
+            return _FILES_DIFFER
         return "a unit has changed" if snapshot.units != settled.units else ""
 
     # -- when -----------------------------------------------------------------------
 
     def calm_at(self, now: float) -> float:
-        """From when on the next pass may begin: many passes within a minute are slowed down, not lost."""
+        """Return when the next pass may begin: many passes within a minute are slowed down, not dropped."""
         self._passes = [at for at in self._passes if now - at < 60.0]
         extra = len(self._passes) - _CALM_PASSES
         return self._passes[-1] + min(30.0, 2.0**extra) if extra > 0 else 0.0
 
     def moments(self, now: float) -> tuple[float, ...]:
-        """When a pass may be called for though nothing happens."""
-        return (self.retry_at, self._resync_at, self._second_look, self.calm_at(now))
+        """Return when a pass may be called for though nothing happens."""
+        return (self.retry_at, self._resync_at, self._verify_at, self.calm_at(now))

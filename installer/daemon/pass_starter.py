@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from installer.daemon.decision import Action
-from installer.daemon.order import Order
+from installer.daemon.decision import Action, Order
 from installer.daemon.pass_log import PassLogReader, begin_pass_log
 from installer.daemon.transient import UNIT_EXISTS, TransientService
 from installer.daemon.unit_run import UnitRun

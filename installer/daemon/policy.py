@@ -1,24 +1,25 @@
 """When the daemon does what: a state machine without clock, loop or host.
 
-`step` gets the time and what was seen, and answers with one action and the latest time of the next
-look. `begun`, `moved` and `ended` tell it what became of the action. Nothing here waits or writes.
+`step` gets the time and what was seen, and returns a decision. `begun`, `host_changed` and `ended` report
+what became of it. Nothing here waits or writes.
 
-The rules, most important first. A daemon that a newer one has replaced does nothing. A pause means that
-nothing is changed. A kubelet that hangs on a dead relay is moved off it, and waits for no
-repair. Only a person ends a hold that a person has set. Any other hold is kept until the relay has been good
-for a while. Only then, what differs is converged, and not while systemd is still busy (the proxy between
-two tries, kubelet starting).
+The rules, most important first. A daemon that a newer one has replaced does nothing. During a pause nothing
+is changed. A kubelet that hangs on a dead relay is taken off it, without waiting for a repair. Only a person
+ends a hold that a person has set. Any other hold stays until the relay has answered for a while. After all
+these, the daemon converges what differs, unless systemd is still busy (the proxy is between two attempts,
+kubelet is starting).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from installer.daemon.configuration import Configuration
 from installer.daemon.decision import Action, Decision
 from installer.daemon.pass_history import NEEDS_THE_BUS, RESYNC, PassHistory
-from installer.daemon.phase import Standing, judge
+from installer.daemon.phase import Obstacles, judge
 from installer.daemon.poller import PollSnapshot, Token
 from installer.daemon.relay_history import RelayHistory
 from installer.model.daemon import DaemonState, Phase
@@ -30,66 +31,79 @@ from installer.model.names import Mode
 if TYPE_CHECKING:
     from installer.daemon.outcome import Outcome
 
-HEARTBEAT = 5.0  # seconds between two questions to the relay
-_SUCCESSOR = 30.0  # seconds between two looks at who acts in our place
+HEARTBEAT = 5.0  # seconds between two relay probes
 SILENT_HEARTBEAT = 1.0  # the same while the relay does not answer
+_REPLACED_HEARTBEAT = 30.0  # the same for a daemon that was replaced
 HOUR = 3600.0
 REPAIR_BOUND = 30.0  # seconds that a repair and its rollback may take while kubelet hangs (R8)
 STOP_GRACE = 10.0  # seconds from SIGTERM to SIGKILL for a child that delays a rescue
 
-_BLIND_PATIENCE = 20.0  # seconds without systemd's bus that mean nothing: a restart of it, or a shutdown
-_KUBELET_PATIENCE = 10.0  # seconds that a restart of kubelet by others may take before a pass looks into it
-_LONG_SILENCE = 60.0  # from then on the relay is asked as seldom as one that answers
+_BLIND_PATIENCE = 20.0  # seconds without systemd's bus that mean nothing: it restarts, or the host shuts down
+_KUBELET_PATIENCE = 10.0  # seconds that others may take to restart kubelet before a pass looks into it
+_LONG_SILENCE = 60.0  # from then on the relay is probed as seldom as one that answers
 _RESCUE_RETRY = 2.0
 _JITTER = 0.25
 BUSY = 75
 
-_Choice = tuple[Action, str]  # and why
-_NOTHING: _Choice = (Action.NOTHING, "")
-_IN_THE_WAY = (Action.INSTALL, Action.PLAN, Action.RESTART_PROXY)  # of a rescue
+_NOTHING = Decision(Action.NOTHING)
+_DELAYS_A_RESCUE = (Action.INSTALL, Action.PLAN, Action.RESTART_PROXY)
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """Why a pass ended before it touched anything. It holds as long as the host looks like `seen`.
+
+    `work` needs a permit. `too_few` restarts of kubelet were left then, or fewer; -1: enough."""
+
+    seen: Token = ()
+    work: PlannedWork | None = None
+    too_few: int = -1
+
+
+_UNBLOCKED = Blocked()
 
 
 class Policy:
-    """`stamps` are the times of kubelet restarts by earlier daemons, on the clock of `now`. While `reloading`
-    is set, new settings are read and no pass begins. `working` is the action of the child that runs."""
+    """`restarts` are the times at which earlier daemons restarted kubelet, on the clock of `now`. `working`
+    is the action of the running child."""
 
     def __init__(
         self,
         configuration: Configuration,
         random: Callable[[], float],
         now: float,
-        stamps: Iterable[float] = (),
+        restarts: Iterable[float] = (),
     ) -> None:
         self.configuration = configuration
-        self.reloading = False
-        self.stamps = list(stamps)
+        self.reloading = False  # new settings are being read, and no pass begins
+        self.restarts = list(restarts)
+        self.working = Action.NOTHING
+        self.is_following = False  # an earlier daemon has begun the action
+        self.had_lock = False  # a pass of this daemon has had the host's lock
         self._random = random
+        self._now = now
         self._phase, self._reason, self._ready = Phase.STARTING, "", False
         self._serves = False
-        self._now = now
-        self.working = Action.NOTHING
-        self._by_another = False
-        self._begun_at, self._moved = now, False  # whether the child has changed something on the host
-        self._before = PollSnapshot()  # what was seen when the child began
+        self._hold = ""
+        # The child that runs.
+        self._decision = _NOTHING
+        self._before = PollSnapshot()  # what was seen when it began
+        self._begun_at, self._host_changed = now, False
+        self._is_stopping = False  # for a rescue
+        self._restarts_left = 0  # when it began
+        # What is known.
         self._passes = PassHistory(now, self._spread)
-        self._rescue_at = 0.0
         self._relay = RelayHistory(now)
+        self._blocked = _UNBLOCKED
+        self._wants: PlannedWork | None = None
+        self._owes_repair = False  # a rescue has stopped a repair, or found one that had to wait
+        self._rescue_at = 0.0
+        self._returned_at = -HOUR  # after a rescue, to the relay
         self._starting_since: float | None = None
         self._blind_since: float | None = None
-        self._forward_at = -HOUR
-        self._yielded = self._was_paused = self._stopped = False
-        self._checked: Token | None = None  # for which a look has said how many restarts are too few
-        self._too_few = -1
-        self._had = 0  # of them, when the action began
-        self._hold = ""
-        self._planned: PlannedWork | None = None  # which has to be asked for, on the host of this token
-        self._planned_for: Token | None = None
-        self._wanted: PlannedWork | None = None
-        self.had_lock = False  # a pass of this daemon has had the host's lock
-        self.asks = ""  # what the pass that was decided on may not do unasked: "all" planned work, "restarts"
-        self.wonders = False  # a pass waits for what the cluster says of a pause, or soon will need it
+        self._replaced = self._was_paused = False
 
-    # -- what it tells ------------------------------------------------------------
+    # -- what it reports ----------------------------------------------------------
 
     @property
     def state(self) -> DaemonState:
@@ -110,95 +124,104 @@ class Policy:
         )
 
     @property
-    def planned(self) -> PlannedWork | None:
-        """The work that has to be asked for, or was granted."""
-        return self._planned
+    def blocked_work(self) -> PlannedWork | None:
+        """The planned work that a pass has found and must not begin without a permit."""
+        return self._blocked.work
 
     @property
-    def wanted(self) -> PlannedWork | None:
-        """The same, if nothing but a permit is missing: what could not begin would keep a permit from others
-        (a person's hold, a host that cannot be looked at, no restart of kubelet left). A pass keeps its."""
-        return self._wanted
-
-    @property
-    def follows(self) -> bool:
-        """Whether the action was begun by an earlier daemon."""
-        return self._by_another
+    def permitted(self) -> PlannedWork | None:
+        """The planned work that the running pass may do."""
+        return None if self._decision.ask_first == "all" else self._decision.wants or self.blocked_work
 
     @property
     def restarts_left(self) -> int:
-        """How often we may restart kubelet now. The order of a pass has it as well, because what an earlier
-        plan has found may have changed."""
+        """How often we may restart kubelet now."""
         return max(0, self.configuration.restarts_per_hour - self._used())
 
-    def begun(self, action: Action, snapshot: PollSnapshot, *, by_another: bool = False) -> None:
-        """The action begins, on what was seen. `ended` follows, also where no child could be started.
+    def begun(self, decision: Decision, snapshot: PollSnapshot, *, by_another: bool = False) -> None:
+        """The action begins, on what was seen. `ended` follows, even if no child could be started.
         `by_another`: an earlier daemon has begun it, on inputs that are no longer known."""
-        self.working, self._before, self._by_another = action, snapshot, by_another
-        # What a repair that had to wait was about is repaired when kubelet is safe.
-        self._stopped |= action is Action.RESCUE and (self._is_limited(snapshot) or self._planned is not None)
-        self._moved, self._begun_at, self._had = False, self._now, self.restarts_left
+        action = decision.action
+        self.working, self.is_following, self._decision, self._before = action, by_another, decision, snapshot
+        self._begun_at, self._restarts_left = self._now, self.restarts_left
+        self._host_changed = self._is_stopping = False
+        self._owes_repair |= action is Action.RESCUE and self._blocked != _UNBLOCKED
         if action is Action.RESTART_PROXY:
             self._relay.restarts_proxy(self._now, self.configuration.dead_seconds)
         if action in (Action.INSTALL, Action.REMOVE, Action.PLAN) and not by_another:
-            self._stopped &= action is Action.PLAN
             self._passes.begun(self._now)
         self._judge(self._now, snapshot)
 
-    def moved(self) -> None:
-        """The child has changed something on the host: it and its rollback get the time that R8 bounds."""
-        self._moved = True
+    def host_changed(self) -> None:
+        """The child has changed something on the host: it and its rollback get the time that R8 allows."""
+        self._host_changed = True
 
     def ended(self, now: float, outcome: Outcome, after: PollSnapshot) -> None:
         """The action that had begun has ended, or could not begin; `after` is what is seen then."""
         self._now = now
         action, self.working = self.working, Action.NOTHING
         before, passes = self._before, self._passes
-        self.stamps += [now] * outcome.restarts
+        self.restarts += [now] * outcome.restarts
         passes.counts["all_restarts"] += outcome.restarts
         passes.counts["rollbacks"] += outcome.rolled_back
-        away = after.blind and outcome.code in NEEDS_THE_BUS and not outcome.touched
-        told = not (away or self._by_another or outcome.code == BUSY)
-        if told and action in (Action.INSTALL, Action.REMOVE):
+        self._owes_repair |= self._is_stopping
+        lost_bus = after.blind and outcome.code in NEEDS_THE_BUS and not outcome.touched
+        tells = not (lost_bus or self.is_following or outcome.code == BUSY)
+        if tells and action in (Action.INSTALL, Action.REMOVE):
             passes.told(outcome)
-        self.had_lock |= not (self._by_another or action is Action.PLAN or outcome.code == BUSY)
-        if self._by_another:
-            pass  # the node is as it left it, which a pass of our own looks at
-        elif away or outcome.code == BUSY:
-            passes.hindered(now, outcome.reason if away else "another run holds the host's lock")
+        self.had_lock |= not (self.is_following or action is Action.PLAN or outcome.code == BUSY)
+        if self.is_following:
+            pass  # the host is as that pass has left it: a pass of our own finds out
+        elif lost_bus or outcome.code == BUSY:
+            passes.hindered(now, outcome.reason if lost_bus else "another run holds the host's lock")
             self._rescue_at = passes.retry_at
-        elif action is Action.PLAN or outcome.would_restart or outcome.planned is not None:
-            if outcome.planned is not None:
-                self._planned = self._wanted = outcome.planned
-                self._planned_for = before.everything
-            if passes.planned(now, outcome, before, after):
-                refused = self._had if action is not Action.PLAN and outcome.planned is None else 0
-                self._checked, self._too_few = before.everything, refused if outcome.would_restart else -1
+        elif action is Action.PLAN:
+            passes.planned(now, outcome, before, after)
+        elif outcome.is_blocked:
+            self._block(outcome)
         elif action in (Action.INSTALL, Action.REMOVE):
-            self._planned = self._wanted = None
+            self._blocked, self._wants = _UNBLOCKED, None
+            self._owes_repair = self._is_stopping
+            self._returned_at = self._begun_at if self._decision.is_return else self._returned_at
             passes.ended(now, outcome, before, after, removes=self.configuration.mode is Mode.REMOVE)
         elif action in (Action.RESCUE, Action.HOLD):
             passes.counts["rescues"] += action is Action.RESCUE and outcome.code == 0
             self._rescue_at = now + self._spread(_RESCUE_RETRY)
         self._judge(now, after)
 
+    def _block(self, outcome: Outcome) -> None:
+        """Remember what the pass must not do on the host that it saw."""
+        if outcome.planned is not None:
+            self._wants = outcome.planned
+            too_few = 0 if outcome.would_restart else -1
+            self._blocked = Blocked(self._before.everything, outcome.planned, too_few)
+        else:
+            known = self._blocked_on(self._before)
+            self._blocked = replace(known, seen=self._before.everything, too_few=self._restarts_left)
+
     # -- what to do ---------------------------------------------------------------
 
     def step(self, now: float, snapshot: PollSnapshot) -> Decision:
-        """One action for what is seen now. While a child runs, only whether it has to stop."""
+        """Decide what to do about what is seen now. While a child runs, only whether to stop it."""
         self._now, self._hold = now, snapshot.hold
         self._track(now, snapshot)
-        silence = self._relay.silence(now)
-        rescues = bool(snapshot.proxy.loaded_digest) and 0.0 < silence < _LONG_SILENCE
-        self.wonders = rescues and not snapshot.asked  # a rescue will not wait for it
-        if not self.working and now >= self._passes.locked_until:
-            self._wanted = None  # unless what follows finds that it would begin
-        action, why = self._interrupt(now, snapshot) if self.working else self._choose(now, snapshot)
-        if action is Action.NOTHING:
+        decision = self._interrupt(now, snapshot) if self.working else self._choose(now, snapshot)
+        if not self.working:
+            locked = now < self._passes.locked_until  # what waited for a permit before still does
+            self._wants = decision.wants or (self._wants if locked else None)
+        if decision.action is Action.NOTHING:
             self._judge(now, snapshot)
+        silence = self._relay.silence(now)
+        may_rescue = bool(snapshot.proxy.loaded_digest) and 0.0 < silence < _LONG_SILENCE
         due = self._due(now)
-        grace = STOP_GRACE if action is Action.STOP and not self._yielded else 0.0
-        return Decision(action, why, min(due, now + self._heartbeat(now)), due, grace)
+        return replace(
+            decision,
+            wants=self._wants,
+            read_node=decision.read_node or (may_rescue and not snapshot.permission.fresh),
+            wake=min(due, now + self._heartbeat(now)),
+            due=due,
+            grace=STOP_GRACE if decision.action is Action.STOP and not self._replaced else 0.0,
+        )
 
     def remove_again(self) -> None:
         """An installation has been at work since."""
@@ -210,141 +233,138 @@ class Policy:
             self._starting_since = None
         elif self._starting_since is None:
             self._starting_since = now
-        self._yielded = self._yielded or snapshot.superseded
+        self._replaced = self._replaced or snapshot.superseded
         if self._was_paused and not snapshot.paused:
             self._passes.forget()
-            self._checked = None
+            self._blocked = _UNBLOCKED
         self._was_paused = snapshot.paused
 
-    def _interrupt(self, now: float, snapshot: PollSnapshot) -> _Choice:
-        """Whether the child that runs has to stop."""
-        if self._yielded and self.working is Action.INSTALL:
-            return Action.STOP, "a newer daemon has taken over"
-        untried = self._relay.is_untried(snapshot)  # then its restart comes first
-        hangs = self.working in _IN_THE_WAY and self._hangs(now, snapshot, 0.5 if untried else 1.0)
+    def _interrupt(self, now: float, snapshot: PollSnapshot) -> Decision:
+        """Whether to stop the child that runs."""
+        if self._replaced and self.working is Action.INSTALL:
+            return Decision(Action.STOP, "a newer daemon has taken over")
+        untried = self._relay.is_untried(snapshot)  # then a restart of the proxy comes first
+        hangs = self.working in _DELAYS_A_RESCUE and self._hangs(now, snapshot, 0.5 if untried else 1.0)
         if self._relay.silent_since is None or not hangs:
             return _NOTHING
-        bound = max(self._begun_at, self._relay.silent_since) + REPAIR_BOUND if self._moved else 0.0
+        bound = max(self._begun_at, self._relay.silent_since) + REPAIR_BOUND if self._host_changed else 0.0
         why = f"kubelet hangs on a relay that has been silent for {self._relay.silence(now):.0f} s"
-        self._stopped = now >= bound  # and to be repeated when kubelet is safe
-        return (Action.STOP, why) if self._stopped else _NOTHING
+        self._is_stopping = now >= bound
+        return Decision(Action.STOP, why) if self._is_stopping else _NOTHING
 
-    def _choose(self, now: float, snapshot: PollSnapshot) -> _Choice:
-        if self._yielded:
+    def _choose(self, now: float, snapshot: PollSnapshot) -> Decision:
+        passes = self._passes
+        if self._replaced:
             return _NOTHING
         if snapshot.paused:
             why = self._why(now, snapshot)
-            return (Action.PLAN, f"paused; {why}") if why and now >= self._passes.calm_at(now) else _NOTHING
+            return Decision(Action.PLAN, f"paused; {why}") if why and now >= passes.calm_at(now) else _NOTHING
         if self.configuration.mode is Mode.REMOVE:
-            due = not self._passes.removed and now >= self._passes.retry_at and not self.reloading
-            return (Action.REMOVE, "not removed yet") if due and self._may_begin(snapshot) else _NOTHING
+            due = not passes.removed and now >= passes.retry_at and not self.reloading
+            return self._ask(snapshot, Action.REMOVE, "not removed yet") if due else _NOTHING
         if snapshot.blind:
             return _NOTHING
         rescue = self._rescue(now, snapshot)
-        if rescue[0] is not Action.NOTHING or self.reloading:
+        if rescue.action is not Action.NOTHING or self.reloading:
             return rescue
         if snapshot.hold:
             return self._held(now, snapshot)
-        why = self._why(now, snapshot) if now >= self._passes.calm_at(now) else ""
-        return self._allowed(now, snapshot, why) if why else _NOTHING
+        why = self._why(now, snapshot) if now >= passes.calm_at(now) else ""
+        return self._install(now, snapshot, why) if why else _NOTHING
 
     def _hangs(self, now: float, snapshot: PollSnapshot, share: float = 1.0) -> bool:
-        """Whether kubelet hangs on our relay, which is dead, by this share of deadSeconds."""
-        if snapshot.blind or snapshot.paused or self._yielded or self.configuration.mode is Mode.REMOVE:
+        """Whether kubelet hangs on our relay, which has been dead for this share of deadSeconds."""
+        if snapshot.blind or snapshot.paused or self._replaced or self.configuration.mode is Mode.REMOVE:
             return False
         seen = snapshot.proxy.loaded_digest and snapshot.runtime and snapshot.on_relay
         return bool(seen) and self._relay.is_dead(now, self.configuration.dead_seconds, share)
 
-    def _rescue(self, now: float, snapshot: PollSnapshot) -> _Choice:
-        """A dead or silent relay, after systemd was given its chance."""
+    def _rescue(self, now: float, snapshot: PollSnapshot) -> Decision:
+        """What to do about a dead or silent relay, after systemd has had its chance."""
         persons = is_operators(snapshot.hold)
         if self._relay.silent_since is None or not snapshot.runtime or not snapshot.proxy.loaded_digest:
             return _NOTHING
-        if self._passes.tried is None and self._planned is None and not persons:
+        if self._passes.tried is None and self._blocked == _UNBLOCKED and not persons:
             return _NOTHING  # the first pass comes first, and does all that is needed
         silent = self._relay.silence(now)
         untried = self._relay.is_untried(snapshot)
         chance = now >= self._rescue_at and now >= self._relay.rescue_at()
         if self._hangs(now, snapshot) and not untried and chance:
-            # With a person's hold the child only restarts kubelet, which the hold then takes to its base.
-            return Action.RESCUE, f"{BY_DAEMON}the relay has been silent for {silent:.0f} s"
-        wanted = (untried and snapshot.on_relay) if persons else (untried or not snapshot.on_relay)
-        if wanted and self._relay.wants_restart(now, snapshot, self.configuration.dead_seconds):
+            # Under a person's hold the child only restarts kubelet, which the hold then takes to its base.
+            return Decision(Action.RESCUE, f"{BY_DAEMON}the relay has been silent for {silent:.0f} s")
+        helps = (untried and snapshot.on_relay) if persons else (untried or not snapshot.on_relay)
+        if helps and self._relay.wants_restart(now, snapshot, self.configuration.dead_seconds):
             is_ = "it runs" if snapshot.proxy.running else f"it is {snapshot.proxy.active_state}"
-            return Action.RESTART_PROXY, f"{is_}, and its relay has been silent for {silent:.0f} s"
+            why = f"{is_}, and its relay has been silent for {silent:.0f} s"
+            return Decision(Action.RESTART_PROXY, why)
         return _NOTHING
 
-    def _held(self, now: float, snapshot: PollSnapshot) -> _Choice:
+    def _held(self, now: float, snapshot: PollSnapshot) -> Decision:
         if is_operators(snapshot.hold):
-            return _NOTHING  # ended by `install` by hand, or with the file
+            return _NOTHING  # `install` by hand ends it, or deleting the file
+        tried, is_due = self._passes.tried, now >= self._passes.retry_at
         if is_of_a_run(snapshot.hold):
-            due = now >= self._passes.retry_at
-            return self._allowed(now, snapshot, "a run was cut off that holds kubelet") if due else _NOTHING
+            why = "a run was cut off that holds kubelet"
+            return self._install(now, snapshot, why) if is_due else _NOTHING
         ours = snapshot.hold.startswith(BY_DAEMON)
-        if ours and self._stopped and now >= self._passes.retry_at:
-            return self._allowed(now, snapshot, "the repair that was stopped for a rescue")
+        if ours and self._owes_repair and is_due:
+            return self._install(now, snapshot, "the repair that was stopped for a rescue")
+        if tried is None and not (ours and snapshot.relay):
+            return self._install(now, snapshot, "start, with a hold")
+        if tried is not None and snapshot.inputs != tried:
+            return self._install(now, snapshot, "the inputs have changed")
         good_since = self._relay.good_since
         good = good_since is not None and now - good_since >= self.configuration.good_seconds
-        if self._passes.tried is None and not (ours and snapshot.relay):
-            return self._allowed(now, snapshot, "start, with a hold")
-        if self._passes.tried is not None and snapshot.inputs != self._passes.tried:
-            return self._allowed(now, snapshot, "the inputs have changed")
-        if ours and good and now - self._forward_at >= HOUR and now >= self._passes.retry_at:
-            choice = self._allowed(now, snapshot, "the relay is good again", planned=False)
-            self._forward_at = now if choice[0] is Action.INSTALL else self._forward_at
-            return choice
+        if ours and good and now - self._returned_at >= HOUR and is_due:
+            return self._install(now, snapshot, "the relay is good again", is_return=True)
         return _NOTHING
 
-    def _may_begin(self, snapshot: PollSnapshot, *, planned: bool = True) -> bool:
-        """Whether a pass may begin now. One without a permit does only what needs none; the end of a
-        rescue is not `planned`. Before each one the cluster is asked whether the node is paused."""
-        permission, work = snapshot.permission, self._planned
-        if not (planned and permission.asks):
-            self.asks = ""
-        elif work is None or not permission.allows(work):
-            self.asks = "all"
-        else:
-            self.asks = "" if work.restarts_kubelet else "restarts"
-        self._wanted = self._planned if planned else None
-        return not (self.asks == "all" and self._waits(snapshot)) and self._is_asked(snapshot)
+    def _install(self, now: float, snapshot: PollSnapshot, why: str, *, is_return: bool = False) -> Decision:
+        """A pass, unless one has found that it would restart kubelet too often."""
+        if not self._is_limited(snapshot):
+            return self._ask(snapshot, Action.INSTALL, why, is_return=is_return)
+        if not snapshot.permission.fresh:
+            return replace(_NOTHING, read_node=True)
+        if not snapshot.hold and not snapshot.on_relay and now >= self._rescue_at:
+            why = f"{BY_DAEMON}kubelet was restarted {self._used()} times within an hour"
+            return Decision(Action.HOLD, why)
+        return _NOTHING
 
-    def _is_asked(self, snapshot: PollSnapshot) -> bool:
-        """Whether the cluster was asked if the node is paused."""
-        self.wonders = not snapshot.asked
-        return snapshot.asked
+    def _ask(self, snapshot: PollSnapshot, action: Action, why: str, *, is_return: bool = False) -> Decision:
+        """A pass. Without a permit it does only what needs none; the return after a rescue needs none. Before
+        each pass the API server has to say whether the node is paused."""
+        permission = snapshot.permission
+        work = None if is_return else self.blocked_work
+        if is_return or not permission.asks:
+            ask_first = ""
+        elif work is None or not permission.allows(work):
+            ask_first = "all"
+        else:
+            ask_first = "" if work.restarts_kubelet else "restarts"
+        if ask_first == "all" and self._waits(snapshot):
+            return replace(_NOTHING, wants=work)
+        if not permission.fresh:
+            return replace(_NOTHING, wants=work, read_node=True)
+        return Decision(action, why, ask_first, work, is_return=is_return)
 
     def _waits(self, snapshot: PollSnapshot) -> bool:
-        """Whether there is nothing to do but planned work that is not permitted."""
-        planned = self._planned
-        known = planned is not None and self._planned_for == snapshot.everything
-        return known and planned is not None and not snapshot.permission.allows(planned)
-
-    def _allowed(self, now: float, snapshot: PollSnapshot, why: str, *, planned: bool = True) -> _Choice:
-        """A pass, unless it would restart kubelet once too often: where no restart is left, a plan says first
-        whether it would."""
-        limited = self._is_limited(snapshot)
-        if not limited and (self.restarts_left or self._checked == snapshot.everything):
-            if not self._may_begin(snapshot, planned=planned):
-                return _NOTHING
-            self._checked = self._checked if self.restarts_left else None
-            return Action.INSTALL, why
-        if not self._is_asked(snapshot):
-            return _NOTHING
-        if not limited:
-            return Action.PLAN, f"{why}; not allowed now: hourly restart limit reached"
-        if not snapshot.hold and not snapshot.on_relay and now >= self._rescue_at:
-            return Action.HOLD, f"{BY_DAEMON}kubelet was restarted {self._used()} times within an hour"
-        return _NOTHING
+        """Whether only planned work without a permit is left to do."""
+        work = self._blocked_on(snapshot).work
+        return work is not None and not snapshot.permission.allows(work)
 
     def _is_limited(self, snapshot: PollSnapshot) -> bool:
-        """Whether a look at this host has found that so many restarts of kubelet are too few."""
-        return self._checked == snapshot.everything and self.restarts_left <= self._too_few
+        """Whether a pass has found that too few restarts of kubelet are left for this host."""
+        return self.restarts_left <= self._blocked_on(snapshot).too_few
+
+    def _blocked_on(self, snapshot: PollSnapshot) -> Blocked:
+        """Return why passes are blocked on a host that looks like this."""
+        return self._blocked if self._blocked.seen == snapshot.everything else _UNBLOCKED
 
     def _why(self, now: float, snapshot: PollSnapshot) -> str:
         return self._passes.why(now, snapshot, busy=self._systemd_is_busy(now, snapshot))
 
     def _systemd_is_busy(self, now: float, snapshot: PollSnapshot) -> bool:
-        """Another party restarts kubelet just now, or has stopped it, which is not ours to undo."""
+        """Whether another party restarts kubelet now, or has stopped it, which is not ours to undo."""
         if self._starting_since is not None:
             return now - self._starting_since < _KUBELET_PATIENCE
         return snapshot.kubelet.active_state == "inactive"
@@ -352,68 +372,57 @@ class Policy:
     # -- phase ------------------------------------------------------------------
 
     def _judge(self, now: float, snapshot: PollSnapshot) -> None:
-        """Sets phase, reason and readiness."""
-        sick = snapshot.complaint(self._relay.silence(now))
-        looked = self._passes.counts["passes"] > 0  # which is not begun before
+        """Set phase, reason and readiness."""
+        passes, sick = self._passes, snapshot.complaint(self._relay.silence(now))
         if not snapshot.blind:
             self._blind_since = None
         elif self._blind_since is None:
             self._blind_since = now
-        patient = looked and self._blind_since is not None and now < self._blind_since + _BLIND_PATIENCE
-        blind = "" if patient else snapshot.blind
-        self._serves = bool(self._passes.installed.generation) and not (blind or sick)
-        standing = Standing(
-            superseded=self._yielded,
-            tried=self._passes.tried is not None,
+        is_short = self._blind_since is not None and now < self._blind_since + _BLIND_PATIENCE
+        blind = "" if is_short and passes.has_begun else snapshot.blind
+        self._serves = bool(passes.installed.generation) and not (blind or sick)
+        waits = self._wants is not None and self._waits(snapshot)
+        obstacles = Obstacles(
+            replaced=self._replaced,
             blind=blind,
-            unservable=snapshot.unservable and not looked,
-            removed=self._passes.removed and self.configuration.mode is Mode.REMOVE,
-            said=self._passes.said,
-            failed=self._passes.failures > 0,
-            refused=self._passes.refused,
             limited=f"restarted {self._used()} times within an hour" if self._is_limited(snapshot) else "",
-            awaits=(snapshot.permission.why or "asking for a permit")
-            if self._wanted is not None and self._waits(snapshot)
-            else "",
+            waits=(snapshot.permission.why or "asking for a permit") if waits else "",
             sick=sick,
-            difference=self._passes.difference(snapshot),
-            new_inputs=snapshot.inputs != self._passes.tried,
             at_work=self.working is not Action.NOTHING,
-            well=self._passes.well,
-            unplaced=self._passes.unplaced,
         )
-        self._phase, self._reason, self._ready = judge(standing, snapshot, self.configuration)
+        self._phase, self._reason, self._ready = judge(passes, obstacles, snapshot, self.configuration)
 
     # -- time -------------------------------------------------------------------------
 
     def patience(self, now: float) -> float:
-        """Seconds that the relay has for its next answer. A silent one may only be slow: until the silence
-        means more than it does now, it has more of them, but not while a pass works that may have to stop."""
+        """Return the seconds that the relay has for its next answer. A silent relay may only be slow: it gets
+        more time, but not beyond the next moment at which its silence means more, and not while a pass runs
+        that may have to be stopped."""
         moments = [*self._relay.moments(self.configuration.dead_seconds), self._relay.rescue_at()]
         ahead = [moment for moment in (*moments, self._rescue_at) if moment > now]
         slow = bool(ahead) and self._relay.silent_since is not None and not self.working
         return answer_seconds(min(ahead) - now) if slow else HURRIED_SECONDS
 
     def _heartbeat(self, now: float) -> float:
-        if self._yielded:
-            return _SUCCESSOR
+        if self._replaced:
+            return _REPLACED_HEARTBEAT
         if self.configuration.mode is Mode.REMOVE:
             return RESYNC
         silent = self._relay.silent_since is not None and self._relay.silence(now) < _LONG_SILENCE
         return SILENT_HEARTBEAT if silent else HEARTBEAT
 
     def _due(self, now: float) -> float:
-        """When there may be something to do, if nothing happens until then."""
+        """Return when there may be something to do if nothing happens until then."""
         times = [now + RESYNC, self._rescue_at, *self._passes.moments(now)]
         times += self._relay.moments(self.configuration.dead_seconds)
-        times += [min(self.stamps) + HOUR + 1.0] if self.stamps else []
+        times += [min(self.restarts) + HOUR + 1.0] if self.restarts else []
         times += [self._starting_since + _KUBELET_PATIENCE] if self._starting_since is not None else []
         times += [self._blind_since + _BLIND_PATIENCE] if self._blind_since is not None else []
         return min(time for time in times if time > now)
 
     def _used(self) -> int:
-        self.stamps = [stamp for stamp in self.stamps if self._now - HOUR < stamp <= self._now]
-        return len(self.stamps)
+        self.restarts = [at for at in self.restarts if self._now - HOUR < at <= self._now]
+        return len(self.restarts)
 
     def _spread(self, seconds: float) -> float:
         return seconds * (1 + _JITTER * (2 * self._random() - 1))

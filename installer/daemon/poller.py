@@ -53,7 +53,7 @@ class PollSnapshot:
     itself.
     `blind` is why the units could not be looked at; `unservable`: because this is not a host that we can
     serve. `runtime` is only asked while the relay is silent, and taken for answering otherwise.
-    `asked`: whether the cluster has said a moment ago if the node is `paused`. `answered_in`: the seconds
+    `answered_in`: the seconds
     that the relay has last taken for an answer, 0 before the first one; `late`: it has used up the time for
     one.
     """
@@ -71,7 +71,6 @@ class PollSnapshot:
     on_relay: bool = False
     hold: str = ""
     paused: bool = False
-    asked: bool = True
     superseded: bool = False
     permission: Permission = FREE
     blind: str = ""

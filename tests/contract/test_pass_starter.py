@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from installer.daemon.decision import Action
-from installer.daemon.order import Order
+from installer.daemon.decision import Action, Order
 from installer.daemon.pass_starter import Pass, PassStarter
 from installer.daemon.transient import TransientService
 from installer.host.bus import SystemBus

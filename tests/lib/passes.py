@@ -7,8 +7,7 @@ from pathlib import Path
 
 from installer.cli.options import Options
 from installer.cli.passes import build_request, carry_out
-from installer.daemon.decision import Decision
-from installer.daemon.order import Order
+from installer.daemon.decision import Decision, Order
 from installer.daemon.outcome import Outcome, PassReader, PassReporter
 from installer.daemon.poller import PollSnapshot
 from installer.errors import InstallerError
@@ -93,9 +92,9 @@ class WatchedNode:
             hold=(node.read(paths.HOLD) or b"").decode().strip(),
         )
 
-    def begin(self, decision: Decision, asks: str, restarts_left: int) -> Outcome:
+    def begin(self, decision: Decision, restarts_left: int) -> Outcome:
         """The pass that is decided on, from its begin to its end."""
-        order = Order(decision.action, decision.why, restarts_left, asks)
+        order = Order(decision.action, decision.why, restarts_left, decision.ask_first)
         options = Options(Path(), Path("/"), self.payload, True, self.configs, False, False, "json", False)
         asked = build_request(order, options, self.settings)
         reader, written, code = PassReader(self.said.append, lambda: None), io.StringIO(), 0

@@ -54,7 +54,7 @@ class Bench:
         self.snapshot = snapshot or self.snapshot
         self.last = self.policy.step(self.now, self.snapshot)
         if self.last.action not in (Action.NOTHING, Action.STOP):
-            self.policy.begun(self.last.action, self.snapshot)
+            self.policy.begun(self.last, self.snapshot)
         return self.last.action
 
     def end(self, outcome: Outcome = OK, snapshot: PollSnapshot | None = None, took: float = 1.0) -> None:

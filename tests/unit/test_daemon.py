@@ -537,16 +537,14 @@ def test_a_pass_that_waits_for_a_permit_says_for_which_work(passed: Passed, rest
     assert (outcome.planned, outcome.would_restart) == (work, restarts)
 
 
-@pytest.mark.parametrize("restarts", [True, False])
-def test_a_plan_says_whether_kubelet_restarts(passed: Passed, restarts: bool) -> None:
-    passed.reporter.planned(3, "1 to change", None, restarts=restarts)
-    outcome = passed.reader.end(3)
-    assert (outcome.would_restart, outcome.reason) == (restarts, "pending: 1 to change")
+def test_a_plan_says_what_is_pending(passed: Passed) -> None:
+    passed.reporter.planned(3, "1 to change", None)
+    assert passed.reader.end(3).reason == "pending: 1 to change"
 
 
 def test_a_plan_that_would_not_be_carried_out_says_why(passed: Passed) -> None:
     error = InvalidInputError(["fallback.cfg: cri-resmgr refuses it\nmore"])
-    passed.reporter.planned(2, "1 to change", error, restarts=False)
+    passed.reporter.planned(2, "1 to change", error)
     assert passed.reader.end(2).reason == "fallback.cfg: cri-resmgr refuses it more"
 
 

@@ -34,8 +34,8 @@ class Daemon(WatchedNode):
             if decision.action in (Action.NOTHING, Action.STOP):
                 self.node.fake.clock.sleep(max(0.1, min(decision.due, until) - self.now))
                 continue
-            self.policy.begun(decision.action, before)
-            outcome = self.begin(decision, self.policy.asks, self.policy.restarts_left)
+            self.policy.begun(decision, before)
+            outcome = self.begin(decision, self.policy.restarts_left)
             self.policy.ended(self.now, outcome, self.see())
 
 
@@ -53,7 +53,7 @@ def watched(tmp_path: Path) -> Daemon:
 
 
 def spend(watched: Daemon, count: int) -> None:
-    watched.policy.stamps = [watched.now] * count
+    watched.policy.restarts = [watched.now] * count
 
 
 def waited(watched: Daemon) -> set[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from installer.cluster.pod_context import PodContext
 from installer.cluster.voice import Voice
 from installer.daemon.configuration import Configuration
-from installer.daemon.decision import Action
+from installer.daemon.decision import Action, Decision
 from installer.daemon.fleet_side import tell_cluster, tell_fleet
 from installer.daemon.outcome import Outcome
 from installer.daemon.policy import Policy
@@ -51,7 +51,7 @@ class Watcher:
         self._published: Any = None
         self.cluster.begin(self.loop, self.stir)
         if node.busy or node.unread:  # a pass outlives its pod: it is followed to its end
-            self.policy.begun(Action.INSTALL, self._look(), by_another=True)
+            self.policy.begun(Decision(Action.INSTALL), self._look(), by_another=True)
         if node.unread:
             unread, node.unread = node.unread, None
             self.loop.after(LATENCY, lambda: self.ended(*unread))
@@ -77,31 +77,31 @@ class Watcher:
 
     def _look(self) -> PollSnapshot:
         seen, permission = self.node.look(self.generation), self.cluster.permission()
-        return replace(seen, paused=permission.paused, asked=permission.fresh, permission=permission)
+        return replace(seen, paused=permission.paused, permission=permission)
 
     def turn(self) -> None:
         self._timer = 0
         snapshot = self._look()
         decision = self.policy.step(self.clock.now, snapshot)
         if decision.action not in (Action.NOTHING, Action.STOP):
-            self._begin(decision.action, snapshot)
-        self._publish(snapshot)
+            self._begin(decision, snapshot)
+        self._publish(decision, snapshot)
         self._granted_at = self.clock.now if snapshot.permission.granted else self._granted_at
-        due, waits = decision.due - self.clock.now, self.policy.planned and not self.policy.working
+        due, waits = decision.due - self.clock.now, self.policy.blocked_work and not self.policy.working
         soon = waits and self.clock.now - self._granted_at < _MINUTE
         self._set_timer(min(due, _HEARTBEAT) if soon else due)
 
-    def _publish(self, snapshot: PollSnapshot) -> None:
+    def _publish(self, decision: Decision, snapshot: PollSnapshot) -> None:
         state, before = self.policy.state, self._published
         self._published = state
         if before is None or state.ready != before.ready:
             self.node.pod_is(ready=state.ready)
-        tell_cluster(self.cluster, self.policy, snapshot)
+        tell_cluster(self.cluster, self.policy, decision, snapshot)
 
-    def _begin(self, action: Action, snapshot: PollSnapshot) -> None:
-        self.policy.begun(action, snapshot)
-        permitted = self.policy.planned if self.policy.asks != "all" else None
-        seconds, outcome = self.node.work(self.generation, self.policy.asks)
+    def _begin(self, decision: Decision, snapshot: PollSnapshot) -> None:
+        self.policy.begun(decision, snapshot)
+        permitted = self.policy.permitted
+        seconds, outcome = self.node.work(self.generation, decision.ask_first)
         if outcome.restarts:
             self.node.fleet.began(self.node, permitted, self.generation)
         boots = self.node.boots
@@ -113,9 +113,9 @@ class Watcher:
             watcher = self.node.watcher
             followed = watcher is self or outcome.restarts > 0
             if watcher is not None and watcher.is_running and followed:
-                watcher.ended(action, outcome)
+                watcher.ended(decision.action, outcome)
             elif outcome.restarts:
-                self.node.unread = (action, outcome)
+                self.node.unread = (decision.action, outcome)
 
         self.clock.after(seconds, end)
 

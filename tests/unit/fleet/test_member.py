@@ -11,10 +11,11 @@ from installer.cluster.kubeapi import Answer
 from installer.cluster.member import Due, Member
 from installer.cluster.pod_context import PodContext
 from installer.daemon.configuration import Configuration
-from installer.daemon.decision import Action
+from installer.daemon.decision import Action, Decision
 from installer.daemon.fleet_side import build_result, tell_fleet
 from installer.daemon.outcome import Outcome
 from installer.daemon.policy import Policy
+from installer.daemon.poller import PollSnapshot
 from installer.model.fleet import NO_WORK, PlannedWork, WorkResult
 from installer.model.hold import CLUSTER_MEMORY
 from tests.faults.fleets.sim import Clock, MemoryFiles, SimStore
@@ -298,7 +299,7 @@ def test_a_failure_that_only_the_host_remembers_is_told(
     node.ends()
     later = MemberNode(store, clock, "node", node.files).voice
     policy = Policy(Configuration(), lambda: 0.5, 0.0)
-    policy.asks = "all"
+    policy.begun(Decision(Action.INSTALL, ask_first="all"), PollSnapshot())
     reason = "it is not tried again"
     tell_fleet(later, policy, Action.INSTALL, Outcome(5, remembered=True, reason=reason))
     outcome = Outcome(5, remembered=True, reason=reason, fleet_generation=generation)

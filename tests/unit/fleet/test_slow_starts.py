@@ -33,7 +33,7 @@ class HostedNode(SimNode):
         host, count = self.host, len(self.host.moves)
         host.configure(RESERVED[generation])
         began = host.now
-        outcome = host.begin(Decision(Action.INSTALL), asks, 3)
+        outcome = host.begin(Decision(Action.INSTALL, ask_first=asks), 3)
         self.in_turn += [(on_relay, not asks) for on_relay in host.moves[count:]]
         self.busy = outcome.restarts > 0
         if outcome.code == 0:

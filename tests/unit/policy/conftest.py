@@ -13,8 +13,8 @@ from tests.lib.policy_bench import Bench, Make
 
 @pytest.fixture
 def make() -> Make:
-    def build(stamps: tuple[float, ...] = (), **configuration: Any) -> Bench:
-        return Bench(Policy(Configuration(**configuration), lambda: 0.5, 1000.0, stamps))
+    def build(restarts: tuple[float, ...] = (), **configuration: Any) -> Bench:
+        return Bench(Policy(Configuration(**configuration), lambda: 0.5, 1000.0, restarts))
 
     return build
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from installer.daemon.decision import Action
+from installer.daemon.decision import Action, Decision
 from installer.daemon.outcome import Outcome
 from installer.daemon.pass_history import RESYNC
 from installer.daemon.policy import HEARTBEAT, STOP_GRACE
@@ -53,10 +53,9 @@ def test_a_child_that_cannot_be_started_is_a_failure_with_back_off(
     assert bench.ready
 
 
-@pytest.mark.parametrize("paused", [True, False])
-def test_a_plan_that_tells_nothing_is_tried_again_later(make: Make, paused: bool) -> None:
-    bench = make(stamps=(800.0, 850.0, 900.0))
-    other = replace(GOOD, paused=paused)
+def test_a_plan_that_tells_nothing_is_tried_again_later(make: Make) -> None:
+    bench = make()
+    other = replace(GOOD, paused=True)
     assert bench.look(other) is Action.PLAN
     for wait in (5.0, 10.0):
         bench.end(Outcome(137), other, took=0.0)
@@ -78,7 +77,7 @@ def test_what_a_killed_pass_has_begun_is_finished_at_once(settled: Bench) -> Non
 
 @rule("R15")
 def test_a_hold_that_cannot_be_set_does_not_spin(make: Make) -> None:
-    bench = make(stamps=(800.0, 850.0, 900.0))
+    bench = make(restarts=(800.0, 850.0, 900.0))
     off = replace(GOOD, on_relay=False, units=("off",))
     bench.look(off)
     bench.end(Outcome(3, would_restart=True))
@@ -150,7 +149,7 @@ def test_a_repair_that_was_stopped_for_a_rescue_is_repeated_under_its_hold(settl
 
 def test_a_repair_that_moves_things_has_the_time_for_its_rollback(settled: Bench) -> None:
     settled.look(replace(GOOD, inputs=("new",)))
-    settled.policy.moved()
+    settled.policy.host_changed()
     dead = replace(DEAD, inputs=("new",))
     assert settled.look(dead, after=40) is Action.NOTHING
     assert settled.look(after=29.5) is Action.NOTHING
@@ -198,7 +197,7 @@ def test_while_settings_are_read_only_a_rescue_begins(settled: Bench) -> None:
 def test_what_an_earlier_daemon_has_begun_counts_and_is_looked_at(make: Make, code: int) -> None:
     """Its inputs are not known: only a pass of our own tells whether the node is as it should be."""
     bench = make()
-    bench.policy.begun(Action.INSTALL, GOOD, by_another=True)
+    bench.policy.begun(Decision(Action.INSTALL), GOOD, by_another=True)
     assert bench.look(after=1.0) is Action.NOTHING
     assert not bench.ready
     bench.end(Outcome(code, changed=True, restarts=1))
@@ -213,6 +212,6 @@ def test_what_an_earlier_daemon_has_begun_counts_and_is_looked_at(make: Make, co
 
 def test_what_an_earlier_daemon_has_begun_is_stopped_for_a_rescue(make: Make) -> None:
     bench = make()
-    bench.policy.begun(Action.INSTALL, GOOD, by_another=True)
+    bench.policy.begun(Decision(Action.INSTALL), GOOD, by_another=True)
     bench.look(SILENT)
     assert bench.look(after=21) is Action.STOP

@@ -10,7 +10,7 @@ import pytest
 
 from installer.daemon.decision import Action
 from installer.daemon.outcome import Outcome
-from installer.daemon.policy import HEARTBEAT
+from installer.daemon.policy import HEARTBEAT, HOUR
 from installer.model.daemon import Phase
 from installer.model.hold import BY_ROLLBACK, BY_RUN
 from installer.model.names import Mode
@@ -41,6 +41,43 @@ def test_the_way_forward_is_taken_once_after_a_good_minute(settled: Bench) -> No
     held(settled)
     assert settled.look(after=0) is Action.NOTHING
     assert settled.look(after=600) is Action.NOTHING
+
+
+@pytest.mark.parametrize("outcome", [Outcome(3, would_restart=True), Outcome(75)])
+def test_the_way_forward_that_a_pass_could_not_take_is_still_open(settled: Bench, outcome: Outcome) -> None:
+    """No restart of kubelet was left, or another run held the host's lock."""
+    held(settled)
+    settled.look()
+    assert settled.look(after=61) is Action.INSTALL
+    settled.policy.restarts = [settled.now] * 3
+    settled.end(outcome)
+    assert settled.look() is Action.NOTHING
+    waited = 0.0
+    while settled.look(after=HEARTBEAT) is Action.NOTHING:
+        waited += HEARTBEAT
+    assert settled.last.why == "the relay is good again"
+    assert waited < HOUR + 60
+
+
+def test_a_repair_that_was_stopped_waits_for_a_restart_of_kubelet_and_is_not_forgotten(
+    settled: Bench,
+) -> None:
+    drift = replace(GOOD, files=("drift",))
+    settled.look(drift)
+    dead = replace(DEAD, files=("drift",))
+    settled.look(dead)
+    assert settled.look(after=21) is Action.STOP
+    settled.end(Outcome(143), dead)
+    assert settled.look() is Action.RESCUE
+    rescued = replace(dead, on_relay=False, hold=HELD.hold)
+    settled.end(Outcome(0, restarts=3), rescued)
+    assert settled.look(after=6) is Action.INSTALL
+    settled.end(Outcome(3, would_restart=True))
+    assert settled.look() is Action.NOTHING
+    while (action := settled.look(after=HEARTBEAT)) in (Action.NOTHING, Action.RESTART_PROXY):
+        if action is Action.RESTART_PROXY:
+            settled.end(took=0.0)
+    assert settled.last.why == "the repair that was stopped for a rescue"
 
 
 def test_a_relay_that_falls_silent_again_starts_the_minute_anew(settled: Bench) -> None:
@@ -115,7 +152,7 @@ def test_a_persons_hold_is_ended_by_a_person(make: Make, fresh: bool, change: di
 
 
 def test_under_a_persons_hold_not_even_a_plan_looks_for_restarts(make: Make) -> None:
-    bench = make(stamps=(800.0, 850.0, 900.0))
+    bench = make(restarts=(800.0, 850.0, 900.0))
     for _heartbeat in range(200):
         assert bench.look(BY_HAND, after=HEARTBEAT) is Action.NOTHING
 

@@ -29,22 +29,22 @@ def of(snapshot: PollSnapshot, permission: Permission = WAITS) -> PollSnapshot:
 def wait(bench: Bench, snapshot: PollSnapshot = BARE) -> None:
     """A first pass has found that planned work is to be asked for."""
     assert bench.look(of(snapshot)) in (Action.INSTALL, Action.REMOVE)
-    assert bench.policy.asks
+    assert bench.last.ask_first
     bench.end(KEPT, of(snapshot))
 
 
 def test_a_pass_that_may_not_restart_kubelet_waits_and_says_for_what(make: Make) -> None:
     bench = make()
     wait(bench)
-    assert bench.policy.planned == WORK
+    assert bench.policy.blocked_work == WORK
     for _look in range(20):
         assert bench.look(after=30.0) is Action.NOTHING
         assert (bench.phase, bench.ready) == (Phase.WAITING, False)
     assert bench.policy.state.reason == WAITS.why
     assert bench.look(of(BARE, COMES)) is Action.INSTALL
-    assert not bench.policy.asks
+    assert not bench.last.ask_first
     bench.end(CHANGED, of(GOOD))
-    assert bench.policy.planned is None
+    assert bench.policy.blocked_work is None
     bench.look()
     assert bench.phase is Phase.CONVERGED
 
@@ -105,7 +105,7 @@ def test_a_host_that_changes_meanwhile_is_looked_at_again(make: Make) -> None:
     bench = make()
     wait(bench)
     assert bench.look(of(replace(BARE, files=("drift",))), after=5.0) is Action.INSTALL
-    assert bench.policy.asks
+    assert bench.last.ask_first
 
 
 @rule("R4")
@@ -124,7 +124,7 @@ def test_the_way_back_after_a_rescue_does_not_wait(make: Make) -> None:
     good = replace(of(HELD), relay=True)
     assert bench.look(good, after=1.0) is Action.NOTHING
     assert bench.look(good, after=61.0) is Action.INSTALL
-    assert not bench.policy.asks
+    assert not bench.last.ask_first
 
 
 def test_a_repair_that_needs_no_permit_goes_on(make: Make) -> None:
@@ -133,7 +133,7 @@ def test_a_repair_that_needs_no_permit_goes_on(make: Make) -> None:
     bench.end(OK)
     assert bench.look(of(replace(GOOD, files=("drift",))), after=5.0) is Action.INSTALL
     bench.end(CHANGED, of(GOOD))
-    assert bench.policy.planned is None
+    assert bench.policy.blocked_work is None
 
 
 def test_a_removal_waits_for_a_permit(make: Make) -> None:
@@ -165,28 +165,28 @@ def test_a_permit_that_could_not_be_used_is_not_asked_for(make: Make, seen: Poll
     assert bench.look(of(drifted), after=5.0) is Action.INSTALL
     bench.end(KEPT, of(drifted))
     bench.look()
-    assert bench.policy.wanted == WORK
+    assert bench.last.wants == WORK
     bench.look(of(seen, COMES), after=5.0)
-    assert bench.policy.wanted is None
+    assert bench.last.wants is None
     if not seen.paused:
         bench.look(of(drifted), after=5.0)
-        assert bench.policy.wanted == WORK
+        assert bench.last.wants == WORK
 
 
 def test_a_node_whose_restarts_are_used_up_says_so_and_asks_for_no_permit(make: Make) -> None:
     """A rescue took the last one of the hour while the node waited."""
-    bench = make(stamps=(800.0, 850.0))
+    bench = make(restarts=(800.0, 850.0))
     wait(bench, GOOD)
     bench.look(of(DEAD), after=1.0)
     bench.end(KEPT, of(DEAD))
     assert bench.look(of(DEAD), after=21.0) is Action.RESCUE
     held = of(replace(HELD, hold="", files=("drift",)))
     bench.end(Outcome(0, restarts=1), held)
-    assert bench.look() is Action.PLAN
+    assert bench.look() is Action.INSTALL
     bench.end(Outcome(3, would_restart=True))
     while bench.look() is Action.HOLD:
         bench.end(OK)
-    assert bench.policy.wanted is None
+    assert bench.last.wants is None
     assert bench.phase is Phase.LIMITED
 
 
@@ -213,5 +213,5 @@ def test_while_another_run_has_the_hosts_lock_the_permit_is_kept(make: Make) -> 
     assert bench.look(of(BARE, COMES), after=5.0) is Action.INSTALL
     bench.end(Outcome(BUSY))
     assert bench.look() is Action.NOTHING
-    assert bench.policy.wanted == WORK
+    assert bench.last.wants == WORK
     assert bench.look(after=3.0) is Action.INSTALL

@@ -11,7 +11,7 @@ from installer.daemon.outcome import Outcome
 from installer.daemon.pass_history import RESYNC
 from installer.daemon.policy import HEARTBEAT, HOUR
 from installer.model.daemon import Phase
-from installer.model.fleet import Permission, PlannedWork
+from installer.model.fleet import FREE, Permission, PlannedWork
 from installer.model.hold import BY_DAEMON
 from installer.model.names import Mode
 from tests.lib.policy_bench import (
@@ -27,56 +27,54 @@ from tests.lib.rules import rule
 
 
 def test_too_many_restarts_are_seen_before_they_happen(make: Make) -> None:
-    bench = make(stamps=(800.0, 850.0))
+    bench = make(restarts=(800.0, 850.0))
     bench.settle()
     off = replace(GOOD, on_relay=False, units=("off",))
     assert bench.look(off) is Action.INSTALL
     bench.end(Outcome(0, changed=True, restarts=1), GOOD)
     bench.look()
-    assert bench.look(off) is Action.PLAN
+    assert bench.look(off) is Action.INSTALL
+    assert bench.policy.restarts_left == 0
     bench.end(Outcome(3, would_restart=True))
     assert bench.look() is Action.HOLD
     bench.end(OK, replace(off, hold=f"{BY_DAEMON}3 times"))
     for _heartbeat in range(100):
-        assert bench.look(after=HEARTBEAT) in (Action.NOTHING, Action.PLAN)
+        assert bench.look(after=HEARTBEAT) is Action.NOTHING
     assert not bench.ready
     assert bench.phase is Phase.HELD
     assert bench.look(after=HOUR) is Action.INSTALL
 
 
 def test_what_needs_no_restart_is_still_repaired(make: Make) -> None:
-    bench = make(stamps=(800.0, 850.0, 900.0))
-    assert bench.look(GOOD) is Action.PLAN
-    bench.end(Outcome(0))
-    assert bench.look() is Action.INSTALL
+    bench = make(restarts=(800.0, 850.0, 900.0))
+    assert bench.look(GOOD) is Action.INSTALL
+    assert bench.policy.restarts_left == 0
     bench.end(OK)
     assert bench.look() is Action.NOTHING
     assert bench.ready
 
 
 def test_a_pass_that_finds_that_it_would_have_to_restart_is_no_failure(make: Make) -> None:
-    """Somebody was quicker than the pass that a plan had let begin."""
-    bench = make(stamps=(800.0, 850.0, 900.0))
-    bench.look(GOOD)
-    bench.end(Outcome(0))
-    assert bench.look() is Action.INSTALL
+    """Nor is the next one, on a host that has changed meanwhile."""
+    bench = make(restarts=(800.0, 850.0, 900.0))
+    assert bench.look(GOOD) is Action.INSTALL
     off = replace(GOOD, on_relay=False, units=("off",), files=("wiped",))
     bench.end(Outcome(3, would_restart=True), off)
-    assert bench.look() is Action.PLAN
+    assert bench.look() is Action.INSTALL
     bench.end(Outcome(3, would_restart=True))
     assert bench.look() is Action.HOLD
     assert bench.policy.state.failures == 0
 
 
 def test_restarts_are_forgotten_after_an_hour(make: Make) -> None:
-    bench = make(stamps=(800.0, 850.0, 900.0))
+    bench = make(restarts=(800.0, 850.0, 900.0))
     bench.now += HOUR
     assert bench.look(GOOD) is Action.INSTALL
     assert bench.policy.state.restarts == 0
 
 
 def test_kubelet_on_the_relay_is_limited_without_a_hold(make: Make) -> None:
-    bench = make(stamps=(800.0, 850.0, 900.0))
+    bench = make(restarts=(800.0, 850.0, 900.0))
     bench.look(GOOD)
     bench.end(Outcome(3, would_restart=True))
     assert bench.look() is Action.NOTHING
@@ -143,37 +141,39 @@ def test_a_removal_is_done_once_and_repairs_nothing(make: Make) -> None:
 
 # -- a pause that nobody has heard of yet ---------------------------------------------------------
 
-UNASKED = replace(GOOD, asked=False)
+UNASKED = replace(GOOD, permission=Permission(fresh=False))
 
 
 def test_before_each_pass_the_cluster_is_asked_about_a_pause(settled: Bench) -> None:
     drifted = replace(UNASKED, files=("edited",))
     assert settled.look(drifted, after=5) is Action.NOTHING
-    assert settled.policy.wonders
-    assert settled.look(replace(drifted, asked=True, paused=True), after=0) is Action.PLAN
-    assert not settled.policy.wonders
+    assert settled.last.read_node
+    assert settled.look(replace(drifted, permission=FREE, paused=True), after=0) is Action.PLAN
+    assert not settled.last.read_node
 
 
 def test_at_rest_nobody_is_asked(settled: Bench) -> None:
     for _ in range(3):
         assert settled.look(UNASKED, after=5) is Action.NOTHING
-        assert not settled.policy.wonders
+        assert not settled.last.read_node
 
 
 def test_a_node_without_a_proxy_asks_nobody_while_it_waits_for_a_permit(make: Make) -> None:
     """There is nothing to rescue, though no relay answers."""
     bench = make()
-    waits = replace(BARE, permission=Permission(True, why="all permits are taken"))
+    permission = Permission(True, why="all permits are taken")
+    waits = replace(BARE, permission=permission)
     bench.look(waits)
     bench.end(Outcome(3, would_restart=True, planned=PlannedWork("one")), waits)
+    unknown = replace(waits, permission=replace(permission, fresh=False))
     for _ in range(10):
-        assert bench.look(replace(waits, asked=False), after=5) is Action.NOTHING
-        assert not bench.policy.wonders
+        assert bench.look(unknown, after=5) is Action.NOTHING
+        assert not bench.last.read_node
 
 
 @rule("R4")
 def test_a_rescue_asks_at_once_and_waits_for_no_answer(settled: Bench) -> None:
-    settled.look(replace(DEAD, asked=False))
+    settled.look(replace(DEAD, permission=Permission(fresh=False)))
     settled.look(after=1)
-    assert settled.policy.wonders
+    assert settled.last.read_node
     assert settled.look(after=20) is Action.RESCUE
