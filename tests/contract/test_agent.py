@@ -5,7 +5,6 @@ where `--real-cri-resmgr` names it). The real agent is started as upstream's doc
 without a pod, with NODE_NAME and -kubeconfig; an agent that wants other flags does not pass here.
 """
 
-import base64
 import json
 from collections.abc import Iterator
 
@@ -13,37 +12,22 @@ import pytest
 
 from installer.model import paths
 from tests.lib.throwaway import real
-from tests.lib.throwaway.apiserver import ApiServer, merge
 from tests.lib.throwaway.furnish import write
 from tests.lib.throwaway.host import ThrowawayHost, missing_needs
+from tests.lib.throwaway.kubeserver import CORE, Kind, Name, parse_path
 from tests.lib.throwaway.payload import build_executable, build_payload
+from tests.lib.throwaway.podserver import ApiServer
 from tests.lib.throwaway.proxy import PROXY, push_config, ready, serves, start_proxy, until
 from tests.lib.throwaway.standins import agent as standin
 
 UNIT, BINARY, KUBECONFIG = "cri-resmgr-agent.service", "/opt/cri-resmgr-agent", "/opt/kubeconfig"
-NAMESPACE, NODE = "kube-system", "node-1"
+NODE, CONFIG_MAPS = "node-1", "/api/v1/namespaces/kube-system/configmaps"
+NODE_NAME = Name(Kind(CORE, "nodes"), "", NODE)
 CACHE = "var/lib/cri-resmgr/cache"
 SENT = 60.0  # seconds: the real one gathers changes for some, and waits some after a failure
 
 #: The stand-in does that sooner here than of itself.
 QUICK = {"rateLimitSeconds": 0.2, "retrySeconds": 0.2}
-
-
-def kubeconfig(server: ApiServer) -> str:
-    """For whoever has the server's token; JSON, which is YAML too."""
-    authority = base64.b64encode((server.account / "ca.crt").read_bytes()).decode()
-    cluster = {"server": f"https://127.0.0.1:{server.port}", "certificate-authority-data": authority}
-    context = {"name": "own", "context": {"cluster": "own", "user": "own"}}
-    return json.dumps(
-        {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "own", "cluster": cluster}],
-            "users": [{"name": "own", "user": {"token": server.token}}],
-            "contexts": [context],
-            "current-context": "own",
-        }
-    )
 
 
 def data(cpus: str) -> dict[str, str]:
@@ -59,28 +43,21 @@ class Agent:
     def forget(self) -> None:
         """A cluster without ConfigMaps and groups, and an agent that does not run."""
         self.host.systemctl("stop", UNIT)
-        for path in [path for path in self.server.objects if "/configmaps/" in path]:
-            del self.server.objects[path]
+        for name in self.server.below(CONFIG_MAPS):
+            self.server.delete(name)
         self.group(None)
 
     def group(self, name: str | None) -> None:
         """The node's label says this."""
-        change = {"metadata": {"labels": {standin.GROUP_LABEL: name}}}
-        self.server.objects[self.server.node_path] = merge(self.server.node, change)
+        self.server.patch(NODE_NAME, {"metadata": {"labels": {standin.GROUP_LABEL: name}}})
 
     def config(self, of: str, content: dict[str, str] | None) -> None:
         """The ConfigMap of the node, of a group, or of all others, has this now. None: it is gone."""
-        name = f"cri-resmgr-config.{of}"
-        path = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{name}"
+        path = f"{CONFIG_MAPS}/cri-resmgr-config.{of}"
         if content is None:
-            del self.server.objects[path]
-            return
-        self.server.objects[path] = {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": name, "namespace": NAMESPACE},
-            "data": content,
-        }
+            self.server.delete(parse_path(path)[0])
+        else:
+            self.server.put(path, {"apiVersion": "v1", "kind": "ConfigMap", "data": content})
 
     def start(self) -> None:
         self.host.systemctl("start", UNIT)
@@ -132,7 +109,7 @@ def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
             binary.chmod(0o755)
         else:
             build_executable(standin.__name__, binary, QUICK)
-        write(host.root / KUBECONFIG[1:], kubeconfig(server), 0o600)
+        write(host.root / KUBECONFIG[1:], server.kubeconfig(), 0o600)
         start_proxy(host, build_payload(tmp_path_factory.mktemp("payload")))
         agent = Agent(host, server)
         agent.meets()

@@ -33,7 +33,7 @@ from installer.model.names import NOT_READY_TAINT, READY_CONDITION, READY_LABEL,
 from tests.lib.member_bench import UNCHANGED
 from tests.lib.own_process import tidied
 from tests.lib.rules import rule
-from tests.lib.throwaway.apiserver import ApiServer
+from tests.lib.throwaway.podserver import ApiServer
 
 CHILD = """
 import sys
@@ -99,7 +99,7 @@ def test_a_failure_keeps_its_code_and_the_servers_word(
 
 
 def test_one_failure_does_not_spoil_the_connection(server: ApiServer, api: KubeApi) -> None:
-    server.fail("/daemonsets", code=403)
+    server.fail(part="/daemonsets", code=403)
     assert api.call("GET", server.daemonset_path).denied
     assert api.call("GET", server.node_path).ok
 
@@ -127,18 +127,18 @@ def test_a_server_is_left_alone_for_five_minutes_at_most(
     server: ApiServer, api: KubeApi, said: str, seconds: float
 ) -> None:
     """Whatever stands in between says of a day: a pause is to be seen."""
-    server.fail("/nodes", code=429, retry_after=said)
+    server.fail(part="/nodes", code=429, retry_after=said)
     assert api.call("GET", server.node_path).retry_after == seconds
 
 
 def test_a_slow_server_is_waited_for(server: ApiServer, api: KubeApi) -> None:
-    server.fail("/nodes", delay=0.3)
+    server.fail(part="/nodes", delay=0.3)
     assert api.call("GET", server.node_path).ok
 
 
 def test_a_server_that_hangs_costs_one_answer_not_the_next(server: ApiServer, context: PodContext) -> None:
     client = KubeApi(context.host, context.port, Path(context.account), time.monotonic() + 2)
-    server.fail("/nodes", hang=True)
+    server.fail(part="/nodes", hang=True)
     answer = client.call("GET", server.node_path)
     assert (answer.code, answer.failure) == (0, "no answer in time")
     assert client.call("GET", server.daemonset_path).ok
@@ -178,15 +178,15 @@ def test_an_old_token_is_denied(server: ApiServer, context: PodContext) -> None:
 
 
 def test_a_server_with_anothers_certificate_gets_no_token(server: ApiServer, api: KubeApi) -> None:
-    trustme.CA().cert_pem.write_to_path(str(server.account / "ca.crt"))
+    trustme.CA().cert_pem.write_to_path(str(server.directory / "ca.crt"))
     assert "certificate" in api.call("GET", server.node_path).failure
-    assert server.requests == []
+    assert server.log == []
 
 
 def test_a_certificate_for_another_address_is_refused(server: ApiServer, context: PodContext) -> None:
     client = KubeApi("localhost", context.port, Path(context.account), time.monotonic() + 60)
     assert "certificate" in client.call("GET", server.node_path).failure
-    assert server.requests == []
+    assert server.log == []
 
 
 def test_what_is_not_tls_is_a_failure(context: PodContext) -> None:
@@ -199,7 +199,7 @@ def test_what_is_not_tls_is_a_failure(context: PodContext) -> None:
 
 @pytest.mark.parametrize("name", ["token", "ca.crt"])
 def test_a_service_account_that_lacks_a_file_is_a_failure(server: ApiServer, api: KubeApi, name: str) -> None:
-    (server.account / name).unlink()
+    (server.directory / name).unlink()
     assert api.call("GET", server.node_path).failure
 
 
@@ -218,7 +218,7 @@ def test_the_annotation_is_written_only_when_it_differs(server: ApiServer) -> No
     context = annotating(server)
     for state in ("converged", "converged", "failed"):
         heard(Talk(context, look=True, say=Statement({"state": state})))
-    patches = [path for method, path in server.requests if method == "PATCH" and server.node_path in path]
+    patches = [path for method, path in server.log if method == "PATCH" and server.node_path in path]
     assert patches == 2 * [f"{server.node_path}/status"]
     assert json.loads(server.annotations[STATUS])["state"] == "failed"
 
@@ -241,7 +241,7 @@ def test_a_served_node_says_so_once_and_loses_the_startup_taint(server: ApiServe
     assert server.node["metadata"]["labels"][READY_LABEL] == "true"
     kubelets, ours = server.node["status"]["conditions"]
     assert (kubelets["type"], ours["type"], ours["status"]) == ("Ready", READY_CONDITION, "True")
-    writes = [path for method, path in server.requests if method == "PATCH"]
+    writes = [path for method, path in server.log if method == "PATCH"]
     assert writes == [f"{server.node_path}/status", server.node_path]
     heard(Talk(context, look=True, say=Statement({"state": "removed"}, serves=False)))
     assert READY_LABEL not in server.node["metadata"]["labels"]
@@ -276,7 +276,7 @@ class _Remembers:
 
 def test_a_part_that_hangs_does_not_hinder_the_other(server: ApiServer, context: PodContext) -> None:
     server.annotations[PAUSE_ANNOTATION] = "true"
-    server.fail("/events", hang=True)
+    server.fail(part="/events", hang=True)
     answer = heard(Talk(context, seconds=2.0, look=True, events=(EVENT,)))
     assert {part: found[0] for part, found in answer.parts.items()} == {"node": "ok", "events": "failed"}
     assert answer.node
@@ -417,7 +417,7 @@ def test_a_paused_node_is_paused_from_the_start(server: ApiServer, scene: Scene)
     server.annotations[PAUSE_ANNOTATION] = "a person is at work"
     scene.begin()
     assert scene.paused()
-    assert {method for method, _ in server.requests} == {"GET"}
+    assert {method for method, _ in server.log} == {"GET"}
 
 
 def test_the_annotation_comes_and_goes(server: ApiServer, scene: Scene) -> None:
@@ -454,11 +454,11 @@ def test_transitions_arrive_in_order(server: ApiServer, scene: Scene) -> None:
 
 
 def test_without_permission_it_goes_on_and_says_so_once(server: ApiServer, scene: Scene) -> None:
-    server.fail("/events", code=403)
+    server.fail(part="/events", code=403)
     scene.begin()
     scene.report(Phase.FAILED)
     asked = ("POST", "/api/v1/namespaces/default/events")
-    scene.until(lambda: server.requests.count(asked) > 4)
+    scene.until(lambda: server.log.count(asked) > 4)
     assert scene.kinds() == ["cluster.denied"]
     server.heal()
     scene.until(lambda: len(server.events) == 1)

@@ -21,7 +21,7 @@ from installer.model.hold import PAUSE_ANNOTATION
 from tests.host.daemon import SOON
 from tests.lib.member_bench import UNCHANGED
 from tests.lib.own_process import tidied
-from tests.lib.throwaway.apiserver import ApiServer
+from tests.lib.throwaway.podserver import ApiServer
 
 CHILD = """
 import sys
@@ -45,20 +45,20 @@ class Run:
         context = find_pod_context(server.environment())
         assert context
         context = replace(context, node=node, rollout_namespace=NAMESPACE)
-        self.uid = server.objects[f"/api/v1/nodes/{node}"]["metadata"]["uid"]
+        self.uid = server.at(f"/api/v1/nodes/{node}")["metadata"]["uid"]
         self.said: list[Event] = []
         self.failures: list[Exception] = []
         self.loop = EventLoop(self.failures.append)
         self.voice = Voice(context, self.said.append, RootedFiles(root), PROGRAM)
         self._work: PlannedWork | None = None
         self._busy = False
-        self._node = server.objects[f"/api/v1/nodes/{node}"]
+        self._server, self._node = server, f"/api/v1/nodes/{node}"
         self.see(ready=False)
         self.voice.begin(self.loop, lambda: None)
 
     def see(self, *, ready: bool = True) -> None:
         """It looks at its Node, and kubelet says there whether that is Ready."""
-        self._node["status"] = {"conditions": [{"type": "Ready", "status": str(ready)}]}
+        self._server.at(self._node)["status"] = {"conditions": [{"type": "Ready", "status": str(ready)}]}
         self.voice.saw(UNCHANGED, self._work, RULES, busy=self._busy, looks=True)
 
     def until(self, reached: Callable[[], bool]) -> None:
@@ -92,7 +92,7 @@ def server() -> Iterator[ApiServer]:
 
 
 def holder(server: ApiServer) -> str:
-    return str(server.objects.get(PERMIT, {}).get("spec", {}).get("holderIdentity", ""))
+    return str(server.at(PERMIT).get("spec", {}).get("holderIdentity", ""))
 
 
 def test_a_permit_is_got_used_and_given_back(server: ApiServer, tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_permit_is_got_used_and_given_back(server: ApiServer, tmp_path: Path) 
     assert run.voice.permission().granted == WORK
     run.voice.ended(WorkResult(WORK, True))
     run.want(None)
-    run.until(lambda: '"done": true' in server.objects[THE_BREAKER]["metadata"]["annotations"][BREAKER])
+    run.until(lambda: '"done": true' in server.at(THE_BREAKER)["metadata"]["annotations"][BREAKER])
     assert holder(server)  # the node is not Ready yet
     assert run.voice.member.awaits_node
     run.see()
@@ -136,7 +136,8 @@ def test_a_run_that_starts_again_knows_its_permit(server: ApiServer, tmp_path: P
     again = Run(server, tmp_path / "one", "one")
     again.want()
     again.until(again.granted)
-    assert [path for path in server.objects if path.startswith(PERMIT[:-1])] == [PERMIT]
+    leases = [name.name for name in server.below(leases_path(NAMESPACE))]
+    assert [name for name in leases if name.startswith("permit-")] == ["permit-0"]
     again.voice.ended(WorkResult(WORK, True))
     again.want(None)
     again.see()
@@ -176,9 +177,8 @@ def test_an_end_that_cannot_be_told_is_why_nothing_begins(server: ApiServer, tmp
 
 
 def test_a_pause_is_seen_before_anything_begins(server: ApiServer, tmp_path: Path) -> None:
-    server.objects[THE_FLEET] = build_lease(
-        FLEET, NAMESPACE, FLEET, annotations={PAUSE_ANNOTATION: "we look"}
-    )
+    lease = build_lease(FLEET, NAMESPACE, FLEET, annotations={PAUSE_ANNOTATION: "we look"})
+    server.put(THE_FLEET, lease)
     run = Run(server, tmp_path / "one", "one")
     run.want()
     run.until(lambda: run.voice.permission().why == "the rollout is paused: we look")
@@ -190,10 +190,10 @@ def test_many_large_nodes_with_the_label_are_no_reason_to_wait(server: ApiServer
     """As whole objects they are more than a node reads of an answer."""
     for at in range(600):
         server.add_node(f"labelled-{at}")
-        node = server.objects[f"/api/v1/nodes/labelled-{at}"]
+        node = server.at(f"/api/v1/nodes/labelled-{at}")
         node["metadata"]["labels"][RING] = CANARY
-        node["metadata"]["annotations"]["of others"] = "x" * 8000
-    server.objects["/api/v1/nodes/one"]["metadata"]["labels"][RING] = CANARY
+        node["metadata"]["annotations"] = {"of others": "x" * 8000}
+    server.node["metadata"]["labels"][RING] = CANARY
     run = Run(server, tmp_path / "one", "one")
     run.want()
     run.until(lambda: run.granted() or bool(run.voice.permission().why))

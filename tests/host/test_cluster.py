@@ -17,8 +17,8 @@ from tests.host.command import PROGRAM, REAL_POLICY
 from tests.host.daemon import SOON, Daemon, within
 from tests.host.node import BINARY, GUARD, Node
 from tests.lib.rules import rule
-from tests.lib.throwaway.apiserver import ApiServer
 from tests.lib.throwaway.host import ThrowawayHost
+from tests.lib.throwaway.podserver import ApiServer
 from tests.lib.throwaway.snapshot import difference, files
 
 
@@ -213,7 +213,7 @@ def stay(_server: ApiServer) -> None:
 
 
 def forbid(server: ApiServer) -> None:
-    server.fail("/daemonsets", code=403)
+    server.fail(part="/daemonsets", code=403)
 
 
 def go_away(server: ApiServer) -> None:

@@ -17,15 +17,14 @@ from installer.model.hold import PAUSE_ANNOTATION
 from tests.host.daemon import SOON, Daemon, within
 from tests.host.node import Node
 from tests.lib.rules import rule
-from tests.lib.throwaway.apiserver import ApiServer
 from tests.lib.throwaway.host import ThrowawayHost
 from tests.lib.throwaway.kubelet import wait_healthy
+from tests.lib.throwaway.podserver import ApiServer
 
 pytestmark = pytest.mark.long
 
 NAMES = ("one", "two", "three")
 NAMESPACE = "cri-resmgr-installer-rollout"
-PERMIT = f"{leases_path(NAMESPACE)}/permit-0"
 LONG = 3 * SOON  # three nodes, one after the other
 
 
@@ -79,9 +78,9 @@ def running(nodes: dict[str, Node], server: ApiServer, tmp_path: Path) -> Iterat
 
 def holders(server: ApiServer) -> dict[str, str]:
     """Who has which permit, or had it last."""
-    found = list(server.objects.items())
-    leases = {path: lease for path, lease in found if path.startswith(f"{leases_path(NAMESPACE)}/permit-")}
-    return {path: lease["spec"].get("holderIdentity", "") for path, lease in leases.items()}
+    leases = {name.name: server.objects[name] for name in server.below(leases_path(NAMESPACE))}
+    permits = {name: lease for name, lease in leases.items() if name.startswith("permit-")}
+    return {name: lease["spec"].get("holderIdentity", "") for name, lease in permits.items()}
 
 
 def restarting(daemon: Daemon) -> list[tuple[str, str]]:
@@ -101,7 +100,7 @@ def last_state(daemon: Daemon) -> str:
 
 def test_a_paused_fleet_begins_nothing(nodes: dict[str, Node], server: ApiServer, tmp_path: Path) -> None:
     lease = build_lease(FLEET, NAMESPACE, FLEET, annotations={PAUSE_ANNOTATION: "a person looks"})
-    server.objects[f"{leases_path(NAMESPACE)}/{FLEET}"] = lease
+    server.put(f"{leases_path(NAMESPACE)}/{FLEET}", lease)
     with running({"one": nodes["one"]}, server, tmp_path) as daemons:
         within(SOON, lambda: "paused: a person looks" in last_state(daemons["one"]))
         assert daemons["one"].phase() == "waiting"
@@ -115,11 +114,11 @@ def test_one_after_the_other_installs_and_a_bad_generation_stops_at_one(
 ) -> None:
     """The only permit is with a node that is gone: the first one does not wait for its end, the others do."""
     gone = build_permit(Permit("permit-0"), NAMESPACE, "zero/its-uid", time() - 800, 830)
-    server.objects[PERMIT] = gone
+    server.put(f"{leases_path(NAMESPACE)}/permit-0", gone)
     with running(nodes, server, tmp_path) as daemons:
         for daemon in daemons.values():
             daemon.reach("converged", LONG)
-        within(SOON, lambda: holders(server) == {PERMIT: ""})
+        within(SOON, lambda: holders(server) == {"permit-0": ""})
         times = sorted(pair for daemon in daemons.values() for pair in restarting(daemon))
         assert len(times) == 3
         assert all(before[1] <= after[0] for before, after in pairwise(times))

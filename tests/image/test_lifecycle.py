@@ -13,9 +13,9 @@ from tests.host.daemon import SOON, within
 from tests.host.node import BINARY, DROP_IN, FALLBACK, GUARD, PROXY
 from tests.image.world import NEW, OLD, World, idle
 from tests.lib.rules import rule
-from tests.lib.throwaway.apiserver import ApiServer
 from tests.lib.throwaway.host import HostError, ThrowawayHost
 from tests.lib.throwaway.kubelet import UNIT, wait_healthy
+from tests.lib.throwaway.podserver import ApiServer
 from tests.lib.throwaway.snapshot import difference, files
 
 pytestmark = pytest.mark.host

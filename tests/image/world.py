@@ -15,9 +15,9 @@ from installer.manifests import ManifestOptions, render_manifests
 from tests.host.node import PROXY, Node
 from tests.image.container import Document, Pod, import_archive
 from tests.image.images import image, payload
-from tests.lib.throwaway.apiserver import ApiServer
 from tests.lib.throwaway.host import ThrowawayHost
 from tests.lib.throwaway.kubelet import wait_healthy
+from tests.lib.throwaway.podserver import ApiServer
 
 OLD, NEW = "v0.9.2", "v0.9.3"
 NONE = "policy:\n  Active: none\n"

@@ -4,7 +4,7 @@ patches, the status subresource, generations, finalizers, the cascading deletion
 owner has, immutable Secrets.
 
 It behaves as the page "API concepts" of Kubernetes' documentation says. Plain HTTP without authentication,
-unless it is told to be secure. `apiserver.py` is the other one, for the pods of a node.
+unless it is told to be secure.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from tests.lib.throwaway.selectors import matches
 
 CORE, NAMESPACES = "/api/v1", "/namespaces/"
 BOOKMARK_SECONDS = 0.2  # about a minute in real life
+PROXY_PAGE = "<html><body><h1>404 Not Found</h1></body></html>"
 
 
 class Kind(NamedTuple):
@@ -71,7 +72,7 @@ class Name(NamedTuple):
 @dataclass
 class Fault:
     """What happens to requests with this method whose path contains `part`, `times` times. A part that ends
-    with a name or with `/status` has to be the end of the path."""
+    with a name or with `/status` has to be the end of the path. `page`: the answer is a proxy's, in HTML."""
 
     method: str
     part: str
@@ -80,6 +81,8 @@ class Fault:
     hang: bool = False
     times: float = float("inf")
     after: bool = False  # the request has its effect, and its answer is lost
+    page: bool = False
+    retry_after: str = ""
 
 
 def _place(found: dict[str, Any]) -> tuple[str, str]:
@@ -108,13 +111,20 @@ class _Event(NamedTuple):
 
 class Refused(Exception):
     """`about`: the object that it is about, if that is another than was asked for. `more`: where a list that
-    was forgotten goes on as it is now."""
+    was forgotten goes on as it is now. `retry_after`: the header of that name."""
 
     def __init__(
-        self, code: int, reason: str, message: str, about: Name | None = None, more: str = ""
+        self,
+        code: int,
+        reason: str,
+        message: str,
+        about: Name | None = None,
+        more: str = "",
+        retry_after: str = "",
     ) -> None:
         super().__init__(message)
         self.code, self.reason, self.about, self.more = code, reason, about, more
+        self.retry_after = retry_after
 
 
 class KubeServer:
@@ -617,7 +627,7 @@ class _Handler(BaseHTTPRequestHandler):
         if path.startswith("/only/"):
             only, _, path = path.removeprefix("/only/").partition("/")
         if any(path.startswith(f"/apis/{group}/") for group in kube.unknown):
-            self._send_text(404, "404 page not found\n")
+            self._send_text(404, "404 page not found\n", "text/plain; charset=utf-8")
             return
         name, status = parse_path(path)
         if name not in kube.objects:
@@ -633,8 +643,12 @@ class _Handler(BaseHTTPRequestHandler):
             kube.hang(None if fault.hang else fault.delay)
         try:
             user = kube.authenticate(self.headers.get("Authorization", ""))
+            if fault is not None and fault.page:
+                self._send_text(fault.code, PROXY_PAGE, "text/html")
+                return
             if fault is not None and fault.code and not fault.after:
-                raise Refused(fault.code, "Conflict" if fault.code == 409 else "Fault", "a fault of the test")
+                reason = "Conflict" if fault.code == 409 else "Fault"
+                raise Refused(fault.code, reason, "a fault of the test", retry_after=fault.retry_after)
             if fault is not None and fault.hang and not fault.after:
                 self.close_connection = True
                 return
@@ -673,26 +687,25 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.flush()
         self.wfile.write(b"0\r\n\r\n")
 
-    def _send(self, code: int, body: dict[str, Any]) -> None:
-        content = json.dumps(body).encode()
-        self.send_response(code)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
+    def _send(self, code: int, body: dict[str, Any], retry_after: str = "") -> None:
+        self._send_text(code, json.dumps(body), "application/json", retry_after)
 
     def _refuse(self, error: Refused, name: Name) -> None:
         metadata = {"continue": error.more} if error.more else {}
-        what = {"kind": "Status", "metadata": metadata, "status": "Failure", "message": str(error)}
+        what: dict[str, Any] = {"kind": "Status", "metadata": metadata, "status": "Failure"}
         details = {"details": (error.about or name).details()} if error.code != 401 else {}
-        self._send(error.code, what | details | {"reason": error.reason, "code": error.code})
+        what |= details | {"message": str(error), "reason": error.reason, "code": error.code}
+        self._send(error.code, what, error.retry_after)
 
-    def _send_text(self, code: int, text: str) -> None:
+    def _send_text(self, code: int, text: str, kind: str, retry_after: str = "") -> None:
+        content = text.encode()
         self.send_response(code)
-        self.send_header("Content-Type", "text/plain; charset=utf-8")
-        self.send_header("Content-Length", str(len(text)))
+        if retry_after:
+            self.send_header("Retry-After", retry_after)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        self.wfile.write(text.encode())
+        self.wfile.write(content)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing: a test reads `log`."""
