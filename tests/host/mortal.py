@@ -6,6 +6,7 @@ never had a bus connection: one of the test session's would be dead in it.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import multiprocessing
 import os
@@ -18,13 +19,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, cast
 
 from installer.errors import InstallerError
 from installer.host.clock import SystemClock
 from installer.host.disk import Kernel
 from installer.host.files import RootedFiles
-from installer.host.ports import Clock, Cri, Host, Systemd, Validator
+from installer.host.ports import Clock, Host
 from installer.host.real import build_host
 from installer.inputs.load import Request
 from installer.inputs.settings import load_settings
@@ -83,136 +84,39 @@ class Effects:
                 die()
 
 
-class MortalKernel(Kernel):
-    """Every change of the tree that a killed process leaves is an effect: a sync is none."""
+#: Methods of the ports that change nothing which outlives the process: a sync is none.
+_QUESTIONS = {
+    *("sync", "unit", "detail", "answers", "status"),
+    *("containers", "unstarted", "cgroup", "validate"),
+}
 
-    def __init__(self, effects: Effects) -> None:
+
+class Mortal:
+    """A port of the host in which every call is an effect, unless it is one of `_QUESTIONS`."""
+
+    def __init__(self, port: Any, effects: Effects) -> None:
+        self._port = port
         self._effect = effects.one
 
-    def create(self, place: str) -> BinaryIO:
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._port, name)
+        return method if name in _QUESTIONS else functools.partial(self._call, method)
+
+    def _call(self, method: Callable[..., Any], *args: Any, **named: Any) -> Any:
         with self._effect():
-            return super().create(place)
-
-    def chmod(self, place: str | int, mode: int) -> None:
-        with self._effect():
-            super().chmod(place, mode)
-
-    def chown(self, place: str | int, uid: int, gid: int) -> None:
-        with self._effect():
-            super().chown(place, uid, gid)
-
-    def attribute(self, place: str | int, name: str, value: bytes) -> None:
-        with self._effect():
-            super().attribute(place, name, value)
-
-    def set_value(self, place: str, value: bytes) -> None:
-        with self._effect():
-            super().set_value(place, value)
-
-    def rename(self, old: str, new: str) -> None:
-        with self._effect():
-            super().rename(old, new)
-
-    def symlink(self, target: str, place: str) -> None:
-        with self._effect():
-            super().symlink(target, place)
-
-    def mkdir(self, place: str, mode: int) -> None:
-        with self._effect():
-            super().mkdir(place, mode)
-
-    def unlink(self, place: str, directory: int | None = None) -> None:
-        with self._effect():
-            super().unlink(place, directory)
-
-    def rmdir(self, place: str, directory: int | None = None) -> None:
-        with self._effect():
-            super().rmdir(place, directory)
+            return method(*args, **named)
 
 
-class MortalSystemd:
-    """The Systemd port in which everything but a question is an effect."""
-
-    def __init__(self, systemd: Systemd, effects: Effects) -> None:
-        self._systemd = systemd
-        self._effect = effects.one
-        self.unit = systemd.unit
-        self.detail = systemd.detail
-
-    def daemon_reload(self, timeout: float) -> None:
-        with self._effect():
-            self._systemd.daemon_reload(timeout)
-
-    def stop(self, name: str, timeout: float) -> str:
-        with self._effect():
-            return self._systemd.stop(name, timeout)
-
-    def restart(self, name: str, timeout: float, *, at_once: bool = False) -> str:
-        with self._effect():
-            return self._systemd.restart(name, timeout, at_once=at_once)
-
-    def arm_start(self, name: str, seconds: float) -> None:
-        with self._effect():
-            self._systemd.arm_start(name, seconds)
-
-    def disarm_start(self, name: str) -> None:
-        with self._effect():
-            self._systemd.disarm_start(name)
-
-    def enable(self, name: str) -> None:
-        with self._effect():
-            self._systemd.enable(name)
-
-    def disable(self, name: str) -> None:
-        with self._effect():
-            self._systemd.disable(name)
-
-    def reset_failed(self, name: str) -> None:
-        with self._effect():
-            self._systemd.reset_failed(name)
-
-    def kill(self, name: str, signal_number: int) -> None:
-        with self._effect():
-            self._systemd.kill(name, signal_number)
-
-
-class MortalCri:
+class MortalCri(Mortal):
     """The Cri port in which each container's update is an effect."""
-
-    def __init__(self, cri: Cri, effects: Effects) -> None:
-        self._cri = cri
-        self._effect = effects.one
-        self.answers = cri.answers
-        self.status = cri.status
-        self.containers = cri.containers
-        self.unstarted = cri.unstarted
-        self.cgroup = cri.cgroup
-
-    def remove(self, endpoint: str, identifier: str, timeout: float = 10.0) -> None:
-        with self._effect():
-            self._cri.remove(endpoint, identifier, timeout)
 
     def update(
         self, endpoint: str, resources: Mapping[str, CpuResources], timeout: float = 10.0
     ) -> dict[str, str]:
         said: dict[str, str] = {}
         for identifier, one in resources.items():
-            with self._effect():
-                said |= self._cri.update(endpoint, {identifier: one}, timeout)
+            said |= self._call(self._port.update, endpoint, {identifier: one}, timeout)
         return said
-
-
-class MortalValidator:
-    """The Validator port in which everything but a judgement is an effect."""
-
-    def __init__(self, validator: Validator, effects: Effects) -> None:
-        self._validator = validator
-        self._effect = effects.one
-        self.validate = validator.validate
-
-    def see_containers(self, binary: Path, state_directory: Path, runtime: Path, seconds: float) -> str:
-        with self._effect():
-            return self._validator.see_containers(binary, state_directory, runtime, seconds)
 
 
 class HastyClock:
@@ -235,14 +139,13 @@ class HastyClock:
 def build_mortal_host(root: Path, effects: Effects) -> Host:
     """The host of the command line, on which effects are counted and time is hasty."""
     host = build_host(root)
-    return replace(
-        host,
-        files=RootedFiles(root, MortalKernel(effects)),
-        systemd=MortalSystemd(host.systemd, effects),
-        cri=MortalCri(host.cri, effects),
-        validator=MortalValidator(host.validator, effects),
-        clock=HastyClock(),
-    )
+    ports: dict[str, Any] = {
+        "files": RootedFiles(root, cast("Kernel", Mortal(Kernel(), effects))),
+        "systemd": Mortal(host.systemd, effects),
+        "cri": MortalCri(host.cri, effects),
+        "validator": Mortal(host.validator, effects),
+    }
+    return replace(host, clock=HastyClock(), **ports)
 
 
 STARTED = Event("started", "what a listener hears before the run has done anything")

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from installer.host.disk import Kernel
-from installer.host.ports import Cri, Systemd, Validator
 from installer.model.names import Mode
 from tests.faults.hosts import killed, reboots
 from tests.faults.hosts.bench import Bench
@@ -21,14 +19,7 @@ from tests.faults.hosts.ways import (
     WAYS_OF_CONTAINERS,
     Way,
 )
-from tests.host.mortal import (
-    DieAfterStep,
-    MortalCri,
-    MortalKernel,
-    MortalSystemd,
-    MortalValidator,
-    converge,
-)
+from tests.host.mortal import DieAfterStep, converge
 from tests.host.workload import UNSEEN
 from tests.lib.rules import rule
 
@@ -42,27 +33,6 @@ SEED = 1
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     with Bench(tmp_path_factory.mktemp("bench")) as found:
         yield found
-
-
-@rule("R7")
-@pytest.mark.parametrize(
-    ("mortal", "port"),
-    [(MortalKernel, Kernel), (MortalSystemd, Systemd), (MortalCri, Cri), (MortalValidator, Validator)],
-)
-def test_no_effect_is_left_out(mortal: type, port: type) -> None:
-    """What a run is not killed at is what changes nothing that outlives it."""
-    left = {name for name in vars(port) if not name.startswith("_")} - set(vars(mortal))
-    assert left <= {
-        "sync",
-        "unit",
-        "detail",
-        "answers",
-        "status",
-        "containers",
-        "unstarted",
-        "cgroup",
-        "validate",
-    }
 
 
 def test_each_way_can_be_tried_in_a_process_of_its_own() -> None:
