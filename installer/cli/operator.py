@@ -6,9 +6,10 @@ import argparse
 import importlib.util
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from installer.cli.options import Options
@@ -16,8 +17,9 @@ from installer.errors import InstallerError, InterruptedRunError, InvalidInputEr
 from installer.model.event import Event
 
 if TYPE_CHECKING:
+    from installer.operator.annotations import Workload
     from installer.operator.kube import KubeClient
-    from installer.operator.translate import Translation
+    from installer.operator.translate import Entry, Translation
 
 _PENDING = 3
 
@@ -101,77 +103,66 @@ def run_uninstall(arguments: argparse.Namespace, options: Options) -> int:
 
 def run_translate(arguments: argparse.Namespace, options: Options) -> int:
     """Raises InstallerError."""
-    from installer.operator.given_configs import read_cluster, read_directory, read_provider
+    from installer.operator.annotations import find_workloads
+    from installer.operator.config_sources import read_cluster, read_directory, read_provider
     from installer.operator.translate import translate
 
-    given = [
-        name
-        for name, value in {
-            "--configs": hasattr(arguments, "configs") and options.configs,
-            "--provider-config": arguments.provider_config,
-            "--context": arguments.context,
-        }.items()
-        if value
-    ]
-    if len(given) != 1:
+    given = [getattr(arguments, "configs", ""), arguments.provider_config, arguments.context]
+    if sum(map(bool, given)) != 1:
         raise InvalidInputError(["give one of --configs DIR, --provider-config FILE and --context NAME"])
     if arguments.annotations and not arguments.context:
         raise InvalidInputError(["--annotations: needs --context NAME, the cluster that has the workloads"])
     if arguments.context:
         with _cluster(arguments) as api:
             if arguments.annotations:
-                return _print_workloads(api, options.output)
-            return _print_translation(translate(read_cluster(api)), options.output)
-    if arguments.provider_config:
-        return _print_translation(translate(read_provider(arguments.provider_config)), options.output)
-    assert options.configs is not None
-    return _print_translation(translate(read_directory(options.configs)), options.output)
+                return _print_workloads(list(find_workloads(api)), options.output)
+            configs = read_cluster(api)
+    elif arguments.provider_config:
+        configs = read_provider(arguments.provider_config)
+    else:
+        configs = read_directory(Path(arguments.configs))
+    return _print_translation(translate(configs), options.output)
 
 
-def _print_translation(found: Translation, output: str) -> int:
+def _print_translation(translation: Translation, output: str) -> int:
     from installer.manifests.text import dump_objects
-    from installer.report.terminal import one_line, write_json
+    from installer.model.jsontext import to_camel
+    from installer.report.terminal import write_json
 
-    if output == "helm":
-        values, found = found.as_values()
-        sys.stdout.write(dump_objects([values]) if values else "")
-    elif output == "json":
-        report = [
-            {
-                "config": each.config,
-                "path": list(each.path),
-                "grade": str(each.grade),
-                "to": list(each.targets),
-            }
-            | {"note": each.note}
-            for each in found.report
-        ]
-        write_json({"schema": 1, "resources": list(found.resources), "report": report}, sys.stdout)
-    else:
-        sys.stdout.write(dump_objects(found.resources) if found.resources else "")
-    for entry in found.report:
-        sys.stderr.write(f"{one_line(entry.line)}\n")
-    if not found.resources:
-        sys.stderr.write("no resource: no policy of these configs has a plugin\n")
-    return _PENDING if found.lost else 0
-
-
-def _print_workloads(api: KubeClient, output: str) -> int:
-    from installer.operator.annotations import find_workloads
-    from installer.operator.nri_table import Grade
-    from installer.report.terminal import one_line, write_json
-
-    found = list(find_workloads(api))
     if output == "json":
-        write_json({"schema": 1, "workloads": [each.data for each in found]}, sys.stdout)
+        write_json({"schema": 1, **to_camel(translation)}, sys.stdout)
+    elif output == "helm":
+        values, translation = translation.as_values()
+        sys.stdout.write(dump_objects([values]) if values else "")
+    elif translation.resources:
+        sys.stdout.write(dump_objects(translation.resources))
+    _print_report(translation.report)
+    if not translation.resources:
+        sys.stderr.write("no resource: no policy of these configs has a plugin\n")
+    return _PENDING if translation.lost else 0
+
+
+def _print_workloads(workloads: Sequence[Workload], output: str) -> int:
+    from installer.report.terminal import one_line, write_json
+
+    if output == "json":
+        write_json({"schema": 1, "workloads": [each.data for each in workloads]}, sys.stdout)
     else:
-        sys.stdout.write("".join(f"{one_line(each.patch)}\n" for each in found))
-    entries = [entry for each in found for entry in each.found]
-    for entry in entries:
+        sys.stdout.write("".join(f"{one_line(each.patch)}\n" for each in workloads))
+    report = [entry for each in workloads for entry in each.report]
+    _print_report(report)
+    if workloads:
+        sys.stderr.write(
+            "a patched template restarts its pods: patch before the move, when they may restart\n"
+        )
+    return _PENDING if any(entry.lost for entry in report) else 0
+
+
+def _print_report(report: Sequence[Entry]) -> None:
+    from installer.report.terminal import one_line
+
+    for entry in report:
         sys.stderr.write(f"{one_line(entry.line)}\n")
-    if found:
-        sys.stderr.write("a patched template starts its pods anew: patch before the move, when that may be\n")
-    return _PENDING if any(entry.grade is Grade.LOST for entry in entries) else 0
 
 
 def _confirm() -> None:

@@ -1,7 +1,7 @@
-"""cri-resmgr's annotations of workloads as those of nri-plugins. A running pod cannot get any: they go into
-the templates beforehand, beside the old ones, which cri-resmgr reads until it is gone.
+"""Translates cri-resmgr's annotations of workloads into those of nri-plugins. A running pod cannot get any:
+they go into the templates beforehand, beside the old ones, which cri-resmgr reads until it is gone.
 
-Upstream's own guide keeps forms that no plugin reads today, and loses pinning without a word.
+Upstream's own guide keeps forms that no plugin reads today, and so loses pinning without a message.
 """
 
 from __future__ import annotations
@@ -31,9 +31,7 @@ _KEYS = (
     "topologyhints",
     "balloon.balloons",
 )
-_RENAMED = {"pool.podpools": "balloon.balloons"}
-_AFFINITY = ("affinity", "anti-affinity")
-_OTHERS = {"intel.com/resources": "noderesource.dev/resources, which the chart resource-annotator writes"}
+_WEBHOOKS = "intel.com/resources"  # written by cri-resmgr's webhook
 _TEMPLATE = ("spec", "template")
 _KINDS = {
     Resource("apps", "v1", "daemonsets"): _TEMPLATE,
@@ -45,16 +43,16 @@ _KINDS = {
     Resource("batch", "v1", "jobs"): _TEMPLATE,
     PODS: (),
 }
-"""Where each kind has the annotations of its pods. What another one owns follows that one."""
-_FIXED = ("jobs", "pods")
+"""The path to the pod template of each kind. An object with an owner follows its owner."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """`found` says of each old annotation what becomes of it, `annotations` are the new ones."""
+    """`report` says of each old annotation what becomes of it, `annotations` are the new ones. `patch`: the
+    command that adds them, or a comment that says why there is none."""
 
     name: str
-    found: tuple[Entry, ...]
+    report: tuple[Entry, ...]
     annotations: Mapping[str, str]
     patch: str
 
@@ -64,91 +62,81 @@ class Workload:
 
 
 def find_workloads(api: KubeApi) -> Iterator[Workload]:
-    """Those of all namespaces with an annotation that cri-resmgr reads. Raises ApiError."""
+    """Yield those of all namespaces that have an annotation of cri-resmgr. Raises ApiError."""
     for kind, path in _KINDS.items():
         for page in api.list_pages(kind, limit=PAGE):
             for each in page.items:
                 if not any(True for _ in items_at(each, "metadata", "ownerReferences")):
-                    yield from _workload(kind, path, each)
+                    yield from _translate_workload(kind, path, each)
 
 
-def _workload(kind: Resource, path: Sequence[str], found: Object) -> Iterator[Workload]:
-    template = mapping_at(found, *path)
+def _translate_workload(kind: Resource, path: Sequence[str], workload: Object) -> Iterator[Workload]:
+    template = mapping_at(workload, *path)
     old = mapping_at(template, "metadata", "annotations")
-    namespace, name = (text_at(found, "metadata", key) for key in ("namespace", "name"))
+    namespace, name = (text_at(workload, "metadata", key) for key in ("namespace", "name"))
     title = f"{namespace}/{kind.plural}/{name}"
     containers = [text_at(each, "name") for each in items_at(template, "spec", "containers")]
-    new, entries = translate_annotations(old, containers, title)
-    if not entries:
+    new, report = translate_annotations(old, containers, title)
+    if not report:
         return
     body: Any = {"metadata": {"annotations": new}}
     for key in reversed(path):
         body = {key: body}
-    patch = [
-        "kubectl",
-        "-n",
-        namespace,
-        "patch",
-        kind.plural,
-        name,
-        "--type",
-        "merge",
-        "-p",
-        json.dumps(body),
-    ]
-    fixed = f"# {title} cannot be changed: create it anew with {json.dumps(new)}"
-    words = fixed if kind.plural in _FIXED else shlex.join(patch)
-    yield Workload(title, entries, new, words if new else f"# {title}: nothing of it has a successor")
+    words = ["-n", namespace, "patch", kind.plural, name, "--type", "merge", "-p", json.dumps(body)]
+    patch = shlex.join(["kubectl", *words])
+    if not new:
+        patch = f"# {title}: no plugin has a form of its annotations"
+    elif kind.plural in ("jobs", "pods"):
+        patch = f"# {title} cannot be changed: recreate it with {json.dumps(new)}"
+    yield Workload(title, report, new, patch)
 
 
 def translate_annotations(
     old: Mapping[str, Any], containers: Sequence[str], title: str
 ) -> tuple[dict[str, str], tuple[Entry, ...]]:
-    """The new annotations, and what became of each old one that cri-resmgr, or its webhook, reads."""
+    """Return the new annotations, and what became of each old one that cri-resmgr, or its webhook, reads."""
     new: dict[str, str] = {}
-    entries = []
-    # The form with a domain of its own wins over the older one, which comes first.
+    report = []
+    # The form with a domain of its own takes precedence over the older one, and so comes last.
     for key, value in sorted(old.items(), key=lambda each: (not each[0].startswith(f"{_OLD}/"), each[0])):
-        if _OLD not in key and key not in _OTHERS:
-            continue
-        grade, into, note = _translate(key, str(value), containers)
-        new |= into
-        entries.append(Entry(title, (key,), grade, tuple(into), note))
-    return new, tuple(entries)
+        if _OLD in key or key == _WEBHOOKS:
+            grade, into, note = _translate(key, str(value), containers)
+            new |= into
+            report.append(Entry(title, (key,), grade, tuple(into), note))
+    return new, tuple(report)
 
 
 def _translate(key: str, value: str, containers: Sequence[str]) -> tuple[Grade, dict[str, str], str]:
     domain, _, rest = key.partition("/")
-    if key in _OTHERS:
-        return Grade.LOST, {}, f"becomes {_OTHERS[key]}"
-    if domain == _OLD and rest in _AFFINITY:
-        return Grade.EXACT, {f"{_NEW}/{rest}": value}, ""
-    if domain == _OLD:
-        return _expand(rest, value, containers)
     name = domain.removesuffix(f".{_OLD}")
-    scope = f"/{rest}" if rest else ""
-    if name in _RENAMED:
-        note = "the balloon type has the name of the pool"
-        return Grade.APPROXIMATE, {f"{_RENAMED[name]}.{_NEW}{scope}": value}, note
-    if name not in _KEYS or not (rest in ("", "pod") or rest.startswith("container.")):
-        return Grade.LOST, {}, "no plugin reads it"
-    return Grade.EXACT, {f"{name}.{_NEW}{scope}": value}, ""
+    if key == _WEBHOOKS:
+        note = "becomes noderesource.dev/resources, which the chart resource-annotator writes"
+        return Grade.LOST, {}, note
+    if domain == _OLD and rest in ("affinity", "anti-affinity"):
+        return Grade.EXACT, {f"{_NEW}/{rest}": value}, ""
+    if domain == _OLD and rest in _KEYS:
+        return _expand(rest, value, containers)
+    if rest in ("", "pod") or rest.startswith("container."):
+        scope = f"/{rest}" if rest else ""
+        if name == "pool.podpools":
+            note = "the balloon type has the name of the pool"
+            return Grade.APPROXIMATE, {f"balloon.balloons.{_NEW}{scope}": value}, note
+        if name in _KEYS:
+            return Grade.EXACT, {f"{name}.{_NEW}{scope}": value}, ""
+    return Grade.LOST, {}, "no plugin reads it"
 
 
 def _expand(name: str, value: str, containers: Sequence[str]) -> tuple[Grade, dict[str, str], str]:
-    """The form with a YAML mapping of containers, or one value for all of them."""
-    if name not in _KEYS:
-        return Grade.LOST, {}, "no plugin reads it"
+    """Translate the form whose value is a YAML mapping of containers, or one value for all of them."""
     try:
         data = parse_document(value.encode("utf-8", "replace"), name).data
     except InvalidInputError as error:
         return Grade.LOST, {}, f"is not YAML, and had no effect: {error.message}"
     if not isinstance(data, dict):
         return Grade.EXACT, {f"{name}.{_NEW}/pod": value}, ""
-    into = {f"{name}.{_NEW}/container.{each}": _text(data[each]) for each in data}
+    into = {
+        f"{name}.{_NEW}/container.{each}": text if isinstance(text, str) else json.dumps(text)
+        for each, text in data.items()
+    }
     absent = sorted(set(map(str, data)) - set(containers))
     return Grade.EXACT, into, f"no container is called {', '.join(absent)}" if absent else ""
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)

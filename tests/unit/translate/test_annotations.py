@@ -11,7 +11,7 @@ import yaml
 from installer.errors import InvalidInputError
 from installer.operator.annotations import find_workloads, translate_annotations
 from installer.operator.api import KubeApi, Page, Resource
-from installer.operator.given_configs import read_cluster
+from installer.operator.config_sources import read_cluster
 from installer.operator.nri_table import Grade
 
 OLD, NEW = "cri-resource-manager.intel.com", "resource-policy.nri.io"
@@ -65,7 +65,7 @@ def test_an_annotation_that_a_plugin_reads_becomes_its_form(
 ) -> None:
     found, (entry,) = translate_annotations({old: value, "other.io/x": "y"}, ["web", "log"], "it")
     assert found == new
-    assert (entry.grade, entry.path, set(entry.targets)) == (Grade.EXACT, (old,), set(new))
+    assert (entry.grade, entry.path, set(entry.to)) == (Grade.EXACT, (old,), set(new))
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_workloads_are_patched_in_their_templates_and_owned_objects_follow_them(
         'kubectl -n team patch deployments web --type merge -p \'{"spec": {"template"'
     )
     assert '"jobTemplate": {"spec": {"template"' in backup.patch
-    assert lone.patch.startswith("# team/pods/lone cannot be changed: create it anew with")
+    assert lone.patch.startswith("# team/pods/lone cannot be changed: recreate it with")
 
 
 # -- configs of a cluster ------------------------------------------------------------------------------

@@ -100,9 +100,9 @@ def check_nothing_silent(configs: Mapping[str, str], found: Translation) -> None
     names = {each["metadata"]["name"]: each for each in found.resources}
     for entry in found.report:
         resource = names.get(entry.config, names.get("default"))
-        for target in entry.targets:
+        for target in entry.to:
             at(resource, target)
-        if entry.grade is Grade.EXACT and not entry.targets:
+        if entry.grade is Grade.EXACT and not entry.to:
             assert entry.note
 
 

@@ -1,5 +1,7 @@
-"""Where `translate` finds cri-resmgr's configuration: a directory, what Gardener users have, a cluster. Each
-gives texts by their keys in the manifests' values: fallback, force, EXTRA_OPTIONS, default, group.G ..."""
+"""Reads cri-resmgr's configuration for `translate`: from a directory, from what Gardener users have, from a
+cluster. Each source gives texts by their keys in the values: fallback, force, EXTRA_OPTIONS, default, group.G
+... An empty source is an error.
+"""
 
 from __future__ import annotations
 
@@ -21,19 +23,17 @@ _KEYS = {name: key for key, name in STATIC_CONFIGS.items()}
 
 
 def read_directory(directory: Path) -> dict[str, str]:
-    """Its files, and beside them those of the agent: default, group.G, node.N, each with or without `.cfg`.
-    Raises InvalidInputError."""
+    """Read the installer's files, and beside them the agent's: default, group.G, node.N, each with or without
+    `.cfg`. Raises InvalidInputError."""
     try:
-        found = sorted(each for each in directory.iterdir() if not each.name.startswith("."))
+        paths = sorted(each for each in directory.iterdir() if not each.name.startswith("."))
+    except FileNotFoundError:
+        what = f"--configs {directory}: does not exist; {nearest(directory)}"
+        raise InvalidInputError([what]) from None
     except OSError as error:
-        why = (
-            f"does not exist; {nearest(directory)}"
-            if isinstance(error, FileNotFoundError)
-            else error.strerror
-        )
-        raise InvalidInputError([f"--configs {directory}: {why}"]) from None
+        raise InvalidInputError([f"--configs {directory}: {error.strerror}"]) from None
     faults, texts = [], {}
-    for path in found:
+    for path in paths:
         key = _KEYS.get(path.name, path.name.removesuffix(".cfg"))
         if not is_config_key(key) or (key in STATIC_CONFIGS and path.name not in _KEYS):
             known = (*_KEYS, "default.cfg", "group.NAME.cfg", "node.NAME.cfg")
@@ -42,52 +42,53 @@ def read_directory(directory: Path) -> dict[str, str]:
             faults.append(f"{path}: {key} is there twice, with and without .cfg")
         else:
             texts[key] = read_input(path).decode("utf-8", "surrogateescape")
-    if not (faults or texts):
-        faults.append(f"--configs {directory}: is empty: there is nothing to translate")
-    if faults:
-        raise InvalidInputError(faults)
-    return texts
+    return _checked(texts, faults, f"--configs {directory}: is empty: there is nothing to translate")
 
 
 def read_provider(path: Path) -> dict[str, str]:
-    """The `configs` of a Shoot, an Extension, a ControllerDeployment or a providerConfig. Raises
-    InvalidInputError."""
+    """Read the `configs` of a Shoot, an Extension, a ControllerDeployment or a providerConfig.
+
+    Raises InvalidInputError.
+    """
     texts: dict[str, str] = {}
     for source in load_provider_configs([path], None, removal=True).sources:
-        given = source.data.get("configs")
-        texts |= given if isinstance(given, dict) else {}
+        configs = source.data.get("configs")
+        texts |= configs if isinstance(configs, dict) else {}
     faults = [
         f"{path}: configs.{key}: must be a text with a known name"
         for key, text in texts.items()
         if not (is_config_key(str(key)) and isinstance(text, str))
     ]
-    if faults or not texts:
-        raise InvalidInputError(faults or [f"{path}: has no configs: there is nothing to translate"])
-    return texts
+    return _checked(texts, faults, f"{path}: has no configs: there is nothing to translate")
 
 
 def read_cluster(api: KubeApi) -> dict[str, str]:
-    """The agent's ConfigMaps, and that with the installer's files. Raises InvalidInputError and ApiError."""
+    """Read the agent's ConfigMaps, and those with the installer's files. Raises InvalidInputError and
+    ApiError."""
     texts: dict[str, str] = {}
     places: dict[str, str] = {}
     faults = []
     for page in api.list_pages(CONFIG_MAPS, limit=PAGE):
         for each in page.items:
-            place = "/".join(text_at(each, "metadata", key) for key in ("namespace", "name"))
-            for key, text in _texts_of(text_at(each, "metadata", "name"), mapping_at(each, "data")).items():
+            namespace, name = (text_at(each, "metadata", key) for key in ("namespace", "name"))
+            place = f"{namespace}/{name}"
+            for key, text in _texts_of(name, mapping_at(each, "data")).items():
                 if texts.setdefault(key, text) != text:
                     faults.append(f"{key}: {places[key]} and {place} differ: translate each with --configs")
                 places.setdefault(key, place)
-    if faults or not texts:
-        raise InvalidInputError(faults or ["no ConfigMap of this cluster has cri-resmgr's configuration"])
-    return texts
+    return _checked(texts, faults, "no ConfigMap of this cluster has cri-resmgr's configuration")
 
 
 def _texts_of(name: str, data: Mapping[str, Any]) -> dict[str, str]:
     key = name.removeprefix(_AGENTS)
     if name.startswith(_AGENTS) and is_config_key(key) and key not in STATIC_CONFIGS:
-        # One key for each section.
-        return {
-            key: dump({each: parse_document(str(text).encode(), name).data for each, text in data.items()})
-        }
+        # The agent's ConfigMap has one key for each section.
+        sections = {each: parse_document(str(text).encode(), name).data for each, text in data.items()}
+        return {key: dump(sections)}
     return {_KEYS[each]: str(text) for each, text in data.items() if each in _KEYS}
+
+
+def _checked(texts: dict[str, str], faults: list[str], empty: str) -> dict[str, str]:
+    if faults or not texts:
+        raise InvalidInputError(faults or [empty])
+    return texts
