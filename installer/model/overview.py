@@ -71,7 +71,7 @@ class NodeGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class GenerationView:
+class Generation:
     """What nodes have learnt of one generation. Times are as the API writes them, empty for never. `failures`
     by node; `stopped` says why no other node begins it. `missing`: nodes with the label of canaries that have
     not begun yet, while the others wait for them. `current`: the DaemonSet asks for it; the others are
@@ -92,7 +92,7 @@ class GenerationView:
 
 
 @dataclass(frozen=True, slots=True)
-class RolloutView:
+class Rollout:
     """`waiting` are nodes whose pod is not available, `outdated` those whose pod is still to be replaced.
     `paused` is why a person has paused it, None if it is not. `permits` has the nodes that may restart
     kubelet now, and since when, of `limit` at once. `unreadable` are breakers of what is asked for. `awaited`
@@ -104,7 +104,7 @@ class RolloutView:
     paused: str | None
     permits: tuple[tuple[str, str], ...]
     limit: int
-    generations: tuple[GenerationView, ...] = ()
+    generations: tuple[Generation, ...] = ()
     unreadable: tuple[str, ...] = ()
     outdated: int = 0
     mode: Mode = Mode.INSTALL
@@ -141,7 +141,7 @@ class Overview:
     installations: tuple[FleetInstallation, ...]
     nodes: tuple[NodeView, ...]
     others: int = 0
-    rollouts: tuple[RolloutView, ...] = ()
+    rollouts: tuple[Rollout, ...] = ()
     progress: Progress | None = None
 
     @property

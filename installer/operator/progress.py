@@ -6,13 +6,13 @@ from collections.abc import Collection, Sequence
 
 from installer.model.daemon import Phase
 from installer.model.instant import parse_time
-from installer.model.overview import NodeHealth, NodeView, Progress, RolloutView
+from installer.model.overview import NodeHealth, NodeView, Progress, Rollout
 
 _WINDOW = 3600.0  # seconds; what was finished earlier says nothing of the present pace
 _FEWEST = 3  # nodes; the pace of fewer is chance
 
 
-def see_progress(nodes: Collection[NodeView], rollouts: Sequence[RolloutView], now: float) -> Progress | None:
+def see_progress(nodes: Collection[NodeView], rollouts: Sequence[Rollout], now: float) -> Progress | None:
     """None while nothing is to be done. `now` is a time of the epoch, by the API server.
 
     The pace is that of the nodes that were changed last, and since the canaries were through: before that

@@ -1,33 +1,28 @@
-"""The verb `rollout`: what nodes have agreed on about their restarts of kubelet, and a person's word in
-it."""
+"""The verb `rollout`: shows what nodes have agreed on about their restarts of kubelet, and lets a person
+pause, resume and retry."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
-from installer.cluster.breaker import Breaker
-from installer.cluster.leases import breaker_name
-from installer.cluster.size import heard_by
-from installer.model.daemon import Phase
+from installer.cluster.leases import build_lease
+from installer.cluster.size import heard_by, measure
 from installer.model.event import name_some
-from installer.model.fleet import FLEET, REMOVAL, FleetRules
-from installer.model.instant import plain_time
+from installer.model.fleet import FLEET, ROLLOUT, FleetRules
+from installer.model.hold import PAUSE_ANNOTATION
 from installer.model.names import Mode
-from installer.model.overview import GenerationView, NodeHealth, NodeView, RolloutView, group_nodes
+from installer.model.overview import NodeView, Rollout
 from installer.operator.api import CONFIG_MAPS, LEASES, PAGE, ApiError, KubeApi
 from installer.operator.find import Installed
-from installer.operator.kube_objects import Object, mapping_at, text_at
+from installer.operator.kube_objects import Object, mapping_at
 from installer.operator.removal import parse_settings_map, settings_map_of
 from installer.operator.rollout_view import (
-    Generation,
     Released,
-    Rollout,
-    build_pause,
-    build_paused_fleet,
-    build_resume,
     build_rollout,
     find_pause,
+    read_leases,
     to_retry,
 )
 
@@ -39,30 +34,45 @@ def rollout_namespace(installed: Installed) -> str:
 
 def see_rollouts(
     api: KubeApi, installations: Sequence[Installed], nodes: Collection[NodeView]
-) -> tuple[RolloutView, ...]:
-    """Of each instance: of its removal, where there is one, for that is what its nodes do then. `nodes` are
-    those of all of them. Raises ApiError."""
-    acting = dict[str, Installed]()
-    for each in sorted(installations, key=lambda each: each.what.mode is Mode.REMOVE):
-        acting[rollout_namespace(each)] = each
-    return tuple(build_view(each, _read(api, each), nodes) for _, each in sorted(acting.items()))
+) -> tuple[Rollout, ...]:
+    """Return the rollout of each instance: that of its removal, where there is one, for that is what its
+    nodes do then. `nodes` are those of all instances. Raises ApiError."""
+    rollouts = []
+    for installed in _one_for_each_instance(installations):
+        leases = read_leases(_list_leases(api, installed), api.now().timestamp())
+        rollouts.append(build_rollout(installed, leases, _read_rules(api, installed), nodes))
+    return tuple(rollouts)
 
 
 def pause(api: KubeApi, installations: Sequence[Installed], why: str) -> None:
-    """No planned work begins on any node. Raises ApiError."""
-    for namespace in _namespaces(installations):
-        if not _pause(api, namespace, why):
+    """Let no node begin planned work until `resume`. Raises ApiError."""
+    for installed in _one_for_each_instance(installations):
+        namespace = rollout_namespace(installed)
+        if not _patch(api, namespace, build_pause(why)):
             try:
-                api.create(LEASES, namespace, build_paused_fleet(namespace, why))
+                lease = build_lease(FLEET, namespace, FLEET, annotations={PAUSE_ANNOTATION: why})
+                api.create(LEASES, namespace, lease)
             except ApiError as error:  # a node has created it meanwhile
-                if not (error.conflict and _pause(api, namespace, why)):
+                if not (error.conflict and _patch(api, namespace, build_pause(why))):
                     raise
 
 
-def _pause(api: KubeApi, namespace: str, why: str) -> bool:
-    """Whether the Lease is there. Raises ApiError."""
+def resume(api: KubeApi, installations: Sequence[Installed]) -> None:
+    """Raises ApiError."""
+    for installed in _one_for_each_instance(installations):
+        _patch(api, rollout_namespace(installed), build_pause(None))
+
+
+def build_pause(why: str | None) -> dict[str, Any]:
+    """Return a merge patch of the Lease `fleet`; None ends the pause. Nodes find the Lease by its label,
+    which it may have lost."""
+    return {"metadata": {"labels": {ROLLOUT: FLEET}, "annotations": {PAUSE_ANNOTATION: why}}}
+
+
+def _patch(api: KubeApi, namespace: str, patch: Mapping[str, Any]) -> bool:
+    """Return False where there is no Lease `fleet`. Raises ApiError."""
     try:
-        api.merge(LEASES, namespace, FLEET, build_pause(why))
+        api.merge(LEASES, namespace, FLEET, patch)
     except ApiError as error:
         if not error.missing:
             raise
@@ -70,34 +80,29 @@ def _pause(api: KubeApi, namespace: str, why: str) -> bool:
     return True
 
 
-def resume(api: KubeApi, installations: Sequence[Installed]) -> None:
-    """Raises ApiError."""
-    for namespace in _namespaces(installations):
-        try:
-            api.merge(LEASES, namespace, FLEET, build_resume())
-        except ApiError as error:
-            if not error.missing:  # then it is not paused
-                raise
-
-
-def _namespaces(installations: Sequence[Installed]) -> tuple[str, ...]:
-    return tuple(sorted({rollout_namespace(each) for each in installations}))
-
-
 def retry(api: KubeApi, installations: Sequence[Installed]) -> tuple[str, ...]:
-    """Lets the generations begin again that were stopped. Returns what it did and what nodes do then, in
-    sentences; nothing where nothing was stopped. Raises ApiError."""
+    """Release the generations that were stopped. Returns, in sentences, what it did and what nodes do then;
+    nothing where nothing was stopped. Raises ApiError."""
     said = list[str]()
-    for namespace in _namespaces(installations):
-        rollout = _read(api, next(each for each in installations if rollout_namespace(each) == namespace))
-        released = to_retry(rollout)
+    for installed in _one_for_each_instance(installations):
+        leases = read_leases(_list_leases(api, installed), api.now().timestamp())
+        nodes = measure(installed.daemon_set, "", 0.0).nodes
+        released = to_retry(leases, _read_rules(api, installed), nodes)
         for each in released:
-            api.delete(LEASES, namespace, each.lease)
+            api.delete(LEASES, rollout_namespace(installed), each.lease)
             said.append(_describe(each))
         if released:
-            seconds = max(60, math.ceil(heard_by(rollout.nodes)))
+            seconds = max(60, math.ceil(heard_by(nodes)))
             said.append(f"nodes that wait ask again within {seconds} s")
     return tuple(said)
+
+
+def _one_for_each_instance(installations: Sequence[Installed]) -> list[Installed]:
+    """Installation and removal share a rollout; the removal takes precedence."""
+    by_namespace = dict[str, Installed]()
+    for each in sorted(installations, key=lambda each: each.what.mode is Mode.REMOVE):
+        by_namespace[rollout_namespace(each)] = each
+    return [each for _, each in sorted(by_namespace.items())]
 
 
 def _describe(released: Released) -> str:
@@ -107,13 +112,11 @@ def _describe(released: Released) -> str:
     if not released.failed:
         return said
     remembered = name_some(released.failed)
-    return (
-        f"{said}; {remembered} had failed and tries it again by `cri-resmgr-installer install --retry` only"
-    )
+    return f"{said}; {remembered} had failed and retries only on `cri-resmgr-installer install --retry`"
 
 
 def why_paused(api: KubeApi, installed: Installed) -> str | None:
-    """None if it is not. Raises ApiError."""
+    """Return None if the rollout is not paused. Raises ApiError."""
     return find_pause(_list_leases(api, installed))
 
 
@@ -122,13 +125,8 @@ def _list_leases(api: KubeApi, installed: Installed) -> list[Object]:
     return [each for page in pages for each in page.items]
 
 
-def _read(api: KubeApi, installed: Installed) -> Rollout:
-    rules = _read_rules(api, installed)
-    return build_rollout(installed.daemon_set, _list_leases(api, installed), rules, api.now().timestamp())
-
-
 def _read_rules(api: KubeApi, installed: Installed) -> FleetRules:
-    """Those of the settings that the nodes have; the defaults where they are gone."""
+    """Read the rules from the settings that the nodes have; return the defaults where those are gone."""
     name = settings_map_of(installed.daemon_set)
     try:
         found = parse_settings_map(api.get(CONFIG_MAPS, installed.what.namespace, name)) if name else {}
@@ -143,63 +141,3 @@ def _read_rules(api: KubeApi, installed: Installed) -> FleetRules:
         order=str(given.get("order", usual.order)),
         soak_seconds=float(given.get("soakSeconds", usual.soak_seconds)),
     )
-
-
-def build_view(installed: Installed, rollout: Rollout, nodes: Collection[NodeView]) -> RolloutView:
-    """What the nodes say decides which generations are asked for: those whose pod is of the present template.
-    Where they say nothing (`annotateNode: false`), it is the one that was begun last. A removal has
-    a circuit breaker only where a plugin is to follow it. Pure."""
-    mode = installed.what.mode
-    ours = [each for each in nodes if each.mode is mode]
-    installs = mode is Mode.INSTALL
-    wanted = {each.wanted for each in ours if each.wanted and not each.outdated} if installs else set()
-    begun = {each.breaker.generation: each for each in rollout.generations}
-    last = [name for name in begun if (name == REMOVAL) is not installs][:1]
-    current = wanted or set(last)
-    unbegun = [
-        _generation(Generation(Breaker(each), "", 0), ours, current=True) for each in wanted - set(begun)
-    ]
-    generations = [_generation(each, ours, current=name in current) for name, each in begun.items()]
-    return RolloutView(
-        daemon_set=f"{installed.what.namespace}/{text_at(installed.daemon_set, 'metadata', 'name')}",
-        nodes=rollout.nodes,
-        waiting=rollout.waiting,
-        paused=rollout.paused,
-        permits=tuple((permit.node or permit.name, plain_time(permit.taken)) for permit in rollout.permits),
-        limit=rollout.limit,
-        generations=(*unbegun, *sorted(generations, key=lambda each: not each.current)),
-        unreadable=tuple(
-            name for name in rollout.unreadable if not wanted or name in map(breaker_name, wanted)
-        ),
-        outdated=rollout.outdated,
-        mode=mode,
-        awaited=group_nodes(each for each in ours if each.health is not NodeHealth.WELL),
-        stuck=_is_stuck(rollout, ours),
-    )
-
-
-def _generation(found: Generation, nodes: Collection[NodeView], *, current: bool) -> GenerationView:
-    breaker = found.breaker
-    ours = [each for each in nodes if each.wanted == breaker.generation]
-    return GenerationView(
-        breaker.generation,
-        begun=plain_time(breaker.begun) if breaker.begun else "",
-        canaries=tuple(sorted(breaker.canaries)),
-        succeeded=tuple(sorted(breaker.succeeded)),
-        failures={node: failure.why for node, failure in sorted(breaker.failures.items())},
-        passed=plain_time(breaker.passed) if breaker.passed else "",
-        soaks_until=plain_time(found.soaks_until) if found.soaks_until else "",
-        stopped=found.stopped,
-        missing=0 if breaker.passed else breaker.missing,
-        current=current,
-        has=sum(each.health is NodeHealth.WELL for each in ours),
-        awaits=sum(each.phase == Phase.WAITING for each in ours),
-    )
-
-
-def _is_stuck(rollout: Rollout, nodes: Collection[NodeView]) -> bool:
-    """Whether there is work left that no node does, because nodes have refused it or failed: a rolling update
-    replaces no further pod while so many are not available."""
-    blocked = any(each.phase in (Phase.REFUSED, Phase.FAILED) and not each.ready for each in nodes)
-    at_work = any(each.health is NodeHealth.WORKING and each.phase != Phase.WAITING for each in nodes)
-    return blocked and rollout.outdated > 0 and not rollout.permits and not at_work

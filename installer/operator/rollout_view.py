@@ -1,45 +1,46 @@
-"""What an operator sees of a rollout and does with it: `rollout status`, `pause`, `resume`, `retry`. Pure.
-
-Objects as the API returns them and a time go in; values, and patches or names for the API come out.
+"""Judges a rollout by its DaemonSet, the Leases of its namespace and its nodes, and says which Leases a retry
+deletes. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from installer.cluster.breaker import Breaker, read_breaker, stopped
-from installer.cluster.leases import Permit, build_lease, metadata_of, permits_of, read_permits
+from installer.cluster.leases import Permit, breaker_name, metadata_of, permits_of, read_permits
 from installer.cluster.rollout import read_pause
 from installer.cluster.size import measure
-from installer.model.fleet import FLEET, ROLLOUT, FleetRules
-from installer.model.hold import PAUSE_ANNOTATION
+from installer.model.daemon import Phase
+from installer.model.fleet import FLEET, REMOVAL, FleetRules
+from installer.model.instant import plain_time
+from installer.model.names import Mode
+from installer.model.overview import Generation, NodeHealth, NodeView, Rollout, group_nodes
+from installer.operator.find import Installed
+from installer.operator.kube_objects import Object, number_at
 
-_BREAKER = "breaker-"
+_BREAKER = breaker_name("")
 _EDITED = "no node could read it, and no other node began its generation, which canaries begin again"
 _LOST = "it was dated so far ahead that no node could take this permit, which is free now"
 
 
 @dataclass(frozen=True, slots=True)
-class Generation:
-    """One generation that nodes have begun. `stopped` says why no other node may begin it, empty if one may.
-    `passed`: when the canaries were through, 0 before; `soaks_until`: until when they are watched."""
+class RolloutLeases:
+    """The Leases of a rollout's namespace. `paused`: why planned work is stopped, None if it is not.
+    `permits`: those in use. `breakers`: the last begun first. `unreadable`: circuit breakers that were edited
+    by hand. `void`: permits that no node can have taken by the rules, and why."""
 
-    breaker: Breaker
-    stopped: str
-    soaks_until: float
-
-    @property
-    def at_work(self) -> tuple[str, ...]:
-        """Canaries that are waited for."""
-        return tuple(sorted(set(self.breaker.canaries) - self.breaker.succeeded))
+    paused: str | None
+    permits: tuple[Permit, ...]
+    breakers: tuple[Breaker, ...]
+    unreadable: tuple[str, ...]
+    void: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """A Lease that is to go: the circuit breaker of `generation`, with the nodes that have learnt that it
-    `failed`; or one with which something else is wrong: `why`, and what follows from its end."""
+    """A Lease to delete: the circuit breaker of `generation`, with the nodes that it `failed` on; or one
+    that is wrong otherwise: `why`, and what follows from its deletion."""
 
     lease: str
     generation: str = ""
@@ -47,106 +48,113 @@ class Released:
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Rollout:
-    """`nodes`, `waiting` and `outdated`: those that the DaemonSet selects, those whose pod is not available,
-    and those whose pod is not of the present template. `paused` says why planned work is stopped, None if it
-    is not. `permits` are those in use, of `limit` there may be. `generations`: the last begun first.
-    `unreadable`: circuit breakers that were edited by hand. `void`: permits that no node can have come by
-    honestly, and why."""
-
-    nodes: int
-    waiting: int
-    limit: int
-    paused: str | None
-    permits: tuple[Permit, ...]
-    generations: tuple[Generation, ...]
-    unreadable: tuple[str, ...] = ()
-    outdated: int = 0
-    void: Mapping[str, str] = field(default_factory=dict)
-
-
-def build_rollout(
-    daemonset: Mapping[str, Any], leases: Iterable[Mapping[str, Any]], rules: FleetRules, now: float
-) -> Rollout:
-    """From the DaemonSet and all Leases of the rollout's namespace."""
-    leases = list(leases)
-    status = daemonset.get("status")
-    status = status if isinstance(status, dict) else {}
-    size = measure(daemonset, "", now)
-    nodes = size.nodes
-    outdated = max(0, nodes - (status.get("updatedNumberScheduled") or 0))
-    every_permit = read_permits(leases)
-    permits = tuple(permit for permit in every_permit if permit.is_held(now))
-    void = dict.fromkeys((permit.name for permit in every_permit if permit.is_lost(now)), _LOST)
-    void |= _more_than_one(permits)
-    breakers, unreadable = _read_breakers(leases, now)
-    generations = tuple(
-        Generation(
-            breaker,
-            stopped(breaker, rules, nodes),
-            breaker.passed + rules.soak_seconds if breaker.passed else 0,
-        )
-        for breaker in sorted(breakers, key=lambda breaker: -breaker.begun)
-    )
-    limit = permits_of(rules.concurrent_restarts, nodes)
-    paused = find_pause(leases)
-    return Rollout(nodes, size.waiting, limit, paused, permits, generations, unreadable, outdated, void)
-
-
-def find_pause(leases: Iterable[Mapping[str, Any]]) -> str | None:
-    """Why planned work is stopped, None if it is not. Of the Leases of the rollout's namespace."""
-    return next((read_pause(each) for each in leases if metadata_of(each).get("name") == FLEET), None)
-
-
-def build_pause(why: str) -> dict[str, Any]:
-    """A merge patch of the Lease `fleet`: planned work begins nowhere until `build_resume`. Nodes find the
-    Lease by its label, which it may have lost."""
-    return {"metadata": {"labels": {ROLLOUT: FLEET}, "annotations": {PAUSE_ANNOTATION: why}}}
-
-
-def build_paused_fleet(namespace: str, why: str) -> dict[str, Any]:
-    """The Lease, where no node has written it yet."""
-    return build_lease(FLEET, namespace, FLEET, annotations={PAUSE_ANNOTATION: why})
-
-
-def build_resume() -> dict[str, Any]:
-    """A merge patch of the Lease."""
-    return {"metadata": {"annotations": {PAUSE_ANNOTATION: None}}}
-
-
-def to_retry(rollout: Rollout) -> tuple[Released, ...]:
-    """What to delete, so that the generations that were stopped are begun again: by canaries; and the permits
-    that no other node can take because of what one node has written."""
-    stopped = [each.breaker for each in rollout.generations if each.stopped]
-    found = [
-        Released(_BREAKER + each.generation, each.generation, tuple(sorted(each.failures)))
-        for each in stopped
-    ]
-    wrong = {**dict.fromkeys(rollout.unreadable, _EDITED), **rollout.void}
-    return (*found, *(Released(name, why=why) for name, why in wrong.items()))
-
-
-def _more_than_one(permits: Iterable[Permit]) -> Iterator[tuple[str, str]]:
-    """A node needs one."""
-    seen = set[str]()
-    for permit in sorted(permits, key=lambda permit: permit.index):
-        if permit.holder in seen - {""}:
-            yield (
-                permit.name,
-                f"node {permit.node} holds another permit and needs one, so that this is free now",
-            )
-        seen.add(permit.holder)
-
-
-def _read_breakers(leases: Iterable[Mapping[str, Any]], now: float) -> tuple[list[Breaker], tuple[str, ...]]:
+def read_leases(leases: list[Object], now: float) -> RolloutLeases:
+    permits = read_permits(leases)
+    held = tuple(permit for permit in permits if permit.is_held(now))
     breakers, unreadable = list[Breaker](), list[str]()
     for lease in leases:
         name = str(metadata_of(lease).get("name", ""))
-        if not name.startswith(_BREAKER):
-            continue
-        try:
-            breakers.append(read_breaker(name.removeprefix(_BREAKER), lease, now))
-        except ValueError:
-            unreadable.append(name)
-    return breakers, tuple(unreadable)
+        if name.startswith(_BREAKER):
+            try:
+                breakers.append(read_breaker(name.removeprefix(_BREAKER), lease, now))
+            except ValueError:
+                unreadable.append(name)
+    breakers.sort(key=lambda breaker: -breaker.begun)
+    void = {permit.name: _LOST for permit in permits if permit.is_lost(now)} | dict(_find_surplus(held))
+    return RolloutLeases(find_pause(leases), held, tuple(breakers), tuple(unreadable), void)
+
+
+def find_pause(leases: Iterable[Object]) -> str | None:
+    """Return why planned work is stopped, None if it is not."""
+    return next((read_pause(each) for each in leases if metadata_of(each).get("name") == FLEET), None)
+
+
+def _find_surplus(permits: Iterable[Permit]) -> Iterator[tuple[str, str]]:
+    """Yield the permits of a node that holds another one already."""
+    holders = set[str]()
+    for permit in sorted(permits, key=lambda permit: permit.index):
+        if permit.holder in holders - {""}:
+            what = f"node {permit.node} holds another permit and needs one, so that this is free now"
+            yield permit.name, what
+        holders.add(permit.holder)
+
+
+def to_retry(leases: RolloutLeases, rules: FleetRules, nodes: int) -> tuple[Released, ...]:
+    """Return what to delete, so that canaries begin the stopped generations again, and every permit can be
+    taken. `nodes`: how many the DaemonSet selects."""
+    found = [
+        Released(_BREAKER + each.generation, each.generation, tuple(sorted(each.failures)))
+        for each in leases.breakers
+        if stopped(each, rules, nodes)
+    ]
+    wrong = {**dict.fromkeys(leases.unreadable, _EDITED), **leases.void}
+    return (*found, *(Released(name, why=why) for name, why in wrong.items()))
+
+
+def build_rollout(
+    installed: Installed,
+    leases: RolloutLeases,
+    rules: FleetRules,
+    nodes: Collection[NodeView],
+) -> Rollout:
+    """What the nodes say decides which generations are current: those whose pod is of the present template.
+    Where they say nothing (`annotateNode: false`), it is the one that was begun last. A removal has a circuit
+    breaker only where a plugin is to follow it."""
+    mode, installs = installed.what.mode, installed.what.mode is Mode.INSTALL
+    size = measure(installed.daemon_set, "", 0.0)
+    ours = [each for each in nodes if each.mode is mode]
+    wanted = {each.wanted for each in ours if each.wanted and not each.outdated} if installs else set()
+    begun = [each.generation for each in leases.breakers]
+    current = wanted or set([name for name in begun if (name == REMOVAL) is not installs][:1])
+    breakers = (*(Breaker(each) for each in wanted - set(begun)), *leases.breakers)
+    generations = [
+        _build_generation(each, stopped(each, rules, size.nodes), rules, ours, each.generation in current)
+        for each in breakers
+    ]
+    updated = number_at(installed.daemon_set, "status", "updatedNumberScheduled")
+    outdated = max(0, size.nodes - updated)
+    return Rollout(
+        daemon_set=f"{installed.what.namespace}/{installed.what.name}",
+        nodes=size.nodes,
+        waiting=size.waiting,
+        paused=leases.paused,
+        permits=tuple((each.node or each.name, plain_time(each.taken)) for each in leases.permits),
+        limit=permits_of(rules.concurrent_restarts, size.nodes),
+        generations=tuple(sorted(generations, key=lambda each: not each.current)),
+        unreadable=tuple(
+            name for name in leases.unreadable if not wanted or name in map(breaker_name, wanted)
+        ),
+        outdated=outdated,
+        mode=mode,
+        awaited=group_nodes(each for each in ours if each.health is not NodeHealth.WELL),
+        stuck=outdated > 0 and not leases.permits and _is_stuck(ours),
+    )
+
+
+def _build_generation(
+    breaker: Breaker, why_stopped: str, rules: FleetRules, nodes: Collection[NodeView], current: bool
+) -> Generation:
+    passed = breaker.passed
+    ours = [each for each in nodes if each.wanted == breaker.generation]
+    return Generation(
+        breaker.generation,
+        begun=plain_time(breaker.begun) if breaker.begun else "",
+        canaries=tuple(sorted(breaker.canaries)),
+        succeeded=tuple(sorted(breaker.succeeded)),
+        failures={node: failure.why for node, failure in sorted(breaker.failures.items())},
+        passed=plain_time(passed) if passed else "",
+        soaks_until=plain_time(passed + rules.soak_seconds) if passed else "",
+        stopped=why_stopped,
+        missing=0 if passed else breaker.missing,
+        current=current,
+        has=sum(each.health is NodeHealth.WELL for each in ours),
+        awaits=sum(each.phase == Phase.WAITING for each in ours),
+    )
+
+
+def _is_stuck(nodes: Collection[NodeView]) -> bool:
+    """Whether no node works, because nodes have refused or failed: a rolling update replaces no further pod
+    while so many are not available."""
+    blocked = any(each.phase in (Phase.REFUSED, Phase.FAILED) and not each.ready for each in nodes)
+    at_work = any(each.health is NodeHealth.WORKING and each.phase != Phase.WAITING for each in nodes)
+    return blocked and not at_work

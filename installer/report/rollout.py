@@ -8,14 +8,14 @@ from typing import TextIO
 from installer.model.event import name_some
 from installer.model.jsontext import to_camel
 from installer.model.names import Mode
-from installer.model.overview import GenerationView, RolloutView
+from installer.model.overview import Generation, Rollout
 from installer.report.terminal import BOLD, RED, YELLOW, one_line, paint, wants_color, write_json
 
 _SCHEMA = 1
 _NAMED = 5  # failures
 
 
-def print_rollouts(seen: Sequence[RolloutView], output: str, stream: TextIO) -> int:
+def print_rollouts(seen: Sequence[Rollout], output: str, stream: TextIO) -> int:
     """Writes them to `stream`; returns the exit code: 0, or 3 where planned work is stopped, or stands still
     until a person has been at a node."""
     if output == "json":
@@ -26,7 +26,7 @@ def print_rollouts(seen: Sequence[RolloutView], output: str, stream: TextIO) -> 
     return 3 if any(each.is_stopped or each.stuck for each in seen) else 0
 
 
-def _all_lines(seen: RolloutView, color: bool) -> Iterator[str]:
+def _all_lines(seen: Rollout, color: bool) -> Iterator[str]:
     yield from rollout_lines(seen, color)
     if seen.stuck:
         yield paint("  stalled: no node continues until one of these is fixed", RED, color)
@@ -37,7 +37,7 @@ def _all_lines(seen: RolloutView, color: bool) -> Iterator[str]:
         yield f"  not done: {len(group.nodes)} {group.health}{one_line(phase)}{why} ({names})"
 
 
-def rollout_json(seen: RolloutView) -> Mapping[str, object]:
+def rollout_json(seen: Rollout) -> Mapping[str, object]:
     return {
         **to_camel(seen),
         "stopped": seen.is_stopped,
@@ -51,7 +51,7 @@ def rollout_json(seen: RolloutView) -> Mapping[str, object]:
     }
 
 
-def rollout_lines(seen: RolloutView, color: bool = False) -> Iterator[str]:
+def rollout_lines(seen: Rollout, color: bool = False) -> Iterator[str]:
     """For people."""
     ready = seen.nodes - seen.waiting
     removal = ", a removal" if seen.mode is Mode.REMOVE else ""
@@ -71,7 +71,7 @@ def rollout_lines(seen: RolloutView, color: bool = False) -> Iterator[str]:
         yield paint(f"  Lease {one_line(name)} is not understood: `rollout retry` deletes it", RED, color)
 
 
-def _generation_lines(seen: GenerationView, color: bool) -> Iterator[str]:
+def _generation_lines(seen: Generation, color: bool) -> Iterator[str]:
     canaries = f"{len(seen.succeeded)} of {len(seen.canaries)} canaries have it"
     through = f", through since {seen.passed}, watched until {seen.soaks_until}" if seen.passed else ""
     missing = f", {seen.missing} nodes with their label have not begun yet" if seen.missing else ""

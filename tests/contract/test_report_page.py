@@ -11,12 +11,12 @@ from installer.model.instant import plain_time
 from installer.model.names import Mode
 from installer.model.overview import (
     FleetInstallation,
-    GenerationView,
+    Generation,
     NodeHealth,
     NodeView,
     Overview,
     Progress,
-    RolloutView,
+    Rollout,
 )
 from installer.report.overview import render_page
 from tests.lib.browser import PROGRAM, Browser
@@ -41,7 +41,7 @@ def nodes() -> Iterator[NodeView]:
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    begun = GenerationView(
+    begun = Generation(
         "0123456789abcdef",
         plain_time(NOW - 2000),
         ("n299",),
@@ -49,9 +49,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"n7": "no space"},
         plain_time(NOW - 1900),
     )
-    rollout = RolloutView(
-        "resources/installer", 300, 49, "a Friday", (("n260", plain_time(NOW)),), 3, (begun,)
-    )
+    rollout = Rollout("resources/installer", 300, 49, "a Friday", (("n260", plain_time(NOW)),), 3, (begun,))
     installed = FleetInstallation("resources", "installer", "installer", Mode.INSTALL, "image:1")
     order = list(NodeHealth)
     found = sorted(nodes(), key=lambda node: order.index(node.health))

@@ -18,12 +18,12 @@ from installer.model.names import Mode
 from installer.model.overview import (
     NEED_A_PERSON,
     FleetInstallation,
-    GenerationView,
+    Generation,
     NodeHealth,
     NodeView,
     Overview,
     Progress,
-    RolloutView,
+    Rollout,
     group_nodes,
 )
 from installer.operator.find import Installed
@@ -201,10 +201,10 @@ def test_whoever_needs_a_person_is_told_what_to_do_and_where_it_stands(
         assert heading in anchors(ROOT / page)
 
 
-def rollout(outdated: int = 0, passed: float = 0, paused: str | None = None) -> RolloutView:
+def rollout(outdated: int = 0, passed: float = 0, paused: str | None = None) -> Rollout:
     """`passed`: so many minutes ago its canaries were through."""
     when = plain_time(NOW.timestamp() - 60 * passed) if passed else ""
-    return RolloutView("a/b", 50, 0, paused, (), 1, (GenerationView("one", passed=when),), outdated=outdated)
+    return Rollout("a/b", 50, 0, paused, (), 1, (Generation("one", passed=when),), outdated=outdated)
 
 
 def changed(*minutes: float) -> list[NodeView]:
@@ -230,7 +230,7 @@ BUSY = [NodeView("b1", NodeHealth.WORKING, phase=Phase.REPAIRING)]
     ],
 )
 def test_the_rest_is_estimated_from_the_pace_since_the_canaries_were_through(
-    nodes: list[NodeView], rollouts: tuple[RolloutView, ...], progress: Progress | None
+    nodes: list[NodeView], rollouts: tuple[Rollout, ...], progress: Progress | None
 ) -> None:
     assert see_progress(nodes, rollouts, NOW.timestamp()) == progress
 

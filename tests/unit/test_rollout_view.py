@@ -14,12 +14,12 @@ from installer.cluster.breaker import Breaker, Failure, build_breaker
 from installer.model.daemon import Phase
 from installer.model.fleet import FleetRules
 from installer.model.names import COMPONENTS, STATUS, Mode
-from installer.model.overview import FleetInstallation, NodeHealth, NodeView, RolloutView
+from installer.model.overview import FleetInstallation, NodeHealth, NodeView, Rollout
 from installer.operator.api import DAEMON_SETS, LEASES, NODES, PODS, KubeApi, Page, Resource
 from installer.operator.find import Installed
 from installer.operator.look import look
-from installer.operator.rollout import build_view, see_rollouts
-from installer.operator.rollout_view import build_rollout
+from installer.operator.rollout import see_rollouts
+from installer.operator.rollout_view import build_rollout, read_leases
 from installer.report.rollout import print_rollouts
 from tests.lib.rules import rule
 
@@ -37,10 +37,10 @@ def installed(mode: Mode = Mode.INSTALL, nodes: int = 3, updated: int = 3) -> In
     return Installed(FleetInstallation("ours", name, "installer", mode, "image:1"), daemon_set)
 
 
-def view(*breakers: Breaker, nodes: tuple[NodeView, ...] = (), what: Installed | None = None) -> RolloutView:
+def view(*breakers: Breaker, nodes: tuple[NodeView, ...] = (), what: Installed | None = None) -> Rollout:
     what = what or installed()
-    leases = [build_breaker(breaker, PLACE, RULES, 3) for breaker in breakers]
-    return build_view(what, build_rollout(what.daemon_set, leases, RULES, NOW), nodes)
+    leases: list[Any] = [build_breaker(breaker, PLACE, RULES, 3) for breaker in breakers]
+    return build_rollout(what, read_leases(leases, NOW), RULES, nodes)
 
 
 def node(name: str, wanted: str, health: NodeHealth = NodeHealth.WELL, **more: Any) -> NodeView:
@@ -48,7 +48,7 @@ def node(name: str, wanted: str, health: NodeHealth = NodeHealth.WELL, **more: A
     return NodeView(name, health, wanted=wanted, **given)
 
 
-def said(*seen: RolloutView) -> tuple[int, str]:
+def said(*seen: Rollout) -> tuple[int, str]:
     stream = io.StringIO()
     code = print_rollouts(seen, "text", stream)
     return code, stream.getvalue()

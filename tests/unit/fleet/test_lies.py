@@ -13,7 +13,7 @@ from installer.cluster.breaker import Breaker, build_breaker
 from installer.cluster.leases import Permit, breaker_name, build_lease, build_permit, permit_name
 from installer.cluster.size import FleetSize, build_size
 from installer.model.fleet import BREAKER, SIZE
-from installer.operator.rollout_view import Rollout, build_rollout, to_retry
+from installer.operator.rollout_view import RolloutLeases, read_leases, to_retry
 from tests.lib.fleet_bench import (
     DAEMONSET,
     LEASES,
@@ -32,9 +32,9 @@ THE_FLEET = f"{LEASES}/fleet"
 THE_BREAKER = f"{LEASES}/{breaker_name('one')}"
 
 
-def see(store: Store) -> Rollout:
-    leases = [found for path, found in store.objects.items() if path.startswith(LEASES)]
-    return build_rollout(store.objects[DAEMONSET], leases, RULES, store.now)
+def see(store: Store) -> RolloutLeases:
+    leases: list[Any] = [found for path, found in store.objects.items() if path.startswith(LEASES)]
+    return read_leases(leases, store.now)
 
 
 def put_permit(store: Store, index: int, **spec: Any) -> None:
@@ -66,8 +66,8 @@ def test_nobody_waits_for_a_time_that_a_breaker_has_not_seen_yet(store: Store, f
     said["failures"] = {"y": {"time": time, "why": "z" * 100_000}} if field == "begun" else {}
     lease["metadata"]["annotations"][BREAKER] = json.dumps(said)
     store.put(THE_BREAKER, lease)
-    (seen,) = see(store).generations
-    assert all(len(failure.why) == 300 for failure in seen.breaker.failures.values())
+    (seen,) = see(store).breakers
+    assert all(len(failure.why) == 300 for failure in seen.failures.values())
     if field == "passed":
         node = Node(store, "a", RULES)
         waits = node.begin().wait
@@ -83,7 +83,7 @@ def test_a_permit_that_is_dated_years_ahead_is_nobodys(store: Store, time: str) 
     put_permit(store, 0, holderIdentity="x/uid-x", renewTime=time, leaseDurationSeconds=1 << 31)
     seen = see(store)
     assert seen.permits == ()
-    assert [each.lease for each in to_retry(seen)] == ["permit-0"]
+    assert [each.lease for each in to_retry(seen, RULES, 3)] == ["permit-0"]
     assert Node(store, "a", RULES).begin(REPAIR).granted
     assert spec_of(store, 1)["holderIdentity"] == "a/uid-a"
 
@@ -95,7 +95,7 @@ def test_where_every_permit_is_lost_a_node_says_who_can_help(store: Store) -> No
     answer = Node(store, "a", RULES).begin(REPAIR)
     assert not answer.granted
     assert "rollout retry" in answer.why
-    assert len(to_retry(see(store))) == 1000
+    assert len(to_retry(see(store), RULES, 3)) == 1000
 
 
 @pytest.mark.parametrize("holder", ["", "x/uid-x"])
@@ -128,7 +128,7 @@ def test_a_node_that_holds_several_permits_loses_all_but_one_by_a_retry(store: S
     store.size(3)
     for index in range(3):
         put_permit(store, index, holderIdentity="x/u", renewTime=later(store, 0), leaseDurationSeconds=800)
-    assert [each.lease for each in to_retry(see(store))] == ["permit-1", "permit-2"]
+    assert [each.lease for each in to_retry(see(store), RULES, 3)] == ["permit-1", "permit-2"]
 
 
 def test_no_node_begins_by_a_size_that_another_one_made_up(store: Store) -> None:

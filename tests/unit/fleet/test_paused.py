@@ -8,7 +8,7 @@ import pytest
 
 from installer.cluster.kubeapi import Answer
 from installer.model.hold import PAUSE_ANNOTATION
-from installer.operator.rollout_view import build_pause
+from installer.operator.rollout import build_pause
 from tests.lib.fleet_bench import (
     DAEMONSET,
     REPAIR,
