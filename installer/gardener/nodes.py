@@ -1,21 +1,33 @@
-"""What a Shoot says of its nodes: on which our pods do not do yet what they are there for, and why. From the
-DaemonSets, their pods, the nodes and the events of the Shoot; `judge` is pure.
+"""Judges the nodes of a Shoot: on which our pods do not do yet what they are there for, and why. By the
+DaemonSets, their pods and the nodes. A Shoot may have thousands of them, and its API server may be hostile:
+of each object only a few short texts are kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from installer.gardener.seen import Pod, SeenNode, items_of, parse_node, parse_pod
 from installer.model.daemon import Phase
+from installer.model.event import name_some
 from installer.model.instant import plain_time
 from installer.model.names import COMPONENT_LABEL, COMPONENTS, OURS, Mode
-from installer.operator.api import CORE_EVENTS, DAEMON_SETS, NODES, PODS, ApiError, KubeApi
-from installer.operator.kube_objects import Object, cut_line, mapping_at, number_at, text_at
+from installer.operator.api import DAEMON_SETS, NODES, PODS, ApiError, KubeApi
+from installer.operator.kube_objects import (
+    Object,
+    condition_of,
+    cut_line,
+    mapping_at,
+    number_at,
+    parse_time,
+    silent_since,
+    text_at,
+)
+from installer.operator.look import PodView, read_pods, read_status
 
 _COMPONENT = ("metadata", "labels", COMPONENT_LABEL)
+_NAME = 253  # characters of a DNS name (RFC 1123)
 _NAMED = 5  # nodes in a message
 _PATIENCE = timedelta(minutes=5)  # so long a pod may take for a change, or to come to a new node
 SILENCE = timedelta(minutes=10)  # a node that is not heard of so long is not waited for
@@ -48,17 +60,41 @@ class Nodes:
         return not (self.left or self.silent or self.pending or self.unknown)
 
 
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """`silent`: since when its kubelet is silent, None if it is not. `unready`: why it is not Ready, as
+    kubelet says. `state` and `reason` are what the installer says there, empty if it says nothing."""
+
+    silent: datetime | None = None
+    unready: str = ""
+    state: str = ""
+    reason: str = ""
+
+
+def read_nodes(nodes: Iterable[Object]) -> dict[str, NodeState]:
+    """By their names."""
+    found = dict[str, NodeState]()
+    for node in nodes:
+        ready, status = condition_of(node, "Ready"), read_status(mapping_at(node, "metadata"))
+        found[cut_line(text_at(node, "metadata", "name"), _NAME)] = NodeState(
+            silent_since(node),
+            cut_line(text_at(ready, "message")) if ready.get("status") == "False" else "",
+            status.get("state", ""),
+            cut_line(status.get("reason", "")),
+        )
+    return found
+
+
 def name_nodes(nodes: Sequence[Node]) -> str:
-    """The first of them, with their reasons."""
-    named = ", ".join(f"{each.name} ({each.why})" for each in nodes[:_NAMED])
-    return named + (f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else "")
+    """Return the first of them, with their reasons."""
+    return name_some([f"{each.name} ({each.why})" for each in nodes], _NAMED)
 
 
 def ask_nodes(api: KubeApi, mode: Mode, now: datetime) -> Nodes:
     """One request where all is well, some more where it is not. A removal is done only where neither a
     DaemonSet nor a pod of an installation is left: whoever put them there, they would bring it back."""
     try:
-        sets = {text_at(each, *_COMPONENT): each for each in items_of(api.list_pages(DAEMON_SETS, OURS))}
+        sets = {text_at(each, *_COMPONENT): each for each in api.list_objects(DAEMON_SETS, OURS)}
         if mode is Mode.REMOVE and (ending := _who_ends(api, sets.get(COMPONENTS[Mode.INSTALL]), now)):
             return ending
         daemon_set = sets.get(COMPONENTS[mode])
@@ -69,20 +105,25 @@ def ask_nodes(api: KubeApi, mode: Mode, now: datetime) -> Nodes:
         if _is_done(daemon_set):
             return Nodes(count=number_at(daemon_set, "status", "desiredNumberScheduled"))
         pods = _pods(api, mode, text_at(daemon_set, "metadata", "namespace"))
-        return judge(daemon_set, pods, _nodes_of(api, daemon_set), now, lambda node: _said_of(api, node))
+        return judge(daemon_set, pods, _nodes_of(api, daemon_set), now)
     except ApiError as error:
         return Nodes(unknown=f"The Shoot's API server does not list its nodes: {error}")
 
 
-def _pods(api: KubeApi, mode: Mode, namespace: str = "") -> list[Pod]:
+def _pods(api: KubeApi, mode: Mode, namespace: str = "") -> dict[str, PodView]:
+    """Return the pods of one mode by their nodes."""
     selector = f"{OURS},{COMPONENT_LABEL}={COMPONENTS[mode]}"
-    return [parse_pod(each) for each in items_of(api.list_pages(PODS, selector, namespace))]
+    return by_node(api.list_objects(PODS, selector, namespace))
 
 
-def _nodes_of(api: KubeApi, daemon_set: Object) -> list[SeenNode]:
+def by_node(pods: Iterable[Object]) -> dict[str, PodView]:
+    return {name: pod for (name, _), pod in sorted(read_pods(pods).items()) if name}
+
+
+def _nodes_of(api: KubeApi, daemon_set: Object) -> dict[str, NodeState]:
     wanted = mapping_at(daemon_set, "spec", "template", "spec", "nodeSelector")
     selector = ",".join(f"{key}={value}" for key, value in sorted(wanted.items()))
-    return [parse_node(each) for each in items_of(api.list_pages(NODES, selector))]
+    return read_nodes(api.list_objects(NODES, selector))
 
 
 def _who_ends(api: KubeApi, installed: Object | None, now: datetime) -> Nodes | None:
@@ -90,13 +131,13 @@ def _who_ends(api: KubeApi, installed: Object | None, now: datetime) -> Nodes | 
 
     Raises ApiError.
     """
-    pods = _by_node(_pods(api, Mode.INSTALL))
+    pods = _pods(api, Mode.INSTALL)
     if installed is None and not pods:
         return None
-    known = {each.name: each for each in _nodes_of(api, installed or {})} if pods else {}
+    nodes = _nodes_of(api, installed or {}) if pods else {}
     ending = list[Node]()
-    for name in sorted(pods):
-        since = known[name].silent if name in known else None
+    for name in pods:
+        since = nodes.get(name, NodeState()).silent
         if installed is not None or since is None or now - since <= SILENCE:
             ending.append(Node(name, silent_words(since) if since else "its installation pod is terminating"))
     if installed is None and not ending:
@@ -108,35 +149,27 @@ def _who_ends(api: KubeApi, installed: Object | None, now: datetime) -> Nodes | 
 
 
 def judge(
-    daemon_set: Object,
-    pods: Iterable[Pod],
-    nodes: Iterable[SeenNode],
-    now: datetime,
-    said_of: Callable[[str], str],
+    daemon_set: Object, pods: Mapping[str, PodView], nodes: Mapping[str, NodeState], now: datetime
 ) -> Nodes:
-    """`said_of` has the last complaint of a node, or nothing."""
-    by_name = {each.name: each for each in nodes}
+    """`pods` are by their nodes. Pure."""
     left, silent, given_up, young = list[Node](), list[Node](), list[Node](), list[str]()
-    ready, has_pod = set[str](), _by_node(pods)
-    for name, pod in sorted(has_pod.items()):
-        node = by_name.get(name, SeenNode(name))
+    for name, pod in pods.items():
+        node = nodes.get(name, NodeState())
         since = node.silent
         if pod.ready:
-            ready.add(name)
-        elif since is not None:
+            continue
+        if since is not None:
             (given_up if now - since > SILENCE else silent).append(Node(name, silent_words(since)))
         elif node.state == Phase.WAITING:
             young.append(name)  # for a permit, however long that takes
-        elif now - pod.created < _PATIENCE and not pod.complaint:
+        elif now - parse_time(pod.created) < _PATIENCE and not pod.complaint:
             young.append(name)
         else:
-            said = "" if len(left) >= _NAMED else _why(node, pod) or said_of(name)
-            left.append(Node(name, said or "its pod is not Ready"))
-    count = number_at(daemon_set, "status", "desiredNumberScheduled")
-    seen = len(ready) + len(left) + len(silent) + len(given_up) + len(young)
-    for name, node in sorted(by_name.items()):
+            left.append(Node(name, _why(node, pod)))
+    count, seen = number_at(daemon_set, "status", "desiredNumberScheduled"), len(pods)
+    for name, node in sorted(nodes.items()):
         since = node.silent
-        if seen < count and name not in has_pod and since is not None and now - since > SILENCE:
+        if seen < count and name not in pods and since is not None and now - since > SILENCE:
             given_up.append(Node(name, silent_words(since)))
             seen += 1
     pending = _pending(daemon_set, count, seen, young, len(given_up))
@@ -147,8 +180,7 @@ def _pending(daemon_set: Object, count: int, seen: int, young: Sequence[str], gi
     if not _is_observed(daemon_set):
         return "The Shoot has not taken up the new DaemonSet yet."
     if young:
-        more = f" and {len(young) - _NAMED} more" if len(young) > _NAMED else ""
-        return f"Under way on {', '.join(young[:_NAMED])}{more}."
+        return f"Under way on {name_some(young, _NAMED)}."
     if seen < count:
         return f"{count - seen} of {count} nodes have no pod yet."
     updated = number_at(daemon_set, "status", "updatedNumberScheduled")
@@ -169,34 +201,11 @@ def _is_done(daemon_set: Object) -> bool:
     return _is_observed(daemon_set) and numbers == [count] * 3
 
 
-def _by_node(pods: Iterable[Pod]) -> Mapping[str, Pod]:
-    """The pod of each node; of two, the one that stays."""
-    found: dict[str, Pod] = {}
-    for pod in pods:
-        if pod.node and (pod.node not in found or not pod.going):
-            found[pod.node] = pod
-    return found
-
-
 def silent_words(since: datetime) -> str:
     return f"silent since {plain_time(since.timestamp())}"
 
 
-def _why(node: SeenNode, pod: Pod) -> str:
+def _why(node: NodeState, pod: PodView) -> str:
     if said := ": ".join(word for word in (node.state, node.reason) if word):
         return cut_line(said)
-    return pod.complaint or (f"not Ready: {node.unready}" if node.unready else "")
-
-
-def _said_of(api: KubeApi, node: str) -> str:
-    """The last warning of the installer on it. It is one of the node's events, as kubelet's are."""
-    chosen = f"involvedObject.kind=Node,involvedObject.name={node},type=Warning"
-    try:
-        last, said = "", ""
-        for each in items_of(api.list_pages(CORE_EVENTS, "", "default", fields=chosen)):
-            when = text_at(each, "lastTimestamp")
-            if text_at(each, "source", "component") == "cri-resmgr-installer" and when >= last:
-                last, said = when, cut_line(f"{text_at(each, 'reason')}: {text_at(each, 'message')}")
-        return said
-    except ApiError:
-        return ""
+    return pod.complaint or (f"not Ready: {node.unready}" if node.unready else "its pod is not Ready")

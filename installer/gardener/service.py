@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from installer.gardener.controller import Controller, Setup
 from installer.gardener.desired import EXTENSION_TYPE
-from installer.gardener.fenced import Fenced
 from installer.gardener.leases import Leadership, beat
 from installer.gardener.pulses import Pulses
 from installer.operator.api import ApiError, KubeApi
@@ -39,8 +38,14 @@ def serve(
             log(line)
 
     held = leadership.held
-    fenced = setup._replace(connect=lambda kubeconfig: Fenced(setup.connect(kubeconfig), held))
-    acting = Controller(Fenced(seed, held), fenced, say)
+
+    def connect(kubeconfig: bytes) -> KubeApi:
+        client = setup.connect(kubeconfig)
+        client.fence(held)
+        return client
+
+    seed.fence(held)
+    acting = Controller(seed, setup._replace(connect=connect), say)
     controller = threading.Thread(target=acting.run, args=(ended,), daemon=True)
     heart = threading.Thread(target=_beat, args=(leases, namespace, ended, say, setup.pulses), daemon=True)
     controller.start()

@@ -63,8 +63,8 @@ def _holds(owned: Owned, adjustments: tuple[str, ...]) -> bool:
 def _find_pods(api: KubeApi, instance: str, now: datetime) -> tuple[list[Node], list[Node]]:
     """The nodes that have some and are awaited, and those that are not. Raises ApiError."""
     ending, silent = list[Node](), list[Node]()
-    pages = api.list_pages(PODS, f"{OURS},{INSTANCE_LABEL}={instance}")
-    for name in sorted({text_at(pod, "spec", "nodeName") for page in pages for pod in page.items}):
+    pods = api.list_objects(PODS, f"{OURS},{INSTANCE_LABEL}={instance}")
+    for name in sorted({text_at(pod, "spec", "nodeName") for pod in pods}):
         since = silent_since(_find_node(api, name))
         if since is not None and now - since > SILENCE:
             silent.append(Node(name, silent_words(since)))

@@ -14,7 +14,7 @@ from typing import Any
 
 from installer.errors import InvalidInputError
 from installer.inputs.yaml_document import parse_document
-from installer.operator.api import PAGE, PODS, KubeApi, Resource
+from installer.operator.api import PODS, KubeApi, Resource
 from installer.operator.kube_objects import Object, items_at, mapping_at, text_at
 from installer.operator.nri_table import Grade
 from installer.operator.translate import Entry
@@ -64,10 +64,9 @@ class Workload:
 def find_workloads(api: KubeApi) -> Iterator[Workload]:
     """Yield those of all namespaces that have an annotation of cri-resmgr. Raises ApiError."""
     for kind, path in _KINDS.items():
-        for page in api.list_pages(kind, limit=PAGE):
-            for each in page.items:
-                if not any(True for _ in items_at(each, "metadata", "ownerReferences")):
-                    yield from _translate_workload(kind, path, each)
+        for each in api.list_objects(kind):
+            if not any(True for _ in items_at(each, "metadata", "ownerReferences")):
+                yield from _translate_workload(kind, path, each)
 
 
 def _translate_workload(kind: Resource, path: Sequence[str], workload: Object) -> Iterator[Workload]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from installer.operator.kube_objects import Object
 
-PAGE = 500  # objects of one answer, as kubectl asks
 MERGE = "application/merge-patch+json"  # RFC 7386
 STRATEGIC = "application/strategic-merge-patch+json"  # lists by their keys
 
@@ -35,22 +34,24 @@ NODES = Resource("", "v1", "nodes")
 PODS = Resource("", "v1", "pods")
 SECRETS = Resource("", "v1", "secrets")
 CONFIG_MAPS = Resource("", "v1", "configmaps")
-CORE_EVENTS = Resource("", "v1", "events")
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`seconds` for a request with all of its answer, `size` of that in bytes. A list has so many `pages`,
-    and `list_seconds` for all of them. The server ends a watch after `watch_seconds`."""
+    """`seconds` and `size` (in bytes) bound a request with its answer; `pages` and `list_seconds` a list. The
+    server ends a watch after `watch_seconds`. `page`: how many objects of a list one request asks for."""
 
     seconds: float = 30.0
     size: int = 64 << 20
     pages: int = 2000
     list_seconds: float = 600.0
     watch_seconds: int = 100
+    page: int = 50  # a Cluster alone may have 200 KB
 
 
 USUAL = Limits()
+KUBECTL = Limits(page=500)
+"""As kubectl asks."""
 LEASE = Limits(seconds=3.0, size=1 << 20)
 """Far below the length of a Lease: who waits longer cannot know any more whether it is held."""
 SHOOT = Limits(seconds=10.0, size=4 << 20, pages=200, list_seconds=30.0)
@@ -97,12 +98,15 @@ class KubeApi:
         """By the clock of the server, as it has last said: a person's machine may be wrong by hours."""
         raise NotImplementedError
 
-    def list_pages(
-        self, resource: Resource, selector: str = "", namespace: str = "", limit: int = 0, fields: str = ""
-    ) -> Iterable[Page]:
-        """All objects that the label selector and the field selector choose, `limit` of them with each
-        request; 0: few. If the version of the first page expires meanwhile, the rest is as it is now."""
+    def list_pages(self, resource: Resource, selector: str = "", namespace: str = "") -> Iterable[Page]:
+        """All objects that the label selector chooses. If the version of the first page expires meanwhile,
+        the rest is as it is now."""
         raise NotImplementedError
+
+    def list_objects(self, resource: Resource, selector: str = "", namespace: str = "") -> Iterator[Object]:
+        """The same without their version. Holds one page at a time."""
+        for page in self.list_pages(resource, selector, namespace):
+            yield from page.items
 
     def watch(self, resource: Resource, version: str, selector: str = "") -> Iterable[tuple[str, Object]]:
         """ADDED, MODIFIED, DELETED and BOOKMARK with the object, from `version` on. Ends when the server ends
@@ -131,6 +135,11 @@ class KubeApi:
 
     def delete(self, resource: Resource, namespace: str, name: str) -> None:
         """Does nothing where it is not there."""
+        raise NotImplementedError
+
+    def fence(self, may_write: Callable[[], bool]) -> None:
+        """From now on, each write raises ApiError unless `may_write` allows it. It is asked before each
+        request, not once before a decision that may have waited for something in between."""
         raise NotImplementedError
 
     def within(self, seconds: float) -> AbstractContextManager[None]:

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 from installer.model.daemon import Phase
 from installer.model.hold import PAUSE_ANNOTATION
 from installer.model.names import LAST_FAILURE, LEFT, NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
-from installer.operator.api import NODES, PAGE, STRATEGIC, ApiError, KubeApi
+from installer.operator.api import NODES, STRATEGIC, ApiError, KubeApi
 from installer.operator.kube_objects import Object, condition_of, items_at, mapping_at, text_at
 from installer.operator.look import read_status
 
@@ -68,8 +68,7 @@ def _mark(api: KubeApi, name: str, why: str) -> None:
 
 def _marked(api: KubeApi) -> dict[str, Patches]:
     """The Nodes that have any of it, and what takes it off each."""
-    nodes = (node for page in api.list_pages(NODES, "", "", PAGE) for node in page.items)
-    found = {text_at(node, "metadata", "name"): build_patches(node) for node in nodes}
+    found = {text_at(node, "metadata", "name"): build_patches(node) for node in api.list_objects(NODES)}
     return {name: patches for name, patches in found.items() if any(patches)}
 
 

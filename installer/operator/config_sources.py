@@ -15,7 +15,7 @@ from installer.inputs.yaml_document import parse_document
 from installer.manifests.provider import load_provider_configs
 from installer.manifests.text import dump
 from installer.manifests.values import STATIC_CONFIGS, is_config_key
-from installer.operator.api import CONFIG_MAPS, PAGE, KubeApi
+from installer.operator.api import CONFIG_MAPS, KubeApi
 from installer.operator.kube_objects import mapping_at, text_at
 
 _AGENTS = "cri-resmgr-config."
@@ -68,14 +68,13 @@ def read_cluster(api: KubeApi) -> dict[str, str]:
     texts: dict[str, str] = {}
     places: dict[str, str] = {}
     faults = []
-    for page in api.list_pages(CONFIG_MAPS, limit=PAGE):
-        for each in page.items:
-            namespace, name = (text_at(each, "metadata", key) for key in ("namespace", "name"))
-            place = f"{namespace}/{name}"
-            for key, text in _texts_of(name, mapping_at(each, "data")).items():
-                if texts.setdefault(key, text) != text:
-                    faults.append(f"{key}: {places[key]} and {place} differ: translate each with --configs")
-                places.setdefault(key, place)
+    for each in api.list_objects(CONFIG_MAPS):
+        namespace, name = (text_at(each, "metadata", key) for key in ("namespace", "name"))
+        place = f"{namespace}/{name}"
+        for key, text in _texts_of(name, mapping_at(each, "data")).items():
+            if texts.setdefault(key, text) != text:
+                faults.append(f"{key}: {places[key]} and {place} differ: translate each with --configs")
+            places.setdefault(key, place)
     return _checked(texts, faults, "no ConfigMap of this cluster has cri-resmgr's configuration")
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from installer.model.names import COMPONENT_LABEL, INSTANCE_LABEL, OURS, mode_of
 from installer.model.overview import FleetInstallation
-from installer.operator.api import DAEMON_SETS, PAGE, KubeApi
+from installer.operator.api import DAEMON_SETS, KubeApi
 from installer.operator.kube_objects import Object, items_at, mapping_at, text_at
 
 
@@ -25,8 +25,7 @@ class Installed:
 def find_installations(api: KubeApi, namespace: str = "", instance: str = "") -> tuple[Installed, ...]:
     """Without a namespace, of all; without an instance, all. Raises ApiError."""
     selector = OURS + (f",{INSTANCE_LABEL}={instance}" if instance else "")
-    pages = api.list_pages(DAEMON_SETS, selector, namespace, PAGE)
-    found = [read_installed(each) for page in pages for each in page.items]
+    found = [read_installed(each) for each in api.list_objects(DAEMON_SETS, selector, namespace)]
     return tuple(each for each in found if each is not None)
 
 

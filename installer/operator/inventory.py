@@ -17,7 +17,7 @@ from installer.model.names import (
     UNINSTALLING,
     Mode,
 )
-from installer.operator.api import CONFIG_MAPS, DAEMON_SETS, LEASES, PAGE, ApiError, KubeApi, Resource
+from installer.operator.api import CONFIG_MAPS, DAEMON_SETS, LEASES, ApiError, KubeApi, Resource
 from installer.operator.kube_objects import Object, cut_line, items_at, mapping_at, text_at
 
 _NAMES = ("cri-resmgr-installer", "cri-resmgr-agent")
@@ -162,8 +162,7 @@ def _why_held(given: Object) -> str:
 def _list(api: KubeApi, resource: Resource, selector: str, namespace: str = "") -> Iterator[Object]:
     """Nothing where the API server does not know the kind."""
     try:
-        for page in api.list_pages(resource, selector, namespace, PAGE):
-            yield from page.items
+        yield from api.list_objects(resource, selector, namespace)
     except ApiError as error:
         if not error.missing:
             raise

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -27,11 +27,10 @@ from urllib3 import Timeout
 from urllib3.exceptions import HTTPError, ReadTimeoutError
 
 from installer.errors import InvalidInputError
-from installer.operator.api import MERGE, USUAL, ApiError, KubeApi, Limits, Page, Resource
+from installer.operator.api import KUBECTL, MERGE, USUAL, ApiError, KubeApi, Limits, Page, Resource
 from installer.operator.bounded import Bounds, bind, bounded, end_of, ending
 from installer.operator.kube_objects import Object, cut_line, items_at, mapping_at, text_at
 
-_FEW = 50  # objects of one answer: a Cluster alone may have 200 KB
 _CONNECT_SECONDS = 5.0
 _FAR = float("inf")
 _GRACE = 20.0  # seconds by which a server may be late to end a watch
@@ -47,15 +46,14 @@ class KubeClient(KubeApi):
         self._connection, self._limits = connection, limits
         self._custom = library.CustomObjectsApi(connection)
         self._offset = timedelta(0)
+        self._may_write: Callable[[], bool] = lambda: True
 
     def now(self) -> datetime:
         return datetime.now(UTC) + self._offset
 
-    def list_pages(
-        self, resource: Resource, selector: str = "", namespace: str = "", limit: int = 0, fields: str = ""
-    ) -> Iterator[Page]:
+    def list_pages(self, resource: Resource, selector: str = "", namespace: str = "") -> Iterator[Page]:
         end = end_of(self._limits.list_seconds)
-        query = {"limit": str(limit or _FEW), "labelSelector": selector, "fieldSelector": fields}
+        query = {"limit": str(self._limits.page), "labelSelector": selector}
         version = ""
         for _ in range(self._limits.pages):
             given = {key: value for key, value in query.items() if value}
@@ -115,6 +113,9 @@ class KubeClient(KubeApi):
             if not error.missing:
                 raise
 
+    def fence(self, may_write: Callable[[], bool]) -> None:
+        self._may_write = may_write
+
     @contextlib.contextmanager
     def within(self, seconds: float) -> Iterator[None]:
         with ending(time.monotonic() + seconds):
@@ -134,6 +135,8 @@ class KubeClient(KubeApi):
     ) -> Object:
         """By the library's pool of connections alone: its methods differ from release to release, make
         objects of their own where plain JSON is wanted, and unpack whatever is sent. `end` is monotonic."""
+        if method != "GET" and not self._may_write():
+            raise ApiError(0, "this replica is no longer the leader")
         bounds = Bounds(min(end, end_of(self._limits.seconds)), self._limits.size)
         configuration = self._connection.configuration
         headers = {"Accept": "application/json", **self._connection.default_headers}
@@ -188,7 +191,7 @@ def connect_as_kubectl(kubeconfig: str = "", context: str = "") -> KubeClient:
     usual = Path("~/.kube/config").expanduser()
     path = kubeconfig or os.environ.get("KUBECONFIG", "") or (str(usual) if usual.exists() else "")
     hint = "give --kubeconfig FILE, and --context NAME if it has several; `kubectl config view` shows them"
-    return _connect(path, context, hint, USUAL)
+    return _connect(path, context, hint, KUBECTL)
 
 
 def _connect(path: str, context: str, hint: str, limits: Limits) -> KubeClient:

@@ -5,7 +5,7 @@ each object only what is needed is kept, and no node costs a request of its own.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from operator import attrgetter
@@ -17,7 +17,7 @@ from installer.model.daemon import Phase
 from installer.model.instant import plain_time
 from installer.model.names import COMPONENT_LABEL, INSTANCE_LABEL, LEFT, OURS, STATUS, Mode, mode_of
 from installer.model.overview import NodeHealth, NodeView, Overview
-from installer.operator.api import NODES, PAGE, PODS, KubeApi
+from installer.operator.api import NODES, PODS, KubeApi
 from installer.operator.find import Installed, find_installations
 from installer.operator.kube_objects import (
     Object,
@@ -37,12 +37,14 @@ _REVISION = "controller-revision-hash"  # label (Kubernetes API reference, apps/
 _NO_DAEMON_SET = "no DaemonSet is left to clean it: apply the manifests again"
 _MOST_WORDS = 16_384  # characters; ours have about 3,000 at most (node_word.py)
 _MOST_OF_ONE = 1024
+_NAME = 253  # characters of a DNS name (RFC 1123)
 _PATIENCE = 300.0  # seconds that a new node may take until it has a pod
 
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """`over`: it ends, or has ended. `created` is a time as the API writes it, `revision` that of the
+    """One of our pods. `ready`: and not about to go. `complaint`: what kubelet says of one that cannot run.
+    `over`: it ends, or has ended. `created` is a time as the API writes it, `revision` that of the
     DaemonSet's template."""
 
     ready: bool
@@ -50,12 +52,6 @@ class PodView:
     over: bool = False
     created: str = ""
     revision: str = ""
-
-    @property
-    def counts(self) -> tuple[bool, str]:
-        """Of two pods of a node that one which has more of it: a DaemonSet puts a new one beside one that
-        ends or was evicted."""
-        return not self.over, self.created
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +72,13 @@ def look(api: KubeApi, namespace: str = "", instance: str = "") -> Overview:
     selector = OURS + (f",{INSTANCE_LABEL}={instance}" if instance else "")
     pods = dict[tuple[str, Mode], PodView]()
     for each_namespace in namespaces:
-        for page in api.list_pages(PODS, selector, each_namespace, PAGE):
-            for each in page.items:
-                key, pod = _read_pod(each)
-                pods[key] = max(pods.get(key, pod), pod, key=attrgetter("counts"))
+        pods |= read_pods(api.list_objects(PODS, selector, each_namespace))
     newest = {mode: _newest(pods, mode) for mode in Mode}
     views, others = [], 0
-    for page in api.list_pages(NODES, "", "", PAGE):
-        known = Known(installations, pods, api.now(), newest)
-        for node in page.items:
-            view = judge_node(node, known)
-            others += view is None
-            views += [view] if view is not None else []
+    for node in api.list_objects(NODES):
+        view = judge_node(node, Known(installations, pods, api.now(), newest))
+        others += view is None
+        views += [view] if view is not None else []
     order = list(NodeHealth)
     views.sort(key=lambda view: (order.index(view.health), view.name))
     when = plain_time(api.now().timestamp())
@@ -98,16 +89,13 @@ def find_unclean(api: KubeApi) -> tuple[NodeView, ...]:
     """Where none of our DaemonSets is left: the nodes that have our annotation, and do not say that they are
     clean. Raises ApiError."""
     found = []
-    for page in api.list_pages(NODES, "", "", PAGE):
-        for node in page.items:
-            name, phase = (
-                text_at(node, "metadata", "name"),
-                read_status(mapping_at(node, "metadata")).get("state", ""),
-            )
-            if phase not in ("", Phase.REMOVED):
-                reason = _left_reason(node) or _NO_DAEMON_SET
-                reachable = silent_since(node) is None
-                found.append(NodeView(name, NodeHealth.DIRTY, reason, phase=phase, reachable=reachable))
+    for node in api.list_objects(NODES):
+        name = text_at(node, "metadata", "name")
+        phase = read_status(mapping_at(node, "metadata")).get("state", "")
+        if phase not in ("", Phase.REMOVED):
+            reason = _left_reason(node) or _NO_DAEMON_SET
+            reachable = silent_since(node) is None
+            found.append(NodeView(name, NodeHealth.DIRTY, reason, phase=phase, reachable=reachable))
     return tuple(found)
 
 
@@ -197,18 +185,23 @@ def _left_reason(node: Object) -> str:
     return says.get("reason", "") if says.get("state") == LEFT else ""
 
 
-def _read_pod(pod: Object) -> tuple[tuple[str, Mode], PodView]:
-    metadata = mapping_at(pod, "metadata")
-    mode = mode_of(text_at(metadata, "labels", COMPONENT_LABEL)) or Mode.INSTALL
-    over = bool(text_at(metadata, "deletionTimestamp")) or text_at(pod, "status", "phase") in _OVER
-    view = PodView(
-        is_ready_pod(pod),
-        complaint_of(pod),
-        over,
-        text_at(metadata, "creationTimestamp"),
-        text_at(metadata, "labels", _REVISION),
-    )
-    return (text_at(pod, "spec", "nodeName"), mode), view
+def read_pods(pods: Iterable[Object]) -> dict[tuple[str, Mode], PodView]:
+    """Return the pod that counts of each node and mode: a DaemonSet puts a new one beside one that ends or
+    was evicted."""
+    found = dict[tuple[str, Mode], PodView]()
+    for pod in pods:
+        metadata = mapping_at(pod, "metadata")
+        mode = mode_of(text_at(metadata, "labels", COMPONENT_LABEL)) or Mode.INSTALL
+        key = cut_line(text_at(pod, "spec", "nodeName"), _NAME), mode
+        view = PodView(
+            is_ready_pod(pod),
+            complaint_of(pod),
+            bool(text_at(metadata, "deletionTimestamp")) or text_at(pod, "status", "phase") in _OVER,
+            text_at(metadata, "creationTimestamp"),
+            text_at(metadata, "labels", _REVISION),
+        )
+        found[key] = max(found.get(key, view), view, key=lambda each: (not each.over, each.created))
+    return found
 
 
 def _newest(pods: Mapping[tuple[str, Mode], PodView], mode: Mode) -> str:

@@ -14,7 +14,7 @@ from installer.model.fleet import FLEET, ROLLOUT, FleetRules
 from installer.model.hold import PAUSE_ANNOTATION
 from installer.model.names import Mode
 from installer.model.overview import NodeView, Rollout
-from installer.operator.api import CONFIG_MAPS, LEASES, PAGE, ApiError, KubeApi
+from installer.operator.api import CONFIG_MAPS, LEASES, ApiError, KubeApi
 from installer.operator.find import Installed
 from installer.operator.kube_objects import Object, mapping_at
 from installer.operator.removal import parse_settings_map, settings_map_of
@@ -121,8 +121,7 @@ def why_paused(api: KubeApi, installed: Installed) -> str | None:
 
 
 def _list_leases(api: KubeApi, installed: Installed) -> list[Object]:
-    pages = api.list_pages(LEASES, "", rollout_namespace(installed), PAGE)
-    return [each for page in pages for each in page.items]
+    return list(api.list_objects(LEASES, "", rollout_namespace(installed)))
 
 
 def _read_rules(api: KubeApi, installed: Installed) -> FleetRules:

@@ -16,7 +16,7 @@ from typing import TypeVar
 from installer.model.event import Emit, Event, name_some
 from installer.model.names import COMPONENT_LABEL, COMPONENTS, INSTANCE_LABEL, OURS, Mode
 from installer.model.overview import NodeView
-from installer.operator.api import DAEMON_SETS, PAGE, PODS, ApiError, KubeApi
+from installer.operator.api import DAEMON_SETS, PODS, ApiError, KubeApi
 from installer.operator.kube_objects import Object, mapping_at, number_at, text_at
 from installer.operator.look import look
 
@@ -107,10 +107,9 @@ class Waiting:
     def _pods(self, namespace: str, excused: Collection[str], removals: bool) -> Iterator[str]:
         component = "" if removals else f",{COMPONENT_LABEL}={COMPONENTS[Mode.INSTALL]}"
         selector = f"{OURS},{INSTANCE_LABEL}={self._instance}{component}"
-        for page in self._api.list_pages(PODS, selector, namespace, PAGE):
-            for each in page.items:
-                if text_at(each, "spec", "nodeName") not in excused:
-                    yield text_at(each, "metadata", "name")
+        for each in self._api.list_objects(PODS, selector, namespace):
+            if text_at(each, "spec", "nodeName") not in excused:
+                yield text_at(each, "metadata", "name")
 
     def _is_over(self, since: float) -> bool:
         return self._clock.now() - since >= self._patience

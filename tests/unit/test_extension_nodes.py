@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from installer.gardener.nodes import Node, Nodes, ask_nodes, judge, name_nodes
-from installer.gardener.seen import parse_node, parse_pod
+from installer.gardener.nodes import Node, Nodes, ask_nodes, by_node, judge, name_nodes, read_nodes
 from installer.model.names import STATUS, Mode
 from installer.operator.api import DAEMON_SETS, NODES, PODS, KubeApi, Page, Resource
 
@@ -42,11 +41,8 @@ def node(name: str, ready: str = "True", since: str = "", **more: Any) -> dict[s
     return {"metadata": {"name": name}, "status": {"conditions": [condition]}}
 
 
-def judged(
-    desired: int, pods: list[dict[str, Any]], nodes: list[dict[str, Any]], said: str = "", **more: Any
-) -> Nodes:
-    seen = map(parse_pod, pods), map(parse_node, nodes)
-    return judge(daemon_set(desired, **more), *seen, NOW, lambda _: said)
+def judged(desired: int, pods: list[dict[str, Any]], nodes: list[dict[str, Any]], **more: Any) -> Nodes:
+    return judge(daemon_set(desired, **more), by_node(pods), read_nodes(nodes), NOW)
 
 
 def test_all_is_well() -> None:
@@ -115,12 +111,10 @@ def test_what_kubelet_says_of_the_pod(waiting: dict[str, str], why: str) -> None
 
 
 def test_what_the_installer_says_of_the_node() -> None:
-    """By the annotation where it has one, else by its last Event."""
     annotated = node("n1")
     said = json.dumps({"state": "refused", "reason": "no containerd"})
     annotated["metadata"]["annotations"] = {"cri-resource-manager.intel.com/installer": said}
-    assert judged(1, [pod("n1")], [annotated], "Refused: x").left == (Node("n1", "refused: no containerd"),)
-    assert judged(1, [pod("n1")], [node("n1")], "Refused: x").left == (Node("n1", "Refused: x"),)
+    assert judged(1, [pod("n1")], [annotated]).left == (Node("n1", "refused: no containerd"),)
 
 
 def test_a_node_that_waits_for_a_permit_is_under_way() -> None:
@@ -132,19 +126,11 @@ def test_a_node_that_waits_for_a_permit_is_under_way() -> None:
     assert (found.left, found.pending) == ((), "Under way on n1.")
 
 
-def test_only_the_first_nodes_are_asked_for_their_reasons() -> None:
+def test_only_the_first_nodes_are_named() -> None:
     names = [f"n{number}" for number in range(8)]
-    asked: list[str] = []
-
-    def said_of(name: str) -> str:
-        asked.append(name)
-        return "x"
-
-    pods = [parse_pod(pod(name)) for name in names]
-    found = judge(daemon_set(8), pods, [parse_node(node(name)) for name in names], NOW, said_of)
+    found = judged(8, [pod(name) for name in names], [node(name) for name in names])
     assert len(found.left) == 8
-    assert asked == names[:5]
-    assert name_nodes(found.left).endswith("n4 (x) and 3 more")
+    assert name_nodes(found.left).endswith("n4 (its pod is not Ready) and 3 more")
 
 
 class Shoot(KubeApi):
@@ -154,9 +140,7 @@ class Shoot(KubeApi):
         self._daemon_sets, self._pods, self._nodes = daemon_sets, pods, nodes
         self.asked: list[str] = []
 
-    def list_pages(
-        self, resource: Resource, selector: str = "", namespace: str = "", limit: int = 0, fields: str = ""
-    ) -> list[Page]:
+    def list_pages(self, resource: Resource, selector: str = "", namespace: str = "") -> list[Page]:
         self.asked.append(resource.plural)
         found = {NODES: self._nodes, DAEMON_SETS: [], PODS: []}.get(resource, [])
         if resource == DAEMON_SETS:

@@ -111,9 +111,7 @@ class Objects(KubeApi):
     def now(self) -> datetime:
         return datetime.fromtimestamp(NOW, UTC)
 
-    def list_pages(
-        self, resource: Resource, selector: str = "", namespace: str = "", limit: int = 0, fields: str = ""
-    ) -> Iterator[Page]:
+    def list_pages(self, resource: Resource, selector: str = "", namespace: str = "") -> Iterator[Page]:
         found = [each for each in self._found.get(resource, ()) if self._is_in(each, namespace)]
         yield Page(tuple(found), "")
 

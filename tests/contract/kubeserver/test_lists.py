@@ -101,7 +101,7 @@ def test_the_client_goes_on_with_a_list_that_was_forgotten(server: ApiServer, la
     made = {create(server.admin, label)["metadata"]["name"] for _ in range(5)}
     found = list[str]()
     versions = set[str]()
-    for page in server.client().list_pages(THE_LEASES, f"in={label}", limit=2):
+    for page in server.client(Limits(page=2)).list_pages(THE_LEASES, f"in={label}"):
         found += [each["metadata"]["name"] for each in page.items]
         versions.add(page.version)
         create(server.admin, "elsewhere")

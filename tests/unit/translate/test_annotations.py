@@ -24,9 +24,7 @@ class Cluster(KubeApi):
     def __init__(self, **objects: list[Object]) -> None:
         self._objects = objects
 
-    def list_pages(
-        self, resource: Resource, selector: str = "", namespace: str = "", limit: int = 0, fields: str = ""
-    ) -> Iterator[Page]:
+    def list_pages(self, resource: Resource, selector: str = "", namespace: str = "") -> Iterator[Page]:
         for each in self._objects.get(resource.plural, []):
             yield Page((each,), "1")
 
